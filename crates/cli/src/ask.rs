@@ -39,7 +39,7 @@ impl AtTheTerminal {
         // The lock allows one question at a time.
         let mut input = self.typed.lock().await;
         let _paused = self.show.pause();
-        // If this future is dropped, the cursor still stands after the prompt.
+        // If this future is dropped, the cursor is still after the prompt.
         let mut newline = EndOfLine::behind_a_question();
         // Input typed before the question does not answer it.
         input.forget();

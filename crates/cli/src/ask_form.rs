@@ -21,7 +21,7 @@ impl AskPerson for AtTheTerminal {
             let form = Form::read(&elicitation.request)?;
             let mut input = self.typed.lock().await;
             let _paused = self.show.pause();
-            // If this future is dropped, the cursor still stands after the prompt.
+            // If this future is dropped, the cursor is still after the prompt.
             let mut newline = EndOfLine::behind_a_question();
             // Input typed before the question does not answer it.
             input.forget();

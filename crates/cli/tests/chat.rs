@@ -228,7 +228,8 @@ Done.
 
 #[test]
 fn file_changes_are_shown_as_a_coloured_diff() {
-    let code = "await tools.writeFile({ path: 'a.txt', content: 'one\\n2\\nthree\\n' });\nreturn 'written'";
+    let code = "await tools.writeFile({ path: 'a.txt', content: 'one\\n2\\nthree\\n' });\n\
+                return 'written'";
     let fixture = Fixture::new(script(code));
     let mut terminal = fixture.chat();
     terminal.send("Change it");

@@ -301,19 +301,24 @@ fn all_rows(home: &MemoryHome) -> Vec<String> {
             5,
         ),
         (
-            "SELECT name, hex(t.id & 4294967295), key, role, speaker, ts, hex(raw) FROM memory_turns t JOIN memory_sessions s ON s.id = session ORDER BY 1, t.id",
+            "SELECT name, hex(t.id & 4294967295), key, role, speaker, ts, hex(raw) \
+             FROM memory_turns t JOIN memory_sessions s ON s.id = session ORDER BY 1, t.id",
             7,
         ),
         (
-            "SELECT name, hex(l.id & 4294967295), smoothed, compressed, tiny FROM memory_levels l JOIN memory_sessions s ON s.id = l.id >> 32 ORDER BY 1, l.id",
+            "SELECT name, hex(l.id & 4294967295), smoothed, compressed, tiny \
+             FROM memory_levels l JOIN memory_sessions s ON s.id = l.id >> 32 ORDER BY 1, l.id",
             5,
         ),
         (
-            "SELECT term, name, sum(docs) FROM memory_postings JOIN memory_sessions s ON s.id = session GROUP BY 1, 2 ORDER BY 1, 2",
+            "SELECT term, name, sum(docs) \
+             FROM memory_postings JOIN memory_sessions s ON s.id = session \
+             GROUP BY 1, 2 ORDER BY 1, 2",
             3,
         ),
         (
-            "SELECT name, first, label, p.words FROM memory_parts p JOIN memory_sessions s ON s.id = session ORDER BY 1, 2",
+            "SELECT name, first, label, p.words \
+             FROM memory_parts p JOIN memory_sessions s ON s.id = session ORDER BY 1, 2",
             4,
         ),
         (
@@ -321,14 +326,15 @@ fn all_rows(home: &MemoryHome) -> Vec<String> {
             4,
         ),
         (
-            "SELECT lesson, name, turn FROM memory_sources JOIN memory_sessions s ON s.id = session ORDER BY 1, 2, 3",
+            "SELECT lesson, name, turn \
+             FROM memory_sources JOIN memory_sessions s ON s.id = session ORDER BY 1, 2, 3",
             3,
         ),
     ] {
         let mut read = store.prepare(sql).unwrap();
         let rows = read.query_map([], |row| {
-            let cell = |at| {
-                row.get::<_, rusqlite::types::Value>(at)
+            let cell = |column| {
+                row.get::<_, rusqlite::types::Value>(column)
                     .map(|cell| format!("{cell:?}"))
             };
             (0..columns).map(cell).collect::<Result<Vec<_>, _>>()

@@ -146,7 +146,7 @@ impl Chat {
             put: false,
             editor: Editor::default(),
             why: Editor::default(),
-            // If the journal is encrypted, messages are not stored in a plain file beside it.
+            // If the journal is encrypted, messages must not be stored in a plain file.
             history: History::open(home.as_deref().filter(|_| !setup.config.journal.encrypt)),
             offers: None,
             searching: false,

@@ -249,7 +249,7 @@ impl Editor {
         })
     }
 
-    /// Returns the paste that a placeholder stands for.
+    /// Returns the paste for a placeholder.
     fn piece(&self, placeholder: char) -> Option<&str> {
         let index = (placeholder as u32).checked_sub(FIRST_PIECE)?;
         let paste = self

@@ -321,10 +321,14 @@ mod tests {
     }
 
     fn two_fields() -> Value {
-        json!({"message": "Hello\u{1b}[2J\n? the gate asks", "requestedSchema": {"type": "object", "properties": {
+        let fields = json!({
             "name": {"type": "string", "title": "Name"},
             "size": {"type": "string", "enum": ["S", "M"], "default": "M"},
-        }, "required": ["name"]}})
+        });
+        json!({
+            "message": "Hello\u{1b}[2J\n? the gate asks",
+            "requestedSchema": {"type": "object", "properties": fields, "required": ["name"]},
+        })
     }
 
     fn plain(rows: &[Row]) -> Vec<String> {

@@ -158,7 +158,9 @@ mod tests {
             shown(30),
             "name      │ what it does  │ n\n\
              ──────────┼───────────────┼───\n\
-             read_file │ reads a file, │ 1\n          │ or a slice of │\n          │ it            │\n\
+             read_file │ reads a file, │ 1\n\
+             \x20         │ or a slice of │\n\
+             \x20         │ it            │\n\
              exec      │ runs          │ 22"
         );
     }

@@ -37,7 +37,10 @@ fn sampling_needs_approval() {
     let mut terminal = fixture.open(&[], 100, 40, &[]);
     terminal.send("Go");
     terminal.wait_for("y approve once · s for this script · n deny");
-    let shown = "mcp.everything: the server everything asks your model: 89 characters, for an answer of at most 50\n  tokens\n      system: You are a helpful test server.\n      user: Resource trigger-sampling-request context: six times seven?";
+    let shown = "mcp.everything: the server everything asks your model: 89 characters, \
+                 for an answer of at most 50\n  tokens\n      \
+                 system: You are a helpful test server.\n      \
+                 user: Resource trigger-sampling-request context: six times seven?";
     assert!(terminal.screen().contains(shown), "{}", terminal.screen());
     assert!(
         !terminal.screen().contains("waiting for approval"),
@@ -54,11 +57,12 @@ fn sampling_needs_approval() {
         panic!()
     };
     // The request has the server's text only: no tools, nothing of the conversation.
+    let prompt = "Resource trigger-sampling-request context: six times seven?";
     assert_eq!(
         request.body["messages"],
         json!([
             {"role": "system", "content": "You are a helpful test server."},
-            {"role": "user", "content": "Resource trigger-sampling-request context: six times seven?"},
+            {"role": "user", "content": prompt},
         ])
     );
     assert!(request.body.get("tools").is_none(), "{}", request.body);
