@@ -48,10 +48,10 @@ impl Editor {
 
     /// Returns the whole text, with every paste as it was pasted.
     pub(crate) fn text(&self) -> String {
-        self.text.chars().fold(String::new(), |mut whole, char| {
-            match self.piece(char) {
+        self.text.chars().fold(String::new(), |mut whole, c| {
+            match self.piece(c) {
                 Some(paste) => whole.push_str(paste),
-                None => whole.push(char),
+                None => whole.push(c),
             }
             whole
         })
@@ -78,7 +78,7 @@ impl Editor {
     }
 
     pub(crate) fn insert(&mut self, text: &str) {
-        let text: String = text.chars().filter(|char| !is_piece(*char)).collect();
+        let text: String = text.chars().filter(|c| !is_piece(*c)).collect();
         self.text.insert_str(self.at, &text);
         self.at += text.len();
     }
@@ -135,7 +135,7 @@ impl Editor {
                 let cut = self.cut.clone();
                 self.add(&cut)
             }
-            KeyCode::Char(char) if !control && !alt => self.add(char.encode_utf8(&mut [0; 4])),
+            KeyCode::Char(c) if !control && !alt => self.add(c.encode_utf8(&mut [0; 4])),
             KeyCode::Backspace if alt || control => self.cut_out(self.word_before(), self.at),
             KeyCode::Backspace => self.remove(self.before(), self.at),
             KeyCode::Delete => self.remove(self.at, self.after()),
@@ -267,7 +267,7 @@ impl Editor {
         let mut cursor = (0, 0);
         let mut offset = 0;
         for grapheme in self.text.graphemes(true) {
-            let paste = grapheme.chars().next().and_then(|char| self.piece(char));
+            let paste = grapheme.chars().next().and_then(|c| self.piece(c));
             let shown = match paste {
                 Some(paste) => Span::styled(told(paste), theme.code()),
                 None => Span::raw(clean(grapheme).into_owned()),
@@ -312,8 +312,8 @@ fn told(paste: &str) -> String {
     }
 }
 
-fn is_piece(char: char) -> bool {
-    (FIRST_PIECE..=LAST_PIECE).contains(&(char as u32))
+fn is_piece(c: char) -> bool {
+    (FIRST_PIECE..=LAST_PIECE).contains(&(c as u32))
 }
 
 fn is_word(word: &str) -> bool {

@@ -65,7 +65,7 @@ impl Fixture {
     }
 
     pub fn chat(&self) -> ChatTerminal {
-        self.sit_down(&[], 80, 24, &[])
+        self.open(&[], 80, 24, &[])
     }
 
     /// Runs `selvedge` in a terminal of this size.
