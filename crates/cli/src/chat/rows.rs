@@ -147,7 +147,7 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Replaces control characters as `clean` does, and line breaks by a visible character.
+/// Replaces control characters as [`clean`] does, and line breaks by a visible character.
 pub(crate) fn one_line(text: &str) -> String {
     clean(text).replace('\n', "⏎")
 }

@@ -86,7 +86,7 @@ pub(crate) fn script_head(id: &str, language: &str, source: &str, theme: Look) -
     ];
     let mut rows = vec![Row::spans(head).cut()];
     let indent = |row: Row| row.indent(4);
-    // The line that counts the folded lines is one of `SCRIPT_LINES`.
+    // The line that counts the folded lines is one of `MAX_SOURCE_LINES`.
     let max_lines = if lines > SCRIPT_LINES {
         SCRIPT_LINES - 1
     } else {
