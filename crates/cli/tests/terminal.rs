@@ -102,7 +102,7 @@ fn an_approval_shows_the_call_and_approving_runs_it() {
     for text in [
         "? approval needed:",
         "rm -rf doomed",
-        "removes files by force",
+        "deletes files by force",
         ">   2 | await tools.exec",
         "stated reason: old build",
         "n: deny | n REASON: deny with a reason",

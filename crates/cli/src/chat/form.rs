@@ -366,18 +366,14 @@ mod tests {
         assert_eq!(press(&mut prompt, KeyCode::Char('y')), FormPressed::Taken);
         // A required field must not be empty.
         assert_eq!(press(&mut prompt, KeyCode::Enter), FormPressed::Taken);
-        assert!(
-            plain(&prompt.rows(Look::Plain)).contains(&"  this has to be filled in".to_owned())
-        );
+        assert!(plain(&prompt.rows(Look::Plain)).contains(&"  a value is required".to_owned()));
         for letter in "Ada".chars() {
             press(&mut prompt, KeyCode::Char(letter));
         }
         assert_eq!(filled(press(&mut prompt, KeyCode::Enter)), "    name: Ada");
         press(&mut prompt, KeyCode::Char('9'));
         press(&mut prompt, KeyCode::Enter);
-        assert!(
-            plain(&prompt.rows(Look::Plain)).contains(&"  this is none of the choices".to_owned())
-        );
+        assert!(plain(&prompt.rows(Look::Plain)).contains(&"  not one of the choices".to_owned()));
         press(&mut prompt, KeyCode::Backspace);
         assert_eq!(filled(press(&mut prompt, KeyCode::Enter)), "    size: M");
         assert!(

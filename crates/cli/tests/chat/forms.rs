@@ -50,7 +50,7 @@ fn fill_in(terminal: &mut ChatTerminal, enter: &str) {
     };
     terminal.wait_for("1 of 13: String (name): text; required");
     terminal.type_text(enter);
-    terminal.wait_for("this has to be filled in");
+    terminal.wait_for("a value is required");
     next(terminal, "Ada Lovelace");
     next(terminal, "yes");
     next(terminal, "");
@@ -143,7 +143,7 @@ fn a_key_answers_only_the_question_on_the_screen() {
     fixture.configure(&format!("{odd}{}", Place::odd("danger", "annotated")));
     let mut terminal = fixture.open(&[], 100, 40, &[]);
     terminal.send("Wipe it");
-    terminal.wait_for("says that it can destroy");
+    terminal.wait_for("is marked as destructive");
     terminal.wait_for("y approve once");
     while !asked.exists() {
         assert!(
@@ -315,15 +315,11 @@ fn without_a_terminal_forms_are_declined_with_a_message() {
     let value: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(value[0], json!({"action": "decline"}), "{stderr}");
     assert!(
-        stderr.contains(
-            "odd asked a person something and was declined: there is no terminal to ask at"
-        ),
+        stderr.contains("MCP server odd: elicitation declined: no interactive terminal"),
         "{stderr}"
     );
     assert!(
-        stderr.contains(
-            "odd asked your model something and was declined: there is no model to ask here"
-        ),
+        stderr.contains("MCP server odd: sampling declined: no model is available"),
         "{stderr}"
     );
     let output = fixture.run(&["exec", "--json", "Go"]);
@@ -334,15 +330,11 @@ fn without_a_terminal_forms_are_declined_with_a_message() {
             .any(|line| line.contains("script.progress") && line.contains(text))
     };
     assert!(
-        has_progress(
-            "odd asked a person something and was declined: there is no terminal to ask at"
-        ),
+        has_progress("MCP server odd: elicitation declined: no interactive terminal"),
         "{events}"
     );
     assert!(
-        has_progress(
-            "odd asked your model something and was declined: there is no terminal to ask at"
-        ),
+        has_progress("MCP server odd: sampling declined: there is no terminal to ask at"),
         "{events}"
     );
     assert_eq!(

@@ -33,7 +33,7 @@ selvedge
     return 'gone'
 
 ? approval needed:
-  exec: `rm -rf doomed`: it removes files by force
+  exec: `rm -rf doomed`: deletes files by force
           1 | // first
       >   2 | await tools.exec({ command: ['rm', '-rf', 'doomed'],
       approvalContext: 'old build' });
@@ -90,7 +90,7 @@ selvedge
     return 'gone'
 
 ? approval needed:
-  exec: `rm -rf doomed`: it removes files by force
+  exec: `rm -rf doomed`: deletes files by force
           1 | // first
       >   2 | await tools.exec({ command: ['rm', '-rf',
       'doomed'], approvalContext: 'old build' });
