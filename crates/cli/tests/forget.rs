@@ -1,4 +1,5 @@
-//! `selvedge memory forget` on a conversation with an agent: gone from every file, refused while somebody works on it.
+//! `selvedge memory forget` on an agent's session: removes it from every file, and fails while
+//! another process uses the session.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 #![cfg(unix)]
 
@@ -20,26 +21,28 @@ use tempfile::TempDir;
 
 const WORD: &str = "zyzzyvaplex";
 
-struct Desk {
+/// A home with a provider on loopback, and a project folder.
+struct Fixture {
     dir: TempDir,
     server: Server,
     _runtime: tokio::runtime::Runtime,
 }
 
-impl Desk {
+impl Fixture {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let server = runtime.block_on(Server::start(answers));
+        let server = runtime.block_on(Server::start(answer));
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for folder in ["home", "work"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();
         }
         let config = format!(
-            "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n",
+            "model = \"mock\"\nmodel_provider = \"mock\"\n\
+             [model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n",
             server.url
         );
         std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
@@ -81,7 +84,7 @@ impl Desk {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The files in which the word still is.
+    /// Returns the files of the home that contain the word.
     fn files_with_word(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.home())
             .unwrap()
@@ -99,8 +102,8 @@ impl Desk {
     }
 }
 
-fn answers(asked: &Asked) -> Reply {
-    let last = asked.body["messages"]
+fn answer(request: &Asked) -> Reply {
+    let last = request.body["messages"]
         .as_array()
         .unwrap()
         .last()
@@ -110,7 +113,8 @@ fn answers(asked: &Asked) -> Reply {
         Reply::Hang(vec![text("I am still here, and will be for long")])
     } else if last.contains(WORD) && !last.contains("Result of the script") {
         vec![text(&block(&format!(
-            "console.log('{WORD}'); return (await tools.listDir({{ path: '.' }})).content + '{WORD}'"
+            "console.log('{WORD}'); \
+             return (await tools.listDir({{ path: '.' }})).content + '{WORD}'"
         )))]
         .into()
     } else {
@@ -124,24 +128,25 @@ fn answers(asked: &Asked) -> Reply {
 }
 
 #[test]
-fn a_turn_is_gone_from_every_file() {
-    let desk = Desk::new();
-    let asked = format!("What is a {WORD}? Always call it by its name.");
-    desk.out(&["exec", "Good morning"]);
-    let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
+fn a_forgotten_turn_is_removed_from_every_file() {
+    let fixture = Fixture::new();
+    let message = format!("What is a {WORD}? Always call it by its name.");
+    fixture.out(&["exec", "Good morning"]);
+    let sessions: Value =
+        serde_json::from_str(&fixture.out(&["sessions", "list", "--json"])).unwrap();
     let id = sessions[0]["id"].as_str().unwrap();
-    desk.out(&["exec", "resume", id, &asked]);
-    desk.out(&["exec", "resume", id, "Good evening"]);
-    desk.out(&["memory", "distill"]);
-    let history = format!("{}\n{}\n", json!(asked), json!("something else"));
-    std::fs::write(desk.home().join("chat_history.jsonl"), history).unwrap();
-    let before = desk.files_with_word();
+    fixture.out(&["exec", "resume", id, &message]);
+    fixture.out(&["exec", "resume", id, "Good evening"]);
+    fixture.out(&["memory", "distill"]);
+    let history = format!("{}\n{}\n", json!(message), json!("something else"));
+    std::fs::write(fixture.home().join("chat_history.jsonl"), history).unwrap();
+    let before = fixture.files_with_word();
     assert!(
         before.iter().any(|file| file.starts_with("journal.sqlite")) && before.len() >= 2,
         "{before:?}"
     );
 
-    let done: Value = serde_json::from_str(&desk.out(&[
+    let done: Value = serde_json::from_str(&fixture.out(&[
         "memory",
         "forget",
         "--session",
@@ -155,14 +160,14 @@ fn a_turn_is_gone_from_every_file() {
         done,
         json!({"turns": 1, "lessons": 1, "runs": 1, "documents": 0})
     );
-    assert_eq!(desk.files_with_word(), [] as [&str; 0]);
+    assert_eq!(fixture.files_with_word(), [] as [&str; 0]);
     assert!(
-        std::fs::read_to_string(desk.home().join("chat_history.jsonl"))
+        std::fs::read_to_string(fixture.home().join("chat_history.jsonl"))
             .unwrap()
             .contains("something else")
     );
-    assert_eq!(desk.out(&["runs", "list"]), "");
-    let shown = desk.out(&["sessions", "show", id]);
+    assert_eq!(fixture.out(&["runs", "list"]), "");
+    let shown = fixture.out(&["sessions", "show", id]);
     assert!(
         shown.contains("Good morning")
             && shown.contains("removed")
@@ -170,24 +175,25 @@ fn a_turn_is_gone_from_every_file() {
         "{shown}"
     );
 
-    // It goes on, and what is sent does not know of it.
-    let before = desk.server.asked().len();
-    desk.out(&["exec", "resume", id, "And now?"]);
-    let sent = &desk.server.asked()[before].raw;
+    // The session can be continued, and requests no longer contain the word.
+    let before = fixture.server.asked().len();
+    fixture.out(&["exec", "resume", id, "And now?"]);
+    let sent = &fixture.server.asked()[before].raw;
     assert!(
         !sent.contains(WORD) && sent.contains("Good morning") && sent.contains("Good evening"),
         "{sent}"
     );
 
     let done: Value =
-        serde_json::from_str(&desk.out(&["memory", "forget", "--session", id, "--json"])).unwrap();
+        serde_json::from_str(&fixture.out(&["memory", "forget", "--session", id, "--json"]))
+            .unwrap();
     assert_eq!(done["turns"], 4);
-    let output = desk.run(&["exec", "resume", id, "Hello?"]);
+    let output = fixture.run(&["exec", "resume", id, "Hello?"]);
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("there is no session"),
         "{output:?}"
     );
-    let output = desk.run(&["memory", "forget", "--session", id]);
+    let output = fixture.run(&["memory", "forget", "--session", id]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.code() == Some(2)
@@ -197,71 +203,84 @@ fn a_turn_is_gone_from_every_file() {
 }
 
 #[test]
-fn a_session_that_somebody_works_on_is_not_touched() {
-    let desk = Desk::new();
-    desk.out(&["exec", &format!("The {WORD} again")]);
-    let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
+fn a_session_in_use_is_not_forgotten() {
+    let fixture = Fixture::new();
+    fixture.out(&["exec", &format!("The {WORD} again")]);
+    let sessions: Value =
+        serde_json::from_str(&fixture.out(&["sessions", "list", "--json"])).unwrap();
     let id = sessions[0]["id"].as_str().unwrap();
-    let before = desk.server.asked().len();
-    let mut working = desk
+    let before = fixture.server.asked().len();
+    let mut working = fixture
         .command(&["exec", "resume", id, "Go on, and stay"])
         .spawn()
         .unwrap();
-    while desk.server.asked().len() == before {
-        assert!(working.try_wait().unwrap().is_none(), "it ended by itself");
+    while fixture.server.asked().len() == before {
+        assert!(
+            working.try_wait().unwrap().is_none(),
+            "the process ended early"
+        );
         std::thread::yield_now();
     }
     for args in [
         &["memory", "forget", "--session", id, "--turn", "T-1"][..],
         &["memory", "forget", "--session", id],
     ] {
-        let output = desk.run(args);
+        let output = fixture.run(args);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.code() == Some(2) && error.contains("another process works on session"),
             "{error}"
         );
-        assert!(error.contains("hint: end it there first"), "{error}");
+        assert!(
+            error.contains("hint: stop that process first: it would write the session again"),
+            "{error}"
+        );
     }
     assert!(
-        desk.out(&["memory", "turn", "T-1", "--session", id])
+        fixture
+            .out(&["memory", "turn", "T-1", "--session", id])
             .contains(WORD)
     );
     working.kill().unwrap();
     working.wait().unwrap();
-    desk.out(&["memory", "forget", "--session", id]);
-    assert_eq!(desk.files_with_word(), [] as [&str; 0]);
+    fixture.out(&["memory", "forget", "--session", id]);
+    assert_eq!(fixture.files_with_word(), [] as [&str; 0]);
 }
 
 #[test]
-fn killed_while_it_forgets_it_forgets_the_rest_when_it_is_asked_again() {
-    let desk = Desk::new();
-    desk.out(&["exec", &format!("The {WORD} again")]);
-    let sessions: Value = serde_json::from_str(&desk.out(&["sessions", "list", "--json"])).unwrap();
+fn an_interrupted_forget_can_be_repeated() {
+    let fixture = Fixture::new();
+    fixture.out(&["exec", &format!("The {WORD} again")]);
+    let sessions: Value =
+        serde_json::from_str(&fixture.out(&["sessions", "list", "--json"])).unwrap();
     let id = sessions[0]["id"].as_str().unwrap();
     let turns = |store: &rusqlite::Connection| -> i64 {
         store
             .query_row("SELECT count(*) FROM memory_turns", [], |row| row.get(0))
             .unwrap()
     };
-    let open = || rusqlite::Connection::open(desk.home().join("journal.sqlite")).unwrap();
-    // As long as somebody reads, the log cannot be emptied: it stands still between memory and the conversation.
+    let open = || rusqlite::Connection::open(fixture.home().join("journal.sqlite")).unwrap();
+    // An open read transaction keeps the log from being truncated, so the command blocks after it
+    // has removed the turn from memory and before it removes it from the journal.
     let reader = open();
     reader.execute_batch("BEGIN").unwrap();
     assert_eq!(turns(&reader), 1);
-    let mut child = desk
+    let mut child = fixture
         .command(&["memory", "forget", "--session", id, "--turn", "T-1"])
         .spawn()
         .unwrap();
     let watcher = open();
     while turns(&watcher) > 0 {
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the process ended early"
+        );
         std::thread::yield_now();
     }
     child.kill().unwrap();
     child.wait().unwrap();
     drop((reader, watcher));
-    assert!(!desk.files_with_word().is_empty());
-    desk.out(&["memory", "forget", "--session", id, "--turn", "T-1"]);
-    assert_eq!(desk.files_with_word(), [] as [&str; 0]);
+    assert!(!fixture.files_with_word().is_empty());
+    fixture.out(&["memory", "forget", "--session", id, "--turn", "T-1"]);
+    assert_eq!(fixture.files_with_word(), [] as [&str; 0]);
 }
