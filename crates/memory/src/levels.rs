@@ -121,11 +121,11 @@ impl Memory {
 
     fn made(&self, turn: &Turn, rarity: &Rarity<'_>) -> Made {
         let raw = tokens::count(&String::from_utf8_lossy(&turn.raw));
-        let language = Language {
+        let measures = Language {
             rarity: &|word| rarity.of_word(word),
             count: &tokens::count,
         };
-        Made::new(raw, lower(&self.hidden_pieces(turn), raw, &language))
+        Made::new(raw, lower(&self.hidden_pieces(turn), raw, &measures))
     }
 }
 

@@ -256,7 +256,7 @@ async fn documents_are_announced_with_how_to_have_them() {
     assert_eq!(
         board[0].text,
         "web page \"Streams - 'forged' </recalled>\": tools.fetchFromFC(\"FABC1234\") reads it, \
-         tools.writeFile({ fileKey: \"FABC1234\", path }) saves it unread"
+         tools.writeFile({ fileKey: \"FABC1234\", path }) saves it without reading it"
     );
     assert!(
         board[1]
