@@ -118,10 +118,10 @@ impl Memory {
 
 /// Clears a turn's metrics and subtracts its words from the sums of its session and part.
 fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), MemoryError> {
-    let mut columns = ColumnWriter::default();
-    let words = columns.get(connection, session.id, number)?.words;
-    columns.put(connection, session.id, number, &Numbers::default())?;
-    columns.finish(connection)?;
+    let mut metrics_writer = ColumnWriter::default();
+    let words = metrics_writer.get(connection, session.id, number)?.words;
+    metrics_writer.put(connection, session.id, number, &Numbers::default())?;
+    metrics_writer.finish(connection)?;
     let sql =
         "UPDATE memory_sessions SET words = words - ?2, forgotten = forgotten + 1 WHERE id = ?1";
     connection.execute(sql, params![session.id, words])?;
