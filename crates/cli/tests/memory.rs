@@ -242,7 +242,7 @@ fn what_goes_wrong_is_told_in_a_line_with_a_hint() {
             &["import", "nowhere.jsonl"][..],
             "error: cannot read nowhere.jsonl",
         ),
-        (&["import", &bad], "bad.jsonl:2: it is not JSON"),
+        (&["import", &bad], "bad.jsonl:2: not valid JSON"),
         (
             &["search", "--session", "nobody", "x"],
             "error: there is no session `nobody`",

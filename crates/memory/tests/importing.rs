@@ -51,10 +51,13 @@ fn importing_again_changes_nothing() {
 fn what_cannot_be_read_is_named_by_its_line() {
     let (_dir, memory) = memory();
     for (text, expected) in [
-        ("{\"a\":1}\n", "file.jsonl:1: this is no conversation"),
+        (
+            "{\"a\":1}\n",
+            "file.jsonl:1: unknown format: expected fields",
+        ),
         (
             "{\"session\":\"a\",\"turn\":1,\"role\":\"user\",\"text\":\"x\"}\nnonsense\n",
-            "file.jsonl:2: it is not JSON",
+            "file.jsonl:2: not valid JSON",
         ),
         (
             "{\"session\":\"a\",\"turn\":1,\"role\":\"user\"}\n",
@@ -62,7 +65,7 @@ fn what_cannot_be_read_is_named_by_its_line() {
         ),
         (
             "{\"session\":\"a\",\"turn\":[],\"role\":\"user\",\"text\":\"x\"}\n",
-            "file.jsonl:1: `turn` is neither",
+            "file.jsonl:1: `turn` must be a string or a number",
         ),
     ] {
         let error = import(&memory, text).unwrap_err().to_string();
