@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
 use selvedge_memory::{Gradient, Keep, Memory, NewTurn, Query, Strategy};
 
-use crate::chats::{Draw, chat};
+use crate::chats::{SeededRandom, chat};
 
 pub fn measure(sizes: &[&str]) {
     let sizes: Vec<usize> = match sizes {
@@ -33,10 +33,10 @@ impl Words {
             "ka", "lo", "mi", "ren", "tos", "vu", "pa", "dri", "sel", "no", "gar", "bi", "ta",
             "che", "zon", "fe",
         ];
-        let mut draw = Draw(5);
+        let mut random = SeededRandom(5);
         let word = |_| {
-            (0..2 + draw.below(3))
-                .map(|_| draw.one(&syllables))
+            (0..2 + random.below(3))
+                .map(|_| random.pick(&syllables))
                 .collect::<String>()
         };
         let words = (0..count).map(word).collect();
@@ -51,9 +51,9 @@ impl Words {
         }
     }
 
-    fn one(&self, draw: &mut Draw) -> &str {
+    fn one(&self, random: &mut SeededRandom) -> &str {
         let all = self.sums.last().unwrap();
-        let at = draw.below(1 << 30) as f64 / f64::from(1 << 30) * all;
+        let at = random.below(1 << 30) as f64 / f64::from(1 << 30) * all;
         &self.words[self
             .sums
             .partition_point(|sum| *sum < at)
@@ -61,11 +61,11 @@ impl Words {
     }
 
     /// Words as questions have them: the hundred most frequent say nothing and are cut.
-    fn question(&self, draw: &mut Draw) -> String {
+    fn question(&self, random: &mut SeededRandom) -> String {
         let mut asked = Vec::new();
-        let length = 4 + draw.below(8);
+        let length = 4 + random.below(8);
         while asked.len() < length {
-            let word = self.one(draw);
+            let word = self.one(random);
             if self.words[..100].iter().all(|common| common != word) {
                 asked.push(word);
             }
@@ -73,10 +73,10 @@ impl Words {
         asked.join(" ")
     }
 
-    fn text(&self, draw: &mut Draw) -> String {
-        let length = 8 + draw.below(40);
+    fn text(&self, random: &mut SeededRandom) -> String {
+        let length = 8 + random.below(40);
         (0..length)
-            .map(|_| self.one(draw))
+            .map(|_| self.one(random))
             .collect::<Vec<_>>()
             .join(" ")
     }
@@ -86,12 +86,12 @@ fn recalling(size: usize) {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
     let words = Words::new(40_000);
-    let mut draw = Draw(1);
+    let mut random = SeededRandom(1);
     let start = Instant::now();
     let mut stored = 0;
     while stored < size {
         let texts: Vec<(String, String)> = (0..2000.min(size - stored))
-            .map(|at| (words.text(&mut draw), ((stored + at) / 25).to_string()))
+            .map(|at| (words.text(&mut random), ((stored + at) / 25).to_string()))
             .collect();
         let turns = texts.iter().map(|(text, part)| {
             (
@@ -120,7 +120,7 @@ fn recalling(size: usize) {
         // Interleaved with the peer, so that a noisy machine is noisy for both.
         let (mut ours, mut theirs) = (Times::default(), Times::default());
         for _ in 0..200 {
-            let question = words.question(&mut draw);
+            let question = words.question(&mut random);
             let query = Query {
                 session,
                 k: 50,
@@ -149,9 +149,9 @@ fn recalling(size: usize) {
     let mut times = Times::default();
     for _ in 0..100 {
         memory
-            .append("long", &NewTurn::text("user", &words.text(&mut draw)))
+            .append("long", &NewTurn::text("user", &words.text(&mut random)))
             .unwrap();
-        let question = words.question(&mut draw);
+        let question = words.question(&mut random);
         let query = Query {
             k: 50,
             ..Query::new(&question).in_session("long")
@@ -250,10 +250,10 @@ fn assembling() {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
     let words = Words::new(20_000);
-    let mut draw = Draw(2);
+    let mut random = SeededRandom(2);
     for _ in 0..1000 {
         let text = (0..6)
-            .map(|_| words.text(&mut draw))
+            .map(|_| words.text(&mut random))
             .collect::<Vec<_>>()
             .join(". ");
         memory.append("s", &NewTurn::text("user", &text)).unwrap();
