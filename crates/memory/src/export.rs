@@ -8,9 +8,8 @@ use crate::store::stored;
 use crate::{Form, Memory, MemoryError, store};
 
 impl Memory {
-    /// Writes the turns of a session (of all sessions for `None`), one JSON line each, in the
-    /// format of [`Format::Lines`](crate::Format::Lines). Secrets are redacted. Returns the number
-    /// of turns.
+    /// Writes the turns of a session (of all sessions for `None`), one JSON line each, as
+    /// [`Memory::import`] reads them. Secrets are redacted. Returns the number of turns.
     pub fn export(&self, session: Option<&str>, out: &mut dyn Write) -> Result<u32, MemoryError> {
         let sessions = match session {
             Some(name) => vec![name.to_owned()],
