@@ -56,9 +56,8 @@ pub fn made_up() -> Vec<Conversation> {
 /// Measures each data set in a folder.
 pub fn of_folder(folder: &str) {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| {
-        eprintln!(
-            "error: cannot read {folder}: {error}\nhint: pass a folder: make bench-memory DATA=dir"
-        );
+        eprintln!("error: cannot read {folder}: {error}");
+        eprintln!("hint: pass a folder: make bench-memory DATA=dir");
         std::process::exit(2);
     });
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
