@@ -403,7 +403,7 @@ mod tests {
         }
     }
 
-    fn said(text: &str) -> Vec<Piece> {
+    fn message(text: &str) -> Vec<Piece> {
         vec![Piece::Said {
             role: "user".into(),
             text: text.into(),
@@ -422,7 +422,7 @@ mod tests {
                 .map(|n| format!("{n}: {sentence}{filler}"))
                 .collect();
             let raw = crate::tokens::count(&text);
-            let lower = lower(&said(&text), raw, &measures());
+            let lower = lower(&message(&text), raw, &measures());
             let share = |text: &str| f64::from(crate::tokens::count(text)) / f64::from(raw);
             let shares = [&lower.smoothed, &lower.compressed, &lower.tiny].map(|text| share(text));
             assert!(
@@ -502,8 +502,8 @@ mod tests {
                 tiny: "".into()
             }
         );
-        let ok = lower(&said("ok"), 1, &measures());
+        let ok = lower(&message("ok"), 1, &measures());
         assert_eq!((ok.smoothed.as_str(), ok.tiny.as_str()), ("ok", "ok"));
-        assert!(lower(&said("… !!"), 2, &measures()).tiny.len() < 10);
+        assert!(lower(&message("… !!"), 2, &measures()).tiny.len() < 10);
     }
 }

@@ -409,7 +409,8 @@ mod tests {
         (0..count).map(turn).collect()
     }
 
-    fn check(all_turns: &[Numbers], budget: u32) -> Plan {
+    /// Plans the turns, and asserts that the plan covers each turn once within the budget.
+    fn valid_plan(all_turns: &[Numbers], budget: u32) -> Plan {
         let plan = plan(all_turns, &Gradient::new(budget), &AllEras);
         let mut next = 1;
         for band in &plan.bands {
@@ -450,7 +451,7 @@ mod tests {
         ] {
             for seed in 0..4 {
                 let turns = turns(count, seed);
-                let plan = check(&turns, budget);
+                let plan = valid_plan(&turns, budget);
                 let raw: u32 = (1..)
                     .zip(&turns)
                     .map(|(n, turn)| cost_alone(n, turn, Level::Raw))
@@ -468,12 +469,12 @@ mod tests {
     fn all_turns_are_raw_if_they_fit_else_at_least_the_newest_twenty() {
         let few = turns(10, 1);
         assert!(
-            check(&few, 100_000)
+            valid_plan(&few, 100_000)
                 .bands
                 .iter()
                 .all(|band| band.span.level == Level::Raw)
         );
-        let plan = check(&turns(1000, 2), 20_000);
+        let plan = valid_plan(&turns(1000, 2), 20_000);
         let raw = plan
             .bands
             .iter()
@@ -491,11 +492,11 @@ mod tests {
     #[test]
     fn a_very_small_budget_is_not_exceeded() {
         for budget in [40, 60, 100, 300, 1_000] {
-            check(&turns(5_000, 3), budget);
+            valid_plan(&turns(5_000, 3), budget);
         }
         let mut huge = turns(40, 4);
         huge[39].tokens = [50_000, 30_000, 16_000, 4_000];
-        check(&huge, 10_000);
-        check(&huge, 2_000);
+        valid_plan(&huge, 10_000);
+        valid_plan(&huge, 2_000);
     }
 }
