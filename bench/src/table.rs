@@ -109,7 +109,7 @@ fn machine() -> String {
         .trim()
         .to_owned();
     format!(
-        "{} ({cores} cores), Linux {kernel}, load {load} at the start",
+        "{} ({cores} cores), Linux {kernel},\nload {load} at the start",
         model.unwrap_or_else(|| std::env::consts::ARCH.into())
     )
 }
