@@ -1,22 +1,23 @@
-//! Reading one word of shell text: quotes, escapes, expansions, braces.
+//! Reads one word of shell text: quotes, escapes, expansions, braces.
 
 use super::braces::{Piece, expand_braces, has_braces, stands_for_others};
 use super::cut::{Cut, cut_with};
 use super::origins::origin_of;
 use super::words::{HOLE, Origin, Sort, Word};
 
-/// Substitutions inside substitutions that are looked into.
+/// The deepest nesting of substitutions that is parsed.
 const MAX_INNER: usize = 8;
 
-/// Walks through a text.
+/// A position in a shell text.
 pub(super) struct Scanner<'a> {
     text: &'a str,
-    /// Where it is, in bytes.
+    /// The byte offset of the next character.
     pub(super) at: usize,
-    /// Whether every quote and bracket was closed so far.
+    /// Whether every quote and bracket so far was closed.
     pub(super) whole: bool,
-    /// The scripts inside the words so far.
+    /// The scripts inside the words that were read so far.
     pub(super) inner: Vec<Cut>,
+    /// The nesting of substitutions.
     depth: usize,
 }
 
@@ -24,8 +25,9 @@ pub(super) struct Scanner<'a> {
 #[derive(Default)]
 struct Raw {
     pieces: Vec<Piece>,
-    /// An empty pair of quotes is a word, nothing at all is none.
+    /// Whether the word has quotes. A word without pieces exists only if it has quotes.
     quoted: bool,
+    /// Whether part of the text is only known to a running shell.
     open: bool,
     origin: Option<Origin>,
 }
@@ -41,7 +43,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What is still to be read.
+    /// Returns the text that has not been read.
     pub(super) fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
@@ -50,7 +52,8 @@ impl<'a> Scanner<'a> {
         self.at += bytes;
     }
 
-    /// Reads a word, which braces and `$IFS` may make several. None if something else comes next.
+    /// Reads a word, which may expand to several because of braces and `$IFS`. Returns no word if
+    /// the next token is an operator.
     pub(super) fn word(&mut self) -> Vec<Word> {
         let mut raw = Raw::default();
         if self.rest().starts_with("<(") || self.rest().starts_with(">(") {
@@ -95,7 +98,7 @@ impl<'a> Scanner<'a> {
         Some(c)
     }
 
-    /// Takes what stands before the next `'`, and that.
+    /// Reads up to and including the next `'`. Returns the text before it.
     fn until_quote(&mut self) -> &'a str {
         let rest = self.rest();
         let end = rest.find('\'');
@@ -131,7 +134,7 @@ impl<'a> Scanner<'a> {
         self.whole = false;
     }
 
-    /// `$name`, `${…}`, `$(…)`, `$'…'`, `$"…"`, or a lone `$`.
+    /// Reads `$name`, `${…}`, `$(…)`, `$'…'`, `$"…"`, or a single `$`.
     fn dollar(&mut self, raw: &mut Raw, piece: fn(char) -> Piece) {
         let bare = piece('$') == Piece::Bare('$');
         self.skip(1);
@@ -189,6 +192,7 @@ impl<'a> Scanner<'a> {
         self.comes_from(raw, &inside);
     }
 
+    /// Adds the output of a substitution to a word, and its script to `inner`.
     fn comes_from(&mut self, raw: &mut Raw, script: &str) {
         raw.hole();
         if self.depth < MAX_INNER {
@@ -204,7 +208,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Looks for scripts in text that the shell only expands. Returns where what they print comes from.
+    /// Finds substitutions in text that the shell expands but does not split into words, such as a
+    /// here-document. Returns the origin of their output.
     pub(super) fn look_into(&mut self, text: &str) -> Option<Origin> {
         let mut raw = Raw::default();
         let mut inside = Scanner {
@@ -223,8 +228,8 @@ impl<'a> Scanner<'a> {
         raw.origin
     }
 
-    /// Takes what stands before the bracket that closes one already open, and that; quoted ones do not count. In
-    /// `"${…}"`, single quotes are letters like others.
+    /// Reads up to and including the bracket that closes the one before. Returns the text between
+    /// them. Brackets in quotes are ignored. In `"${…}"` single quotes are ordinary characters.
     fn until_closed(&mut self, open: char, close: char, single_quotes: bool) -> &'a str {
         let start = self.at;
         let mut quotes = None;
@@ -254,7 +259,7 @@ impl<'a> Scanner<'a> {
         &self.text[start..]
     }
 
-    /// The inside of `$'…'`.
+    /// Reads the rest of `$'…'`.
     fn ansi(&mut self, raw: &mut Raw) {
         (raw.quoted, raw.open) = (true, true);
         while let Some(c) = self.next() {
@@ -303,7 +308,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Whether a bracket after this ends a pattern: `case a in a) …`.
+/// Returns whether a bracket after this text ends a pattern of `case`, as in `case a in a) …`.
 fn in_case(script: &str) -> bool {
     let count = |wanted| {
         script
@@ -320,7 +325,7 @@ impl Raw {
         self.pieces.push(Piece::Hole);
     }
 
-    /// Two variables are known without running anything.
+    /// Adds a variable. The values of `HOME` and `IFS` are known without a shell.
     fn variable(&mut self, name: &str, bare: bool) {
         self.open = true;
         self.pieces.push(match name {
@@ -371,7 +376,7 @@ fn finished(pieces: &[Piece], open: bool, origin: Option<Origin>) -> Word {
     }
 }
 
-/// `[abc]`; a lone `[` is a command.
+/// Returns whether a word has a bracket pattern such as `[abc]`. A single `[` is a command.
 fn has_set(pieces: &[Piece]) -> bool {
     let open = pieces.iter().position(|piece| *piece == Piece::Bare('['));
     open.is_some_and(|open| pieces[open..].contains(&Piece::Bare(']')))
