@@ -95,7 +95,7 @@ fn a_question_shows_what_is_asked_and_yes_lets_it_run() {
     terminal.wait_for("\n> ");
     for words in [
         "rm -rf doomed",
-        "removes files by force",
+        "deletes files by force",
         ">   2 | await tools.exec",
         "it says: old build",
         "n: no",

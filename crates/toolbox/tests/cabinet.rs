@@ -204,7 +204,7 @@ fn wrong_keys_and_arguments_are_told() {
     );
     assert!(
         said("saveToFC", json!({"path": "../private/journal"}))
-            .ends_with("holds secrets and is not read")
+            .ends_with("cannot be accessed: it holds secrets")
     );
     assert!(!desk.path("work/x").exists());
 }
@@ -278,5 +278,5 @@ fn prompts_are_kept_and_the_same_text_has_the_same_key() {
         .error
         .unwrap()
         .1;
-    assert_eq!(none, "1 to 64 prompts go in one call, not 0");
+    assert_eq!(none, "expected 1 to 64 prompts in one call, got 0");
 }

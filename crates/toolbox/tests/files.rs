@@ -188,7 +188,7 @@ fn private_folders_are_not_read_by_any_road() {
             let error = place.error(&format!("await tools.{call}"));
             let link = path.contains("/fd/") && error.contains("cannot be read");
             assert!(
-                error.contains("tells of processes") || link,
+                error.contains("exposes processes") || link,
                 "{call}: {error}"
             );
         }
@@ -196,7 +196,7 @@ fn private_folders_are_not_read_by_any_road() {
             let error = place.error(&format!(
                 "await tools.grepFiles({{pattern: '.', path: {path:?}}})"
             ));
-            assert!(error.contains("tells of processes"), "{path}: {error}");
+            assert!(error.contains("exposes processes"), "{path}: {error}");
         }
     }
     for call in [
@@ -204,7 +204,7 @@ fn private_folders_are_not_read_by_any_road() {
         "fileSearch({pattern: '*', searchDirectory: '/proc/self'})",
     ] {
         let error = place.error(&format!("await tools.{call}"));
-        assert!(error.contains("tells of processes"), "{call}: {error}");
+        assert!(error.contains("exposes processes"), "{call}: {error}");
     }
     other.kill().unwrap();
     other.wait().unwrap();

@@ -310,7 +310,7 @@ fn no_link_leads_out_or_into_what_is_protected() {
         ("innocent/hooks/post-commit", ".git is protected"),
         ("config", ".git is protected"),
         ("sub/.git/config", ".git is protected"),
-        ("dangling", "leads nowhere"),
+        ("dangling", "broken symbolic link"),
     ] {
         for patch in [
             format!("*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch"),

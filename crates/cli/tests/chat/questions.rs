@@ -31,7 +31,7 @@ selvedge
     return 'gone'
 
 ? this needs an answer:
-  exec: `rm -rf doomed`: it removes files by force
+  exec: `rm -rf doomed`: deletes files by force
           1 | // first
       >   2 | await tools.exec({ command: ['rm', '-rf', 'doomed'],
       approvalContext: 'old build' });
@@ -88,7 +88,7 @@ selvedge
     return 'gone'
 
 ? this needs an answer:
-  exec: `rm -rf doomed`: it removes files by force
+  exec: `rm -rf doomed`: deletes files by force
           1 | // first
       >   2 | await tools.exec({ command: ['rm', '-rf',
       'doomed'], approvalContext: 'old build' });
