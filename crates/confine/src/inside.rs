@@ -53,30 +53,30 @@ pub(crate) struct Ends {
 ///
 /// # Safety
 /// Must be called in a process that was just cloned, with all signals blocked. The plan must not
-/// move until this process has closed `started`, and the stack must exist until this process has
-/// exited.
-pub(crate) unsafe fn init(plan: &mut Plan, ends: Ends, needed: &[RawFd]) -> ! {
+/// move until this process has closed its setup pipe, and the stack must exist until this process
+/// has exited.
+pub(crate) unsafe fn init(plan: &mut Plan, pipes: Ends, needed: &[RawFd]) -> ! {
     // SAFETY: system calls on valid pointers into the plan.
     unsafe {
         // All other open descriptors lead out of the namespace that is set up below.
         close_all_but(needed);
-        let own_pids = plan.namespaces.is_some();
+        let has_pid_namespace = plan.namespaces.is_some();
         if let Some(namespaces) = &mut plan.namespaces {
             let identity = write_file(c"/proc/self/setgroups", b"deny")
                 .and_then(|()| write_file(c"/proc/self/uid_map", &namespaces.uid_map))
                 .and_then(|()| write_file(c"/proc/self/gid_map", &namespaces.gid_map));
             if let Err(error) = identity {
-                fail(ends.started, Stage::Identity, 0, error);
+                fail(pipes.started, Stage::Identity, 0, error);
             }
-            build(namespaces, ends.started);
+            build(namespaces, pipes.started);
             // The old working folder lies below the new mounts.
             if let Err(error) = done(call!(SYS_chdir, c"/")) {
-                fail(ends.started, Stage::Mount, 0, error);
+                fail(pipes.started, Stage::Mount, 0, error);
             }
             if namespaces.flags & libc::CLONE_NEWNET != 0
                 && let Err(error) = raise_loopback()
             {
-                fail(ends.started, Stage::Loopback, 0, error);
+                fail(pipes.started, Stage::Loopback, 0, error);
             }
         } else {
             // Without a PID namespace, orphans become children of this process instead of PID 1.
@@ -86,33 +86,33 @@ pub(crate) unsafe fn init(plan: &mut Plan, ends: Ends, needed: &[RawFd]) -> ! {
             // The plan only tests the namespaces.
             exit(0);
         }
-        if is_cut(ends.leash) {
+        if is_cut(pipes.leash) {
             // The parent has already exited.
             exit(0);
         }
-        let command = start_command(plan, ends.started);
+        let command = start_command(plan, pipes.started);
         if command < 0 {
-            fail(ends.started, Stage::Fork, 0, libc::EAGAIN);
+            fail(pipes.started, Stage::Fork, 0, libc::EAGAIN);
         }
         // From here on only the pipes and the held descriptors are needed. The plan is not used
-        // again after `started` is closed.
+        // again after the setup pipe is closed.
         for fd in needed
             .iter()
             .copied()
-            .filter(|fd| *fd != ends.ended && *fd != ends.leash)
+            .filter(|fd| *fd != pipes.ended && *fd != pipes.leash)
         {
-            if !plan.holds.iter().any(|hold| hold.as_raw_fd() == fd) && fd != ends.started {
+            if !plan.holds.iter().any(|hold| hold.as_raw_fd() == fd) && fd != pipes.started {
                 call!(SYS_close, fd);
             }
         }
-        call!(SYS_close, ends.started);
-        watch(command, ends, own_pids)
+        call!(SYS_close, pipes.started);
+        watch(command, pipes, has_pid_namespace)
     }
 }
 
 /// Starts the command in a process that shares this memory until `execve`. This process is
 /// suspended until then. Returns the pid, or a negative number on failure.
-unsafe fn start_command(plan: &Plan, started: RawFd) -> libc::pid_t {
+unsafe fn start_command(plan: &Plan, setup_fd: RawFd) -> libc::pid_t {
     struct Both<'a>(&'a Plan, RawFd);
     extern "C" fn begin(arguments: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the caller is suspended and keeps the value alive.
@@ -121,7 +121,7 @@ unsafe fn start_command(plan: &Plan, started: RawFd) -> libc::pid_t {
             become_command(arguments.0, arguments.1)
         }
     }
-    let mut arguments = Both(plan, started);
+    let mut arguments = Both(plan, setup_fd);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: only the new process uses this stack, which grows downwards from its end.
     unsafe { libc::clone(begin, plan.stack.top(), flags, (&raw mut arguments).cast()) }
@@ -147,9 +147,9 @@ fn fd(result: isize) -> Result<RawFd, i32> {
 }
 
 /// Executes the mount steps.
-unsafe fn build(namespaces: &mut Namespaces, started: RawFd) {
+unsafe fn build(namespaces: &mut Namespaces, setup_fd: RawFd) {
     let Namespaces { steps, slots, .. } = namespaces;
-    // SAFETY: as in `init`.
+    // SAFETY: as in `run_init`.
     unsafe {
         let private = done(call!(
             SYS_mount,
@@ -160,12 +160,12 @@ unsafe fn build(namespaces: &mut Namespaces, started: RawFd) {
             0
         ));
         if let Err(error) = private {
-            fail(started, Stage::Mount, 0, error);
+            fail(setup_fd, Stage::Mount, 0, error);
         }
         for (index, step) in steps.iter().enumerate() {
             match take(step, slots) {
                 Err(error) if !step.may_fail_with(error) => {
-                    fail(started, Stage::Mount, index, error)
+                    fail(setup_fd, Stage::Mount, index, error)
                 }
                 _ => {}
             }
@@ -174,7 +174,7 @@ unsafe fn build(namespaces: &mut Namespaces, started: RawFd) {
 }
 
 unsafe fn take(step: &Step, slots: &mut [RawFd]) -> Done {
-    // SAFETY: as in `init`.
+    // SAFETY: as in `run_init`.
     unsafe {
         match step {
             Step::Keep { path, slot } => {
@@ -306,11 +306,11 @@ unsafe fn raise_loopback() -> Done {
 }
 
 /// Applies the restrictions to this process and executes the command's program. Never returns.
-unsafe fn become_command(plan: &Plan, started: RawFd) -> ! {
-    // SAFETY: as in `init`.
+unsafe fn become_command(plan: &Plan, setup_fd: RawFd) -> ! {
+    // SAFETY: as in `run_init`.
     unsafe {
         if let Err((stage, error)) = prepare(plan) {
-            fail(started, stage, 0, error);
+            fail(setup_fd, stage, 0, error);
         }
         let mut reported = libc::ENOENT;
         for candidate in &plan.candidates {
@@ -325,13 +325,13 @@ unsafe fn become_command(plan: &Plan, started: RawFd) -> ! {
                 reported = error;
             }
         }
-        fail(started, Stage::Program, 0, reported)
+        fail(setup_fd, Stage::Program, 0, reported)
     }
 }
 
 unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
     let at = |stage: Stage| move |error: i32| (stage, error);
-    // SAFETY: as in `init`.
+    // SAFETY: as in `run_init`.
     unsafe {
         take_streams(plan).map_err(at(Stage::Streams))?;
         for (resource, limit) in &plan.rlimits {
@@ -351,7 +351,7 @@ unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
             done(call!(SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))
                 .map_err(at(Stage::Landlock))?;
         }
-        // All open descriptors, `started` included, are closed by `execve`.
+        // All open descriptors, the setup pipe included, are closed by `execve`.
         call!(
             SYS_close_range,
             3,
@@ -476,10 +476,14 @@ unsafe fn drop_capabilities() -> Done {
 
 /// Reaps processes until none is left, and reports the exit of the command. Kills the remaining
 /// processes when the parent closes the liveness pipe. Never returns.
-unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
+unsafe fn watch(command: libc::pid_t, pipes: Ends, has_pid_namespace: bool) -> ! {
     // SAFETY: system calls on numbers and on values that live on this stack.
     unsafe {
-        let Ends { leash, ended, .. } = ends;
+        let Ends {
+            leash: liveness_fd,
+            ended: exit_fd,
+            ..
+        } = pipes;
         let sigchld: u64 = 1 << (libc::SIGCHLD - 1);
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
         let sigchld_fd = call!(SYS_signalfd4, -1i32, &raw const sigchld, SET_BYTES, flags) as RawFd;
@@ -488,7 +492,7 @@ unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
             let left_behind = loop {
                 // Checked in each round, so that processes that fork and exit quickly cannot delay
                 // it.
-                if is_cut(leash) {
+                if is_cut(liveness_fd) {
                     break true;
                 }
                 let mut status = 0i32;
@@ -502,15 +506,15 @@ unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
             };
             if let Some(status) = exit_status.take() {
                 let end: End = [status, i32::from(left_behind)];
-                call!(SYS_write, ended, end.as_ptr(), size_of::<End>());
-                call!(SYS_close, ended);
+                call!(SYS_write, exit_fd, end.as_ptr(), size_of::<End>());
+                call!(SYS_close, exit_fd);
             }
             if !left_behind {
                 exit(0);
             }
             let mut fds = [
                 libc::pollfd {
-                    fd: leash,
+                    fd: liveness_fd,
                     events: libc::POLLIN,
                     revents: 0,
                 },
@@ -525,7 +529,7 @@ unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
             while call!(SYS_read, sigchld_fd, buffer.as_mut_ptr(), buffer.len()) > 0 {}
             // If polling fails, the processes cannot be supervised any more.
             if fds[0].revents != 0 || (polled < 0 && polled != -(libc::EINTR as isize)) {
-                if !own_pids {
+                if !has_pid_namespace {
                     end_descendants();
                 }
                 // In a PID namespace the kernel kills all other processes when PID 1 exits.
@@ -550,9 +554,9 @@ unsafe fn close_all_but(needed: &[RawFd]) {
 }
 
 /// Returns whether the parent has closed its end of the liveness pipe.
-unsafe fn is_cut(leash: RawFd) -> bool {
+unsafe fn is_cut(liveness_fd: RawFd) -> bool {
     let mut poll_fd = libc::pollfd {
-        fd: leash,
+        fd: liveness_fd,
         events: libc::POLLIN,
         revents: 0,
     };
@@ -622,11 +626,11 @@ unsafe fn write_file(path: &CStr, bytes: &[u8]) -> Done {
 }
 
 /// Reports to the parent which stage failed, and exits.
-unsafe fn fail(started: RawFd, stage: Stage, detail: usize, error: i32) -> ! {
+unsafe fn fail(setup_fd: RawFd, stage: Stage, detail: usize, error: i32) -> ! {
     let report: Report = [stage as i32, detail as i32, error];
     // SAFETY: the report has the given size.
     unsafe {
-        call!(SYS_write, started, report.as_ptr(), size_of::<Report>());
+        call!(SYS_write, setup_fd, report.as_ptr(), size_of::<Report>());
         exit(127)
     }
 }

@@ -1,5 +1,5 @@
 //! Starts commands on Linux: chooses the mechanism, clones the init process and waits until the
-//! program runs. What the init process does is in `inside`.
+//! program runs. What the init process does is in `init_process`.
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -211,7 +211,7 @@ fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
     let (mut setup_reader, setup_writer) = pipe()?;
     let (exit_reader, exit_writer) = pipe()?;
     let (liveness_reader, liveness_writer) = pipe()?;
-    let ends = Ends {
+    let pipes = Ends {
         started: setup_writer.as_raw_fd(),
         ended: exit_writer.as_raw_fd(),
         leash: liveness_reader.as_raw_fd(),
@@ -219,17 +219,21 @@ fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
     let stack = Stack::new()?;
     // The init process reads these values in shared memory. They must not move or be dropped before
     // it has reported or closed its setup pipe.
-    let needed = plan.needed(&[ends.started, ends.ended, ends.leash]);
-    let own_pids = plan.namespaces.is_some();
-    let mut given = Box::new(Given { plan, ends, needed });
-    let (init, gone) = clone_init(&mut given, &stack)?;
+    let needed = plan.needed(&[pipes.started, pipes.ended, pipes.leash]);
+    let has_pid_namespace = plan.namespaces.is_some();
+    let mut init_args = Box::new(Given {
+        plan,
+        ends: pipes,
+        needed,
+    });
+    let (init, gone) = clone_init(&mut init_args, &stack)?;
     drop((setup_writer, exit_writer, liveness_reader));
     let child = Child {
         ended: exit_reader,
         gone,
         leash: Some(liveness_writer),
         init: Some(init),
-        own_pids,
+        own_pids: has_pid_namespace,
         stack: Some(stack),
         placeholders: Vec::new(),
     };
@@ -245,7 +249,7 @@ fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
             };
             Err(explain(
                 [number(0), number(1), number(2)],
-                &given.plan,
+                &init_args.plan,
                 names,
             ))
         }
@@ -259,24 +263,27 @@ struct Given {
     needed: Vec<RawFd>,
 }
 
-fn clone_init(given: &mut Given, stack: &Stack) -> Result<(libc::pid_t, OwnedFd), ConfineError> {
-    extern "C" fn begin(given: *mut libc::c_void) -> libc::c_int {
+fn clone_init(
+    init_args: &mut Given,
+    stack: &Stack,
+) -> Result<(libc::pid_t, OwnedFd), ConfineError> {
+    extern "C" fn begin(init_args: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the parent keeps the value alive and does not touch it until the init process has
         // reported or closed its setup pipe.
         unsafe {
-            let given = &mut *given.cast::<Given>();
-            inside::init(&mut given.plan, given.ends, &given.needed)
+            let init_args = &mut *init_args.cast::<Given>();
+            inside::init(&mut init_args.plan, init_args.ends, &init_args.needed)
         }
     }
-    let namespaces = given
+    let namespaces = init_args
         .plan
         .namespaces
         .as_ref()
         .map_or(0, |namespaces| namespaces.flags);
     let mut pidfd: libc::c_int = -1;
     // SAFETY: signals are blocked before the clone, so that no signal handler runs in the new
-    // process. It has its own stack and calls only `init`, which never returns and uses only its
-    // arguments.
+    // process. It has its own stack and calls only `run_init`, which never returns and uses only
+    // its arguments.
     let pid = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -287,7 +294,7 @@ fn clone_init(given: &mut Given, stack: &Stack) -> Result<(libc::pid_t, OwnedFd)
             begin,
             stack.top(),
             flags,
-            (&raw mut *given).cast(),
+            (&raw mut *init_args).cast(),
             &raw mut pidfd,
         );
         let error = io::Error::last_os_error();

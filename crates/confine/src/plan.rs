@@ -145,9 +145,9 @@ impl Plan {
         })
     }
 
-    /// Returns the descriptors that the init process needs, including `ends`, in ascending order.
+    /// Returns the descriptors that the init process needs, including `pipes`, in ascending order.
     /// The init process closes all others first.
-    pub(crate) fn needed(&self, ends: &[RawFd]) -> Vec<RawFd> {
+    pub(crate) fn needed(&self, pipes: &[RawFd]) -> Vec<RawFd> {
         let owned = self
             .landlock
             .iter()
@@ -156,7 +156,7 @@ impl Plan {
             .map(AsRawFd::as_raw_fd);
         let mut needed: Vec<RawFd> = owned
             .chain(self.stdio)
-            .chain(ends.iter().copied())
+            .chain(pipes.iter().copied())
             .collect();
         needed.sort_unstable();
         needed.dedup();

@@ -127,12 +127,12 @@ impl Commands {
     }
 
     /// Returns the risk of a command: harmless, guarded by the policy, or always asked for.
-    pub(crate) fn risk(&self, wanted: &Wanted) -> Risk {
-        if let Some(patch) = patch_of(wanted) {
+    pub(crate) fn risk(&self, request: &Wanted) -> Risk {
+        if let Some(patch) = patch_of(request) {
             return apply_patch::risk(&self.inner.workspace, &patch);
         }
-        let line = wanted.in_one_line();
-        let safety = self.judge(wanted);
+        let line = request.in_one_line();
+        let safety = self.judge(request);
         if let Safety::Dangerous { why, command } = safety {
             // The line is truncated, so it may not show the dangerous part of a long script.
             let context = if line.contains(&command) {
@@ -145,8 +145,8 @@ impl Commands {
                 reason: format!("`{command}`: {why}{context}"),
             };
         }
-        match &wanted.unconfined {
-            _ if self.has_rule(wanted) => Risk::Harmless,
+        match &request.unconfined {
+            _ if self.has_rule(request) => Risk::Harmless,
             Some(justification) if justification.is_empty() => Risk::Ask {
                 reason: format!("runs `{line}` without the sandbox"),
             },
@@ -155,39 +155,39 @@ impl Commands {
             },
             None if safety == Safety::ReadOnly => Risk::Harmless,
             None => Risk::Guarded {
-                reason: format!("runs `{line}`{}", wanted.circumstances()),
+                reason: format!("runs `{line}`{}", request.circumstances()),
             },
         }
     }
 
     /// Returns whether a command is known to be read-only.
-    pub(crate) fn reads_only(&self, wanted: &Wanted) -> bool {
-        wanted.unconfined.is_none() && self.judge(wanted) == Safety::ReadOnly
+    pub(crate) fn reads_only(&self, request: &Wanted) -> bool {
+        request.unconfined.is_none() && self.judge(request) == Safety::ReadOnly
     }
 
     /// Classifies a command by its words, its environment and its working folder. Variables can
     /// make any program do anything. A repository in another folder may come from an untrusted
     /// source, and its configuration names programs that even `git status` runs.
-    fn judge(&self, wanted: &Wanted) -> Safety {
+    fn judge(&self, request: &Wanted) -> Safety {
         let workspace = &self.inner.workspace;
-        let CommandView { commands, safety } = judge_command(&wanted.argv);
+        let CommandView { commands, safety } = judge_command(&request.argv);
         let is_git = |words: &Vec<String>| {
             words
                 .first()
                 .is_some_and(|word| word.rsplit('/').next() == Some("git"))
         };
         match safety {
-            Safety::ReadOnly if !wanted.env.is_empty() => Safety::Unknown {
+            Safety::ReadOnly if !request.env.is_empty() => Safety::Unknown {
                 why: "sets environment variables".to_owned(),
             },
-            Safety::ReadOnly if !self.at_root(wanted) && commands.iter().any(is_git) => {
+            Safety::ReadOnly if !self.at_root(request) && commands.iter().any(is_git) => {
                 Safety::Unknown {
                     why: "`git` may run programs configured in another repository".to_owned(),
                 }
             }
             Safety::ReadOnly
                 if !self.hides_secrets()
-                    && may_show_secrets(workspace, &commands, &self.cwd(wanted)) =>
+                    && may_show_secrets(workspace, &commands, &self.cwd(request)) =>
             {
                 Safety::Unknown {
                     why: "may show secrets".to_owned(),
@@ -199,29 +199,29 @@ impl Commands {
 
     /// Returns whether a rule allows the command. Rules apply only in the root of the workspace and
     /// without added variables: otherwise the same words may run another program.
-    fn has_rule(&self, wanted: &Wanted) -> bool {
+    fn has_rule(&self, request: &Wanted) -> bool {
         let rules = self
             .inner
             .rules
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        self.is_plain(wanted)
-            && (covered_by(&wanted.argv, &rules.unconfined)
-                || wanted.unconfined.is_none() && covered_by(&wanted.argv, &rules.confined))
+        self.is_plain(request)
+            && (covered_by(&request.argv, &rules.unconfined)
+                || request.unconfined.is_none() && covered_by(&request.argv, &rules.confined))
     }
 
-    fn is_plain(&self, wanted: &Wanted) -> bool {
-        wanted.env.is_empty() && self.at_root(wanted)
+    fn is_plain(&self, request: &Wanted) -> bool {
+        request.env.is_empty() && self.at_root(request)
     }
 
-    fn at_root(&self, wanted: &Wanted) -> bool {
-        self.cwd(wanted) == self.inner.workspace.root()
+    fn at_root(&self, request: &Wanted) -> bool {
+        self.cwd(request) == self.inner.workspace.root()
     }
 
-    fn cwd(&self, wanted: &Wanted) -> PathBuf {
+    fn cwd(&self, request: &Wanted) -> PathBuf {
         self.inner
             .workspace
-            .absolute(wanted.cwd.as_deref().unwrap_or("."), None)
+            .absolute(request.cwd.as_deref().unwrap_or("."), None)
     }
 
     /// Returns whether secrets are hidden from confined commands.
@@ -231,22 +231,22 @@ impl Commands {
 
     /// Returns the rule that the answer "always" would add for this command. `None` if no rule is
     /// possible.
-    fn rule(&self, wanted: &Wanted) -> Option<Rule> {
-        let prefix = prefix_of(&wanted.argv)
-            .filter(|_| self.is_plain(wanted) && patch_of(wanted).is_none())?;
+    fn rule(&self, request: &Wanted) -> Option<Rule> {
+        let prefix = prefix_of(&request.argv)
+            .filter(|_| self.is_plain(request) && patch_of(request).is_none())?;
         Some(Rule {
             prefix,
-            unconfined: wanted.unconfined.is_some(),
+            unconfined: request.unconfined.is_some(),
         })
     }
 
     /// Returns what a person sees before the approval: the command, and the rule that "always"
     /// adds.
-    pub(crate) fn preview(&self, wanted: &Wanted) -> Preview {
-        if let Some(patch) = patch_of(wanted) {
+    pub(crate) fn preview(&self, request: &Wanted) -> Preview {
+        if let Some(patch) = patch_of(request) {
             return apply_patch::preview(&self.inner.workspace, &patch);
         }
-        let rule = self.rule(wanted).map(|rule| {
+        let rule = self.rule(request).map(|rule| {
             let suffix = if rule.unconfined {
                 ", without the sandbox"
             } else {
@@ -254,7 +254,7 @@ impl Commands {
             };
             format!("`{} …`{suffix}", rule.prefix.join(" "))
         });
-        let view = format!("{}{}", shown(&wanted.argv), wanted.circumstances());
+        let view = format!("{}{}", shown(&request.argv), request.circumstances());
         Preview {
             view: Some(View::Commands(view)),
             rule,
@@ -263,16 +263,16 @@ impl Commands {
 
     /// Returns the key that an approval for the whole script is stored under: the rule for the
     /// command, or the files of a patch. `None` covers only this call.
-    pub(crate) fn agreement(&self, wanted: &Wanted) -> Option<String> {
-        if let Some(patch) = patch_of(wanted) {
+    pub(crate) fn agreement(&self, request: &Wanted) -> Option<String> {
+        if let Some(patch) = patch_of(request) {
             return apply_patch::agreement(&self.inner.workspace, &patch);
         }
-        self.rule(wanted).map(|rule| format!("{rule:?}"))
+        self.rule(request).map(|rule| format!("{rule:?}"))
     }
 
     /// Adds and saves the rule for this command, so that such commands run without approval.
-    pub(crate) fn allow_always(&self, wanted: &Wanted) {
-        let Some(rule) = self.rule(wanted) else {
+    pub(crate) fn allow_always(&self, request: &Wanted) {
+        let Some(rule) = self.rule(request) else {
             return;
         };
         let mut rules = self
@@ -297,7 +297,7 @@ impl Commands {
     /// changed files. `None` if it is another command.
     pub(crate) async fn patched(
         &self,
-        wanted: &Wanted,
+        request: &Wanted,
         call: &Call,
     ) -> Option<Result<String, ToolError>> {
         let Inner {
@@ -305,19 +305,19 @@ impl Commands {
             turn_diff,
             ..
         } = self.inner.as_ref();
-        Some(apply_patch::apply_from_command(workspace, turn_diff, patch_of(wanted)?, call).await)
+        Some(apply_patch::apply_from_command(workspace, turn_diff, patch_of(request)?, call).await)
     }
 
     /// Starts a command. Blocks, usually for one or two milliseconds.
-    pub(crate) fn start(&self, wanted: &Wanted, stdio: Stdio) -> Result<Child, ToolError> {
+    pub(crate) fn start(&self, request: &Wanted, stdio: Stdio) -> Result<Child, ToolError> {
         let inner = &self.inner;
         inner.leaving.forget_gone();
-        if wanted.argv.first().is_none_or(String::is_empty) {
+        if request.argv.first().is_none_or(String::is_empty) {
             return Err(ToolError::new("the command is empty")
                 .suggest("pass a program and its arguments: [\"ls\", \"-l\"]"));
         }
-        let cwd = self.cwd(wanted);
-        if wanted.unconfined.is_none() && self.hides_secrets() && inner.workspace.is_secret(&cwd) {
+        let cwd = self.cwd(request);
+        if request.unconfined.is_none() && self.hides_secrets() && inner.workspace.is_secret(&cwd) {
             let message = format!(
                 "cannot start in {}: it is hidden from commands",
                 cwd.display()
@@ -326,17 +326,17 @@ impl Commands {
                 .suggest("work in a folder that is not inside SELVEDGE_HOME")
                 .suggest("set SELVEDGE_HOME to a separate folder, such as ~/.selvedge"));
         }
-        if self.judge(wanted) != Safety::ReadOnly {
+        if self.judge(request) != Safety::ReadOnly {
             inner.turn_diff.before_command();
         }
         let support = inner.support.get_or_init(Support::probe);
-        let wall = if wanted.unconfined.is_some() {
+        let wall = if request.unconfined.is_some() {
             Wall::None
         } else {
             self.wall()
         };
-        let argv = wanted.argv.iter().map(OsString::from).collect();
-        let env = inner.environment.build(&wanted.env);
+        let argv = request.argv.iter().map(OsString::from).collect();
+        let env = inner.environment.build(&request.env);
         let hold = inner.hold.get().and_then(|hold| hold.try_clone().ok());
         selvedge_confine::spawn(
             Command {
@@ -349,7 +349,7 @@ impl Commands {
             &wall,
             support,
         )
-        .map_err(|error| explain(error, wanted))
+        .map_err(|error| explain(error, request))
     }
 
     /// Returns the commands that have exited and whose namespaces still exist.
@@ -437,19 +437,19 @@ impl Wanted {
 }
 
 /// Returns the arguments for `apply_patch` if the command is a call of that tool.
-fn patch_of(wanted: &Wanted) -> Option<Value> {
-    patch::of_command(&wanted.argv).map(|patch| json!({"patch": patch, "cwd": wanted.cwd}))
+fn patch_of(request: &Wanted) -> Option<Value> {
+    patch::of_command(&request.argv).map(|patch| json!({"patch": patch, "cwd": request.cwd}))
 }
 
 /// Returns the error of a command that could not be started, with hints.
-fn explain(error: ConfineError, wanted: &Wanted) -> ToolError {
+fn explain(error: ConfineError, request: &Wanted) -> ToolError {
     let mut failure = ToolError::new(error.to_string());
     match error {
         ConfineError::Program { program, error }
             if error.kind() == std::io::ErrorKind::NotFound =>
         {
             failure = ToolError::new(format!("program not found: `{program}`"));
-            if program.contains(' ') && wanted.argv.len() == 1 {
+            if program.contains(' ') && request.argv.len() == 1 {
                 let argv = json!(list_from_text("command", &program));
                 failure = failure.suggest(format!("write the command as {argv}"));
             }
@@ -457,7 +457,7 @@ fn explain(error: ConfineError, wanted: &Wanted) -> ToolError {
         ConfineError::WorkingDirectory { error, .. } => {
             failure = ToolError::new(format!(
                 "cannot start in {}: {error}",
-                wanted.cwd.as_deref().unwrap_or(".")
+                request.cwd.as_deref().unwrap_or(".")
             ));
         }
         ConfineError::Unprotectable { .. } => {

@@ -133,13 +133,13 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
     let confined = commands.are_confined() && !args.with_escalated_permissions;
     let pipe_error =
         |error: io::Error| ToolError::new(format!("cannot create the command's streams: {error}"));
-    let wanted = Wanted {
+    let request = Wanted {
         argv: args.command,
         cwd: args.cwd,
         env: args.env,
         unconfined: args.with_escalated_permissions.then(String::new),
     };
-    if let Some(patched) = commands.patched(&wanted, call).await {
+    if let Some(patched) = commands.patched(&request, call).await {
         return Ok(as_a_program_would(patched, started));
     }
     let (stdout_reader, stdout_writer) = io::pipe().map_err(pipe_error)?;
@@ -150,7 +150,7 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
         stderr: stderr_writer.into(),
     };
     let runner = commands.clone();
-    let child = blocking(move || runner.start(&wanted, stdio)).await?;
+    let child = blocking(move || runner.start(&request, stdio)).await?;
     let streams = [
         (
             OutputStream::Stdout,
@@ -334,8 +334,8 @@ fn looks_denied(output: &str) -> bool {
 
 /// Returns the same call without the sandbox if the sandbox probably blocked the command.
 fn again(output: &Output, args: &Value, confined: bool) -> Option<Again> {
-    let wanted = wanted(args);
-    if !output.sandbox_denied || !confined || wanted.unconfined.is_some() {
+    let request = wanted(args);
+    if !output.sandbox_denied || !confined || request.unconfined.is_some() {
         return None;
     }
     let mut args = args.clone();
@@ -347,7 +347,7 @@ fn again(output: &Output, args: &Value, confined: bool) -> Option<Again> {
         .last()
         .unwrap_or_default();
     let last: String = last.chars().take(200).collect();
-    let line = wanted.in_one_line();
+    let line = request.in_one_line();
     let reason = format!(
         "`{line}` was probably blocked by the sandbox ({last}); run it without the sandbox?"
     );

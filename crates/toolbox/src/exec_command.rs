@@ -147,13 +147,13 @@ async fn run(
     call: &Call,
 ) -> Result<Output, ToolError> {
     let yield_time = wait(args.yield_time_ms, Duration::from_secs(10));
-    let wanted = Wanted {
+    let request = Wanted {
         argv: words(args.shell.as_deref(), args.login, args.cmd),
         cwd: args.workdir,
         env: [("TERM".to_owned(), "dumb".to_owned())].into(),
         unconfined: args.with_escalated_permissions.then(String::new),
     };
-    if let Some(patched) = commands.patched(&wanted, call).await {
+    if let Some(patched) = commands.patched(&request, call).await {
         let (output, exit_code) = patched.map_or_else(
             |error| (format!("{}\n", error.message), 1),
             |done| (done, 0),
@@ -164,7 +164,7 @@ async fn run(
             exit_code: Some(exit_code),
         });
     }
-    let (id, terminal) = terminals.open(commands, wanted, call).await?;
+    let (id, terminal) = terminals.open(commands, request, call).await?;
     Ok(shown(terminals, id, terminal.look(yield_time, call).await?))
 }
 
@@ -186,15 +186,15 @@ fn wait(requested_ms: Option<u64>, default: Duration) -> Duration {
 }
 
 /// Returns the result of a call, and closes the terminal if its command has exited.
-fn shown(terminals: &Terminals, id: u32, glance: Glance) -> Output {
-    if glance.exit_code.is_some() {
+fn shown(terminals: &Terminals, id: u32, read: Glance) -> Output {
+    if read.exit_code.is_some() {
         terminals.close(id);
     }
-    let session_id = glance.exit_code.is_none().then_some(id);
+    let session_id = read.exit_code.is_none().then_some(id);
     Output {
-        output: glance.output,
+        output: read.output,
         session_id,
-        exit_code: glance.exit_code,
+        exit_code: read.exit_code,
     }
 }
 

@@ -72,19 +72,19 @@ impl Packs {
         self.open_within(name, &mut Vec::new())
     }
 
-    /// Resolves a pack. `above` has the names of the packs that are being resolved.
-    fn open_within(&self, name: &str, above: &mut Vec<String>) -> Result<Selection, PackError> {
+    /// Resolves a pack. `resolving` has the names of the packs that are being resolved.
+    fn open_within(&self, name: &str, resolving: &mut Vec<String>) -> Result<Selection, PackError> {
         let Some(pack) = self
             .0
             .get(name)
-            .filter(|_| !above.iter().any(|open| open == name))
+            .filter(|_| !resolving.iter().any(|open| open == name))
         else {
-            return self.built_in(name, above);
+            return self.built_in(name, resolving);
         };
-        above.push(name.to_owned());
+        resolving.push(name.to_owned());
         let mut selection = Selection::default();
         for extended in &pack.extends {
-            let base = self.open_within(extended, above)?;
+            let base = self.open_within(extended, resolving)?;
             selection.tools.extend(base.tools);
             selection.without.extend(base.without);
         }
@@ -92,18 +92,18 @@ impl Packs {
         // A tool that the pack itself names overrides exclusions of the packs it extends.
         selection.without.retain(|name| !pack.tools.contains(name));
         selection.without.extend(pack.without.iter().cloned());
-        above.pop();
+        resolving.pop();
         Ok(selection)
     }
 
-    fn built_in(&self, name: &str, above: &[String]) -> Result<Selection, PackError> {
+    fn built_in(&self, name: &str, resolving: &[String]) -> Result<Selection, PackError> {
         if let Some((_, tools)) = BUILT_IN.iter().find(|(pack, _)| *pack == name) {
             return Ok(Selection {
                 tools: tools.split(' ').map(str::to_owned).collect(),
                 ..Selection::default()
             });
         }
-        if above.iter().any(|open| open == name) {
+        if resolving.iter().any(|open| open == name) {
             return Err(PackError::Circle(name.to_owned()));
         }
         Err(PackError::Unknown {

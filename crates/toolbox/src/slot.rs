@@ -53,13 +53,13 @@ pub(crate) enum Mode {
 impl Workspace {
     /// Returns the target for a path if it may be written. Creates nothing.
     pub(crate) fn slot(&self, path: &Path, links: Links) -> Result<Slot, ToolError> {
-        let shown = self.shown(path);
-        self.refuse_protected(path, &shown)?;
+        let display_path = self.shown(path);
+        self.refuse_protected(path, &display_path)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(is_folder(&shown));
+            return Err(is_folder(&display_path));
         };
         let (mut missing, mut blocked, mut ancestor) = (Vec::new(), None, parent);
-        let place = loop {
+        let dir_path = loop {
             match ancestor.canonicalize() {
                 Ok(real) if real.is_dir() => break real,
                 Ok(file) => blocked = Some(file),
@@ -68,52 +68,54 @@ impl Workspace {
                         error.kind(),
                         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                     ) => {}
-                Err(error) => return Err(write_error(&shown, &error)),
+                Err(error) => return Err(write_error(&display_path, &error)),
             }
             let (Some(above), Some(name)) = (ancestor.parent(), ancestor.file_name()) else {
-                return Err(is_folder(&shown));
+                return Err(is_folder(&display_path));
             };
             missing.insert(0, name.to_owned());
             ancestor = above;
         };
-        let real = place.join(missing.iter().collect::<PathBuf>()).join(name);
-        self.writable(&real, &shown)?;
-        self.refuse_secrets(&real, &shown)?;
-        let slot = Slot {
-            folder: Arc::new(self.open_folder(&place, &shown)?),
-            place,
+        let real = dir_path
+            .join(missing.iter().collect::<PathBuf>())
+            .join(name);
+        self.writable(&real, &display_path)?;
+        self.refuse_secrets(&real, &display_path)?;
+        let file = Slot {
+            folder: Arc::new(self.open_folder(&dir_path, &display_path)?),
+            place: dir_path,
             missing,
             name: name.to_owned(),
             blocked,
-            shown,
+            shown: display_path,
         };
         match links {
-            Links::Follow if slot.is_link() => {
-                let target = slot
+            Links::Follow if file.is_link() => {
+                let target = file
                     .real()
                     .canonicalize()
                     .map_err(|error| match error.kind() {
                         io::ErrorKind::NotFound => {
-                            ToolError::new(format!("{} is a broken symbolic link", slot.shown))
+                            ToolError::new(format!("{} is a broken symbolic link", file.shown))
                         }
-                        _ => write_error(&slot.shown, &error),
+                        _ => write_error(&file.shown, &error),
                     })?;
                 let target = self.slot(&target, Links::Keep).map_err(|error| ToolError {
-                    message: format!("{} is a symbolic link: {}", slot.shown, error.message),
+                    message: format!("{} is a symbolic link: {}", file.shown, error.message),
                     ..error
                 })?;
                 Ok(Slot {
-                    shown: slot.shown,
+                    shown: file.shown,
                     ..target
                 })
             }
-            _ => Ok(slot),
+            _ => Ok(file),
         }
     }
 
     /// Opens a folder by its canonical path. Fails if the folder was replaced by a link meanwhile.
-    fn open_folder(&self, place: &Path, shown: &str) -> Result<Dir, ToolError> {
-        let writable = self.writable(place, shown)?;
+    fn open_folder(&self, dir_path: &Path, display_path: &str) -> Result<Dir, ToolError> {
+        let writable = self.writable(dir_path, display_path)?;
         let relative = if writable.path.as_os_str().is_empty() {
             Path::new(".")
         } else {
@@ -122,8 +124,8 @@ impl Workspace {
         let folder = writable
             .dir
             .open_dir(relative)
-            .map_err(|error| write_error(shown, &error))?;
-        check_place(&folder, place).map_err(|error| write_error(shown, &error))?;
+            .map_err(|error| write_error(display_path, &error))?;
+        check_place(&folder, dir_path).map_err(|error| write_error(display_path, &error))?;
         Ok(folder)
     }
 }
@@ -251,8 +253,8 @@ impl Mode {
 
 /// Fails if an open folder does not have this canonical path, because a folder above it was
 /// replaced by a link.
-pub(crate) fn check_place(folder: &Dir, place: &Path) -> io::Result<()> {
-    if real_path(folder, place) == place {
+pub(crate) fn check_place(folder: &Dir, dir_path: &Path) -> io::Result<()> {
+    if real_path(folder, dir_path) == dir_path {
         return Ok(());
     }
     Err(io::Error::other(
@@ -260,15 +262,15 @@ pub(crate) fn check_place(folder: &Dir, place: &Path) -> io::Result<()> {
     ))
 }
 
-fn is_folder(shown: &str) -> ToolError {
-    ToolError::new(format!("{shown} is a folder"))
+fn is_folder(display_path: &str) -> ToolError {
+    ToolError::new(format!("{display_path} is a folder"))
 }
 
-fn write_error(shown: &str, error: &io::Error) -> ToolError {
+fn write_error(display_path: &str, error: &io::Error) -> ToolError {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            ToolError::new(format!("{shown} cannot be written: permission denied"))
-        }
-        _ => ToolError::new(format!("{shown} cannot be written: {error}")),
+        io::ErrorKind::PermissionDenied => ToolError::new(format!(
+            "{display_path} cannot be written: permission denied"
+        )),
+        _ => ToolError::new(format!("{display_path} cannot be written: {error}")),
     }
 }

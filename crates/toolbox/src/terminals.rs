@@ -92,33 +92,38 @@ impl Terminals {
     pub(crate) async fn open(
         &self,
         commands: &Commands,
-        wanted: Wanted,
+        request: Wanted,
         call: &Call,
     ) -> Result<(u32, Arc<Terminal>), ToolError> {
         let id = self.reserve()?;
         // Frees the id if opening fails.
-        let closing = CloseAtTheEnd(self.clone(), id);
+        let close_guard = CloseAtTheEnd(self.clone(), id);
         let terminal_error =
             |error: std::io::Error| ToolError::new(format!("cannot open a terminal: {error}"));
         let (master, terminal) = open_pair().map_err(terminal_error)?;
         let commands = commands.clone();
-        let child = blocking(move || commands.start(&wanted, Stdio::Terminal(terminal))).await?;
+        let child = blocking(move || commands.start(&request, Stdio::Terminal(terminal))).await?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         let master = Arc::new(watch_fd(master, interest).map_err(terminal_error)?);
         let unread = Arc::new(Mutex::new(Capture::default()));
         let (state_sender, state) = watch::channel(State::Running);
-        let ending = Arc::new(Ending::of(child)?);
-        let reading = follow(master.clone(), ending.clone(), unread.clone(), state_sender);
+        let command = Arc::new(Ending::of(child)?);
+        let reading = follow(
+            master.clone(),
+            command.clone(),
+            unread.clone(),
+            state_sender,
+        );
         let reader = tokio::spawn(reading).abort_handle();
         let terminal = Arc::new(Terminal {
             master,
             unread,
             state,
-            ending,
+            ending: command,
             reader,
         });
         self.lock().terminals.insert(id, Some(terminal.clone()));
-        call.belongings.keep(closing);
+        call.belongings.keep(close_guard);
         Ok((id, terminal))
     }
 
@@ -236,7 +241,7 @@ impl Drop for Terminal {
 /// `state`.
 async fn follow(
     master: Arc<AsyncFd<OwnedFd>>,
-    ending: Arc<Ending>,
+    command: Arc<Ending>,
     unread: Arc<Mutex<Capture>>,
     state: watch::Sender<State>,
 ) {
@@ -252,7 +257,7 @@ async fn follow(
         let read = tokio::select! {
             biased;
             read = read_some => read.unwrap_or(0),
-            end = ending.wait(), if exited.is_none() => {
+            end = command.wait(), if exited.is_none() => {
                 exited = Some((end.map_or(Exit::Code(1), |end| end.exit), Instant::now()));
                 continue;
             }
@@ -268,9 +273,9 @@ async fn follow(
         // The terminal is closed, or the command has exited and no more output has arrived.
         let exit = match exited {
             Some((exit, _)) => exit,
-            None => ending.wait().await.map_or(Exit::Code(1), |end| end.exit),
+            None => command.wait().await.map_or(Exit::Code(1), |end| end.exit),
         };
-        ending.kill().await;
+        command.kill().await;
         let _ = state.send(State::Ended(exit.code()));
         return;
     }

@@ -235,23 +235,23 @@ impl Workspace {
 
     /// Opens a file for reading. Fails for secrets, folders and special files.
     pub(crate) fn open_file(&self, path: &Path) -> Result<std::fs::File, ToolError> {
-        let shown = self.shown(path);
-        let file = open_without_waiting(path).map_err(|error| read_error(&shown, &error))?;
+        let display_path = self.shown(path);
+        let file = open_without_waiting(path).map_err(|error| read_error(&display_path, &error))?;
         // Checks the open file, not the path, which may lead to another file by now.
         if tells_of_processes(&file) {
-            return Err(of_processes(&shown));
+            return Err(of_processes(&display_path));
         }
-        self.refuse_secrets(&real_path(&file, path), &shown)?;
+        self.refuse_secrets(&real_path(&file, path), &display_path)?;
         let metadata = file
             .metadata()
-            .map_err(|error| read_error(&shown, &error))?;
+            .map_err(|error| read_error(&display_path, &error))?;
         if metadata.is_dir() {
-            return Err(ToolError::new(format!("{shown} is a folder"))
+            return Err(ToolError::new(format!("{display_path} is a folder"))
                 .suggest("list it with tools.listDir"));
         }
         if !metadata.is_file() {
             return Err(ToolError::new(format!(
-                "{shown} is not a file but a pipe, a socket or a device"
+                "{display_path} is not a file but a pipe, a socket or a device"
             )));
         }
         Ok(file)
@@ -286,14 +286,14 @@ impl Workspace {
     }
 
     /// Fails if a path is or lies below a secret, or is below /proc.
-    pub(crate) fn refuse_secrets(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
+    pub(crate) fn refuse_secrets(&self, path: &Path, display_path: &str) -> Result<(), ToolError> {
         if self.is_secret(path) {
             return Err(ToolError::new(format!(
-                "{shown} cannot be accessed: it holds secrets"
+                "{display_path} cannot be accessed: it holds secrets"
             )));
         }
         if is_below_proc(path) {
-            return Err(of_processes(shown));
+            return Err(of_processes(display_path));
         }
         Ok(())
     }
@@ -315,7 +315,11 @@ impl Workspace {
     }
 
     /// Fails if a path below a writable folder contains a protected name.
-    pub(crate) fn refuse_protected(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
+    pub(crate) fn refuse_protected(
+        &self,
+        path: &Path,
+        display_path: &str,
+    ) -> Result<(), ToolError> {
         let relative = self
             .writable_roots()
             .filter_map(|root| path.strip_prefix(root).ok());
@@ -328,18 +332,24 @@ impl Workspace {
                 .any(|part| part.as_os_str().eq_ignore_ascii_case(name))
         };
         match PROTECTED.iter().find(|name| contains(name)) {
-            Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => Err(
-                ToolError::new(format!("{shown} cannot be written: {name} is protected")),
-            ),
+            Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => {
+                Err(ToolError::new(format!(
+                    "{display_path} cannot be written: {name} is protected"
+                )))
+            }
             _ => Ok(()),
         }
     }
 
     /// Returns a path relative to an open folder, or fails if it must not be written.
-    pub(crate) fn writable(&self, path: &Path, shown: &str) -> Result<Writable<'_>, ToolError> {
+    pub(crate) fn writable(
+        &self,
+        path: &Path,
+        display_path: &str,
+    ) -> Result<Writable<'_>, ToolError> {
         if self.inner.policy == SandboxPolicy::ReadOnly {
             return Err(ToolError::new(format!(
-                "{shown} cannot be written: the sandbox is read-only"
+                "{display_path} cannot be written: the sandbox is read-only"
             ))
             .suggest("set `sandbox_mode = \"workspace-write\"` in the configuration to allow it"));
         }
@@ -350,13 +360,15 @@ impl Workspace {
             .find_map(|(root, dir)| Some((dir, path.strip_prefix(root).ok()?)));
         let Some((dir, rest)) = found else {
             return Err(
-                ToolError::new(format!("{shown} is outside the workspace")).suggest(format!(
-                    "write below {} or in a temporary folder",
-                    self.inner.root.display()
-                )),
+                ToolError::new(format!("{display_path} is outside the workspace")).suggest(
+                    format!(
+                        "write below {} or in a temporary folder",
+                        self.inner.root.display()
+                    ),
+                ),
             );
         };
-        self.refuse_protected(path, shown)?;
+        self.refuse_protected(path, display_path)?;
         Ok(Writable {
             dir,
             path: rest.to_owned(),
@@ -364,14 +376,14 @@ impl Workspace {
     }
 }
 
-fn read_error(shown: &str, error: &io::Error) -> ToolError {
+fn read_error(display_path: &str, error: &io::Error) -> ToolError {
     match error.kind() {
-        io::ErrorKind::NotFound => ToolError::new(format!("{shown} does not exist"))
+        io::ErrorKind::NotFound => ToolError::new(format!("{display_path} does not exist"))
             .suggest("find files by name with tools.fileSearch"),
         io::ErrorKind::PermissionDenied => {
-            ToolError::new(format!("{shown} cannot be read: permission denied"))
+            ToolError::new(format!("{display_path} cannot be read: permission denied"))
         }
-        _ => ToolError::new(format!("{shown} cannot be read: {error}")),
+        _ => ToolError::new(format!("{display_path} cannot be read: {error}")),
     }
 }
 
@@ -388,9 +400,9 @@ pub(crate) fn real_path<T>(_: &T, path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_default()
 }
 
-fn of_processes(shown: &str) -> ToolError {
+fn of_processes(display_path: &str) -> ToolError {
     ToolError::new(format!(
-        "{shown} cannot be accessed: it exposes processes and the secrets in their environment"
+        "{display_path} cannot be accessed: it exposes processes and their environment"
     ))
 }
 

@@ -230,7 +230,7 @@ pub(super) fn danger_of_file(target: &Word) -> Option<&'static str> {
     is_device(&target.text).then_some(DISK)
 }
 
-/// Returns the reason in `DANGERS` that matches the command.
+/// Returns the reason in `DANGEROUS_COMMANDS` that matches the command.
 fn listed(name: &str, arguments: &[Word]) -> Option<&'static str> {
     let valued = VALUED
         .iter()

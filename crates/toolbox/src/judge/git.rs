@@ -8,11 +8,12 @@ use super::words::{Sort, Word};
 enum Operands {
     Any,
     None,
-    /// Operands only together with one of `LISTING`. Otherwise they name something to create.
+    /// Operands only together with one of `LIST_OPTIONS`. Otherwise they name something to create.
     WhenListing,
     /// Only `REVISION:PATH`, which shows a file of a commit.
     Files,
-    /// Any operands, but one of `SUMMARY` is required. Otherwise the command shows differences.
+    /// Any operands, but one of `SUMMARY_OPTIONS` is required. Otherwise the command shows
+    /// differences.
     Summary,
 }
 use Operands::{Any, Files, Summary, WhenListing};

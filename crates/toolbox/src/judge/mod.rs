@@ -79,11 +79,11 @@ pub enum Safety {
 
 /// Classifies a command.
 pub fn judge_command(argv: &[String]) -> CommandView {
-    let judged = Judged::new(argv);
+    let classified = Judged::new(argv);
     let texts = |words: Vec<Word>| words.into_iter().map(|word| word.text).collect();
     CommandView {
-        commands: judged.commands.into_iter().map(texts).collect(),
-        safety: judged.safety,
+        commands: classified.commands.into_iter().map(texts).collect(),
+        safety: classified.safety,
     }
 }
 

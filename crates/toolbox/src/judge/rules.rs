@@ -33,12 +33,15 @@ const RUNNERS: &str = "npx, bunx, npm exec, pnpm exec, pnpm dlx, yarn exec, uv r
 /// Returns the prefix of a command that a person can allow, usually the program and its subcommand,
 /// such as `npm test` or `git commit`. `None` if the rule would allow too much.
 pub fn prefix_of(argv: &[String]) -> Option<Vec<String>> {
-    let judged = Judged::new(argv);
-    if judged.is_dangerous() {
+    let classified = Judged::new(argv);
+    if classified.is_dangerous() {
         return None;
     }
-    let mut uncovered = judged.commands.iter().filter(|words| !goes_along(words));
-    let prefix = prefix_of_words(uncovered.next().or(judged.commands.first())?)?;
+    let mut uncovered = classified
+        .commands
+        .iter()
+        .filter(|words| !goes_along(words));
+    let prefix = prefix_of_words(uncovered.next().or(classified.commands.first())?)?;
     uncovered
         .all(|words| begins(words, &prefix))
         .then_some(prefix)
@@ -48,11 +51,11 @@ pub fn prefix_of(argv: &[String]) -> Option<Vec<String>> {
 /// and at least one starts with a rule. A command that is dangerous, writes to files or cannot be
 /// split into literal words is never covered.
 pub fn covered_by(argv: &[String], rules: &[Vec<String>]) -> bool {
-    let judged = Judged::new(argv);
+    let classified = Judged::new(argv);
     let ruled = |words: &Vec<Word>| rules.iter().any(|rule| begins(words, rule));
-    !judged.is_dangerous()
-        && judged.commands.iter().any(ruled)
-        && judged
+    !classified.is_dangerous()
+        && classified.commands.iter().any(ruled)
+        && classified
             .commands
             .iter()
             .all(|words| ruled(words) || goes_along(words))

@@ -24,7 +24,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// Parses a script. Never fails: `beyond` says what could not be parsed.
+    /// Parses a script. Never fails: `not_plain_reason` says what could not be parsed.
     pub(super) fn parse(text: &str) -> Self {
         let tokenized = cut(text);
         let mut tokenized_commands = tokenized.commands();
@@ -57,8 +57,8 @@ impl Script {
     }
 
     /// Collects the redirections that are not harmless.
-    fn note_redirections(&mut self, cut: &Cut) {
-        for token in &cut.tokens {
+    fn note_redirections(&mut self, tokenized: &Cut) {
+        for token in &tokenized.tokens {
             let Token::Redirect(operator, target) = token else {
                 continue;
             };
@@ -76,7 +76,8 @@ impl Script {
                     .extend(target.clone().filter(|_| !operator.starts_with("<<")));
             }
         }
-        cut.inner
+        tokenized
+            .inner
             .iter()
             .for_each(|inner| self.note_redirections(inner));
     }

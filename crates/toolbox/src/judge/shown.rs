@@ -50,11 +50,11 @@ fn lines(script: &str) -> Vec<&str> {
     if Script::parse(script).beyond.is_some() {
         return script.trim_end().split('\n').collect();
     }
-    let cut = cut(script);
-    let ends = cut
+    let tokenized = cut(script);
+    let ends = tokenized
         .tokens
         .iter()
-        .zip(&cut.ends)
+        .zip(&tokenized.ends)
         .filter(|(token, _)| matches!(token, Token::Operator(_)));
     let mut start = 0;
     let mut lines = Vec::new();

@@ -55,37 +55,37 @@ impl<'a> Scanner<'a> {
     /// Reads a word, which may expand to several because of braces and `$IFS`. Returns no word if
     /// the next token is an operator.
     pub(super) fn word(&mut self) -> Vec<Word> {
-        let mut raw = Raw::default();
+        let mut word = Raw::default();
         if self.rest().starts_with("<(") || self.rest().starts_with(">(") {
             self.skip(2);
-            self.substitution(&mut raw);
+            self.substitution(&mut word);
         }
         while let Some(c) = self.peek() {
             match c {
                 ' ' | '\t' | '\n' | ';' | '|' | '&' | '<' | '>' | '(' | ')' => break,
-                '$' => self.dollar(&mut raw, Piece::Bare),
-                '`' => self.backticks(&mut raw),
-                '"' => self.double_quoted(&mut raw),
+                '$' => self.dollar(&mut word, Piece::Bare),
+                '`' => self.backticks(&mut word),
+                '"' => self.double_quoted(&mut word),
                 '\'' => {
                     self.skip(1);
-                    raw.quoted = true;
-                    raw.pieces
+                    word.quoted = true;
+                    word.pieces
                         .extend(self.until_quote().chars().map(Piece::Quoted));
                 }
                 '\\' => {
                     self.skip(1);
                     match self.next() {
                         Some('\n') => {}
-                        escaped => raw.pieces.push(Piece::Quoted(escaped.unwrap_or('\\'))),
+                        escaped => word.pieces.push(Piece::Quoted(escaped.unwrap_or('\\'))),
                     }
                 }
                 c => {
                     self.skip(c.len_utf8());
-                    raw.pieces.push(Piece::Bare(c));
+                    word.pieces.push(Piece::Bare(c));
                 }
             }
         }
-        raw.into_words()
+        word.into_words()
     }
 
     fn peek(&self) -> Option<char> {
@@ -107,27 +107,27 @@ impl<'a> Scanner<'a> {
         &rest[..end.unwrap_or(rest.len())]
     }
 
-    fn double_quoted(&mut self, raw: &mut Raw) {
+    fn double_quoted(&mut self, word: &mut Raw) {
         self.skip(1);
-        raw.quoted = true;
+        word.quoted = true;
         while let Some(c) = self.peek() {
             match c {
-                '$' => self.dollar(raw, Piece::Quoted),
-                '`' => self.backticks(raw),
+                '$' => self.dollar(word, Piece::Quoted),
+                '`' => self.backticks(word),
                 '"' => return self.skip(1),
                 '\\' => {
                     self.skip(1);
                     match self.next() {
                         Some('\n') => {}
-                        Some(c @ ('$' | '`' | '"' | '\\')) => raw.pieces.push(Piece::Quoted(c)),
-                        other => raw
+                        Some(c @ ('$' | '`' | '"' | '\\')) => word.pieces.push(Piece::Quoted(c)),
+                        other => word
                             .pieces
                             .extend(['\\'].into_iter().chain(other).map(Piece::Quoted)),
                     }
                 }
                 c => {
                     self.skip(c.len_utf8());
-                    raw.pieces.push(Piece::Quoted(c));
+                    word.pieces.push(Piece::Quoted(c));
                 }
             }
         }
@@ -135,27 +135,27 @@ impl<'a> Scanner<'a> {
     }
 
     /// Reads `$name`, `${…}`, `$(…)`, `$'…'`, `$"…"`, or a single `$`.
-    fn dollar(&mut self, raw: &mut Raw, piece: fn(char) -> Piece) {
+    fn dollar(&mut self, word: &mut Raw, piece: fn(char) -> Piece) {
         let bare = piece('$') == Piece::Bare('$');
         self.skip(1);
         match self.peek() {
             Some('(') => {
                 self.skip(1);
-                self.substitution(raw);
+                self.substitution(word);
             }
             Some('{') => {
                 self.skip(1);
                 let inside = self.until_closed('{', '}', bare);
-                raw.variable(inside, bare);
-                raw.origin = raw.origin.or(self.look_into(inside));
+                word.variable(inside, bare);
+                word.origin = word.origin.or(self.look_into(inside));
             }
             Some('\'') if bare => {
                 self.skip(1);
-                self.ansi(raw);
+                self.ansi(word);
             }
             Some('"') if bare => {
-                raw.open = true;
-                self.double_quoted(raw);
+                word.open = true;
+                self.double_quoted(word);
             }
             Some(c) if c.is_ascii_alphabetic() || c == '_' => {
                 let rest = self.rest();
@@ -163,22 +163,22 @@ impl<'a> Scanner<'a> {
                     .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
                     .unwrap_or(rest.len());
                 self.skip(end);
-                raw.variable(&rest[..end], bare);
+                word.variable(&rest[..end], bare);
             }
             Some(c) if c.is_ascii_digit() || "@*#?-$!".contains(c) => {
                 self.skip(1);
-                raw.hole();
+                word.hole();
             }
-            _ => raw.pieces.push(piece('$')),
+            _ => word.pieces.push(piece('$')),
         }
     }
 
-    fn substitution(&mut self, raw: &mut Raw) {
+    fn substitution(&mut self, word: &mut Raw) {
         let inside = self.until_closed('(', ')', true);
-        self.comes_from(raw, inside);
+        self.comes_from(word, inside);
     }
 
-    fn backticks(&mut self, raw: &mut Raw) {
+    fn backticks(&mut self, word: &mut Raw) {
         self.skip(1);
         let mut inside = String::new();
         loop {
@@ -189,18 +189,18 @@ impl<'a> Scanner<'a> {
                 None => break self.whole = false,
             }
         }
-        self.comes_from(raw, &inside);
+        self.comes_from(word, &inside);
     }
 
-    /// Adds the output of a substitution to a word, and its script to `inner`.
-    fn comes_from(&mut self, raw: &mut Raw, script: &str) {
-        raw.hole();
+    /// Adds the output of a substitution to a word, and its script to `nested`.
+    fn comes_from(&mut self, word: &mut Raw, script: &str) {
+        word.hole();
         if self.depth < MAX_INNER {
             let inner = cut_with(Scanner {
                 depth: self.depth + 1,
                 ..Scanner::new(script)
             });
-            raw.origin = raw.origin.or(inner
+            word.origin = word.origin.or(inner
                 .commands()
                 .iter()
                 .find_map(|simple| origin_of(&simple.words)));
@@ -211,21 +211,21 @@ impl<'a> Scanner<'a> {
     /// Finds substitutions in text that the shell expands but does not split into words, such as a
     /// here-document. Returns the origin of their output.
     pub(super) fn look_into(&mut self, text: &str) -> Option<Origin> {
-        let mut raw = Raw::default();
+        let mut word = Raw::default();
         let mut inside = Scanner {
             depth: self.depth + 1,
             ..Scanner::new(text)
         };
         while let Some(c) = inside.peek().filter(|_| self.depth < MAX_INNER) {
             match c {
-                '$' => inside.dollar(&mut raw, Piece::Quoted),
-                '`' => inside.backticks(&mut raw),
+                '$' => inside.dollar(&mut word, Piece::Quoted),
+                '`' => inside.backticks(&mut word),
                 '\\' => _ = (inside.next(), inside.next()),
                 _ => _ = inside.next(),
             }
         }
         self.inner.append(&mut inside.inner);
-        raw.origin
+        word.origin
     }
 
     /// Reads up to and including the bracket that closes the one before. Returns the text between
@@ -260,15 +260,15 @@ impl<'a> Scanner<'a> {
     }
 
     /// Reads the rest of `$'…'`.
-    fn ansi(&mut self, raw: &mut Raw) {
-        (raw.quoted, raw.open) = (true, true);
+    fn ansi(&mut self, word: &mut Raw) {
+        (word.quoted, word.open) = (true, true);
         while let Some(c) = self.next() {
             let c = match c {
                 '\'' => return,
                 '\\' => self.ansi_escape(),
                 c => c,
             };
-            raw.pieces.push(Piece::Quoted(c));
+            word.pieces.push(Piece::Quoted(c));
         }
         self.whole = false;
     }
@@ -310,10 +310,10 @@ impl<'a> Scanner<'a> {
 
 /// Returns whether a bracket after this text ends a pattern of `case`, as in `case a in a) …`.
 fn in_case(script: &str) -> bool {
-    let count = |wanted| {
+    let count = |keyword| {
         script
             .split([' ', '\n', ';', '\t'])
-            .filter(|word| *word == wanted)
+            .filter(|word| *word == keyword)
             .count()
     };
     count("case") > count("esac")
