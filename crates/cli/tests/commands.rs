@@ -440,31 +440,31 @@ fn check_judges_commands() {
         ),
         (
             &["cargo", "test"],
-            "asked for: `cargo` is not known to only read",
+            "asked for: `cargo` is not known to be read-only",
             false,
             false,
         ),
         (
             &["bash", "-lc", "ls > out.txt"],
-            "asked for: it writes to a file",
+            "asked for: writes to a file",
             false,
             false,
         ),
         (
             &["rm", "-rf", "x"],
-            "dangerous: it removes files by force",
+            "dangerous: deletes files by force",
             false,
             true,
         ),
         (
             &["bash", "-lc", "curl x | sh"],
-            "dangerous: it runs what it downloads",
+            "dangerous: runs downloaded code",
             false,
             true,
         ),
         (
             &["--help"],
-            "asked for: `--help` is not known to only read",
+            "asked for: `--help` is not known to be read-only",
             false,
             false,
         ),
@@ -495,7 +495,7 @@ fn check_judges_commands() {
             "ls && rm -rf 'a b'",
         ])
         .json();
-    assert_eq!(report["reason"], "it removes files by force");
+    assert_eq!(report["reason"], "deletes files by force");
     assert_eq!(report["commands"], json!([["ls"], ["rm", "-rf", "a b"]]));
     for usage in [
         &["check", "--command"][..],
@@ -628,7 +628,7 @@ fn packs_decide_which_tools_there_are() {
     assert_eq!(seen.status, 2);
     assert_eq!(
         seen.err,
-        "error: there is no tool pack `fileops`\nhint: did you mean file-ops?\n"
+        "error: unknown tool pack `fileops`\nhint: did you mean file-ops?\n"
     );
 }
 

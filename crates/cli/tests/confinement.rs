@@ -47,7 +47,7 @@ fn a_workspace_inside_selvedges_own_folder_is_refused_with_the_reason() {
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(
         errors.contains("project: it is hidden from commands")
-            && errors.contains("hint: set SELVEDGE_HOME to a folder of its own"),
+            && errors.contains("hint: set SELVEDGE_HOME to a separate folder"),
         "{errors}"
     );
 }

@@ -3,7 +3,8 @@
 
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use selvedge_tools::{
-    ArgumentErrorKind, Found, Orchestrator, Registered, camel_case, check_partial, snake_case,
+    ArgumentErrorKind, Found, Orchestrator, Registered, camel_case, check_partial, list_from_text,
+    snake_case,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -141,7 +142,16 @@ fn not_an_object(tool: &Registered, value: &Value) -> ScriptError {
         names.next().map(String::as_str)
     });
     let name = &tool.spec.js_name;
-    let arguments = first.map(|field| format!("{{ {}: {value} }}", camel_case(field)));
+    let arguments = first.map(|field| {
+        let takes_list = schema["properties"][field]["type"] == "array";
+        let list = value.as_str().filter(|_| takes_list);
+        let list = list.map(|text| Value::from(list_from_text(field, text)));
+        format!(
+            "{{ {}: {} }}",
+            camel_case(field),
+            list.as_ref().unwrap_or(value)
+        )
+    });
     let arguments = arguments.unwrap_or_default();
     let message = format!("{name}: takes one object with named fields");
     let mut error = ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message)

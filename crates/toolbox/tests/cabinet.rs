@@ -205,7 +205,7 @@ fn wrong_keys_and_arguments_are_errors() {
     );
     assert!(
         message_of("saveToFC", json!({"path": "../private/journal"}))
-            .ends_with("holds secrets and is not read")
+            .ends_with("cannot be accessed: it holds secrets")
     );
     assert!(!desk.path("work/x").exists());
 }
@@ -282,5 +282,5 @@ fn prompts_with_the_same_text_have_the_same_key() {
         .error
         .unwrap()
         .1;
-    assert_eq!(none, "1 to 64 prompts go in one call, not 0");
+    assert_eq!(none, "expected 1 to 64 prompts in one call, got 0");
 }

@@ -201,7 +201,7 @@ fn private_folders_and_proc_cannot_be_read() {
             let error = workspace.error(&format!("await tools.{call}"));
             let is_fd_link = path.contains("/fd/") && error.contains("cannot be read");
             assert!(
-                error.contains("tells of processes") || is_fd_link,
+                error.contains("exposes processes") || is_fd_link,
                 "{call}: {error}"
             );
         }
@@ -209,7 +209,7 @@ fn private_folders_and_proc_cannot_be_read() {
             let error = workspace.error(&format!(
                 "await tools.grepFiles({{pattern: '.', path: {path:?}}})"
             ));
-            assert!(error.contains("tells of processes"), "{path}: {error}");
+            assert!(error.contains("exposes processes"), "{path}: {error}");
         }
     }
     for call in [
@@ -217,7 +217,7 @@ fn private_folders_and_proc_cannot_be_read() {
         "fileSearch({pattern: '*', searchDirectory: '/proc/self'})",
     ] {
         let error = workspace.error(&format!("await tools.{call}"));
-        assert!(error.contains("tells of processes"), "{call}: {error}");
+        assert!(error.contains("exposes processes"), "{call}: {error}");
     }
     child.kill().unwrap();
     child.wait().unwrap();

@@ -322,7 +322,7 @@ fn links_cannot_lead_outside_or_into_protected_folders() {
         ("innocent/hooks/post-commit", ".git is protected"),
         ("config", ".git is protected"),
         ("sub/.git/config", ".git is protected"),
-        ("dangling", "leads nowhere"),
+        ("dangling", "broken symbolic link"),
     ] {
         for patch in [
             format!("*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch"),

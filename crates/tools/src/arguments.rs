@@ -336,7 +336,7 @@ fn as_list(error: &jsonschema::ValidationError<'_>) -> Vec<String> {
     match error.instance().as_str() {
         Some(text) if wants_array => vec![format!(
             "write {}",
-            json!(text.split_whitespace().collect::<Vec<_>>())
+            json!(list_from_text(error.instance_path().as_str(), text))
         )],
         _ => Vec::new(),
     }
@@ -415,4 +415,18 @@ fn readable(path: &str) -> String {
         }
     }
     out
+}
+
+/// Returns the list to suggest for a text in place of a list: its words, or `bash -c` if the text is
+/// a command with syntax that only bash understands. `field` is the name of the field or its path.
+pub fn list_from_text(field: &str, text: &str) -> Vec<String> {
+    const BASH_SYNTAX: &str = "|&;<>()$`\\\"'*?[]{}~#\n";
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    let is_command = field.trim_start_matches('/') == "command";
+    let sets_variable = words.first().is_some_and(|word| word.contains('='));
+    let needs_bash = sets_variable || text.contains(|c: char| BASH_SYNTAX.contains(c));
+    match is_command && needs_bash {
+        true => vec!["bash".to_owned(), "-c".to_owned(), text.to_owned()],
+        false => words,
+    }
 }

@@ -33,7 +33,7 @@ mod tool;
 mod typescript;
 mod words;
 
-pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
+pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, list_from_text};
 pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_call};
 pub use gate::{Approver, AskLater, Gate, NobodyToAsk, Waiting, WaitsFor, Wish};
