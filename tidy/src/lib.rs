@@ -59,14 +59,14 @@ fn shown(path: &Path) -> String {
 }
 
 /// Iterates over the lines of a text with their numbers, from 1.
-pub fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub fn numbered_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines()
         .enumerate()
         .map(|(index, line)| (index + 1, line))
 }
 
 /// Fails with all problems of a rule, one per line.
-pub fn report(problems: impl IntoIterator<Item = String>) {
+pub fn assert_none(problems: impl IntoIterator<Item = String>) {
     let problems: Vec<String> = problems.into_iter().collect();
     assert!(
         problems.is_empty(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use selvedge_tidy::{numbered, report, sources};
+use selvedge_tidy::{assert_none, numbered_lines, sources};
 
 /// The longest line of comments and prose, in characters.
 const MAX_COLUMNS: usize = 100;
@@ -26,7 +26,7 @@ fn type_names_are_unique() {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (path, text) in rust_sources() {
         let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
-        for (number, line) in numbered(&text[..tests]) {
+        for (number, line) in numbered_lines(&text[..tests]) {
             if let Some(name) = defined_type(line) {
                 let place = format!("{path}:{number}");
                 places.entry(name.to_owned()).or_default().push(place);
@@ -34,7 +34,7 @@ fn type_names_are_unique() {
         }
     }
     places.retain(|_, places| places.len() > 1);
-    report(
+    assert_none(
         places
             .into_iter()
             .map(|(name, places)| format!("`{name}` is defined in {}", places.join(" and "))),
@@ -66,7 +66,7 @@ fn defined_type(line: &str) -> Option<&str> {
 fn constants_are_named_after_unit_and_purpose() {
     let mut problems = Vec::new();
     for (path, text) in rust_sources() {
-        for (number, line) in numbered(&text) {
+        for (number, line) in numbered_lines(&text) {
             let line = line.trim_start();
             let line = line.strip_prefix("pub ").unwrap_or(line);
             let line = line.strip_prefix("pub(crate) ").unwrap_or(line);
@@ -80,14 +80,14 @@ fn constants_are_named_after_unit_and_purpose() {
             }
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
 #[test]
 fn sentences_name_who_acts() {
     let mut problems = Vec::new();
     for (path, text) in sources() {
-        for (number, line) in numbered(&text) {
+        for (number, line) in numbered_lines(&text) {
             let mut words = line.split(|c: char| !c.is_alphanumeric());
             let found = words.find(|word| {
                 BANNED_WORDS
@@ -101,7 +101,7 @@ fn sentences_name_who_acts() {
             }
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn doc_comments_say_more_than_a_word() {
             }
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn comments_fit_the_line_width() {
         if !path.ends_with(".rs") {
             continue;
         }
-        for (number, line) in numbered(&text) {
+        for (number, line) in numbered_lines(&text) {
             let columns = line.chars().count();
             let comment = line.trim_start().starts_with("//");
             // rustfmt breaks code, but neither comments nor text in quotes.
@@ -139,7 +139,7 @@ fn comments_fit_the_line_width() {
             }
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
 fn rust_sources() -> impl Iterator<Item = (String, String)> {

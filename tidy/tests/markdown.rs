@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use selvedge_tidy::{numbered, report, root, sources};
+use selvedge_tidy::{assert_none, numbered_lines, root, sources};
 
 /// The longest line of prose, in characters.
 const MAX_COLUMNS: usize = 100;
@@ -21,7 +21,7 @@ fn prose_fits_the_line_width() {
             }
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn links_lead_to_files_and_headings() {
             }
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
 /// Markdown written for people. Test suites and the sample project are data.
@@ -67,7 +67,7 @@ fn pages() -> impl Iterator<Item = (String, String)> {
 /// Iterates over the lines outside of code fences, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
-    numbered(text).filter(move |(_, line)| {
+    numbered_lines(text).filter(move |(_, line)| {
         let fence = line.trim_start().starts_with("```");
         fenced ^= fence;
         !fenced && !fence

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use selvedge_tidy::{numbered, report, root, sources};
+use selvedge_tidy::{assert_none, numbered_lines, root, sources};
 
 /// The maximum number of lines of a Rust file.
 const MAX_LINES: usize = 600;
