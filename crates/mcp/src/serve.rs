@@ -132,9 +132,12 @@ impl ScriptServer {
                     "the script `{id}` is over and forgotten"
                 )));
             };
+            let progress = Progress::of_live_run(&run, context);
             answers.give(&run);
             let patience = self.patience(&args, &run, began);
-            return self.wait(&run, patience, Cancelled::StopIt, context).await;
+            return self
+                .wait(&run, patience, Cancelled::StopIt, progress, context)
+                .await;
         }
         let pragma = Pragma::read(&args.code).ok().flatten();
         let resume = args.resume.clone();
@@ -232,6 +235,7 @@ impl ScriptServer {
             let why = format!("there is no script `{id}`: {running}");
             return Ok(render::problem(&why));
         };
+        let progress = Progress::of_live_run(&run, context);
         answers.give(&run);
         if args.terminate == Some(true) {
             run.cancel();
@@ -240,7 +244,6 @@ impl ScriptServer {
         let patience = args.timeout_ms.map(Duration::from_millis);
         let patience = patience.unwrap_or(self.offer.patience).min(MAX_PATIENCE);
         // Cancelling the wait does not stop the script: `terminate` does that.
-        let progress = Progress::of_live_run(&run, context);
         self.wait(&run, patience, Cancelled::LeaveIt, progress, context)
             .await
     }
@@ -267,11 +270,16 @@ impl ScriptServer {
                     return Ok(self.farewell(run).await);
                 }
                 report = run.report(until.saturating_duration_since(Instant::now())) => report,
-                () = progress.tell(context) => continue,
+                event = progress.next() => {
+                    // Outside of `select!`: a notification that is cancelled half way is overtaken
+                    // by the next one.
+                    progress.notify(&event, context).await;
+                    continue;
+                }
             };
             match report {
                 Report::Ended(output) => {
-                    progress.rest(context).await;
+                    progress.flush(context).await;
                     return Ok(render::output(&output, &said));
                 }
                 Report::Says(words) => {
@@ -459,26 +467,26 @@ impl Progress {
         }
     }
 
-    /// Tells the next thing that happens; never returns for a client that did not ask.
-    async fn tell(&mut self, context: &RequestContext<RoleServer>) {
-        let Some(events) = &mut self.events else {
-            return std::future::pending().await;
-        };
-        match events.recv().await {
-            Ok(event) => self.pass_on(&event, context).await,
-            Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => self.events = None,
+    /// Returns the next event. Never returns if the client did not ask for progress. Cancel safe.
+    async fn next(&mut self) -> Event {
+        while let Some(events) = &mut self.events {
+            match events.recv().await {
+                Ok(event) => return event,
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => self.events = None,
+            }
         }
+        std::future::pending().await
     }
 
-    /// Tells what has happened already.
-    async fn rest(&mut self, context: &RequestContext<RoleServer>) {
+    /// Sends the events that have happened already.
+    async fn flush(&mut self, context: &RequestContext<RoleServer>) {
         while let Some(Ok(event)) = self.events.as_mut().map(broadcast::Receiver::try_recv) {
-            self.pass_on(&event, context).await;
+            self.notify(&event, context).await;
         }
     }
 
-    async fn pass_on(&mut self, event: &Event, context: &RequestContext<RoleServer>) {
+    async fn notify(&mut self, event: &Event, context: &RequestContext<RoleServer>) {
         let message = match event {
             Event::CallStarted { tool, about, .. } => {
                 format!("{tool} {about}").trim_end().to_owned()
