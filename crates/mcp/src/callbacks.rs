@@ -63,7 +63,7 @@ pub trait AskPerson: Send + Sync {
     /// Resolves to the person's answer, or to the reason why no person was asked.
     ///
     /// The future is dropped when the answer is no longer needed.
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>>;
+    fn elicit<'a>(&'a self, request: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>>;
 
     /// Returns the elicitation modes that this handler supports.
     fn shows(&self) -> Shows {
@@ -97,7 +97,7 @@ pub trait AskModel: Send + Sync {
     /// Resolves to the model's answer, or to the reason why there is none.
     ///
     /// The future is dropped when the answer is no longer needed.
-    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>>;
+    fn sample<'a>(&'a self, request: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>>;
 }
 
 /// A person's response to an elicitation request.
@@ -151,10 +151,10 @@ impl Callbacks {
     pub(crate) async fn elicit(
         &self,
         request: ElicitRequestParams,
-        asker: Asker<'_>,
-        taken_back: &CancellationToken,
+        origin: Asker<'_>,
+        server_cancel: &CancellationToken,
     ) -> ElicitResult {
-        let response = self.filled_in(&request, asker, taken_back).await;
+        let response = self.filled_in(&request, origin, server_cancel).await;
         let response = response.unwrap_or_else(|why| {
             self.declined("elicitation", &why);
             Elicited::Declined
@@ -177,37 +177,37 @@ impl Callbacks {
     async fn filled_in(
         &self,
         request: &ElicitRequestParams,
-        asker: Asker<'_>,
-        taken_back: &CancellationToken,
+        origin: Asker<'_>,
+        server_cancel: &CancellationToken,
     ) -> Result<Elicited, String> {
         let person = self.asked.person.as_ref();
         let person = person.ok_or("no interactive terminal")?;
         let open = Open {
-            question: self.question(asker)?,
-            taken_back,
+            question: self.question(origin)?,
+            taken_back: server_cancel,
         };
-        let question = &open.question;
-        if let Some(why) = question.by.call.gate.why_shut() {
+        let pending = &open.question;
+        if let Some(why) = pending.by.call.gate.why_shut() {
             return Err(why.to_owned());
         }
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
-        let wanted = Elicitation {
+        let elicitation = Elicitation {
             server: self.name.clone(),
-            run: question.run.clone(),
+            run: pending.run.clone(),
             request,
         };
-        let _paused = question.waits(WaitsFor::Person);
+        let _paused = pending.waits(WaitsFor::Person);
         let answer = tokio::select! {
             biased;
             () = open.pointless() => Elicited::Cancelled,
-            answer = person.elicit(&wanted) => answer.map_err(|error| error.to_string())?,
+            answer = person.elicit(&elicitation) => answer.map_err(|error| error.to_string())?,
         };
         let Elicited::Accepted(content) = answer else {
             return Ok(answer);
         };
-        let content = with_defaults(content, &wanted.request);
+        let content = with_defaults(content, &elicitation.request);
         // A handler that accepted a form which cannot be parsed here has validated it itself.
-        if let Ok(form) = Form::read(&wanted.request) {
+        if let Ok(form) = Form::read(&elicitation.request) {
             form.check(&content)
                 .map_err(|why| format!("invalid form values: {why}"))?;
         }
@@ -218,10 +218,10 @@ impl Callbacks {
     pub(crate) async fn sample(
         &self,
         request: CreateMessageRequestParams,
-        asker: Asker<'_>,
-        taken_back: &CancellationToken,
+        origin: Asker<'_>,
+        server_cancel: &CancellationToken,
     ) -> Result<CreateMessageResult, ErrorData> {
-        let response = self.answered(&request, asker, taken_back).await;
+        let response = self.answered(&request, origin, server_cancel).await;
         let response = response.and_then(|sampled| {
             serde_json::from_value(sampled.result()).map_err(|error| error.to_string())
         });
@@ -234,27 +234,27 @@ impl Callbacks {
     async fn answered(
         &self,
         request: &CreateMessageRequestParams,
-        asker: Asker<'_>,
-        taken_back: &CancellationToken,
+        origin: Asker<'_>,
+        server_cancel: &CancellationToken,
     ) -> Result<Sampled, String> {
         let model = self.asked.model_for(self.sampling);
         let model = model.ok_or("no model is available")?;
         let open = Open {
-            question: self.question(asker)?,
-            taken_back,
+            question: self.question(origin)?,
+            taken_back: server_cancel,
         };
-        let question = &open.question;
-        let run = question.run.clone();
+        let pending = &open.question;
+        let run = pending.run.clone();
         let run = run.ok_or("calls of several runs are in flight")?;
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let sampling = Sampling::read(&self.name, run, &request)?;
         if self.sampling == McpSampling::Prompt {
-            let _paused = question.waits(WaitsFor::Person);
-            let gate = &question.by.call.gate;
+            let _paused = pending.waits(WaitsFor::Person);
+            let gate = &pending.by.call.gate;
             let approved = gate.agree(sampling.wish(), open.pointless()).await;
             approved.map_err(|error| error.message)?;
         }
-        let _paused = question.waits(WaitsFor::Model);
+        let _paused = pending.waits(WaitsFor::Model);
         tokio::select! {
             biased;
             () = open.pointless() => Err("the answer is no longer needed".to_owned()),
@@ -265,10 +265,10 @@ impl Callbacks {
         }
     }
 
-    fn question(&self, asker: Asker<'_>) -> Result<Question, &'static str> {
-        match asker {
+    fn question(&self, origin: Asker<'_>) -> Result<Question, &'static str> {
+        match origin {
             Asker::Unnamed => self.calls.asks(),
-            Asker::Of(in_hand) => self.calls.asks_for(in_hand),
+            Asker::Of(call) => self.calls.asks_for(call),
         }
     }
 

@@ -57,7 +57,7 @@ impl Calls {
     /// Adds a call that is about to be sent. It is removed when the guard is dropped.
     pub(crate) fn enter(self: &Arc<Self>, call: &Call) -> Entered {
         let now = Instant::now();
-        let in_hand = Arc::new(InHand {
+        let in_flight = Arc::new(InHand {
             call: call.clone(),
             token: Mutex::default(),
             clock: Mutex::new(Clock {
@@ -69,10 +69,10 @@ impl Calls {
             news: Notify::new(),
             questions: AtomicU32::new(0),
         });
-        self.list().push(in_hand.clone());
+        self.list().push(in_flight.clone());
         Entered {
             calls: self.clone(),
-            in_hand,
+            in_hand: in_flight,
         }
     }
 
@@ -99,10 +99,10 @@ impl Calls {
     /// Registers a request that belongs to this call.
     pub(crate) fn asks_for(
         self: &Arc<Self>,
-        in_hand: &Arc<InHand>,
+        in_flight: &Arc<InHand>,
     ) -> Result<Question, &'static str> {
-        let run = in_hand.call.scope_id.clone();
-        self.question(Some(run), vec![in_hand.clone()])
+        let run = in_flight.call.scope_id.clone();
+        self.question(Some(run), vec![in_flight.clone()])
     }
 
     fn question(
@@ -110,33 +110,33 @@ impl Calls {
         run: Option<String>,
         candidates: Vec<Arc<InHand>>,
     ) -> Result<Question, &'static str> {
-        let by = candidates.iter().find(|in_hand| in_hand.may_ask());
-        let by = by.ok_or("too many requests during one call")?;
+        let charged = candidates.iter().find(|in_flight| in_flight.may_ask());
+        let charged = charged.ok_or("too many requests during one call")?;
         Ok(Question {
             calls: self.clone(),
             run,
-            by: by.clone(),
+            by: charged.clone(),
             on_the_way_of: candidates,
         })
     }
 
     /// Returns the oldest call in flight, whose event sink receives messages about the server.
     pub(crate) fn any(&self) -> Option<Call> {
-        self.list().first().map(|in_hand| in_hand.call.clone())
+        self.list().first().map(|in_flight| in_flight.call.clone())
     }
 
     /// Records a progress notification. Returns its call, unless another notification was passed
     /// on within [`PROGRESS_INTERVAL`].
     pub(crate) fn progress(&self, token: &ProgressToken) -> Option<Call> {
-        let with_token = |in_hand: &&Arc<InHand>| lock(&in_hand.token).as_ref() == Some(token);
-        let in_hand = self.list().iter().find(with_token).cloned()?;
-        in_hand.heard();
+        let with_token = |in_flight: &&Arc<InHand>| lock(&in_flight.token).as_ref() == Some(token);
+        let in_flight = self.list().iter().find(with_token).cloned()?;
+        in_flight.heard();
         let mut last = lock(&self.last_progress);
         if last.is_some_and(|last| last.elapsed() < PROGRESS_INTERVAL) {
             return None;
         }
         *last = Some(Instant::now());
-        Some(in_hand.call.clone())
+        Some(in_flight.call.clone())
     }
 }
 
@@ -238,9 +238,9 @@ pub(crate) struct Question {
 impl Question {
     /// Pauses the clocks of the calls until the returned guard is dropped.
     pub(crate) fn waits(&self, waits_for: WaitsFor) -> Held {
-        let paused = self.on_the_way_of.iter().map(|in_hand| {
-            in_hand.hold();
-            (in_hand.clone(), in_hand.call.gate.wait(waits_for))
+        let paused = self.on_the_way_of.iter().map(|in_flight| {
+            in_flight.hold();
+            (in_flight.clone(), in_flight.call.gate.wait(waits_for))
         });
         Held(paused.collect())
     }
@@ -252,10 +252,10 @@ impl Question {
             tokio::pin!(removed);
             // Registered before the list is read: a notification in between is not lost.
             removed.as_mut().enable();
-            let is_active = |in_hand: &&Arc<InHand>| {
+            let is_active = |in_flight: &&Arc<InHand>| {
                 let list = self.calls.list();
-                let listed = list.iter().any(|other| Arc::ptr_eq(other, in_hand));
-                listed && !in_hand.call.cancel.is_cancelled()
+                let listed = list.iter().any(|other| Arc::ptr_eq(other, in_flight));
+                listed && !in_flight.call.cancel.is_cancelled()
             };
             let Some(active) = self.on_the_way_of.iter().find(is_active) else {
                 return;
@@ -273,6 +273,6 @@ pub(crate) struct Held(Vec<(Arc<InHand>, Waiting)>);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.iter().for_each(|(in_hand, _)| in_hand.let_go());
+        self.0.iter().for_each(|(in_flight, _)| in_flight.let_go());
     }
 }

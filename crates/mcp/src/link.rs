@@ -186,18 +186,22 @@ impl Link {
     }
 
     /// Answers the input requests that a server returned instead of a result of this call.
-    pub(crate) async fn answer(&self, wanted: InputRequests, call: &Arc<InHand>) -> InputResponses {
+    pub(crate) async fn answer(
+        &self,
+        requests: InputRequests,
+        call: &Arc<InHand>,
+    ) -> InputResponses {
         let mut responses = InputResponses::new();
-        let (callbacks, asker) = (&self.callbacks, Asker::Of(call));
+        let (callbacks, origin) = (&self.callbacks, Asker::Of(call));
         // Such a request cannot be cancelled by itself, only with its call.
         let never = CancellationToken::new();
-        for (key, request) in wanted {
+        for (key, request) in requests {
             let response = match request {
                 InputRequest::Elicitation(request) => {
-                    serde_json::to_value(callbacks.elicit(request.params, asker, &never).await)
+                    serde_json::to_value(callbacks.elicit(request.params, origin, &never).await)
                 }
                 InputRequest::CreateMessage(request) => {
-                    match callbacks.sample(request.params, asker, &never).await {
+                    match callbacks.sample(request.params, origin, &never).await {
                         Ok(response) => serde_json::to_value(response),
                         Err(_) => continue,
                     }

@@ -101,17 +101,17 @@ impl Program {
         else {
             return Err(std::io::Error::other("a standard stream is not a pipe"));
         };
-        let heard = Arc::new(Mutex::new(Heard::default()));
+        let output_log = Arc::new(Mutex::new(Heard::default()));
         let (messages, sender) = tokio::io::duplex(64 << 10);
-        let stdout_task = tokio::spawn(pass_messages(stdout, sender, heard.clone()));
-        let stderr_task = tokio::spawn(keep_tail(stderr, heard.clone()));
-        let listening = vec![stdout_task.abort_handle(), stderr_task.abort_handle()];
+        let stdout_task = tokio::spawn(pass_messages(stdout, sender, output_log.clone()));
+        let stderr_task = tokio::spawn(keep_tail(stderr, output_log.clone()));
+        let reader_tasks = vec![stdout_task.abort_handle(), stderr_task.abort_handle()];
         let program = Self {
             child,
             #[cfg(unix)]
             group,
-            heard,
-            listening,
+            heard: output_log,
+            listening: reader_tasks,
         };
         Ok((program, messages, stdin))
     }
@@ -120,11 +120,14 @@ impl Program {
     pub(crate) fn last_words(&mut self) -> String {
         let status = self.child.try_wait().ok().flatten();
         let status = status.map(|status| status.to_string());
-        let heard = lock(&self.heard);
-        let mut lines = heard.stderr.iter().rev();
+        let output_log = lock(&self.heard);
+        let mut lines = output_log.stderr.iter().rev();
         let stderr = lines.find(|line| !line.trim().is_empty());
         let stderr = stderr.map(|line| format!("stderr: {line}"));
-        let garbage = heard.first_garbage.as_ref().filter(|_| stderr.is_none());
+        let garbage = output_log
+            .first_garbage
+            .as_ref()
+            .filter(|_| stderr.is_none());
         let stdout = garbage.map(|line| format!("stdout: {line}"));
         let parts: Vec<_> = [status, stderr, stdout].into_iter().flatten().collect();
         parts.join("; ")
@@ -132,9 +135,10 @@ impl Program {
 
     /// Returns protocol violations of the server, for `mcp list`.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let heard = lock(&self.heard);
-        let (garbage, oversized, limit) = (heard.garbage, heard.oversized, MAX_MESSAGE >> 20);
-        let garbage = heard.first_garbage.as_ref().map(|line| {
+        let output_log = lock(&self.heard);
+        let (garbage, oversized, limit) =
+            (output_log.garbage, output_log.oversized, MAX_MESSAGE >> 20);
+        let garbage = output_log.first_garbage.as_ref().map(|line| {
             format!("{garbage} lines on standard output are not MCP messages, such as `{line}`")
         });
         let oversized =
@@ -176,13 +180,13 @@ pub(crate) fn too_large() -> Value {
     json!({"largest": MAX_MESSAGE})
 }
 
-/// Copies lines that look like messages, and counts the others in `heard`.
+/// Copies lines that look like messages, and counts the others in `output_log`.
 ///
 /// An oversized response is replaced by an error for the request it answers.
 async fn pass_messages(
     from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    heard: Arc<Mutex<Heard>>,
+    output_log: Arc<Mutex<Heard>>,
 ) {
     let mut from = BufReader::with_capacity(64 << 10, from);
     let mut line = Vec::new();
@@ -200,7 +204,7 @@ async fn pass_messages(
             if line.len() <= MAX_MESSAGE {
                 return;
             }
-            lock(&heard).oversized += 1;
+            lock(&output_log).oversized += 1;
             let Some(tail) = skip_line(&mut from).await else {
                 return;
             };
@@ -218,9 +222,9 @@ async fn pass_messages(
         }
         if !(text.starts_with(b"{") && text.ends_with(b"}")) {
             garbage += line.len();
-            let mut heard = lock(&heard);
-            heard.garbage += 1;
-            heard.first_garbage.get_or_insert_with(|| shown(text));
+            let mut output_log = lock(&output_log);
+            output_log.garbage += 1;
+            output_log.first_garbage.get_or_insert_with(|| shown(text));
             if garbage > MAX_GARBAGE {
                 return;
             }
@@ -268,7 +272,7 @@ fn answered(head: &[u8], tail: &[u8]) -> Option<serde_json::Value> {
     first.or_else(|| tail.rsplit_once("\"id\"").and_then(|(_, rest)| id(rest)))
 }
 
-async fn keep_tail(from: impl AsyncRead + Unpin, heard: Arc<Mutex<Heard>>) {
+async fn keep_tail(from: impl AsyncRead + Unpin, output_log: Arc<Mutex<Heard>>) {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
     loop {
@@ -278,11 +282,11 @@ async fn keep_tail(from: impl AsyncRead + Unpin, heard: Arc<Mutex<Heard>>) {
         if !matches!(limited.read_until(b'\n', &mut line).await, Ok(1..)) {
             return;
         }
-        let mut heard = lock(&heard);
-        if heard.stderr.len() >= TAIL_LINES {
-            heard.stderr.pop_front();
+        let mut output_log = lock(&output_log);
+        if output_log.stderr.len() >= TAIL_LINES {
+            output_log.stderr.pop_front();
         }
-        heard.stderr.push_back(shown(line.trim_ascii()));
+        output_log.stderr.push_back(shown(line.trim_ascii()));
     }
 }
 
@@ -306,9 +310,9 @@ mod tests {
             "y".repeat(MAX_MESSAGE)
         );
         let input = format!("hello\n{{\"a\":1}}\n\n[1]\n{large}{{\"b\":2}}\n");
-        let heard = Arc::new(Mutex::new(Heard::default()));
+        let output_log = Arc::new(Mutex::new(Heard::default()));
         let (mut messages, sender) = tokio::io::duplex(1 << 20);
-        pass_messages(input.as_bytes(), sender, heard.clone()).await;
+        pass_messages(input.as_bytes(), sender, output_log.clone()).await;
         let mut out = String::new();
         messages.read_to_string(&mut out).await.unwrap();
         let lines: Vec<&str> = out.lines().collect();
@@ -321,12 +325,12 @@ mod tests {
             "{}",
             lines[1]
         );
-        let heard = heard.lock().unwrap();
+        let output_log = output_log.lock().unwrap();
         assert_eq!(
             (
-                heard.garbage,
-                heard.oversized,
-                heard.first_garbage.as_deref()
+                output_log.garbage,
+                output_log.oversized,
+                output_log.first_garbage.as_deref()
             ),
             (2, 1, Some("hello"))
         );

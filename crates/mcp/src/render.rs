@@ -27,33 +27,35 @@ enum Words {
     None,
 }
 
-fn schema<T: JsonSchema>(words: Words) -> JsonObject {
+fn schema<T: JsonSchema>(descriptions: Words) -> JsonObject {
     let settings = schemars::generate::SchemaSettings::draft2020_12()
         .with(|settings| settings.meta_schema = None);
     let schema = settings.into_generator().into_root_schema_for::<T>();
     let mut schema = schema.to_value();
-    trim(&mut schema, words);
+    trim(&mut schema, descriptions);
     let mut schema = schema.as_object().cloned().unwrap_or_default();
     schema.remove("description");
     schema
 }
 
 /// Removes keywords that a model does not need.
-fn trim(schema: &mut Value, words: Words) {
+fn trim(schema: &mut Value, descriptions: Words) {
     match schema {
         Value::Object(object) => {
             // A property may have such a name, too; then its value is not a string.
             let mut unneeded = vec!["title", "format"];
-            if words == Words::None {
+            if descriptions == Words::None {
                 unneeded.push("description");
             }
             object.retain(|key, value| !(unneeded.contains(&key.as_str()) && value.is_string()));
-            if words == Words::All {
+            if descriptions == Words::All {
                 object.retain(|key, value| !(key == "minimum" && *value == 0));
             }
-            object.values_mut().for_each(|value| trim(value, words));
+            object
+                .values_mut()
+                .for_each(|value| trim(value, descriptions));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| trim(item, words)),
+        Value::Array(items) => items.iter_mut().for_each(|item| trim(item, descriptions)),
         _ => {}
     }
 }
