@@ -1,4 +1,4 @@
-//! What servers ask for on the way of a call: forms for a person, answers of a model, and who is asked before.
+//! Requests that servers send during a call: elicitation, sampling, and the approval of sampling.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -24,37 +24,37 @@ use support::odd_with;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// A person who makes this of every form, once they have looked at it for so long.
+/// A person who gives the same response to every form, after a delay.
 struct Person {
-    makes: Result<Elicited, AskError>,
-    after: Duration,
-    seen: Mutex<Vec<Elicitation>>,
+    response: Result<Elicited, AskError>,
+    delay: Duration,
+    requests: Mutex<Vec<Elicitation>>,
 }
 
-fn person(makes: Elicited) -> Arc<Person> {
+fn person(response: Elicited) -> Arc<Person> {
     Arc::new(Person {
-        makes: Ok(makes),
-        after: Duration::ZERO,
-        seen: Mutex::default(),
+        response: Ok(response),
+        delay: Duration::ZERO,
+        requests: Mutex::default(),
     })
 }
 
 impl AskPerson for Person {
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
-        self.seen.lock().unwrap().push(wanted.clone());
-        async { tokio::time::sleep(self.after).await }
-            .map(|()| self.makes.clone())
+    fn elicit<'a>(&'a self, request: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
+        self.requests.lock().unwrap().push(request.clone());
+        async { tokio::time::sleep(self.delay).await }
+            .map(|()| self.response.clone())
             .boxed()
     }
 }
 
-/// A model that says how much it was asked.
+/// A model that records its requests.
 #[derive(Default)]
 struct Model(Mutex<Vec<Sampling>>);
 
 impl AskModel for Model {
-    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
-        self.0.lock().unwrap().push(asked.clone());
+    fn sample<'a>(&'a self, request: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
+        self.0.lock().unwrap().push(request.clone());
         let answer = Sampled {
             text: "forty-two".into(),
             model: "mock".into(),
@@ -64,42 +64,43 @@ impl AskModel for Model {
     }
 }
 
-/// Answers every question of the gate with the same, and remembers what was asked.
-struct Gate(Answer, Mutex<Vec<ApprovalRequest>>);
+/// Gives the same answer to every approval request, and records the requests.
+struct FixedApprover(Answer, Mutex<Vec<ApprovalRequest>>);
 
-impl Approver for Gate {
+impl Approver for FixedApprover {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
         self.1.lock().unwrap().push(request.clone());
         std::future::ready(ApprovalDecision::Answered(vec![self.0.clone()])).boxed()
     }
 }
 
-struct Scene {
-    asked: Asked,
-    gate: Arc<Gate>,
+/// A server in the mode `asking`, and the handlers and options of a run that calls it.
+struct Setup {
+    handlers: Asked,
+    approver: Arc<FixedApprover>,
     policy: ApprovalPolicy,
     sampling: McpSampling,
     tool_timeout: Duration,
     options: RunOptions,
-    told: Arc<Mutex<Vec<String>>>,
+    progress: Arc<Mutex<Vec<String>>>,
 }
 
-impl Scene {
+impl Setup {
     fn new(
         person: Option<Arc<dyn AskPerson>>,
         model: Option<Arc<dyn AskModel>>,
         answer: Answer,
     ) -> Self {
-        let told: Arc<Mutex<Vec<String>>> = Arc::default();
-        let heard = told.clone();
+        let progress: Arc<Mutex<Vec<String>>> = Arc::default();
+        let messages = progress.clone();
         let events = EventSink::new(move |event| {
             if let Event::Progress { message, .. } = event {
-                heard.lock().unwrap().push(message);
+                messages.lock().unwrap().push(message);
             }
         });
         Self {
-            asked: Asked { person, model },
-            gate: Arc::new(Gate(answer, Mutex::default())),
+            handlers: Asked { person, model },
+            approver: Arc::new(FixedApprover(answer, Mutex::default())),
             policy: ApprovalPolicy::OnRequest,
             sampling: McpSampling::Prompt,
             tool_timeout: Duration::from_secs(60),
@@ -108,29 +109,29 @@ impl Scene {
                 timeout: Some(Duration::from_secs(60)),
                 ..RunOptions::default()
             },
-            told,
+            progress,
         }
     }
 
     async fn run(&self, script: &str) -> ScriptToolCallOutput {
-        self.run_before(script, self.gate.clone(), Path::new("/nonexistent"))
+        self.run_with_approver(script, self.approver.clone(), Path::new("/nonexistent"))
             .await
     }
 
-    async fn run_before(
+    async fn run_with_approver(
         &self,
         script: &str,
-        gate: Arc<dyn Approver>,
+        approver: Arc<dyn Approver>,
         state: &Path,
     ) -> ScriptToolCallOutput {
         let mut settings = odd_with("odd", "asking", state);
         settings.options.sampling = self.sampling;
         settings.options.tool_timeout_sec = self.tool_timeout.as_secs_f64();
-        let servers = Servers::new(vec![settings], self.asked.clone(), None);
+        let servers = Servers::new(vec![settings], self.handlers.clone(), None);
         servers.prepare_all().await;
         let orchestrator = Orchestrator::new(servers.onto(&Registry::new()))
             .with_policy(self.policy)
-            .with_approver(gate);
+            .with_approver(approver);
         let output = Harness::new(orchestrator)
             .unwrap()
             .run_with(script.as_bytes(), self.options.clone())
@@ -145,95 +146,94 @@ impl Scene {
         output.value().unwrap()
     }
 
-    fn told(&self) -> String {
-        self.told.lock().unwrap().join("\n")
+    fn progress(&self) -> String {
+        self.progress.lock().unwrap().join("\n")
     }
 
-    fn questions(&self) -> Vec<ApprovalRequest> {
-        self.gate.1.lock().unwrap().clone()
+    fn approval_requests(&self) -> Vec<ApprovalRequest> {
+        self.approver.1.lock().unwrap().clone()
     }
 }
 
 #[tokio::test]
-async fn a_form_says_whose_it_is_and_only_what_fits_is_sent() {
+async fn a_form_names_its_server_and_run_and_only_valid_values_are_sent() {
     let ada = person(Elicited::Accepted(json!({"choice": "the blue one"})));
-    let scene = Scene::new(Some(ada.clone()), None, Answer::Once);
-    let got = scene.value("return await odd.ask()").await;
+    let setup = Setup::new(Some(ada.clone()), None, Answer::Once);
+    let got = setup.value("return await odd.ask()").await;
     assert_eq!(
         got,
         json!({"action": "accept", "content": {"choice": "the blue one"}})
     );
-    let seen = ada.seen.lock().unwrap()[0].clone();
+    let request = ada.requests.lock().unwrap()[0].clone();
     assert!(
-        seen.server == "odd"
-            && seen.run.unwrap().starts_with("scr_")
-            && seen.request["message"] == "Which one?"
+        request.server == "odd"
+            && request.run.unwrap().starts_with("scr_")
+            && request.request["message"] == "Which one?"
     );
 
-    for unfit in [
+    for invalid in [
         json!({}),
         json!({"choice": 3}),
         json!({"choice": "x", "key": "y"}),
         Value::Null,
     ] {
-        let scene = Scene::new(Some(person(Elicited::Accepted(unfit))), None, Answer::Once);
+        let person = person(Elicited::Accepted(invalid));
+        let setup = Setup::new(Some(person), None, Answer::Once);
         assert_eq!(
-            scene.value("return await odd.ask()").await,
+            setup.value("return await odd.ask()").await,
             json!({"action": "decline"})
         );
-        assert!(scene.told().contains(
-            "odd asked a person something and was declined: what was filled in does not fit"
-        ));
+        assert!(
+            setup
+                .progress()
+                .contains("MCP server odd: elicitation declined: invalid form values: ")
+        );
     }
-    for (makes, action) in [
+    for (response, action) in [
         (Elicited::Declined, "decline"),
         (Elicited::Cancelled, "cancel"),
     ] {
-        let scene = Scene::new(Some(person(makes)), None, Answer::Once);
+        let setup = Setup::new(Some(person(response)), None, Answer::Once);
         assert_eq!(
-            scene.value("return await odd.ask()").await,
+            setup.value("return await odd.ask()").await,
             json!({"action": action})
         );
     }
-    // An answer to an address has no content.
-    let scene = Scene::new(
+    // The result for a URL has no content.
+    let setup = Setup::new(
         Some(person(Elicited::Accepted(Value::Null))),
         None,
         Answer::Once,
     );
     assert_eq!(
-        scene.value("return await odd.visit()").await,
+        setup.value("return await odd.visit()").await,
         json!({"action": "accept"})
     );
 }
 
 #[tokio::test]
-async fn where_nobody_is_asked_it_is_declined_and_said() {
-    let scene = Scene::new(None, None, Answer::Once);
-    let got = scene
+async fn requests_without_a_handler_or_against_the_policy_are_declined_and_reported() {
+    let setup = Setup::new(None, None, Answer::Once);
+    let got = setup
         .value("return [await odd.ask(), await odd.think()]")
         .await;
     assert_eq!(got[0], json!({"action": "decline"}));
-    assert_eq!(got[1]["message"], "declined: there is no model to ask here");
-    let told = scene.told();
+    assert_eq!(got[1]["message"], "declined: no model is available");
+    let progress = setup.progress();
     assert!(
-        told.contains(
-            "odd asked a person something and was declined: there is no terminal to ask at"
-        ),
-        "{told}"
+        progress.contains("MCP server odd: elicitation declined: no interactive terminal"),
+        "{progress}"
     );
     assert!(
-        told.contains(
-            "odd asked your model something and was declined: there is no model to ask here"
-        ),
-        "{told}"
+        progress.contains("MCP server odd: sampling declined: no model is available"),
+        "{progress}"
     );
 
     let ada = person(Elicited::Accepted(json!({"choice": "x"})));
     let model = Arc::new(Model::default());
-    let mut scene = Scene::new(Some(ada.clone()), Some(model.clone()), Answer::Once);
-    scene.policy = ApprovalPolicy::Never;
-    let got = scene
+    let mut setup = Setup::new(Some(ada.clone()), Some(model.clone()), Answer::Once);
+    setup.policy = ApprovalPolicy::Never;
+    let got = setup
         .value("return [await odd.ask(), await odd.think()]")
         .await;
     assert!(
@@ -245,29 +245,29 @@ async fn where_nobody_is_asked_it_is_declined_and_said() {
     );
     assert_eq!(got[0], json!({"action": "decline"}));
     assert!(
-        ada.seen.lock().unwrap().is_empty()
+        ada.requests.lock().unwrap().is_empty()
             && model.0.lock().unwrap().is_empty()
-            && scene.questions().is_empty()
+            && setup.approval_requests().is_empty()
     );
 }
 
 #[tokio::test]
-async fn time_does_not_run_while_a_person_looks_at_a_form() {
+async fn timeouts_are_paused_while_a_person_fills_in_a_form() {
     let slow = Person {
-        makes: Ok(Elicited::Accepted(json!({"choice": "at last"}))),
-        after: Duration::from_millis(1500),
-        seen: Mutex::default(),
+        response: Ok(Elicited::Accepted(json!({"choice": "at last"}))),
+        delay: Duration::from_millis(1500),
+        requests: Mutex::default(),
     };
-    let mut scene = Scene::new(Some(Arc::new(slow)), None, Answer::Once);
-    // Both the server's time and the script's are over before the person answers.
-    scene.tool_timeout = Duration::from_millis(700);
-    scene.options.timeout = Some(Duration::from_millis(1000));
+    let mut setup = Setup::new(Some(Arc::new(slow)), None, Answer::Once);
+    // Both the tool timeout and the script's timeout are shorter than the person's delay.
+    setup.tool_timeout = Duration::from_millis(700);
+    setup.options.timeout = Some(Duration::from_millis(1000));
     assert_eq!(
-        scene.value("return (await odd.ask()).content.choice").await,
+        setup.value("return (await odd.ask()).content.choice").await,
         "at last"
     );
-    // Without a question both are as short as they were.
-    let output = scene
+    // Without a form the tool timeout applies.
+    let output = setup
         .run("return await odd.hang().catch(e => e.message)")
         .await;
     assert_eq!(
@@ -276,24 +276,24 @@ async fn time_does_not_run_while_a_person_looks_at_a_form() {
     );
 }
 
-/// A person who never answers, and tells when the form came and went.
+/// A person who never answers, and notifies when a form is shown and when it is closed.
 #[derive(Default)]
 struct Undecided {
-    came: Notify,
-    went: Arc<Notify>,
+    shown: Notify,
+    closed: Arc<Notify>,
 }
 
 impl AskPerson for Undecided {
     fn elicit<'a>(&'a self, _: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
-        struct Went(Arc<Notify>);
-        impl Drop for Went {
+        struct NotifyOnDrop(Arc<Notify>);
+        impl Drop for NotifyOnDrop {
             fn drop(&mut self) {
                 self.0.notify_one();
             }
         }
         async {
-            let _went = Went(self.went.clone());
-            self.came.notify_one();
+            let _closed = NotifyOnDrop(self.closed.clone());
+            self.shown.notify_one();
             std::future::pending().await
         }
         .boxed()
@@ -301,46 +301,44 @@ impl AskPerson for Undecided {
 }
 
 #[tokio::test]
-async fn a_form_goes_with_the_call_it_belongs_to() {
+async fn a_form_is_closed_when_its_call_is_cancelled() {
     let undecided = Arc::new(Undecided::default());
-    let mut scene = Scene::new(Some(undecided.clone()), None, Answer::Once);
+    let mut setup = Setup::new(Some(undecided.clone()), None, Answer::Once);
     let cancel = CancellationToken::new();
-    scene.options.cancel = cancel.clone();
+    setup.options.cancel = cancel.clone();
     let stop = async {
-        undecided.came.notified().await;
+        undecided.shown.notified().await;
         cancel.cancel();
-        undecided.went.notified().await;
+        undecided.closed.notified().await;
     };
-    let (output, ()) = tokio::join!(scene.run("return await odd.ask()"), stop);
+    let (output, ()) = tokio::join!(setup.run("return await odd.ask()"), stop);
     assert!(output.error.unwrap().message.contains("cancelled"));
 }
 
 #[tokio::test]
-async fn a_server_that_asks_again_and_again_is_declined() {
-    let scene = Scene::new(
+async fn more_than_ten_requests_during_one_call_are_declined() {
+    let setup = Setup::new(
         Some(person(Elicited::Accepted(json!({"sure": true})))),
         None,
         Answer::Once,
     );
-    let got = scene.value("return await odd.nag()").await;
+    let got = setup.value("return await odd.nag()").await;
     assert_eq!(
         got,
         format!("{}{}", "accept ".repeat(10), "decline ".repeat(5)).trim_end()
     );
+    let progress = setup.progress();
     assert!(
-        scene
-            .told()
-            .contains("it has asked too often on the way of one call"),
-        "{}",
-        scene.told()
+        progress.contains("too many requests during one call"),
+        "{progress}"
     );
 }
 
 #[tokio::test]
-async fn the_model_is_asked_where_the_gate_agrees() {
+async fn sampling_needs_approval_unless_the_configuration_decides() {
     let model = Arc::new(Model::default());
-    let scene = Scene::new(None, Some(model.clone()), Answer::ThisScript);
-    let got = scene
+    let setup = Setup::new(None, Some(model.clone()), Answer::ThisScript);
+    let got = setup
         .value("return [await odd.think(), await odd.think()]")
         .await;
     assert_eq!(
@@ -348,11 +346,11 @@ async fn the_model_is_asked_where_the_gate_agrees() {
         (&json!("forty-two"), &json!("maxTokens"))
     );
     assert_eq!(got[0], got[1]);
-    // Asked once for the whole script.
-    let [question] = &scene.questions()[..] else {
+    // One approval for the whole script.
+    let [approval] = &setup.approval_requests()[..] else {
         panic!()
     };
-    let call = &question.calls[0];
+    let call = &approval.calls[0];
     assert_eq!(call.tool, "mcp.odd");
     assert_eq!(
         call.reason,
@@ -362,44 +360,45 @@ async fn the_model_is_asked_where_the_gate_agrees() {
         call.preview.view,
         Some(View::Commands("user: six times seven?".into()))
     );
-    let asked = model.0.lock().unwrap().clone();
+    let requests = model.0.lock().unwrap().clone();
+    let first = &requests[0];
     assert_eq!(
-        (asked.len(), asked[0].max_tokens, asked[0].system.as_str()),
+        (requests.len(), first.max_tokens, first.system.as_str()),
         (2, 10, "")
     );
-    assert_eq!(question.script_id.as_deref(), Some(asked[0].run.as_str()));
+    assert_eq!(approval.script_id.as_deref(), Some(first.run.as_str()));
 
-    let scene = Scene::new(
-        None,
-        Some(model.clone()),
-        Answer::No(Some("too dear".into())),
-    );
+    let answer = Answer::No(Some("too expensive".into()));
+    let setup = Setup::new(None, Some(model.clone()), answer);
     assert_eq!(
-        scene.value("return (await odd.think()).message").await,
-        "declined: too dear"
+        setup.value("return (await odd.think()).message").await,
+        "declined: too expensive"
     );
-    let mut scene = Scene::new(None, Some(model.clone()), Answer::No(None));
-    scene.sampling = McpSampling::Approve;
+    let mut setup = Setup::new(None, Some(model.clone()), Answer::No(None));
+    setup.sampling = McpSampling::Approve;
     assert_eq!(
-        scene.value("return (await odd.think()).model").await,
+        setup.value("return (await odd.think()).model").await,
         "mock"
     );
-    assert!(scene.questions().is_empty(), "the user had agreed before");
-    scene.sampling = McpSampling::Never;
     assert!(
-        scene
+        setup.approval_requests().is_empty(),
+        "the configuration approves sampling"
+    );
+    setup.sampling = McpSampling::Never;
+    assert!(
+        setup
             .value("return (await odd.think()).message")
             .await
             .to_string()
-            .contains("no model to ask")
+            .contains("no model is available")
     );
     assert_eq!(model.0.lock().unwrap().len(), 3);
 }
 
-/// A person who looks at a question, says so in a file, and never answers.
-struct Looking(PathBuf);
+/// An approver that creates a file when it is asked, and never answers.
+struct SilentApprover(PathBuf);
 
-impl Approver for Looking {
+impl Approver for SilentApprover {
     fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
         std::fs::write(&self.0, "").unwrap();
         std::future::pending().boxed()
@@ -407,20 +406,20 @@ impl Approver for Looking {
 }
 
 #[tokio::test]
-async fn what_a_server_takes_back_is_asked_no_longer_and_time_runs_again() {
+async fn the_timeout_continues_after_a_server_cancels_its_request() {
     let dir = tempfile::tempdir().unwrap();
-    let looked = dir.path().join("looked");
+    let asked = dir.path().join("asked");
     let model = Arc::new(Model::default());
-    let mut scene = Scene::new(None, Some(model.clone()), Answer::Once);
-    scene.options.timeout = Some(Duration::from_secs(2));
-    // The server thinks better of its question, and is silent from then on.
-    let output = scene
-        .run_before(
+    let mut setup = Setup::new(None, Some(model.clone()), Answer::Once);
+    setup.options.timeout = Some(Duration::from_secs(2));
+    // The server cancels its request when the file exists, and sends nothing after that.
+    let output = setup
+        .run_with_approver(
             "return await odd.fickle()",
-            Arc::new(Looking(looked.clone())),
-            &looked,
+            Arc::new(SilentApprover(asked.clone())),
+            &asked,
         )
         .await;
     assert_eq!(output.error.unwrap().code.to_string(), "ScriptTimeoutError");
-    assert!(looked.exists() && model.0.lock().unwrap().is_empty());
+    assert!(asked.exists() && model.0.lock().unwrap().is_empty());
 }
