@@ -341,9 +341,7 @@ mod tests {
         assert_eq!(press(&mut asking, KeyCode::Char('y')), FormPressed::Taken);
         // What has to be there is asked for again.
         assert_eq!(press(&mut asking, KeyCode::Enter), FormPressed::Taken);
-        assert!(
-            plain(&asking.rows(Look::Plain)).contains(&"  this has to be filled in".to_owned())
-        );
+        assert!(plain(&asking.rows(Look::Plain)).contains(&"  a value is required".to_owned()));
         for letter in "Ada".chars() {
             press(&mut asking, KeyCode::Char(letter));
         }
@@ -352,9 +350,7 @@ mod tests {
         );
         press(&mut asking, KeyCode::Char('9'));
         press(&mut asking, KeyCode::Enter);
-        assert!(
-            plain(&asking.rows(Look::Plain)).contains(&"  this is none of the choices".to_owned())
-        );
+        assert!(plain(&asking.rows(Look::Plain)).contains(&"  not one of the choices".to_owned()));
         press(&mut asking, KeyCode::Backspace);
         assert!(
             matches!(press(&mut asking, KeyCode::Enter), FormPressed::Filled(row) if row.plain() == "    size: M")

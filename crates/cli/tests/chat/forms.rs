@@ -43,7 +43,7 @@ fn fills_in(person: &mut Person, enter: &str) {
     };
     person.wait_for("1 of 13: String (name): text; required");
     person.types(enter);
-    person.wait_for("this has to be filled in");
+    person.wait_for("a value is required");
     next(person, "Ada Lovelace");
     next(person, "yes");
     next(person, "");
@@ -131,7 +131,7 @@ fn a_key_is_for_the_question_it_was_pressed_for() {
     desk.configure(&format!("{odd}{}", Place::odd("danger", "annotated")));
     let mut person = desk.sit_down(&[], 100, 40, &[]);
     person.asks("Wipe it");
-    person.wait_for("says that it can destroy");
+    person.wait_for("is marked as destructive");
     person.wait_for("y once");
     while !asked.exists() {
         assert!(person.screen().contains("y once"), "{}", person.screen());
@@ -288,15 +288,11 @@ fn without_a_terminal_forms_are_declined_and_that_is_said() {
     let value: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(value[0], json!({"action": "decline"}), "{talk}");
     assert!(
-        talk.contains(
-            "odd asked a person something and was declined: there is no terminal to ask at"
-        ),
+        talk.contains("MCP server odd: elicitation declined: no interactive terminal"),
         "{talk}"
     );
     assert!(
-        talk.contains(
-            "odd asked your model something and was declined: there is no model to ask here"
-        ),
+        talk.contains("MCP server odd: sampling declined: no model is available"),
         "{talk}"
     );
     let output = desk.selvedge(&["exec", "--json", "Go"]);
@@ -307,11 +303,11 @@ fn without_a_terminal_forms_are_declined_and_that_is_said() {
             .any(|line| line.contains("script.progress") && line.contains(words))
     };
     assert!(
-        told("odd asked a person something and was declined: there is no terminal to ask at"),
+        told("MCP server odd: elicitation declined: no interactive terminal"),
         "{events}"
     );
     assert!(
-        told("odd asked your model something and was declined: there is no terminal to ask at"),
+        told("MCP server odd: sampling declined: there is no terminal to ask at"),
         "{events}"
     );
     assert_eq!(
