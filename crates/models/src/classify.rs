@@ -323,8 +323,9 @@ mod tests {
 
     #[test]
     fn a_missing_capability_is_recognised() {
-        let body = json!({"error": {"message": "registry.ollama.ai/library/gemma:2b does not support tools"}});
-        let error = of_status(400, body.to_string().as_bytes());
+        let message = "registry.ollama.ai/library/gemma:2b does not support tools";
+        let body = json!({"error": {"message": message}}).to_string();
+        let error = of_status(400, body.as_bytes());
         assert_eq!(
             (error.kind, error.lacks),
             (InvalidRequest, Some(Ability::Tools))

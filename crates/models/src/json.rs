@@ -1,5 +1,5 @@
-//! Lenient deserialisation of JSON from providers: a field that is absent, null or of the wrong type
-//! counts as absent.
+//! Lenient deserialisation of JSON from providers: a field that is null or of the wrong type counts
+//! as absent.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -2,8 +2,8 @@
 //!
 //! A turn can end between a call and its result, a user message can come in between, and two
 //! providers can use the same id for two calls. Results are placed after the calls of their answer,
-//! in the order of the calls. A call without a result gets a result that says so. A result without a
-//! call is dropped.
+//! in the order of the calls. A call without a result gets a result that says so. A result without
+//! a call is dropped.
 
 use std::borrow::Cow;
 

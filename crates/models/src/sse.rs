@@ -1,8 +1,8 @@
 //! Parses server-sent events from chunks that may end anywhere.
 //!
-//! It is hand-written because the available crates need the whole text, bring their own stream type,
-//! or drop the last event if no blank line follows it. Servers send comments, `\r\n`, a lone `\r`, a
-//! byte order mark, and omit the last line break.
+//! It is hand-written because the available crates need the whole text, bring their own stream
+//! type, or drop the last event if no blank line follows it. Servers send comments, `\r\n`, a lone
+//! `\r` and a byte order mark, and omit the last line break.
 
 use memchr::{memchr, memchr2};
 

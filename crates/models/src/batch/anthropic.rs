@@ -62,7 +62,7 @@ fn line(mut line: Value) -> Option<Line> {
             &result["error"],
             "the provider rejected the prompt",
         )),
-        other => Err(refused(&Value::Null, &format!("the prompt was {other}"))),
+        other => Err(refused(&Value::Null, &format!("the prompt is {other}"))),
     };
     Some((id, answer))
 }

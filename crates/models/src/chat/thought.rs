@@ -1,5 +1,5 @@
-//! Reasoning of Chat servers, which send it in different fields. It is emitted once and sent back in
-//! the fields in which it came.
+//! Reasoning of Chat servers, which send it in different fields. It is emitted once, and sent back
+//! in the fields in which it came.
 
 use selvedge_protocol::{Native, Origin, Reasoning};
 use serde_json::{Map, Value};

@@ -87,8 +87,8 @@ fn thinking(
     }
 }
 
-/// Whether the request continues after calls that no thinking block of this model precedes, as after
-/// a change of model. The API rejects a thinking budget in such a request.
+/// Whether the request continues after calls that no thinking block of this model precedes, as
+/// after a change of model. The API rejects a thinking budget in such a request.
 fn answers_without_thought(prompt: &Prompt, model: &Model, provider: &Provider) -> bool {
     let origin = provider.origin(&model.name);
     let from_calls = matches!(prompt.history.last(), Some(Item::FunctionCallOutput(_)));
