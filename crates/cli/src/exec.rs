@@ -258,6 +258,10 @@ fn conclude(
                 TurnErrorKind::Model(ModelErrorKind::ContextTooLong) => {
                     problem.hint("begin anew, or name a model with a larger context")
                 }
+                // Such as an unknown model: continuing would fail again.
+                TurnErrorKind::Model(ModelErrorKind::InvalidRequest) => {
+                    problem.hint("run `selvedge models list`, and pass a model with --model")
+                }
                 _ if kept => problem.hint(go_on),
                 _ => problem,
             };

@@ -229,6 +229,6 @@ fn off_loopback_nothing_is_served_without_a_token() {
     assert!(
         String::from_utf8(nowhere.stderr)
             .unwrap()
-            .contains("cannot listen at nowhere")
+            .contains("cannot listen on nowhere")
     );
 }
