@@ -1,4 +1,5 @@
-// A peer of `selvedge mcp serve`: the official SDK for Node around quickjs-emscripten, one fresh runtime per script.
+// A peer of `selvedge mcp serve`: an MCP server with the official SDK for Node, which runs each
+// script in a new runtime of quickjs-emscripten.
 import { McpServer } from "@modelcontextprotocol/sdk/server/mcp.js";
 import { StdioServerTransport } from "@modelcontextprotocol/sdk/server/stdio.js";
 import { getQuickJS } from "quickjs-emscripten";
@@ -7,7 +8,8 @@ import { z } from "zod";
 const quickjs = await getQuickJS();
 const server = new McpServer({ name: "quickjs-emscripten", version: "1" });
 
-server.registerTool("script", { description: "Runs JavaScript.", inputSchema: { code: z.string() } }, async ({ code }) => {
+const spec = { description: "Runs JavaScript.", inputSchema: { code: z.string() } };
+server.registerTool("script", spec, async ({ code }) => {
   const runtime = quickjs.newRuntime();
   runtime.setMemoryLimit(96 << 20);
   runtime.setMaxStackSize(512 << 10);

@@ -1,5 +1,5 @@
-// The peers, measured from inside their own process: one JSON request per line on standard input,
-// one JSON list of milliseconds per line on standard output.
+// Measures the peers in one Node process: reads one JSON request per line from standard input, and
+// writes one JSON list of milliseconds per line to standard output.
 import { createInterface } from "node:readline";
 import { getQuickJS } from "quickjs-emscripten";
 import ivm from "isolated-vm";
@@ -10,7 +10,8 @@ const MEMORY = 96 << 20;
 const awaitTen = "(async () => { for (let i = 0; i < 10; i++) await tool(i); return 1 })()";
 
 const works = {
-  // A fresh runtime with the same limits, one expression, gone again. No hardening: these start with less to do.
+  // Creates a runtime with the same limits, evaluates one expression and disposes of it. The peers
+  // do not harden the realm, so that they have less to do.
   "quickjs-emscripten/one": () => {
     const runtime = quickjs.newRuntime();
     runtime.setMemoryLimit(MEMORY);
@@ -48,7 +49,7 @@ const works = {
       deferred.dispose();
     }
     const state = context.getPromiseState(promise);
-    if (state.type !== "fulfilled") throw new Error(`the peer did not finish: ${state.type}`);
+    if (state.type !== "fulfilled") throw new Error(`the promise is not fulfilled: ${state.type}`);
     state.value.dispose();
     promise.dispose();
     context.dispose();

@@ -1,5 +1,5 @@
-//! What an agent adds to its model: from the last byte of an answer with a one-call script to the follow-up request on
-//! the wire, and from the start of the process to the first request.
+//! Measures the overhead of an agent: from the last byte of an answer with a one-call script to the
+//! follow-up request, and from the start of the process to the first request.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -16,15 +16,17 @@ use crate::loopback::speech::{block, encode, text};
 use crate::measure::Samples;
 use crate::table::Table;
 
-/// Turns that are measured.
+/// Measured turns.
 const TURNS: usize = 100;
 
-/// When an answer's last byte was written, and when the next request's first byte came.
+/// The requests and answers of the mock server, with their times, in order.
 type Times = Arc<Mutex<Vec<(Moment, Instant)>>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
+    /// The first byte of a request was received.
     Asked,
+    /// The last byte of an answer was written.
     Answered,
 }
 
@@ -35,32 +37,32 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         .build()?;
     let follow_up = runtime.block_on(follow_ups())?;
     table.row(
-        "a model's answer received → results sent back, one-call script, journal on",
+        "answer received → results sent, one-call script, journal on",
         format!("{:.2} ms (p99 {:.2})", follow_up.p50(), follow_up.p99()),
         "",
         "≤ 5 ms",
         follow_up.p50() <= 5.0,
     );
     let Processes { ours, codex } = runtime.block_on(processes())?;
-    let beside = |theirs: fn(&Took) -> &Samples| match &codex {
-        Some(codex) => format!("codex exec, code mode {:.0} ms", theirs(codex).p50()),
+    let peer = |samples: fn(&Took) -> &Samples| match &codex {
+        Some(codex) => format!("codex exec, code mode {:.0} ms", samples(codex).p50()),
         None => "@openai/codex is not installed".to_owned(),
     };
     table.row(
         "`selvedge exec`, start of the process → first request",
         format!("{:.1} ms (p99 {:.1})", ours.start.p50(), ours.start.p99()),
-        &beside(|took| &took.start),
+        &peer(|times| &times.start),
         "≤ 30 ms",
         ours.start.p50() <= 30.0,
     );
     table.row(
-        "the same process, first answer → follow-up request: a script that runs `true`, confined",
+        "`selvedge exec`, first answer → next request: a script that runs `true`, confined",
         format!(
             "{:.1} ms (p99 {:.1})",
             ours.follow_up.p50(),
             ours.follow_up.p99()
         ),
-        &beside(|took| &took.follow_up),
+        &peer(|times| &times.follow_up),
         "",
         codex
             .as_ref()
@@ -69,19 +71,22 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// What whole processes took, from their start to the first request and from its answer to the next.
+/// Times of whole processes.
 #[derive(Default)]
 struct Took {
+    /// From the start of the process to the first request.
     start: Samples,
+    /// From the first answer to the next request.
     follow_up: Samples,
 }
 
 struct Processes {
     ours: Took,
-    /// Where it is installed.
+    /// `None` if Codex is not installed.
     codex: Option<Took>,
 }
 
+/// Measures the time from an answer to the follow-up request, in this process.
 async fn follow_ups() -> Result<Samples> {
     let (url, times) = server().await?;
     let (work, home) = (tempfile::tempdir()?, tempfile::tempdir()?);
@@ -100,27 +105,27 @@ async fn follow_ups() -> Result<Samples> {
             .turn(&mut session, "go", &TurnOptions::default())
             .await;
         ensure!(outcome.end == Ok(TurnEnd::Stop), "{:?}", outcome.end);
-        let seen = lock(&times).clone();
-        let answered = seen
+        let recorded = lock(&times).clone();
+        let answered = recorded
             .iter()
             .find(|(moment, _)| *moment == Moment::Answered)
-            .context("an answer")?
+            .context("no answer was recorded")?
             .1;
-        let again = seen
+        let follow_up = recorded
             .iter()
             .filter(|(moment, _)| *moment == Moment::Asked)
             .nth(1)
-            .context("a second request")?
+            .context("no second request was recorded")?
             .1;
-        // The first ones load the engine.
+        // The first turns load the engine and are not measured.
         if turn >= 5 {
-            samples.extend([again.duration_since(answered).as_secs_f64() * 1e3]);
+            samples.extend([follow_up.duration_since(answered).as_secs_f64() * 1e3]);
         }
     }
     Ok(samples)
 }
 
-/// Whole processes, ours and Codex in turn, on the same server.
+/// Measures whole processes, Selvedge and Codex in turn, with the same server.
 async fn processes() -> Result<Processes> {
     const ROUNDS: usize = 15;
     let (url, times) = server().await?;
@@ -131,7 +136,8 @@ async fn processes() -> Result<Processes> {
     );
     std::fs::write(work.path().join("a.txt"), "one\n")?;
     let config = format!(
-        "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n"
+        "model = \"mock\"\nmodel_provider = \"mock\"\n\
+         [model_providers.mock]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n"
     );
     std::fs::write(home.path().join("config.toml"), config)?;
     let program = crate::ours()?;
@@ -153,7 +159,7 @@ async fn processes() -> Result<Processes> {
         codex: codex.as_ref().map(|_| Took::default()),
     };
     for round in 0..ROUNDS {
-        for (command, took) in [
+        for (command, samples) in [
             Some((&mut ours, &mut processes.ours)),
             codex.as_mut().zip(processes.codex.as_mut()),
         ]
@@ -161,10 +167,10 @@ async fn processes() -> Result<Processes> {
         .flatten()
         {
             let (start, follow_up) = one_process(command, &times).await?;
-            // The first ones make their folders.
+            // The first round creates folders and is not measured.
             if round > 0 {
-                took.start.extend([start]);
-                took.follow_up.extend([follow_up]);
+                samples.start.extend([start]);
+                samples.follow_up.extend([follow_up]);
             }
         }
     }
@@ -173,7 +179,8 @@ async fn processes() -> Result<Processes> {
 
 fn codex_command(program: &std::path::Path, url: &str) -> tokio::process::Command {
     let provider = format!(
-        "model_providers.mock={{name=\"mock\",base_url=\"{url}\",env_key=\"MOCK_KEY\",wire_api=\"responses\"}}"
+        "model_providers.mock={{name=\"mock\",base_url=\"{url}\",env_key=\"MOCK_KEY\",\
+         wire_api=\"responses\"}}"
     );
     let mut command = tokio::process::Command::new(program);
     command
@@ -193,38 +200,49 @@ fn codex_command(program: &std::path::Path, url: &str) -> tokio::process::Comman
     command
 }
 
-/// Milliseconds to its first request, and from the answer to the next.
+/// Runs a process, and returns the milliseconds to its first request and from the answer to the
+/// next request.
 async fn one_process(command: &mut tokio::process::Command, times: &Times) -> Result<(f64, f64)> {
     lock(times).clear();
-    let began = Instant::now();
+    let start = Instant::now();
     let output = command.output().await?;
     ensure!(
         output.status.success(),
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let seen = lock(times).clone();
-    let of = |wanted: Moment| {
-        seen.iter()
-            .filter(move |(moment, _)| *moment == wanted)
+    let recorded = lock(times).clone();
+    let times_of = |kind: Moment| {
+        recorded
+            .iter()
+            .filter(move |(moment, _)| *moment == kind)
             .map(|(_, at)| *at)
     };
-    let (first, answered) = (of(Moment::Asked).next(), of(Moment::Answered).next());
-    let again = of(Moment::Asked).nth(1).context("a second request")?;
-    let (first, answered) = (first.context("a request")?, answered.context("an answer")?);
+    let (first, answered) = (
+        times_of(Moment::Asked).next(),
+        times_of(Moment::Answered).next(),
+    );
+    let follow_up = times_of(Moment::Asked)
+        .nth(1)
+        .context("no second request was recorded")?;
+    let (first, answered) = (
+        first.context("no request was recorded")?,
+        answered.context("no answer was recorded")?,
+    );
     let ms = |from: Instant, to: Instant| to.duration_since(from).as_secs_f64() * 1e3;
-    Ok((ms(began, first), ms(answered, again)))
+    Ok((ms(start, first), ms(answered, follow_up)))
 }
 
-/// A server that answers a question with a one-call script and its result with a word, and notes when.
+/// Starts a server that answers a first request with a one-call script and the next one with a
+/// word, and records the times.
 async fn server() -> Result<(String, Times)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/v1", listener.local_addr()?);
     let times = Times::default();
-    let seen = times.clone();
+    let recorded = times.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream, seen.clone()));
+            tokio::spawn(serve(stream, recorded.clone()));
         }
     });
     Ok((url, times))
@@ -235,13 +253,13 @@ async fn serve(mut stream: TcpStream, times: Times) -> Option<()> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 64 * 1024];
     loop {
-        let fresh = bytes.is_empty();
+        let is_new_request = bytes.is_empty();
         let read = stream
             .read(&mut buffer)
             .await
             .ok()
             .filter(|read| *read > 0)?;
-        if fresh {
+        if is_new_request {
             lock(&times).push((Moment::Asked, Instant::now()));
         }
         bytes.extend_from_slice(&buffer[..read]);
@@ -259,24 +277,24 @@ async fn serve(mut stream: TcpStream, times: Times) -> Option<()> {
             continue;
         }
         if !head.starts_with("post") {
-            // Codex asks which models there are.
-            let none = "{\"object\":\"list\",\"data\":[],\"models\":[]}";
+            // Codex requests the list of models.
+            let models = "{\"object\":\"list\",\"data\":[],\"models\":[]}";
             let head = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-                none.len()
+                models.len()
             );
             lock(&times).retain(|(moment, _)| *moment == Moment::Answered);
             bytes.clear();
             stream
-                .write_all(format!("{head}{none}").as_bytes())
+                .write_all(format!("{head}{models}").as_bytes())
                 .await
                 .ok()?;
             continue;
         }
-        let asked = String::from_utf8_lossy(&bytes);
-        let again = asked.contains("Result of the script")
-            || asked.contains("\"type\":\"custom_tool_call_output\"");
-        let said = match (again, asked.contains("\"mock\"")) {
+        let request = String::from_utf8_lossy(&bytes);
+        let is_follow_up = request.contains("Result of the script")
+            || request.contains("\"type\":\"custom_tool_call_output\"");
+        let answer = match (is_follow_up, request.contains("\"mock\"")) {
             (true, _) => vec![text("Done.")],
             (false, true) => vec![text(&block(
                 "return (await tools.exec({ command: ['true'] })).exitCode",
@@ -287,8 +305,8 @@ async fn serve(mut stream: TcpStream, times: Times) -> Option<()> {
         };
         bytes.clear();
         let body = match head.contains("/codex/") {
-            true => codex_answer(again),
-            false => encode("/v1/chat/completions", &said),
+            true => codex_answer(is_follow_up),
+            false => encode("/v1/chat/completions", &answer),
         };
         let head = format!(
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n",
@@ -308,14 +326,20 @@ fn lock(times: &Times) -> std::sync::MutexGuard<'_, Vec<(Moment, Instant)>> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The same as Codex's models write it: the script, then the word.
-fn codex_answer(again: bool) -> String {
+/// Returns the answers in the form of Codex's models: first the script, then the word.
+fn codex_answer(is_follow_up: bool) -> String {
     let input = "const r = await tools.exec_command({ cmd: 'true' });\ntext(r.exit_code);\n";
-    let said = json!([{"type": "output_text", "text": "Done."}]);
-    let item = match again {
-        true => json!({"type": "message", "role": "assistant", "id": "msg_1", "content": said}),
+    let content = json!([{"type": "output_text", "text": "Done."}]);
+    let item = match is_follow_up {
+        true => json!({"type": "message", "role": "assistant", "id": "msg_1", "content": content}),
         false => {
-            json!({"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "exec", "input": input})
+            json!({
+                "type": "custom_tool_call",
+                "id": "ctc_1",
+                "call_id": "call_1",
+                "name": "exec",
+                "input": input,
+            })
         }
     };
     let usage = json!({"input_tokens": 1, "output_tokens": 1, "total_tokens": 2});

@@ -1,4 +1,4 @@
-//! What the wall around a command costs, on top of starting it bare.
+//! Measures what confinement adds to starting a command.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -33,7 +33,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             .stdout(Stdio::null())
             .status()?;
         bare.extend([since(start)]);
-        anyhow::ensure!(status.success(), "true was false");
+        anyhow::ensure!(status.success(), "/bin/true failed");
         let start = Instant::now();
         let null = || {
             std::fs::OpenOptions::new()
@@ -55,14 +55,14 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         let mut child = selvedge_confine::spawn(command, &wall, &support)?;
         anyhow::ensure!(
             child.end()?.exit.code() == 0,
-            "true was false behind the wall"
+            "/bin/true failed when confined"
         );
         confined.extend([since(start)]);
         drop(child);
         if let Some(program) = &bubblewrap {
             let start = Instant::now();
-            let place = work.display().to_string();
-            let words = [
+            let folder = work.display().to_string();
+            let options = [
                 "--ro-bind",
                 "/",
                 "/",
@@ -71,11 +71,11 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
                 "--proc",
                 "/proc",
                 "--bind",
-                &place,
-                &place,
+                &folder,
+                &folder,
             ];
             let status = Command::new(program)
-                .args(words)
+                .args(options)
                 .args(["--unshare-all", "--", "/bin/true"])
                 .status()?;
             bwrap.extend([since(start)]);
@@ -92,7 +92,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         ));
     }
     table.row(
-        "`true` behind the wall: namespaces, Landlock, seccomp",
+        "`true`, confined by namespaces, Landlock and seccomp",
         format!(
             "{:.1} ms (p99 {:.1}): {added:.1} ms more",
             confined.p50(),

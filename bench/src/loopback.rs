@@ -1,4 +1,4 @@
-//! The model on loopback that the agent's tests speak to, and an agent over the built-in tools.
+//! The mock model server of the agent's tests, and an agent that uses it with the built-in tools.
 
 #[allow(dead_code)]
 #[path = "../../crates/agent/tests/support/speech.rs"]
@@ -20,7 +20,7 @@ use selvedge_script::Harness;
 use selvedge_toolbox::{Toolbox, ToolsConfig, Workspace};
 use selvedge_tools::{Orchestrator, Registry};
 
-/// An agent that works in this folder, with its journal in another.
+/// Creates an agent with the folder `work` as its workspace.
 pub(crate) fn agent(
     server: &server::Server,
     work: &Path,
@@ -31,7 +31,7 @@ pub(crate) fn agent(
     let workspace = Workspace::open_with(work, SandboxPolicy::WorkspaceWrite, &[], &[])?;
     Toolbox::new(workspace).register(&mut registry)?;
     let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
-    // No queue: calls that a script makes at once are seen to be made at once.
+    // No queue, so that calls that a script makes at once also start at once.
     let limits = Limits {
         max_concurrent_tool_calls: 1000,
         max_tool_calls: 1000,

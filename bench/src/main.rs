@@ -1,5 +1,6 @@
-//! `make bench`: every number the project promises, measured in one run, with the peers interleaved so
-//! that a noisy machine is noisy for all. Prints a Markdown table; `--write FILE` keeps it.
+//! `make bench`: measures every performance target in one run. Measurements of the peers are
+//! interleaved, so that load from other programs affects all. Prints a Markdown table; `--write
+//! FILE` also writes it into a file.
 
 mod agent;
 mod commands;
@@ -18,6 +19,7 @@ use anyhow::Result;
 
 type Measure = fn(&mut table::Table) -> Result<()>;
 
+/// The groups of measurements, by their names for `--only`.
 const PARTS: [(&str, Measure); 7] = [
     ("sandbox", sandbox::measure),
     ("scripts", scripts::measure),
@@ -36,7 +38,8 @@ fn main() -> Result<()> {
         ["--write", file] => (Some(file), None),
         ["--only", part] if PARTS.iter().any(|(name, _)| *name == part) => (None, Some(part)),
         _ => anyhow::bail!(
-            "usage: selvedge-bench [tokens | --write FILE | --only sandbox|scripts|commands|search|mcp|models|agent]"
+            "usage: selvedge-bench \
+             [tokens | --write FILE | --only sandbox|scripts|commands|search|mcp|models|agent]"
         ),
     };
     let mut table = table::Table::default();
@@ -49,17 +52,17 @@ fn main() -> Result<()> {
     print!("{text}");
     if let Some(file) = file {
         table::keep(file, &text)?;
-        eprintln!("kept in {file}");
+        eprintln!("wrote {file}");
     }
     Ok(())
 }
 
-/// The command, built beside this program.
+/// Returns the path of the `selvedge` binary, which is built into the folder of this program.
 fn ours() -> Result<std::path::PathBuf> {
     let program = std::env::current_exe()?.with_file_name("selvedge");
     anyhow::ensure!(
         program.exists(),
-        "build the command first: cargo build --release -p selvedge"
+        "selvedge is not built: run `cargo build --release -p selvedge`"
     );
     Ok(program)
 }

@@ -1,4 +1,5 @@
-//! Serving scripts over MCP: the round trip, the memory of a server that waits, and the tokens of five tasks.
+//! Measures `selvedge mcp serve`: the round trip of a script, the memory of an idle server, and the
+//! tokens of five tasks.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     tokens(table)
 }
 
-/// An MCP server over its standard input and output.
+/// An MCP server process, connected over standard input and output.
 struct Server {
     child: Child,
     ask: ChildStdin,
@@ -39,8 +40,12 @@ impl Server {
             answers,
             next: 0,
         };
-        let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}});
-        server.request("initialize", hello)?;
+        let params = json!({
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "bench", "version": "1"},
+        });
+        server.request("initialize", params)?;
         writeln!(
             server.ask,
             "{}",
@@ -60,7 +65,7 @@ impl Server {
             let mut line = String::new();
             ensure!(
                 self.answers.read_line(&mut line)? > 0,
-                "the server went away"
+                "the MCP server closed its output"
             );
             let message: Value = serde_json::from_str(&line)?;
             if message["id"] == self.next {
@@ -108,23 +113,23 @@ fn selvedge(home: &Path, work: &Path) -> Result<Command> {
 }
 
 fn round_trip(table: &mut Table) -> Result<()> {
-    let place = Place::new("round-trip")?;
-    let mut ours = Server::start(&mut selvedge(&place.home, &place.work)?)?;
+    let dirs = Place::new("round-trip")?;
+    let mut ours = Server::start(&mut selvedge(&dirs.home, &dirs.work)?)?;
     let idle = ours.resident_mb();
-    let mut ephemeral = Server::start(selvedge(&place.home, &place.work)?.arg("--ephemeral"))?;
+    let mut ephemeral = Server::start(selvedge(&dirs.home, &dirs.work)?.arg("--ephemeral"))?;
     let mut peer = Server::start(
         Command::new("node")
             .arg("mcp-server.mjs")
             .current_dir(folder()),
     )?;
     let peer_idle = peer.resident_mb();
-    let (mut here, mut unwritten, mut there) =
+    let (mut our_times, mut ephemeral_times, mut peer_times) =
         (Samples::default(), Samples::default(), Samples::default());
     for round in 0..600 {
         for (server, samples) in [
-            (&mut ours, &mut here),
-            (&mut ephemeral, &mut unwritten),
-            (&mut peer, &mut there),
+            (&mut ours, &mut our_times),
+            (&mut ephemeral, &mut ephemeral_times),
+            (&mut peer, &mut peer_times),
         ] {
             let start = Instant::now();
             let result = server.script("return 1+1")?;
@@ -135,19 +140,19 @@ fn round_trip(table: &mut Table) -> Result<()> {
             }
         }
     }
-    let ratio = there.p50() / here.p50();
+    let ratio = peer_times.p50() / our_times.p50();
     table.row(
-        "`return 1+1` through `mcp serve` over stdio, written down",
+        "`return 1+1` through `mcp serve` over stdio, journal on",
         format!(
             "{:.2} ms (p99 {:.2}); {:.2} ms with --ephemeral",
-            here.p50(),
-            here.p99(),
-            unwritten.p50()
+            our_times.p50(),
+            our_times.p99(),
+            ephemeral_times.p50()
         ),
         &format!(
-            "Node SDK around quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{ratio:.1}",
-            there.p50(),
-            there.p99()
+            "Node SDK with quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{ratio:.1}",
+            peer_times.p50(),
+            peer_times.p99()
         ),
         "≤ 1/2",
         ratio >= 2.0,
@@ -155,16 +160,18 @@ fn round_trip(table: &mut Table) -> Result<()> {
     table.row(
         "idle memory of `mcp serve`",
         format!("{idle:.1} MB resident"),
-        &format!("the Node server {peer_idle:.0} MB"),
+        &format!("Node server {peer_idle:.0} MB"),
         "≤ 25 MB",
         idle <= 25.0,
     );
     Ok(())
 }
 
-/// A folder to work in, and one for what is remembered.
+/// The folders of a server, created empty.
 struct Place {
+    /// `SELVEDGE_HOME`.
     home: PathBuf,
+    /// The working directory.
     work: PathBuf,
 }
 
@@ -172,92 +179,130 @@ impl Place {
     fn new(name: &str) -> Result<Self> {
         let root = std::env::temp_dir().join(format!("selvedge-bench-mcp-{name}"));
         let _ = std::fs::remove_dir_all(&root);
-        let place = Self {
+        let dirs = Self {
             home: root.join("home"),
             work: root.join("work"),
         };
-        std::fs::create_dir_all(&place.home)?;
-        std::fs::create_dir_all(&place.work)?;
-        Ok(place)
+        std::fs::create_dir_all(&dirs.home)?;
+        std::fs::create_dir_all(&dirs.work)?;
+        Ok(dirs)
     }
 }
 
-/// What a model is asked, the calls it would make one by one, and the script it would write instead.
+/// A task for a model, done with structured calls and with a script.
 struct Task {
     what: &'static str,
-    /// With `call(server, tool, args)`, which is one structured call and gives its text.
+    /// JavaScript that makes the structured calls one by one, with `call(server, tool, args)`,
+    /// which returns the text of the result.
     calls: &'static str,
+    /// The script that a model would write instead.
     script: &'static str,
 }
 
 const TASKS: [Task; 5] = [
     Task {
         what: "which files have open TODOs",
-        calls: "const list = await call('filesystem', 'list_directory', { path: repo }); for (const line of list.split('\\n').filter(l => l.startsWith('[FILE]'))) await call('filesystem', 'read_text_file', { path: repo + '/' + line.slice(7) });",
-        script: "const list = await filesystem.listDirectory({ path: repo });\nconst names = list.content.split('\\n').filter(l => l.startsWith('[FILE]')).map(l => l.slice(7));\nconst texts = await Promise.all(names.map(n => filesystem.readTextFile({ path: repo + '/' + n })));\nreturn names.filter((_, i) => texts[i].content.includes('TODO'));",
+        calls: "const list = await call('filesystem', 'list_directory', { path: repo }); \
+            for (const line of list.split('\\n').filter(l => l.startsWith('[FILE]'))) \
+            await call('filesystem', 'read_text_file', { path: repo + '/' + line.slice(7) });",
+        script: "const list = await filesystem.listDirectory({ path: repo });\n\
+            const names = list.content.split('\\n').filter(l => l.startsWith('[FILE]'))\
+            .map(l => l.slice(7));\n\
+            const texts = await Promise.all(names.map(n => \
+            filesystem.readTextFile({ path: repo + '/' + n })));\n\
+            return names.filter((_, i) => texts[i].content.includes('TODO'));",
     },
     Task {
         what: "what the last five commits changed",
-        calls: "const log = await call('git', 'git_log', { repo_path: repo, max_count: 5 }); for (const hash of log.match(/[0-9a-f]{40}/g)) await call('git', 'git_show', { repo_path: repo, revision: hash });",
-        script: "const log = await git.gitLog({ repo_path: repo, max_count: 5 });\nconst shows = await Promise.all(log.match(/[0-9a-f]{40}/g).map(h => git.gitShow({ repo_path: repo, revision: h })));\nreturn shows.map(s => [...s.matchAll(/\\+\\+\\+ b?\\/?(\\S+)/g)].map(m => m[1]));",
+        calls: "const log = await call('git', 'git_log', { repo_path: repo, max_count: 5 }); \
+            for (const hash of log.match(/[0-9a-f]{40}/g)) \
+            await call('git', 'git_show', { repo_path: repo, revision: hash });",
+        script: "const log = await git.gitLog({ repo_path: repo, max_count: 5 });\n\
+            const shows = await Promise.all(log.match(/[0-9a-f]{40}/g).map(h => \
+            git.gitShow({ repo_path: repo, revision: h })));\n\
+            return shows.map(s => [...s.matchAll(/\\+\\+\\+ b?\\/?(\\S+)/g)].map(m => m[1]));",
     },
     Task {
         what: "remember who works on what",
-        calls: "const log = await call('git', 'git_log', { repo_path: repo, max_count: 20 }); const names = [...new Set([...log.matchAll(/Author: .*?([A-Z][a-z]+)/g)].map(m => m[1]))]; await call('memory', 'create_entities', { entities: names.map(n => ({ name: n, entityType: 'person', observations: ['commits here'] })) }); await call('memory', 'read_graph', {});",
-        script: "const log = await git.gitLog({ repo_path: repo, max_count: 20 });\nconst names = [...new Set([...log.matchAll(/Author: .*?([A-Z][a-z]+)/g)].map(m => m[1]))];\nawait memory.createEntities({ entities: names.map(n => ({ name: n, entityType: 'person', observations: ['commits here'] })) });\nreturn (await memory.readGraph()).entities.length;",
+        calls: "const log = await call('git', 'git_log', { repo_path: repo, max_count: 20 }); \
+            const names = [...new Set([...log.matchAll(/Author: .*?([A-Z][a-z]+)/g)]\
+            .map(m => m[1]))]; await call('memory', 'create_entities', { entities: \
+            names.map(n => ({ name: n, entityType: 'person', observations: ['commits here'] \
+            })) }); await call('memory', 'read_graph', {});",
+        script: "const log = await git.gitLog({ repo_path: repo, max_count: 20 });\n\
+            const names = [...new Set([...log.matchAll(/Author: .*?([A-Z][a-z]+)/g)]\
+            .map(m => m[1]))];\n\
+            await memory.createEntities({ entities: names.map(n => ({ name: n, \
+            entityType: 'person', observations: ['commits here'] })) });\n\
+            return (await memory.readGraph()).entities.length;",
     },
     Task {
         what: "the largest file",
-        calls: "await call('filesystem', 'list_directory_with_sizes', { path: repo, sortBy: 'size' });",
-        script: "const list = await filesystem.listDirectoryWithSizes({ path: repo, sortBy: 'size' });\nreturn list.content.split('\\n')[0];",
+        calls: "await call('filesystem', 'list_directory_with_sizes', \
+            { path: repo, sortBy: 'size' });",
+        script: "const list = await filesystem.listDirectoryWithSizes(\
+            { path: repo, sortBy: 'size' });\n\
+            return list.content.split('\\n')[0];",
     },
     Task {
         what: "add up numbers from three notes",
-        calls: "const found = []; for (const n of [1, 2, 3]) found.push(Number((await call('filesystem', 'read_text_file', { path: repo + '/note' + n + '.txt' })).match(/\\d+/)[0])); await call('everything', 'get-sum', { a: found[0], b: found[1] }); await call('everything', 'get-sum', { a: found[0] + found[1], b: found[2] });",
-        script: "const notes = await Promise.all([1, 2, 3].map(n => filesystem.readTextFile({ path: `${repo}/note${n}.txt` })));\nreturn notes.reduce((sum, n) => sum + Number(n.content.match(/\\d+/)[0]), 0);",
+        calls: "const found = []; for (const n of [1, 2, 3]) \
+            found.push(Number((await call('filesystem', 'read_text_file', \
+            { path: repo + '/note' + n + '.txt' })).match(/\\d+/)[0])); \
+            await call('everything', 'get-sum', { a: found[0], b: found[1] }); \
+            await call('everything', 'get-sum', { a: found[0] + found[1], b: found[2] });",
+        script: "const notes = await Promise.all([1, 2, 3].map(n => \
+            filesystem.readTextFile({ path: `${repo}/note${n}.txt` })));\n\
+            return notes.reduce((sum, n) => sum + Number(n.content.match(/\\d+/)[0]), 0);",
     },
 ];
 
+/// Counts the tokens of each task, done with structured calls and with a script.
 fn tokens(table: &mut Table) -> Result<()> {
     let peers = folder()
         .join("../target/mcp-peers")
         .canonicalize()
         .context("run scripts/setup-mcp-peers")?;
-    let place = Place::new("tokens")?;
-    let repo = place.work.canonicalize()?;
+    let dirs = Place::new("tokens")?;
+    let repo = dirs.work.canonicalize()?;
     fill(&repo)?;
     std::fs::write(
-        place.home.join("config.toml"),
-        config(&peers, &repo, &place.home),
+        dirs.home.join("config.toml"),
+        config(&peers, &repo, &dirs.home),
     )?;
-    let mut server = Server::start(selvedge(&place.home, &repo)?.args(["--max-calls", "64"]))?;
+    let mut server = Server::start(selvedge(&dirs.home, &repo)?.args(["--max-calls", "64"]))?;
     let count = |text: &str| {
         tiktoken_rs::o200k_base_singleton()
             .encode_ordinary(text)
             .len()
     };
-    // Everything is started before anything is described.
+    // A search starts all servers, so that their tools are listed below.
     let specs = server.script("await tools.search('x'); return ALL_TOOLS.length")?;
     ensure!(specs["isError"] != true, "{specs}");
     let listed = Command::new(crate::ours()?)
         .args(["tools", "--json"])
-        .env("SELVEDGE_HOME", &place.home)
+        .env("SELVEDGE_HOME", &dirs.home)
         .current_dir(&repo)
         .output()?;
     let listed: Vec<Value> = serde_json::from_slice(&listed.stdout)?;
     let definition = |tool: &Value, schema: &str| {
-        json!({"name": tool["name"], "description": tool["description"], "parameters": tool[schema]}).to_string()
+        json!({
+            "name": tool["name"],
+            "description": tool["description"],
+            "parameters": tool[schema],
+        })
+        .to_string()
     };
-    let theirs = listed.iter().filter(|tool| {
+    let server_tools = listed.iter().filter(|tool| {
         tool["name"]
             .as_str()
             .is_some_and(|name| name.starts_with("mcp."))
     });
-    let schemas: usize = theirs
+    let schemas: usize = server_tools
         .map(|tool| count(&definition(tool, "inputSchema")))
         .sum();
     let tools = server.request("tools/list", json!({}))?;
-    let ours: usize = tools["tools"]
+    let description: usize = tools["tools"]
         .as_array()
         .into_iter()
         .flatten()
@@ -266,38 +311,42 @@ fn tokens(table: &mut Table) -> Result<()> {
     let (mut one_by_one, mut scripts) = (0, 0);
     for task in &TASKS {
         let head = format!("const repo = {};\n", json!(repo));
-        let told = format!(
-            "{head}const told = []; const call = async (server, tool, args) => {{ const r = await tools.mcp[server][tool].raw(args); const text = r.content.map(c => c.text ?? '').join('\\n'); told.push(JSON.stringify({{ name: tool, arguments: args }}), text); return text; }};\n{}\nreturn told;",
+        let recorder = format!(
+            "{head}const recorded = []; const call = async (server, tool, args) => {{ \
+             const r = await tools.mcp[server][tool].raw(args); \
+             const text = r.content.map(c => c.text ?? '').join('\\n'); \
+             recorded.push(JSON.stringify({{ name: tool, arguments: args }}), text); \
+             return text; }};\n{}\nreturn recorded;",
             task.calls
         );
-        let result = server.script(&told)?;
+        let result = server.script(&recorder)?;
         let item = &result["structuredContent"];
-        let told: Vec<String> =
+        let recorded: Vec<String> =
             serde_json::from_str(item["output_json"].as_str().unwrap_or("null"))
                 .with_context(|| format!("{}: {item}", task.what))?;
-        let structured = schemas + told.iter().map(|text| count(text)).sum::<usize>();
+        let structured = schemas + recorded.iter().map(|text| count(text)).sum::<usize>();
         let result = server.script(&format!("{head}{}", task.script))?;
         ensure!(result["isError"] != true, "{}: {result}", task.what);
         let text = result["content"]
             .as_array()
             .and_then(|all| all.last())
             .and_then(|block| block["text"].as_str());
-        let scripted = ours + count(task.script) + count(text.unwrap_or_default());
+        let scripted = description + count(task.script) + count(text.unwrap_or_default());
         eprintln!(
             "  {}: {} calls, {structured} tokens; one script, {scripted}",
             task.what,
-            told.len() / 2
+            recorded.len() / 2
         );
         one_by_one += structured;
         scripts += scripted;
     }
-    let less = 1.0 - scripts as f64 / one_by_one as f64;
+    let saved = 1.0 - scripts as f64 / one_by_one as f64;
     table.row(
-        "tokens of five tasks over four servers: definitions, calls and results, each once",
-        format!("{scripts} ({ours} of each task the description)"),
+        "tokens of five tasks with four servers: definitions, calls and results, each once",
+        format!("{scripts} (tool description {description} per task)"),
         &format!(
-            "structured calls {one_by_one} ({schemas} of each task the schemas): {:.0} % less here",
-            less * 100.0
+            "structured calls {one_by_one} (schemas {schemas} per task): scripts take {:.0} % less",
+            saved * 100.0
         ),
         "",
         true,
@@ -305,18 +354,18 @@ fn tokens(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// A small project with a history.
+/// Creates a small project with a git history.
 fn fill(repo: &Path) -> Result<()> {
     let git = |args: &[&str]| -> Result<()> {
-        let done = Command::new("git")
+        let output = Command::new("git")
             .arg("-C")
             .arg(repo)
             .args(args)
             .output()?;
         ensure!(
-            done.status.success(),
+            output.status.success(),
             "{}",
-            String::from_utf8_lossy(&done.stderr)
+            String::from_utf8_lossy(&output.stderr)
         );
         Ok(())
     };
@@ -356,19 +405,22 @@ fn fill(repo: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Returns a `config.toml` with the four MCP servers.
 fn config(peers: &Path, repo: &Path, home: &Path) -> String {
-    let node = |name: &str, more: &str| {
+    let node = |name: &str, more_args: &str| {
         let script = peers
             .join("node_modules/@modelcontextprotocol")
             .join(format!("server-{name}"))
             .join("dist/index.js");
         format!(
-            "[mcp_servers.{name}]\ncommand = \"node\"\nargs = [{}{more}]\ndefault_tools_approval_mode = \"approve\"\n",
+            "[mcp_servers.{name}]\ncommand = \"node\"\nargs = [{}{more_args}]\n\
+             default_tools_approval_mode = \"approve\"\n",
             json!(script)
         )
     };
     format!(
-        "{}{}{}env = {{ MEMORY_FILE_PATH = {} }}\n[mcp_servers.git]\ncommand = {}\nargs = [\"--repository\", {}]\n",
+        "{}{}{}env = {{ MEMORY_FILE_PATH = {} }}\n\
+         [mcp_servers.git]\ncommand = {}\nargs = [\"--repository\", {}]\n",
         node("everything", ""),
         node("filesystem", &format!(", {}", json!(repo))),
         node("memory", ""),

@@ -1,8 +1,8 @@
-//! Samples and what is said about them.
+//! Time samples with their quantiles, and the memory of this process.
 
 use std::time::Instant;
 
-/// Times in milliseconds.
+/// Durations in milliseconds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples(Vec<f64>);
 
@@ -27,18 +27,21 @@ impl Samples {
     }
 }
 
-/// Milliseconds since `start`.
+/// Returns the milliseconds since `start`.
 pub(crate) fn since(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
-/// Resident memory of this process in megabytes: all that is mapped, and what is private to it.
+/// Resident memory of a process in megabytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resident {
+    /// All resident pages, shared ones included.
     pub(crate) all: f64,
+    /// Private pages only.
     pub(crate) private: f64,
 }
 
+/// Returns the resident memory of this process.
 pub(crate) fn resident_mb() -> Resident {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let read = |name: &str| {

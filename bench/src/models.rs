@@ -1,4 +1,4 @@
-//! What decoding an answer costs: bytes per second, and the time from a piece's arrival to its event.
+//! Measures decoding a model's answer: throughput, and latency from a chunk's arrival to its event.
 
 use std::time::Instant;
 
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use crate::measure::{Samples, since};
 use crate::table::Table;
 
-/// Pieces of an answer, as many as a long one has.
+/// Chunks of a long answer.
 const PIECES: usize = 20_000;
 
 pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    let (mut slowest, mut words) = (f64::MAX, Vec::new());
-    let mut arrival = Samples::default();
+    let (mut slowest, mut cells) = (f64::MAX, Vec::new());
+    let mut latency = Samples::default();
     for wire in [WireApi::Responses, WireApi::Chat, WireApi::Messages] {
         let stream = answer(wire);
         let mut rates = Samples::default();
@@ -26,34 +26,35 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             anyhow::ensure!(events == PIECES + 4, "{events} events of {}", wire.as_str());
         }
         slowest = slowest.min(rates.p50());
-        words.push(format!("{} {:.0}", wire.as_str(), rates.p50()));
-        arrival.extend(arrivals(wire, &stream)?);
+        cells.push(format!("{} {:.0}", wire.as_str(), rates.p50()));
+        latency.extend(arrivals(wire, &stream)?);
     }
     table.row(
         "decoding a model's answer on one core, MB/s",
-        words.join(", "),
+        cells.join(", "),
         "",
         "≥ 200 MB/s",
         slowest >= 200.0,
     );
     table.row(
-        "a piece's arrival → its event",
+        "arrival of a chunk → its event",
         format!(
             "{:.1} µs (p99 {:.1})",
-            arrival.p50() * 1e3,
-            arrival.p99() * 1e3
+            latency.p50() * 1e3,
+            latency.p99() * 1e3
         ),
         "",
         "p99 ≤ 50 µs",
-        arrival.p99() * 1e3 <= 50.0,
+        latency.p99() * 1e3 <= 50.0,
     );
     Ok(())
 }
 
-/// Seconds this thread has had a core: what others do on the machine meanwhile does not count.
+/// Returns the CPU time of this thread in seconds, which other programs do not affect.
 fn on_core() -> f64 {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    told.split(' ')
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    schedstat
+        .split(' ')
         .next()
         .and_then(|nanoseconds| nanoseconds.parse::<f64>().ok())
         .map_or(f64::NAN, |ns| ns / 1e9)
@@ -67,11 +68,12 @@ fn decoder(wire: WireApi) -> Decoder {
     })
 }
 
-fn decode<'a>(wire: WireApi, pieces: impl Iterator<Item = &'a [u8]>) -> Result<usize> {
+/// Decodes a stream and returns the number of events.
+fn decode<'a>(wire: WireApi, chunks: impl Iterator<Item = &'a [u8]>) -> Result<usize> {
     let mut decoder = decoder(wire);
     let (mut events, mut count) = (Vec::new(), 0);
-    for piece in pieces {
-        decoder.feed(piece, &mut events)?;
+    for chunk in chunks {
+        decoder.feed(chunk, &mut events)?;
         count += events.len();
         events.clear();
     }
@@ -79,25 +81,26 @@ fn decode<'a>(wire: WireApi, pieces: impl Iterator<Item = &'a [u8]>) -> Result<u
     Ok(count + events.len())
 }
 
-/// How long each piece of text took, fed as it would arrive.
+/// Feeds a stream event by event, and returns the milliseconds of each text event.
 fn arrivals(wire: WireApi, stream: &[u8]) -> Result<Vec<f64>> {
-    let text = std::str::from_utf8(stream).context("the stream is text")?;
+    let text = std::str::from_utf8(stream).context("the stream is not UTF-8")?;
     let mut decoder = decoder(wire);
     let mut events = Vec::new();
     let mut times = Vec::with_capacity(PIECES);
-    for piece in text.split_inclusive("\n\n") {
+    for chunk in text.split_inclusive("\n\n") {
         let start = Instant::now();
-        decoder.feed(piece.as_bytes(), &mut events)?;
-        let took = since(start);
+        decoder.feed(chunk.as_bytes(), &mut events)?;
+        let elapsed = since(start);
         if matches!(events.first(), Some(ModelEvent::Text { .. })) {
-            times.push(took);
+            times.push(elapsed);
         }
         events.clear();
     }
     Ok(times)
 }
 
-/// A long answer as each API streams it: a word a piece, with all the fields real services send along.
+/// Builds the stream of a long answer in an API's format: one word per chunk, with all the fields
+/// that real services send.
 fn answer(wire: WireApi) -> Vec<u8> {
     const WORDS: [&str; 6] = ["The", " quick", " brown\n", " \"fox\"", " jumps", " über"];
     let word = |at: usize| WORDS[at % WORDS.len()];
@@ -106,27 +109,53 @@ fn answer(wire: WireApi) -> Vec<u8> {
     match wire {
         WireApi::Responses => {
             let id = "msg_05500b38c2cd9bfc00691c7c9d222481a3b595421266dab424";
-            let message = json!({"id": id, "type": "message", "status": "completed", "role": "assistant",
-                "content": [{"type": "output_text", "annotations": [], "logprobs": [], "text": whole}]});
-            events.push(
-                json!({"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1", "model": "m"}}),
-            );
-            events.push(json!({"type": "response.output_item.added", "output_index": 0, "item": {"id": id, "type": "message", "content": []}}));
+            let content = json!({
+                "type": "output_text", "annotations": [], "logprobs": [], "text": whole,
+            });
+            let message = json!({
+                "id": id, "type": "message", "status": "completed", "role": "assistant",
+                "content": [content],
+            });
+            events.push(json!({
+                "type": "response.created", "sequence_number": 0,
+                "response": {"id": "resp_1", "model": "m"},
+            }));
+            events.push(json!({
+                "type": "response.output_item.added", "output_index": 0,
+                "item": {"id": id, "type": "message", "content": []},
+            }));
             events.extend((0..PIECES).map(|at| {
-                json!({"type": "response.output_text.delta", "sequence_number": at, "item_id": id, "output_index": 0,
-                    "content_index": 0, "delta": word(at), "logprobs": [], "obfuscation": "JHvpm1dMVFaw"})
+                json!({
+                    "type": "response.output_text.delta", "sequence_number": at, "item_id": id,
+                    "output_index": 0, "content_index": 0, "delta": word(at), "logprobs": [],
+                    "obfuscation": "JHvpm1dMVFaw",
+                })
             }));
             events.push(
                 json!({"type": "response.output_item.done", "output_index": 0, "item": message}),
             );
-            events.push(json!({"type": "response.completed", "response": {"id": "resp_1", "model": "m", "status": "completed",
-                "output": [message], "usage": {"input_tokens": 10, "output_tokens": PIECES, "total_tokens": PIECES + 10}}}));
+            let usage = json!({
+                "input_tokens": 10, "output_tokens": PIECES, "total_tokens": PIECES + 10,
+            });
+            events.push(json!({
+                "type": "response.completed",
+                "response": {
+                    "id": "resp_1", "model": "m", "status": "completed",
+                    "output": [message], "usage": usage,
+                },
+            }));
         }
         WireApi::Chat => {
             let chunk = |delta: Value, finish: Value| {
-                json!({"id": "chatcmpl-CRqnrXjQ4vJ8Yh1ZLQMPzFOM0a9CK", "object": "chat.completion.chunk", "created": 1_760_000_000,
-                    "model": "gpt-4o-2024-08-06", "service_tier": "default", "system_fingerprint": "fp_cbf1785567",
-                    "choices": [{"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish}], "usage": null})
+                let choice = json!({
+                    "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish,
+                });
+                json!({
+                    "id": "chatcmpl-CRqnrXjQ4vJ8Yh1ZLQMPzFOM0a9CK",
+                    "object": "chat.completion.chunk", "created": 1_760_000_000,
+                    "model": "gpt-4o-2024-08-06", "service_tier": "default",
+                    "system_fingerprint": "fp_cbf1785567", "choices": [choice], "usage": null,
+                })
             };
             events.push(chunk(
                 json!({"role": "assistant", "content": "", "refusal": null}),
@@ -134,18 +163,33 @@ fn answer(wire: WireApi) -> Vec<u8> {
             ));
             events.extend((0..PIECES).map(|at| chunk(json!({"content": word(at)}), Value::Null)));
             events.push(chunk(json!({}), "stop".into()));
-            events.push(json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": PIECES, "total_tokens": PIECES + 10}}));
+            let usage = json!({
+                "prompt_tokens": 10, "completion_tokens": PIECES, "total_tokens": PIECES + 10,
+            });
+            events.push(json!({"choices": [], "usage": usage}));
         }
         WireApi::Messages => {
-            events.push(json!({"type": "message_start", "message": {"id": "msg_1", "model": "m", "content": [], "usage": {"input_tokens": 10, "output_tokens": 1}}}));
-            events.push(
-                json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
-            );
+            let usage = json!({"input_tokens": 10, "output_tokens": 1});
+            events.push(json!({
+                "type": "message_start",
+                "message": {"id": "msg_1", "model": "m", "content": [], "usage": usage},
+            }));
+            events.push(json!({
+                "type": "content_block_start", "index": 0,
+                "content_block": {"type": "text", "text": ""},
+            }));
             events.extend((0..PIECES).map(|at| {
-                json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word(at)}})
+                json!({
+                    "type": "content_block_delta", "index": 0,
+                    "delta": {"type": "text_delta", "text": word(at)},
+                })
             }));
             events.push(json!({"type": "content_block_stop", "index": 0}));
-            events.push(json!({"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": null}, "usage": {"output_tokens": PIECES}}));
+            events.push(json!({
+                "type": "message_delta",
+                "delta": {"stop_reason": "end_turn", "stop_sequence": null},
+                "usage": {"output_tokens": PIECES},
+            }));
             events.push(json!({"type": "message_stop"}));
         }
     }

@@ -1,4 +1,4 @@
-//! The npm peers: one Node process that measures itself.
+//! The npm peers, in one Node process (`peers.mjs`) that measures them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -6,13 +6,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// The process in which the peers run.
+/// The Node process in which the peers run. It takes one JSON request per line.
 pub(crate) struct Peers {
     child: Child,
     ask: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
+/// Returns the folder `bench/`.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
@@ -25,7 +26,7 @@ impl Peers {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot start node: install it, then run `make bench`")?;
+            .context("cannot start node: install Node.js and run `make bench`")?;
         let ask = child.stdin.take().context("no pipe to node")?;
         let answers = BufReader::new(child.stdout.take().context("no pipe from node")?);
         Ok(Self {
@@ -35,7 +36,7 @@ impl Peers {
         })
     }
 
-    /// Milliseconds of `times` repetitions.
+    /// Runs a benchmark of `peers.mjs` and returns the milliseconds of each repetition.
     pub(crate) fn measure(&mut self, work: &str, times: u32) -> Result<Vec<f64>> {
         writeln!(
             self.ask,
@@ -45,14 +46,14 @@ impl Peers {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         serde_json::from_str(&line).with_context(|| {
-            format!("the peers did not answer {work}: run `npm install` in bench/")
+            format!("no result of {work} from peers.mjs: run `npm install` in bench/")
         })
     }
 }
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        // It ends by itself when its input does; this only hurries it.
+        // The process also ends when its input is closed; killing it is faster.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

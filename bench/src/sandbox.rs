@@ -1,4 +1,4 @@
-//! The sandbox by itself, against the sandboxes JavaScript programs use.
+//! Measures the sandbox alone, compared with JavaScript sandboxes from npm.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +12,12 @@ use crate::measure::{Resident, Samples, resident_mb, since};
 use crate::peers::Peers;
 use crate::table::Table;
 
+/// Rounds, in each of which Selvedge and the peers are measured in turn.
 const ROUNDS: u32 = 40;
+/// Repetitions in one round.
 const BATCH: u32 = 25;
 
-/// A host with nothing to say.
+/// A host that answers nothing but the name of a tool.
 struct Silent;
 
 impl Host for Silent {
@@ -52,7 +54,8 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         "fresh hardened sandbox + `1+1` + drop",
         format!("{:.3} ms (p99 {:.3})", ours.p50(), ours.p99()),
         &format!(
-            "quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{:.1}; isolated-vm {:.2} ms (p99 {:.2}): ratio 1/{:.1}",
+            "quickjs-emscripten {:.2} ms (p99 {:.2}): ratio 1/{:.1}; \
+             isolated-vm {:.2} ms (p99 {:.2}): ratio 1/{:.1}",
             quickjs.p50(),
             quickjs.p99(),
             1.0 / to_quickjs,
@@ -100,11 +103,11 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     );
 
     let before = resident_mb();
-    let (took, during) = runtime.block_on(thousand_at_once(&wasm));
+    let (total_ms, during) = runtime.block_on(thousand_at_once(&wasm));
     table.row(
         "1,000 scripts at once, each awaiting a tool",
         format!(
-            "all finished in {took:.0} ms, {:.0} MB resident, {:.0} of it private ({:.0} before)",
+            "all finished in {total_ms:.0} ms, {:.0} MB resident, {:.0} private ({:.0} before)",
             during.all, during.private, before.all
         ),
         "",
@@ -114,6 +117,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
+/// Returns the milliseconds that `work` takes.
 fn timed<T>(work: impl FnOnce() -> T) -> f64 {
     let start = Instant::now();
     work();
@@ -130,27 +134,33 @@ fn program(source: &str) -> Program<'_> {
     }
 }
 
+/// Runs `1 + 1` in a new sandbox.
 async fn one(wasm: &Wasm) {
     let started = wasm
         .start(program("(async () => 1 + 1)"), Box::new(Silent))
         .await;
-    assert!(
-        matches!(started, Ok((_, pump)) if matches!(&pump.state, State::Finished(Finish::Value(Some(value))) if value == "2"))
-    );
+    let Ok((_, pump)) = started else {
+        panic!("the script does not start")
+    };
+    assert!(matches!(
+        &pump.state,
+        State::Finished(Finish::Value(Some(value))) if value == "2"
+    ));
 }
 
+/// Runs a script that awaits ten calls one after the other.
 async fn await_ten(wasm: &Wasm) {
     let source = "(async () => { for (let i = 0; i < 10; i++) await tools.tool({ i }); return 1 })";
     let Ok((mut execution, mut pump)) = wasm.start(program(source), Box::new(Silent)).await else {
-        panic!("it does not start")
+        panic!("the script does not start")
     };
     let mut answered = 0;
     while !matches!(pump.state, State::Finished(_)) {
         let Some(Request::Call { id, .. }) = pump.requests.pop() else {
-            panic!("it waits for nothing")
+            panic!("the script makes no call")
         };
         let Ok(next) = execution.settle(id, Outcome::Value("null")).await else {
-            panic!("it broke")
+            panic!("the script failed")
         };
         pump = next;
         answered += 1;
@@ -158,7 +168,7 @@ async fn await_ten(wasm: &Wasm) {
     assert_eq!(answered, 10);
 }
 
-/// Milliseconds after the deadline at which an endless builtin was stopped.
+/// Returns how many milliseconds after its deadline an endless built-in function is stopped.
 async fn past_deadline(wasm: &Wasm) -> f64 {
     let limit = Duration::from_millis(20);
     let source = "(async () => { [].reverse.call({ length: 2 ** 53 - 1 }) })";
@@ -176,24 +186,24 @@ async fn past_deadline(wasm: &Wasm) -> f64 {
     (since(start) - limit.as_secs_f64() * 1e3).max(0.0)
 }
 
-/// Milliseconds for all of them, and the memory while all of them waited.
+/// Runs 1,000 scripts at once, and returns the milliseconds of all and the memory while they wait.
 async fn thousand_at_once(wasm: &Wasm) -> (f64, Resident) {
     let source = "(async () => { const r = await tools.tool({}); return r })";
     let start = Instant::now();
     let mut waiting = Vec::new();
     for _ in 0..1000 {
         let Ok(started) = wasm.start(program(source), Box::new(Silent)).await else {
-            panic!("it does not start")
+            panic!("the script does not start")
         };
         waiting.push(started);
     }
     let during = resident_mb();
     for (mut execution, mut pump) in waiting {
         let Some(Request::Call { id, .. }) = pump.requests.pop() else {
-            panic!("it waits for nothing")
+            panic!("the script makes no call")
         };
         let Ok(next) = execution.settle(id, Outcome::Value("7")).await else {
-            panic!("it broke")
+            panic!("the script failed")
         };
         assert!(matches!(next.state, State::Finished(Finish::Value(_))));
     }

@@ -1,4 +1,5 @@
-//! The way from a script's text to its result.
+//! Measures a script from its text to its result: compiling, pre-flight, a run, the journal, and
+//! the whole process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,7 +21,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     process(table)
 }
 
-/// Twenty kilobytes of TypeScript such as models write.
+/// Generates 20 KB of typical TypeScript. Each seed gives a different text.
 fn script(seed: usize) -> String {
     let part = "
 interface Item { path: string; score: number; tags?: string[] }
@@ -61,13 +62,13 @@ fn compile(table: &mut Table) -> Result<()> {
             .compile(&source, 20_480)
             .map_err(|error| anyhow::anyhow!(error.message))?;
         cold.extend([since(start)]);
-        anyhow::ensure!(!hit, "the first time was not the first time");
+        anyhow::ensure!(!hit, "a new script was in the cache");
         let start = Instant::now();
         let (_, hit) = compiler
             .compile(&source, 20_480)
             .map_err(|error| anyhow::anyhow!(error.message))?;
         cached.extend([since(start)]);
-        anyhow::ensure!(hit, "the script was not at hand");
+        anyhow::ensure!(hit, "the compiled script was not in the cache");
     }
     table.row(
         &format!(
@@ -88,7 +89,7 @@ fn compile(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// Twenty calls against their schemas, on a script that is compiled already.
+/// Measures the check of 20 calls against their schemas, in a compiled script.
 fn preflight(table: &mut Table) -> Result<()> {
     let read = selvedge_tools::tool("read_lines", "Reads.", |args: Lines| async move {
         Ok(args.path.len() + args.limit.unwrap_or(0))
@@ -110,7 +111,7 @@ fn preflight(table: &mut Table) -> Result<()> {
         "pre-flight: 20 calls against their schemas",
         format!("{:.3} ms (p99 {:.3})", samples.p50(), samples.p99()),
         "",
-        "well under 1 ms",
+        "≤ 0.5 ms",
         samples.p50() <= 0.5,
     );
     Ok(())
@@ -122,6 +123,7 @@ struct Lines {
     limit: Option<usize>,
 }
 
+/// Measures a one-line script in this process.
 fn whole_run(table: &mut Table) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -146,10 +148,10 @@ fn whole_run(table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// In a journal that is listed.
+/// Runs in the journal that is listed.
 const RUNS: u32 = 10_000;
 
-/// What it adds to a call that everything is written down.
+/// Measures what the journal adds to a tool call.
 fn journal(table: &mut Table) -> Result<()> {
     const CALLS: usize = 100;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -183,7 +185,7 @@ fn journal(table: &mut Table) -> Result<()> {
     }
     let added = samples[1].p50() - samples[0].p50();
     table.row(
-        "journal on, added to one tool call",
+        "journal, added to one tool call",
         format!(
             "{added:.3} ms ({:.3} with, {:.3} without)",
             samples[1].p50(),
@@ -206,11 +208,11 @@ fn journal(table: &mut Table) -> Result<()> {
     Ok(std::fs::remove_dir_all(&home)?)
 }
 
-/// How long it takes to list a full journal, in a program that has it open and by the command.
+/// Measures listing a full journal, in this process and with `selvedge runs list`.
 fn listing(table: &mut Table, journal: &selvedge_journal::Journal, home: &Path) -> Result<()> {
     let command = crate::ours()?;
     let limit = RUNS.to_string();
-    let (mut open, mut whole) = (Samples::default(), Samples::default());
+    let (mut in_process, mut by_command) = (Samples::default(), Samples::default());
     for _ in 0..10 {
         let start = Instant::now();
         let runs = journal
@@ -219,35 +221,36 @@ fn listing(table: &mut Table, journal: &selvedge_journal::Journal, home: &Path) 
                 ..Default::default()
             })?
             .len();
-        open.extend([since(start)]);
+        in_process.extend([since(start)]);
         let start = Instant::now();
         let output = Command::new(&command)
             .args(["runs", "list", "--json", "--limit", &limit])
             .env("SELVEDGE_HOME", home)
             .stdin(Stdio::null())
             .output()?;
-        whole.extend([since(start)]);
-        let told = serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout)?.len();
+        by_command.extend([since(start)]);
+        let printed = serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout)?.len();
         anyhow::ensure!(
-            (runs, told) == (RUNS as usize, RUNS as usize),
-            "{runs} and {told} runs"
+            (runs, printed) == (RUNS as usize, RUNS as usize),
+            "{runs} and {printed} runs"
         );
     }
     table.row(
-        "a journal of 10,000 runs of three calls, listed whole",
+        "list a journal of 10,000 runs with three calls each",
         format!(
-            "{:.1} ms (p99 {:.1}); the command, as JSON: {:.1} ms",
-            open.p50(),
-            open.p99(),
-            whole.p50()
+            "{:.1} ms (p99 {:.1}); `runs list --json` {:.1} ms",
+            in_process.p50(),
+            in_process.p99(),
+            by_command.p50()
         ),
         "",
         "≤ 50 ms",
-        open.p50() <= 50.0 && whole.p50() <= 50.0,
+        in_process.p50() <= 50.0 && by_command.p50() <= 50.0,
     );
     Ok(())
 }
 
+/// Measures whole processes that print 1.
 fn process(table: &mut Table) -> Result<()> {
     let ours = crate::ours()?;
     let deno = peers::folder().join("node_modules/.bin/deno");
@@ -278,19 +281,19 @@ fn process(table: &mut Table) -> Result<()> {
             let output = output.with_context(|| format!("cannot run {name}"))?;
             anyhow::ensure!(
                 output.status.success() && output.stdout == b"1\n",
-                "{name} said {output:?}"
+                "unexpected output of {name}: {output:?}"
             );
         }
     }
     let peers: Vec<String> = commands[1..]
         .iter()
         .zip(&samples[1..])
-        .map(|((name, ..), theirs)| {
+        .map(|((name, ..), peer)| {
             format!(
                 "{name} {:.0} ms (p99 {:.0}): ratio 1/{:.1}",
-                theirs.p50(),
-                theirs.p99(),
-                theirs.p50() / samples[0].p50()
+                peer.p50(),
+                peer.p99(),
+                peer.p50() / samples[0].p50()
             )
         })
         .collect();

@@ -1,4 +1,5 @@
-//! Searching 20,000 files from a script, the whole process counted, against the programs made for it.
+//! Measures searches in 20,000 files from a script, as a whole process, compared with ripgrep and
+//! fd.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +35,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     turn_diff(table, &tree)
 }
 
-/// What following a turn costs when a command may change any of the files.
+/// Measures the turn diff around a command that may change any file.
 fn turn_diff(table: &mut Table, tree: &Path) -> Result<()> {
     let workspace = Workspace::open(tree, SandboxPolicy::WorkspaceWrite, &[])?;
     let turn_diff = TurnDiff::new(&workspace);
@@ -49,12 +50,12 @@ fn turn_diff(table: &mut Table, tree: &Path) -> Result<()> {
         after.extend([since(start)]);
         anyhow::ensure!(
             diff.text.is_empty(),
-            "nothing changed, and yet: {}",
+            "the diff of an unchanged tree is not empty: {}",
             diff.text
         );
     }
     table.row(
-        "turn diff over 20,000 files: remembering them, comparing them",
+        "turn diff over 20,000 files: before a command, after it",
         format!("{:.0} ms, {:.0} ms", before.p50(), after.p50()),
         "",
         "",
@@ -63,7 +64,8 @@ fn turn_diff(table: &mut Table, tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Times a script against a program; both must find the same number of things.
+/// Measures a script and a program, which must find the same number of results. `names` are the
+/// possible names of the program.
 fn compare(
     table: &mut Table,
     tool: &str,
@@ -78,12 +80,12 @@ fn compare(
         .find(|name| Command::new(name).arg("--version").output().is_ok())
     else {
         anyhow::bail!(
-            "{} is not installed: install ripgrep and fd-find, then run `make bench`",
+            "{} is not installed: install ripgrep and fd-find, and run `make bench`",
             names[0]
         );
     };
     let home = std::env::temp_dir().join("selvedge-bench-home");
-    let (mut here, mut there) = (Samples::default(), Samples::default());
+    let (mut our_times, mut peer_times) = (Samples::default(), Samples::default());
     for _ in 0..ROUNDS {
         let start = Instant::now();
         let output = Command::new(ours)
@@ -92,7 +94,7 @@ fn compare(
             .env("SELVEDGE_HOME", &home)
             .output()
             .context("cannot run selvedge")?;
-        here.extend([since(start)]);
+        our_times.extend([since(start)]);
         let found = String::from_utf8_lossy(&output.stdout)
             .trim()
             .parse::<usize>();
@@ -101,30 +103,30 @@ fn compare(
             .args(args)
             .current_dir(tree)
             .output()?;
-        there.extend([since(start)]);
+        peer_times.extend([since(start)]);
         let expected = output.stdout.iter().filter(|byte| **byte == b'\n').count();
         anyhow::ensure!(
             found.as_ref().is_ok_and(|found| *found == expected),
-            "{tool}: {found:?}, not {expected}"
+            "{tool} found {found:?}, expected {expected}"
         );
     }
-    let most = 1.5 * there.p50() + 30.0;
+    let limit = 1.5 * peer_times.p50() + 30.0;
     table.row(
         &format!("`{tool}` over 20,000 files through `selvedge run`, whole process"),
-        format!("{:.0} ms (p99 {:.0})", here.p50(), here.p99()),
+        format!("{:.0} ms (p99 {:.0})", our_times.p50(), our_times.p99()),
         &format!(
             "{program} {:.0} ms (p99 {:.0}): ratio {:.2}",
-            there.p50(),
-            there.p99(),
-            here.p50() / there.p50()
+            peer_times.p50(),
+            peer_times.p99(),
+            our_times.p50() / peer_times.p50()
         ),
         "≤ 1.5 × + 30 ms",
-        here.p50() <= most,
+        our_times.p50() <= limit,
     );
     Ok(())
 }
 
-/// A tree of small source files, made once.
+/// Creates a tree of small source files, unless an earlier run did.
 fn tree() -> Result<PathBuf> {
     let tree = std::env::temp_dir().join(format!("selvedge-bench-tree-{FILES}"));
     if tree.join("done").exists() {

@@ -1,4 +1,4 @@
-//! The table people read.
+//! The Markdown table of the results.
 
 use std::fmt::Write;
 
@@ -12,14 +12,20 @@ pub(crate) struct Table {
 
 #[derive(Debug)]
 struct Row {
+    /// What was measured.
     what: String,
+    /// The result of Selvedge.
     ours: String,
+    /// The result of the peers; empty if there are none.
     peer: String,
+    /// The target; empty if there is none.
     hold: String,
+    /// Whether the target was met.
     held: bool,
 }
 
 impl Table {
+    /// Adds a row and prints it to standard error.
     pub(crate) fn row(&mut self, what: &str, ours: String, peer: &str, hold: &str, held: bool) {
         eprintln!("{} {what}: {ours}", if held { "✓" } else { "✗" });
         self.rows.push(Row {
@@ -33,7 +39,7 @@ impl Table {
 
     pub(crate) fn render(&self) -> String {
         let mut out = String::from(
-            "| what | here | peer, same run | to hold | held |\n|---|---|---|---|---|\n",
+            "| measurement | Selvedge | peer, same run | target | met |\n|---|---|---|---|---|\n",
         );
         for row in &self.rows {
             let held = match (row.hold.is_empty(), row.held) {
@@ -51,7 +57,8 @@ impl Table {
     }
 }
 
-/// Puts the table and where it comes from between the marks of a Markdown file.
+/// Replaces the text between two marks of a Markdown file by the table and a description of the
+/// machine.
 pub(crate) fn keep(file: &str, table: &str) -> Result<()> {
     const START: &str = "<!-- measured -->";
     const END: &str = "<!-- /measured -->";
@@ -70,6 +77,7 @@ pub(crate) fn keep(file: &str, table: &str) -> Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {file}"))
 }
 
+/// Returns the date as `2026-01-31`.
 fn today() -> String {
     let output = std::process::Command::new("date").arg("+%Y-%m-%d").output();
     output
@@ -78,6 +86,7 @@ fn today() -> String {
         .map_or_else(|| "?".into(), |date| date.trim().to_owned())
 }
 
+/// Describes this machine: CPU, cores, kernel and load.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
@@ -100,7 +109,7 @@ fn machine() -> String {
         .trim()
         .to_owned();
     format!(
-        "{} ({cores} cores), Linux {kernel}, load {load} before it began",
+        "{} ({cores} cores), Linux {kernel},\nload {load} at the start",
         model.unwrap_or_else(|| std::env::consts::ARCH.into())
     )
 }

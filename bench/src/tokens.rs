@@ -1,6 +1,7 @@
-//! `make bench-tokens`: the five tasks of the README, done by a model that is scripted, both ways. With scripts it
-//! writes the example as it stands. With structured calls it makes the very calls the script made, all those that
-//! were made at once in one answer: what a model at its best would do.
+//! `make bench-tokens`: counts requests and tokens of the five tasks of the README, done by a mock
+//! model in two ways. With a script, it writes the example unchanged. With structured calls, it
+//! makes the same calls that the script made, and puts calls that the script made at once into one
+//! answer, as an ideal model would.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +17,7 @@ use crate::loopback::server::{Asked, Reply, Server};
 use crate::loopback::speech::{Say, call, text};
 use crate::loopback::{self};
 
-/// The tasks, as people ask, and the words their scripts get.
+/// The tasks: name of the example, prompt, and arguments of the script.
 const TASKS: [(&str, &str, &[&str]); 5] = [
     ("survey", "What does this project consist of?", &[]),
     ("test-all", "Which tests fail?", &[]),
@@ -29,16 +30,20 @@ const TASKS: [(&str, &str, &[&str]); 5] = [
     ("git-range", "What happened lately?", &["HEAD~3..HEAD"]),
 ];
 
-/// What a task took.
+/// Requests and tokens of a task.
 #[derive(Debug, Default, Clone, Copy)]
 struct Took {
+    /// Requests to the model.
     rounds: usize,
+    /// Tokens of all requests: conversation and tools.
     tokens_in: usize,
+    /// Tokens that the model wrote.
     tokens_out: usize,
+    /// Tokens of tool results, counted once.
     results: usize,
 }
 
-/// A call a script made.
+/// A tool call that a script made.
 #[derive(Debug, Clone)]
 struct Made {
     tool: String,
@@ -52,32 +57,46 @@ pub(crate) fn main() -> Result<()> {
         .build()?;
     runtime.block_on(async {
         println!(
-            "| task | way | requests | tokens in | tokens out | tokens of tool results |\n|---|---|---|---|---|---|"
+            "| task | way | requests | tokens in | tokens out | tokens of tool results |\n\
+             |---|---|---|---|---|---|"
         );
         let mut sums = [Took::default(); 2];
-        for (name, prompt, words) in TASKS {
-            let script = script(name, words)?;
-            let (scripted, batches) =
-                with_script(prompt, &script).await.with_context(|| format!("{name}, as a script"))?;
-            let structured = with_calls(prompt, batches).await.with_context(|| format!("{name}, structured"))?;
-            for (at, (way, took)) in [("structured", structured), ("script", scripted)].into_iter().enumerate() {
-                let Took { rounds, tokens_in, tokens_out, results } = took;
+        for (name, prompt, args) in TASKS {
+            let script = script(name, args)?;
+            let scripted = with_script(prompt, &script).await;
+            let (scripted, batches) = scripted.with_context(|| format!("{name} with a script"))?;
+            let structured = with_calls(prompt, batches).await;
+            let structured = structured.with_context(|| format!("{name} with structured calls"))?;
+            let counts = [("structured", structured), ("script", scripted)];
+            for (sum, (way, count)) in sums.iter_mut().zip(counts) {
+                let Took {
+                    rounds,
+                    tokens_in,
+                    tokens_out,
+                    results,
+                } = count;
                 println!("| {name} | {way} | {rounds} | {tokens_in} | {tokens_out} | {results} |");
-                sums[at].rounds += rounds;
-                sums[at].tokens_in += tokens_in;
-                sums[at].tokens_out += tokens_out;
-                sums[at].results += results;
+                sum.rounds += rounds;
+                sum.tokens_in += tokens_in;
+                sum.tokens_out += tokens_out;
+                sum.results += results;
             }
         }
-        for (way, Took { rounds, tokens_in, tokens_out, results }) in ["structured", "script"].into_iter().zip(sums) {
+        for (way, sum) in ["structured", "script"].into_iter().zip(sums) {
+            let Took {
+                rounds,
+                tokens_in,
+                tokens_out,
+                results,
+            } = sum;
             println!("| **all** | **{way}** | {rounds} | {tokens_in} | {tokens_out} | {results} |");
         }
         Ok(())
     })
 }
 
-/// The example as a model would write it: without its head, and with its words in place.
-fn script(name: &str, words: &[&str]) -> Result<String> {
+/// Reads an example without its leading comment, and with its arguments inserted.
+fn script(name: &str, args: &[&str]) -> Result<String> {
     let path = format!("{}/../examples/{name}.ts", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
     let body = text
@@ -85,13 +104,14 @@ fn script(name: &str, words: &[&str]) -> Result<String> {
         .skip_while(|line| line.starts_with("//") || line.is_empty())
         .collect::<Vec<_>>()
         .join("\n");
-    Ok(body.replace("context.args", &json!(words).to_string()))
+    Ok(body.replace("context.args", &json!(args).to_string()))
 }
 
+/// Does a task with a script, and returns the calls it made, grouped into batches.
 async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>)> {
     let arguments = json!({"code": script});
-    let server = Server::start(move |asked: &Asked| -> Reply {
-        match answered(asked) {
+    let server = Server::start(move |request: &Asked| -> Reply {
+        match answered(request) {
             0 => vec![call("c0", "script", arguments.clone())].into(),
             _ => vec![text("Done.")].into(),
         }
@@ -113,7 +133,7 @@ async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>
         offer: Offer::ScriptsAlone,
         ..Settings::default()
     };
-    let (took, journal, session) = play(&server, prompt, settings, events).await?;
+    let (counts, journal, session) = play(&server, prompt, settings, events).await?;
     let run = session
         .history()
         .into_iter()
@@ -123,8 +143,8 @@ async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>
         });
     let run = run.context("no script ran")?;
     ensure!(run.error.is_none(), "{:?}", run.error);
-    let args = journal.run(&run.id)?.calls;
-    // A call that starts after another one has ended waited for it.
+    let recorded = journal.run(&run.id)?.calls;
+    // A call that starts after another one has ended belongs to the next batch.
     let mut batches: Vec<Vec<Made>> = Vec::new();
     let mut ended = true;
     for event in calls
@@ -137,29 +157,30 @@ async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>
                 if std::mem::take(&mut ended) {
                     batches.push(Vec::new());
                 }
-                let made = args
+                let args = recorded
                     .iter()
                     .find(|call| call.id == *call_id)
                     .and_then(|call| call.args.clone());
                 let made = Made {
                     tool: tool.clone(),
-                    args: made.unwrap_or_default(),
+                    args: args.unwrap_or_default(),
                 };
-                batches.last_mut().context("a batch")?.push(made);
+                batches.last_mut().context("no batch")?.push(made);
             }
             _ => ended = true,
         }
     }
-    Ok((took, batches))
+    Ok((counts, batches))
 }
 
+/// Does a task with structured calls.
 async fn with_calls(prompt: &str, batches: Vec<Vec<Made>>) -> Result<Took> {
-    let server = Server::start(move |asked: &Asked| -> Reply {
-        let at = answered(asked);
+    let server = Server::start(move |request: &Asked| -> Reply {
+        let at = answered(request);
         let Some(batch) = batches.get(at) else {
             return vec![text("Done.")].into();
         };
-        let say = |(number, made): (usize, &Made)| {
+        let answer_call = |(number, made): (usize, &Made)| {
             let name = if made.tool == "exec" {
                 "shell"
             } else {
@@ -170,12 +191,12 @@ async fn with_calls(prompt: &str, batches: Vec<Vec<Made>>) -> Result<Took> {
         batch
             .iter()
             .enumerate()
-            .map(say)
+            .map(answer_call)
             .collect::<Vec<Say>>()
             .into()
     })
     .await;
-    // The tools are told as functions, not as TypeScript.
+    // The model gets the tools as functions, not as TypeScript declarations.
     let settings = Settings {
         mode: selvedge_protocol::Mode::Disabled,
         ..Settings::default()
@@ -185,9 +206,9 @@ async fn with_calls(prompt: &str, batches: Vec<Vec<Made>>) -> Result<Took> {
         .0)
 }
 
-/// How many answers the conversation of a request has.
-fn answered(asked: &Asked) -> usize {
-    let messages = asked.body["messages"]
+/// Counts the assistant's messages in a request.
+fn answered(request: &Asked) -> usize {
+    let messages = request.body["messages"]
         .as_array()
         .map(Vec::as_slice)
         .unwrap_or_default();
@@ -197,6 +218,7 @@ fn answered(asked: &Asked) -> usize {
         .count()
 }
 
+/// Takes one turn with the mock model and counts its tokens. Fails if a call fails.
 async fn play(
     server: &Server,
     prompt: &str,
@@ -213,47 +235,47 @@ async fn play(
     };
     let outcome = agent.turn(&mut session, prompt, &options).await;
     ensure!(outcome.end == Ok(TurnEnd::Stop), "{:?}", outcome.end);
-    let mut took = Took {
+    let mut counts = Took {
         rounds: server.asked().len(),
         ..Took::default()
     };
-    took.tokens_in = server
+    counts.tokens_in = server
         .asked()
         .iter()
-        .map(|asked| selvedge_tokens::count(&told(&asked.body)))
+        .map(|request| selvedge_tokens::count(&told(&request.body)))
         .sum();
     for step in session.steps() {
         for item in &step.wire {
             match item {
                 Item::FunctionCall(call) => {
-                    took.tokens_out += selvedge_tokens::count(&call.name)
+                    counts.tokens_out += selvedge_tokens::count(&call.name)
                         + selvedge_tokens::count(&call.arguments);
                 }
                 Item::FunctionCallOutput(output) => {
                     let failed = output.failed;
                     ensure!(!failed, "a call failed: {}", output.text());
-                    took.results += selvedge_tokens::count(&output.text());
+                    counts.results += selvedge_tokens::count(&output.text());
                 }
                 Item::Message(message) if message.role == selvedge_protocol::Role::Assistant => {
                     let texts = message.content.iter().filter_map(|part| match part {
                         OutputPart::Text { text } => Some(selvedge_tokens::count(text)),
                         _ => None,
                     });
-                    took.tokens_out += texts.sum::<usize>();
+                    counts.tokens_out += texts.sum::<usize>();
                 }
                 _ => {}
             }
         }
     }
-    Ok((took, journal, session))
+    Ok((counts, journal, session))
 }
 
-/// Everything a request tells the model: its conversation and its tools.
+/// Returns the text of a request that the model reads: the conversation and the tools.
 fn told(body: &Value) -> String {
     format!("{}{}", body["messages"], body["tools"])
 }
 
-/// The sample project, with its history.
+/// Creates a copy of the sample project with a git history.
 fn sample() -> Result<tempfile::TempDir> {
     let dir = tempfile::tempdir()?;
     let from = format!("{}/../examples/sample", env!("CARGO_MANIFEST_DIR"));

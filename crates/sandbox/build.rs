@@ -1,5 +1,6 @@
-//! Builds the guest: compiles QuickJS and `guest/` to WebAssembly, runs its `init` once, snapshots
-//! the hardened realm, and compiles the snapshot ahead of time. The crate embeds the result.
+//! Builds the guest: compiles QuickJS and `guest/` to WebAssembly, runs `init` once, takes a
+//! snapshot of the hardened realm, and compiles the snapshot ahead of time. The crate embeds the
+//! result.
 
 use std::env;
 use std::fs;
@@ -13,24 +14,34 @@ use wasmtime_wizer::{InstanceState, SnapshotVal, ValType, Wizer};
 
 /// Edits to `quickjs.c`, each of which must match exactly once.
 const PATCHES: &[(&str, &str)] = &[
-    // The "override mistake": with every prototype frozen, `o.toString = f` on an ordinary object would
-    // throw, because the inherited property is read-only. Here it makes an own property instead, as
-    // authors of such code expect.
+    // The "override mistake": with every prototype frozen, `o.toString = f` on an ordinary object
+    // would throw, because the inherited property is read-only. With this patch the assignment
+    // creates an own property, as authors of such code expect.
     (
-        "            } else if (!(prs->flags & JS_PROP_WRITABLE)) {\n                goto read_only_prop;\n            } else {\n                break;",
+        concat!(
+            "            } else if (!(prs->flags & JS_PROP_WRITABLE)) {\n",
+            "                goto read_only_prop;\n",
+            "            } else {\n",
+            "                break;",
+        ),
         "            } else {\n                break;",
     ),
-    // Small blocks come from arenas, one kind per size. A page of each would be most of what a small
-    // script dirties, so that they are kept small.
+    // Small blocks come from arenas, one per block size. With the default size, arenas would be
+    // most of the memory that a small script writes to, so smaller arenas are used.
     (
         "#define JS_ARENA_SIZE              4096",
         "#define JS_ARENA_SIZE              1024",
     ),
-    // A script that reaches its memory limit is told so with an error, for which a little is kept back:
-    // otherwise it would catch `null`.
+    // A script that reaches its memory limit gets an error, for which 64 KB beyond the limit are
+    // allowed: otherwise the script would catch `null`.
     (
         "        JS_ThrowInternalError(ctx, \"out of memory\");\n",
-        "        size_t limit = rt->malloc_state.malloc_limit;\n        rt->malloc_state.malloc_limit = limit ? limit + (64 << 10) : 0;\n        JS_ThrowInternalError(ctx, \"out of memory\");\n        rt->malloc_state.malloc_limit = limit;\n",
+        concat!(
+            "        size_t limit = rt->malloc_state.malloc_limit;\n",
+            "        rt->malloc_state.malloc_limit = limit ? limit + (64 << 10) : 0;\n",
+            "        JS_ThrowInternalError(ctx, \"out of memory\");\n",
+            "        rt->malloc_state.malloc_limit = limit;\n",
+        ),
     ),
 ];
 
@@ -51,9 +62,9 @@ const CFLAGS: &[&str] = &[
 
 macro_rules! error_codes {
     ($($(#[doc = $doc:literal])+ $code:ident, $retry:ident;)+) => {
-        /// Names of the error classes of scripts: one for each error code of the protocol. The table
-        /// is included as text, because a build dependency on the protocol would compile the guest
-        /// again after every change there.
+        /// Names of the error classes of scripts: one for each error code of the protocol. The
+        /// table is included as text, because a build dependency on the protocol would compile the
+        /// guest again after every change there.
         const ERROR_CLASSES: &[&str] = &[$(stringify!($code),)+];
     };
 }
@@ -78,7 +89,8 @@ fn main() {
     let quickjs = quickjs_package();
     let wasm = compile_guest(&quickjs, &out);
     let snapshot = snapshot(&wasm);
-    // Names the build in every frozen script: the memory of one means nothing to another.
+    // Identifies the build in every snapshot of a script: one build cannot use the memory of
+    // another.
     println!(
         "cargo::rustc-env=SELVEDGE_GUEST={:016x}",
         fingerprint(&snapshot)
@@ -94,7 +106,7 @@ fn fingerprint(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The folder of the package that carries the C sources and a libc for WebAssembly.
+/// Returns the folder of the package that contains the C sources and a libc for WebAssembly.
 fn quickjs_package() -> PathBuf {
     if let Some(dir) = env::var_os("SELVEDGE_QUICKJS_DIR") {
         return PathBuf::from(dir);
@@ -144,17 +156,9 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
     let source = |name: &str| read(&guest_dir.join(name));
     let parts = ["vocabulary.js", "locale.js", "harden.js"]
         .map(source)
-        .join(
-            "
-",
-        );
+        .join("\n");
     let prelude = format!(
-        "(() => {{
-const ERROR_CLASSES = {ERROR_CLASSES:?};
-{parts}
-return (
-{})
-}})()",
+        "(() => {{\nconst ERROR_CLASSES = {ERROR_CLASSES:?};\n{parts}\nreturn (\n{})\n}})()",
         source("prelude.js")
     );
     let bytes: Vec<String> = prelude.bytes().map(|byte| byte.to_string()).collect();
@@ -257,7 +261,7 @@ return (
     })
 }
 
-/// The package's shim with its clock left out: the guest has its own.
+/// Returns the package's shim without its clock: the guest has its own.
 fn shim(source: &str) -> String {
     let start = source.find("// the single host import");
     let end = source.find("// sandboxed scripts run in UTC");
@@ -278,7 +282,8 @@ struct Compiler {
 }
 
 impl Compiler {
-    const HINT: &str = "install clang (`apt-get install clang`, `brew install llvm`) or `pip install ziglang`, or name a compiler in SELVEDGE_WASM_CC";
+    const HINT: &str = "install clang (`apt-get install clang`, `brew install llvm`) or zig \
+                        (`pip install ziglang`), or set SELVEDGE_WASM_CC to a compiler";
 
     fn find() -> Self {
         let mut candidates: Vec<String> = env::var("SELVEDGE_WASM_CC").into_iter().collect();
@@ -292,9 +297,10 @@ impl Compiler {
             candidates.extend(["python3 -m ziglang cc".into(), "zig cc".into()]);
         }
         for candidate in &candidates {
-            let mut words: Vec<String> = candidate.split_whitespace().map(str::to_owned).collect();
-            let zig = words.iter().any(|word| word.contains("zig"));
-            words.push(format!(
+            let mut command_line: Vec<String> =
+                candidate.split_whitespace().map(str::to_owned).collect();
+            let zig = command_line.iter().any(|word| word.contains("zig"));
+            command_line.push(format!(
                 "--target=wasm32-{}",
                 if zig {
                     "freestanding"
@@ -302,7 +308,9 @@ impl Compiler {
                     "unknown-unknown"
                 }
             ));
-            let compiler = Self { words };
+            let compiler = Self {
+                words: command_line,
+            };
             let probe = PathBuf::from(required("OUT_DIR")).join("probe.c");
             write(&probe, "int probe(int a) { return a + 1; }\n");
             let output = compiler
@@ -332,7 +340,7 @@ impl Compiler {
     }
 }
 
-/// The WebAssembly linker inside rustc's own installation.
+/// Returns the WebAssembly linker inside rustc's own installation.
 fn wasm_ld() -> PathBuf {
     let output = Command::new(required("RUSTC"))
         .args(["--print", "sysroot"])
@@ -351,7 +359,8 @@ fn wasm_ld() -> PathBuf {
     bin.join(format!("wasm-ld{}", env::consts::EXE_SUFFIX))
 }
 
-/// Settings that decide the shape of compiled code: the runtime in `engine.rs` must agree.
+/// Creates an engine for the target machine. The runtime in `engine.rs` must use the same settings
+/// where they affect compiled code.
 fn engine() -> Engine {
     let mut config = Config::new();
     config.target(&required("TARGET")).unwrap_or_else(|error| {
@@ -364,12 +373,12 @@ fn engine() -> Engine {
     Engine::new(&config).unwrap_or_else(|error| {
         fail(
             &format!("cannot set up the WebAssembly compiler: {error}"),
-            "this is a bug",
+            BUG_HINT,
         )
     })
 }
 
-/// Runs `init` and returns the module with its memory as it was afterwards.
+/// Runs `init` and returns the module with the memory that it left.
 fn snapshot(wasm: &[u8]) -> Vec<u8> {
     let mut config = Config::new();
     config.cranelift_opt_level(wasmtime::OptLevel::None);
@@ -392,13 +401,13 @@ fn snapshot(wasm: &[u8]) -> Vec<u8> {
     };
     run().unwrap_or_else(|error| {
         fail(
-            &format!("the guest does not start: {error:?}"),
+            &format!("cannot initialize the guest: {error:?}"),
             "check guest/*.js for an error thrown while the realm is set up",
         )
     })
 }
 
-/// What the guest says when it cannot set up its realm.
+/// Prints a message of the guest, which it sends if it cannot set up its realm.
 fn report(mut caller: wasmtime::Caller<'_, ()>, _: u32, _: u32, text: u32, len: u32) -> i32 {
     if let Some(memory) = caller.get_export("memory").and_then(Extern::into_memory) {
         let text = memory
@@ -413,15 +422,10 @@ fn report(mut caller: wasmtime::Caller<'_, ()>, _: u32, _: u32, text: u32, len: 
 fn ahead_of_time(snapshot: &[u8]) -> Vec<u8> {
     engine()
         .precompile_module(snapshot)
-        .unwrap_or_else(|error| {
-            fail(
-                &format!("cannot compile the snapshot: {error:?}"),
-                "this is a bug",
-            )
-        })
+        .unwrap_or_else(|error| fail(&format!("cannot compile the snapshot: {error:?}"), BUG_HINT))
 }
 
-/// Reads what wizer needs from an instance that has run `init`.
+/// An instance that has run `init`, from which wizer reads globals and memory.
 struct Snapshot {
     store: Store<()>,
     instance: Instance,
@@ -439,23 +443,23 @@ impl InstanceState for Snapshot {
             Some(Val::I64(value)) => SnapshotVal::I64(value),
             Some(Val::F32(value)) => SnapshotVal::F32(value),
             Some(Val::F64(value)) => SnapshotVal::F64(value),
-            _ => fail(&format!("the guest has no global {name}"), "this is a bug"),
+            _ => fail(&format!("the guest has no global {name}"), BUG_HINT),
         }
     }
 
     async fn memory_contents(&mut self, name: &str, contents: impl FnOnce(&[u8]) + Send) {
         match self.instance.get_memory(&mut self.store, name) {
             Some(memory) => contents(memory.data(&self.store)),
-            None => fail(&format!("the guest has no memory {name}"), "this is a bug"),
+            None => fail(&format!("the guest has no memory {name}"), BUG_HINT),
         }
     }
 }
 
-/// Runs a future that never waits.
+/// Polls a future that is ready at once.
 fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
-        Poll::Pending => fail("the snapshot waits for something", "this is a bug"),
+        Poll::Pending => fail("the snapshot is not ready at once", BUG_HINT),
     }
 }
 
@@ -481,12 +485,14 @@ fn write(path: &Path, contents: impl AsRef<[u8]>) {
     if let Err(error) = fs::write(path, contents) {
         fail(
             &format!("cannot write {}: {error}", path.display()),
-            "check the disk",
+            "check the free space and the permissions of the target folder",
         );
     }
 }
 
-fn fail(what: &str, hint: &str) -> ! {
-    eprintln!("error: {what}\nhint: {hint}");
+const BUG_HINT: &str = "report this as a bug";
+
+fn fail(message: &str, hint: &str) -> ! {
+    eprintln!("error: {message}\nhint: {hint}");
     exit(1)
 }

@@ -1,5 +1,6 @@
-//! Whatever bytes come back from a model, decoding ends with events or an error, never with a panic, and it does not
-//! matter where the bytes were cut. The first byte chooses the API, the second the size of the pieces.
+//! Decoding arbitrary bytes of a model's answer ends with events or an error, never with a panic,
+//! and does not depend on how the bytes are split. The first byte of the input chooses the API, the
+//! second the size of the chunks.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,19 +8,28 @@ use selvedge_models::{Decoder, ModelError, ModelEvent};
 use selvedge_protocol::{Item, Origin, WireApi};
 
 fuzz_target!(|input: &[u8]| {
-    let [api, size, bytes @ ..] = input else { return };
+    let [api, size, bytes @ ..] = input else {
+        return;
+    };
     let wire = [WireApi::Responses, WireApi::Chat, WireApi::Messages][usize::from(api % 3)];
     let whole = decode(wire, [bytes]);
-    let cut = decode(wire, bytes.chunks(usize::from(*size).max(1)));
-    assert_eq!(cut.1, whole.1);
-    assert_eq!(without_ids(cut.0), without_ids(whole.0));
+    let split = decode(wire, bytes.chunks(usize::from(*size).max(1)));
+    assert_eq!(split.1, whole.1);
+    assert_eq!(without_ids(split.0), without_ids(whole.0));
 });
 
-fn decode<'a>(wire: WireApi, pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<ModelEvent>, Option<ModelError>) {
-    let mut decoder = Decoder::new(Origin { wire, provider: "p".into(), model: "m".into() });
+fn decode<'a>(
+    wire: WireApi,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<ModelEvent>, Option<ModelError>) {
+    let mut decoder = Decoder::new(Origin {
+        wire,
+        provider: "p".into(),
+        model: "m".into(),
+    });
     let mut events = Vec::new();
-    for piece in pieces {
-        if let Err(error) = decoder.feed(piece, &mut events) {
+    for chunk in chunks {
+        if let Err(error) = decoder.feed(chunk, &mut events) {
             return (events, Some(error));
         }
     }
@@ -27,12 +37,16 @@ fn decode<'a>(wire: WireApi, pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec
     (events, error)
 }
 
-/// Ids that are made up are random.
+/// Clears the call ids, because generated ones are random.
 fn without_ids(mut events: Vec<ModelEvent>) -> Vec<ModelEvent> {
     for event in &mut events {
         match event {
             ModelEvent::CallStarted { call_id, .. } => call_id.clear(),
-            ModelEvent::CallCut { call, .. } | ModelEvent::ItemDone { done: Item::FunctionCall(call), .. } => {
+            ModelEvent::CallCut { call, .. }
+            | ModelEvent::ItemDone {
+                done: Item::FunctionCall(call),
+                ..
+            } => {
                 call.call_id.clear();
             }
             _ => {}

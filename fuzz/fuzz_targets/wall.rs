@@ -1,4 +1,4 @@
-//! A value that goes into a script and comes out again is the same value.
+//! A JSON value that a tool returns to a script and the script returns to the host is unchanged.
 #![no_main]
 
 use std::sync::OnceLock;
@@ -11,33 +11,44 @@ use serde::Deserialize;
 use serde_json::Value;
 
 #[derive(Deserialize, JsonSchema)]
-struct Nothing {}
+struct NoArgs {}
 
 fuzz_target!(|input: &str| {
-    let Ok(value) = serde_json::from_str::<Value>(input) else { return };
+    let Ok(value) = serde_json::from_str::<Value>(input) else {
+        return;
+    };
     static RUNTIME: OnceLock<tokio::runtime::Runtime> = OnceLock::new();
-    let runtime = RUNTIME.get_or_init(|| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
-    let given = value.clone();
-    let give = tool("give", "Gives a value.", move |_: Nothing| {
-        let value = given.clone();
+    let runtime = RUNTIME.get_or_init(|| {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    });
+    let result = value.clone();
+    let get_value = tool("get_value", "Returns a value.", move |_: NoArgs| {
+        let value = result.clone();
         async move { Ok(value) }
     });
-    let harness = Harness::new(Orchestrator::new(Registry::new().with(give).unwrap())).unwrap();
-    let output = runtime.block_on(harness.run("return await tools.give()"));
+    let registry = Registry::new().with(get_value).unwrap();
+    let harness = Harness::new(Orchestrator::new(registry)).unwrap();
+    let output = runtime.block_on(harness.run("return await tools.getValue()"));
     if output.error.is_none() {
         let returned = output.value().unwrap_or(Value::Null);
-        assert_eq!(plain(&returned), plain(&value));
+        assert_eq!(comparable(&returned), comparable(&value));
     }
 });
 
-/// Numbers as JavaScript has them; `__proto__` is an ordinary key.
-fn plain(value: &Value) -> Value {
+/// Converts a value to a comparable form: numbers as 64-bit floats, fields sorted by name.
+fn comparable(value: &Value) -> Value {
     match value {
         Value::Number(number) => number.as_f64().map_or(Value::Null, Value::from),
-        Value::Array(items) => items.iter().map(plain).collect(),
+        Value::Array(items) => items.iter().map(comparable).collect(),
         Value::Object(fields) => {
-            let mut fields: Vec<_> = fields.iter().map(|(key, value)| (key.clone(), plain(value))).collect();
-            // JavaScript puts keys that are whole numbers first.
+            let fields = fields
+                .iter()
+                .map(|(key, value)| (key.clone(), comparable(value)));
+            let mut fields: Vec<_> = fields.collect();
+            // JavaScript puts keys that are integers first.
             fields.sort_by(|a, b| a.0.cmp(&b.0));
             Value::Object(fields.into_iter().collect())
         }

@@ -1,4 +1,4 @@
-//! Asking the person at the terminal.
+//! Asks for approvals in plain lines at the terminal. Used by commands other than the chat.
 
 use std::io::{IsTerminal, Write};
 
@@ -13,17 +13,18 @@ use crate::out::harmless;
 use crate::show::Show;
 use crate::typed::{NoLine, Typed};
 
-/// Shows questions on standard error and reads answers from the terminal, whatever standard input is.
+/// Shows questions on standard error and reads answers from `/dev/tty`, even if standard input is
+/// redirected.
 pub(crate) struct AtTheTerminal {
     pub(crate) typed: Mutex<Typed>,
     pub(crate) show: Show,
 }
 
-/// Lines of a view that are shown; of a longer one, half from each end.
+/// Lines of a command, diff or message that are shown; of a longer one, half from each end.
 pub(crate) const VIEW_LINES: usize = 60;
 
 impl AtTheTerminal {
-    /// Where there is a person to ask.
+    /// Returns `None` if standard error or `/dev/tty` is not a terminal.
     pub(crate) fn new(show: Show) -> Option<Self> {
         if !std::io::stderr().is_terminal() {
             return None;
@@ -35,46 +36,46 @@ impl AtTheTerminal {
     }
 
     async fn ask_now(&self, request: &ApprovalRequest) -> ApprovalDecision {
-        // One question at a time.
-        let mut typed = self.typed.lock().await;
-        let _quiet = self.show.pause();
-        // Whoever gives up the question leaves the cursor behind it.
-        let mut unanswered = EndOfLine::behind_a_question();
-        // What was typed before the question is no answer to it.
-        typed.forget();
+        // The lock allows one question at a time.
+        let mut input = self.typed.lock().await;
+        let _paused = self.show.pause();
+        // If this future is dropped, the cursor is still after the prompt.
+        let mut newline = EndOfLine::behind_a_question();
+        // Input typed before the question does not answer it.
+        input.forget();
         let several = request.calls.len() > 1;
         say(&question(request));
         let choices = choices(&request.calls, several);
         loop {
             say(&format!("{choices}\n> "));
-            let line = match typed.line().await {
+            let line = match input.line().await {
                 Ok(line) => line,
-                Err(none) => return without_a_line(none),
+                Err(cause) => return without_a_line(cause),
             };
-            unanswered.answered();
+            newline.answered();
             match answer(&line, &request.calls) {
                 Reply::All(answer) => {
                     return ApprovalDecision::Answered(vec![answer; request.calls.len()]);
                 }
-                Reply::Each if several => return self.ask_each(&request.calls, &mut typed).await,
+                Reply::Each if several => return self.ask_each(&request.calls, &mut input).await,
                 Reply::Cancel => return ApprovalDecision::Cancelled,
                 Reply::Each | Reply::Unclear => {}
             }
         }
     }
 
-    async fn ask_each(&self, calls: &[GatedCall], typed: &mut Typed) -> ApprovalDecision {
+    async fn ask_each(&self, calls: &[GatedCall], input: &mut Typed) -> ApprovalDecision {
         let mut answers = Vec::new();
         for call in calls {
             say(&describe(call));
             let choices = choices(std::slice::from_ref(call), false);
             let answer = loop {
                 say(&format!("{choices}\n> "));
-                let line = match typed.line().await {
+                let line = match input.line().await {
                     Ok(line) => line,
-                    Err(none) => {
+                    Err(cause) => {
                         say("\n");
-                        return without_a_line(none);
+                        return without_a_line(cause);
                     }
                 };
                 match answer(&line, std::slice::from_ref(call)) {
@@ -95,7 +96,8 @@ impl Approver for AtTheTerminal {
     }
 }
 
-/// Ends the line of a question that nobody answered.
+/// Prints a line break when dropped, unless the question was answered: the person's Enter has
+/// ended the line then.
 pub(crate) struct EndOfLine(bool);
 
 impl EndOfLine {
@@ -116,14 +118,18 @@ impl Drop for EndOfLine {
     }
 }
 
+/// A line typed as an answer.
 #[derive(Debug, PartialEq)]
 enum Reply {
+    /// One answer for all calls.
     All(Answer),
+    /// Ask about each call separately.
     Each,
     Cancel,
     Unclear,
 }
 
+/// Parses an answer. "always" is accepted only if every call has a rule that could be saved.
 fn answer(line: &str, calls: &[GatedCall]) -> Reply {
     let line = line.trim();
     let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -135,15 +141,15 @@ fn answer(line: &str, calls: &[GatedCall]) -> Reply {
             Reply::All(Answer::Always)
         }
         ("n" | "no", "") => Reply::All(Answer::No(None)),
-        ("n" | "no", words) => Reply::All(Answer::No(Some(words.to_owned()))),
+        ("n" | "no", reason) => Reply::All(Answer::No(Some(reason.to_owned()))),
         ("e" | "each", "") => Reply::Each,
         ("c" | "cancel", "") => Reply::Cancel,
         _ => Reply::Unclear,
     }
 }
 
-fn without_a_line(none: NoLine) -> ApprovalDecision {
-    match none {
+fn without_a_line(cause: NoLine) -> ApprovalDecision {
+    match cause {
         NoLine::End => ApprovalDecision::Cancelled,
         NoLine::Gone => ApprovalDecision::Later,
     }
@@ -151,8 +157,8 @@ fn without_a_line(none: NoLine) -> ApprovalDecision {
 
 pub(crate) fn question(request: &ApprovalRequest) -> String {
     let mut text = match request.calls.as_slice() {
-        [_] => "? the script asks for this:\n".to_owned(),
-        calls => format!("? the script asks for these {} calls:\n", calls.len()),
+        [_] => "? approval needed:\n".to_owned(),
+        calls => format!("? approval needed for {} calls:\n", calls.len()),
     };
     text.extend(request.calls.iter().map(describe));
     text
@@ -167,7 +173,7 @@ fn describe(call: &GatedCall) -> String {
     };
     match &call.preview.view {
         Some(View::Diff(diff)) => block(diff),
-        // What the reason says already is not said twice.
+        // Skip the text if the reason already quotes it.
         Some(View::Commands(text) | View::Addresses(text))
             if !call.reason.contains(text.as_str()) =>
         {
@@ -179,7 +185,7 @@ fn describe(call: &GatedCall) -> String {
         block(snippet);
     }
     if let Some(context) = &call.context {
-        text.push_str(&format!("    it says: {}\n", one_line(context)));
+        text.push_str(&format!("    stated reason: {}\n", one_line(context)));
     }
     text
 }
@@ -193,20 +199,20 @@ fn choices(calls: &[GatedCall], several: bool) -> String {
     rules.dedup();
     let always = always.then(|| format!(" | a: always, for {}", rules.join(", ")));
     let always = always.unwrap_or_default();
-    let each = if several { " | e: each by itself" } else { "" };
-    format!(
-        "  [y: once | s: for this script{always} | n: no | n WORDS: no, and tell it why | c: cancel{each}]"
-    )
+    let each = if several { " | e: one by one" } else { "" };
+    let deny = "n: deny | n REASON: deny with a reason";
+    format!("  [y: approve once | s: for this script{always} | {deny} | c: cancel{each}]")
 }
 
-/// What a script or a server says stays on its line: it could look like a question of ours.
+/// Replaces line breaks, so that text from a script or a server cannot imitate a question.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace('\n', "⏎")
 }
 
+/// Prints text on standard error, with control characters replaced.
 pub(crate) fn say(text: &str) {
     let mut stderr = std::io::stderr().lock();
-    // A terminal that is gone is noticed when it is read.
+    // Errors are ignored: if the terminal is closed, reading the answer fails.
     let _ = stderr
         .write_all(harmless(text).as_bytes())
         .and_then(|()| stderr.flush());
@@ -251,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_understood_and_nothing_else_is() {
+    fn only_known_answers_are_accepted() {
         let calls = [call(Some("`npm test …`"))];
         assert_eq!(answer("y\n", &calls), Reply::All(Answer::Once));
         assert_eq!(answer("S", &calls), Reply::All(Answer::ThisScript));

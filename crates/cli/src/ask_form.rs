@@ -1,4 +1,4 @@
-//! What a server wants of a person, asked at the terminal line by line.
+//! Shows the forms and addresses of MCP servers in plain lines at the terminal.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -13,33 +13,36 @@ use crate::filling::{self, Filling};
 use crate::typed::{NoLine, Typed};
 
 impl AskPerson for AtTheTerminal {
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
+    fn elicit<'a>(
+        &'a self,
+        elicitation: &'a Elicitation,
+    ) -> BoxFuture<'a, Result<Elicited, AskError>> {
         async move {
-            let form = Form::read(&wanted.request)?;
-            let mut typed = self.typed.lock().await;
-            let _quiet = self.show.pause();
-            // Whoever gives up the question leaves the cursor behind it.
-            let mut unanswered = EndOfLine::behind_a_question();
-            // What was typed before the question is no answer to it.
-            typed.forget();
+            let form = Form::read(&elicitation.request)?;
+            let mut input = self.typed.lock().await;
+            let _paused = self.show.pause();
+            // If this future is dropped, the cursor is still after the prompt.
+            let mut newline = EndOfLine::behind_a_question();
+            // Input typed before the question does not answer it.
+            input.forget();
             say(&format!(
                 "? the server {} asks:\n{}",
-                one_line(&wanted.server),
+                one_line(&elicitation.server),
                 block(&form.message)
             ));
-            let answer = match form.wants {
-                Wants::Fields(fields) => fill(&wanted.server, fields, &mut typed).await,
-                Wants::Visit(address) => visit(&address, &mut typed).await,
+            let outcome = match form.wants {
+                Wants::Fields(fields) => fill(&elicitation.server, fields, &mut input).await,
+                Wants::Visit(address) => visit(&address, &mut input).await,
                 _ => {
-                    let why = "it wants something that cannot be shown here".to_owned();
-                    return Err(AskError::Unavailable(why));
+                    let reason = "this request cannot be shown in a terminal".to_owned();
+                    return Err(AskError::Unavailable(reason));
                 }
             };
-            if answer.is_ok() {
-                unanswered.answered();
+            if outcome.is_ok() {
+                newline.answered();
             }
-            // The end was typed, or nobody is there any more.
-            Ok(answer.unwrap_or(Elicited::Cancelled))
+            // Without a line, the person typed Ctrl-D or the terminal is closed.
+            Ok(outcome.unwrap_or(Elicited::Cancelled))
         }
         .boxed()
     }
@@ -49,7 +52,7 @@ impl AskPerson for AtTheTerminal {
     }
 }
 
-/// What a person says to what was asked.
+/// A choice typed at a form or an address.
 enum Said {
     Yes,
     Again,
@@ -57,17 +60,17 @@ enum Said {
     Cancel,
 }
 
-async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Elicited, NoLine> {
-    let all = fields.len();
-    let fields_of = match all {
+async fn fill(server: &str, fields: Vec<Field>, input: &mut Typed) -> Result<Elicited, NoLine> {
+    let total = fields.len();
+    let count = match total {
         1 => "one field".to_owned(),
-        all => format!("{all} fields"),
+        total => format!("{total} fields"),
     };
     say(&format!(
-        "  {fields_of} to fill in, for the server {}; Ctrl-D leaves it\n",
+        "  {count} to fill in for the server {}; Ctrl-D cancels\n",
         one_line(server)
     ));
-    match choice("y: fill it in | n: no | c: cancel", typed).await? {
+    match choice("y: fill in | n: decline | c: cancel", input).await? {
         Said::No => return Ok(Elicited::Declined),
         Said::Cancel => return Ok(Elicited::Cancelled),
         Said::Yes | Said::Again => {}
@@ -75,28 +78,26 @@ async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Eli
     let mut filling = Filling::new(fields);
     loop {
         while let Some(field) = filling.next() {
-            let (at, field) = (filling.place(), described(field));
-            say(&format!("  {at} of {all}: {field}\n"));
+            let (position, field) = (filling.place(), described(field));
+            say(&format!("  {position} of {total}: {field}\n"));
             loop {
                 say("> ");
-                let line = typed.line().await?;
+                let line = input.line().await?;
                 match filling.fill(&line) {
                     Ok(()) => break,
-                    Err(why) => say(&format!("  {}\n", one_line(&why.to_string()))),
+                    Err(error) => say(&format!("  {}\n", one_line(&error.to_string()))),
                 }
             }
         }
-        // All of it: nothing is sent that was not seen.
+        // Show all values before they are sent.
         let lines = filling.lines();
         let lines: String = lines.iter().map(|line| format!("      {line}\n")).collect();
         let server = one_line(server);
-        say(&format!("  this is told to the server {server}:\n{lines}"));
-        match choice(
-            "y: send it | e: fill it in again | n: no | c: cancel",
-            typed,
-        )
-        .await?
-        {
+        say(&format!(
+            "  this will be sent to the server {server}:\n{lines}"
+        ));
+        let choices = "y: send | e: start over | n: decline | c: cancel";
+        match choice(choices, input).await? {
             Said::Yes => return Ok(Elicited::Accepted(filling.content())),
             Said::Again => filling.again(),
             Said::No => return Ok(Elicited::Declined),
@@ -105,27 +106,27 @@ async fn fill(server: &str, fields: Vec<Field>, typed: &mut Typed) -> Result<Eli
     }
 }
 
-async fn visit(address: &Address, typed: &mut Typed) -> Result<Elicited, NoLine> {
+async fn visit(address: &Address, input: &mut Typed) -> Result<Elicited, NoLine> {
     say(&format!(
-        "  it wants you to open this address, which leads to {}; it is not opened for you:\n{}",
+        "  open this address on {} yourself; Selvedge does not open it:\n{}",
         one_line(&address.host),
         block(&address.url)
     ));
-    Ok(
-        match choice("y: I open it | n: no | c: cancel", typed).await? {
-            Said::Yes | Said::Again => Elicited::Accepted(Value::Null),
-            Said::No => Elicited::Declined,
-            Said::Cancel => Elicited::Cancelled,
-        },
-    )
+    let choices = "y: I will open it | n: decline | c: cancel";
+    Ok(match choice(choices, input).await? {
+        Said::Yes | Said::Again => Elicited::Accepted(Value::Null),
+        Said::No => Elicited::Declined,
+        Said::Cancel => Elicited::Cancelled,
+    })
 }
 
-async fn choice(words: &str, typed: &mut Typed) -> Result<Said, NoLine> {
+/// Asks until one of the offered choices is typed.
+async fn choice(choices: &str, input: &mut Typed) -> Result<Said, NoLine> {
     loop {
-        say(&format!("  [{words}]\n> "));
-        match typed.line().await?.trim().to_lowercase().as_str() {
+        say(&format!("  [{choices}]\n> "));
+        match input.line().await?.trim().to_lowercase().as_str() {
             "y" | "yes" => return Ok(Said::Yes),
-            "e" if words.contains("e: ") => return Ok(Said::Again),
+            "e" if choices.contains("| e: ") => return Ok(Said::Again),
             "n" | "no" => return Ok(Said::No),
             "c" | "cancel" => return Ok(Said::Cancel),
             _ => {}
@@ -133,6 +134,7 @@ async fn choice(words: &str, typed: &mut Typed) -> Result<Said, NoLine> {
     }
 }
 
+/// Describes a field and lists its choices, one per line.
 fn described(field: &Field) -> String {
     let mut text = one_line(&filling::about(field));
     for line in field.about.iter().cloned().chain(filling::choices(field)) {
@@ -141,7 +143,7 @@ fn described(field: &Field) -> String {
     text
 }
 
-/// Foreign words, indented: they cannot look like a question of ours.
+/// Indents text from the server, so that it cannot imitate a question.
 fn block(text: &str) -> String {
     ends(text, VIEW_LINES)
         .iter()

@@ -1,5 +1,5 @@
-//! What happens, for whoever watches over it: spans of turns, requests, scripts and calls, and counters. `--log` writes
-//! them as lines of JSON to a file; the feature `otlp` sends them to a collector.
+//! Sets up tracing: spans of turns, requests, scripts and calls, and metrics. `--log` appends them
+//! to a file as lines of JSON; with the feature `otlp` they are sent to a collector.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,17 +15,17 @@ use crate::problem::Problem;
 
 #[cfg(feature = "otlp")]
 type Collector = crate::otlp::Collector;
-/// This build has none.
+/// A placeholder that is never created, for builds without the feature `otlp`.
 #[cfg(not(feature = "otlp"))]
 struct Collector;
 
-/// Whatever has to be sent is sent when this is dropped.
+/// A guard that sends the remaining spans and metrics when dropped.
 #[must_use]
 pub(crate) struct Watched {
     _collector: Option<Collector>,
 }
 
-/// Tells what happens from now on: to this file, behind what stands there, and to a collector where there is one.
+/// Starts tracing to the end of this file, and to a collector if the environment names one.
 pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
     let file = file.map(open).transpose()?;
     let lines = file.map(|file| {
@@ -34,8 +34,8 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
             .with_span_events(FmtSpan::CLOSE)
             .with_writer(Mutex::new(file))
     });
-    // Only what is ours: other crates tell more than anybody wants to know, and not all of it discreetly.
-    let ours = Targets::new().with_target("selvedge", LevelFilter::DEBUG);
+    // Only Selvedge's own targets: other crates log too much, and may log secrets.
+    let own_targets = Targets::new().with_target("selvedge", LevelFilter::DEBUG);
     #[cfg(feature = "otlp")]
     {
         let collector = Collector::from_environment()?;
@@ -45,7 +45,7 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
                 collector.as_ref().map(Collector::counters),
             );
             tracing_subscriber::registry()
-                .with(ours)
+                .with(own_targets)
                 .with(lines)
                 .with(spans)
                 .with(counters)
@@ -58,7 +58,10 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
     #[cfg(not(feature = "otlp"))]
     {
         if lines.is_some() {
-            tracing_subscriber::registry().with(ours).with(lines).init();
+            tracing_subscriber::registry()
+                .with(own_targets)
+                .with(lines)
+                .init();
         }
         Ok(Watched { _collector: None })
     }
@@ -67,12 +70,12 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
 fn open(file: &Path) -> Result<File> {
     let mut options = File::options();
     options.create(true).append(true);
-    // Which tools ran on what is nobody else's.
+    // The log names tools and their arguments, so only the user may read it.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let opened = options.open(file);
     Ok(opened.map_err(|error| {
         Problem::new(format!("cannot write {}: {error}", file.display()))
-            .hint("--log takes a file to write to")
+            .hint("pass --log a file in a folder that exists and is writable")
     })?)
 }

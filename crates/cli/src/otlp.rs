@@ -1,5 +1,5 @@
-//! Spans and counters for a collector, by OTLP over HTTP, where the environment names one
-//! (`OTEL_EXPORTER_OTLP_ENDPOINT` and the other variables OpenTelemetry has for it).
+//! Exports spans and metrics by OTLP over HTTP to the collector that the environment names, with
+//! OpenTelemetry's variables such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,23 +21,23 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::problem::Problem;
 
-/// Variables that name a collector.
+/// The environment variables that name a collector.
 const NAMED_BY: [&str; 3] = [
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 ];
-/// What counters are told under; see `selvedge_agent`.
+/// The tracing target of metric events, which `selvedge_agent` emits.
 const METRICS: &str = "selvedge::metrics";
 
-/// Somebody who collects. What is left is sent when this is dropped.
+/// The exporters for spans and metrics. Dropping it sends what remains.
 pub(crate) struct Collector {
     spans: SdkTracerProvider,
     metrics: SdkMeterProvider,
 }
 
 impl Collector {
-    /// The one the environment names.
+    /// Creates the exporters, or returns `None` if the environment names no collector.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
         if NAMED_BY
             .iter()
@@ -45,11 +45,11 @@ impl Collector {
         {
             return Ok(None);
         }
-        let wrong = |error: &dyn std::fmt::Display| {
-            Problem::new(format!("spans cannot be sent: {error}"))
-                .hint(format!("{} names a collector", NAMED_BY[0]))
+        let problem = |error: &dyn std::fmt::Display| {
+            Problem::new(format!("cannot set up the OTLP exporter: {error}"))
+                .hint(format!("set {} to the collector's URL", NAMED_BY[0]))
         };
-        // There is one already where somebody else was first.
+        // Fails if a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let spans = SpanExporter::builder()
             .with_http()
@@ -59,17 +59,17 @@ impl Collector {
             .with_http()
             .with_protocol(Protocol::HttpJson)
             .build();
-        let spans = spans.map_err(|error| wrong(&error))?;
-        let metrics = metrics.map_err(|error| wrong(&error))?;
-        let us = Resource::builder().with_service_name("selvedge").build();
+        let spans = spans.map_err(|error| problem(&error))?;
+        let metrics = metrics.map_err(|error| problem(&error))?;
+        let resource = Resource::builder().with_service_name("selvedge").build();
         Ok(Some(Self {
             spans: SdkTracerProvider::builder()
                 .with_batch_exporter(spans)
-                .with_resource(us.clone())
+                .with_resource(resource.clone())
                 .build(),
             metrics: SdkMeterProvider::builder()
                 .with_periodic_exporter(metrics)
-                .with_resource(us)
+                .with_resource(resource)
                 .build(),
         }))
     }
@@ -90,13 +90,13 @@ impl Collector {
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        // A collector that is not there is no failure of what was done.
+        // Errors are ignored: a missing collector must not make the command fail.
         let _ = self.spans.shutdown();
         let _ = self.metrics.shutdown();
     }
 }
 
-/// Turns the events that count into instruments.
+/// A tracing layer that records metric events in OpenTelemetry instruments.
 pub(crate) struct Counters {
     meter: Meter,
     known: Mutex<HashMap<String, Instrument>>,
@@ -113,23 +113,24 @@ impl<S: Subscriber> Layer<S> for Counters {
         if event.metadata().target() != METRICS {
             return;
         }
-        let mut told = Told::default();
-        event.record(&mut told);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let instrument = known.entry(told.metric.clone()).or_insert_with(|| {
-            let name = format!("selvedge.{}", told.metric);
-            match told.metric.ends_with("_ms") {
+        let mut fields = Told::default();
+        event.record(&mut fields);
+        let mut instruments = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let instrument = instruments.entry(fields.metric.clone()).or_insert_with(|| {
+            let name = format!("selvedge.{}", fields.metric);
+            match fields.metric.ends_with("_ms") {
                 true => Instrument::Times(self.meter.f64_histogram(name).with_unit("ms").build()),
                 false => Instrument::Counter(self.meter.u64_counter(name).build()),
             }
         });
         match instrument {
-            Instrument::Counter(counter) => counter.add(told.value as u64, &told.labels),
-            Instrument::Times(times) => times.record(told.value, &told.labels),
+            Instrument::Counter(counter) => counter.add(fields.value as u64, &fields.labels),
+            Instrument::Times(histogram) => histogram.record(fields.value, &fields.labels),
         }
     }
 }
 
+/// The fields of a metric event. All but `metric` and `value` are labels.
 #[derive(Default)]
 struct Told {
     metric: String,

@@ -1,4 +1,5 @@
-//! `recall`: reads what an earlier run returned, or one of its calls, from the journal.
+//! The tool `recall`: reads the return value of an earlier run, or of one of its calls, from the
+//! journal.
 
 use std::sync::Arc;
 
@@ -8,31 +9,31 @@ use selvedge_tools::{Tool, ToolError, tool};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What to read again.
+/// The arguments of `recall`.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Args {
-    /// A run (`scr_…`), for what it returned, or a call of it (`scr_…/tool_3`).
+    /// The id of a run (`scr_…`), or of one of its calls (`scr_…/tool_3`).
     handle: String,
-    /// Where in the value to look, as a JSON pointer such as `/items/0/name`.
+    /// The part of the value to read, as a JSON pointer such as `/items/0/name`.
     pointer: Option<String>,
-    /// First item of a list or character of a string, from zero.
+    /// First item of a list or first character of a string, from zero.
     offset: Option<usize>,
-    /// Items or characters at most.
+    /// Maximum number of items or characters.
     limit: Option<usize>,
 }
 
 /// The value, or a slice of it.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Recalled {
-    /// The value: a slice of it where it is a list or a string and a slice was asked for.
+    /// The value; of a list or a string, the requested slice.
     value: Value,
-    /// Items or characters in all, of a list or a string.
+    /// Number of items or characters of the whole list or string.
     total: Option<usize>,
-    /// Whether more follows.
+    /// Whether items or characters follow the slice.
     truncated: bool,
 }
 
-/// Whose runs may be read again: those of the same folder, or of the same session.
+/// The runs that may be read: those of this folder or of this session.
 #[derive(Debug, Clone)]
 pub(crate) struct Ours {
     pub(crate) directory: String,
@@ -42,7 +43,7 @@ pub(crate) struct Ours {
 pub(crate) fn recall(journal: &Arc<Journal>, ours: Ours) -> impl Tool + use<> {
     let (journal, ours) = (journal.clone(), Arc::new(ours));
     let description =
-        "Reads again what an earlier run returned, or one of its calls, whole or in slices.";
+        "Read the return value of an earlier run or of one of its calls, whole or in slices.";
     tool("recall", description, move |args: Args| {
         let (journal, ours) = (journal.clone(), ours.clone());
         async move { read(&journal, &ours, &args) }
@@ -56,36 +57,40 @@ fn read(journal: &Journal, ours: &Ours, args: &Args) -> Result<Recalled, ToolErr
         Some((run, call)) => (run, Some(call)),
         None => (args.handle.as_str(), None),
     };
-    // Only whole ids: nobody finds runs by trying letters. What is not ours is as if it were not there.
-    let is_ours = |found: &Run| {
-        let of = &found.summary;
-        of.id == run
-            && (of.directory == ours.directory
-                || !of.session.is_empty() && of.session == ours.session)
+    // Only whole ids are accepted, so that runs cannot be found by trying prefixes. Runs of other
+    // folders and sessions are reported as missing.
+    let may_read = |found: &Run| {
+        let summary = &found.summary;
+        summary.id == run
+            && (summary.directory == ours.directory
+                || !summary.session.is_empty() && summary.session == ours.session)
     };
-    let none = || {
+    let not_found = || {
         ToolError::new(format!("there is no run `{run}`"))
-            .suggest("a handle is the id of a run, such as scr_…, or scr_…/tool_3")
+            .suggest("pass the id of a run, such as scr_…, or of a call, such as scr_…/tool_3")
     };
     let run = match journal.run(run) {
-        Ok(found) if is_ours(&found) => found,
-        Ok(_) | Err(JournalError::NoRun(_) | JournalError::Ambiguous(_)) => return Err(none()),
+        Ok(found) if may_read(&found) => found,
+        Ok(_) | Err(JournalError::NoRun(_) | JournalError::Ambiguous(_)) => {
+            return Err(not_found());
+        }
         Err(error) => return Err(ToolError::new(error.to_string())),
     };
     let id = run.summary.id;
-    let (what, value) = match call {
+    let (source, value) = match call {
         None => (id, run.output.and_then(|output| output.value())),
         Some(call) => {
-            let made = run.calls.into_iter().find(|made| made.id == call);
-            let made = made.ok_or_else(|| ToolError::new(format!("{id} made no call `{call}`")))?;
-            (format!("{call} of {id}"), made.value)
+            let found = run.calls.into_iter().find(|found| found.id == call);
+            let found =
+                found.ok_or_else(|| ToolError::new(format!("{id} has no call `{call}`")))?;
+            (format!("{call} of {id}"), found.value)
         }
     };
-    let value = value.ok_or_else(|| ToolError::new(format!("{what} returned nothing")))?;
+    let value = value.ok_or_else(|| ToolError::new(format!("{source} returned no value")))?;
     let pointer = args.pointer.as_deref().unwrap_or_default();
     let value = value
         .pointer(pointer)
-        .ok_or_else(|| ToolError::new(format!("there is nothing at `{pointer}`")))?;
+        .ok_or_else(|| ToolError::new(format!("no value at JSON pointer `{pointer}`")))?;
     let limit = args.limit.unwrap_or(usize::MAX);
     Ok(slice(value, args.offset.unwrap_or(0), limit))
 }

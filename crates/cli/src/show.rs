@@ -1,4 +1,4 @@
-//! A line per tool call while a script runs: a spinner on a terminal, plain lines elsewhere.
+//! Progress on standard error: one line per call, with a spinner if it is a terminal.
 
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -10,21 +10,26 @@ use crate::out::harmless;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use selvedge_protocol::{CallRecord, CallStatus, Event, EventSink, LogLevel, StepStatus};
 
+/// A handle to the progress display. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Show {
+    /// `None` if nothing is shown.
     screen: Option<Arc<Mutex<Screen>>>,
 }
 
+/// The spinners and what they show.
 struct Screen {
     lines: MultiProgress,
+    /// Spinner and argument summary of each running call, by call id.
     running: HashMap<String, (ProgressBar, String)>,
+    /// Whether standard error is a terminal.
     live: bool,
-    /// What is said while the screen is still.
+    /// Lines to print when the display resumes; `None` while it is not paused.
     held: Option<Vec<String>>,
 }
 
 impl Show {
-    /// Lines on standard error, or none.
+    /// Shows progress on standard error, or nothing if `quiet` is set.
     pub(crate) fn on_stderr_unless(quiet: bool) -> Self {
         let screen = || Screen {
             lines: MultiProgress::new(),
@@ -42,6 +47,7 @@ impl Show {
         Some(screen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Returns an event sink that updates the display.
     pub(crate) fn sink(&self) -> EventSink {
         if self.screen.is_none() {
             return EventSink::silent();
@@ -54,7 +60,7 @@ impl Show {
         })
     }
 
-    /// Keeps the screen still until the returned value is dropped.
+    /// Hides the spinners and holds back lines until the returned guard is dropped.
     pub(crate) fn pause(&self) -> Pause {
         if let Some(mut screen) = self.screen() {
             screen.pause();
@@ -62,7 +68,7 @@ impl Show {
         Pause(self.clone())
     }
 
-    /// Takes down what is still on the screen.
+    /// Removes the spinners of calls that have not ended.
     pub(crate) fn finish(&self) {
         if let Some(mut screen) = self.screen() {
             for (bar, _) in std::mem::take(&mut screen.running).into_values() {
@@ -72,7 +78,7 @@ impl Show {
     }
 }
 
-/// The screen is still while this is there.
+/// A guard that keeps the display paused.
 pub(crate) struct Pause(Show);
 
 impl Drop for Pause {
@@ -84,11 +90,11 @@ impl Drop for Pause {
 }
 
 impl Screen {
-    /// Lines that come meanwhile are kept for later: a question must stay in sight.
+    /// Stops drawing, so that a question stays visible.
     fn pause(&mut self) {
         self.lines.set_draw_target(ProgressDrawTarget::hidden());
         self.held.get_or_insert_default();
-        // What the spinners had drawn is where the question will stand.
+        // Clear the lines where the question will be printed.
         let _ = self.lines.clear();
     }
 
@@ -146,7 +152,7 @@ impl Screen {
         self.running.insert(call_id, (bar, about));
     }
 
-    /// The last line a command wrote stands beside it while it runs.
+    /// Shows the last output line of a command next to its spinner.
     fn writes(&mut self, call_id: &str, text: &str) {
         let Some((bar, about)) = self.running.get(call_id).filter(|_| self.live) else {
             return;
@@ -184,7 +190,7 @@ impl Screen {
         }
         for line in harmless(message).lines() {
             if self.live {
-                // The line is lost only if the terminal is.
+                // Fails only if the terminal is closed.
                 let _ = self.lines.println(format!("{prefix}{line}"));
             } else {
                 tell!("{prefix}{line}");

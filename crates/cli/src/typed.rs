@@ -1,7 +1,8 @@
-//! Lines typed at the terminal, awaited without holding a thread.
+//! Reads lines from the terminal without blocking a thread.
 
 use std::io;
 
+/// The controlling terminal, opened for reading.
 #[cfg(unix)]
 pub(crate) struct Typed {
     terminal: tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>,
@@ -12,7 +13,7 @@ pub(crate) struct Typed {
 impl Typed {
     pub(crate) fn open() -> io::Result<Self> {
         use std::os::unix::fs::OpenOptionsExt;
-        // Opened for itself, so that not waiting concerns nobody else who reads the terminal.
+        // Opened again, so that the non-blocking flag does not affect other users of the terminal.
         let terminal = std::fs::OpenOptions::new()
             .read(true)
             .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
@@ -24,35 +25,37 @@ impl Typed {
         })
     }
 
+    /// Discards everything typed so far.
     pub(crate) fn forget(&mut self) {
         self.buffer.clear();
-        // Also what nobody has sent yet: the beginning of a line would be that of the answer.
+        // Also an unfinished line, which would become the beginning of the answer.
         let _ = rustix::termios::tcflush(
             self.terminal.get_ref(),
             rustix::termios::QueueSelector::IFlush,
         );
-        let mut scrap = [0; 1024];
+        let mut discarded = [0; 1024];
         while matches!(
-            rustix::io::read(self.terminal.get_ref(), &mut scrap),
+            rustix::io::read(self.terminal.get_ref(), &mut discarded),
             Ok(1..)
         ) {}
     }
 
+    /// Reads one line, including its line break.
     pub(crate) async fn line(&mut self) -> Result<String, NoLine> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 return Ok(String::from_utf8_lossy(&line).into_owned());
             }
-            let mut piece = [0; 1024];
+            let mut chunk = [0; 1024];
             let read = self
                 .terminal
                 .async_io(tokio::io::Interest::READABLE, |fd| {
-                    Ok(rustix::io::read(fd, &mut piece)?)
+                    Ok(rustix::io::read(fd, &mut chunk)?)
                 })
                 .await;
             match read {
-                Ok(read @ 1..) => self.buffer.extend_from_slice(&piece[..read]),
+                Ok(read @ 1..) => self.buffer.extend_from_slice(&chunk[..read]),
                 _ if rustix::termios::tcgetattr(self.terminal.get_ref()).is_err() => {
                     return Err(NoLine::Gone);
                 }
@@ -62,15 +65,16 @@ impl Typed {
     }
 }
 
+/// Why no line could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoLine {
-    /// The end was typed.
+    /// Ctrl-D was typed.
     End,
-    /// The terminal is gone, and the person with it.
+    /// The terminal is closed.
     Gone,
 }
 
-/// No terminal can be read here.
+/// Reading the terminal is not supported on this platform; `open` always fails.
 #[cfg(not(unix))]
 pub(crate) struct Typed;
 

@@ -232,7 +232,7 @@ fn without_batches_the_model_is_requested_directly() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.code() == Some(2)
-            && told.contains("error: the provider's batch: ")
+            && told.contains("error: provider batch failed: ")
             && told.contains("hint: "),
         "{told}"
     );

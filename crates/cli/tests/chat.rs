@@ -1,9 +1,9 @@
-//! The chat as a person uses it: a real terminal, a model on loopback, and what is to be seen.
+//! The chat in a real terminal, with a model on loopback: what the user types and sees.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 #![cfg(target_os = "linux")]
 
-#[path = "chat/person.rs"]
-mod person;
+#[path = "chat/driver.rs"]
+mod driver;
 #[allow(dead_code)]
 #[path = "../../agent/tests/support/server.rs"]
 mod server;
@@ -27,12 +27,12 @@ mod typing;
 #[path = "chat/windows.rs"]
 mod windows;
 
-use person::Desk;
+use driver::Fixture;
 use serde_json::json;
 use server::{Asked, Reply};
 use speech::{Say, block, call, text, think};
 
-/// The last thing that was said to the model.
+/// Returns the last message of a request to the model.
 fn last(asked: &Asked) -> String {
     asked.body["messages"]
         .as_array()
@@ -42,34 +42,34 @@ fn last(asked: &Asked) -> String {
         .to_string()
 }
 
-/// Says hello to whatever is asked.
+/// Answers every request with a greeting.
 fn polite(_: &Asked) -> Reply {
     vec![text("Hello, *person*.")].into()
 }
 
-/// Answers the first request with this, and what comes of it with "Done."
-fn first(said: Vec<Say>) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
-    move |asked| match asked.number {
-        0 => said.clone().into(),
+/// Answers the first request with `answer`, and all others with "Done."
+fn first(answer: Vec<Say>) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
+    move |request| match request.number {
+        0 => answer.clone().into(),
         _ => vec![text("Done.")].into(),
     }
 }
 
-/// A script in the first answer.
+/// Answers the first request with a script, and all others with "Done."
 fn script(code: &str) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
     first(vec![text(&block(code))])
 }
 
-/// The line of a chat that waits for something to be typed.
-const READY: &str = "› ask, @ a file, / for commands";
+/// The empty input line while no turn is running.
+const READY: &str = "› type a message, @ for files, / for commands";
 
 #[test]
-fn a_question_is_answered_and_the_way_back_is_told() {
-    let desk = Desk::new(polite);
-    let mut person = desk.chat();
-    person.wait_for(READY);
-    person.asks("Hi there");
-    person.expect(
+fn a_message_is_answered_and_the_exit_prints_how_to_continue() {
+    let fixture = Fixture::new(polite);
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.send("Hi there");
+    terminal.expect_screen(
         "
 selvedge
 
@@ -77,31 +77,33 @@ selvedge
 
 Hello, person.
 
-› ask, @ a file, / for commands
+› type a message, @ for files, / for commands
   mock · 100 in, 20 out · 100% left · workspace-write · ses_ID",
     );
-    person.types("\x04");
-    let (status, screen) = person.end();
+    terminal.type_text("\x04");
+    let (status, screen) = terminal.wait_for_exit();
     assert_eq!(status, 0);
     let id = screen.rsplit("selvedge continue ").next().unwrap();
     assert!(
-        id.starts_with("ses_") && !screen.contains("ask, @ a file"),
+        id.starts_with("ses_") && !screen.contains("type a message"),
         "{screen}"
     );
 }
 
 #[test]
-fn a_script_is_shown_with_its_calls_and_what_came_of_them() {
-    let code = "const all = await Promise.all(['a.txt', 'gone.txt'].map(path =>\n  tools.readFile({ path }).catch(e => e.name)));\nconsole.log('read');\nreturn { message: 'two', n: all.length };";
-    let desk = Desk::new(first(vec![
+fn a_script_is_shown_with_its_calls_and_result() {
+    let code = "const all = await Promise.all(['a.txt', 'gone.txt'].map(path =>\n  \
+                tools.readFile({ path }).catch(e => e.name)));\n\
+                console.log('read');\nreturn { message: 'two', n: all.length };";
+    let fixture = Fixture::new(first(vec![
         think("First I count.\nThen I tell."),
         text(&format!("I count.\n\n{}", block(code))),
     ]));
-    let mut person = desk.chat();
-    person.asks("Count");
-    person.wait_for("Done.");
-    person.wait_for(READY);
-    person.expect(
+    let mut terminal = fixture.chat();
+    terminal.send("Count");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    terminal.expect_screen(
         "
 selvedge
 
@@ -123,24 +125,24 @@ I count.
 
 Done.
 
-› ask, @ a file, / for commands
+› type a message, @ for files, / for commands
   mock · 200 in, 40 out · 100% left · workspace-write · ses_ID",
     );
-    person.asks("/thinking");
-    person.wait_for("  First I count.");
+    terminal.send("/thinking");
+    terminal.wait_for("  First I count.");
 }
 
 #[test]
-fn structured_calls_are_shown_with_what_they_returned() {
-    let desk = Desk::new(first(vec![
+fn structured_calls_are_shown_with_their_results() {
+    let fixture = Fixture::new(first(vec![
         call("c1", "read_file", json!({"path": "a.txt"})),
         call("c2", "read_file", json!({"path": "gone.txt"})),
     ]));
-    let mut person = desk.chat();
-    person.asks("Read");
-    person.wait_for("Done.");
-    person.wait_for(READY);
-    person.expect(
+    let mut terminal = fixture.chat();
+    terminal.send("Read");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    terminal.expect_screen(
         "
 selvedge
 
@@ -153,48 +155,50 @@ selvedge
 
 Done.
 
-› ask, @ a file, / for commands
+› type a message, @ for files, / for commands
   mock · 200 in, 40 out · 100% left · workspace-write · ses_ID",
     );
 }
 
-/// A script that runs two commands until a file is there.
-const TWO_AT_ONCE: &str = "const wait = n => tools.exec({ command: ['sh', '-c', `while [ ! -e go${n} ]; do sleep 0.02; done; echo ${n}`] });\nawait Promise.all([wait(1), wait(2)]);\nreturn 'both'";
+/// A script that runs two commands, each until a file exists.
+const TWO_AT_ONCE: &str = "const wait = n => tools.exec({ command: ['sh', '-c', \
+    `while [ ! -e go${n} ]; do sleep 0.02; done; echo ${n}`] });\n\
+    await Promise.all([wait(1), wait(2)]);\nreturn 'both'";
 
 #[test]
-fn calls_that_run_side_by_side_are_seen_together() {
-    let desk = Desk::new(script(TWO_AT_ONCE));
-    let mut person = desk.chat();
-    person.asks("Go");
+fn concurrent_calls_are_shown_at_the_same_time() {
+    let fixture = Fixture::new(script(TWO_AT_ONCE));
+    let mut terminal = fixture.chat();
+    terminal.send("Go");
     let running = |screen: &str| {
         screen
             .lines()
             .filter(|line| line.contains(" exec sh -c") && !line.contains('✓'))
             .count()
     };
-    person.wait("both calls", |screen| running(screen) == 2);
-    std::fs::write(desk.work().join("go2"), "").unwrap();
-    person.wait("one of them", |screen| {
+    terminal.wait_until("both calls", |screen| running(screen) == 2);
+    std::fs::write(fixture.work().join("go2"), "").unwrap();
+    terminal.wait_until("one of them", |screen| {
         running(screen) == 1 && screen.contains("✓ exec")
     });
-    std::fs::write(desk.work().join("go1"), "").unwrap();
-    person.wait_for("◀ \"both\"");
-    person.wait_for("Done.");
+    std::fs::write(fixture.work().join("go1"), "").unwrap();
+    terminal.wait_for("◀ \"both\"");
+    terminal.wait_for("Done.");
 }
 
 #[test]
-fn a_long_script_is_folded_and_a_failure_says_where() {
+fn a_long_script_is_folded_and_an_error_shows_its_line() {
     let code = (1..20)
         .map(|n| format!("const a{n} = {n};"))
         .collect::<Vec<_>>()
         .join("\n")
         + "\nthrow new Error('no more');";
-    let desk = Desk::new(script(&code));
-    let mut person = desk.chat();
-    person.asks("Go");
-    person.wait_for("Done.");
-    person.wait_for(READY);
-    person.expect(
+    let fixture = Fixture::new(script(&code));
+    let mut terminal = fixture.chat();
+    terminal.send("Go");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    terminal.expect_screen(
         "
 selvedge
 
@@ -217,20 +221,21 @@ selvedge
 
 Done.
 
-› ask, @ a file, / for commands
+› type a message, @ for files, / for commands
   mock · 200 in, 40 out · 100% left · workspace-write · ses_ID",
     );
 }
 
 #[test]
-fn changes_are_shown_in_colour() {
-    let code = "await tools.writeFile({ path: 'a.txt', content: 'one\\n2\\nthree\\n' });\nreturn 'written'";
-    let desk = Desk::new(script(code));
-    let mut person = desk.chat();
-    person.asks("Change it");
-    person.wait_for("Done.");
-    person.wait_for(READY);
-    person.expect(
+fn file_changes_are_shown_as_a_coloured_diff() {
+    let code = "await tools.writeFile({ path: 'a.txt', content: 'one\\n2\\nthree\\n' });\n\
+                return 'written'";
+    let fixture = Fixture::new(script(code));
+    let mut terminal = fixture.chat();
+    terminal.send("Change it");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    terminal.expect_screen(
         "
 selvedge
 
@@ -250,35 +255,35 @@ selvedge
 
 Done.
 
-› ask, @ a file, / for commands
+› type a message, @ for files, / for commands
   mock · 200 in, 40 out · 100% left · workspace-write · ses_ID",
     );
-    let raw = String::from_utf8_lossy(&person.raw).into_owned();
+    let raw = String::from_utf8_lossy(&terminal.raw_output).into_owned();
     assert!(
         raw.contains("\x1b[32m+2\x1b[0m") && raw.contains("\x1b[31m-two\x1b[0m"),
         "{raw:?}"
     );
-    person.asks("/diff");
-    person.wait("the diff again", |screen| {
+    terminal.send("/diff");
+    terminal.wait_until("the diff again", |screen| {
         screen.matches("+three").count() == 2
     });
 }
 
 #[test]
-fn thoughts_are_folded_unless_somebody_wants_them() {
-    let desk = Desk::new(|_| vec![think("Deep thoughts."), text("Said.")].into());
-    let mut person = desk.chat();
-    person.asks("one");
-    person.wait_for("Said.");
-    person.wait_for("· thought for");
-    assert!(!person.screen().contains("Deep thoughts."));
-    person.types("\x14");
-    person.wait_for("thoughts are shown from now on");
-    person.asks("two");
-    person.wait_for("  Deep thoughts.");
+fn thinking_is_hidden_until_ctrl_t_shows_it() {
+    let fixture = Fixture::new(|_| vec![think("Deep thoughts."), text("Said.")].into());
+    let mut terminal = fixture.chat();
+    terminal.send("one");
+    terminal.wait_for("Said.");
+    terminal.wait_for("· thought for");
+    assert!(!terminal.screen().contains("Deep thoughts."));
+    terminal.type_text("\x14");
+    terminal.wait_for("new thinking is shown");
+    terminal.send("two");
+    terminal.wait_for("  Deep thoughts.");
 }
 
-/// The commands that run in a folder.
+/// Returns the `sleep` commands whose working folder is this one.
 fn commands_in(folder: &std::path::Path) -> Vec<String> {
     let processes = std::fs::read_dir("/proc")
         .unwrap()
@@ -293,110 +298,110 @@ fn commands_in(folder: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn ctrl_c_stops_the_turn_and_its_children_and_keeps_the_session() {
-    let desk = Desk::new(|asked| match asked.number {
+    let fixture = Fixture::new(|asked| match asked.number {
         0 => vec![text(&block(
             "return await tools.exec({ command: ['sh', '-c', 'echo $$ > pid; exec sleep 1000'] })",
         ))]
         .into(),
         _ => vec![text("Again.")].into(),
     });
-    let mut person = desk.chat();
-    person.asks("Go");
-    person.wait_for("exec sh -c");
-    let pid = desk.work().join("pid");
+    let mut terminal = fixture.chat();
+    terminal.send("Go");
+    terminal.wait_for("exec sh -c");
+    let pid = fixture.work().join("pid");
     while std::fs::read_to_string(&pid)
         .map(|text| text.trim().is_empty())
         .unwrap_or(true)
-        || commands_in(&desk.work()).is_empty()
+        || commands_in(&fixture.work()).is_empty()
     {
         std::thread::yield_now();
     }
-    person.types("\x03");
-    person.wait_for("– stopped");
-    person.wait_for(READY);
+    terminal.type_text("\x03");
+    terminal.wait_for("– stopped");
+    terminal.wait_for(READY);
     assert_eq!(
-        commands_in(&desk.work()),
+        commands_in(&fixture.work()),
         Vec::<String>::new(),
-        "nothing outlives the turn"
+        "the turn's commands are killed"
     );
-    person.asks("And now?");
-    person.wait_for("Again.");
+    terminal.send("And now?");
+    terminal.wait_for("Again.");
     assert!(
-        desk.server.asked()[1].body.to_string().contains("Go"),
+        fixture.server.asked()[1].body.to_string().contains("Go"),
         "the session is the same"
     );
 }
 
 #[test]
 fn ctrl_c_stops_an_answer_that_does_not_end() {
-    let desk = Desk::new(|asked| match asked.number {
+    let fixture = Fixture::new(|asked| match asked.number {
         0 => Reply::Hang(vec![text(
             "It begins and begins and begins and begins and begins and begins.",
         )]),
         _ => vec![text("Again.")].into(),
     });
-    let mut person = desk.chat();
-    person.asks("Go");
-    person.wait_for("It begins");
-    person.types("\x03");
-    person.wait_for("– stopped");
-    person.asks("And now?");
-    person.wait_for("Again.");
-    // With nothing to stop: first what is typed goes, then the chat.
-    person.types("half a thought");
-    person.wait_for("› half a thought");
-    person.types("\x03");
-    person.wait_for(READY);
-    person.types("\x03");
-    person.wait_for("Ctrl-C again leaves");
-    person.types("\x03");
-    assert_eq!(person.end().0, 0);
+    let mut terminal = fixture.chat();
+    terminal.send("Go");
+    terminal.wait_for("It begins");
+    terminal.type_text("\x03");
+    terminal.wait_for("– stopped");
+    terminal.send("And now?");
+    terminal.wait_for("Again.");
+    // Without a turn: the first Ctrl-C clears the input, two more quit.
+    terminal.type_text("half a thought");
+    terminal.wait_for("› half a thought");
+    terminal.type_text("\x03");
+    terminal.wait_for(READY);
+    terminal.type_text("\x03");
+    terminal.wait_for("press Ctrl-C again to quit");
+    terminal.type_text("\x03");
+    assert_eq!(terminal.wait_for_exit().0, 0);
 }
 
 #[test]
-fn a_failure_is_told_with_what_to_do() {
-    let desk = Desk::new(|_| Reply::Fail(401, r#"{"error":{"message":"bad key"}}"#.into()));
-    let mut person = desk.chat();
-    person.asks("Hi");
-    person.wait_for("error: auth:");
-    person.wait_for("hint: `selvedge models test` tries the key");
-    person.wait_for(READY);
+fn a_failed_turn_shows_an_error_with_a_hint() {
+    let fixture = Fixture::new(|_| Reply::Fail(401, r#"{"error":{"message":"bad key"}}"#.into()));
+    let mut terminal = fixture.chat();
+    terminal.send("Hi");
+    terminal.wait_for("error: auth:");
+    terminal.wait_for("hint: check the API key with `selvedge models test`");
+    terminal.wait_for(READY);
 }
 
 #[test]
-fn a_session_is_gone_on_with() {
-    let desk = Desk::new(|asked| match last(asked).contains("second") {
+fn a_session_can_be_continued() {
+    let fixture = Fixture::new(|asked| match last(asked).contains("second") {
         true => vec![text("The second answer.")].into(),
         false => vec![text("The first answer.")].into(),
     });
-    let mut person = desk.chat();
-    person.asks("first");
-    person.wait_for("The first answer.");
-    person.types("\x04");
-    let screen = person.end().1;
+    let mut terminal = fixture.chat();
+    terminal.send("first");
+    terminal.wait_for("The first answer.");
+    terminal.type_text("\x04");
+    let screen = terminal.wait_for_exit().1;
     let id = screen
         .rsplit("selvedge continue ")
         .next()
         .unwrap()
         .to_owned();
     for args in [&["continue", id.as_str()][..], &["resume", "--last"]] {
-        let mut person = desk.sit_down(args, 80, 24, &[]);
-        person.wait_for("The first answer.");
-        person.wait_for("› first");
-        person.asks("second");
-        person.wait_for("The second answer.");
-        person.types("\x04");
-        assert!(person.end().1.contains(&id));
+        let mut terminal = fixture.open(args, 80, 24, &[]);
+        terminal.wait_for("The first answer.");
+        terminal.wait_for("› first");
+        terminal.send("second");
+        terminal.wait_for("The second answer.");
+        terminal.type_text("\x04");
+        assert!(terminal.wait_for_exit().1.contains(&id));
     }
-    let asked = desk.server.asked().pop().unwrap();
+    let asked = fixture.server.asked().pop().unwrap();
     assert!(
         asked.body.to_string().contains("The first answer."),
         "{}",
         asked.body
     );
-    let (status, screen) = desk
-        .sit_down(&["continue", "ses_nothing"], 80, 24, &[])
-        .end();
+    let (status, screen) = fixture
+        .open(&["continue", "ses_nothing"], 80, 24, &[])
+        .wait_for_exit();
     assert!(
         status == 2 && screen.contains("error: ") && screen.contains("hint: "),
         "{status}: {screen}"
@@ -404,8 +409,8 @@ fn a_session_is_gone_on_with() {
 }
 
 #[test]
-fn a_turn_that_was_broken_off_goes_on() {
-    let desk = Desk::new(|asked| match asked.number {
+fn an_interrupted_turn_is_continued() {
+    let fixture = Fixture::new(|asked| match asked.number {
         0 => vec![
             text("Working."),
             call("c1", "read_file", json!({"path": "a.txt"})),
@@ -416,32 +421,33 @@ fn a_turn_that_was_broken_off_goes_on() {
         )]),
         _ => vec![text("Done after all.")].into(),
     });
-    let mut person = desk.chat();
-    person.asks("Go");
-    desk.wait_for_requests(2);
-    person.signal("KILL");
-    assert_eq!(person.end().0, 137);
-    let mut person = desk.sit_down(&["continue"], 80, 24, &[]);
-    person.wait_for("the last turn was broken off, and goes on");
-    person.wait_for("Done after all.");
-    person.wait_for(READY);
+    let mut terminal = fixture.chat();
+    terminal.send("Go");
+    fixture.wait_for_requests(2);
+    terminal.signal("KILL");
+    assert_eq!(terminal.wait_for_exit().0, 137);
+    let mut terminal = fixture.open(&["continue"], 80, 24, &[]);
+    terminal.wait_for("the last turn was interrupted; continuing it");
+    terminal.wait_for("Done after all.");
+    terminal.wait_for(READY);
 }
 
 #[test]
-fn without_a_terminal_there_is_one_clear_error() {
-    let desk = Desk::new(polite);
-    let output = desk.selvedge(&[]);
+fn without_a_terminal_the_chat_fails_with_a_hint() {
+    let fixture = Fixture::new(polite);
+    let output = fixture.run(&[]);
     assert_eq!(output.status.code(), Some(2));
-    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        talk.starts_with("error: a chat needs a terminal") && talk.contains("hint: `selvedge exec"),
-        "{talk}"
+        stderr.starts_with("error: a chat needs a terminal as standard input and output\n")
+            && stderr.contains("hint: run `selvedge exec \"PROMPT\"` for a single task"),
+        "{stderr}"
     );
-    let output = desk.selvedge(&["--model", "x", "exec", "hi"]);
-    let talk = String::from_utf8_lossy(&output.stderr).into_owned();
+    let output = fixture.run(&["--model", "x", "exec", "hi"]);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.code() == Some(2)
-            && talk.contains("--model has no effect before the command `exec`"),
-        "{talk}"
+            && stderr.contains("--model has no effect before the command `exec`"),
+        "{stderr}"
     );
 }

@@ -158,7 +158,7 @@ fn errors_have_a_message_an_excerpt_and_a_hint() {
       |
     1 | import fs from 'fs'
       | ^
-    hint: everything a script can use is already there: see help()
+    hint: everything a script can use is already defined: see help()
     ");
     insta::assert_snapshot!(workspace.run(&["run", "missing.ts"]).err, @r"
     error: cannot read missing.ts: No such file or directory (os error 2)
@@ -192,7 +192,7 @@ fn invalid_utf8_and_large_scripts_are_rejected() {
     assert_eq!(seen.status, 2);
     assert!(
         seen.err
-            .contains("the script has 20481 bytes, and may have 20480"),
+            .contains("the script has 20481 bytes, the limit is 20480"),
         "{}",
         seen.err
     );
@@ -357,7 +357,7 @@ fn doctor_and_config_work_with_an_invalid_project_configuration() {
     std::fs::create_dir(workspace.dir.path().join("project/.mcp.json")).unwrap();
     let seen = workspace.run(&["doctor", "--json"]);
     assert!(
-        seen.out.contains("wall two") && seen.out.contains(".mcp.json: it is no file"),
+        seen.out.contains("wall two") && seen.out.contains(".mcp.json: not a regular file"),
         "{}",
         seen.out
     );
@@ -446,31 +446,31 @@ fn check_reports_whether_a_command_needs_approval() {
         ),
         (
             &["cargo", "test"],
-            "asked for: `cargo` is not known to only read",
+            "asked for: `cargo` is not known to be read-only",
             false,
             false,
         ),
         (
             &["bash", "-lc", "ls > out.txt"],
-            "asked for: it writes to a file",
+            "asked for: writes to a file",
             false,
             false,
         ),
         (
             &["rm", "-rf", "x"],
-            "dangerous: it removes files by force",
+            "dangerous: deletes files by force",
             false,
             true,
         ),
         (
             &["bash", "-lc", "curl x | sh"],
-            "dangerous: it runs what it downloads",
+            "dangerous: runs downloaded code",
             false,
             true,
         ),
         (
             &["--help"],
-            "asked for: `--help` is not known to only read",
+            "asked for: `--help` is not known to be read-only",
             false,
             false,
         ),
@@ -501,7 +501,7 @@ fn check_reports_whether_a_command_needs_approval() {
             "ls && rm -rf 'a b'",
         ])
         .json();
-    assert_eq!(report["reason"], "it removes files by force");
+    assert_eq!(report["reason"], "deletes files by force");
     assert_eq!(report["commands"], json!([["ls"], ["rm", "-rf", "a b"]]));
     for usage in [
         &["check", "--command"][..],
@@ -559,7 +559,7 @@ fn diff_prints_the_changes_of_a_script() {
     let seen = workspace.run(&["run", "--diff", "-q", "-e", shrink]);
     assert!(
         seen.err
-            .ends_with("note: large.txt changed, and is not shown: it has more than 1 MB\n"),
+            .ends_with("note: large.txt changed but is not shown: larger than 1 MB\n"),
         "{}",
         seen.err
     );
@@ -634,7 +634,7 @@ fn packs_select_the_offered_tools() {
     assert_eq!(seen.status, 2);
     assert_eq!(
         seen.err,
-        "error: there is no tool pack `fileops`\nhint: did you mean file-ops?\n"
+        "error: unknown tool pack `fileops`\nhint: did you mean file-ops?\n"
     );
 }
 

@@ -47,7 +47,7 @@ fn a_workspace_inside_selvedge_home_is_rejected_with_the_reason() {
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(
         errors.contains("project: it is hidden from commands")
-            && errors.contains("hint: set SELVEDGE_HOME to a folder of its own"),
+            && errors.contains("hint: set SELVEDGE_HOME to a separate folder"),
         "{errors}"
     );
 }

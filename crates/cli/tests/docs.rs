@@ -59,7 +59,7 @@ fn generated_docs_are_up_to_date() {
 #[test]
 fn every_event_is_documented() {
     let source = include_str!("../../protocol/src/event.rs");
-    let (_, events) = source.split_once("pub enum Event {").unwrap();
+    let (_, events) = source.split_once("#[serde(tag = \"type\")]").unwrap();
     let (events, _) = events.split_once("\n}\n").unwrap();
     let names = events
         .split("#[serde(rename = \"")
@@ -79,6 +79,75 @@ fn every_event_is_documented() {
         events.matches("rename").count() > 20 && missing.is_empty(),
         "docs/agent.md does not tell of {missing:?}"
     );
+}
+
+/// Tools that exist only in an agent's turn, with memory, or beside an MCP server.
+const TURN_AND_MCP_TOOLS: [&str; 12] = [
+    "agents.launch.sync",
+    "agents.launch.async",
+    "agents.wait",
+    "agents.llm.chat",
+    "history.getTurn",
+    "listMcpResources",
+    "listMcpResourceTemplates",
+    "readMcpResource",
+    "listMcpPrompts",
+    "getMcpPrompt",
+    "mcpCallTool",
+    "mcpReadResource",
+];
+
+#[test]
+fn every_tool_has_an_example_that_passes_the_check() {
+    let home = tempfile::tempdir().unwrap();
+    let expose = "[script_harness.expose]\nenable_http = true\nenable_spawn = true\n";
+    std::fs::write(home.path().join("config.toml"), expose).unwrap();
+    let command = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_selvedge"));
+        command
+            .args(args)
+            .env("SELVEDGE_HOME", home.path())
+            .current_dir(home.path());
+        command
+    };
+    let page = include_str!("../../../docs/tools.md");
+    let (_, page) = page.split_once("## Examples and errors").unwrap();
+    let examples: Vec<(&str, &str)> = page
+        .split("### `")
+        .skip(1)
+        .map(|part| {
+            let (name, rest) = part.split_once('`').unwrap();
+            let (_, code) = rest.split_once("```ts\n").unwrap();
+            assert!(rest.contains("\nErrors: "), "{name} names no errors");
+            (name, code.split_once("\n```").unwrap().0)
+        })
+        .collect();
+
+    let listed = command(&["tools", "--json"]).output().unwrap().stdout;
+    let listed: Vec<selvedge_protocol::ToolSpec> = serde_json::from_slice(&listed).unwrap();
+    let names = listed.iter().map(|spec| spec.js_name.as_str());
+    let missing: Vec<&str> = names
+        .chain(TURN_AND_MCP_TOOLS)
+        .filter(|name| !page.contains(&format!("`{name}`")))
+        .collect();
+    assert!(missing.is_empty(), "docs/tools.md has no {missing:?}");
+
+    for (name, code) in examples {
+        let file = home.path().join("example.ts");
+        std::fs::write(&file, code).unwrap();
+        let output = command(&["check", "--json", "example.ts"])
+            .output()
+            .unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let errors = report["errors"].as_array().unwrap().iter();
+        let errors: Vec<_> = errors
+            .filter(|error| {
+                let absent = error["code"] == "ToolNotFoundError";
+                !(absent && TURN_AND_MCP_TOOLS.contains(&name))
+            })
+            .collect();
+        assert!(errors.is_empty(), "{name}: {errors:?}");
+    }
 }
 
 fn errors() -> String {
@@ -181,9 +250,6 @@ fn help() -> String {
 fn tools() -> String {
     let specs: Vec<selvedge_protocol::ToolSpec> =
         serde_json::from_str(&selvedge(&["tools", "--json"])).unwrap();
-    if specs.is_empty() {
-        return "The command has no built-in tools yet: programs register theirs through the library.".to_owned();
-    }
     let mut table =
         String::from("| in scripts | what it does | reads only | asks |\n|---|---|---|---|\n");
     for spec in &specs {

@@ -285,6 +285,20 @@ fn failures_are_reported_by_the_exit_status() {
     assert_eq!(fixture.server.asked().len(), asked, "nothing was asked");
 }
 
+#[test]
+fn an_unknown_model_suggests_the_list_of_models() {
+    let body = json!({"error": {"message": "the model `m` does not exist"}}).to_string();
+    let desk = Desk::new(move |_| Reply::Fail(404, body.clone()));
+    let output = desk.run(&["exec", "go"]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = err(&output);
+    assert!(
+        stderr.contains("the model `m` does not exist")
+            && stderr.contains("hint: run `selvedge models list`"),
+        "{stderr}"
+    );
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupt_ends_the_turn_and_the_session_can_continue() {

@@ -1,4 +1,5 @@
-//! `selvedge memory forget` on a conversation with an agent: gone from every file, refused while somebody works on it.
+//! `selvedge memory forget` on an agent's session: removes it from every file, and fails while
+//! another process uses the session.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 #![cfg(unix)]
 
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 
 const WORD: &str = "zyzzyvaplex";
 
+/// A home with a provider on loopback, and a project folder.
 struct Fixture {
     dir: TempDir,
     server: Server,
@@ -33,13 +35,14 @@ impl Fixture {
             .enable_all()
             .build()
             .unwrap();
-        let server = runtime.block_on(Server::start(answers));
+        let server = runtime.block_on(Server::start(answer));
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for folder in ["home", "work"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();
         }
         let config = format!(
-            "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n",
+            "model = \"mock\"\nmodel_provider = \"mock\"\n\
+             [model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n",
             server.url
         );
         std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
@@ -81,7 +84,7 @@ impl Fixture {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The files in which the word still is.
+    /// Returns the files of the home that contain the word.
     fn files_with_word(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.home())
             .unwrap()
@@ -99,8 +102,8 @@ impl Fixture {
     }
 }
 
-fn answers(asked: &Asked) -> Reply {
-    let last = asked.body["messages"]
+fn answer(request: &Asked) -> Reply {
+    let last = request.body["messages"]
         .as_array()
         .unwrap()
         .last()
@@ -110,7 +113,8 @@ fn answers(asked: &Asked) -> Reply {
         Reply::Hang(vec![text("I am still here, and will be for long")])
     } else if last.contains(WORD) && !last.contains("Result of the script") {
         vec![text(&block(&format!(
-            "console.log('{WORD}'); return (await tools.listDir({{ path: '.' }})).content + '{WORD}'"
+            "console.log('{WORD}'); \
+             return (await tools.listDir({{ path: '.' }})).content + '{WORD}'"
         )))]
         .into()
     } else {
@@ -126,15 +130,15 @@ fn answers(asked: &Asked) -> Reply {
 #[test]
 fn a_forgotten_turn_is_removed_from_every_file() {
     let fixture = Fixture::new();
-    let asked = format!("What is a {WORD}? Always call it by its name.");
+    let message = format!("What is a {WORD}? Always call it by its name.");
     fixture.out(&["exec", "Good morning"]);
     let sessions: Value =
         serde_json::from_str(&fixture.out(&["sessions", "list", "--json"])).unwrap();
     let id = sessions[0]["id"].as_str().unwrap();
-    fixture.out(&["exec", "resume", id, &asked]);
+    fixture.out(&["exec", "resume", id, &message]);
     fixture.out(&["exec", "resume", id, "Good evening"]);
     fixture.out(&["memory", "distill"]);
-    let history = format!("{}\n{}\n", json!(asked), json!("something else"));
+    let history = format!("{}\n{}\n", json!(message), json!("something else"));
     std::fs::write(fixture.home().join("chat_history.jsonl"), history).unwrap();
     let before = fixture.files_with_word();
     assert!(
@@ -171,7 +175,7 @@ fn a_forgotten_turn_is_removed_from_every_file() {
         "{shown}"
     );
 
-    // It goes on, and what is sent does not know of it.
+    // The session can be continued, and requests no longer contain the word.
     let before = fixture.server.asked().len();
     fixture.out(&["exec", "resume", id, "And now?"]);
     let sent = &fixture.server.asked()[before].raw;
@@ -199,7 +203,7 @@ fn a_forgotten_turn_is_removed_from_every_file() {
 }
 
 #[test]
-fn a_session_in_use_by_another_process_is_not_changed() {
+fn a_session_in_use_is_not_forgotten() {
     let fixture = Fixture::new();
     fixture.out(&["exec", &format!("The {WORD} again")]);
     let sessions: Value =
@@ -211,7 +215,10 @@ fn a_session_in_use_by_another_process_is_not_changed() {
         .spawn()
         .unwrap();
     while fixture.server.asked().len() == before {
-        assert!(working.try_wait().unwrap().is_none(), "it ended by itself");
+        assert!(
+            working.try_wait().unwrap().is_none(),
+            "the process ended early"
+        );
         std::thread::yield_now();
     }
     for args in [
@@ -224,7 +231,10 @@ fn a_session_in_use_by_another_process_is_not_changed() {
             output.status.code() == Some(2) && error.contains("another process works on session"),
             "{error}"
         );
-        assert!(error.contains("hint: end it there first"), "{error}");
+        assert!(
+            error.contains("hint: stop that process first: it would write the session again"),
+            "{error}"
+        );
     }
     assert!(
         fixture
@@ -238,7 +248,7 @@ fn a_session_in_use_by_another_process_is_not_changed() {
 }
 
 #[test]
-fn forgetting_can_be_completed_after_the_process_was_killed() {
+fn an_interrupted_forget_can_be_repeated() {
     let fixture = Fixture::new();
     fixture.out(&["exec", &format!("The {WORD} again")]);
     let sessions: Value =
@@ -250,7 +260,8 @@ fn forgetting_can_be_completed_after_the_process_was_killed() {
             .unwrap()
     };
     let open = || rusqlite::Connection::open(fixture.home().join("journal.sqlite")).unwrap();
-    // As long as somebody reads, the log cannot be emptied: it stands still between memory and the conversation.
+    // An open read transaction keeps the log from being truncated, so the command blocks after it
+    // has removed the turn from memory and before it removes it from the journal.
     let reader = open();
     reader.execute_batch("BEGIN").unwrap();
     assert_eq!(turns(&reader), 1);
@@ -260,7 +271,10 @@ fn forgetting_can_be_completed_after_the_process_was_killed() {
         .unwrap();
     let watcher = open();
     while turns(&watcher) > 0 {
-        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the process ended early"
+        );
         std::thread::yield_now();
     }
     child.kill().unwrap();

@@ -236,6 +236,6 @@ fn a_public_address_requires_a_token() {
     assert!(
         String::from_utf8(nowhere.stderr)
             .unwrap()
-            .contains("cannot listen at nowhere")
+            .contains("cannot listen on nowhere")
     );
 }

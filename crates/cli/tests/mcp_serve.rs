@@ -83,7 +83,7 @@ fn invalid_requests_are_explained() {
     );
     assert!(
         words(&client.call("script_wait", json!({"id": "scr_x"})))
-            .contains("there is no script `scr_x`: none runs")
+            .contains("there is no script `scr_x`: no script is running")
     );
     assert!(
         words(&client.call("script", json!({"code": "return 1", "resume": "scr_x"})))
@@ -94,7 +94,7 @@ fn invalid_requests_are_explained() {
         answer["error"]["message"]
             .as_str()
             .unwrap()
-            .contains("there are script and script_wait"),
+            .contains("there is no tool `exec`: use script or script_wait"),
         "{answer}"
     );
     let failed = client.call(
@@ -415,7 +415,7 @@ fn calls_are_denied_if_the_client_has_no_elicitation() {
         item["error"]["message"]
             .as_str()
             .unwrap()
-            .contains("no elicitation"),
+            .contains("this MCP client does not support elicitation"),
         "{item}"
     );
     assert!(!workspace.work().join("made.txt").exists());

@@ -1,4 +1,4 @@
-//! `selvedge memory` as people and programs use it, and killed while it works.
+//! `selvedge memory`: its commands, its errors, and recovery after it is killed.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
@@ -10,11 +10,12 @@ use rusqlite::Connection;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-struct Place {
+/// A temporary folder with a home of its own.
+struct MemoryHome {
     dir: TempDir,
 }
 
-impl Place {
+impl MemoryHome {
     fn new() -> Self {
         Self {
             dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
@@ -68,7 +69,7 @@ impl Place {
         store
     }
 
-    /// A number the store tells, 0 where it cannot yet.
+    /// Runs a query that returns a number. Returns 0 while the file or its tables do not exist.
     fn number(&self, sql: &str) -> i64 {
         if !self.path("home/journal.sqlite").exists() {
             return 0;
@@ -78,22 +79,22 @@ impl Place {
             .unwrap_or(0)
     }
 
-    /// Kills a process when the store has come so far. From then on it writes nothing: it is in the midst of its work,
-    /// or waits to write, when it is killed.
-    fn kill_when(&self, mut child: Child, sql: &str, enough: i64) {
+    /// Kills the process once the query returns at least `minimum`. A write lock is taken first, so
+    /// that the process is killed while it works or waits for the lock.
+    fn kill_when(&self, mut child: Child, sql: &str, minimum: i64) {
         loop {
             let ended = child.try_wait().unwrap();
-            if self.number(sql) >= enough {
+            if self.number(sql) >= minimum {
                 break;
             }
-            assert!(ended.is_none(), "it ended by itself");
-            std::thread::sleep(BETWEEN_LOOKS);
+            assert!(ended.is_none(), "the process ended before it was killed");
+            std::thread::sleep(POLL_INTERVAL);
         }
-        let held = self
+        let locked = self
             .path("home/journal.sqlite")
             .exists()
             .then(|| self.store());
-        if let Some(store) = &held {
+        if let Some(store) = &locked {
             store.execute_batch("BEGIN IMMEDIATE").unwrap();
         }
         child.kill().unwrap();
@@ -103,12 +104,16 @@ impl Place {
 
 fn line(session: &str, turn: usize, text: &str) -> String {
     let speaker = ["Ann", "Bob"][turn % 2];
-    let line = json!({"session": session, "part": turn / 20, "turn": format!("D{}:{}", turn / 20, turn % 20), "role": "user",
-        "speaker": speaker, "ts": format!("2024-01-{:02}T10:00:00Z", turn / 20 % 28 + 1), "text": text});
+    let (part, day) = (turn / 20, turn / 20 % 28 + 1);
+    let line = json!({
+        "session": session, "part": part, "turn": format!("D{part}:{}", turn % 20),
+        "role": "user", "speaker": speaker, "ts": format!("2024-01-{day:02}T10:00:00Z"),
+        "text": text,
+    });
     format!("{line}\n")
 }
 
-/// Conversations of so many lines, two at a time.
+/// Returns `count` lines of two sessions, in turns.
 fn lines(count: usize) -> Vec<String> {
     let words = [
         "harbour", "violin", "concrete", "orchard", "lantern", "passport", "granite", "saffron",
@@ -130,21 +135,21 @@ fn lines(count: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_was_imported_is_found_shown_and_exact() {
-    let place = Place::new();
-    let file = place.file("chat.jsonl", &lines(400).concat());
-    let imported: Value = serde_json::from_str(&place.out(&["import", &file, "--json"])).unwrap();
+fn imported_turns_are_found_shown_and_printed_exactly() {
+    let home = MemoryHome::new();
+    let file = home.file("chat.jsonl", &lines(400).concat());
+    let imported: Value = serde_json::from_str(&home.out(&["import", &file, "--json"])).unwrap();
     assert_eq!(
         imported,
         json!({"turns": 400, "before": 0, "sessions": ["left", "right"]})
     );
-    let again: Value = serde_json::from_str(&place.out(&["import", &file, "--json"])).unwrap();
+    let again: Value = serde_json::from_str(&home.out(&["import", &file, "--json"])).unwrap();
     assert_eq!(
         (&again["turns"], &again["before"]),
         (&json!(0), &json!(400))
     );
 
-    let found: Value = serde_json::from_str(&place.out(&[
+    let found: Value = serde_json::from_str(&home.out(&[
         "search",
         "--session",
         "left",
@@ -165,8 +170,12 @@ fn what_was_imported_is_found_shown_and_exact() {
     );
     assert!(found["elapsed_ms"].as_f64().is_some());
 
-    let queries = place.file("queries", "{\"id\":\"q1\",\"query\":\"violin and granite\"}\n\n{\"id\":7,\"query\":\"saffron\",\"session\":\"right\"}\nglacier tunnel\n");
-    let answers = place.out(&[
+    let queries = home.file(
+        "queries",
+        "{\"id\":\"q1\",\"query\":\"violin and granite\"}\n\n\
+         {\"id\":7,\"query\":\"saffron\",\"session\":\"right\"}\nglacier tunnel\n",
+    );
+    let answers = home.out(&[
         "search",
         "--session",
         "left",
@@ -199,26 +208,26 @@ fn what_was_imported_is_found_shown_and_exact() {
     assert_eq!(answers[1]["hits"][0]["session"], "right");
 
     let text = "exactly  this\n\twith é and <T-1-R>, no line break at the end";
-    let file = place.file("one.jsonl", &line("one", 0, text));
-    place.out(&["import", &file]);
+    let file = home.file("one.jsonl", &line("one", 0, text));
+    home.out(&["import", &file]);
     assert_eq!(
-        place.out(&["turn", "T-1", "--session", "one", "--level", "R"]),
+        home.out(&["turn", "T-1", "--session", "one", "--level", "R"]),
         text
     );
     assert_eq!(
-        place.out(&["show", "--session", "one", "--budget", "500"]),
+        home.out(&["show", "--session", "one", "--budget", "500"]),
         format!("<T-1-R>\n{}\n</T-1-R>\n", text.replace("<T", "&lt;T"))
     );
     for level in ["R", "S", "C", "T"] {
         assert!(
-            !place
+            !home
                 .out(&["turn", "T-100", "--session", "left", "--level", level])
                 .is_empty()
         );
     }
-    let shown = place.out(&["show", "--session", "left", "--budget", "3000"]);
+    let shown = home.out(&["show", "--session", "left", "--budget", "3000"]);
     assert!(shown.contains("<T-200-R>\n") && shown.contains("-T>\n") && shown.lines().count() > 20);
-    let stats: Value = serde_json::from_str(&place.out(&["stats", "--json"])).unwrap();
+    let stats: Value = serde_json::from_str(&home.out(&["stats", "--json"])).unwrap();
     assert_eq!(
         (
             &stats["sessions"][0]["turns"],
@@ -229,20 +238,20 @@ fn what_was_imported_is_found_shown_and_exact() {
 }
 
 #[test]
-fn what_goes_wrong_is_told_in_a_line_with_a_hint() {
-    let place = Place::new();
-    let bad = place.file(
+fn errors_are_one_line_with_a_hint() {
+    let home = MemoryHome::new();
+    let bad = home.file(
         "bad.jsonl",
         "{\"session\":\"a\",\"turn\":1,\"role\":\"user\",\"text\":\"x\"}\n{\"session\":\n",
     );
-    let chat = place.file("chat.jsonl", &lines(6).concat());
-    place.out(&["import", &chat]);
+    let chat = home.file("chat.jsonl", &lines(6).concat());
+    home.out(&["import", &chat]);
     for (args, error) in [
         (
             &["import", "nowhere.jsonl"][..],
             "error: cannot read nowhere.jsonl",
         ),
-        (&["import", &bad], "bad.jsonl:2: it is not JSON"),
+        (&["import", &bad], "bad.jsonl:2: not valid JSON"),
         (
             &["search", "--session", "nobody", "x"],
             "error: there is no session `nobody`",
@@ -255,8 +264,14 @@ fn what_goes_wrong_is_told_in_a_line_with_a_hint() {
             &["turn", "T-99", "--session", "left"],
             "error: there is no turn `T-99` in session `left`",
         ),
-        (&["turn", "T-1"], "error: there are 3 sessions"),
-        (&["forget"], "error: nothing is named"),
+        (
+            &["turn", "T-1"],
+            "error: the memory has 3 sessions; name one",
+        ),
+        (
+            &["forget"],
+            "error: forget needs a session, a turn of it, or a lesson",
+        ),
         (
             &["forget", "--session", "left", "--turn", "T-99"],
             "error: there is no turn",
@@ -266,19 +281,19 @@ fn what_goes_wrong_is_told_in_a_line_with_a_hint() {
             "error: there is no lesson `les_1`",
         ),
     ] {
-        let (status, out, err) = place.run(args);
+        let (status, out, err) = home.run(args);
         assert!(
             status == 2 && out.is_empty() && err.contains(error) && err.contains("hint: "),
             "{args:?}: {status} {out} {err}"
         );
     }
-    let (status, _, err) = place.run(&["turn", "T-1", "--session", "left", "--level", "X"]);
+    let (status, _, err) = home.run(&["turn", "T-1", "--session", "left", "--level", "X"]);
     assert!(status == 2 && err.contains("`X` is not a level"), "{err}");
 }
 
-/// Everything the store has, table by table.
-fn everything(place: &Place) -> Vec<String> {
-    let store = place.store();
+/// Returns all rows of the memory's tables.
+fn all_rows(home: &MemoryHome) -> Vec<String> {
+    let store = home.store();
     let mut all = Vec::new();
     for (sql, columns) in [
         (
@@ -286,19 +301,24 @@ fn everything(place: &Place) -> Vec<String> {
             5,
         ),
         (
-            "SELECT name, hex(t.id & 4294967295), key, role, speaker, ts, hex(raw) FROM memory_turns t JOIN memory_sessions s ON s.id = session ORDER BY 1, t.id",
+            "SELECT name, hex(t.id & 4294967295), key, role, speaker, ts, hex(raw) \
+             FROM memory_turns t JOIN memory_sessions s ON s.id = session ORDER BY 1, t.id",
             7,
         ),
         (
-            "SELECT name, hex(l.id & 4294967295), smoothed, compressed, tiny FROM memory_levels l JOIN memory_sessions s ON s.id = l.id >> 32 ORDER BY 1, l.id",
+            "SELECT name, hex(l.id & 4294967295), smoothed, compressed, tiny \
+             FROM memory_levels l JOIN memory_sessions s ON s.id = l.id >> 32 ORDER BY 1, l.id",
             5,
         ),
         (
-            "SELECT term, name, sum(docs) FROM memory_postings JOIN memory_sessions s ON s.id = session GROUP BY 1, 2 ORDER BY 1, 2",
+            "SELECT term, name, sum(docs) \
+             FROM memory_postings JOIN memory_sessions s ON s.id = session \
+             GROUP BY 1, 2 ORDER BY 1, 2",
             3,
         ),
         (
-            "SELECT name, first, label, p.words FROM memory_parts p JOIN memory_sessions s ON s.id = session ORDER BY 1, 2",
+            "SELECT name, first, label, p.words \
+             FROM memory_parts p JOIN memory_sessions s ON s.id = session ORDER BY 1, 2",
             4,
         ),
         (
@@ -306,14 +326,15 @@ fn everything(place: &Place) -> Vec<String> {
             4,
         ),
         (
-            "SELECT lesson, name, turn FROM memory_sources JOIN memory_sessions s ON s.id = session ORDER BY 1, 2, 3",
+            "SELECT lesson, name, turn \
+             FROM memory_sources JOIN memory_sessions s ON s.id = session ORDER BY 1, 2, 3",
             3,
         ),
     ] {
         let mut read = store.prepare(sql).unwrap();
         let rows = read.query_map([], |row| {
-            let cell = |at| {
-                row.get::<_, rusqlite::types::Value>(at)
+            let cell = |column| {
+                row.get::<_, rusqlite::types::Value>(column)
                     .map(|cell| format!("{cell:?}"))
             };
             (0..columns).map(cell).collect::<Result<Vec<_>, _>>()
@@ -323,22 +344,22 @@ fn everything(place: &Place) -> Vec<String> {
     all
 }
 
-/// So that looking whether it has come so far does not take the processor from what is looked at.
-const BETWEEN_LOOKS: std::time::Duration = std::time::Duration::from_millis(3);
+/// Pause between two queries, which leaves the processor to the watched process.
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(3);
 
 #[test]
-fn killed_while_importing_and_distilling_nothing_is_lost_or_doubled() {
+fn killing_import_and_distill_loses_and_duplicates_nothing() {
     let all = lines(2600);
-    let calm = Place::new();
-    let file = calm.file("all.jsonl", &all.concat());
-    calm.out(&["import", &file]);
-    calm.out(&["distill"]);
+    let uninterrupted = MemoryHome::new();
+    let file = uninterrupted.file("all.jsonl", &all.concat());
+    uninterrupted.out(&["import", &file]);
+    uninterrupted.out(&["distill"]);
 
-    let place = Place::new();
-    let file = place.file("all.jsonl", &all.concat());
-    // While it stores: so many lines come, then the process is gone, sometimes in the midst of a batch.
+    let home = MemoryHome::new();
+    let file = home.file("all.jsonl", &all.concat());
+    // Kill it while it stores turns, after `written` lines of input and `stored` turns.
     for (written, stored) in [(120, 0), (700, 500), (1100, 0), (1700, 1500), (2400, 0)] {
-        let mut child = place
+        let mut child = home
             .command(&["import", "-"])
             .stdin(Stdio::piped())
             .spawn()
@@ -346,52 +367,48 @@ fn killed_while_importing_and_distilling_nothing_is_lost_or_doubled() {
         let mut input = child.stdin.take().unwrap();
         input.write_all(all[..written].concat().as_bytes()).unwrap();
         input.flush().unwrap();
-        place.kill_when(child, "SELECT count(*) FROM memory_turns", stored);
+        home.kill_when(child, "SELECT count(*) FROM memory_turns", stored);
         drop(input);
-        let turns = place.number("SELECT count(*) FROM memory_turns");
+        let turns = home.number("SELECT count(*) FROM memory_turns");
         assert!(
             turns >= stored && turns as usize <= written && turns % 500 == 0,
             "{turns} turns of {written} lines"
         );
-        assert_eq!(
-            place.number("SELECT sum(turns) FROM memory_sessions"),
-            turns
-        );
+        assert_eq!(home.number("SELECT sum(turns) FROM memory_sessions"), turns);
     }
-    // While it writes the levels.
+    // Kill it while it writes levels.
     for levels in [1, 600, 1500] {
-        let child = place.command(&["import", &file]).spawn().unwrap();
-        place.kill_when(child, "SELECT count(*) FROM memory_levels", levels);
-        assert_eq!(place.number("SELECT count(*) FROM memory_turns"), 2600);
+        let child = home.command(&["import", &file]).spawn().unwrap();
+        home.kill_when(child, "SELECT count(*) FROM memory_levels", levels);
+        assert_eq!(home.number("SELECT count(*) FROM memory_turns"), 2600);
     }
-    place.out(&["import", &file]);
-    // While it distils.
+    home.out(&["import", &file]);
+    // Kill it while it distills.
     for read in [1, 400, 1000, 1800] {
-        let child = place.command(&["distill"]).spawn().unwrap();
-        place.kill_when(child, "SELECT sum(distilled) FROM memory_sessions", read);
+        let child = home.command(&["distill"]).spawn().unwrap();
+        home.kill_when(child, "SELECT sum(distilled) FROM memory_sessions", read);
     }
-    place.out(&["distill"]);
+    home.out(&["distill"]);
     assert_eq!(
-        place
-            .store()
+        home.store()
             .query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0))
             .unwrap(),
         "ok"
     );
-    let (there, expected) = (everything(&place), everything(&calm));
-    assert_eq!(there.len(), expected.len());
-    for (there, expected) in there.iter().zip(&expected) {
-        assert_eq!(there, expected);
+    let (actual, expected) = (all_rows(&home), all_rows(&uninterrupted));
+    assert_eq!(actual.len(), expected.len());
+    for (actual, expected) in actual.iter().zip(&expected) {
+        assert_eq!(actual, expected);
     }
 }
 
 #[test]
-fn two_processes_never_distil_the_same_turns() {
-    let place = Place::new();
-    let file = place.file("all.jsonl", &lines(1200).concat());
-    place.out(&["import", &file]);
+fn concurrent_processes_never_distill_the_same_turns() {
+    let home = MemoryHome::new();
+    let file = home.file("all.jsonl", &lines(1200).concat());
+    home.out(&["import", &file]);
     let children: Vec<_> = (0..3)
-        .map(|_| place.command(&["distill", "--json"]).spawn().unwrap())
+        .map(|_| home.command(&["distill", "--json"]).spawn().unwrap())
         .collect();
     let mut read = 0;
     for child in children {
@@ -404,7 +421,7 @@ fn two_processes_never_distil_the_same_turns() {
         let done: Value = serde_json::from_slice(&output.stdout).unwrap();
         read += done["turns"].as_u64().unwrap();
     }
-    // Whoever found a session taken left it to the other.
-    let left: Value = serde_json::from_str(&place.out(&["distill", "--json"])).unwrap();
-    assert_eq!(read + left["turns"].as_u64().unwrap(), 1200);
+    // A process skips a session that another one distills, so some turns may remain.
+    let rest: Value = serde_json::from_str(&home.out(&["distill", "--json"])).unwrap();
+    assert_eq!(read + rest["turns"].as_u64().unwrap(), 1200);
 }

@@ -1,4 +1,5 @@
-//! Spans and counters reach a collector; `cargo test -p selvedge --features otlp --test otlp`.
+//! Spans and metrics reach an OTLP collector. Run with
+//! `cargo test -p selvedge --features otlp --test otlp`.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[allow(dead_code)]
@@ -18,18 +19,18 @@ use serde_json::Value;
 use server::Server;
 use speech::{block, text};
 
-/// What was sent, with where to.
+/// Path and body of each request that the collector received.
 type Collected = Arc<Mutex<Vec<(String, Value)>>>;
 
-/// A collector: its address, and what it got.
-fn collector() -> (String, Collected) {
+/// Starts a collector. Returns its address and the requests it receives.
+fn start_collector() -> (String, Collected) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let collected = Collected::default();
-    let into = collected.clone();
+    let requests = collected.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, into) = (stream.unwrap(), into.clone());
+            let (mut stream, requests) = (stream.unwrap(), requests.clone());
             std::thread::spawn(move || {
                 let mut reader = BufReader::new(stream.try_clone().unwrap());
                 loop {
@@ -54,11 +55,11 @@ fn collector() -> (String, Collected) {
                     }
                     let mut body = vec![0; length];
                     reader.read_exact(&mut body).unwrap();
-                    into.lock()
-                        .unwrap()
-                        .push((path, serde_json::from_slice(&body).unwrap()));
-                    let answer = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-                    stream.write_all(answer.as_bytes()).unwrap();
+                    let body = serde_json::from_slice(&body).unwrap();
+                    requests.lock().unwrap().push((path, body));
+                    let response = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
+                                    content-length: 2\r\n\r\n{}";
+                    stream.write_all(response.as_bytes()).unwrap();
                 }
             });
         }
@@ -67,7 +68,7 @@ fn collector() -> (String, Collected) {
 }
 
 #[test]
-fn a_turn_is_sent_with_its_spans_and_counters() {
+fn a_turn_exports_spans_and_metrics_without_content() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -84,11 +85,12 @@ fn a_turn_is_sent_with_its_spans_and_counters() {
     std::fs::create_dir_all(&work).unwrap();
     std::fs::write(work.join("a.txt"), "one\n").unwrap();
     let config = format!(
-        "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n",
+        "model = \"mock\"\nmodel_provider = \"mock\"\n\
+         [model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n",
         server.url
     );
     std::fs::write(home.join("config.toml"), config).unwrap();
-    let (address, collected) = collector();
+    let (address, collected) = start_collector();
     let output = Command::new(env!("CARGO_BIN_EXE_selvedge"))
         .args(["exec", "-q", "read it"])
         .env("SELVEDGE_HOME", &home)
@@ -110,22 +112,22 @@ fn a_turn_is_sent_with_its_spans_and_counters() {
         .flat_map(|resource| resource["scopeSpans"].as_array().unwrap())
         .flat_map(|scope| scope["spans"].as_array().unwrap())
         .collect();
-    let named = |name: &str| {
+    let span = |name: &str| {
         spans
             .iter()
             .find(|span| span["name"] == name)
             .unwrap_or_else(|| panic!("{spans:#?}"))
     };
-    let (turn, call) = (named("turn"), named("tool_call"));
+    let (turn, call) = (span("turn"), span("tool_call"));
     assert_eq!(turn["traceId"], call["traceId"]);
-    // Up from the call, one comes to the turn.
-    let mut above = call["parentSpanId"].clone();
-    while above != turn["spanId"] {
+    // The turn is an ancestor of the call.
+    let mut ancestor = call["parentSpanId"].clone();
+    while ancestor != turn["spanId"] {
         let parent = spans
             .iter()
-            .find(|span| span["spanId"] == above)
-            .unwrap_or_else(|| panic!("{above} {spans:#?}"));
-        above = parent["parentSpanId"].clone();
+            .find(|span| span["spanId"] == ancestor)
+            .unwrap_or_else(|| panic!("{ancestor} {spans:#?}"));
+        ancestor = parent["parentSpanId"].clone();
     }
     let metrics: String = collected
         .iter()
@@ -144,6 +146,6 @@ fn a_turn_is_sent_with_its_spans_and_counters() {
     let all = format!("{spans:?}{metrics}");
     assert!(
         !all.contains("read it") && !all.contains("a.txt"),
-        "nothing of what was said is in it: {all}"
+        "messages and arguments are not exported: {all}"
     );
 }

@@ -411,7 +411,7 @@ fn a_task_of_another_process_is_cancelled() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(
         String::from_utf8_lossy(&output.stdout).trim(),
-        "exec was stopped"
+        "exec was cancelled"
     );
     assert_eq!(
         json_of(&workspace, &["runs", "show", id, "--json"])["calls"][0]["state"],

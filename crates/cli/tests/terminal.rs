@@ -1,4 +1,4 @@
-//! Questions at a real terminal, and none where there is none.
+//! Approvals in plain lines at a real terminal, and without a terminal.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(target_os = "linux")]
 
@@ -10,10 +10,12 @@ use std::path::Path;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use selvedge_confine::{Child, Command, Stdio, Support, Wall, spawn};
 
+/// A `selvedge` process in a pseudo-terminal.
 struct Terminal {
-    screen: File,
+    master: File,
     child: Child,
-    seen: String,
+    /// The output so far.
+    output: String,
 }
 
 impl Terminal {
@@ -45,34 +47,36 @@ impl Terminal {
         };
         let child = spawn(command, &Wall::None, &Support::probe()).unwrap();
         Self {
-            screen: File::from(master),
+            master: File::from(master),
             child,
-            seen: String::new(),
+            output: String::new(),
         }
     }
 
-    /// Reads until the words are on the screen.
-    fn wait_for(&mut self, words: &str) {
-        while !self.seen.contains(words) {
-            assert!(self.read(), "{words:?} never came:\n{}", self.seen);
+    /// Reads until the output contains the text.
+    fn wait_for(&mut self, text: &str) {
+        while !self.output.contains(text) {
+            assert!(self.read(), "{text:?} never came:\n{}", self.output);
         }
     }
 
-    fn type_in(&mut self, text: &str) {
-        self.screen.write_all(text.as_bytes()).unwrap();
+    fn type_text(&mut self, text: &str) {
+        self.master.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Everything on the screen and the exit status, at the end.
-    fn end(mut self) -> (i32, String) {
+    /// Waits for the process to exit, and returns its status and output.
+    fn wait_for_exit(mut self) -> (i32, String) {
         while self.read() {}
-        (self.child.end().unwrap().exit.code(), self.seen)
+        (self.child.end().unwrap().exit.code(), self.output)
     }
 
+    /// Reads more output. Returns whether there was any.
     fn read(&mut self) -> bool {
-        let mut piece = [0; 4096];
-        match self.screen.read(&mut piece) {
+        let mut chunk = [0; 4096];
+        match self.master.read(&mut chunk) {
             Ok(read @ 1..) => {
-                self.seen.push_str(&String::from_utf8_lossy(&piece[..read]));
+                let text = String::from_utf8_lossy(&chunk[..read]);
+                self.output.push_str(&text);
                 true
             }
             _ => false,
@@ -80,101 +84,106 @@ impl Terminal {
     }
 }
 
-fn place() -> tempfile::TempDir {
+/// A temporary folder with the working folder `work`, which has a folder `doomed`.
+fn temp_dir() -> tempfile::TempDir {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     std::fs::create_dir_all(dir.path().join("work/doomed")).unwrap();
     dir
 }
 
-const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], approvalContext: 'old build' });\nreturn 'gone'";
+const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], \
+    approvalContext: 'old build' });\nreturn 'gone'";
 
 #[test]
-fn a_question_shows_what_is_asked_and_yes_lets_it_run() {
-    let dir = place();
+fn an_approval_shows_the_call_and_approving_runs_it() {
+    let dir = temp_dir();
     let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
-    for words in [
+    for text in [
+        "? approval needed:",
         "rm -rf doomed",
-        "removes files by force",
+        "deletes files by force",
         ">   2 | await tools.exec",
-        "it says: old build",
-        "n: no",
+        "stated reason: old build",
+        "n: deny | n REASON: deny with a reason",
     ] {
         assert!(
-            terminal.seen.contains(words),
-            "{words:?} is not in\n{}",
-            terminal.seen
+            terminal.output.contains(text),
+            "{text:?} is not in\n{}",
+            terminal.output
         );
     }
     assert!(dir.path().join("work/doomed").exists());
-    terminal.type_in("what\n");
-    terminal.type_in("y\n");
-    let (status, seen) = terminal.end();
-    assert_eq!(status, 0, "{seen}");
+    terminal.type_text("what\n");
+    terminal.type_text("y\n");
+    let (status, output) = terminal.wait_for_exit();
+    assert_eq!(status, 0, "{output}");
     assert!(
-        !dir.path().join("work/doomed").exists() && seen.contains("gone"),
-        "{seen}"
+        !dir.path().join("work/doomed").exists() && output.contains("gone"),
+        "{output}"
     );
 }
 
 #[test]
-fn no_with_words_reaches_the_script() {
-    let dir = place();
+fn the_reason_of_a_denial_reaches_the_script() {
+    let dir = temp_dir();
     let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
-    terminal.type_in("n use the trash\n");
-    let (status, seen) = terminal.end();
-    assert_eq!(status, 1, "{seen}");
+    terminal.type_text("n use the trash\n");
+    let (status, output) = terminal.wait_for_exit();
+    assert_eq!(status, 1, "{output}");
     assert!(
-        seen.contains("ApprovalDeniedError: exec was denied: use the trash"),
-        "{seen}"
+        output.contains("ApprovalDeniedError: exec was denied: use the trash"),
+        "{output}"
     );
     assert!(dir.path().join("work/doomed").exists());
 }
 
 #[test]
-fn always_is_saved_and_holds_the_next_time() {
-    let dir = place();
+fn always_is_saved_and_not_asked_again() {
+    let dir = temp_dir();
     let script = "return (await tools.exec({ command: ['touch', 'made'] })).exitCode";
     let args = ["run", "--approval", "untrusted", "-e", script];
     let mut terminal = Terminal::run(dir.path(), &args);
     terminal.wait_for("\n> ");
     assert!(
-        terminal.seen.contains("a: always, for `touch made …`"),
+        terminal.output.contains("a: always, for `touch made …`"),
         "{}",
-        terminal.seen
+        terminal.output
     );
-    terminal.type_in("a\n");
-    assert_eq!(terminal.end().0, 0);
+    terminal.type_text("a\n");
+    assert_eq!(terminal.wait_for_exit().0, 0);
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
     assert!(rules.contains("[\"touch\", \"made\"]"), "{rules}");
-    let (status, seen) = Terminal::run(dir.path(), &args).end();
-    assert!(status == 0 && !seen.contains("\n> "), "{seen}");
+    let (status, output) = Terminal::run(dir.path(), &args).wait_for_exit();
+    assert!(status == 0 && !output.contains("\n> "), "{output}");
 }
 
 #[test]
 fn several_calls_can_be_answered_one_by_one() {
-    let dir = place();
-    let script = "const all = await Promise.allSettled(['a', 'b'].map(f => tools.exec({ command: ['touch', f] }))); return all.map(r => r.status)";
+    let dir = temp_dir();
+    let script = "const all = await Promise.allSettled(\
+                  ['a', 'b'].map(f => tools.exec({ command: ['touch', f] }))); \
+                  return all.map(r => r.status)";
     let mut terminal = Terminal::run(
         dir.path(),
         &["run", "--approval", "untrusted", "-e", script],
     );
-    terminal.wait_for("these 2 calls");
+    terminal.wait_for("? approval needed for 2 calls:");
     terminal.wait_for("\n> ");
-    terminal.type_in("e\n");
-    terminal.type_in("y\n");
-    terminal.type_in("n\n");
-    let (_, seen) = terminal.end();
+    terminal.type_text("e\n");
+    terminal.type_text("y\n");
+    terminal.type_text("n\n");
+    let (_, output) = terminal.wait_for_exit();
     assert!(
         dir.path().join("work/a").exists() && !dir.path().join("work/b").exists(),
-        "{seen}"
+        "{output}"
     );
 }
 
 #[test]
-fn without_a_terminal_nothing_waits() {
-    let dir = place();
+fn without_a_terminal_the_call_is_denied() {
+    let dir = temp_dir();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_selvedge"))
         .args(["run", "-e", DOOM])
         .current_dir(dir.path().join("work"))
@@ -182,15 +191,15 @@ fn without_a_terminal_nothing_waits() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let talk = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        talk.contains("exec was denied: there is no terminal to ask at"),
-        "{talk}"
+        stderr.contains("exec was denied: there is no terminal to ask at"),
+        "{stderr}"
     );
     assert!(dir.path().join("work/doomed").exists());
 }
 
-/// The id of the one run there is.
+/// Returns the id of the only run in the journal.
 fn only_run(dir: &Path) -> String {
     let listed = selvedge(dir, &["runs", "list", "--json"]).stdout;
     let runs: serde_json::Value = serde_json::from_slice(&listed).unwrap();
@@ -206,7 +215,7 @@ fn selvedge(dir: &Path, args: &[&str]) -> std::process::Output {
     command.stdin(std::process::Stdio::null()).output().unwrap()
 }
 
-/// Waits until the script is written down as it stands.
+/// Waits until the only run is suspended, and returns its id.
 fn wait_until_suspended(dir: &Path) -> String {
     loop {
         let id = only_run(dir);
@@ -218,8 +227,8 @@ fn wait_until_suspended(dir: &Path) -> String {
 }
 
 #[test]
-fn killed_at_the_question_it_is_answered_later() {
-    let dir = place();
+fn a_run_killed_at_its_approval_can_be_answered_later() {
+    let dir = temp_dir();
     let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
     let id = wait_until_suspended(dir.path());
@@ -235,8 +244,8 @@ fn killed_at_the_question_it_is_answered_later() {
 }
 
 #[test]
-fn answered_elsewhere_the_terminal_does_nothing() {
-    let dir = place();
+fn an_answer_after_another_process_answered_has_no_effect() {
+    let dir = temp_dir();
     let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
     let id = wait_until_suspended(dir.path());
@@ -248,26 +257,32 @@ fn answered_elsewhere_the_terminal_does_nothing() {
         String::from_utf8_lossy(&output.stderr)
     );
     std::fs::create_dir(dir.path().join("work/doomed")).unwrap();
-    terminal.type_in("y\n");
-    let (status, seen) = terminal.end();
-    assert!(status == 1 && seen.contains("answered elsewhere"), "{seen}");
-    assert!(dir.path().join("work/doomed").exists(), "it was done once");
+    terminal.type_text("y\n");
+    let (status, output) = terminal.wait_for_exit();
+    assert!(
+        status == 1 && output.contains("answered elsewhere"),
+        "{output}"
+    );
+    assert!(
+        dir.path().join("work/doomed").exists(),
+        "the command ran once"
+    );
 }
 
-/// Two questions, so that a terminal that is late meets a script that has gone on.
+/// A script with two approvals: when the first is answered elsewhere, the second is open.
 const TWICE: &str =
     "await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo one >> effects'] });
 await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo two >> effects'] }); return 'all'";
 
 #[test]
-fn a_terminal_that_is_late_changes_nothing_of_a_script_that_has_gone_on() {
+fn a_late_answer_does_not_affect_a_script_resumed_elsewhere() {
     for late in ["n\n", "y\n", "\u{3}"] {
-        let dir = place();
+        let dir = temp_dir();
         let mut terminal =
             Terminal::run(dir.path(), &["run", "--approval", "untrusted", "-e", TWICE]);
         terminal.wait_for("\n> ");
         let id = wait_until_suspended(dir.path());
-        // Elsewhere it is answered, and the script asks the second question.
+        // Another process answers, and suspends the script at the second approval.
         let output = selvedge(dir.path(), &["runs", "answer", &id, "--approve"]);
         assert_eq!(
             output.status.code(),
@@ -275,13 +290,13 @@ fn a_terminal_that_is_late_changes_nothing_of_a_script_that_has_gone_on() {
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        terminal.type_in(late);
-        let (_, seen) = terminal.end();
+        terminal.type_text(late);
+        let (_, shown) = terminal.wait_for_exit();
         let output = selvedge(dir.path(), &["runs", "answer", &id, "--approve"]);
         assert_eq!(
             output.status.code(),
             Some(0),
-            "{late:?}: {}{seen}",
+            "{late:?}: {}{shown}",
             String::from_utf8_lossy(&output.stderr)
         );
         let effects = std::fs::read_to_string(dir.path().join("work/effects")).unwrap();
@@ -290,47 +305,52 @@ fn a_terminal_that_is_late_changes_nothing_of_a_script_that_has_gone_on() {
 }
 
 #[test]
-fn a_question_can_be_answered_at_another_terminal() {
-    let dir = place();
+fn runs_answer_asks_for_the_approval_at_its_terminal() {
+    let dir = temp_dir();
     let output = selvedge(dir.path(), &["run", "--suspend", "-e", DOOM]);
     assert_eq!(output.status.code(), Some(1));
     let id = only_run(dir.path());
     let mut terminal = Terminal::run(dir.path(), &["runs", "answer", &id]);
     terminal.wait_for("\n> ");
-    assert!(terminal.seen.contains("rm -rf doomed"), "{}", terminal.seen);
-    terminal.type_in("y\n");
-    let (status, seen) = terminal.end();
-    assert!(status == 0 && seen.contains("gone"), "{seen}");
+    assert!(
+        terminal.output.contains("rm -rf doomed"),
+        "{}",
+        terminal.output
+    );
+    terminal.type_text("y\n");
+    let (status, output) = terminal.wait_for_exit();
+    assert!(status == 0 && output.contains("gone"), "{output}");
 }
 
 #[test]
-fn a_host_is_asked_for_with_its_address_and_always_is_saved() {
-    let dir = place();
-    // Nobody listens there: what counts is who is asked, and when.
-    let script = "try { await tools.fetchUrl('http://127.0.0.1:1/page?q=1') } catch (error) { return error.name }";
+fn a_request_to_a_host_needs_approval_and_always_is_saved() {
+    let dir = temp_dir();
+    // The port is closed: only the approval matters here.
+    let script = "try { await tools.fetchUrl('http://127.0.0.1:1/page?q=1') } \
+                  catch (error) { return error.name }";
     let mut terminal = Terminal::run(dir.path(), &["run", "-e", script]);
     terminal.wait_for("\n> ");
-    for words in [
+    for text in [
         "fetches http://127.0.0.1:1/page?q=1 (a private address)",
         "a: always, for requests to 127.0.0.1:1",
     ] {
         assert!(
-            terminal.seen.contains(words),
-            "{words:?} is not in\n{}",
-            terminal.seen
+            terminal.output.contains(text),
+            "{text:?} is not in\n{}",
+            terminal.output
         );
     }
-    terminal.type_in("a\n");
-    let (_, seen) = terminal.end();
-    assert!(seen.contains("ToolExecutionError"), "{seen}");
+    terminal.type_text("a\n");
+    let (_, output) = terminal.wait_for_exit();
+    assert!(output.contains("ToolExecutionError"), "{output}");
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
     assert!(
         rules.contains("allow_hosts = [\n  \"127.0.0.1:1\",\n]"),
         "{rules}"
     );
-    let (_, seen) = Terminal::run(dir.path(), &["run", "-e", script]).end();
+    let (_, output) = Terminal::run(dir.path(), &["run", "-e", script]).wait_for_exit();
     assert!(
-        seen.contains("ToolExecutionError") && !seen.contains("? the script asks"),
-        "{seen}"
+        output.contains("ToolExecutionError") && !output.contains("? approval needed"),
+        "{output}"
     );
 }

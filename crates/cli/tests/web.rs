@@ -115,7 +115,7 @@ fn a_configured_search_server_is_used() {
     );
     let missing = TestWorkspace::new("").error("await tools.webSearch('a')");
     assert!(
-        missing.contains("no search service is set up") && missing.contains("web.searxng_url"),
+        missing.contains("no search service is configured") && missing.contains("web.searxng_url"),
         "{missing}"
     );
 }
@@ -143,7 +143,7 @@ fn documents_persist_unless_the_command_is_ephemeral() {
     assert_eq!(value[1], "x");
     let gone = workspace.error(&format!("await tools.fetchFromFC({})", value[0]));
     assert!(
-        gone.contains("the File Cabinet has nothing under"),
+        gone.contains("no document in the File Cabinet has the key"),
         "{gone}"
     );
 }

@@ -1,4 +1,4 @@
-//! Checks one configuration file against the schema, key by key, so that every message names a line.
+//! Checks a configuration file against the schema, key by key, so that every message names a line.
 
 use std::path::{Path, PathBuf};
 
@@ -9,20 +9,20 @@ use toml::de::{DeTable, DeValue};
 use crate::Config;
 use crate::schema::{keys, range, schema, values};
 
-/// Something wrong with a configuration file.
+/// A problem in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Whether the file can be used all the same.
+    /// Whether the file is used despite the problem.
     pub severity: Severity,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The line, from one, if the message is about one.
+    /// Line of the problem, 1-based. `None` if it concerns the whole file.
     pub line: Option<usize>,
-    /// What is wrong, in one line.
+    /// One line that says what is wrong.
     pub message: String,
 }
 
-/// Whether a file that has something wrong can be used.
+/// Whether a file with a problem is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// The file is used; the key has no effect.
@@ -41,7 +41,7 @@ impl std::fmt::Display for Diagnostic {
     }
 }
 
-/// Everything wrong with the text of a file.
+/// Returns all problems in the text of a file.
 pub(crate) fn check(path: &Path, text: &str) -> Vec<Diagnostic> {
     let schema = schema();
     let mut check = Check {
@@ -54,11 +54,11 @@ pub(crate) fn check(path: &Path, text: &str) -> Vec<Diagnostic> {
         Ok(table) => check.table(&schema, "", table.get_ref()),
         Err(error) => check.syntax(&error),
     }
-    // What the schema cannot say, such as the largest number of a type.
+    // Finds what the schema does not express, such as the range of an integer type.
     if check
         .found
         .iter()
-        .all(|one| one.severity == Severity::Warning)
+        .all(|problem| problem.severity == Severity::Warning)
         && let Err(error) = toml::from_str::<Config>(text)
     {
         check.syntax(&error);
@@ -91,7 +91,7 @@ impl Check<'_> {
 
     fn value(&mut self, schema: &Value, key: &str, value: &Spanned<DeValue<'_>>) {
         let (at, got) = (value.span().start, value.get_ref());
-        let fits = match got {
+        let is_valid = match got {
             DeValue::Table(table) if is(schema, "object") => {
                 self.table(schema, key, table);
                 let required = schema["required"].as_array().into_iter().flatten();
@@ -107,7 +107,7 @@ impl Check<'_> {
                 for item in items.iter() {
                     self.value(&schema["items"], key, item);
                 }
-                let length = |name: &str, or: u64| schema[name].as_u64().unwrap_or(or);
+                let length = |name: &str, default: u64| schema[name].as_u64().unwrap_or(default);
                 (length("minItems", 0)..=length("maxItems", u64::MAX))
                     .contains(&(items.len() as u64))
             }
@@ -133,7 +133,7 @@ impl Check<'_> {
             }
             _ => false,
         };
-        if !fits {
+        if !is_valid {
             let shown = self.text.get(value.span()).unwrap_or_default();
             let shown = match got {
                 DeValue::Table(_) => "a table",
@@ -163,17 +163,17 @@ impl Check<'_> {
         let siblings = schema["properties"].as_object().into_iter().flatten();
         let near = siblings
             .map(|(sibling, _)| (strsim::jaro_winkler(wrong, sibling), sibling.clone()))
-            .filter(|(likeness, _)| *likeness > 0.8)
-            .max_by(|one, other| one.0.total_cmp(&other.0))
+            .filter(|(similarity, _)| *similarity > 0.8)
+            .max_by(|a, b| a.0.total_cmp(&b.0))
             .map(|(_, sibling)| sibling);
-        // The right name in the wrong table.
-        let elsewhere = || {
+        // The name may be a key of another table.
+        let in_other_table = || {
             let all = keys(self.schema).into_iter().map(|(key, _)| key);
             all.into_iter()
                 .find(|key| key.rsplit('.').next() == Some(wrong))
         };
         let hint = near
-            .or_else(elsewhere)
+            .or_else(in_other_table)
             .map(|near| format!("; did you mean `{near}`?"))
             .unwrap_or_default();
         self.report(
@@ -202,13 +202,13 @@ impl Check<'_> {
     }
 }
 
-/// The line of a byte, from one.
+/// Returns the line of a byte offset, 1-based.
 pub(crate) fn line_of(text: &str, at: usize) -> usize {
     let before = &text.as_bytes()[..at.min(text.len())];
     before.iter().filter(|byte| **byte == b'\n').count() + 1
 }
 
-/// The form a value must have, in words.
+/// Describes the values that a key accepts, for a message.
 fn expected(schema: &Value, key: &str) -> String {
     let values: Vec<&str> = values(schema)
         .filter_map(|value| value["const"].as_str())
@@ -242,7 +242,7 @@ fn expected(schema: &Value, key: &str) -> String {
     }
 }
 
-/// `a string` as `strings`, `a list of strings` as `lists of strings`.
+/// Returns the plural: `strings` of `a string`, `lists of strings` of `a list of strings`.
 fn plural(noun: &str) -> String {
     let noun = noun.strip_prefix("a ").unwrap_or(noun);
     match noun.split_once(" of ") {
@@ -256,19 +256,17 @@ fn is(schema: &Value, kind: &str) -> bool {
 }
 
 fn within(schema: &Value, number: f64) -> bool {
-    schema["minimum"]
-        .as_f64()
-        .is_none_or(|least| number >= least)
-        && schema["maximum"].as_f64().is_none_or(|most| number <= most)
+    schema["minimum"].as_f64().is_none_or(|min| number >= min)
+        && schema["maximum"].as_f64().is_none_or(|max| number <= max)
         && schema["exclusiveMinimum"]
             .as_f64()
-            .is_none_or(|least| number > least)
+            .is_none_or(|min| number > min)
 }
 
-/// A key as TOML spells it.
+/// Returns a key as written in TOML, in quotes if necessary.
 fn quoted(name: &str) -> String {
-    let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    match !name.is_empty() && name.chars().all(bare) {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match !name.is_empty() && name.chars().all(is_bare) {
         true => name.to_owned(),
         false => format!("{name:?}"),
     }

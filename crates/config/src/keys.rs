@@ -1,4 +1,4 @@
-//! The keys of `config.toml`. The doc comments are the reference.
+//! The keys of `config.toml`. The doc comments are the reference documentation.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     /// The model to use. Defaults to the provider's default model.
     pub model: Option<String>,
-    /// The provider to use: `openai`, `anthropic`, `openrouter`, `ollama`, `lmstudio`, `llamacpp`, `vllm`, or a name in
-    /// `model_providers`. Defaults to the first provider that has a key, then to a model server on this machine.
+    /// The provider to use: `openai`, `anthropic`, `openrouter`, `ollama`, `lmstudio`, `llamacpp`,
+    /// `vllm`, or a name in `model_providers`. Defaults to the first provider that has a key, then
+    /// to a model server on this machine.
     pub model_provider: Option<String>,
     /// How much reasoning to ask the model for.
     pub model_reasoning_effort: Option<Effort>,
@@ -43,10 +44,11 @@ pub struct Config {
     pub command_limits: CommandLimits,
     /// Commands that run without approval, each as the words it starts with: `[["npm", "test"]]`.
     pub allow_commands: Vec<Vec<String>>,
-    /// Commands that run without approval outside the sandbox when they request that, in the same form.
+    /// Commands that run without approval outside the sandbox when they request that, in the same
+    /// form.
     pub allow_commands_unconfined: Vec<Vec<String>>,
-    /// The tools to offer: `core-codex`, `anthropic-standard`, `file-ops`, `research` (the web and the File Cabinet),
-    /// `all`, or a name in `tool_packs`.
+    /// The tools to offer: `core-codex`, `anthropic-standard`, `file-ops`, `research` (the web and
+    /// the File Cabinet), `all`, or a name in `tool_packs`.
     pub tool_pack: Option<String>,
     /// Tool packs of your own, by name.
     pub tool_packs: BTreeMap<String, ToolPack>,
@@ -68,7 +70,8 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct AgentSettings {
-    /// End an answer after its first script block, so that the model cannot write about a result it does not have yet.
+    /// End an answer after its first script block, so that the model cannot write about a result it
+    /// does not have yet.
     pub stop_after_block: bool,
     /// Tokens a whole session may use, input and output.
     pub session_max_tokens: Option<u64>,
@@ -81,9 +84,11 @@ pub struct AgentSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Web {
-    /// URL of a SearXNG server for `webSearch`, with JSON output enabled. Takes precedence over Perplexity.
+    /// URL of a SearXNG server for `webSearch`, with JSON output enabled. Takes precedence over
+    /// Perplexity.
     pub searxng_url: Option<String>,
-    /// Environment variable that holds the Perplexity key. If it is set, `webSearch` uses Perplexity.
+    /// Environment variable that holds the Perplexity key. If it is set, `webSearch` uses
+    /// Perplexity.
     pub perplexity_env_key: String,
     /// URL of the Perplexity API.
     pub perplexity_url: String,
@@ -91,7 +96,8 @@ pub struct Web {
     pub firecrawl_env_key: String,
     /// URL of the Firecrawl API.
     pub firecrawl_url: String,
-    /// Hosts that are reached without approval while the network is off: `docs.rs`, `*.example.org`, `localhost:3000`.
+    /// Hosts that are reached without approval while the network is off: `docs.rs`,
+    /// `*.example.org`, `localhost:3000`.
     pub allow_hosts: Vec<String>,
     /// Hosts that may have private addresses, by name or address.
     pub allow_private_hosts: Vec<String>,
@@ -117,17 +123,21 @@ impl Default for Web {
     }
 }
 
-/// A model provider. A key that is not set keeps the value of the built-in provider of the same name.
+/// A model provider. A key that is not set keeps the value of the built-in provider of the same
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ModelProvider {
     /// Display name.
     pub name: Option<String>,
-    /// Base URL including the version segment. `/responses`, `/chat/completions` or `/messages` is appended.
+    /// Base URL including the version segment. `/responses`, `/chat/completions` or `/messages` is
+    /// appended.
     pub base_url: Option<String>,
-    /// Environment variable that holds the API key. `selvedge models login` stores a key in the system's keyring instead.
+    /// Environment variable that holds the API key. `selvedge models login` stores a key in the
+    /// system's keyring instead.
     pub env_key: Option<String>,
-    /// Header that carries the key. Defaults to `Authorization: Bearer`; with `messages` to `x-api-key`.
+    /// Header that carries the key. Defaults to `Authorization: Bearer`; with `messages` to
+    /// `x-api-key`.
     pub key_header: Option<String>,
     /// The API the provider speaks. Defaults to `chat`.
     pub wire_api: Option<WireApi>,
@@ -139,7 +149,7 @@ pub struct ModelProvider {
     pub env_http_headers: BTreeMap<String, String>,
     /// Query parameters added to every URL.
     pub query_params: BTreeMap<String, String>,
-    /// How often a request is repeated, and how long an answer may be silent.
+    /// How often a request is repeated, and how long a streamed answer may pause.
     #[serde(flatten)]
     pub retries: RetryLimits,
     /// Whether scripts run with its models. Defaults to `script_harness.mode`.
@@ -197,7 +207,7 @@ pub struct McpServer {
     /// How its tools are offered and called.
     #[serde(flatten)]
     pub options: McpServerOptions,
-    /// An environment variable that it needs and that is not set.
+    /// Name of an environment variable that the server needs and that is not set. Not a key.
     #[serde(skip)]
     pub lacks: Option<String>,
 }
@@ -218,11 +228,14 @@ pub struct MemorySettings {
     pub recall_ms: u64,
     /// Tokens of a prompt for the results of that search and for the announcement board.
     pub recall_tokens: u32,
-    /// A small model that writes summaries, filters search results and extracts lessons. If not set, fixed rules do.
+    /// A small model that writes summaries, filters search results and extracts lessons. If not
+    /// set, fixed rules do.
     pub model: Option<String>,
-    /// Whether lessons are extracted with the provider's batch API, which answers within a day and costs less.
+    /// Whether lessons are extracted with the provider's batch API, which answers within a day and
+    /// costs less.
     pub batch: MemoryBatch,
-    /// Extract lessons after this many minutes without activity. `0` leaves it to `selvedge memory distill`.
+    /// Extract lessons after this many minutes without activity. `0` leaves it to `selvedge memory
+    /// distill`.
     pub distill_idle_minutes: u32,
 }
 
@@ -279,8 +292,9 @@ pub struct JournalSettings {
     pub secret_names: Vec<String>,
     /// What a completed write survives.
     pub durability: Durability,
-    /// Encrypt scripts, arguments, results and memory with a key from the system's keyring. Names of tools and sessions,
-    /// times and states stay readable, and so do earlier runs; the memory index holds digests instead of words.
+    /// Encrypt scripts, arguments, results and memory with a key from the system's keyring. Names
+    /// of tools and sessions, times and states stay readable, and so do earlier runs; the memory
+    /// index holds digests instead of words.
     pub encrypt: bool,
 }
 
@@ -290,8 +304,9 @@ pub struct JournalSettings {
 pub struct WorkspaceWrite {
     /// Let confined commands reach the network.
     pub network_access: bool,
-    /// Let confined commands create Unix sockets in the file system, as some databases and test servers do. They can
-    /// then also reach sockets of other programs that are created or moved while the command runs.
+    /// Let confined commands create Unix sockets in the file system, as some databases and test
+    /// servers do. They can then also reach sockets of other programs that are created or moved
+    /// while the command runs.
     pub unix_sockets: bool,
     /// Additional folders that may be written.
     pub writable_roots: Vec<PathBuf>,

@@ -1,9 +1,9 @@
-//! Configuration: `$SELVEDGE_HOME/config.toml`, overridden by a trusted project's `.selvedge/config.toml`, overridden by
-//! flags. Read once and handed down as plain values.
+//! Configuration files: `$SELVEDGE_HOME/config.toml`, overridden by a trusted project's
+//! `.selvedge/config.toml`. Flags override both; the caller applies them.
 //!
-//! [`Config`] is the only definition of a key. The check of files, the JSON Schema and the reference in
-//! docs/configuration.md are derived from it.
-// Standard streams belong to whoever runs this.
+//! [`Config`] is the only definition of a key. The check of files, the JSON Schema and the
+//! reference in docs/configuration.md are derived from it.
+// Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod check;

@@ -5,30 +5,30 @@ use std::path::{Path, PathBuf};
 use crate::check::{Diagnostic, Severity, check};
 use crate::{Config, PROJECT_FILES, Project};
 
-/// Why a file that Selvedge manages cannot be read or written.
+/// Why a file of Selvedge's home or of a project cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file exists and cannot be read.
     #[error("cannot read {path}: {error}")]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: std::io::Error,
     },
     /// The file cannot be written.
     #[error("cannot write {path}: {error}")]
     Unwritable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         error: std::io::Error,
     },
     /// The content of the file is not valid.
     #[error("{path}: {message}")]
     Invalid {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong and where, in one line.
         message: String,
@@ -38,8 +38,12 @@ pub enum ConfigError {
 impl From<ConfigError> for Diagnostic {
     fn from(error: ConfigError) -> Self {
         let (path, message) = match error {
-            ConfigError::Unreadable { path, error } => (path, format!("cannot read it: {error}")),
-            ConfigError::Unwritable { path, error } => (path, format!("cannot write it: {error}")),
+            ConfigError::Unreadable { path, error } => {
+                (path, format!("cannot read the file: {error}"))
+            }
+            ConfigError::Unwritable { path, error } => {
+                (path, format!("cannot write the file: {error}"))
+            }
             ConfigError::Invalid { path, message } => (path, message),
         };
         Self {
@@ -51,7 +55,8 @@ impl From<ConfigError> for Diagnostic {
     }
 }
 
-/// Where Selvedge keeps its files: `$SELVEDGE_HOME`, else `~/.selvedge`.
+/// Returns the folder of Selvedge's own files: `$SELVEDGE_HOME`, else `~/.selvedge`. `None` if the
+/// user's home folder is unknown.
 pub fn home() -> Option<PathBuf> {
     match std::env::var_os("SELVEDGE_HOME") {
         Some(home) if !home.is_empty() => Some(home.into()),
@@ -59,45 +64,50 @@ pub fn home() -> Option<PathBuf> {
     }
 }
 
-/// The user's configuration, overridden by the project's if one is given. A missing file sets nothing. A file with an
-/// error is left out, so that the result can always be used; the caller decides whether to go on without it.
+/// Loads the user's configuration, overridden by that of the project if one is given.
+///
+/// A missing file sets nothing. A file with an error is ignored, so that the result is always
+/// valid; the caller decides whether to continue without it.
 pub fn load(home: Option<&Path>, project: Option<&Project>) -> (Config, Vec<Diagnostic>) {
-    let mut found = Vec::new();
+    let mut diagnostics = Vec::new();
     let user = home.map(|home| home.join("config.toml")).and_then(|path| {
         match std::fs::read_to_string(&path) {
             Ok(text) => Some((path, text)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => {
-                found.push(ConfigError::Unreadable { path, error }.into());
+                diagnostics.push(ConfigError::Unreadable { path, error }.into());
                 None
             }
         }
     });
-    let own = project.and_then(|project| {
+    let project = project.and_then(|project| {
         Some((
             project.folder.join(PROJECT_FILES[0]),
             project.config.clone()?,
         ))
     });
     let mut merged = toml::Table::new();
-    for (path, text) in user.into_iter().chain(own) {
-        let wrong = check(&path, &text);
-        if wrong.iter().all(|one| one.severity == Severity::Warning) {
+    for (path, text) in user.into_iter().chain(project) {
+        let problems = check(&path, &text);
+        if problems
+            .iter()
+            .all(|problem| problem.severity == Severity::Warning)
+        {
             // `check` reports a file that cannot be parsed.
             merge(&mut merged, text.parse().unwrap_or_default());
         }
-        found.extend(wrong);
+        diagnostics.extend(problems);
     }
     let config = merged.try_into().unwrap_or_else(|error: toml::de::Error| {
         let path = PathBuf::from("config.toml");
-        let message = format!("the files contradict each other: {}", error.message());
-        found.push(ConfigError::Invalid { path, message }.into());
+        let message = format!("the configuration files conflict: {}", error.message());
+        diagnostics.push(ConfigError::Invalid { path, message }.into());
         Config::default()
     });
-    (config, found)
+    (config, diagnostics)
 }
 
-/// Lays `over` over `under`, table by table.
+/// Merges `over` into `under`, table by table. Values of `over` have precedence.
 fn merge(under: &mut toml::Table, over: toml::Table) {
     for (key, value) in over {
         match (under.get_mut(&key), value) {
@@ -119,13 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn the_project_lies_over_the_user() {
+    fn the_project_overrides_the_user() {
         let dir = tempfile::tempdir().unwrap();
         let (home, project) = (dir.path().join("home"), dir.path().join("project"));
         write(
             &home,
             "config.toml",
-            "model = \"x\"\napproval_policy = \"never\"\n[script_harness]\nmode = \"dry-run\"\n[script_harness.limits]\nmemory_mb = 10\n",
+            "model = \"x\"\napproval_policy = \"never\"\n\
+             [script_harness]\nmode = \"dry-run\"\n[script_harness.limits]\nmemory_mb = 10\n",
         );
         write(
             &project,
@@ -146,9 +157,9 @@ mod tests {
         assert_eq!(load(None, None), (Config::default(), Vec::new()));
     }
 
-    /// A file as people have it for Codex.
+    /// A file as Codex users have it.
     #[test]
-    fn keys_of_models_are_read() {
+    fn keys_of_models_and_providers_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let text = r#"
             model = "o3"
@@ -172,7 +183,7 @@ mod tests {
         "#;
         write(dir.path(), "config.toml", text);
         let (config, found) = load(Some(dir.path()), None);
-        // Codex has a key that Selvedge does not.
+        // Codex has a key that Selvedge does not have.
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].message.contains("requires_openai_auth"));
         let provider = &config.model_providers["proxy"];
@@ -193,20 +204,23 @@ mod tests {
         assert_eq!(config.models["o3"].prices.unwrap().output, 8.0);
     }
 
-    /// What is wrong with a user's file, without the folder it is in.
+    /// Returns the diagnostics of a user's file, without the path of its folder.
     fn messages(text: &str) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "config.toml", text);
         let (_, found) = load(Some(dir.path()), None);
         let folder = format!("{}/", dir.path().display());
-        let shown = |one: &Diagnostic| {
-            let word = match one.severity {
+        let display = |diagnostic: &Diagnostic| {
+            let severity = match diagnostic.severity {
                 Severity::Warning => "warning",
                 Severity::Error => "error",
             };
-            format!("{word}: {}", one.to_string().replace(&folder, ""))
+            format!(
+                "{severity}: {}",
+                diagnostic.to_string().replace(&folder, "")
+            )
         };
-        found.iter().map(shown).collect()
+        found.iter().map(display).collect()
     }
 
     #[test]
@@ -218,15 +232,18 @@ mod tests {
             ),
             (
                 "\n[script_harness.limits]\ntimeout_ms = \"30s\"\n",
-                "error: config.toml:3: script_harness.limits.timeout_ms must be a whole number of milliseconds, got \"30s\"",
+                "error: config.toml:3: script_harness.limits.timeout_ms must be a whole number of \
+                 milliseconds, got \"30s\"",
             ),
             (
                 "approval_policy = \"sometimes\"\n",
-                "error: config.toml:1: approval_policy must be \"untrusted\", \"on-request\", \"on-failure\" or \"never\", got \"sometimes\"",
+                "error: config.toml:1: approval_policy must be \"untrusted\", \"on-request\", \
+                 \"on-failure\" or \"never\", got \"sometimes\"",
             ),
             (
                 "[script_harness.limits]\nmemory_mb = 4096\n",
-                "error: config.toml:2: script_harness.limits.memory_mb must be a whole number of megabytes from 1 to 2048, got 4096",
+                "error: config.toml:2: script_harness.limits.memory_mb must be a whole number of \
+                 megabytes from 1 to 2048, got 4096",
             ),
             (
                 "[script_harness.limits]\nmax_tool_calls = 4294967296\n",
@@ -234,11 +251,13 @@ mod tests {
             ),
             (
                 "[web]\nmax_mb = -1\n",
-                "error: config.toml:2: web.max_mb must be a whole number of megabytes of at least 0, got -1",
+                "error: config.toml:2: web.max_mb must be a whole number of megabytes of at least \
+                 0, got -1",
             ),
             (
                 "[model_providers.x]\nwire_api = \"grpc\"\n",
-                "error: config.toml:2: model_providers.x.wire_api must be \"responses\", \"chat\" or \"messages\", got \"grpc\"",
+                "error: config.toml:2: model_providers.x.wire_api must be \"responses\", \"chat\" \
+                 or \"messages\", got \"grpc\"",
             ),
             (
                 "[models.\"a/b\"]\nprices = { input = 1 }\n",
@@ -246,7 +265,8 @@ mod tests {
             ),
             (
                 "[shell_environment_policy]\nexclude = [\n  \"AWS_*\",\n  \"[a\",\n]\n",
-                "error: config.toml:4: invalid glob \"[a\" in shell_environment_policy.exclude: unclosed character class; missing ']'",
+                "error: config.toml:4: invalid glob \"[a\" in shell_environment_policy.exclude: \
+                 unclosed character class; missing ']'",
             ),
             (
                 "[memory]\nbands = [1, 2]\n",
@@ -258,7 +278,8 @@ mod tests {
             ),
             (
                 "[mcp_servers.x]\ncommand = \"x\"\ntool_timeout_sec = 0\n",
-                "error: config.toml:3: mcp_servers.x.tool_timeout_sec must be a number of seconds greater than 0, got 0",
+                "error: config.toml:3: mcp_servers.x.tool_timeout_sec must be a number of seconds \
+                 greater than 0, got 0",
             ),
             (
                 "journal = true\n",
@@ -279,11 +300,13 @@ mod tests {
         for (text, message) in [
             (
                 "[script_harness.limits]\nmemory = 3\n",
-                "warning: config.toml:2: unknown key `script_harness.limits.memory`; did you mean `memory_mb`?",
+                "warning: config.toml:2: unknown key `script_harness.limits.memory`; did you mean \
+                 `memory_mb`?",
             ),
             (
                 "aproval_policy = \"never\"\n",
-                "warning: config.toml:1: unknown key `aproval_policy`; did you mean `approval_policy`?",
+                "warning: config.toml:1: unknown key `aproval_policy`; did you mean \
+                 `approval_policy`?",
             ),
             (
                 "\ntimeout_ms = 3\n",
@@ -299,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_with_an_error_is_left_out() {
+    fn a_file_with_an_error_is_ignored() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "config.toml", "model = \"x\"\n");
         write(

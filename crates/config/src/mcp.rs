@@ -8,8 +8,11 @@ use serde_json::Value;
 
 use crate::{ConfigError, McpServer, PROJECT_FILES, Project};
 
-/// The servers of a project's `.mcp.json`; `${NAME}` and `${NAME:-default}` are looked up with `variable`. One whose
-/// variable is not set says so in [`McpServer::lacks`]: that is its own trouble, not that of the others.
+/// Returns the servers of a project's `.mcp.json`.
+///
+/// `${NAME}` and `${NAME:-default}` are replaced by the environment variable that `variable`
+/// returns. If a variable is not set, the server has its name in [`McpServer::lacks`]; other
+/// servers are not affected.
 pub fn project_servers(
     project: &Project,
     variable: impl Fn(&str) -> Option<String>,
@@ -25,16 +28,21 @@ pub fn project_servers(
     let file: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     let mut servers = BTreeMap::new();
     for (name, entry) in file["mcpServers"].as_object().into_iter().flatten() {
-        let (entry, lacks) = match expanded(entry.clone(), &variable) {
+        let (entry, missing) = match expanded(entry.clone(), &variable) {
             Ok(entry) => (entry, None),
             Err(missing) => (entry.clone(), Some(missing)),
         };
         let server = server(name, &entry).map_err(invalid)?;
-        servers.insert(name.clone(), McpServer { lacks, ..server });
+        let server = McpServer {
+            lacks: missing,
+            ..server
+        };
+        servers.insert(name.clone(), server);
     }
     Ok(servers)
 }
 
+/// Parses one entry of `mcpServers`. The error is one line for the user.
 fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
     let text = |field: &str| entry[field].as_str().map(str::to_owned);
     let pairs = |field: &str| {
@@ -57,7 +65,7 @@ fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
         url: text("url"),
         http_headers: pairs("headers"),
         options: McpServerOptions {
-            // Programs that share the file use one key or the other.
+            // Other programs that read the file use one key or the other.
             enabled: entry["disabled"] != Value::Bool(true)
                 && entry["enabled"] != Value::Bool(false),
             ..McpServerOptions::default()
@@ -69,13 +77,14 @@ fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
             "the server `{name}` has neither `command` nor `url`"
         )),
         (_, Some(_)) if entry["type"] == "sse" => Err(format!(
-            "the server `{name}` speaks the old `sse` transport: it has to speak streamable HTTP"
+            "the server `{name}` uses the unsupported `sse` transport: use streamable HTTP"
         )),
         _ => Ok(server),
     }
 }
 
-/// Replaces `${NAME}` in every string; the error is the name of a variable that is not set.
+/// Replaces `${NAME}` in every string of a value. The error is the name of a variable that is not
+/// set.
 fn expanded(value: Value, variable: &impl Fn(&str) -> Option<String>) -> Result<Value, String> {
     Ok(match value {
         Value::String(text) => Value::String(expand(&text, variable)?),
@@ -130,11 +139,19 @@ mod tests {
     }
 
     #[test]
-    fn a_projects_servers_are_read() {
+    fn servers_of_a_project_are_read() {
         let servers = read(
             r#"{"mcpServers": {
-                "files": {"command": "npx", "args": ["-y", "${PACKAGE:-server-files}"], "env": {"A": "${TOKEN}"}},
-                "web": {"type": "http", "url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}}
+                "files": {
+                    "command": "npx",
+                    "args": ["-y", "${PACKAGE:-server-files}"],
+                    "env": {"A": "${TOKEN}"}
+                },
+                "web": {
+                    "type": "http",
+                    "url": "https://example.com/mcp",
+                    "headers": {"Authorization": "Bearer ${TOKEN}"}
+                }
             }}"#,
         )
         .unwrap();
@@ -145,21 +162,21 @@ mod tests {
             "Bearer secret"
         );
         assert_eq!(read("{}"), Ok(BTreeMap::new()));
-        for (said, enabled) in [
+        for (field, enabled) in [
             ("\"disabled\": true", false),
             ("\"enabled\": false", false),
             ("\"enabled\": true", true),
         ] {
             let servers = read(&format!(
-                r#"{{"mcpServers": {{"x": {{"command": "x", {said}}}}}}}"#
+                r#"{{"mcpServers": {{"x": {{"command": "x", {field}}}}}}}"#
             ))
             .unwrap();
-            assert_eq!(servers["x"].options.enabled, enabled, "{said}");
+            assert_eq!(servers["x"].options.enabled, enabled, "{field}");
         }
     }
 
     #[test]
-    fn a_variable_that_is_not_set_is_the_trouble_of_its_server() {
+    fn a_missing_variable_affects_only_its_server() {
         let servers = read(
             r#"{"mcpServers": {"x": {"command": "${NOT_SET}"}, "y": {"command": "${TOKEN}"}}}"#,
         )
@@ -171,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_said() {
+    fn invalid_entries_are_errors() {
         for (text, part) in [
             ("{", ".mcp.json"),
             (
@@ -180,7 +197,7 @@ mod tests {
             ),
             (
                 r#"{"mcpServers": {"x": {"type": "sse", "url": "http://x"}}}"#,
-                "old `sse` transport",
+                "unsupported `sse` transport",
             ),
         ] {
             let error = read(text).unwrap_err();

@@ -1,4 +1,5 @@
-//! A project's own files, read once: what was judged is what is followed, whatever becomes of the files meanwhile.
+//! The configuration files of a project, read once, so that the text that is checked for trust is
+//! the text that is used, even if a file changes in between.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,24 +9,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
 
-/// Files of a folder that can start programs and change what is asked.
+/// Configuration files of a project folder. They can start programs and change approval rules, so
+/// they are used only if the folder is trusted.
 pub const PROJECT_FILES: [&str; 2] = [".selvedge/config.toml", ".mcp.json"];
-/// What is larger nobody wrote.
+/// Largest project file that is read, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A folder and its own files, as they were when it was read.
+/// A project folder and the text of its configuration files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Project {
-    /// The folder.
+    /// Path of the folder.
     pub folder: PathBuf,
-    /// Its `.selvedge/config.toml`.
+    /// Text of `.selvedge/config.toml`. `None` if the file does not exist.
     pub config: Option<String>,
-    /// Its `.mcp.json`.
+    /// Text of `.mcp.json`. `None` if the file does not exist.
     pub servers: Option<String>,
 }
 
 impl Project {
-    /// The files of this folder.
+    /// Reads the configuration files of a folder.
     pub fn read(folder: &Path) -> Result<Self, ConfigError> {
         let [config, servers] = PROJECT_FILES.map(|name| read(&folder.join(name)));
         Ok(Self {
@@ -35,7 +37,7 @@ impl Project {
         })
     }
 
-    /// The files there are, with what they say.
+    /// Returns name and text of each file that exists.
     pub fn files(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let texts = [self.config.as_deref(), self.servers.as_deref()];
         PROJECT_FILES
@@ -45,7 +47,8 @@ impl Project {
     }
 }
 
-/// A file's text; `None` where there is none. Nothing but a file of a sane size is read: a pipe would never end.
+/// Reads a file, or returns `None` if it does not exist. Only regular files of up to [`MAX_BYTES`]
+/// are read: reading a pipe might never end.
 fn read(path: &Path) -> Result<Option<String>, ConfigError> {
     let unreadable = |error| ConfigError::Unreadable {
         path: path.to_owned(),
@@ -59,7 +62,7 @@ fn read(path: &Path) -> Result<Option<String>, ConfigError> {
     if !file.metadata().map_err(unreadable)?.is_file() {
         return Err(ConfigError::Invalid {
             path: path.to_owned(),
-            message: "it is no file".to_owned(),
+            message: "not a regular file".to_owned(),
         });
     }
     let mut text = String::new();
@@ -69,20 +72,20 @@ fn read(path: &Path) -> Result<Option<String>, ConfigError> {
     if text.len() as u64 > MAX_BYTES {
         return Err(ConfigError::Invalid {
             path: path.to_owned(),
-            message: "it is larger than a megabyte".to_owned(),
+            message: "larger than 1 MiB".to_owned(),
         });
     }
     Ok(Some(text))
 }
 
-/// Waits for nobody.
+/// Opens a file for reading. Does not block, even if the path is a pipe without a writer.
 #[cfg(unix)]
 fn open(path: &Path) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    let waiting_for_nobody = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     File::options()
         .read(true)
-        .custom_flags(waiting_for_nobody)
+        .custom_flags(nonblocking)
         .open(path)
 }
 
@@ -96,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_files_of_a_sane_size_are_read() {
+    fn only_regular_files_up_to_the_size_limit_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(".mcp.json");
         assert_eq!(Project::read(dir.path()).unwrap().files().count(), 0);
@@ -108,7 +111,7 @@ mod tests {
             Project::read(dir.path())
                 .unwrap_err()
                 .to_string()
-                .contains("larger than a megabyte")
+                .contains("larger than 1 MiB")
         );
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
@@ -127,7 +130,7 @@ mod tests {
                 Project::read(dir.path())
                     .unwrap_err()
                     .to_string()
-                    .contains("it is no file")
+                    .contains("not a regular file")
             );
         }
     }

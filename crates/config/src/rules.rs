@@ -1,4 +1,5 @@
-//! Commands and hosts a person allowed for ever. Remembered in `$SELVEDGE_HOME/rules.toml`, beside what the configuration says.
+//! Commands and hosts that the user approved with "always", stored in `$SELVEDGE_HOME/rules.toml`.
+//! Rules in `config.toml` are separate.
 
 use std::io;
 use std::path::Path;
@@ -9,21 +10,22 @@ use crate::ConfigError;
 use crate::check::line_of;
 
 const FILE: &str = "rules.toml";
-const HEAD: &str = "# Commands that run without a question, by the words they begin with, and hosts. Delete a line to be asked again.\n";
+const HEAD: &str = "# Commands, by their first words, and hosts that need no approval. \
+    Delete a line to be asked again.\n";
 
-/// What was allowed, each rule as the words a command begins with.
+/// Saved rules. A rule for commands is the list of words that a command starts with.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SavedRules {
-    /// Behind the wall.
+    /// Commands that run without approval, confined.
     pub allow: Vec<Vec<String>>,
-    /// Also without it.
+    /// Commands that also run without approval outside the confinement.
     pub allow_unconfined: Vec<Vec<String>>,
-    /// Hosts that are reached without a question.
+    /// Hosts that are reached without approval.
     pub allow_hosts: Vec<String>,
 }
 
-/// The rules that were saved.
+/// Reads the saved rules. A missing file contains no rules.
 pub fn saved_rules(home: &Path) -> Result<SavedRules, ConfigError> {
     let path = home.join(FILE);
     let text = match std::fs::read_to_string(&path) {
@@ -41,7 +43,7 @@ pub fn saved_rules(home: &Path) -> Result<SavedRules, ConfigError> {
     })
 }
 
-/// Adds a rule. Another process that does the same at the same time waits.
+/// Saves a rule for a command, unless it exists. Locks the file against other processes.
 pub fn save_rule(home: &Path, prefix: &[String], unconfined: bool) -> Result<(), ConfigError> {
     let _lock = lock(home).map_err(|error| unwritable(home, error))?;
     let mut rules = saved_rules(home)?;
@@ -57,7 +59,7 @@ pub fn save_rule(home: &Path, prefix: &[String], unconfined: bool) -> Result<(),
     write(home, &rules)
 }
 
-/// Adds a host, in the same way.
+/// Saves a rule for a host, unless it exists. Locks the file against other processes.
 pub fn save_host(home: &Path, host: &str) -> Result<(), ConfigError> {
     let _lock = lock(home).map_err(|error| unwritable(home, error))?;
     let mut rules = saved_rules(home)?;
@@ -69,7 +71,7 @@ pub fn save_host(home: &Path, host: &str) -> Result<(), ConfigError> {
 }
 
 fn write(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
-    // A JSON string is a TOML string.
+    // A JSON string is also a valid TOML string.
     let quoted = |word: &String| serde_json::Value::from(word.as_str()).to_string();
     let line = |rule: &Vec<String>| {
         format!(
@@ -94,7 +96,7 @@ fn write(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
         ),
     ]
     .concat();
-    // Whole or not at all: half a file would allow nothing.
+    // Replaced atomically: a truncated file could not be parsed.
     let new = home.join("rules.new");
     std::fs::write(&new, text)
         .and_then(|()| std::fs::rename(new, home.join(FILE)))
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_remembered_and_read_back() {
+    fn rules_are_saved_and_read_back() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
         assert_eq!(saved_rules(&home).unwrap(), SavedRules::default());
@@ -139,7 +141,7 @@ mod tests {
         );
         assert_eq!(rules.allow_unconfined, [words("npm|install")]);
         assert_eq!(rules.allow_hosts, ["docs.rs", "localhost:3000"]);
-        // A file somebody broke is not overwritten.
+        // An invalid file is not overwritten.
         std::fs::write(home.join(FILE), "allow = 3").unwrap();
         assert!(saved_rules(&home).is_err() && save_rule(&home, &words("a|b"), false).is_err());
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The JSON Schema of `config.toml`, and the reference that is generated from it.
+//! The JSON Schema of `config.toml`, and the reference table that is generated from it.
 
 use schemars::Schema;
 use schemars::transform::RecursiveTransform;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::Config;
 
-/// The JSON Schema (draft 2020-12) of `config.toml`, without `$ref`.
+/// Returns the JSON Schema (draft 2020-12) of `config.toml`, without `$ref`.
 pub fn schema() -> Value {
     let settings = schemars::generate::SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
@@ -19,8 +19,8 @@ pub fn schema() -> Value {
     schema.to_value()
 }
 
-/// Marks unknown keys as mistakes, joins the lines of descriptions, and drops `null`, which TOML does not have: a key
-/// without a value is left out.
+/// Disallows unknown keys, joins the lines of descriptions, and removes `null`, which TOML does not
+/// have.
 fn tidy(schema: &mut Schema) {
     if schema.get("properties").is_some() {
         schema.insert("additionalProperties".to_owned(), json!(false));
@@ -37,14 +37,19 @@ fn tidy(schema: &mut Schema) {
     }
     if let Some(Value::Array(alternatives)) = schema.remove("anyOf") {
         let object = schema.ensure_object();
-        let keys = alternatives.into_iter().filter(|one| one["type"] != "null");
-        for (key, value) in keys.filter_map(|one| one.as_object().cloned()).flatten() {
+        let schemas = alternatives
+            .into_iter()
+            .filter(|schema| schema["type"] != "null");
+        for (key, value) in schemas
+            .filter_map(|schema| schema.as_object().cloned())
+            .flatten()
+        {
             object.entry(key).or_insert(value);
         }
     }
 }
 
-/// Every key with its default and meaning, as a Markdown table.
+/// Returns a Markdown table of every key with its default and meaning.
 pub fn reference() -> String {
     let mut rows = String::from("| key | default | meaning |\n|---|---|---|\n");
     for (key, node) in keys(&schema()) {
@@ -80,8 +85,8 @@ pub fn reference() -> String {
     rows
 }
 
-/// Every key below a schema that is not a table with known keys itself, with its own schema, in order. A name of your own
-/// choice is `<name>`.
+/// Returns every key below a schema that is not itself a table of known keys, with its schema, in
+/// order. `<name>` stands for a name that the user chooses.
 pub(crate) fn keys(schema: &Value) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for (name, node) in schema["properties"].as_object().into_iter().flatten() {
@@ -103,12 +108,12 @@ pub(crate) fn keys(schema: &Value) -> Vec<(String, Value)> {
     found
 }
 
-/// The values of an enumeration, each with `const` and `description`.
+/// Returns the values of an enumeration, each with `const` and `description`.
 pub(crate) fn values(schema: &Value) -> impl Iterator<Item = &Value> {
     schema["oneOf"].as_array().into_iter().flatten()
 }
 
-/// The bounds of a number, in words.
+/// Returns the bounds of a number as text for a message.
 pub(crate) fn range(schema: &Value) -> Option<String> {
     match (
         &schema["minimum"],
@@ -116,8 +121,8 @@ pub(crate) fn range(schema: &Value) -> Option<String> {
         &schema["exclusiveMinimum"],
     ) {
         (Value::Null, _, Value::Null) => None,
-        (Value::Null, _, least) => Some(format!("greater than {least}")),
-        (least, Value::Null, _) => Some(format!("of at least {least}")),
-        (least, most, _) => Some(format!("from {least} to {most}")),
+        (Value::Null, _, min) => Some(format!("greater than {min}")),
+        (min, Value::Null, _) => Some(format!("of at least {min}")),
+        (min, max, _) => Some(format!("from {min} to {max}")),
     }
 }

@@ -1,5 +1,8 @@
-//! Folders whose own configuration may be followed, as it was when somebody said so: one that has become another is
-//! asked about again, because a script can write it. Remembered in `$SELVEDGE_HOME/trusted`, one per line.
+//! Which project folders the user trusts to configure Selvedge.
+//!
+//! Trust applies to the content of the project's configuration files: after a change the user is
+//! asked again, because a script can write them. Decisions are stored in `$SELVEDGE_HOME/trusted`
+//! and `$SELVEDGE_HOME/not-trusted`, one per line: the fingerprint of the files, and the folder.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,35 +14,36 @@ use crate::Project;
 const FILE: &str = "trusted";
 const DECLINED: &str = "not-trusted";
 
-/// What was said about a folder before.
+/// Whether the user trusts a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Follow it.
+    /// The user trusts the folder with its current files.
     Yes,
-    /// Do not, and do not ask.
+    /// The user declined to trust the folder with its current files.
     No,
-    /// It was said of files that are others now.
+    /// The user trusted the folder, and its files have changed since.
     Changed,
-    /// Nothing.
+    /// The user has not decided.
     Unknown,
 }
 
-/// What was said about the folder before.
+/// Returns whether the user trusts the project's folder with the files that were read.
 pub fn trusted(home: &Path, project: &Project) -> Trust {
     let Ok(folder) = project.folder.canonicalize() else {
         return Trust::Unknown;
     };
-    let now = fingerprint(project);
+    let current = fingerprint(project);
+    // Whether the folder is in the file with the current fingerprint; `None` if it is not in it.
     let listed = |file: &str| {
         let list = std::fs::read_to_string(home.join(file)).unwrap_or_default();
-        let mut of_folder = list.lines().filter_map(|line| match line.split_once(' ') {
-            Some((files, path)) if Path::new(path) == folder => Some(files == now),
-            // From when only the folder was remembered.
+        let mut entries = list.lines().filter_map(|line| match line.split_once(' ') {
+            Some((stored, path)) if Path::new(path) == folder => Some(stored == current),
+            // Early versions stored the folder without a fingerprint.
             _ if Path::new(line) == folder => Some(false),
             _ => None,
         });
-        let any = of_folder.next()?;
-        Some(any || of_folder.any(|same| same))
+        let first_matches = entries.next()?;
+        Some(first_matches || entries.any(|matches| matches))
     };
     match (listed(FILE), listed(DECLINED)) {
         (Some(true), _) => Trust::Yes,
@@ -49,7 +53,7 @@ pub fn trusted(home: &Path, project: &Project) -> Trust {
     }
 }
 
-/// Remembers that the folder is trusted, with the files it has now.
+/// Stores that the user trusts the folder with the files that were read.
 pub fn trust(home: &Path, project: &Project) -> std::io::Result<()> {
     match trusted(home, project) {
         Trust::Yes => Ok(()),
@@ -57,7 +61,7 @@ pub fn trust(home: &Path, project: &Project) -> std::io::Result<()> {
     }
 }
 
-/// Remembers that somebody was asked and does not trust the folder. [`trust`] is stronger.
+/// Stores that the user declined to trust the folder. A later [`trust`] has precedence.
 pub fn distrust(home: &Path, project: &Project) -> std::io::Result<()> {
     add(home, DECLINED, project)
 }
@@ -76,7 +80,7 @@ fn add(home: &Path, file: &str, project: &Project) -> std::io::Result<()> {
     writeln!(file, "{line}")
 }
 
-/// What the folder's files are.
+/// Returns the SHA-256 digest of the names and texts of the project's files, in hexadecimal.
 fn fingerprint(project: &Project) -> String {
     let mut hash = Sha256::new();
     for (name, text) in project.files() {
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn trust_is_remembered_per_folder() {
+    fn trust_is_stored_per_folder() {
         let dir = tempfile::tempdir().unwrap();
         let (home, a, b) = (
             dir.path().join("home"),
@@ -135,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_whose_files_have_changed_is_asked_about_again() {
+    fn trust_ends_when_a_file_of_the_folder_changes() {
         let dir = tempfile::tempdir().unwrap();
         let (home, project) = (dir.path().join("home"), dir.path().join("project"));
         std::fs::create_dir_all(project.join(".selvedge")).unwrap();
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_of_a_folder_alone_holds_no_more() {
+    fn an_entry_without_a_fingerprint_counts_as_changed() {
         let dir = tempfile::tempdir().unwrap();
         let project = dir.path().canonicalize().unwrap();
         std::fs::write(project.join("trusted"), format!("{}\n", project.display())).unwrap();

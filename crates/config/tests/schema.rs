@@ -17,7 +17,7 @@ fn example() -> String {
 }
 
 #[test]
-fn the_documented_example_fits_the_schema() {
+fn the_documented_example_matches_the_schema() {
     let schema = selvedge_config::schema();
     assert!(jsonschema::draft202012::meta::is_valid(&schema));
     let validator = jsonschema::validator_for(&schema).unwrap();
@@ -40,7 +40,7 @@ fn the_documented_example_fits_the_schema() {
 }
 
 #[test]
-fn the_documented_example_is_loaded_without_complaint() {
+fn the_documented_example_is_loaded_without_diagnostics() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("config.toml"), example()).unwrap();
     let (config, found) = selvedge_config::load(Some(dir.path()), None);
@@ -48,7 +48,8 @@ fn the_documented_example_is_loaded_without_complaint() {
     assert_ne!(config, selvedge_config::Config::default());
 }
 
-/// The keys of a schema that are no tables with keys of their own; `<name>` stands for a name of your choice.
+/// Collects the keys of a schema that are not tables of known keys. `<name>` stands for a name that
+/// the user chooses.
 fn keys(schema: &Value, path: &str, into: &mut BTreeSet<String>) {
     for (name, node) in schema["properties"].as_object().unwrap() {
         let key = if path.is_empty() {

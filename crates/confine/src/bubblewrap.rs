@@ -1,4 +1,4 @@
-//! The same wall built by `bwrap`, for systems that grant namespaces to it and not to us.
+//! Confinement through `bwrap`, for systems that allow namespaces only to this program.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::mounts::{folders_above, is_below, outermost};
 use crate::plan::{Plan, rlimits};
 use crate::{Command, ConfineError, Confinement, Network, sockets};
 
-/// A plan that starts the command through `bwrap`.
+/// Plans to start the command through `bwrap`.
 pub(crate) fn plan(
     mut command: Command,
     confinement: &Confinement,
@@ -26,23 +26,23 @@ pub(crate) fn plan(
     .iter()
     .map(|program| {
         readable(program).map_err(|error| ConfineError::System {
-            doing: "passing a filter",
+            doing: "pass a seccomp filter to bwrap",
             error,
         })
     })
     .collect::<Result<_, _>>()?;
     let mut argv: Vec<OsString> = vec![bwrap.into()];
-    let mut say = |words: &[&dyn AsRef<std::ffi::OsStr>]| {
-        argv.extend(words.iter().map(|word| word.as_ref().into()))
+    let mut push = |arguments: &[&dyn AsRef<std::ffi::OsStr>]| {
+        argv.extend(arguments.iter().map(|argument| argument.as_ref().into()))
     };
-    say(&[
+    push(&[
         &"--unshare-user",
         &"--unshare-pid",
         &"--unshare-ipc",
         &"--new-session",
         &"--die-with-parent",
     ]);
-    say(&[
+    push(&[
         &"--cap-drop",
         &"ALL",
         &"--ro-bind",
@@ -54,10 +54,10 @@ pub(crate) fn plan(
         &"/proc",
     ]);
     if confinement.network == Network::Off {
-        say(&[&"--unshare-net"]);
+        push(&[&"--unshare-net"]);
     }
     for path in &confinement.writable {
-        say(&[&"--bind", path, path]);
+        push(&[&"--bind", path, path]);
     }
     let writable = outermost(&confinement.writable);
     for path in confinement.protected.iter().chain(&confinement.hidden) {
@@ -65,11 +65,11 @@ pub(crate) fn plan(
             .into_iter()
             .filter(|folder| folder.is_dir())
         {
-            say(&[&"--bind", &folder, &folder]);
+            push(&[&"--bind", &folder, &folder]);
         }
     }
     for path in &confinement.protected {
-        say(&[&"--ro-bind", path, path]);
+        push(&[&"--ro-bind", path, path]);
     }
     for path in confinement
         .hidden
@@ -77,7 +77,7 @@ pub(crate) fn plan(
         .filter_map(|path| path.canonicalize().ok())
     {
         if path.is_dir() {
-            say(&[
+            push(&[
                 &"--perms",
                 &"0555",
                 &"--tmpfs",
@@ -86,19 +86,19 @@ pub(crate) fn plan(
                 &path,
             ]);
         } else {
-            say(&[&"--ro-bind", &"/dev/null", &path]);
+            push(&[&"--ro-bind", &"/dev/null", &path]);
         }
     }
     for path in sockets::listening() {
         if is_below(&path, &confinement.hidden) {
             continue;
         }
-        say(&[&"--ro-bind-try", &"/dev/null", &path]);
+        push(&[&"--ro-bind-try", &"/dev/null", &path]);
     }
     for filter in &filters {
-        say(&[&"--add-seccomp-fd", &filter.as_raw_fd().to_string()]);
+        push(&[&"--add-seccomp-fd", &filter.as_raw_fd().to_string()]);
     }
-    say(&[&"--chdir", &command.cwd, &"--"]);
+    push(&[&"--chdir", &command.cwd, &"--"]);
     argv.append(&mut command.argv);
     let mut plan = Plan::open(Command { argv, ..command })?;
     plan.inherited = filters;
@@ -106,15 +106,15 @@ pub(crate) fn plan(
     Ok(plan)
 }
 
-/// A pipe that holds the program. A filter is far smaller than what a pipe holds.
+/// Returns a pipe that contains the filter program, which is far smaller than a pipe's capacity.
 fn readable(program: &BpfProgram) -> std::io::Result<OwnedFd> {
     let (reader, mut writer) = std::io::pipe()?;
-    for step in program {
+    for instruction in program {
         let mut bytes = [0; 8];
-        bytes[..2].copy_from_slice(&step.code.to_ne_bytes());
-        bytes[2] = step.jt;
-        bytes[3] = step.jf;
-        bytes[4..].copy_from_slice(&step.k.to_ne_bytes());
+        bytes[..2].copy_from_slice(&instruction.code.to_ne_bytes());
+        bytes[2] = instruction.jt;
+        bytes[3] = instruction.jf;
+        bytes[4..].copy_from_slice(&instruction.k.to_ne_bytes());
         writer.write_all(&bytes)?;
     }
     Ok(reader.into())

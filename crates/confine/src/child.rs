@@ -1,29 +1,29 @@
-//! A command that runs.
+//! A running command: its exit status, killing it, and reaping its init process.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-/// The end of a command.
+/// How a command ended, and whether it left processes behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// How it ended.
+    /// The exit status or signal of the command itself.
     pub exit: Exit,
-    /// Whether processes it started are still there.
+    /// Whether processes that the command started still run. Always true where this is not known.
     pub left_behind: bool,
 }
 
-/// How a command ended.
+/// The exit status or signal of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// With a status.
+    /// The process exited with this status.
     Code(i32),
-    /// By a signal.
+    /// The process was killed by this signal.
     Signal(i32),
 }
 
 impl Exit {
-    /// As shells tell it: the status, or 128 and the signal.
+    /// Returns the exit code as shells report it: the status, or 128 plus the signal number.
     pub fn code(self) -> i32 {
         match self {
             Self::Code(code) => code,
@@ -31,7 +31,7 @@ impl Exit {
         }
     }
 
-    /// From a status as `wait` gives it.
+    /// Decodes a status as `wait` returns it.
     pub(crate) fn from_raw(status: i32) -> Self {
         if libc::WIFSIGNALED(status) {
             Self::Signal(libc::WTERMSIG(status))
@@ -41,39 +41,46 @@ impl Exit {
     }
 }
 
-/// A command that runs, with everything it started. Dropping it ends them all.
+/// A running command with every process it started. Dropping it kills them all.
 #[derive(Debug)]
 pub struct Child {
+    /// Receives the exit status of the command.
     pub(crate) ended: io::PipeReader,
+    /// Readable when every process of the command has exited. A pidfd of the init process on Linux.
     pub(crate) gone: OwnedFd,
-    /// Closed when the parent is gone, by whatever end; then the init ends everything.
+    /// Closed when this value is dropped or this process exits. The init process then kills the
+    /// command.
     pub(crate) leash: Option<io::PipeWriter>,
-    /// Whose exit status is ours to take; `None` where somebody else waits for it.
+    /// The init process, if it has to be reaped here. `None` if a thread already waits for the
+    /// command.
     pub(crate) init: Option<libc::pid_t>,
-    /// Whether the init is the first process of a namespace, which takes all others with it.
+    /// Whether the init process is PID 1 of a namespace. The kernel then kills all other processes
+    /// of the namespace when it exits.
     #[cfg(target_os = "linux")]
     pub(crate) own_pids: bool,
-    /// Where the init stands.
+    /// The stack of the init process, which shares this process's memory.
     #[cfg(target_os = "linux")]
     pub(crate) stack: Option<crate::stack::Stack>,
-    /// Folders that exist only while this runs.
+    /// Folders that exist only while the command runs.
     #[cfg(target_os = "linux")]
     pub(crate) placeholders: Vec<crate::placeholder::Placeholder>,
 }
 
 impl Child {
-    /// Readable when the command has ended; what it started may go on.
+    /// Returns a descriptor that becomes readable when the command has exited. Processes that it
+    /// started may still run.
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
     }
 
-    /// How the command ended. Blocks until it has.
+    /// Waits for the command and returns how it ended. Blocks. Fails if the command was killed
+    /// through this value before it exited.
     pub fn end(&mut self) -> io::Result<End> {
         let (mut status, mut left_behind) = ([0; 4], [0; 4]);
         let mut read = |bytes: &mut [u8]| self.ended.read_exact(bytes);
         read(&mut status)
             .and_then(|()| read(&mut left_behind))
-            .map_err(|_| io::Error::other("it was killed"))?;
+            .map_err(|_| io::Error::other("the process was killed"))?;
         let exit = Exit::from_raw(i32::from_ne_bytes(status));
         Ok(End {
             exit,
@@ -81,40 +88,43 @@ impl Child {
         })
     }
 
-    /// Readable when the command and everything it started are gone.
+    /// Returns a descriptor that becomes readable when the command and everything it started have
+    /// exited.
     pub fn gone(&self) -> BorrowedFd<'_> {
         self.gone.as_fd()
     }
 
-    /// Whether the command and everything it started are gone.
+    /// Returns whether the command and everything it started have exited.
     pub fn is_gone(&self) -> bool {
         self.wait_until_gone(0)
     }
 
-    fn wait_until_gone(&self, milliseconds: libc::c_int) -> bool {
-        let mut gone = libc::pollfd {
+    fn wait_until_gone(&self, timeout_ms: libc::c_int) -> bool {
+        let mut poll_fd = libc::pollfd {
             fd: self.gone.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one valid entry is handed over.
-        unsafe { libc::poll(&mut gone, 1, milliseconds) > 0 }
+        // SAFETY: the pointer refers to one valid entry.
+        unsafe { libc::poll(&mut poll_fd, 1, timeout_ms) > 0 }
     }
 
-    /// Ends the command and everything it started. [`Child::gone`] tells when that has happened.
+    /// Starts killing the command and everything it started. Wait on [`Child::gone`] for the end.
     pub fn kill(&mut self) {
         self.leash = None;
-        // It need not notice.
+        // SIGKILL also works when the init process is stopped or too busy to notice the closed
+        // pipe.
         #[cfg(target_os = "linux")]
         if self.own_pids {
-            let nothing = std::ptr::null::<libc::siginfo_t>();
-            // SAFETY: the descriptor is the init's, and no memory is handed over.
+            let no_info = std::ptr::null::<libc::siginfo_t>();
+            // SAFETY: the descriptor is a pidfd of the init process, and the null pointer is
+            // allowed.
             unsafe {
                 libc::syscall(
                     libc::SYS_pidfd_send_signal,
                     self.gone.as_raw_fd(),
                     libc::SIGKILL,
-                    nothing,
+                    no_info,
                     0,
                 );
             }
@@ -142,10 +152,10 @@ impl Drop for Child {
     }
 }
 
-/// How long an end is waited for. It takes a millisecond or two.
+/// How long `drop` waits for the processes to exit. Usually they exit in one or two milliseconds.
 const PATIENCE_MS: libc::c_int = 500;
 
-/// A process that was let go, with what has to stay until it has ended.
+/// An init process that is not reaped yet, with the resources that must outlive it.
 struct Remains {
     init: libc::pid_t,
     #[cfg(target_os = "linux")]
@@ -156,13 +166,13 @@ struct Remains {
 
 static REMAINS: Mutex<Vec<Remains>> = Mutex::new(Vec::new());
 
-/// Takes the exit status of those that have ended, so that the system can forget them.
+/// Reaps the init processes of dropped children that have exited, and frees their resources.
 pub(crate) fn bury() {
     REMAINS
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .retain(|remains| {
-            // SAFETY: no memory is handed over; the pid is a child of ours that nobody else waits for.
+            // SAFETY: the null pointer is allowed; no other code waits for this child process.
             unsafe { libc::waitpid(remains.init, std::ptr::null_mut(), libc::WNOHANG) == 0 }
         });
 }

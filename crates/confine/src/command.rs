@@ -1,37 +1,39 @@
-//! What to start.
+//! The description of a child process to start.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// A program, its words, and where it runs. Nothing is inherited that is not named here.
+/// A program with its arguments, working folder, environment and streams. The child inherits
+/// nothing else.
 #[derive(Debug)]
 pub struct Command {
-    /// The program and its arguments. A program without a slash is looked for in the `PATH` of `env`.
+    /// The program and its arguments. A program without a slash is searched in the `PATH` of `env`.
     pub argv: Vec<OsString>,
-    /// Where it starts.
+    /// The working folder.
     pub cwd: PathBuf,
-    /// All of its environment.
+    /// The complete environment.
     pub env: Vec<(OsString, OsString)>,
-    /// What it reads and writes.
+    /// The standard streams.
     pub stdio: Stdio,
-    /// Kept open until the command and everything it started are gone, by them and not by us: a lock on such a file
-    /// tells others whether they still are.
+    /// A descriptor that the init process keeps open until the command and everything it started
+    /// have exited, even if this process exits before. A lock on the file tells other processes
+    /// whether the command still runs.
     pub hold: Option<OwnedFd>,
 }
 
-/// What a command reads and writes.
+/// The standard streams of a command.
 #[derive(Debug)]
 pub enum Stdio {
-    /// Three streams.
+    /// One descriptor for each stream.
     Streams {
-        /// What it reads.
+        /// Standard input.
         stdin: OwnedFd,
-        /// Where it writes.
+        /// Standard output.
         stdout: OwnedFd,
-        /// Where it complains.
+        /// Standard error.
         stderr: OwnedFd,
     },
-    /// A terminal, which also controls it.
+    /// A terminal for all three streams, which becomes the controlling terminal.
     Terminal(OwnedFd),
 }

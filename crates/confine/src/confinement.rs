@@ -1,54 +1,57 @@
-//! What a command may do.
+//! Describes what a command may do. Enforcement is in the modules for each operating system.
 
 use selvedge_protocol::{CommandLimits, WeakerWall};
 use std::path::PathBuf;
 
-/// Whether there is a wall, and which.
+/// Whether a command is confined, and how.
 #[derive(Debug, Clone)]
 pub enum Wall {
-    /// None: the command may do what its user may. It still ends with its parent.
+    /// The command has all rights of its user. It is still killed when its parent exits.
     None,
-    /// Only this.
+    /// The command may do only what this policy allows.
     Confined(Confinement),
 }
 
-/// What a confined command may do. Everything can be read but what is hidden; nothing can be written but
-/// what is writable.
+/// The policy for a confined command. It can read everything except hidden paths, and write nothing
+/// except writable folders.
 #[derive(Debug, Clone, Default)]
 pub struct Confinement {
     /// Folders that may be written, as canonical paths.
     pub writable: Vec<PathBuf>,
-    /// Folders and files below those that may not. One that is missing is an empty folder while the command runs.
+    /// Folders and files below the writable folders that stay read-only. A missing one appears as
+    /// an empty folder while the command runs.
     pub protected: Vec<PathBuf>,
-    /// Folders and files that are not to be read. They look empty.
+    /// Folders and files that cannot be read. They look empty.
     pub hidden: Vec<PathBuf>,
-    /// What it may talk to.
+    /// Whether the command can reach the network.
     pub network: Network,
-    /// Whether it may make sockets that have a name in the file system.
+    /// Whether the command can create Unix sockets that have a path.
     pub named_sockets: NamedSockets,
-    /// How much it may use.
+    /// Limits on processes, file size and memory.
     pub limits: CommandLimits,
-    /// A weaker wall that will do where the whole one cannot be built.
+    /// The weakest confinement to accept where the full one is not available. `None` accepts only
+    /// the full one.
     pub weaker: Option<WeakerWall>,
 }
 
-/// What a command may talk to.
+/// Network access of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Network {
-    /// Itself, over its own loopback.
+    /// Only a private loopback interface.
     #[default]
     Off,
-    /// Everything.
+    /// The network of the host.
     On,
 }
 
-/// Sockets that have a name in the file system. Behind those of others may sit programs that do what they are told: a
-/// container engine, a terminal multiplexer, an agent that signs; and a name cannot be kept from being moved.
+/// Whether a command can create Unix sockets that have a path. Programs that listen on such sockets
+/// may run commands for their clients (a container engine, a terminal multiplexer, a signing
+/// agent), and a socket that is covered by a mount can still be moved to another path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum NamedSockets {
-    /// None. Pairs between its own processes are no such sockets.
+    /// No Unix sockets, except connected pairs between the command's own processes.
     #[default]
     Off,
-    /// Any, but those that others listen on when it starts are covered.
+    /// Any Unix socket. Sockets that other programs listen on when the command starts are covered.
     On,
 }

@@ -1,5 +1,5 @@
-//! Starting a command where there are no namespaces: a session of its own, killed as a group, behind
-//! Seatbelt on macOS.
+//! Starts commands on systems without namespaces: in their own process group, which is killed as a
+//! whole. On macOS confined commands run under Seatbelt.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -23,11 +23,11 @@ pub(crate) fn spawn(
         command.argv = argv;
     }
     let Some((program, arguments)) = command.argv.split_first() else {
-        return Err(ConfineError::Invalid("there is no program to run".into()));
+        return Err(ConfineError::Invalid("the command is empty".into()));
     };
     let system = |doing| move |error| ConfineError::System { doing, error };
-    let mut spawning = process::Command::new(program);
-    spawning
+    let mut builder = process::Command::new(program);
+    builder
         .args(arguments)
         .current_dir(&command.cwd)
         .env_clear()
@@ -39,40 +39,44 @@ pub(crate) fn spawn(
             stdout,
             stderr,
         } => {
-            spawning.stdin(stdin).stdout(stdout).stderr(stderr);
+            builder.stdin(stdin).stdout(stdout).stderr(stderr);
         }
         Stdio::Terminal(tty) => {
-            let copy = |tty: &OwnedFd| tty.try_clone().map_err(system("connecting its streams"));
-            spawning.stdin(copy(&tty)?).stdout(copy(&tty)?).stderr(tty);
+            let copy = |tty: &OwnedFd| {
+                tty.try_clone()
+                    .map_err(system("connect the standard streams"))
+            };
+            builder.stdin(copy(&tty)?).stdout(copy(&tty)?).stderr(tty);
         }
     }
     let program = program.to_string_lossy().into_owned();
-    let mut running = spawning
+    let mut running = builder
         .spawn()
         .map_err(|error| ConfineError::Program { program, error })?;
-    let (ended, mut tell_end) = io::pipe().map_err(system("making a pipe"))?;
-    let (gone, still_there) = io::pipe().map_err(system("making a pipe"))?;
-    let (leash_there, leash) = io::pipe().map_err(system("making a pipe"))?;
-    // As long as we live; nothing here outlives us but what left its group.
+    let (exit_reader, mut exit_writer) = io::pipe().map_err(system("create a pipe"))?;
+    let (gone, gone_writer) = io::pipe().map_err(system("create a pipe"))?;
+    let (liveness_reader, liveness_writer) = io::pipe().map_err(system("create a pipe"))?;
+    // Held only while this process lives, because there is no init process. Only processes that
+    // left the group outlive this process.
     let hold = command.hold;
     let group = running.id() as libc::pid_t;
     std::thread::spawn(move || {
         let status = running.wait().map(ExitStatusExt::into_raw).unwrap_or(0);
-        let _ = tell_end.write_all(&status.to_ne_bytes());
-        // Whether others are left cannot be told here, so it is said that they are.
-        let _ = tell_end.write_all(&1i32.to_ne_bytes());
+        let _ = exit_writer.write_all(&status.to_ne_bytes());
+        // Whether other processes of the group still run is not known, so assume that they do.
+        let _ = exit_writer.write_all(&1i32.to_ne_bytes());
     });
     std::thread::spawn(move || {
-        // Ends when the other end is closed.
-        let _ = io::copy(&mut { leash_there }, &mut io::sink());
-        // SAFETY: no memory is handed over; the group is the command's own.
+        // Returns when the `Child` is dropped and its end of the pipe is closed.
+        let _ = io::copy(&mut { liveness_reader }, &mut io::sink());
+        // SAFETY: `killpg` takes only numbers; the group was created for this command.
         unsafe { libc::killpg(group, libc::SIGKILL) };
-        drop((hold, still_there));
+        drop((hold, gone_writer));
     });
     Ok(Child {
-        ended,
+        ended: exit_reader,
         gone: gone.into(),
-        leash: Some(leash),
+        leash: Some(liveness_writer),
         init: None,
         #[cfg(target_os = "linux")]
         own_pids: false,
@@ -89,9 +93,9 @@ mod tests {
 
     use super::*;
 
-    /// What is not Seatbelt about this works on any Unix, and is tried wherever tests run.
+    /// Everything except Seatbelt works on any Unix, so this test runs on Linux too.
     #[test]
-    fn a_command_runs_and_its_group_ends_with_it() {
+    fn a_command_runs_and_killing_it_kills_its_process_group() {
         let start = |script: &str| {
             let (reader, writer) = io::pipe().unwrap();
             let command = Command {
@@ -122,7 +126,7 @@ mod tests {
         reader.read_exact(&mut up).unwrap();
         child.kill();
         out.clear();
-        // Ends only when everybody has closed it.
+        // Returns only when every process of the group has closed the pipe.
         reader.read_to_string(&mut out).unwrap();
     }
 }

@@ -1,57 +1,57 @@
-//! Why a command was not started.
+//! The error type of this crate.
 
 use std::io;
 
-/// Why a command was not started. Nothing of it ran.
+/// Why a command was not started. If `spawn` returns this, no part of the command ran.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfineError {
-    /// There is no such program, or it cannot be executed.
+    /// The program does not exist or cannot be executed.
     #[error("cannot run {program}: {error}")]
     Program {
-        /// As it was named.
+        /// The program as the command named it.
         program: String,
-        /// Why.
+        /// The error of `execve`.
         error: io::Error,
     },
-    /// The folder it should start in cannot be entered.
+    /// The working folder cannot be entered.
     #[error("cannot start in {path}: {error}")]
     WorkingDirectory {
-        /// The folder.
+        /// The working folder.
         path: String,
-        /// Why.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The wall cannot be built here, so nothing ran.
-    #[error("the command cannot be confined here: {why}")]
+    /// This machine cannot enforce the requested confinement.
+    #[error("cannot confine the command on this machine: {why}")]
     NotEnforceable {
-        /// What is missing.
+        /// The missing feature or the step that failed.
         why: String,
     },
-    /// Something in the workspace cannot be protected from being replaced.
-    #[error("commands cannot run here: {path} is a symbolic link, which could be replaced")]
+    /// A protected path is a symbolic link, which a command could replace.
+    #[error("cannot protect {path}: it is a symbolic link, which a command could replace")]
     Unprotectable {
-        /// The link.
+        /// The path of the link.
         path: std::path::PathBuf,
     },
-    /// All files there are could be written, and nothing would be outside.
-    #[error("the workspace is the whole file system: choose a folder in it")]
+    /// A writable folder is the root of the file system, so that nothing would be protected.
+    #[error("the workspace cannot be the root of the file system")]
     Everything,
-    /// Something in the command or the confinement makes no sense.
+    /// The command or the confinement is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// The system refused something else.
-    #[error("{doing}: {error}")]
+    /// Another operation of the system failed.
+    #[error("cannot {doing}: {error}")]
     System {
-        /// What was being done.
+        /// The operation, as a verb phrase that follows "cannot".
         doing: &'static str,
-        /// Why not.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
 impl ConfineError {
-    /// The last error of the system, while doing something.
+    /// Returns the last error of the system for this operation.
     pub(crate) fn last(doing: &'static str) -> Self {
         Self::System {
             doing,

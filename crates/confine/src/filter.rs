@@ -1,4 +1,4 @@
-//! What a confined command may ask the kernel: everything but what is listed here.
+//! The seccomp filter of confined commands: allows every system call except those listed here.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,9 +10,10 @@ use seccompiler::{
 
 use crate::{ConfineError, NamedSockets, Network};
 
-/// Other processes, the kernel itself, and ways around the walls.
+/// System calls that fail with `EPERM`: they reach other processes or the kernel itself, or undo
+/// the confinement.
 const REFUSED: &[libc::c_long] = &[
-    // Other processes.
+    // Access to other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -37,10 +38,10 @@ const REFUSED: &[libc::c_long] = &[
     OPEN_TREE_ATTR,
     libc::SYS_setns,
     libc::SYS_unshare,
-    // Files by number instead of by name.
+    // Access to files by handle instead of by path.
     libc::SYS_open_by_handle_at,
     libc::SYS_name_to_handle_at,
-    // Large doors into the kernel.
+    // Kernel interfaces with a large attack surface.
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
@@ -75,11 +76,11 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_modify_ldt,
 ];
 
-/// Newer than the constants.
+/// `open_tree_attr`, which `libc` does not define yet.
 const OPEN_TREE_ATTR: libc::c_long = 467;
 
-/// Calls that programs do without when the kernel does not have them. `io_uring` would walk past this
-/// filter, and the flags of `clone3` and the mode of `openat2` cannot be seen by it.
+/// System calls that fail with `ENOSYS`, for which programs have a fallback. `io_uring` would
+/// bypass this filter, and the filter cannot see the flags of `clone3` and the mode of `openat2`.
 const ABSENT: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
@@ -88,7 +89,7 @@ const ABSENT: &[libc::c_long] = &[
     libc::SYS_openat2,
 ];
 
-/// Kinds of sockets that stay inside the command's own network.
+/// Socket families that cannot leave the command's network namespace.
 const OWN_NETWORK: &[libc::c_int] = &[
     libc::AF_UNIX,
     libc::AF_INET,
@@ -104,16 +105,16 @@ const NEW_NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
-/// Who keeps the command off the network.
+/// The mechanism that keeps a command off the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Keeper {
-    /// It has a network of its own, where addresses lead nowhere.
+    /// A network namespace without a route to other hosts.
     Namespace,
-    /// This filter: no sockets but those between its own processes.
+    /// This filter, which allows only Unix sockets.
     Filter,
 }
 
-/// Calls that set a file's mode, and which of their arguments it is.
+/// System calls that set a file's mode, with the index of the mode argument.
 const MODES: &[(libc::c_long, u8)] = &[
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_chmod, 1),
@@ -127,37 +128,38 @@ const MODES: &[(libc::c_long, u8)] = &[
     (libc::SYS_creat, 1),
 ];
 
-/// Calls that set it if their flags say that a file is made, and which of their arguments these are: flags, mode.
+/// System calls that set a file's mode if their flags create a file, with the indexes of the flags
+/// and the mode argument.
 const MODES_IF_MADE: &[(libc::c_long, u8, u8)] = &[
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_open, 1, 2),
     (libc::SYS_openat, 2, 3),
 ];
 
-/// Flags that make a file, with a name or without one.
+/// Flags that create a file, with a name or without one.
 const MAKING: [libc::c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
-/// Kinds of sockets that write to any address, although they are one of a pair.
+/// Socket types that can send to any address, even as one end of a pair.
 const WITHOUT_CONNECTION: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
 
-/// The part of a socket's type that is its kind.
+/// The bits of the socket type argument that hold the type; the others are flags.
 const SOCKET_KIND: u64 = 0xf;
 
 type Made = BTreeMap<(Network, NamedSockets, Keeper), Arc<[BpfProgram]>>;
 
-/// The programs, to be applied one after the other. Made once for each kind.
+/// Returns the filter programs, to be installed in order. Each combination is compiled once.
 pub(crate) fn programs(
     network: Network,
     named: NamedSockets,
     keeper: Keeper,
 ) -> Result<Arc<[BpfProgram]>, ConfineError> {
-    static MADE: Mutex<Made> = Mutex::new(BTreeMap::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(programs) = made.get(&(network, named, keeper)) {
+    static CACHE: Mutex<Made> = Mutex::new(BTreeMap::new());
+    let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(programs) = cache.get(&(network, named, keeper)) {
         return Ok(programs.clone());
     }
     let programs: Arc<[BpfProgram]> = compile(network, named, keeper)?.into();
-    made.insert((network, named, keeper), programs.clone());
+    cache.insert((network, named, keeper), programs.clone());
     Ok(programs)
 }
 
@@ -168,40 +170,42 @@ fn compile(
 ) -> Result<Vec<BpfProgram>, ConfineError> {
     let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
         REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    // Compares the low 32 bits of an argument.
     let low = |index, op, value: u64| condition(index, SeccompCmpArgLen::Dword, op, value);
-    // A child may be made, but not with namespaces of its own.
+    // Child processes are allowed, new namespaces are not.
     let namespaces: Result<Vec<_>, _> = (0..32)
         .map(|bit| 1u64 << bit)
         .filter(|bit| NEW_NAMESPACES as u64 & bit != 0)
         .map(|bit| rule(vec![low(0, SeccompCmpOp::MaskedEq(bit), bit)?]))
         .collect();
     refused.insert(libc::SYS_clone, namespaces?);
-    // The limits of others: the init's own would unhook it.
+    // Limits of other processes: with a lower limit the init process could not supervise any more.
     refused.insert(
         libc::SYS_prlimit64,
         vec![rule(vec![low(0, SeccompCmpOp::Ne, 0)?])?],
     );
-    // Programs that run with somebody else's rights, to be found by others later.
-    const RIGHTS: [libc::mode_t; 2] = [libc::S_ISUID, libc::S_ISGID];
+    // Set-user-id and set-group-id files, which would run with other rights outside the
+    // confinement.
+    const SETID_BITS: [libc::mode_t; 2] = [libc::S_ISUID, libc::S_ISGID];
     let has = |index, bits: u64| low(index, SeccompCmpOp::MaskedEq(bits), bits);
     for (call, mode) in MODES {
-        let bits: Result<Vec<_>, _> = RIGHTS
+        let rules: Result<Vec<_>, _> = SETID_BITS
             .map(|bit| rule(vec![has(*mode, bit.into())?]))
             .into_iter()
             .collect();
-        refused.insert(*call, bits?);
+        refused.insert(*call, rules?);
     }
     for (call, flags, mode) in MODES_IF_MADE {
-        let made = MAKING
+        let combinations = MAKING
             .into_iter()
-            .flat_map(|flag| RIGHTS.map(|bit| (flag as u64, u64::from(bit))));
-        let bits: Result<Vec<_>, _> = made
+            .flat_map(|flag| SETID_BITS.map(|bit| (flag as u64, u64::from(bit))));
+        let rules: Result<Vec<_>, _> = combinations
             .map(|(flag, bit)| rule(vec![has(*flags, flag)?, has(*mode, bit)?]))
             .collect();
-        refused.insert(*call, bits?);
+        refused.insert(*call, rules?);
     }
-    // Typing into the terminal on the person's behalf, and other drivers behind it.
-    let typing: Result<Vec<_>, _> = [
+    // Input injection into the terminal, and changes of its line discipline.
+    let terminal_requests: Result<Vec<_>, _> = [
         libc::TIOCSTI,
         0x541C, /* TIOCLINUX */
         0x5423, /* TIOCSETD */
@@ -209,7 +213,7 @@ fn compile(
     .into_iter()
     .map(|request| rule(vec![low(1, SeccompCmpOp::Eq, request)?]))
     .collect();
-    refused.insert(libc::SYS_ioctl, typing?);
+    refused.insert(libc::SYS_ioctl, terminal_requests?);
     let mut sockets = Vec::new();
     if network == Network::Off {
         let families: &[libc::c_int] = match keeper {
@@ -281,29 +285,40 @@ fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, ConfineError> 
 
 fn broken(error: &dyn std::fmt::Display) -> ConfineError {
     ConfineError::NotEnforceable {
-        why: format!("there is no system call filter for this machine: {error}"),
+        why: format!("cannot build a seccomp filter: {error}"),
     }
 }
 
-/// The same calls have a second set of numbers on this processor, which the other programs do not list.
+/// Returns a program that denies the x32 system calls. On x86_64 these are a second set of numbers
+/// for the same calls, which the other programs do not check.
 fn without_x32() -> BpfProgram {
-    const NUMBER: u32 = 0;
-    const X32: u32 = 0x4000_0000;
-    let step = |code: u32, jt, jf, k| seccompiler::sock_filter {
+    const NUMBER_OFFSET: u32 = 0;
+    const X32_SYSCALL_BIT: u32 = 0x4000_0000;
+    let instruction = |code: u32, jt, jf, k| seccompiler::sock_filter {
         code: code as u16,
         jt,
         jf,
         k,
     };
     vec![
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NUMBER),
-        step(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, 0, 1, X32),
-        step(
+        instruction(
+            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+            0,
+            0,
+            NUMBER_OFFSET,
+        ),
+        instruction(
+            libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K,
+            0,
+            1,
+            X32_SYSCALL_BIT,
+        ),
+        instruction(
             libc::BPF_RET | libc::BPF_K,
             0,
             0,
             libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32,
         ),
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ]
 }

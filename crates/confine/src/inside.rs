@@ -1,11 +1,12 @@
-//! What happens in the new process: the init builds the wall, starts the command and stays until the last
-//! process is gone or the parent is.
+//! The init process of a command: sets up the confinement, starts the command, and runs until the
+//! last process of the command or the parent has exited.
 //!
-//! The init shares the parent's memory instead of getting a copy: copying the tables of a large process would
-//! take longer than everything else. It stands on a stack of its own and makes system calls on what [`Plan`]
-//! has laid out; it allocates nothing, locks nothing, unwinds nowhere, and touches no thread-local storage
-//! (see [`crate::raw`]). Once the command has started it touches nothing of the parent's any more. The command
-//! cannot look into that memory: the init keeps its capabilities over the namespace, and the command has none.
+//! The init process shares the parent's memory instead of copying it: copying the page tables of a
+//! large process would take longer than everything else. It has its own stack and makes system
+//! calls on the values that [`Plan`] prepared. It does not allocate, lock, unwind, or use
+//! thread-local storage (see [`crate::raw`]). After the command has started it does not read the
+//! parent's memory any more. The command cannot read that memory: the init process keeps its
+//! capabilities in the namespace, and the command has none.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -14,7 +15,7 @@ use crate::mounts::Step;
 use crate::plan::{Namespaces, Plan};
 use crate::raw::call;
 
-/// Where a set-up stopped, told over a pipe.
+/// The step of the setup that failed. Sent to the parent over a pipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Stage {
@@ -31,98 +32,102 @@ pub(crate) enum Stage {
     Program = 11,
 }
 
-/// A report: the stage, which mount it was, and the error.
+/// The report of a failed setup: the stage, the index of the mount step, and the error number.
 pub(crate) type Report = [i32; 3];
 
-/// The end of the command: its status, and whether processes of its are still there.
+/// The report of the command's exit: its wait status, and 1 if processes of the command still run.
 pub(crate) type End = [i32; 2];
 
-/// The pipe ends the init needs.
+/// The pipe ends of the init process.
 #[derive(Clone, Copy)]
 pub(crate) struct Ends {
-    /// Tells the parent why the command did not start; closed when it has.
+    /// Receives a [`Report`] if the command cannot be started. Closed when it has started.
     pub(crate) started: RawFd,
-    /// Tells the parent how the command ended.
+    /// Receives an [`End`] when the command has exited.
     pub(crate) ended: RawFd,
-    /// Closed when the parent is gone or has had enough.
+    /// Closed by the parent when it exits or drops the child.
     pub(crate) leash: RawFd,
 }
 
-/// The whole life of the init. Never returns.
+/// Runs the init process. Never returns.
 ///
 /// # Safety
-/// Only to be called in a process that was just cloned, with all signals blocked. The plan must stay where it
-/// is until `started` is closed on this side, the stack until the process is gone.
-pub(crate) unsafe fn init(plan: &mut Plan, ends: Ends, needed: &[RawFd]) -> ! {
+/// Must be called in a process that was just cloned, with all signals blocked. The plan must not
+/// move until this process has closed its setup pipe, and the stack must exist until this process
+/// has exited.
+pub(crate) unsafe fn init(plan: &mut Plan, pipes: Ends, needed: &[RawFd]) -> ! {
     // SAFETY: system calls on valid pointers into the plan.
     unsafe {
-        // What else is open leads out of the namespace that is about to be built.
+        // All other open descriptors lead out of the namespace that is set up below.
         close_all_but(needed);
-        let own_pids = plan.namespaces.is_some();
+        let has_pid_namespace = plan.namespaces.is_some();
         if let Some(namespaces) = &mut plan.namespaces {
             let identity = write_file(c"/proc/self/setgroups", b"deny")
                 .and_then(|()| write_file(c"/proc/self/uid_map", &namespaces.uid_map))
                 .and_then(|()| write_file(c"/proc/self/gid_map", &namespaces.gid_map));
             if let Err(error) = identity {
-                fail(ends.started, Stage::Identity, 0, error);
+                fail(pipes.started, Stage::Identity, 0, error);
             }
-            build(namespaces, ends.started);
-            // Away from where we stood: that is below what was just mounted.
+            build(namespaces, pipes.started);
+            // The old working folder lies below the new mounts.
             if let Err(error) = done(call!(SYS_chdir, c"/")) {
-                fail(ends.started, Stage::Mount, 0, error);
+                fail(pipes.started, Stage::Mount, 0, error);
             }
             if namespaces.flags & libc::CLONE_NEWNET != 0
                 && let Err(error) = raise_loopback()
             {
-                fail(ends.started, Stage::Loopback, 0, error);
+                fail(pipes.started, Stage::Loopback, 0, error);
             }
         } else {
-            // Without a pid namespace, orphans are to come here instead of to the system's init.
+            // Without a PID namespace, orphans become children of this process instead of PID 1.
             call!(SYS_prctl, libc::PR_SET_CHILD_SUBREAPER, 1);
         }
         if plan.candidates.is_empty() {
-            // Only a try.
+            // The plan only tests the namespaces.
             exit(0);
         }
-        if is_cut(ends.leash) {
-            // The parent is gone already, and nobody wants this any more.
+        if is_cut(pipes.leash) {
+            // The parent has already exited.
             exit(0);
         }
-        let command = start_command(plan, ends.started);
+        let command = start_command(plan, pipes.started);
         if command < 0 {
-            fail(ends.started, Stage::Fork, 0, libc::EAGAIN);
+            fail(pipes.started, Stage::Fork, 0, libc::EAGAIN);
         }
-        // Only the ends and what is held for life are needed from here on; nothing of the plan is touched any more.
+        // From here on only the pipes and the held descriptors are needed. The plan is not used
+        // again after the setup pipe is closed.
         for fd in needed
             .iter()
             .copied()
-            .filter(|fd| *fd != ends.ended && *fd != ends.leash)
+            .filter(|fd| *fd != pipes.ended && *fd != pipes.leash)
         {
-            if !plan.holds.iter().any(|hold| hold.as_raw_fd() == fd) && fd != ends.started {
+            if !plan.holds.iter().any(|hold| hold.as_raw_fd() == fd) && fd != pipes.started {
                 call!(SYS_close, fd);
             }
         }
-        call!(SYS_close, ends.started);
-        watch(command, ends, own_pids)
+        call!(SYS_close, pipes.started);
+        watch(command, pipes, has_pid_namespace)
     }
 }
 
-/// Starts the command in a process that shares our memory until its own program runs; we stand still meanwhile.
-unsafe fn start_command(plan: &Plan, started: RawFd) -> libc::pid_t {
+/// Starts the command in a process that shares this memory until `execve`. This process is
+/// suspended until then. Returns the pid, or a negative number on failure.
+unsafe fn start_command(plan: &Plan, setup_fd: RawFd) -> libc::pid_t {
     struct Both<'a>(&'a Plan, RawFd);
-    extern "C" fn begin(both: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the caller stands still and keeps what this points to.
+    extern "C" fn begin(arguments: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the caller is suspended and keeps the value alive.
         unsafe {
-            let both = &*both.cast::<Both<'_>>();
-            become_command(both.0, both.1)
+            let arguments = &*arguments.cast::<Both<'_>>();
+            become_command(arguments.0, arguments.1)
         }
     }
-    let mut both = Both(plan, started);
+    let mut arguments = Both(plan, setup_fd);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack is the plan's own and used by nobody else; it grows downwards from its end.
-    unsafe { libc::clone(begin, plan.stack.top(), flags, (&raw mut both).cast()) }
+    // SAFETY: only the new process uses this stack, which grows downwards from its end.
+    unsafe { libc::clone(begin, plan.stack.top(), flags, (&raw mut arguments).cast()) }
 }
 
+/// The result of a system call; the error is an error number.
 type Done = Result<(), i32>;
 
 fn done(result: isize) -> Done {
@@ -141,10 +146,10 @@ fn fd(result: isize) -> Result<RawFd, i32> {
     }
 }
 
-/// Builds the file system step by step.
-unsafe fn build(namespaces: &mut Namespaces, started: RawFd) {
+/// Executes the mount steps.
+unsafe fn build(namespaces: &mut Namespaces, setup_fd: RawFd) {
     let Namespaces { steps, slots, .. } = namespaces;
-    // SAFETY: as in `init`.
+    // SAFETY: as in `run_init`.
     unsafe {
         let private = done(call!(
             SYS_mount,
@@ -155,12 +160,12 @@ unsafe fn build(namespaces: &mut Namespaces, started: RawFd) {
             0
         ));
         if let Err(error) = private {
-            fail(started, Stage::Mount, 0, error);
+            fail(setup_fd, Stage::Mount, 0, error);
         }
         for (index, step) in steps.iter().enumerate() {
             match take(step, slots) {
                 Err(error) if !step.may_fail_with(error) => {
-                    fail(started, Stage::Mount, index, error)
+                    fail(setup_fd, Stage::Mount, index, error)
                 }
                 _ => {}
             }
@@ -169,7 +174,7 @@ unsafe fn build(namespaces: &mut Namespaces, started: RawFd) {
 }
 
 unsafe fn take(step: &Step, slots: &mut [RawFd]) -> Done {
-    // SAFETY: as in `init`.
+    // SAFETY: as in `run_init`.
     unsafe {
         match step {
             Step::Keep { path, slot } => {
@@ -177,9 +182,9 @@ unsafe fn take(step: &Step, slots: &mut [RawFd]) -> Done {
                 Ok(())
             }
             Step::LockDown => {
-                let tame =
+                let attributes =
                     libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
-                set_attributes(libc::AT_FDCWD, c"/", tame)
+                set_attributes(libc::AT_FDCWD, c"/", attributes)
             }
             Step::Attach {
                 path,
@@ -220,14 +225,14 @@ unsafe fn take(step: &Step, slots: &mut [RawFd]) -> Done {
     }
 }
 
-/// A detached copy of the mounts at a path in which no link is followed.
+/// Returns a detached copy of the mount tree at a path. Fails if the path contains a symbolic link.
 unsafe fn clone_tree(path: &CStr) -> Result<RawFd, i32> {
-    // SAFETY: `open_how` is plain numbers, of which zero is a valid value; the path is a valid C string.
+    // SAFETY: all-zero bytes are a valid `open_how`; the path is a valid C string.
     unsafe {
         let mut how: libc::open_how = std::mem::zeroed();
         how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
         how.resolve = libc::RESOLVE_NO_SYMLINKS;
-        let place = fd(call!(
+        let path_fd = fd(call!(
             SYS_openat2,
             libc::AT_FDCWD,
             path,
@@ -237,8 +242,8 @@ unsafe fn clone_tree(path: &CStr) -> Result<RawFd, i32> {
         let flags = libc::OPEN_TREE_CLONE
             | libc::OPEN_TREE_CLOEXEC
             | (libc::AT_RECURSIVE | libc::AT_EMPTY_PATH) as libc::c_uint;
-        let tree = fd(call!(SYS_open_tree, place, c"", flags));
-        call!(SYS_close, place);
+        let tree = fd(call!(SYS_open_tree, path_fd, c"", flags));
+        call!(SYS_close, path_fd);
         tree
     }
 }
@@ -251,7 +256,7 @@ unsafe fn set_attributes(tree: RawFd, path: &CStr, attributes: u64) -> Done {
         userns_fd: 0,
     };
     let flags = libc::AT_RECURSIVE | libc::AT_EMPTY_PATH;
-    // SAFETY: the path is a valid C string and `attr` is as long as is said.
+    // SAFETY: the path is a valid C string, and `attr` has the given size.
     unsafe {
         done(call!(
             SYS_mount_setattr,
@@ -280,9 +285,9 @@ unsafe fn attach(tree: RawFd, path: &CStr) -> Done {
     }
 }
 
-/// A new network has a loopback that is down.
+/// Brings up the loopback interface, which is down in a new network namespace.
 unsafe fn raise_loopback() -> Done {
-    // SAFETY: `ifreq` is plain numbers, of which zero is a valid value; the name fits with its NUL.
+    // SAFETY: all-zero bytes are a valid `ifreq`; the name fits with its NUL.
     unsafe {
         let socket = fd(call!(
             SYS_socket,
@@ -300,40 +305,41 @@ unsafe fn raise_loopback() -> Done {
     }
 }
 
-/// The rest of the way to the command's own program. Never returns.
-unsafe fn become_command(plan: &Plan, started: RawFd) -> ! {
-    // SAFETY: as in `init`.
+/// Applies the restrictions to this process and executes the command's program. Never returns.
+unsafe fn become_command(plan: &Plan, setup_fd: RawFd) -> ! {
+    // SAFETY: as in `run_init`.
     unsafe {
         if let Err((stage, error)) = prepare(plan) {
-            fail(started, stage, 0, error);
+            fail(setup_fd, stage, 0, error);
         }
-        let mut worst = libc::ENOENT;
+        let mut reported = libc::ENOENT;
         for candidate in &plan.candidates {
-            let refused = -call!(
+            let error = -call!(
                 SYS_execve,
                 candidate.as_c_str(),
                 plan.argv.as_ptr(),
                 plan.env.as_ptr()
             ) as i32;
-            if !matches!(refused, libc::ENOENT | libc::ENOTDIR) {
-                worst = refused;
+            // Any other error says more than "not found".
+            if !matches!(error, libc::ENOENT | libc::ENOTDIR) {
+                reported = error;
             }
         }
-        fail(started, Stage::Program, 0, worst)
+        fail(setup_fd, Stage::Program, 0, reported)
     }
 }
 
 unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
     let at = |stage: Stage| move |error: i32| (stage, error);
-    // SAFETY: as in `init`.
+    // SAFETY: as in `run_init`.
     unsafe {
         take_streams(plan).map_err(at(Stage::Streams))?;
         for (resource, limit) in &plan.rlimits {
             done(call!(SYS_prlimit64, 0, *resource, &raw const *limit, 0))
                 .map_err(at(Stage::Limits))?;
         }
-        // Before the walls: a wrong folder should be told as such. No link of the kernel's is followed, which could lead
-        // past the mounts.
+        // Before Landlock and seccomp, so that a wrong folder is reported as such. Magic links of
+        // /proc are not followed, because they could lead past the mounts.
         enter(&plan.cwd).map_err(at(Stage::WorkingDirectory))?;
         reset_signals();
         if plan.powerless {
@@ -345,8 +351,7 @@ unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
             done(call!(SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0))
                 .map_err(at(Stage::Landlock))?;
         }
-        // From here on everything happens behind the filters. What is open belongs to the parent and closes
-        // itself when the program begins, `started` with it.
+        // All open descriptors, the setup pipe included, are closed by `execve`.
         call!(
             SYS_close_range,
             3,
@@ -357,7 +362,7 @@ unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
             call!(SYS_fcntl, inherited.as_raw_fd(), libc::F_SETFD, 0);
         }
         for program in plan.filters.iter() {
-            // The same layout as the kernel's.
+            // `BpfProgram` has the memory layout of the kernel's filter instructions.
             let program = libc::sock_fprog {
                 len: program.len() as u16,
                 filter: program.as_ptr().cast_mut().cast(),
@@ -374,30 +379,32 @@ unsafe fn prepare(plan: &Plan) -> Result<(), (Stage, i32)> {
     Ok(())
 }
 
+/// Changes the working folder without following magic links.
 unsafe fn enter(folder: &CStr) -> Done {
-    // SAFETY: `open_how` is plain numbers, of which zero is a valid value; the path is a valid C string.
+    // SAFETY: all-zero bytes are a valid `open_how`; the path is a valid C string.
     unsafe {
         let mut how: libc::open_how = std::mem::zeroed();
         how.flags = (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
         how.resolve = libc::RESOLVE_NO_MAGICLINKS;
-        let place = fd(call!(
+        let folder_fd = fd(call!(
             SYS_openat2,
             libc::AT_FDCWD,
             folder,
             &raw const how,
             size_of::<libc::open_how>()
         ))?;
-        let entered = call!(SYS_fchdir, place);
-        call!(SYS_close, place);
+        let entered = call!(SYS_fchdir, folder_fd);
+        call!(SYS_close, folder_fd);
         done(entered)
     }
 }
 
+/// Starts a session and connects the standard streams.
 unsafe fn take_streams(plan: &Plan) -> Done {
     // SAFETY: system calls on numbers.
     unsafe {
         done(call!(SYS_setsid))?;
-        // Out of the way first, so that none is overwritten before it was used.
+        // Duplicated to numbers above 2 first, so that none is overwritten before it is used.
         let mut streams = [0; 3];
         for (stream, from) in streams.iter_mut().zip(plan.stdio) {
             *stream = fd(call!(SYS_fcntl, from, libc::F_DUPFD_CLOEXEC, 3))?;
@@ -412,13 +419,15 @@ unsafe fn take_streams(plan: &Plan) -> Done {
     }
 }
 
-/// What the kernel takes for a signal's action and for a set of signals.
+/// Size of the kernel's `sigaction` in machine words.
 const ACTION_WORDS: usize = 4;
+/// Size of the kernel's signal set in bytes.
 const SET_BYTES: usize = 8;
 
-/// Handlers and masks that the parent had for itself.
+/// Resets the signal handlers and the signal mask of the parent.
 unsafe fn reset_signals() {
-    // SAFETY: zeros are the default action, no flags and no signals; they are as long as the kernel reads.
+    // SAFETY: zeros mean the default action, no flags and no signals; both values have the size
+    // that the kernel reads.
     unsafe {
         let default = [0usize; ACTION_WORDS];
         for signal in 1..=64 {
@@ -435,7 +444,7 @@ unsafe fn reset_signals() {
     }
 }
 
-/// Gives up every capability, and those a program of root's would get back.
+/// Drops every capability, including those that a program run by root would regain.
 unsafe fn drop_capabilities() -> Done {
     #[repr(C)]
     struct Header {
@@ -443,10 +452,10 @@ unsafe fn drop_capabilities() -> Done {
         pid: libc::c_int,
     }
     const VERSION_3: u32 = 0x2008_0522;
-    // SAFETY: the header and the two zeroed triples of sets are laid out as the call wants them.
+    // SAFETY: the header and the two zeroed sets have the layout that the system call expects.
     unsafe {
         for capability in 0..64 {
-            // Refused where the kernel knows no more, or where there is none to come back.
+            // Fails after the last capability of the kernel, or without the right to drop any.
             if call!(SYS_prctl, libc::PR_CAPBSET_DROP, capability) < 0 {
                 break;
             }
@@ -465,19 +474,25 @@ unsafe fn drop_capabilities() -> Done {
     }
 }
 
-/// Reaps until nothing is left, or ends what is left when the parent wants that.
-unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
+/// Reaps processes until none is left, and reports the exit of the command. Kills the remaining
+/// processes when the parent closes the liveness pipe. Never returns.
+unsafe fn watch(command: libc::pid_t, pipes: Ends, has_pid_namespace: bool) -> ! {
     // SAFETY: system calls on numbers and on values that live on this stack.
     unsafe {
-        let Ends { leash, ended, .. } = ends;
-        let deaths: u64 = 1 << (libc::SIGCHLD - 1);
+        let Ends {
+            leash: liveness_fd,
+            ended: exit_fd,
+            ..
+        } = pipes;
+        let sigchld: u64 = 1 << (libc::SIGCHLD - 1);
         let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        let deaths = call!(SYS_signalfd4, -1i32, &raw const deaths, SET_BYTES, flags) as RawFd;
+        let sigchld_fd = call!(SYS_signalfd4, -1i32, &raw const sigchld, SET_BYTES, flags) as RawFd;
         let mut exit_status = None;
         loop {
             let left_behind = loop {
-                // However fast they die.
-                if is_cut(leash) {
+                // Checked in each round, so that processes that fork and exit quickly cannot delay
+                // it.
+                if is_cut(liveness_fd) {
                     break true;
                 }
                 let mut status = 0i32;
@@ -491,40 +506,40 @@ unsafe fn watch(command: libc::pid_t, ends: Ends, own_pids: bool) -> ! {
             };
             if let Some(status) = exit_status.take() {
                 let end: End = [status, i32::from(left_behind)];
-                call!(SYS_write, ended, end.as_ptr(), size_of::<End>());
-                call!(SYS_close, ended);
+                call!(SYS_write, exit_fd, end.as_ptr(), size_of::<End>());
+                call!(SYS_close, exit_fd);
             }
             if !left_behind {
                 exit(0);
             }
             let mut fds = [
                 libc::pollfd {
-                    fd: leash,
+                    fd: liveness_fd,
                     events: libc::POLLIN,
                     revents: 0,
                 },
                 libc::pollfd {
-                    fd: deaths,
+                    fd: sigchld_fd,
                     events: libc::POLLIN,
                     revents: 0,
                 },
             ];
             let polled = call!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), 0, 0, 0);
             let mut buffer = [0u8; 512];
-            while call!(SYS_read, deaths, buffer.as_mut_ptr(), buffer.len()) > 0 {}
-            // An init that cannot watch any more ends.
+            while call!(SYS_read, sigchld_fd, buffer.as_mut_ptr(), buffer.len()) > 0 {}
+            // If polling fails, the processes cannot be supervised any more.
             if fds[0].revents != 0 || (polled < 0 && polled != -(libc::EINTR as isize)) {
-                if !own_pids {
+                if !has_pid_namespace {
                     end_descendants();
                 }
-                // The first process of a namespace takes all others with it.
+                // In a PID namespace the kernel kills all other processes when PID 1 exits.
                 exit(0);
             }
         }
     }
 }
 
-/// Closes every descriptor but these, which are in order.
+/// Closes every descriptor except those in `needed`, which must be sorted.
 unsafe fn close_all_but(needed: &[RawFd]) {
     let mut from = 0;
     for fd in needed.iter().copied() {
@@ -534,23 +549,24 @@ unsafe fn close_all_but(needed: &[RawFd]) {
         }
         from = fd + 1;
     }
-    // SAFETY: the same.
+    // SAFETY: system calls on numbers.
     unsafe { call!(SYS_close_range, from, libc::c_uint::MAX, 0) };
 }
 
-/// Whether the other end of the leash is closed.
-unsafe fn is_cut(leash: RawFd) -> bool {
-    let mut end = libc::pollfd {
-        fd: leash,
+/// Returns whether the parent has closed its end of the liveness pipe.
+unsafe fn is_cut(liveness_fd: RawFd) -> bool {
+    let mut poll_fd = libc::pollfd {
+        fd: liveness_fd,
         events: libc::POLLIN,
         revents: 0,
     };
-    let now = [0i64; 2];
-    // SAFETY: one valid entry and a valid time are handed over.
-    unsafe { call!(SYS_ppoll, &raw mut end, 1, now.as_ptr(), 0, 0) > 0 }
+    let no_timeout = [0i64; 2];
+    // SAFETY: the pointers refer to one valid entry and a valid time.
+    unsafe { call!(SYS_ppoll, &raw mut poll_fd, 1, no_timeout.as_ptr(), 0, 0) > 0 }
 }
 
-/// Kills children until there are none: those of a killed process come here, and are next.
+/// Kills child processes until none is left. The children of a killed process become children of
+/// this process and are killed in the next round.
 unsafe fn end_descendants() {
     // SAFETY: system calls on numbers and on a buffer that lives on this stack.
     unsafe {
@@ -577,7 +593,7 @@ unsafe fn end_descendants() {
                             .wrapping_mul(10)
                             .wrapping_add((byte - b'0') as libc::pid_t)
                     }
-                    // The last one may be cut off by the end of the buffer; the next round has it whole.
+                    // A pid that is cut off at the end of the buffer is read in the next round.
                     _ => {
                         if pid > 1 {
                             call!(SYS_kill, pid, libc::SIGKILL);
@@ -594,7 +610,7 @@ unsafe fn end_descendants() {
 }
 
 unsafe fn write_file(path: &CStr, bytes: &[u8]) -> Done {
-    // SAFETY: the path is a valid C string, the bytes are as long as is said.
+    // SAFETY: the path is a valid C string, and the bytes have the given length.
     unsafe {
         let file = fd(call!(
             SYS_openat,
@@ -609,19 +625,19 @@ unsafe fn write_file(path: &CStr, bytes: &[u8]) -> Done {
     }
 }
 
-/// Tells the parent where it stopped, and ends.
-unsafe fn fail(started: RawFd, stage: Stage, detail: usize, error: i32) -> ! {
+/// Reports to the parent which stage failed, and exits.
+unsafe fn fail(setup_fd: RawFd, stage: Stage, detail: usize, error: i32) -> ! {
     let report: Report = [stage as i32, detail as i32, error];
-    // SAFETY: the report is as long as is said.
+    // SAFETY: the report has the given size.
     unsafe {
-        call!(SYS_write, started, report.as_ptr(), size_of::<Report>());
+        call!(SYS_write, setup_fd, report.as_ptr(), size_of::<Report>());
         exit(127)
     }
 }
 
 unsafe fn exit(status: i32) -> ! {
     loop {
-        // SAFETY: it ends this process, which shares no more than memory with others.
+        // SAFETY: this ends only the calling process; others share its memory but not its threads.
         unsafe { call!(SYS_exit_group, status) };
     }
 }

@@ -1,4 +1,4 @@
-//! The same file system policy a second time, kept by Landlock: it holds even where a mount was forgotten.
+//! Enforces the file system policy a second time with Landlock, in case a mount is missing.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,15 @@ use landlock::{
 
 use crate::ConfineError;
 
-/// The newest version that is understood here; an older kernel enforces what it knows.
+/// The newest Landlock version that this module uses. An older kernel enforces the part it
+/// supports.
 const KNOWN: ABI = ABI::V6;
 
-/// A ruleset that can be entered; `None` where the kernel has no Landlock.
+/// Creates a ruleset that allows writes only below `writable`. `None` if the kernel does not
+/// support Landlock.
 pub(crate) fn ruleset(writable: &[PathBuf]) -> Result<Option<OwnedFd>, ConfineError> {
     build(writable).map_err(|error| ConfineError::NotEnforceable {
-        why: format!("Landlock refused the rules: {error}"),
+        why: format!("cannot create Landlock rules: {error}"),
     })
 }
 
@@ -27,7 +29,7 @@ fn build(writable: &[PathBuf]) -> Result<Option<OwnedFd>, RulesetError> {
         .scope(Scope::from_all(KNOWN))?
         .create()?;
     rules = allow(rules, Path::new("/"), AccessFs::from_read(KNOWN))?;
-    // What can be written below these is decided by their own mounts.
+    // The mounts below /dev decide what can be written there.
     rules = allow(rules, Path::new("/dev"), everything)?;
     for folder in writable {
         rules = allow(rules, folder, everything)?;
@@ -42,21 +44,21 @@ fn allow(
 ) -> Result<landlock::RulesetCreated, RulesetError> {
     match PathFd::new(path) {
         Ok(fd) => rules.add_rule(PathBeneath::new(fd, access)),
-        // What is not there needs no permission.
+        // A missing path needs no rule.
         Err(_) => Ok(rules),
     }
 }
 
-/// The version of Landlock this kernel has.
+/// Returns the Landlock version of this kernel. `None` if it does not support Landlock.
 pub(crate) fn version() -> Option<i64> {
-    const ASK_FOR_THE_VERSION: u32 = 1;
+    const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag the kernel reads no memory.
     let version = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
             std::ptr::null::<u8>(),
             0usize,
-            ASK_FOR_THE_VERSION,
+            LANDLOCK_CREATE_RULESET_VERSION,
         )
     };
     (version > 0).then_some(version)

@@ -1,13 +1,14 @@
-//! The wall around a child process.
+//! Confinement of child processes.
 //!
-//! On Linux a command gets its own user, mount, pid, network and IPC namespaces, in which the file system is
-//! read-only but for the folders it may write, what is secret is not there, and the network is its own
-//! loopback; Landlock and seccomp stand behind that, and an init reaps what the command leaves behind and
-//! ends with it. On macOS the wall is a Seatbelt profile. Where a wall cannot be built, [`spawn`] says so
-//! and starts nothing.
+//! On Linux a command gets its own user, mount, PID, network and IPC namespaces. In these, the file
+//! system is read-only except for the writable folders, secrets are hidden, and the network is a
+//! private loopback interface. Landlock and seccomp enforce the same policy a second time. An init
+//! process reaps the processes that the command leaves behind, and kills them when the parent drops
+//! the [`Child`] or exits. On macOS the confinement is a Seatbelt profile. If the requested
+//! confinement is not available, [`spawn`] returns an error and starts nothing.
 //!
-//! Nothing is allocated between fork and exec, and no binary of the embedder's is executed again.
-// Standard streams belong to whoever runs this.
+//! Nothing is allocated between fork and exec, and the embedder's binary is not executed again.
+// Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod child;
@@ -52,7 +53,8 @@ pub use selvedge_protocol::{CommandLimits, WeakerWall};
 pub use support::{Feature, Strength, Support};
 pub use watched::watch;
 
-/// Starts a command behind its wall. Blocks for the millisecond or two that takes.
+/// Starts a command with the given confinement. Blocks until the program runs, usually for one or
+/// two milliseconds.
 pub fn spawn(command: Command, wall: &Wall, support: &Support) -> Result<Child, ConfineError> {
     #[cfg(target_os = "linux")]
     return linux::spawn(command, wall, support);

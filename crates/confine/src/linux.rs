@@ -1,4 +1,5 @@
-//! Starting a command on Linux.
+//! Starts commands on Linux: chooses the mechanism, clones the init process and waits until the
+//! program runs. What the init process does is in `init_process`.
 
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -54,7 +55,8 @@ pub(crate) fn spawn(
     }
 }
 
-/// Starts a plan whose init keeps the placeholders locked for as long as it lives, even without us.
+/// Starts a plan. The init process holds the locks of the placeholders until it exits, even if this
+/// process exits before.
 fn guarded(
     mut plan: Plan,
     names: &Names,
@@ -62,7 +64,7 @@ fn guarded(
 ) -> Result<Child, ConfineError> {
     for placeholder in &placeholders {
         let lock = placeholder.lock().map_err(|error| ConfineError::System {
-            doing: "holding a placeholder",
+            doing: "lock a placeholder folder",
             error,
         })?;
         plan.holds.push(lock);
@@ -72,7 +74,7 @@ fn guarded(
     Ok(child)
 }
 
-/// Whether the system lets us build the wall, with a /proc of its own or without.
+/// Tests whether the system allows the namespaces, with a private /proc or without.
 pub(crate) fn try_namespaces(proc: Proc) -> Result<(), ConfineError> {
     let names = Names {
         program: String::new(),
@@ -81,7 +83,7 @@ pub(crate) fn try_namespaces(proc: Proc) -> Result<(), ConfineError> {
     start(Plan::trial(proc)?, &names).map(drop)
 }
 
-/// Whether `bwrap` can build the wall.
+/// Tests whether `bwrap` works.
 pub(crate) fn try_bubblewrap(program: &Path) -> Result<(), ConfineError> {
     let null = || {
         std::fs::File::options()
@@ -90,8 +92,8 @@ pub(crate) fn try_bubblewrap(program: &Path) -> Result<(), ConfineError> {
             .open("/dev/null")
             .map(Into::into)
     };
-    let broken = |error| ConfineError::System {
-        doing: "opening /dev/null",
+    let open_error = |error| ConfineError::System {
+        doing: "open /dev/null",
         error,
     };
     let command = Command {
@@ -99,9 +101,9 @@ pub(crate) fn try_bubblewrap(program: &Path) -> Result<(), ConfineError> {
         cwd: "/".into(),
         env: Vec::new(),
         stdio: crate::Stdio::Streams {
-            stdin: null().map_err(broken)?,
-            stdout: null().map_err(broken)?,
-            stderr: null().map_err(broken)?,
+            stdin: null().map_err(open_error)?,
+            stdout: null().map_err(open_error)?,
+            stderr: null().map_err(open_error)?,
         },
         hold: None,
     };
@@ -116,12 +118,12 @@ pub(crate) fn try_bubblewrap(program: &Path) -> Result<(), ConfineError> {
     match child.end() {
         Ok(end) if end.exit.code() == 0 => Ok(()),
         _ => Err(ConfineError::NotEnforceable {
-            why: format!("{} fails here", program.display()),
+            why: format!("{} does not work on this machine", program.display()),
         }),
     }
 }
 
-/// What a message may have to name after the command was taken apart.
+/// Parts of the command that error messages mention.
 struct Names {
     program: String,
     cwd: PathBuf,
@@ -135,33 +137,34 @@ fn first_word(command: &Command) -> String {
         .unwrap_or_default()
 }
 
-/// Sees to it that everything protected or hidden can be mounted over: what is missing there has a placeholder for a
-/// while, lest the command make it. Returns what is to be protected in the end.
+/// Makes sure that every protected or hidden path exists, because a mount needs a target. A missing
+/// path gets a placeholder folder, so that the command cannot create it. Returns the confinement
+/// with the paths that need a mount.
 fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>), ConfineError> {
     let confinement = without_covered_paths(confinement);
     let mut ready = confinement.clone();
     let mut placeholders = Vec::new();
     ready.protected.clear();
-    // All of them before the first stands: what is missing in a placeholder needs none of its own.
-    let missing_secrets = confinement
+    // Collected before the first placeholder is created: a path inside a placeholder needs none.
+    let missing_hidden = confinement
         .hidden
         .iter()
         .filter_map(|path| first_missing(path, &confinement.writable));
-    let mut wanted: Vec<PathBuf> = confinement
+    let mut paths: Vec<PathBuf> = confinement
         .protected
         .iter()
         .cloned()
-        .chain(missing_secrets)
+        .chain(missing_hidden)
         .collect();
-    wanted.sort();
-    wanted.dedup();
-    for path in wanted {
-        if std::fs::symlink_metadata(&path).is_ok_and(|there| there.is_symlink()) {
+    paths.sort();
+    paths.dedup();
+    for path in paths {
+        if std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
             return Err(ConfineError::Unprotectable { path });
         }
         match Placeholder::stand_in(&path) {
             Ok(placeholder) => placeholders.extend(placeholder),
-            // Where we cannot make it, the command cannot either.
+            // If this process cannot create the folder, the command cannot either.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -175,7 +178,7 @@ fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>),
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => {
                 return Err(ConfineError::System {
-                    doing: "protecting a folder in the workspace",
+                    doing: "protect a folder in the workspace",
                     error,
                 });
             }
@@ -185,7 +188,8 @@ fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>),
     Ok((ready, placeholders))
 }
 
-/// The first part of a path that is not there, or only for a while, where the command could make it.
+/// Returns the outermost part of a path that does not exist or is a placeholder, if it lies in a
+/// writable folder, where the command could create it.
 fn first_missing(path: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
     let is_missing = |path: &&Path| path.symlink_metadata().is_err() || is_placeholder(path);
     let missing = path.ancestors().take_while(is_missing).last()?;
@@ -196,80 +200,90 @@ fn first_missing(path: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
         .then(|| parent.join(missing.file_name().unwrap_or_default()))
 }
 
-/// Starts the init and waits until the command's own program runs.
+/// Starts the init process and waits until the command's program runs.
 fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
     let pipe = || {
         io::pipe().map_err(|error| ConfineError::System {
-            doing: "making a pipe",
+            doing: "create a pipe",
             error,
         })
     };
-    let (mut started_here, started_there) = pipe()?;
-    let (ended_here, ended_there) = pipe()?;
-    let (leash_there, leash_here) = pipe()?;
-    let ends = Ends {
-        started: started_there.as_raw_fd(),
-        ended: ended_there.as_raw_fd(),
-        leash: leash_there.as_raw_fd(),
+    let (mut setup_reader, setup_writer) = pipe()?;
+    let (exit_reader, exit_writer) = pipe()?;
+    let (liveness_reader, liveness_writer) = pipe()?;
+    let pipes = Ends {
+        started: setup_writer.as_raw_fd(),
+        ended: exit_writer.as_raw_fd(),
+        leash: liveness_reader.as_raw_fd(),
     };
     let stack = Stack::new()?;
-    // Where the init finds everything: it must not move or go before the init has been heard of.
-    let needed = plan.needed(&[ends.started, ends.ended, ends.leash]);
-    let own_pids = plan.namespaces.is_some();
-    let mut given = Box::new(Given { plan, ends, needed });
-    let (init, gone) = clone_init(&mut given, &stack)?;
-    drop((started_there, ended_there, leash_there));
+    // The init process reads these values in shared memory. They must not move or be dropped before
+    // it has reported or closed its setup pipe.
+    let needed = plan.needed(&[pipes.started, pipes.ended, pipes.leash]);
+    let has_pid_namespace = plan.namespaces.is_some();
+    let mut init_args = Box::new(Given {
+        plan,
+        ends: pipes,
+        needed,
+    });
+    let (init, gone) = clone_init(&mut init_args, &stack)?;
+    drop((setup_writer, exit_writer, liveness_reader));
     let child = Child {
-        ended: ended_here,
+        ended: exit_reader,
         gone,
-        leash: Some(leash_here),
+        leash: Some(liveness_writer),
         init: Some(init),
-        own_pids,
+        own_pids: has_pid_namespace,
         stack: Some(stack),
         placeholders: Vec::new(),
     };
     let mut report = [0u8; size_of::<Report>()];
-    match started_here.read_exact(&mut report) {
-        // Closed without a word: the program runs.
+    match setup_reader.read_exact(&mut report) {
+        // The pipe was closed without a report: the program runs.
         Err(_) => Ok(child),
         Ok(()) => {
-            let number = |at: usize| {
+            let number = |index: usize| {
                 let mut bytes = [0; 4];
-                bytes.copy_from_slice(&report[at * 4..][..4]);
+                bytes.copy_from_slice(&report[index * 4..][..4]);
                 i32::from_ne_bytes(bytes)
             };
             Err(explain(
                 [number(0), number(1), number(2)],
-                &given.plan,
+                &init_args.plan,
                 names,
             ))
         }
     }
 }
 
-/// What the init is given.
+/// The arguments of the init process.
 struct Given {
     plan: Plan,
     ends: Ends,
     needed: Vec<RawFd>,
 }
 
-fn clone_init(given: &mut Given, stack: &Stack) -> Result<(libc::pid_t, OwnedFd), ConfineError> {
-    extern "C" fn begin(given: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the parent keeps what this points to, and leaves it alone, until it has heard from the init.
+fn clone_init(
+    init_args: &mut Given,
+    stack: &Stack,
+) -> Result<(libc::pid_t, OwnedFd), ConfineError> {
+    extern "C" fn begin(init_args: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: the parent keeps the value alive and does not touch it until the init process has
+        // reported or closed its setup pipe.
         unsafe {
-            let given = &mut *given.cast::<Given>();
-            inside::init(&mut given.plan, given.ends, &given.needed)
+            let init_args = &mut *init_args.cast::<Given>();
+            inside::init(&mut init_args.plan, init_args.ends, &init_args.needed)
         }
     }
-    let namespaces = given
+    let namespaces = init_args
         .plan
         .namespaces
         .as_ref()
         .map_or(0, |namespaces| namespaces.flags);
     let mut pidfd: libc::c_int = -1;
-    // SAFETY: signals are blocked before the clone, so that no handler of ours runs in the new process. It stands
-    // on a stack of its own and calls nothing but `init`, which never returns and keeps to what it was given.
+    // SAFETY: signals are blocked before the clone, so that no signal handler runs in the new
+    // process. It has its own stack and calls only `run_init`, which never returns and uses only
+    // its arguments.
     let pid = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -280,7 +294,7 @@ fn clone_init(given: &mut Given, stack: &Stack) -> Result<(libc::pid_t, OwnedFd)
             begin,
             stack.top(),
             flags,
-            (&raw mut *given).cast(),
+            (&raw mut *init_args).cast(),
             &raw mut pidfd,
         );
         let error = io::Error::last_os_error();
@@ -289,17 +303,18 @@ fn clone_init(given: &mut Given, stack: &Stack) -> Result<(libc::pid_t, OwnedFd)
     };
     let pid = pid.map_err(|error| match namespaces {
         0 => ConfineError::System {
-            doing: "starting a process",
+            doing: "start a process",
             error,
         },
         _ => ConfineError::NotEnforceable {
-            why: format!("the system grants no namespaces ({error})"),
+            why: format!("cannot create namespaces ({error})"),
         },
     })?;
-    // SAFETY: the kernel made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor, and it has no other owner.
     Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
 }
 
+/// Turns the report of a failed setup into an error.
 fn explain([stage, detail, errno]: Report, plan: &Plan, names: &Names) -> ConfineError {
     let error = io::Error::from_raw_os_error(errno);
     let not_enforceable = |what: &str| ConfineError::NotEnforceable {
@@ -319,29 +334,25 @@ fn explain([stage, detail, errno]: Report, plan: &Plan, names: &Names) -> Confin
                 .namespaces
                 .as_ref()
                 .and_then(|namespaces| namespaces.steps.get(detail as usize));
-            let place = step
+            let path = step
                 .map(|step| String::from_utf8_lossy(step.place()).into_owned())
                 .unwrap_or_default();
-            not_enforceable(&format!("its view of {place} could not be made"))
+            not_enforceable(&format!("cannot mount {path}"))
         }
-        s if s == Stage::Identity as i32 => {
-            not_enforceable("it could not be given an identity of its own")
-        }
+        s if s == Stage::Identity as i32 => not_enforceable("cannot map user and group ids"),
         s if s == Stage::Loopback as i32 => {
-            not_enforceable("it could not be given a network of its own")
+            not_enforceable("cannot bring up the loopback interface")
         }
-        s if s == Stage::Capabilities as i32 => {
-            not_enforceable("its privileges could not be dropped")
-        }
-        s if s == Stage::Landlock as i32 => not_enforceable("Landlock could not be entered"),
-        s if s == Stage::Filter as i32 => not_enforceable("its system calls could not be filtered"),
-        s if s == Stage::Limits as i32 => not_enforceable("its limits could not be set"),
+        s if s == Stage::Capabilities as i32 => not_enforceable("cannot drop capabilities"),
+        s if s == Stage::Landlock as i32 => not_enforceable("cannot apply the Landlock rules"),
+        s if s == Stage::Filter as i32 => not_enforceable("cannot install the seccomp filter"),
+        s if s == Stage::Limits as i32 => not_enforceable("cannot set resource limits"),
         s if s == Stage::Streams as i32 => ConfineError::System {
-            doing: "connecting its streams",
+            doing: "connect the standard streams",
             error,
         },
         _ => ConfineError::System {
-            doing: "starting a process",
+            doing: "start a process",
             error,
         },
     }

@@ -1,4 +1,4 @@
-//! What the command's file system looks like, as steps for the init to take.
+//! Plans the file system of a confined command as mount steps. The init process executes them.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{ConfineError, Confinement, sockets};
 
-/// Device nodes a command needs; there are no others.
+/// Device nodes that stay usable. All other devices are blocked.
 const DEVICES: &[&str] = &[
     "/dev/null",
     "/dev/zero",
@@ -16,22 +16,23 @@ const DEVICES: &[&str] = &[
     "/dev/tty",
 ];
 
-/// One step. They are taken in order; each allocates nothing.
+/// One mount operation. The steps are executed in order, without allocation.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Keeps a copy of a tree of mounts as it is now, to be attached later.
+    /// Saves a copy of a mount tree in its current state, to be attached later.
     Keep { path: CString, slot: usize },
-    /// Makes everything read-only, without devices or set-user-id programs.
+    /// Makes all mounts read-only, without devices and set-user-id programs.
     LockDown,
-    /// Puts a kept tree over its old place, with these attributes.
+    /// Mounts a saved tree at its path, with these attributes.
     Attach {
         path: CString,
         slot: usize,
         attributes: u64,
     },
-    /// Mounts a tree over itself, with these attributes. A mount cannot be renamed or removed.
+    /// Mounts a tree over itself, with these attributes. A mount point cannot be renamed or
+    /// removed.
     Overlay { path: CString, attributes: u64 },
-    /// A new, empty file system.
+    /// Mounts a new, empty file system.
     Fresh {
         kind: &'static std::ffi::CStr,
         path: CString,
@@ -43,7 +44,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The place it is about, for messages.
+    /// Returns the path of the mount, for error messages.
     pub(crate) fn place(&self) -> &[u8] {
         match self {
             Self::LockDown => b"/",
@@ -55,33 +56,36 @@ impl Step {
         }
     }
 
-    /// Whether the policy holds although this step failed: what is gone by now needs no hiding, nor pinning.
+    /// Returns whether the policy holds although this step failed: a path that has been removed
+    /// since the plan was made need not be covered or pinned.
     pub(crate) fn may_fail_with(&self, error: libc::c_int) -> bool {
-        let gone = matches!(error, libc::ENOENT | libc::ENOTDIR | libc::ELOOP);
-        gone && matches!(
-            self,
-            Self::Cover { .. } | Self::Overlay { attributes: 0, .. }
-        )
+        let is_missing = matches!(error, libc::ENOENT | libc::ENOTDIR | libc::ELOOP);
+        is_missing
+            && matches!(
+                self,
+                Self::Cover { .. } | Self::Overlay { attributes: 0, .. }
+            )
     }
 }
 
-/// Whose processes /proc shows.
+/// Which /proc a command sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Proc {
-    /// The command's own.
+    /// A private one with only the command's processes.
     Own,
-    /// All there are: accepted by name, where there can be no other.
+    /// That of the host. Only used if the configuration accepts it.
     Shared,
 }
 
-/// The step to a /proc of its own. Read-only: what root may set below /proc/sys needs no capability. The init is not
-/// seen in it: it shares our memory, and with that our command line.
+/// Returns the step that mounts a private /proc. It is read-only, because root needs no capability
+/// to write below /proc/sys. `hidepid` hides the init process, which shares this process's memory
+/// and therefore shows its command line.
 pub(crate) fn own_proc() -> Result<Step, ConfineError> {
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV | libc::MS_RDONLY;
     fresh(c"proc", Path::new("/proc"), flags, c"hidepid=4")
 }
 
-/// How many trees are kept at once.
+/// Returns the number of mount trees that are saved at the same time.
 pub(crate) fn slots(steps: &[Step]) -> usize {
     steps
         .iter()
@@ -89,7 +93,7 @@ pub(crate) fn slots(steps: &[Step]) -> usize {
         .count()
 }
 
-/// The steps to a confined file system.
+/// Returns the steps that set up the confined file system.
 pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, ConfineError> {
     let writable = outermost(&confinement.writable);
     if writable.iter().any(|path| path.parent().is_none()) {
@@ -162,15 +166,15 @@ pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, 
     Ok(steps)
 }
 
-/// Terminals and shared memory of its own.
+/// Returns the steps that mount private terminals and private shared memory.
 fn own_devices() -> Result<Vec<Step>, ConfineError> {
-    let quiet = libc::MS_NOSUID | libc::MS_NOEXEC;
+    let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
     let mut steps = Vec::new();
     if Path::new("/dev/pts").is_dir() {
         steps.push(fresh(
             c"devpts",
             Path::new("/dev/pts"),
-            quiet,
+            flags,
             c"newinstance,ptmxmode=0666,mode=620",
         )?);
         if Path::new("/dev/ptmx").exists() {
@@ -191,8 +195,9 @@ fn own_devices() -> Result<Vec<Step>, ConfineError> {
     Ok(steps)
 }
 
-/// Mounts the folders between a writable one and this path over themselves: otherwise a command could move
-/// one away, and what lies in it would be somewhere else for the next command.
+/// Adds steps that mount the folders between a writable folder and `path` over themselves.
+/// Otherwise a command could rename such a folder, and the next command would find its content at
+/// another path.
 fn pin_above(path: &Path, writable: &[PathBuf], steps: &mut Vec<Step>) -> Result<(), ConfineError> {
     for folder in folders_above(path, writable) {
         let folder = c_string(folder)?;
@@ -209,7 +214,7 @@ fn pin_above(path: &Path, writable: &[PathBuf], steps: &mut Vec<Step>) -> Result
     Ok(())
 }
 
-/// The folders between a writable one and this path, from the outside in.
+/// Returns the folders between a writable folder and `path`, outermost first, without both ends.
 pub(crate) fn folders_above<'a>(path: &'a Path, writable: &[PathBuf]) -> Vec<&'a Path> {
     let Some(root) = writable
         .iter()
@@ -226,7 +231,8 @@ pub(crate) fn folders_above<'a>(path: &'a Path, writable: &[PathBuf]) -> Vec<&'a
     above
 }
 
-/// The folders that lie in no other: one mount serves both, and no name below a writable folder is followed.
+/// Returns the folders that lie in no other folder of the list. One mount covers nested folders,
+/// and no path below a writable folder has to be resolved.
 pub(crate) fn outermost(folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut outermost: Vec<PathBuf> = Vec::new();
     let mut folders: Vec<&PathBuf> = folders.iter().collect();
@@ -239,8 +245,9 @@ pub(crate) fn outermost(folders: &[PathBuf]) -> Vec<PathBuf> {
     outermost
 }
 
-/// The same policy with one entry per hidden subtree. A hidden folder looks empty and cannot be
-/// written, so a hidden or protected path below it needs no mount, and has no place to be mounted on.
+/// Returns the same policy with one entry for each hidden subtree. A hidden folder looks empty and
+/// cannot be written, so a hidden or protected path below it needs no mount, and has no mount
+/// point.
 pub(crate) fn without_covered_paths(confinement: &Confinement) -> Confinement {
     let resolved: Vec<PathBuf> = confinement
         .hidden
@@ -261,12 +268,12 @@ pub(crate) fn without_covered_paths(confinement: &Confinement) -> Confinement {
     }
 }
 
-/// Whether a path is one of these folders or lies below one.
+/// Returns whether a path is one of these folders or lies below one.
 pub(crate) fn is_below(path: &Path, folders: &[PathBuf]) -> bool {
     folders.iter().any(|folder| path.starts_with(folder))
 }
 
-/// The path with the symbolic links of its existing part resolved.
+/// Resolves the symbolic links in the existing part of a path.
 fn resolve_existing(path: &Path) -> PathBuf {
     path.canonicalize()
         .unwrap_or_else(|_| match (path.parent(), path.file_name()) {
@@ -300,7 +307,7 @@ pub(crate) fn c_string(text: impl AsRef<std::ffi::OsStr>) -> Result<CString, Con
     let text = text.as_ref();
     CString::new(text.as_bytes()).map_err(|_| {
         ConfineError::Invalid(format!(
-            "{} has a NUL in it",
+            "{} contains a NUL byte",
             text.to_string_lossy().replace('\0', "\\0")
         ))
     })

@@ -1,7 +1,8 @@
-//! Folders that stand where nothing may be created while a command runs.
+//! Placeholder folders at paths where a command must not create anything.
 //!
-//! A read-only mount needs something to be mounted on: a workspace without `.git` gets an empty one for as
-//! long as a command could make its own there. Who finds one shares it by a lock; the last one removes it.
+//! A read-only mount needs a mount point. A workspace without `.git` therefore gets an empty `.git`
+//! while a command runs. Concurrent commands share the folder through a shared lock; the last one
+//! removes it.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -10,44 +11,48 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The mode that marks a folder as a placeholder. Nobody makes such a folder for anything else.
+/// The mode that marks an empty folder as a placeholder. It is unusual for other folders.
 const MODE: u32 = 0o555;
 
-/// How often it is tried beside others who make and remove it.
+/// Attempts to create or share a placeholder that other processes create and remove.
 const MOST_TRIES: u32 = 100_000;
 
-/// How often one that is being made is looked at again.
+/// Checks of an unfinished placeholder, one per millisecond, before it counts as a real folder.
 const PATIENCE: u32 = 100;
 
-/// A folder that is there for a while.
+/// A locked placeholder folder. Dropping it removes the folder unless another process still holds
+/// the lock.
 #[derive(Debug)]
 pub(crate) struct Placeholder {
     path: PathBuf,
     folder: File,
 }
 
-/// What stands at a path, as it was seen at one moment.
+/// The state of a path at one moment.
 enum Standing {
-    /// Nothing any more.
+    /// The path does not exist.
     Nothing,
     Placeholder,
-    /// One that somebody is about to make, or somebody's folder that looks like it.
+    /// An empty, read-only folder with another mode: a placeholder that another process is
+    /// creating, or a real folder.
     Unfinished,
+    /// A real file or folder.
     Real,
 }
 
 impl Placeholder {
-    /// Makes the folder, or shares one that is there; `None` where something real stands.
+    /// Creates the folder, or shares an existing placeholder. `None` if a real file or folder
+    /// exists.
     pub(crate) fn stand_in(path: &Path) -> io::Result<Option<Self>> {
         let mut unfinished = 0;
         for _ in 0..MOST_TRIES {
-            let made = match DirBuilder::new().mode(MODE).create(path) {
+            let created = match DirBuilder::new().mode(MODE).create(path) {
                 Ok(()) => true,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match standing(path)?
                 {
                     Standing::Placeholder => false,
                     Standing::Nothing => continue,
-                    // Whoever makes one needs a moment for it.
+                    // Another process has created the folder and is about to set its mode.
                     Standing::Unfinished if unfinished < PATIENCE => {
                         unfinished += 1;
                         std::thread::sleep(Duration::from_millis(1));
@@ -59,12 +64,13 @@ impl Placeholder {
             };
             let folder = match File::open(path) {
                 Ok(folder) => folder,
-                // Its last user has just removed it.
+                // The last process that used it has just removed it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
-            // Whatever the mask says; and only to a folder that can be ours.
-            if made && folder.metadata()?.mode() & 0o222 == 0 {
+            // The umask may have cleared bits of the mode. A folder with write permission is not
+            // the one that was created above.
+            if created && folder.metadata()?.mode() & 0o222 == 0 {
                 folder.set_permissions(Permissions::from_mode(MODE))?;
             }
             folder.lock_shared()?;
@@ -77,48 +83,49 @@ impl Placeholder {
             }
         }
         Err(io::Error::other(format!(
-            "{} comes and goes",
+            "{} is created and removed repeatedly by other processes",
             path.display()
         )))
     }
 }
 
 impl Placeholder {
-    /// The lock, for somebody who may outlive us.
+    /// Returns a descriptor that holds the shared lock, for the init process, which may outlive
+    /// this process.
     pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
         Ok(self.folder.try_clone()?.into())
     }
 
-    /// Whether it is this one that stands there, and not one that came after it.
+    /// Returns whether the path still refers to this folder, and not to one that was created later.
     fn is_there(&self) -> bool {
-        let now = std::fs::symlink_metadata(&self.path);
-        now.is_ok_and(|now| {
+        let current = std::fs::symlink_metadata(&self.path);
+        current.is_ok_and(|current| {
             self.folder
                 .metadata()
-                .is_ok_and(|own| (own.dev(), own.ino()) == (now.dev(), now.ino()))
+                .is_ok_and(|own| (own.dev(), own.ino()) == (current.dev(), current.ino()))
         })
     }
 }
 
 impl Drop for Placeholder {
     fn drop(&mut self) {
-        // Whoever still needs it holds the lock, and removes it later.
+        // If another process still holds the lock, that process removes the folder later.
         if self.folder.try_lock().is_ok() && self.is_there() && is_placeholder(&self.path) {
             let _ = std::fs::remove_dir(&self.path);
         }
     }
 }
 
-/// Whether a folder is there for a while only.
+/// Returns whether a path is a placeholder folder.
 pub(crate) fn is_placeholder(path: &Path) -> bool {
     matches!(standing(path), Ok(Standing::Placeholder))
 }
 
 fn standing(path: &Path) -> io::Result<Standing> {
-    let seen = || -> io::Result<Standing> {
-        let there = std::fs::symlink_metadata(path)?;
-        let mode = there.mode() & 0o777;
-        if !there.is_dir() || mode & 0o222 != 0 {
+    let check = || -> io::Result<Standing> {
+        let metadata = std::fs::symlink_metadata(path)?;
+        let mode = metadata.mode() & 0o777;
+        if !metadata.is_dir() || mode & 0o222 != 0 {
             return Ok(Standing::Real);
         }
         Ok(match std::fs::read_dir(path)?.next() {
@@ -127,11 +134,11 @@ fn standing(path: &Path) -> io::Result<Standing> {
             None => Standing::Unfinished,
         })
     };
-    match seen() {
+    match check() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Standing::Nothing),
-        // What nobody may look into holds something.
+        // A placeholder is readable by everyone.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Standing::Real),
-        seen => seen,
+        state => state,
     }
 }
 
@@ -140,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_comes_and_goes_is_never_taken_for_something_real() {
+    fn a_placeholder_that_is_created_and_removed_concurrently_is_never_taken_for_a_real_folder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(".git");
         std::thread::scope(|scope| {
@@ -151,7 +158,7 @@ mod tests {
                             Placeholder::stand_in(&path).unwrap().is_some(),
                             "round {round}"
                         );
-                        // One that somebody is about to make.
+                        // An unfinished placeholder, as another process would create it.
                         if round % 100 == 0 && DirBuilder::new().mode(0o500).create(&path).is_ok() {
                             std::fs::set_permissions(&path, Permissions::from_mode(MODE)).unwrap();
                         }

@@ -1,4 +1,4 @@
-//! Everything the new process needs, laid out before there is one: after the fork nothing may be allocated.
+//! Prepares everything that the new process needs. After the clone it cannot allocate memory.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,40 +12,45 @@ use crate::mounts::{self, Proc, Step, c_string};
 use crate::stack::Stack;
 use crate::{Command, ConfineError, Confinement, Network, Stdio, landlock};
 
-/// What the init and the command do.
+/// The prepared values for the init process and the command.
 pub(crate) struct Plan {
-    /// `None` runs without namespaces.
+    /// `None` if the command runs without namespaces.
     pub(crate) namespaces: Option<Namespaces>,
+    /// The Landlock ruleset to apply.
     pub(crate) landlock: Option<OwnedFd>,
+    /// The seccomp filters to install, in order.
     pub(crate) filters: Arc<[BpfProgram]>,
     pub(crate) rlimits: Vec<(u32, libc::rlimit)>,
-    /// Whether capabilities are given up.
+    /// Whether to drop all capabilities and set `no_new_privs`.
     pub(crate) powerless: bool,
     pub(crate) cwd: CString,
-    /// Where the program may be. None: only the wall is tried.
+    /// Paths to try for the program. If empty, nothing is executed: the plan only tests whether the
+    /// namespaces can be set up.
     pub(crate) candidates: Vec<CString>,
     pub(crate) argv: Words,
     pub(crate) env: Words,
-    /// What becomes 0, 1 and 2.
+    /// The descriptors that become 0, 1 and 2.
     pub(crate) stdio: [RawFd; 3],
+    /// Whether descriptor 0 becomes the controlling terminal.
     pub(crate) terminal: bool,
-    /// Descriptors the program gets besides.
+    /// Further descriptors that the program inherits.
     pub(crate) inherited: Vec<OwnedFd>,
-    /// Where the command's process stands until its program runs.
+    /// The stack of the command's process until `execve`.
     pub(crate) stack: Stack,
-    /// What the init keeps open for as long as it lives.
+    /// Descriptors that the init process keeps open until it exits.
     pub(crate) holds: Vec<OwnedFd>,
-    // Keeps what `stdio` names open.
+    // Owns the descriptors in `stdio`.
     _streams: Stdio,
 }
 
-/// What is the command's own.
+/// The namespaces of a command and how to set them up.
 pub(crate) struct Namespaces {
+    /// `CLONE_NEW…` flags.
     pub(crate) flags: libc::c_int,
     pub(crate) uid_map: Vec<u8>,
     pub(crate) gid_map: Vec<u8>,
     pub(crate) steps: Vec<Step>,
-    /// Room for the trees that are kept.
+    /// Preallocated space for the descriptors of saved mount trees.
     pub(crate) slots: Vec<RawFd>,
 }
 
@@ -56,7 +61,7 @@ impl Namespaces {
         if network == Network::Off {
             flags |= libc::CLONE_NEWNET;
         }
-        // SAFETY: these only return numbers.
+        // SAFETY: both functions only return a number.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         Self {
             flags,
@@ -68,21 +73,21 @@ impl Namespaces {
     }
 }
 
-/// A list of words the way `execve` wants it.
+/// A null-terminated array of C strings, as `execve` takes it.
 pub(crate) struct Words {
     _words: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
 }
 
 impl Words {
-    fn new(words: Vec<CString>) -> Self {
-        let pointers = words
+    fn new(strings: Vec<CString>) -> Self {
+        let pointers = strings
             .iter()
-            .map(|word| word.as_ptr())
+            .map(|string| string.as_ptr())
             .chain([std::ptr::null()])
             .collect();
         Self {
-            _words: words,
+            _words: strings,
             pointers,
         }
     }
@@ -93,7 +98,7 @@ impl Words {
 }
 
 impl Plan {
-    /// Without a wall.
+    /// Plans a command without confinement.
     pub(crate) fn open(command: Command) -> Result<Self, ConfineError> {
         let candidates = candidates(&command)?;
         let argv = Words::new(
@@ -104,10 +109,10 @@ impl Plan {
                 .collect::<Result<_, _>>()?,
         );
         let env = command.env.iter().map(|(name, value)| {
-            let mut word = OsString::from(name);
-            word.push("=");
-            word.push(value);
-            c_string(word)
+            let mut assignment = OsString::from(name);
+            assignment.push("=");
+            assignment.push(value);
+            c_string(assignment)
         });
         let env = Words::new(env.collect::<Result<_, _>>()?);
         let (stdio, terminal) = match &command.stdio {
@@ -140,8 +145,9 @@ impl Plan {
         })
     }
 
-    /// The descriptors that are needed after the clone, these among them, in order. All others are closed first.
-    pub(crate) fn needed(&self, ends: &[RawFd]) -> Vec<RawFd> {
+    /// Returns the descriptors that the init process needs, including `pipes`, in ascending order.
+    /// The init process closes all others first.
+    pub(crate) fn needed(&self, pipes: &[RawFd]) -> Vec<RawFd> {
         let owned = self
             .landlock
             .iter()
@@ -150,24 +156,24 @@ impl Plan {
             .map(AsRawFd::as_raw_fd);
         let mut needed: Vec<RawFd> = owned
             .chain(self.stdio)
-            .chain(ends.iter().copied())
+            .chain(pipes.iter().copied())
             .collect();
         needed.sort_unstable();
         needed.dedup();
         needed
     }
 
-    /// Builds a wall around nothing, to see whether it can be built.
+    /// Plans namespaces without a program, to test whether they can be set up.
     pub(crate) fn trial(proc: Proc) -> Result<Self, ConfineError> {
-        let (nothing, _) = std::io::pipe().map_err(|error| ConfineError::System {
-            doing: "making a pipe",
+        let (unused_pipe, _) = std::io::pipe().map_err(|error| ConfineError::System {
+            doing: "create a pipe",
             error,
         })?;
         let command = Command {
             argv: vec!["/".into()],
             cwd: "/".into(),
             env: Vec::new(),
-            stdio: Stdio::Terminal(nothing.into()),
+            stdio: Stdio::Terminal(unused_pipe.into()),
             hold: None,
         };
         let mut steps = vec![Step::LockDown];
@@ -180,7 +186,7 @@ impl Plan {
         Ok(trial)
     }
 
-    /// Behind the whole wall.
+    /// Plans a command with namespaces, Landlock and seccomp.
     pub(crate) fn confined(
         command: Command,
         confinement: &Confinement,
@@ -201,7 +207,7 @@ impl Plan {
         })
     }
 
-    /// Behind Landlock and seccomp alone.
+    /// Plans a command with Landlock and seccomp only.
     pub(crate) fn weaker(
         command: Command,
         confinement: &Confinement,
@@ -209,7 +215,7 @@ impl Plan {
         let landlock = landlock::ruleset(&confinement.writable)?;
         if landlock.is_none() {
             return Err(ConfineError::NotEnforceable {
-                why: "this kernel has no Landlock either".into(),
+                why: "this kernel does not support Landlock".into(),
             });
         }
         Ok(Self {
@@ -229,35 +235,36 @@ impl Plan {
 pub(crate) fn rlimits(confinement: &Confinement) -> Vec<(u32, libc::rlimit)> {
     let limits = &confinement.limits;
     let bytes = |megabytes: u64| megabytes.saturating_mul(1 << 20);
-    let mut all = vec![
+    let mut maxima = vec![
         (libc::RLIMIT_CORE, 0),
         (libc::RLIMIT_NPROC, limits.processes),
         (libc::RLIMIT_FSIZE, bytes(limits.file_mb)),
     ];
-    all.extend(limits.memory_mb.map(|mb| (libc::RLIMIT_AS, bytes(mb))));
-    all.into_iter()
-        .map(|(resource, most)| (resource, at_most(resource, most)))
+    maxima.extend(limits.memory_mb.map(|mb| (libc::RLIMIT_AS, bytes(mb))));
+    maxima
+        .into_iter()
+        .map(|(resource, max)| (resource, at_most(resource, max)))
         .collect()
 }
 
-/// The limit, or the one that already holds where that is lower.
-fn at_most(resource: u32, most: u64) -> libc::rlimit {
-    let mut now = libc::rlimit {
-        rlim_cur: most,
-        rlim_max: most,
+/// Returns the limit `max`, or the current limit of this process if that is lower.
+fn at_most(resource: u32, max: u64) -> libc::rlimit {
+    let mut current = libc::rlimit {
+        rlim_cur: max,
+        rlim_max: max,
     };
-    // SAFETY: `now` is ours to be written; on failure it keeps what was asked for.
-    unsafe { libc::getrlimit(resource, &mut now) };
+    // SAFETY: `current` is a valid value to write to; on failure it stays at `max`.
+    unsafe { libc::getrlimit(resource, &mut current) };
     libc::rlimit {
-        rlim_cur: most.min(now.rlim_cur),
-        rlim_max: most.min(now.rlim_max),
+        rlim_cur: max.min(current.rlim_cur),
+        rlim_max: max.min(current.rlim_max),
     }
 }
 
-/// Where the program may be, in the order of its `PATH`.
+/// Returns the paths to try for the program, in the order of the command's `PATH`.
 fn candidates(command: &Command) -> Result<Vec<CString>, ConfineError> {
     let Some(program) = command.argv.first().filter(|program| !program.is_empty()) else {
-        return Err(ConfineError::Invalid("there is no program to run".into()));
+        return Err(ConfineError::Invalid("the command is empty".into()));
     };
     if program.as_encoded_bytes().contains(&b'/') {
         return Ok(vec![c_string(program)?]);

@@ -1,20 +1,21 @@
-//! System calls that touch nothing but the kernel: no `errno`, no lock, no cancellation point. The init shares
-//! its memory, thread-local storage included, with a process that goes on meanwhile.
+//! System calls without libc: no `errno`, no locks, no cancellation points. The init process shares
+//! its memory, thread-local storage included, with the parent process, which keeps running.
 
-/// Makes a system call; a negative result is an error number.
+/// Makes a system call. A negative result is a negated error number.
 ///
 /// # Safety
-/// As the call wants its arguments.
+/// The arguments must be valid for the system call.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) unsafe fn call6(number: libc::c_long, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the kernel clobbers these two registers and nothing else.
+    // SAFETY: the kernel clobbers only these two registers.
     unsafe {
         std::arch::asm!(
             "syscall",
             inlateout("rax") number as isize => result,
-            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5],
             lateout("rcx") _, lateout("r11") _,
             options(nostack),
         );
@@ -22,15 +23,15 @@ pub(crate) unsafe fn call6(number: libc::c_long, a: [usize; 6]) -> isize {
     result
 }
 
-/// Makes a system call; a negative result is an error number.
+/// Makes a system call. A negative result is a negated error number.
 ///
 /// # Safety
-/// As the call wants its arguments.
+/// The arguments must be valid for the system call.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub(crate) unsafe fn call6(number: libc::c_long, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the kernel clobbers nothing but the result.
+    // SAFETY: the kernel clobbers only the result register.
     unsafe {
         std::arch::asm!(
             "svc 0",
@@ -44,9 +45,9 @@ pub(crate) unsafe fn call6(number: libc::c_long, a: [usize; 6]) -> isize {
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("confine knows how to make system calls on x86_64 and aarch64 only");
+compile_error!("confine supports only x86_64 and aarch64 on Linux");
 
-/// An argument of a system call.
+/// A value that can be passed to a system call.
 pub(crate) trait Argument {
     fn word(self) -> usize;
 }
@@ -78,13 +79,13 @@ impl Argument for &std::ffi::CStr {
     }
 }
 
-/// `call!(SYS_close, fd)`: a system call with up to six arguments.
+/// Makes a system call with up to six arguments: `call!(SYS_close, fd)`.
 macro_rules! call {
     ($number:ident $(, $argument:expr)* $(,)?) => {{
         let given: &[usize] = &[$($crate::raw::Argument::word($argument)),*];
-        let mut words = [0; 6];
-        words[..given.len()].copy_from_slice(given);
-        $crate::raw::call6(libc::$number, words)
+        let mut arguments = [0; 6];
+        arguments[..given.len()].copy_from_slice(given);
+        $crate::raw::call6(libc::$number, arguments)
     }};
 }
 pub(crate) use call;

@@ -1,4 +1,4 @@
-//! The wall on macOS: a Seatbelt profile for `sandbox-exec`.
+//! Confinement on macOS: writes a Seatbelt profile for `sandbox-exec`.
 
 #![cfg_attr(not(any(test, target_os = "macos")), allow(dead_code))]
 
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::{Confinement, Network};
 
-/// The profile of a confinement. Later rules win over earlier ones.
+/// Returns the profile for a confinement. In Seatbelt, later rules override earlier ones.
 pub(crate) fn profile(confinement: &Confinement) -> String {
     let mut rules = String::from(
         "(version 1)\n\
@@ -20,10 +20,11 @@ pub(crate) fn profile(confinement: &Confinement) -> String {
          (allow pseudo-tty)\n\
          (allow file-read*)\n\
          (allow file-ioctl (regex #\"^/dev/tty\"))\n\
-         (allow file-write* (literal \"/dev/null\") (literal \"/dev/zero\") (literal \"/dev/tty\") (regex #\"^/dev/ttys\"))\n",
+         (allow file-write* (literal \"/dev/null\") (literal \"/dev/zero\") \
+         (literal \"/dev/tty\") (regex #\"^/dev/ttys\"))\n",
     );
-    let mut rule = |what: &str, path: &Path| {
-        rules.push_str(&format!("({what} (subpath {}))\n", quoted(path)));
+    let mut rule = |operation: &str, path: &Path| {
+        rules.push_str(&format!("({operation} (subpath {}))\n", quoted(path)));
     };
     for path in &confinement.writable {
         rule("allow file-write*", path);
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_profile_denies_last_what_must_stay_denied() {
+    fn deny_rules_follow_the_allow_rules_they_override() {
         let confinement = Confinement {
             writable: vec!["/Users/me/a \"b\"".into()],
             protected: vec!["/Users/me/a \"b\"/.git".into()],

@@ -1,11 +1,11 @@
-//! Sockets that have a name in the file system. A network of its own does not keep a command from them, and
-//! behind some sit programs that do what they are told: a container engine, a terminal multiplexer, an agent
-//! that signs.
+//! Finds Unix sockets that have a path. A network namespace does not block them, and some of the
+//! programs that listen on them run commands for their clients: a container engine, a terminal
+//! multiplexer, a signing agent.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
-/// Every named socket somebody listens on and that can be seen from here.
+/// Returns the paths of all sockets that a process has bound and that this process can see.
 pub(crate) fn listening() -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mut paths: Vec<PathBuf> = table
@@ -19,7 +19,7 @@ pub(crate) fn listening() -> Vec<PathBuf> {
     paths
 }
 
-/// The path of a socket in a line of the table; those without, and abstract ones, have none.
+/// Returns the path in a line of `/proc/net/unix`. Unnamed and abstract sockets have none.
 fn bound_path(line: &str) -> Option<&str> {
     line.find(" /").map(|at| &line[at + 1..])
 }

@@ -1,23 +1,23 @@
-//! Stacks for processes that share our memory.
+//! Stacks for cloned processes that share the memory of this process.
 
 use std::ptr::null_mut;
 
 use crate::ConfineError;
 
-/// Far more than system calls on laid-out values need.
+/// Far more than the cloned process needs: it only makes system calls on prepared values.
 const SIZE: usize = 128 * 1024;
 const GUARD: usize = 64 * 1024;
 
-/// A stack with a page below it that nobody can touch.
+/// A stack with an inaccessible guard area below it.
 #[derive(Debug)]
 pub(crate) struct Stack(*mut u8);
 
-// SAFETY: it is a range of memory that only its owner names.
+// SAFETY: the memory is referred to only by its owner.
 unsafe impl Send for Stack {}
 
 impl Stack {
     pub(crate) fn new() -> Result<Self, ConfineError> {
-        // SAFETY: new memory, which nobody else has; the guard lies inside it.
+        // SAFETY: the mapping is new and has no other users; the guard area lies inside it.
         unsafe {
             let flags =
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK | libc::MAP_NORESERVE;
@@ -30,14 +30,14 @@ impl Stack {
                 0,
             );
             if start == libc::MAP_FAILED {
-                return Err(ConfineError::last("making a stack"));
+                return Err(ConfineError::last("allocate a stack"));
             }
             libc::mprotect(start, GUARD, libc::PROT_NONE);
             Ok(Self(start.cast()))
         }
     }
 
-    /// Where it begins: stacks grow downwards.
+    /// Returns the end of the memory, where the stack starts: stacks grow downwards.
     pub(crate) fn top(&self) -> *mut libc::c_void {
         self.0.wrapping_add(GUARD + SIZE).cast()
     }
@@ -45,7 +45,7 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this size, and unmapped once.
+        // SAFETY: `new` mapped the memory with this size, and it is unmapped only here.
         unsafe { libc::munmap(self.0.cast(), GUARD + SIZE) };
     }
 }

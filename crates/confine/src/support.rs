@@ -1,54 +1,54 @@
-//! What this machine can enforce.
+//! Detects which confinement features this machine supports.
 
 use std::path::PathBuf;
 
 use crate::{ConfineError, WeakerWall};
 
-/// What this machine can enforce.
+/// The confinement features of this machine.
 #[derive(Debug, Clone)]
 pub struct Support {
-    /// Own user, mount, pid, network and IPC namespaces; or why not.
+    /// User, mount, PID, network and IPC namespaces.
     pub namespaces: Feature,
-    /// A /proc that shows the command's own processes alone, inside those.
+    /// A private /proc inside those namespaces, which shows only the command's own processes.
     pub proc: Feature,
     /// Landlock, with its version.
     pub landlock: Feature,
-    /// A `bwrap` that works, which some systems trust with namespaces when they do not trust us. Only looked for
-    /// where it would be needed.
+    /// A working `bwrap`. Some systems allow namespaces only to this program. `None` also if it is
+    /// not needed, because namespaces and a private /proc are available.
     pub bubblewrap: Option<PathBuf>,
 }
 
-/// Something this machine has or lacks, in words.
+/// Whether this machine has a feature, with a short description for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Feature {
-    /// It is there; the words say which.
+    /// The feature works. The text says which variant or version.
     Present(String),
-    /// It is not there; the words say why.
+    /// The feature does not work. The text is the reason.
     Missing(String),
 }
 
-/// How a wall is built.
+/// The mechanism that confines a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strength {
     /// Namespaces, Landlock and seccomp.
     Namespaces,
-    /// The same but for /proc, which was accepted by name.
+    /// As `Namespaces`, but with the /proc of the host. Only used if the configuration accepts it.
     SharedProc,
-    /// `bwrap` and seccomp.
+    /// The `bwrap` program at this path, and seccomp.
     Bubblewrap(PathBuf),
-    /// Landlock and seccomp alone, accepted by name.
+    /// Landlock and seccomp without namespaces. Only used if the configuration accepts it.
     Landlock,
 }
 
 impl Support {
-    /// Tries what there is.
+    /// Detects the features by trying to use them.
     pub fn probe() -> Self {
         let (namespaces, proc) = namespaces();
-        let whole = matches!(
+        let complete = matches!(
             (&namespaces, &proc),
             (Feature::Present(_), Feature::Present(_))
         );
-        let bubblewrap = if whole { None } else { find_bubblewrap() };
+        let bubblewrap = if complete { None } else { find_bubblewrap() };
         Self {
             namespaces,
             proc,
@@ -57,13 +57,14 @@ impl Support {
         }
     }
 
-    /// The strongest wall that can be built, or why none can.
+    /// Returns the strongest mechanism that is available and at least as strong as `accepted`
+    /// (`None`: only full confinement), or [`ConfineError::NotEnforceable`].
     pub fn strength(&self, accepted: Option<WeakerWall>) -> Result<Strength, ConfineError> {
         let why = match (&self.namespaces, &self.proc, &self.bubblewrap) {
             (Feature::Present(_), Feature::Present(_), _) => return Ok(Strength::Namespaces),
             (_, _, Some(bwrap)) => return Ok(Strength::Bubblewrap(bwrap.clone())),
             (Feature::Present(_), Feature::Missing(why), None) => {
-                // Whoever accepts less accepts this.
+                // Every weaker confinement that can be accepted includes this one.
                 if accepted.is_some() {
                     return Ok(Strength::SharedProc);
                 }
@@ -82,13 +83,13 @@ impl Support {
 fn namespaces() -> (Feature, Feature) {
     use crate::linux::try_namespaces;
     use crate::mounts::Proc;
-    let feature = |tried: Result<(), ConfineError>, words: &str| match tried {
-        Ok(()) => Feature::Present(words.to_owned()),
+    let feature = |tried: Result<(), ConfineError>, description: &str| match tried {
+        Ok(()) => Feature::Present(description.to_owned()),
         Err(ConfineError::NotEnforceable { why }) => Feature::Missing(why),
         Err(error) => Feature::Missing(error.to_string()),
     };
-    const NAMESPACES: &str = "user, mount, pid, network and IPC";
-    match feature(try_namespaces(Proc::Own), "its own") {
+    const NAMESPACES: &str = "user, mount, PID, network and IPC";
+    match feature(try_namespaces(Proc::Own), "private") {
         proc @ Feature::Present(_) => (Feature::Present(NAMESPACES.to_owned()), proc),
         proc => (feature(try_namespaces(Proc::Shared), NAMESPACES), proc),
     }
@@ -98,13 +99,13 @@ fn namespaces() -> (Feature, Feature) {
 fn namespaces() -> (Feature, Feature) {
     (
         Feature::Present("Seatbelt".into()),
-        Feature::Present("there is none".into()),
+        Feature::Present("macOS has no /proc".into()),
     )
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
 fn namespaces() -> (Feature, Feature) {
-    let missing = || Feature::Missing("commands cannot be confined on this system".into());
+    let missing = || Feature::Missing("not supported on this operating system".into());
     (missing(), missing())
 }
 
@@ -112,20 +113,20 @@ fn namespaces() -> (Feature, Feature) {
 fn landlock() -> Feature {
     match crate::landlock::version() {
         Some(version) => Feature::Present(format!("version {version}")),
-        None => Feature::Missing("this kernel was built or started without it".into()),
+        None => Feature::Missing("not enabled in this kernel".into()),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 fn landlock() -> Feature {
-    Feature::Missing("it is a part of Linux".into())
+    Feature::Missing("only available on Linux".into())
 }
 
 #[cfg(target_os = "linux")]
 fn find_bubblewrap() -> Option<PathBuf> {
-    // Not through PATH: what stands there must be the system's.
-    let places = ["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"];
-    places
+    // Not through PATH, which may name a program that is not the system's.
+    let paths = ["/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap"];
+    paths
         .into_iter()
         .map(PathBuf::from)
         .find(|path| path.exists() && crate::linux::try_bubblewrap(path).is_ok())

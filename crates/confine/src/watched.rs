@@ -1,4 +1,4 @@
-//! Descriptors of any kind as things to await.
+//! Waits for any kind of file descriptor in an async runtime.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,8 +6,10 @@ use std::os::fd::OwnedFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Lets a descriptor be awaited. Must be called inside a runtime that watches descriptors.
+/// Registers a descriptor with the tokio runtime. Must be called inside a runtime whose I/O driver
+/// is enabled.
 pub fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an owned descriptor is open and the same until it is dropped, which the wrapper does.
+    // SAFETY: an owned descriptor stays open and unchanged until it is dropped, and the wrapper
+    // drops it.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest)? })
 }

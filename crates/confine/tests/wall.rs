@@ -1,4 +1,5 @@
-//! Real commands behind the wall, and what the outside looks like afterwards.
+//! Runs real commands with and without confinement, and checks their effects outside the
+//! confinement.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
 
@@ -65,14 +66,15 @@ fn sh(script: &str, cwd: &Path, wall: &Wall) -> Ran {
     run(&["sh", "-c", script], cwd, wall)
 }
 
-struct Place {
+/// A temporary folder with a workspace in `work`, a file outside it and a secret.
+struct TestFolders {
     _dir: tempfile::TempDir,
     root: PathBuf,
     work: PathBuf,
 }
 
-fn place() -> Place {
-    // Not below /tmp, which is often writable: outside must be outside.
+fn test_folders() -> TestFolders {
+    // Not below /tmp, which is often writable: these folders must be outside the writable ones.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let root = dir.path().canonicalize().unwrap();
     let work = root.join("work");
@@ -80,50 +82,51 @@ fn place() -> Place {
     std::fs::create_dir_all(root.join("secret")).unwrap();
     std::fs::write(root.join("secret/key"), "hunter2").unwrap();
     std::fs::write(root.join("outside"), "before").unwrap();
-    Place {
+    TestFolders {
         _dir: dir,
         root,
         work,
     }
 }
 
-fn confined(place: &Place) -> Wall {
+fn confined(folders: &TestFolders) -> Wall {
     Wall::Confined(Confinement {
-        writable: vec![place.work.clone()],
-        protected: vec![place.work.join(".git"), place.work.join(".selvedge")],
-        hidden: vec![place.root.join("secret")],
+        writable: vec![folders.work.clone()],
+        protected: vec![folders.work.join(".git"), folders.work.join(".selvedge")],
+        hidden: vec![folders.root.join("secret")],
         ..Confinement::default()
     })
 }
 
 #[test]
-fn a_confined_command_writes_only_where_it_may() {
-    let place = place();
+fn a_confined_command_can_write_only_its_writable_folders() {
+    let folders = test_folders();
     let attempts = "
         echo ok > fine; mkdir -p sub/deep; echo ok > sub/deep/fine
-        echo x > ../outside; echo x > .git/hooks/pre-commit; mkdir .selvedge/x; rmdir .selvedge; mv .git old
+        echo x > ../outside; echo x > .git/hooks/pre-commit
+        mkdir .selvedge/x; rmdir .selvedge; mv .git old
         ln -s ../outside link; echo x > link
         cat ../secret/key; ls ../secret; echo y >/dev/null; echo z > /dev/shm/z && cat /dev/shm/z
         mount -t tmpfs none /mnt; echo x > /proc/sys/kernel/hostname; touch /etc/x; umount .git
     ";
-    let ran = sh(attempts, &place.work, &confined(&place));
-    assert!(place.work.join("sub/deep/fine").exists(), "{}", ran.out);
+    let ran = sh(attempts, &folders.work, &confined(&folders));
+    assert!(folders.work.join("sub/deep/fine").exists(), "{}", ran.out);
     assert_eq!(
-        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        std::fs::read_to_string(folders.root.join("outside")).unwrap(),
         "before"
     );
     assert_eq!(
-        std::fs::read_dir(place.work.join(".git/hooks"))
+        std::fs::read_dir(folders.work.join(".git/hooks"))
             .unwrap()
             .count(),
         0,
         "{}",
         ran.out
     );
-    assert!(place.work.join(".git").exists() && !place.work.join("old").exists());
+    assert!(folders.work.join(".git").exists() && !folders.work.join("old").exists());
     assert!(
-        !place.work.join(".selvedge").exists(),
-        "a placeholder was left behind"
+        !folders.work.join(".selvedge").exists(),
+        "a placeholder was not removed"
     );
     assert!(
         !ran.out.contains("hunter2") && ran.out.contains("\nz\n"),
@@ -132,37 +135,39 @@ fn a_confined_command_writes_only_where_it_may() {
     );
     assert!(!Path::new("/dev/shm/z").exists() && !Path::new("/etc/x").exists());
 
-    // The same attempts succeed without the wall: it is the wall that stops them.
+    // The same attempts succeed without confinement: it is the confinement that stops them.
     sh(
         "echo x > ../outside; echo x > .git/hooks/pre-commit; cat ../secret/key > seen",
-        &place.work,
+        &folders.work,
         &Wall::None,
     );
     assert_eq!(
-        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        std::fs::read_to_string(folders.root.join("outside")).unwrap(),
         "x\n"
     );
-    assert!(place.work.join(".git/hooks/pre-commit").exists() && place.work.join("seen").exists());
+    assert!(
+        folders.work.join(".git/hooks/pre-commit").exists() && folders.work.join("seen").exists()
+    );
 }
 
 #[test]
-fn what_lies_deeper_in_a_writable_folder_cannot_be_moved_away() {
-    let place = place();
-    std::fs::create_dir_all(place.work.join("home/.config/gh")).unwrap();
-    std::fs::write(place.work.join("home/.config/gh/token"), "hunter2").unwrap();
+fn a_folder_above_a_hidden_path_cannot_be_renamed() {
+    let folders = test_folders();
+    std::fs::create_dir_all(folders.work.join("home/.config/gh")).unwrap();
+    std::fs::write(folders.work.join("home/.config/gh/token"), "hunter2").unwrap();
     let wall = Wall::Confined(Confinement {
-        writable: vec![place.work.clone()],
-        hidden: vec![place.work.join("home/.config/gh")],
+        writable: vec![folders.work.clone()],
+        hidden: vec![folders.work.join("home/.config/gh")],
         ..Confinement::default()
     });
     let ran = sh(
         "mv home/.config home/c; mv home h; find . -name token | xargs cat",
-        &place.work,
+        &folders.work,
         &wall,
     );
     assert!(!ran.out.contains("hunter2"), "{}", ran.out);
     assert!(
-        place.work.join("home/.config/gh/token").exists(),
+        folders.work.join("home/.config/gh/token").exists(),
         "{}",
         ran.out
     );
@@ -176,29 +181,31 @@ def attempt(name, make):
     except OSError as error: print(name, 'no', error.errno)
 attempt('tcp', lambda: socket.create_connection(('127.0.0.1', port), 2))
 attempt('unix', lambda: socket.socket(socket.AF_UNIX).connect(path))
-attempt('pair', lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'hello', path + '.dgram'))
-attempt('raw pair', lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW)[0].sendto(b'hello', path + '.dgram'))
+def send(kind): socket.socketpair(socket.AF_UNIX, kind)[0].sendto(b'hello', path + '.dgram')
+attempt('pair', lambda: send(socket.SOCK_DGRAM))
+attempt('raw pair', lambda: send(socket.SOCK_RAW))
 def own_pair():
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM); here.send(b'hello')
 attempt('own pair', own_pair)
 attempt('packet', lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
 attempt('vsock', lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM))
 def own():
-    server = socket.create_server(('127.0.0.1', 0)); socket.create_connection(server.getsockname(), 2)
+    server = socket.create_server(('127.0.0.1', 0))
+    socket.create_connection(server.getsockname(), 2)
 attempt('own', own)
 ";
 
 #[test]
-fn a_confined_command_has_a_network_of_its_own() {
-    let place = place();
+fn a_confined_command_has_a_private_network() {
+    let folders = test_folders();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let _unix = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let _letters = std::os::unix::net::UnixDatagram::bind(dir.path().join("s.dgram")).unwrap();
+    let _datagrams = std::os::unix::net::UnixDatagram::bind(dir.path().join("s.dgram")).unwrap();
     let argv = ["python3", "-c", CONNECT, &port, socket.to_str().unwrap()];
-    let ran = run(&argv, &place.work, &confined(&place));
+    let ran = run(&argv, &folders.work, &confined(&folders));
     for name in ["tcp", "unix", "pair", "raw pair", "packet", "vsock"] {
         assert!(
             ran.out.contains(&format!("\n{name} no")) || ran.out.starts_with(&format!("{name} no")),
@@ -211,15 +218,15 @@ fn a_confined_command_has_a_network_of_its_own() {
         "{}",
         ran.out
     );
-    let open = run(&argv, &place.work, &Wall::None);
+    let open = run(&argv, &folders.work, &Wall::None);
     for name in ["tcp", "unix", "pair", "raw pair"] {
         assert!(open.out.contains(&format!("{name} yes")), "{}", open.out);
     }
 }
 
 #[test]
-fn a_confined_command_sees_and_touches_no_other_process() {
-    let place = place();
+fn a_confined_command_cannot_see_or_signal_other_processes() {
+    let folders = test_folders();
     let mut foreign = std::process::Command::new("sleep")
         .arg("60")
         .env("FOREIGN", "hunter2")
@@ -227,12 +234,17 @@ fn a_confined_command_sees_and_touches_no_other_process() {
         .unwrap();
     let pid = foreign.id();
     let script = format!(
-        "kill -9 {pid}; cat /proc/{pid}/environ; cat /proc/1/environ /proc/1/mem /proc/1/cmdline; ls /proc | grep -c '^[0-9]'"
+        "kill -9 {pid}; cat /proc/{pid}/environ; cat /proc/1/environ /proc/1/mem /proc/1/cmdline
+        ls /proc | grep -c '^[0-9]'"
     );
-    let ran = sh(&script, &place.work, &confined(&place));
-    assert!(foreign.try_wait().unwrap().is_none(), "it was killed");
+    let ran = sh(&script, &folders.work, &confined(&folders));
+    assert!(
+        foreign.try_wait().unwrap().is_none(),
+        "the foreign process was killed"
+    );
     assert!(!ran.out.contains("hunter2"), "{}", ran.out);
-    // The init shares our memory, and is not seen: our own command line is nobody's business.
+    // The init process shares the parent's memory. It must be hidden, or it would show the parent's
+    // command line.
     assert!(
         !ran.out.contains(&std::env::args().next().unwrap()),
         "{}",
@@ -246,7 +258,7 @@ fn a_confined_command_sees_and_touches_no_other_process() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn dangerous_system_calls_are_refused() {
+fn dangerous_system_calls_are_denied() {
     const CALLS: &str = "
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -262,8 +274,12 @@ attempt('bpf', 321, 0, 0, 0)
 attempt('x32', 0x40000000 + 39)
 print(open('/proc/self/status').read())
 ";
-    let place = place();
-    let ran = run(&["python3", "-c", CALLS], &place.work, &confined(&place));
+    let folders = test_folders();
+    let ran = run(
+        &["python3", "-c", CALLS],
+        &folders.work,
+        &confined(&folders),
+    );
     let out = &ran.out;
     for refused in [
         "ptrace -1 1",
@@ -287,12 +303,13 @@ print(open('/proc/self/status').read())
 }
 
 #[test]
-fn everything_a_command_started_ends_with_it() {
-    let place = place();
-    for wall in [confined(&place), Wall::None] {
-        // A grandchild in a session of its own, which no group would reach; the pipe tells when it is gone.
+fn killing_a_command_kills_everything_it_started() {
+    let folders = test_folders();
+    for wall in [confined(&folders), Wall::None] {
+        // A grandchild in its own session, which killing the process group would not reach. The
+        // pipe is closed when it has exited.
         let script = "setsid sh -c 'echo up; exec sleep 600' & wait";
-        let (mut child, mut reader) = start(&["sh", "-c", script], &place.work, &wall);
+        let (mut child, mut reader) = start(&["sh", "-c", script], &folders.work, &wall);
         let mut up = [0; 3];
         reader.read_exact(&mut up).unwrap();
         let started = Instant::now();
@@ -308,12 +325,12 @@ fn everything_a_command_started_ends_with_it() {
 }
 
 #[test]
-fn a_command_ends_although_what_it_left_behind_goes_on() {
-    let place = place();
-    for wall in [confined(&place), Wall::None] {
+fn a_command_has_exited_although_its_background_processes_still_run() {
+    let folders = test_folders();
+    for wall in [confined(&folders), Wall::None] {
         let (mut child, mut reader) = start(
             &["sh", "-c", "sleep 600 & echo started; exit 7"],
-            &place.work,
+            &folders.work,
             &wall,
         );
         assert_eq!(
@@ -331,22 +348,22 @@ fn a_command_ends_although_what_it_left_behind_goes_on() {
 }
 
 #[test]
-fn ends_are_told_as_they_were() {
-    let place = place();
+fn exit_codes_and_signals_are_reported() {
+    let folders = test_folders();
     assert_eq!(
-        sh("exit 3", &place.work, &confined(&place)).exit,
+        sh("exit 3", &folders.work, &confined(&folders)).exit,
         Exit::Code(3)
     );
     assert_eq!(
-        sh("kill -TERM $$", &place.work, &confined(&place)).exit,
+        sh("kill -TERM $$", &folders.work, &confined(&folders)).exit,
         Exit::Signal(15)
     );
     assert_eq!(Exit::Signal(15).code(), 143);
 }
 
 #[test]
-fn what_cannot_start_says_why() {
-    let place = place();
+fn errors_say_why_a_command_cannot_start() {
+    let folders = test_folders();
     let attempt = |argv: &[&str], cwd: &Path, support: &Support, wall: &Wall| {
         let (_reader, writer) = std::io::pipe().unwrap();
         spawn(command(argv, cwd, writer.into()), wall, support)
@@ -354,36 +371,36 @@ fn what_cannot_start_says_why() {
             .unwrap_err()
     };
     let support = Support::probe();
-    let wall = confined(&place);
-    let error = attempt(&["no-such-program"], &place.work, &support, &wall);
+    let wall = confined(&folders);
+    let error = attempt(&["no-such-program"], &folders.work, &support, &wall);
     assert!(matches!(error, ConfineError::Program { .. }), "{error}");
-    let error = attempt(&["true"], &place.root.join("nowhere"), &support, &wall);
+    let error = attempt(&["true"], &folders.root.join("nowhere"), &support, &wall);
     assert!(
         matches!(error, ConfineError::WorkingDirectory { .. }),
         "{error}"
     );
     assert!(matches!(
-        attempt(&[], &place.work, &support, &wall),
+        attempt(&[], &folders.work, &support, &wall),
         ConfineError::Invalid(_)
     ));
 
-    let nothing = Support {
+    let no_support = Support {
         namespaces: Feature::Missing("forbidden".into()),
         proc: Feature::Missing("forbidden".into()),
         landlock: Feature::Missing("forbidden".into()),
         bubblewrap: None,
     };
-    let error = attempt(&["true"], &place.work, &nothing, &wall);
+    let error = attempt(&["true"], &folders.work, &no_support, &wall);
     assert!(
         error
             .to_string()
-            .contains("cannot be confined here: forbidden"),
+            .contains("cannot confine the command on this machine: forbidden"),
         "{error}"
     );
 
-    let linked = place.root.join("linked");
+    let linked = folders.root.join("linked");
     std::fs::create_dir(&linked).unwrap();
-    std::os::unix::fs::symlink(place.work.join(".git"), linked.join(".git")).unwrap();
+    std::os::unix::fs::symlink(folders.work.join(".git"), linked.join(".git")).unwrap();
     let wall = Wall::Confined(Confinement {
         writable: vec![linked.clone()],
         protected: vec![linked.join(".git")],
@@ -397,8 +414,8 @@ fn what_cannot_start_says_why() {
 }
 
 #[test]
-fn the_weaker_wall_is_only_built_when_it_was_named() {
-    let place = place();
+fn landlock_alone_is_used_only_if_the_configuration_accepts_it() {
+    let folders = test_folders();
     let support = Support {
         namespaces: Feature::Missing("forbidden".into()),
         bubblewrap: None,
@@ -406,34 +423,35 @@ fn the_weaker_wall_is_only_built_when_it_was_named() {
     };
     assert!(support.strength(None).is_err());
     let wall = Wall::Confined(Confinement {
-        writable: vec![place.work.clone()],
+        writable: vec![folders.work.clone()],
         weaker: Some(WeakerWall::Landlock),
         network: Network::Off,
         ..Confinement::default()
     });
-    let script = "echo ok > fine; echo x > ../outside; python3 -c 'import socket; socket.socket()' 2>&1 | tail -1";
+    let script = "echo ok > fine; echo x > ../outside
+        python3 -c 'import socket; socket.socket()' 2>&1 | tail -1";
     let out = finish(start_with(
         &["sh", "-c", script],
-        &place.work,
+        &folders.work,
         &wall,
         &support,
     ))
     .out;
-    assert!(place.work.join("fine").exists(), "{out}");
+    assert!(folders.work.join("fine").exists(), "{out}");
     assert_eq!(
-        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        std::fs::read_to_string(folders.root.join("outside")).unwrap(),
         "before"
     );
     assert!(out.contains("PermissionError"), "{out}");
 }
 
 #[test]
-fn bubblewrap_builds_the_same_wall() {
-    let place = place();
+fn bubblewrap_enforces_the_same_policy() {
+    let folders = test_folders();
     let bwrap = PathBuf::from("/usr/bin/bwrap");
     if !bwrap.exists() {
         assert!(std::env::var_os("CI").is_none(), "bwrap is not installed");
-        eprintln!("bwrap is not installed: not tried");
+        eprintln!("skipped: bwrap is not installed");
         return;
     }
     let support = Support {
@@ -441,22 +459,24 @@ fn bubblewrap_builds_the_same_wall() {
         bubblewrap: Some(bwrap),
         ..Support::probe()
     };
-    let script = "echo ok > fine; echo x > ../outside; echo x > .git/hooks/a; cat ../secret/key; mkdir .selvedge/x
-        python3 -c 'import ctypes; print(\"ptrace\", ctypes.CDLL(None).ptrace(0, 0, 0, 0))'; exit 5";
+    let script = "echo ok > fine; echo x > ../outside; echo x > .git/hooks/a
+        cat ../secret/key; mkdir .selvedge/x
+        python3 -c 'import ctypes; print(\"ptrace\", ctypes.CDLL(None).ptrace(0, 0, 0, 0))'
+        exit 5";
     let ran = finish(start_with(
         &["sh", "-c", script],
-        &place.work,
-        &confined(&place),
+        &folders.work,
+        &confined(&folders),
         &support,
     ));
     assert_eq!(ran.exit, Exit::Code(5), "{}", ran.out);
-    assert!(place.work.join("fine").exists(), "{}", ran.out);
+    assert!(folders.work.join("fine").exists(), "{}", ran.out);
     assert_eq!(
-        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        std::fs::read_to_string(folders.root.join("outside")).unwrap(),
         "before"
     );
     assert_eq!(
-        std::fs::read_dir(place.work.join(".git/hooks"))
+        std::fs::read_dir(folders.work.join(".git/hooks"))
             .unwrap()
             .count(),
         0,
@@ -468,22 +488,22 @@ fn bubblewrap_builds_the_same_wall() {
         "{}",
         ran.out
     );
-    assert!(!place.work.join(".selvedge").exists());
+    assert!(!folders.work.join(".selvedge").exists());
 }
 
 /// A hidden folder with a hidden folder, a hidden file, a protected folder and a socket in it.
 #[test]
 fn paths_below_a_hidden_folder_are_hidden_with_it() {
-    let place = place();
-    let home = place.root.join("home");
+    let folders = test_folders();
+    let home = folders.root.join("home");
     std::fs::create_dir_all(home.join(".aws")).unwrap();
     std::fs::create_dir_all(home.join("repository/.git")).unwrap();
     std::fs::write(home.join(".aws/key"), "hunter2").unwrap();
     std::fs::write(home.join(".netrc"), "hunter2").unwrap();
     let _listener = std::os::unix::net::UnixListener::bind(home.join("socket")).unwrap();
     let wall = Wall::Confined(Confinement {
-        writable: vec![place.work.clone(), home.clone()],
-        protected: vec![place.work.join(".git"), home.join("repository/.git")],
+        writable: vec![folders.work.clone(), home.clone()],
+        protected: vec![folders.work.join(".git"), home.join("repository/.git")],
         hidden: vec![
             home.clone(),
             home.join(".aws"),
@@ -492,7 +512,8 @@ fn paths_below_a_hidden_folder_are_hidden_with_it() {
         ],
         ..Confinement::default()
     });
-    let script = "echo ok > fine; ls -A ../home; cat ../home/.aws/key ../home/.netrc; mkdir ../home/.ssh; touch .git/x";
+    let script = "echo ok > fine; ls -A ../home; cat ../home/.aws/key ../home/.netrc
+        mkdir ../home/.ssh; touch .git/x";
     let mut supports = vec![Support::probe()];
     let bwrap = PathBuf::from("/usr/bin/bwrap");
     if bwrap.exists() {
@@ -505,63 +526,64 @@ fn paths_below_a_hidden_folder_are_hidden_with_it() {
     for support in supports {
         let ran = finish(start_with(
             &["sh", "-c", script],
-            &place.work,
+            &folders.work,
             &wall,
             &support,
         ));
-        assert!(place.work.join("fine").exists(), "{}", ran.out);
+        assert!(folders.work.join("fine").exists(), "{}", ran.out);
         assert!(!ran.out.contains("hunter2"), "{}", ran.out);
-        assert!(!home.join(".ssh").exists() && !place.work.join(".git/x").exists());
-        std::fs::remove_file(place.work.join("fine")).unwrap();
+        assert!(!home.join(".ssh").exists() && !folders.work.join(".git/x").exists());
+        std::fs::remove_file(folders.work.join("fine")).unwrap();
     }
 }
 
 #[test]
-fn what_is_hidden_and_missing_cannot_be_made() {
-    let place = place();
+fn a_missing_hidden_path_cannot_be_created() {
+    let folders = test_folders();
     let wall = Wall::Confined(Confinement {
-        writable: vec![place.root.clone()],
+        writable: vec![folders.root.clone()],
         hidden: vec![
-            place.root.join("home-to-be"),
-            place.root.join("config/gh/token"),
+            folders.root.join("home-to-be"),
+            folders.root.join("config/gh/token"),
         ],
         ..Confinement::default()
     });
-    let attempts = "mkdir -p home-to-be && echo x > home-to-be/config; mkdir -p config/gh && echo x > config/gh/token; echo ok > fine";
-    let ran = sh(attempts, &place.root, &wall);
-    assert!(place.root.join("fine").exists(), "{}", ran.out);
+    let attempts = "mkdir -p home-to-be && echo x > home-to-be/config
+        mkdir -p config/gh && echo x > config/gh/token; echo ok > fine";
+    let ran = sh(attempts, &folders.root, &wall);
+    assert!(folders.root.join("fine").exists(), "{}", ran.out);
     assert!(
-        !place.root.join("home-to-be").exists() && !place.root.join("config").exists(),
+        !folders.root.join("home-to-be").exists() && !folders.root.join("config").exists(),
         "{}",
         ran.out
     );
-    sh(attempts, &place.root, &Wall::None);
+    sh(attempts, &folders.root, &Wall::None);
     assert!(
-        place.root.join("home-to-be/config").exists()
-            && place.root.join("config/gh/token").exists()
+        folders.root.join("home-to-be/config").exists()
+            && folders.root.join("config/gh/token").exists()
     );
 }
 
 #[test]
-fn where_nothing_can_be_made_nothing_needs_protection() {
-    let place = place();
-    // As in a folder that is somebody else's: /proc lets nobody make anything.
+fn a_protected_path_that_cannot_be_created_is_no_error() {
+    let folders = test_folders();
+    // Files cannot be created in /proc, as in a folder of another user.
     let wall = Wall::Confined(Confinement {
-        writable: vec![place.work.clone()],
-        protected: vec!["/proc/.git".into(), place.work.join(".git")],
+        writable: vec![folders.work.clone()],
+        protected: vec!["/proc/.git".into(), folders.work.join(".git")],
         ..Confinement::default()
     });
-    let ran = sh("echo ran; echo x > .git/x", &place.work, &wall);
+    let ran = sh("echo ran; echo x > .git/x", &folders.work, &wall);
     assert!(
-        ran.out.contains("ran") && !place.work.join(".git/x").exists(),
+        ran.out.contains("ran") && !folders.work.join(".git/x").exists(),
         "{}",
         ran.out
     );
 }
 
 #[test]
-fn a_container_that_hides_parts_of_proc_is_accepted_by_name() {
-    let place = place();
+fn a_shared_proc_is_used_only_if_the_configuration_accepts_it() {
+    let folders = test_folders();
     let support = Support {
         proc: Feature::Missing("masked".into()),
         bubblewrap: None,
@@ -572,7 +594,7 @@ fn a_container_that_hides_parts_of_proc_is_accepted_by_name() {
         support.strength(Some(WeakerWall::SharedProc)).unwrap(),
         selvedge_confine::Strength::SharedProc
     );
-    let Wall::Confined(confinement) = confined(&place) else {
+    let Wall::Confined(confinement) = confined(&folders) else {
         panic!()
     };
     let wall = Wall::Confined(Confinement {
@@ -583,28 +605,28 @@ fn a_container_that_hides_parts_of_proc_is_accepted_by_name() {
         "echo ok > fine; echo x > ../outside; cat ../secret/key; cat /proc/1/environ; exit 4";
     let ran = finish(start_with(
         &["sh", "-c", script],
-        &place.work,
+        &folders.work,
         &wall,
         &support,
     ));
     assert_eq!(ran.exit, Exit::Code(4), "{}", ran.out);
     assert!(
-        place.work.join("fine").exists() && !ran.out.contains("hunter2"),
+        folders.work.join("fine").exists() && !ran.out.contains("hunter2"),
         "{}",
         ran.out
     );
     assert_eq!(
-        std::fs::read_to_string(place.root.join("outside")).unwrap(),
+        std::fs::read_to_string(folders.root.join("outside")).unwrap(),
         "before"
     );
 }
 
 #[test]
-fn no_link_of_the_kernels_leads_past_the_mounts() {
-    let place = place();
-    // A folder of the parent's that is open, as the parent of a command may well have some.
+fn magic_links_of_proc_do_not_lead_past_the_mounts() {
+    let folders = test_folders();
+    // Open descriptors of the parent, which the command must not reach.
     let _open: Vec<std::fs::File> = (0..20)
-        .map(|_| std::fs::File::open(&place.work).unwrap())
+        .map(|_| std::fs::File::open(&folders.work).unwrap())
         .collect();
     let attempt = |cwd: &str, program: &str| {
         let (mut reader, writer) = std::io::pipe().unwrap();
@@ -615,7 +637,7 @@ fn no_link_of_the_kernels_leads_past_the_mounts() {
         ];
         let spawned = spawn(
             command(&argv, Path::new(cwd), writer.into()),
-            &confined(&place),
+            &confined(&folders),
             &Support::probe(),
         );
         let mut out = String::new();
@@ -625,7 +647,7 @@ fn no_link_of_the_kernels_leads_past_the_mounts() {
         }
         assert!(!out.contains("hunter2"), "in {cwd} with {program}: {out}");
         assert!(
-            !place.work.join(".git/config").exists(),
+            !folders.work.join(".git/config").exists(),
             "in {cwd} with {program}: {out}"
         );
     };
@@ -648,10 +670,10 @@ fn no_link_of_the_kernels_leads_past_the_mounts() {
 }
 
 #[test]
-fn the_init_cannot_be_unhooked() {
-    const UNHOOK: &str = "
+fn a_command_cannot_change_the_limits_of_the_init_process() {
+    const CHANGE_LIMIT: &str = "
 import os, resource
-try: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0)); print('unhooked')
+try: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0)); print('changed')
 except OSError as error: print('refused', error.errno)
 if os.fork() == 0:
     if os.fork() == 0: os._exit(0)
@@ -659,8 +681,12 @@ if os.fork() == 0:
 print('up', flush=True)
 import time; time.sleep(600)
 ";
-    let place = place();
-    let (mut child, mut reader) = start(&["python3", "-c", UNHOOK], &place.work, &confined(&place));
+    let folders = test_folders();
+    let (mut child, mut reader) = start(
+        &["python3", "-c", CHANGE_LIMIT],
+        &folders.work,
+        &confined(&folders),
+    );
     let mut seen = String::new();
     while !seen.contains("up") {
         let mut byte = [0];
@@ -679,9 +705,10 @@ import time; time.sleep(600)
 }
 
 #[test]
-fn no_program_with_anothers_rights_is_left_behind() {
+fn a_confined_command_cannot_create_setuid_or_setgid_files() {
     use std::os::unix::fs::PermissionsExt;
-    // Every call that gives a file its mode, with one that would run as its owner, and one as its group.
+    // Tries every system call that sets a file's mode with the set-user-id and the set-group-id
+    // bit.
     const MAKE: &str = "
 import ctypes, os, stat
 libc = ctypes.CDLL(None, use_errno=True)
@@ -699,7 +726,8 @@ def chmod(path, mode): open(path, 'w').close(); os.chmod(path, mode)
 def unnamed(path, mode):
     fd = os.open('.', os.O_TMPFILE | os.O_RDWR, mode)
     done(libc.linkat(-100, f'/proc/self/fd/{fd}'.encode(), -100, path.encode(), 0x400))
-class How(ctypes.Structure): _fields_ = [('flags', ctypes.c_uint64), ('mode', ctypes.c_uint64), ('resolve', ctypes.c_uint64)]
+class How(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ('flags', 'mode', 'resolve')]
 def openat2(path, mode):
     how = How(os.O_CREAT | os.O_RDWR, mode, 0)
     done(libc.syscall(437, -100, path.encode(), ctypes.byref(how), 24))
@@ -710,10 +738,13 @@ attempt('openat2', openat2)
 attempt('mknodat', lambda path, mode: os.mknod(path, mode | stat.S_IFREG))
 import platform
 if platform.machine() == 'x86_64':
-    attempt('open', lambda path, mode: done(libc.syscall(2, path.encode(), os.O_CREAT | os.O_RDWR, mode)))
+    create = os.O_CREAT | os.O_RDWR
+    attempt('open', lambda path, mode: done(libc.syscall(2, path.encode(), create, mode)))
     attempt('creat', lambda path, mode: done(libc.syscall(85, path.encode(), mode)))
-    attempt('mknod', lambda path, mode: done(libc.syscall(133, path.encode(), mode | stat.S_IFREG, 0)))
-open('plain', 'w').close(); os.chmod('plain', 0o755); os.close(os.open('private', os.O_CREAT | os.O_RDWR, 0o600)); print('fine')
+    node = lambda mode: mode | stat.S_IFREG
+    attempt('mknod', lambda path, mode: done(libc.syscall(133, path.encode(), node(mode), 0)))
+open('plain', 'w').close(); os.chmod('plain', 0o755)
+os.close(os.open('private', os.O_CREAT | os.O_RDWR, 0o600)); print('fine')
 ";
     let names: &[&str] = match cfg!(target_arch = "x86_64") {
         true => &[
@@ -721,8 +752,12 @@ open('plain', 'w').close(); os.chmod('plain', 0o755); os.close(os.open('private'
         ],
         false => &["chmod", "openat", "unnamed", "openat2", "mknodat"],
     };
-    let here = place();
-    let ran = run(&["python3", "-c", MAKE], &here.work, &confined(&here));
+    let confined_folders = test_folders();
+    let ran = run(
+        &["python3", "-c", MAKE],
+        &confined_folders.work,
+        &confined(&confined_folders),
+    );
     assert!(
         !ran.out.contains("LEFT") && ran.out.contains("fine"),
         "{}",
@@ -736,7 +771,7 @@ open('plain', 'w').close(); os.chmod('plain', 0o755); os.close(os.open('private'
             ran.out
         );
     }
-    for entry in std::fs::read_dir(&here.work).unwrap() {
+    for entry in std::fs::read_dir(&confined_folders.work).unwrap() {
         let entry = entry.unwrap();
         assert_eq!(
             entry.metadata().unwrap().permissions().mode() & 0o6000,
@@ -745,9 +780,13 @@ open('plain', 'w').close(); os.chmod('plain', 0o755); os.close(os.open('private'
             entry.path()
         );
     }
-    // Without the wall every one of them is left.
-    let open = place();
-    let ran = run(&["python3", "-c", MAKE], &open.work, &Wall::None);
+    // Without confinement every system call creates such a file.
+    let unconfined_folders = test_folders();
+    let ran = run(
+        &["python3", "-c", MAKE],
+        &unconfined_folders.work,
+        &Wall::None,
+    );
     for name in names {
         assert!(
             ran.out.contains(&format!("{name} LEFT")),
@@ -758,53 +797,58 @@ open('plain', 'w').close(); os.chmod('plain', 0o755); os.close(os.open('private'
 }
 
 #[test]
-fn a_placeholder_holds_no_other() {
-    let place = place();
+fn a_placeholder_is_shared_and_contains_no_other_placeholder() {
+    let folders = test_folders();
     let wall = Wall::Confined(Confinement {
-        writable: vec![place.root.clone()],
+        writable: vec![folders.root.clone()],
         hidden: vec![
-            place.root.join("home/.cargo/credentials"),
-            place.root.join("home/.cargo/credentials.toml"),
+            folders.root.join("home/.cargo/credentials"),
+            folders.root.join("home/.cargo/credentials.toml"),
         ],
         ..Confinement::default()
     });
-    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &place.root, &wall);
+    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &folders.root, &wall);
     let mut up = [0; 3];
     reader.read_exact(&mut up).unwrap();
     assert_eq!(
-        std::fs::read_dir(place.root.join("home")).unwrap().count(),
+        std::fs::read_dir(folders.root.join("home"))
+            .unwrap()
+            .count(),
         0
     );
-    // Another command finds it there, and needs it longer than the first.
+    // A second command shares the placeholder and runs longer than the first.
     let (mut second, mut second_reader) =
-        start(&["sh", "-c", "echo up; sleep 600"], &place.root, &wall);
+        start(&["sh", "-c", "echo up; sleep 600"], &folders.root, &wall);
     second_reader.read_exact(&mut up).unwrap();
     child.kill();
     drop(child);
     assert!(
-        place.root.join("home").exists(),
-        "the one who still needs it lost it"
+        folders.root.join("home").exists(),
+        "the placeholder was removed while a command used it"
     );
     second.kill();
     drop(second);
-    assert!(!place.root.join("home").exists(), "it is left behind");
+    assert!(
+        !folders.root.join("home").exists(),
+        "the placeholder was not removed"
+    );
 }
 
 #[test]
-fn placeholders_go_whatever_the_mask_says_and_stay_while_somebody_needs_them() {
-    let place = place();
-    let wall = confined(&place);
-    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &place.work, &wall);
+fn a_placeholder_exists_until_the_last_command_that_uses_it_ends() {
+    let folders = test_folders();
+    let wall = confined(&folders);
+    let (mut child, mut reader) = start(&["sh", "-c", "echo up; sleep 600"], &folders.work, &wall);
     let mut up = [0; 3];
     reader.read_exact(&mut up).unwrap();
-    assert!(place.work.join(".selvedge").exists());
-    // Another command ends while this one runs.
-    sh("true", &place.work, &wall);
+    assert!(folders.work.join(".selvedge").exists());
+    // A second command ends while the first one runs.
+    sh("true", &folders.work, &wall);
     assert!(
-        place.work.join(".selvedge").exists(),
-        "the one who still needs it lost it"
+        folders.work.join(".selvedge").exists(),
+        "the placeholder was removed while a command used it"
     );
     child.kill();
     drop(child);
-    assert!(!place.work.join(".selvedge").exists());
+    assert!(!folders.work.join(".selvedge").exists());
 }

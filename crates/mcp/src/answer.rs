@@ -1,16 +1,18 @@
-//! From what a tool said to what a script gets.
+//! Converts a `CallToolResult` of a server into the value that a script receives.
 
 use selvedge_tools::{ToolError, ToolOutput};
 use serde_json::{Map, Value, json};
 
-/// Characters of a failure that are told.
+/// Characters of an error message that a script receives.
 const MAX_WORDS: usize = 2048;
 
-/// The value of a `CallToolResult`: its structured content, else its one text (parsed where that is JSON), else all its
-/// blocks. A result that says it is an error is one.
+/// Returns the value of a `CallToolResult`.
+///
+/// That is its structured content; else its only text block, parsed if it is a JSON object or
+/// array; else the array of all content blocks. A result with `isError` is an error.
 pub(crate) fn value_of(result: Value) -> Result<ToolOutput, ToolError> {
     let Value::Object(mut result) = result else {
-        let why = "the server answered with something that is no result";
+        let why = "the server did not return a tool result";
         return Err(ToolError::new(why));
     };
     let content = match result.remove("content") {
@@ -52,7 +54,7 @@ fn plain(mut content: Vec<Value>) -> Value {
 
 fn words(content: &[Value]) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let resource = |it: &Value| format!("[resource {}]", text(&it["uri"]));
+    let resource = |resource: &Value| format!("[resource {}]", text(&resource["uri"]));
     let shown = |block: &Value| match block["type"].as_str() {
         Some("text") => text(&block["text"]),
         Some(kind @ ("image" | "audio")) => format!("[{kind} {}]", text(&block["mimeType"])),
@@ -63,29 +65,36 @@ fn words(content: &[Value]) -> String {
         },
         _ => String::new(),
     };
-    let words = content.iter().map(shown).filter(|text| !text.is_empty());
-    words.collect::<Vec<_>>().join("\n")
+    let texts = content.iter().map(shown).filter(|text| !text.is_empty());
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 fn failure(content: &[Value], structured: Option<Value>) -> ToolError {
-    let said = words(content);
-    let message = match said.trim() {
-        "" => "the tool failed and did not say why".to_owned(),
-        said => said.chars().take(MAX_WORDS).collect(),
+    let text = words(content);
+    let message = match text.trim() {
+        "" => "the tool failed without an error message".to_owned(),
+        text => text.chars().take(MAX_WORDS).collect(),
     };
     let mut error = ToolError::new(message);
-    if let Some(facts) = structured.filter(|facts| facts.to_string().len() <= 4096) {
-        error.metadata = Map::from_iter([("structuredContent".to_owned(), facts)]);
+    if let Some(details) = structured.filter(|details| details.to_string().len() <= 4096) {
+        error.metadata = Map::from_iter([("structuredContent".to_owned(), details)]);
     }
     error
 }
 
-/// The schema of a whole `CallToolResult`.
+/// Returns the JSON Schema of a whole `CallToolResult`.
 pub(crate) fn raw_schema(structured: Option<&Value>) -> Value {
     json!({
         "type": "object",
         "properties": {
-            "content": {"type": "array", "items": {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}},
+            "content": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"type": {"type": "string"}},
+                    "required": ["type"],
+                },
+            },
             "structuredContent": structured.cloned().unwrap_or(json!({})),
             "isError": {"type": "boolean"},
         },
@@ -98,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_script_gets() {
+    fn a_result_becomes_the_value_of_the_call() {
         let text = |text: &str| json!({"type": "text", "text": text});
         for (result, value) in [
             (
@@ -129,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_thrown() {
+    fn an_error_result_becomes_an_error() {
         let error = value_of(
             json!({"content": [{"type": "text", "text": "no such file"}], "isError": true}),
         )
@@ -139,7 +148,7 @@ mod tests {
             value_of(json!({"isError": true}))
                 .unwrap_err()
                 .message
-                .contains("did not say why")
+                .contains("without an error message")
         );
         assert!(value_of(json!(3)).is_err());
     }

@@ -1,6 +1,7 @@
-//! What servers ask of us: a form for the person, a word from the model, and news about their tools.
+//! Handles what a server sends during calls: elicitation and sampling requests, progress, and
+//! changes of its tool list.
 
-// Sampling leaves the protocol; servers that know it still ask.
+// Newer protocol versions deprecate sampling; servers of older versions still use it.
 #![expect(deprecated)]
 
 use std::sync::{Arc, Weak};
@@ -26,23 +27,27 @@ use crate::link::short;
 use crate::sampling::{PATIENCE, Sampled, Sampling};
 use crate::server::Server;
 
-/// Whom servers can turn to. What is not there is not offered, and declined where it is asked for all the same.
+/// Handlers of the requests that servers send to their client.
+///
+/// A capability without a handler is not announced to servers, and a request for it is declined.
 #[derive(Clone, Default)]
 pub struct Asked {
-    /// Shows a form to a person.
+    /// Handles elicitation requests.
     pub person: Option<Arc<dyn AskPerson>>,
-    /// Puts a question to a model.
+    /// Handles sampling requests.
     pub model: Option<Arc<dyn AskModel>>,
 }
 
 impl Asked {
-    /// The model, for a server that may ask it.
+    /// Returns the sampling handler, unless the server's configuration turns sampling off.
     fn model_for(&self, sampling: McpSampling) -> Option<&Arc<dyn AskModel>> {
         let model = self.model.as_ref();
         model.filter(|_| sampling != McpSampling::Never)
     }
 
-    /// Names what such a server is offered: it may have other tools for those who offer less.
+    /// Returns the part of a catalogue's cache key that stands for the announced capabilities.
+    ///
+    /// A server may list other tools to a client with other capabilities.
     pub(crate) fn mark(&self, sampling: McpSampling) -> &'static str {
         match (&self.person, self.model_for(sampling)) {
             (None, None) => "",
@@ -53,55 +58,60 @@ impl Asked {
     }
 }
 
-/// Shows a server's form to a person. Dropped when nobody needs the answer any more.
+/// Shows a server's form to a person.
 pub trait AskPerson: Send + Sync {
-    /// Resolves to the person's answer; an error is the reason why nobody was asked.
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>>;
+    /// Resolves to the person's answer, or to the reason why no person was asked.
+    ///
+    /// The future is dropped when the answer is no longer needed.
+    fn elicit<'a>(&'a self, request: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>>;
 
-    /// Which forms it can show.
+    /// Returns the elicitation modes that this handler supports.
     fn shows(&self) -> Shows {
         Shows::Fields
     }
 }
 
-/// Which forms can be shown.
+/// Elicitation modes that a handler supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shows {
-    /// Those with fields.
+    /// Forms with fields.
     Fields,
-    /// Addresses to be opened, too.
+    /// Forms with fields, and URLs that the person opens.
     Addresses,
 }
 
-/// A server's wish for a person's answer.
+/// An elicitation request of a server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Elicitation {
-    /// Who asks.
+    /// Name of the server that sent the request.
     pub server: String,
-    /// The script or turn whose call it belongs to, where that is certain.
+    /// Id of the run or turn whose call caused the request. `None` if calls of several runs are
+    /// in flight.
     pub run: Option<String>,
     /// The `params` of the `elicitation/create` request.
     pub request: Value,
 }
 
-/// Puts a server's question to a model. The gate has agreed to it. Dropped when nobody needs the answer any more.
+/// Sends a server's sampling request to a model. It is called after the request was approved.
 pub trait AskModel: Send + Sync {
-    /// Resolves to the model's answer; an error is the reason why there is none.
-    fn sample<'a>(&'a self, asked: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>>;
+    /// Resolves to the model's answer, or to the reason why there is none.
+    ///
+    /// The future is dropped when the answer is no longer needed.
+    fn sample<'a>(&'a self, request: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>>;
 }
 
-/// What a person made of a form.
+/// A person's response to an elicitation request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Elicited {
-    /// Filled in; of an address, that it is opened.
+    /// The values of the form. For a URL, the person agreed to open it and the value is ignored.
     Accepted(Value),
-    /// Not wanted.
+    /// The person refused to answer.
     Declined,
-    /// Left.
+    /// The person dismissed the form, or the answer was no longer needed.
     Cancelled,
 }
 
-/// Takes what one server asks and tells.
+/// The client's side of one connection: answers requests and receives notifications.
 pub(crate) struct Callbacks {
     pub(crate) server: Weak<Server>,
     pub(crate) name: String,
@@ -110,24 +120,24 @@ pub(crate) struct Callbacks {
     pub(crate) calls: Arc<Calls>,
 }
 
-/// Which call of the server's a question belongs to.
+/// The call during which a server sent a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Asker<'a> {
-    /// It does not say.
+    /// The request does not name a call.
     Unnamed,
-    /// This one.
+    /// The request came as the response to this call.
     Of(&'a Arc<InHand>),
 }
 
-/// What a server asks, as long as it wants to know.
+/// A request of a server that has not been answered yet.
 struct Open<'a> {
     question: Question,
-    /// The server has thought better of it.
+    /// Cancelled when the server cancels its request.
     taken_back: &'a CancellationToken,
 }
 
 impl Open<'_> {
-    /// Nobody needs the answer any more.
+    /// Waits until the answer is no longer needed.
     async fn pointless(&self) {
         tokio::select! {
             () = self.question.pointless() => {}
@@ -137,19 +147,19 @@ impl Open<'_> {
 }
 
 impl Callbacks {
-    /// A form for the person.
+    /// Answers an elicitation request. A failure is reported and declines the request.
     pub(crate) async fn elicit(
         &self,
         request: ElicitRequestParams,
-        asker: Asker<'_>,
-        taken_back: &CancellationToken,
+        origin: Asker<'_>,
+        server_cancel: &CancellationToken,
     ) -> ElicitResult {
-        let filled_in = self.filled_in(&request, asker, taken_back).await;
-        let filled_in = filled_in.unwrap_or_else(|why| {
-            self.declined("a person", &why);
+        let response = self.filled_in(&request, origin, server_cancel).await;
+        let response = response.unwrap_or_else(|why| {
+            self.declined("elicitation", &why);
             Elicited::Declined
         });
-        match filled_in {
+        match response {
             Elicited::Accepted(content) => {
                 let accepted = ElicitResult::new(ElicitationAction::Accept);
                 match request {
@@ -167,56 +177,56 @@ impl Callbacks {
     async fn filled_in(
         &self,
         request: &ElicitRequestParams,
-        asker: Asker<'_>,
-        taken_back: &CancellationToken,
+        origin: Asker<'_>,
+        server_cancel: &CancellationToken,
     ) -> Result<Elicited, String> {
         let person = self.asked.person.as_ref();
-        let person = person.ok_or("there is no terminal to ask at")?;
+        let person = person.ok_or("no interactive terminal")?;
         let open = Open {
-            question: self.question(asker)?,
-            taken_back,
+            question: self.question(origin)?,
+            taken_back: server_cancel,
         };
-        let question = &open.question;
-        if let Some(why) = question.by.call.gate.why_shut() {
+        let pending = &open.question;
+        if let Some(why) = pending.by.call.gate.why_shut() {
             return Err(why.to_owned());
         }
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
-        let wanted = Elicitation {
+        let elicitation = Elicitation {
             server: self.name.clone(),
-            run: question.run.clone(),
+            run: pending.run.clone(),
             request,
         };
-        let _held = question.waits(WaitsFor::Person);
+        let _paused = pending.waits(WaitsFor::Person);
         let answer = tokio::select! {
             biased;
             () = open.pointless() => Elicited::Cancelled,
-            answer = person.elicit(&wanted) => answer.map_err(|error| error.to_string())?,
+            answer = person.elicit(&elicitation) => answer.map_err(|error| error.to_string())?,
         };
         let Elicited::Accepted(content) = answer else {
             return Ok(answer);
         };
-        let content = with_defaults(content, &wanted.request);
-        // Whoever shows forms we cannot read has looked after them.
-        if let Ok(form) = Form::read(&wanted.request) {
+        let content = with_defaults(content, &elicitation.request);
+        // A handler that accepted a form which cannot be parsed here has validated it itself.
+        if let Ok(form) = Form::read(&elicitation.request) {
             form.check(&content)
-                .map_err(|why| format!("what was filled in does not fit: {why}"))?;
+                .map_err(|why| format!("invalid form values: {why}"))?;
         }
         Ok(Elicited::Accepted(content))
     }
 
-    /// A question for the model.
+    /// Answers a sampling request. A failure is reported and declines the request.
     pub(crate) async fn sample(
         &self,
         request: CreateMessageRequestParams,
-        asker: Asker<'_>,
-        taken_back: &CancellationToken,
+        origin: Asker<'_>,
+        server_cancel: &CancellationToken,
     ) -> Result<CreateMessageResult, ErrorData> {
-        let answered = self.answered(&request, asker, taken_back).await;
-        let answered = answered.and_then(|sampled| {
+        let response = self.answered(&request, origin, server_cancel).await;
+        let response = response.and_then(|sampled| {
             serde_json::from_value(sampled.result()).map_err(|error| error.to_string())
         });
-        answered.map_err(|why| {
-            self.declined("your model", &why);
+        response.map_err(|why| {
+            self.declined("sampling", &why);
             ErrorData::new(rmcp::model::ErrorCode(-1), format!("declined: {why}"), None)
         })
     }
@@ -224,30 +234,30 @@ impl Callbacks {
     async fn answered(
         &self,
         request: &CreateMessageRequestParams,
-        asker: Asker<'_>,
-        taken_back: &CancellationToken,
+        origin: Asker<'_>,
+        server_cancel: &CancellationToken,
     ) -> Result<Sampled, String> {
         let model = self.asked.model_for(self.sampling);
-        let model = model.ok_or("there is no model to ask here")?;
+        let model = model.ok_or("no model is available")?;
         let open = Open {
-            question: self.question(asker)?,
-            taken_back,
+            question: self.question(origin)?,
+            taken_back: server_cancel,
         };
-        let question = &open.question;
-        let run = question.run.clone();
-        let run = run.ok_or("it cannot be told on whose behalf")?;
+        let pending = &open.question;
+        let run = pending.run.clone();
+        let run = run.ok_or("calls of several runs are in flight")?;
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
         let sampling = Sampling::read(&self.name, run, &request)?;
         if self.sampling == McpSampling::Prompt {
-            let _held = question.waits(WaitsFor::Person);
-            let gate = &question.by.call.gate;
-            let agreed = gate.agree(sampling.wish(), open.pointless()).await;
-            agreed.map_err(|error| error.message)?;
+            let _paused = pending.waits(WaitsFor::Person);
+            let gate = &pending.by.call.gate;
+            let approved = gate.agree(sampling.wish(), open.pointless()).await;
+            approved.map_err(|error| error.message)?;
         }
-        let _held = question.waits(WaitsFor::Model);
+        let _paused = pending.waits(WaitsFor::Model);
         tokio::select! {
             biased;
-            () = open.pointless() => Err("nobody waits for the answer any more".to_owned()),
+            () = open.pointless() => Err("the answer is no longer needed".to_owned()),
             answer = tokio::time::timeout(PATIENCE, model.sample(&sampling)) => match answer {
                 Ok(answer) => answer.map_err(|error| error.to_string()),
                 Err(_) => Err(format!("the model did not answer within {} s", PATIENCE.as_secs())),
@@ -255,18 +265,18 @@ impl Callbacks {
         }
     }
 
-    fn question(&self, asker: Asker<'_>) -> Result<Question, &'static str> {
-        match asker {
+    fn question(&self, origin: Asker<'_>) -> Result<Question, &'static str> {
+        match origin {
             Asker::Unnamed => self.calls.asks(),
-            Asker::Of(in_hand) => self.calls.asks_for(in_hand),
+            Asker::Of(call) => self.calls.asks_for(call),
         }
     }
 
-    /// Says that a server was declined something, and why.
-    fn declined(&self, whom: &str, why: &str) {
+    /// Reports that a request of the server was declined, as progress of a call in flight.
+    fn declined(&self, request: &str, why: &str) {
         let (name, short) = (&self.name, short(why));
-        let message = format!("{name} asked {whom} something and was declined: {short}");
-        tracing::info!(server = name, whom, why, "declined");
+        let message = format!("MCP server {name}: {request} declined: {short}");
+        tracing::info!(server = name, request, why, "declined");
         if let Some(call) = self.calls.any() {
             progress(call, LogLevel::Warn, message);
         }
@@ -295,9 +305,9 @@ impl ClientHandler for Callbacks {
         if self.asked.model_for(self.sampling).is_some() {
             capabilities.sampling = Some(Default::default());
         }
-        let us = Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION"));
+        let client = Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION"));
         // The newest version that begins with a handshake.
-        ClientConfig::new(capabilities, us).with_protocol_version(ProtocolVersion::V_2025_11_25)
+        ClientConfig::new(capabilities, client).with_protocol_version(ProtocolVersion::V_2025_11_25)
     }
 
     async fn create_elicitation(
@@ -318,19 +328,19 @@ impl ClientHandler for Callbacks {
 
     async fn on_progress(
         &self,
-        told: ProgressNotificationParam,
+        params: ProgressNotificationParam,
         _: NotificationContext<RoleClient>,
     ) {
-        let Some(call) = self.calls.progress(&told.progress_token) else {
+        let Some(call) = self.calls.progress(&params.progress_token) else {
             return;
         };
-        let far = match told.total {
-            Some(total) => format!("{} of {total}", told.progress),
-            None => told.progress.to_string(),
+        let position = match params.total {
+            Some(total) => format!("{} of {total}", params.progress),
+            None => params.progress.to_string(),
         };
-        let words = told.message.unwrap_or_default();
-        let words: String = words.chars().take(200).collect();
-        let message = format!("{}: {far} {words}", self.name);
+        let text = params.message.unwrap_or_default();
+        let text: String = text.chars().take(200).collect();
+        let message = format!("{}: {position} {text}", self.name);
         progress(call, LogLevel::Log, message.trim_end().to_owned());
     }
 

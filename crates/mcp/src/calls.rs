@@ -1,4 +1,7 @@
-//! The calls a server has in hand: whose they are, whether it still gives signs of life, and what it asks on their way.
+//! The calls that are in flight to one server.
+//!
+//! Assigns requests of the server to calls, limits their number, and times out a call whose server
+//! is silent for too long.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,45 +13,51 @@ use tokio::sync::Notify;
 
 use crate::link::lock;
 
-/// The calls of one server. It may ask something before we know that it has a call: they are here from before they are
-/// sent.
+/// The calls in flight to one server.
+///
+/// A call is added before it is sent, because the server may send a request as soon as it has it.
 #[derive(Default)]
 pub(crate) struct Calls {
     in_hand: Mutex<Vec<Arc<InHand>>>,
-    /// A call came back.
+    /// Notified when a call is removed.
     left: Notify,
     last_progress: Mutex<Option<Instant>>,
 }
 
-/// A call in the hands of a server.
+/// A call in flight.
 pub(crate) struct InHand {
     pub(crate) call: Call,
-    /// What its progress comes with, once it is sent.
+    /// Token of the call's progress notifications; set when the call is sent.
     token: Mutex<Option<ProgressToken>>,
     clock: Mutex<Clock>,
+    /// Notified when the clock continues.
     news: Notify,
     questions: AtomicU32,
 }
 
-/// How long the server has been silent. Stands still while it waits for somebody on our side.
+/// Measures how long the server has been silent. It is paused while the server waits for the
+/// answer to one of its requests.
 struct Clock {
+    /// Start of the call, moved forward by the time during which the clock was paused.
     began: Instant,
+    /// Last time the server sent something about the call.
     heard: Instant,
-    /// Questions that are open, and since when there are any.
+    /// Number of unanswered requests of the server. The clock is paused if it is not zero.
     open: usize,
+    /// Start of the current pause.
     since: Instant,
 }
 
-/// Least time between two words of progress that are passed on.
+/// Shortest interval between two progress notifications that are passed on.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// Questions a server may ask on the way of one call, answered or not.
+/// Requests that a server may send during one call, answered or not.
 const MAX_QUESTIONS: u32 = 10;
 
 impl Calls {
-    /// A call is about to be made.
+    /// Adds a call that is about to be sent. It is removed when the guard is dropped.
     pub(crate) fn enter(self: &Arc<Self>, call: &Call) -> Entered {
         let now = Instant::now();
-        let in_hand = Arc::new(InHand {
+        let in_flight = Arc::new(InHand {
             call: call.clone(),
             token: Mutex::default(),
             clock: Mutex::new(Clock {
@@ -60,10 +69,10 @@ impl Calls {
             news: Notify::new(),
             questions: AtomicU32::new(0),
         });
-        self.list().push(in_hand.clone());
+        self.list().push(in_flight.clone());
         Entered {
             calls: self.clone(),
-            in_hand,
+            in_hand: in_flight,
         }
     }
 
@@ -71,60 +80,63 @@ impl Calls {
         lock(&self.in_hand)
     }
 
-    /// The server asks something of its own accord; the error is why it may not.
+    /// Registers a request that does not name a call: it may belong to any call in flight.
+    ///
+    /// The error is the reason why the request is declined.
     pub(crate) fn asks(self: &Arc<Self>) -> Result<Question, &'static str> {
-        let on_the_way_of = self.list().clone();
-        let Some(first) = on_the_way_of.first() else {
-            return Err("it has no call of ours in hand");
+        let candidates = self.list().clone();
+        let Some(first) = candidates.first() else {
+            return Err("the server has no call in flight");
         };
         let run = &first.call.scope_id;
-        let mut all = on_the_way_of.iter();
+        let mut all = candidates.iter();
         let run = all
             .all(|other| other.call.scope_id == *run)
             .then(|| run.clone());
-        self.question(run, on_the_way_of)
+        self.question(run, candidates)
     }
 
-    /// The server asks something on the way of this call, which it says itself.
+    /// Registers a request that belongs to this call.
     pub(crate) fn asks_for(
         self: &Arc<Self>,
-        in_hand: &Arc<InHand>,
+        in_flight: &Arc<InHand>,
     ) -> Result<Question, &'static str> {
-        let run = in_hand.call.scope_id.clone();
-        self.question(Some(run), vec![in_hand.clone()])
+        let run = in_flight.call.scope_id.clone();
+        self.question(Some(run), vec![in_flight.clone()])
     }
 
     fn question(
         self: &Arc<Self>,
         run: Option<String>,
-        on_the_way_of: Vec<Arc<InHand>>,
+        candidates: Vec<Arc<InHand>>,
     ) -> Result<Question, &'static str> {
-        let by = on_the_way_of.iter().find(|in_hand| in_hand.may_ask());
-        let by = by.ok_or("it has asked too often on the way of one call")?;
+        let charged = candidates.iter().find(|in_flight| in_flight.may_ask());
+        let charged = charged.ok_or("too many requests during one call")?;
         Ok(Question {
             calls: self.clone(),
             run,
-            by: by.clone(),
-            on_the_way_of,
+            by: charged.clone(),
+            on_the_way_of: candidates,
         })
     }
 
-    /// A call that is under way, to tell its people something.
+    /// Returns the oldest call in flight, whose event sink receives messages about the server.
     pub(crate) fn any(&self) -> Option<Call> {
-        self.list().first().map(|in_hand| in_hand.call.clone())
+        self.list().first().map(|in_flight| in_flight.call.clone())
     }
 
-    /// Takes note of a sign of life; the call it is of, unless progress was told just now.
+    /// Records a progress notification. Returns its call, unless another notification was passed
+    /// on within [`PROGRESS_INTERVAL`].
     pub(crate) fn progress(&self, token: &ProgressToken) -> Option<Call> {
-        let with_token = |in_hand: &&Arc<InHand>| lock(&in_hand.token).as_ref() == Some(token);
-        let in_hand = self.list().iter().find(with_token).cloned()?;
-        in_hand.heard();
+        let with_token = |in_flight: &&Arc<InHand>| lock(&in_flight.token).as_ref() == Some(token);
+        let in_flight = self.list().iter().find(with_token).cloned()?;
+        in_flight.heard();
         let mut last = lock(&self.last_progress);
         if last.is_some_and(|last| last.elapsed() < PROGRESS_INTERVAL) {
             return None;
         }
         *last = Some(Instant::now());
-        Some(in_hand.call.clone())
+        Some(in_flight.call.clone())
     }
 }
 
@@ -137,10 +149,11 @@ impl InHand {
         self.clock().heard = Instant::now();
     }
 
+    /// Counts a request of the server; `false` if the limit is reached.
     fn may_ask(&self) -> bool {
-        let more = |asked| (asked < MAX_QUESTIONS).then_some(asked + 1);
+        let increment = |count| (count < MAX_QUESTIONS).then_some(count + 1);
         self.questions
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment)
             .is_ok()
     }
 
@@ -165,36 +178,37 @@ impl InHand {
         self.news.notify_waiters();
     }
 
-    /// Waits until it is silent for so long, or has taken so long altogether.
-    pub(crate) async fn silence(&self, limit: Duration, most: Duration) {
+    /// Waits until the server has been silent for `silence_limit`, or the call has taken
+    /// `total_limit`. Pauses of the clock do not count.
+    pub(crate) async fn silence(&self, silence_limit: Duration, total_limit: Duration) {
         loop {
-            let news = self.news.notified();
-            tokio::pin!(news);
-            // Heard from here on, so that nothing falls between looking and waiting.
-            news.as_mut().enable();
-            let until = {
+            let changed = self.news.notified();
+            tokio::pin!(changed);
+            // Registered before the clock is read: a notification in between is not lost.
+            changed.as_mut().enable();
+            let deadline = {
                 let clock = self.clock();
-                let longest = clock.began + most;
-                let silent = clock.heard.checked_add(limit).unwrap_or(longest);
-                (clock.open == 0).then(|| silent.min(longest))
+                let latest = clock.began + total_limit;
+                let silent = clock.heard.checked_add(silence_limit).unwrap_or(latest);
+                (clock.open == 0).then(|| silent.min(latest))
             };
-            match until {
-                None => news.await,
-                Some(until) if until <= Instant::now() => return,
-                Some(until) => tokio::time::sleep_until(until.into()).await,
+            match deadline {
+                None => changed.await,
+                Some(deadline) if deadline <= Instant::now() => return,
+                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
             }
         }
     }
 }
 
-/// A call that is made; in the server's hands until this is dropped.
+/// Keeps a call in the list of calls in flight until it is dropped.
 pub(crate) struct Entered {
     calls: Arc<Calls>,
     pub(crate) in_hand: Arc<InHand>,
 }
 
 impl Entered {
-    /// It is sent, and its progress comes with this.
+    /// Records that the call was sent, and the token of its progress notifications.
     pub(crate) fn sent(&self, token: ProgressToken) {
         *lock(&self.in_hand.token) = Some(token);
         self.in_hand.heard();
@@ -210,54 +224,55 @@ impl Drop for Entered {
     }
 }
 
-/// What a server asks on the way of its calls.
+/// An elicitation or sampling request of a server, with the calls it may belong to.
 pub(crate) struct Question {
     calls: Arc<Calls>,
-    /// The script or turn they belong to, where that is certain.
+    /// Id of the run or turn of these calls; `None` if they belong to several.
     pub(crate) run: Option<String>,
-    /// The call it is put to the account of.
+    /// The call whose limit of requests this one counts against.
     pub(crate) by: Arc<InHand>,
-    /// The calls it may be asked for.
+    /// The calls that the request may belong to.
     on_the_way_of: Vec<Arc<InHand>>,
 }
 
 impl Question {
-    /// Its calls wait for somebody until this is dropped.
-    pub(crate) fn waits(&self, whom: WaitsFor) -> Held {
-        let held = self.on_the_way_of.iter().map(|in_hand| {
-            in_hand.hold();
-            (in_hand.clone(), in_hand.call.gate.wait(whom))
+    /// Pauses the clocks of the calls until the returned guard is dropped.
+    pub(crate) fn waits(&self, waits_for: WaitsFor) -> Held {
+        let paused = self.on_the_way_of.iter().map(|in_flight| {
+            in_flight.hold();
+            (in_flight.clone(), in_flight.call.gate.wait(waits_for))
         });
-        Held(held.collect())
+        Held(paused.collect())
     }
 
-    /// Waits until none of its calls goes on: then nobody needs the answer.
+    /// Waits until all of the calls have ended or were cancelled: the answer is then not needed.
     pub(crate) async fn pointless(&self) {
         loop {
-            let left = self.calls.left.notified();
-            tokio::pin!(left);
-            left.as_mut().enable();
-            let going_on = |in_hand: &&Arc<InHand>| {
+            let removed = self.calls.left.notified();
+            tokio::pin!(removed);
+            // Registered before the list is read: a notification in between is not lost.
+            removed.as_mut().enable();
+            let is_active = |in_flight: &&Arc<InHand>| {
                 let list = self.calls.list();
-                let there = list.iter().any(|other| Arc::ptr_eq(other, in_hand));
-                there && !in_hand.call.cancel.is_cancelled()
+                let listed = list.iter().any(|other| Arc::ptr_eq(other, in_flight));
+                listed && !in_flight.call.cancel.is_cancelled()
             };
-            let Some(one) = self.on_the_way_of.iter().find(going_on) else {
+            let Some(active) = self.on_the_way_of.iter().find(is_active) else {
                 return;
             };
             tokio::select! {
-                () = left => {}
-                () = one.call.cancel.cancelled() => {}
+                () = removed => {}
+                () = active.call.cancel.cancelled() => {}
             }
         }
     }
 }
 
-/// Calls whose time does not run.
+/// Calls whose clocks are paused until this is dropped.
 pub(crate) struct Held(Vec<(Arc<InHand>, Waiting)>);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.iter().for_each(|(in_hand, _)| in_hand.let_go());
+        self.0.iter().for_each(|(in_flight, _)| in_flight.let_go());
     }
 }

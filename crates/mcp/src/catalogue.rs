@@ -1,4 +1,6 @@
-//! What a server has, as it said last: kept on disk, so that a server need not be started to know its tools.
+//! The catalogue of a server: its tools and capabilities as it last listed them.
+//!
+//! It is cached on disk, so that the tools of a server are known before it is started.
 
 use std::path::{Path, PathBuf};
 
@@ -6,19 +8,19 @@ use selvedge_tools::camel_case;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Tools one server may have.
+/// Tools of one server that are listed; further ones are ignored.
 const MAX_TOOLS: usize = 5000;
-/// Pages they may come on.
+/// Pages of a tool list that are requested.
 pub(crate) const MAX_PAGES: usize = 500;
-/// Characters of a description that are kept.
+/// Length to which a tool's description is truncated, in characters.
 const MAX_DESCRIPTION: usize = 8192;
-/// Bytes a schema may have; of a larger one only its kind is kept.
+/// Largest JSON Schema of a tool, in bytes. A larger one is replaced by `{"type": "object"}`.
 const MAX_SCHEMA: usize = 128 << 10;
 
-/// What a server has.
+/// Tools and capabilities of a server.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Catalogue {
-    /// What it calls itself, and its version.
+    /// Name and version that the server reports.
     pub(crate) identity: Option<(String, String)>,
     pub(crate) tools: Vec<Listed>,
     pub(crate) has_resources: bool,
@@ -37,16 +39,16 @@ pub(crate) struct Listed {
 }
 
 impl Catalogue {
-    /// Adds a page of tools; `false` when there is no room for more.
+    /// Adds a page of tools; `false` if the limit is reached and tools were dropped.
     pub(crate) fn add(&mut self, tools: Vec<rmcp::model::Tool>) -> bool {
         let room = MAX_TOOLS.saturating_sub(self.tools.len());
-        let more = tools.len() > room;
+        let dropped = tools.len() > room;
         let tools = tools.into_iter().take(room);
         self.tools.extend(tools.map(Listed::from));
-        !more
+        !dropped
     }
 
-    /// Two tools of one name are one.
+    /// Removes tools without a name and all but the first of tools with the same name.
     pub(crate) fn finish(mut self) -> Self {
         let mut seen = std::collections::HashSet::new();
         self.tools
@@ -58,7 +60,8 @@ impl Catalogue {
         serde_json::from_slice(&std::fs::read(file(folder, fingerprint)).ok()?).ok()
     }
 
-    /// Keeps it for later. Where that fails, the server is asked the next time.
+    /// Writes the catalogue to its cache file. A failure is ignored: the next process then asks
+    /// the server.
     pub(crate) fn save(&self, folder: &Path, fingerprint: &str) {
         let path = file(folder, fingerprint);
         let new = path.with_extension(format!("{}.new", std::process::id()));
@@ -95,16 +98,16 @@ impl From<rmcp::model::Tool> for Listed {
             description: description.chars().take(MAX_DESCRIPTION).collect(),
             input_schema: bounded(&tool.input_schema),
             output_schema: tool.output_schema.as_ref().map(|schema| bounded(schema)),
-            read_only: annotations.and_then(|notes| notes.read_only_hint) == Some(true),
-            destructive: annotations.and_then(|notes| notes.destructive_hint),
+            read_only: annotations.and_then(|hints| hints.read_only_hint) == Some(true),
+            destructive: annotations.and_then(|hints| hints.destructive_hint),
         }
     }
 }
 
-/// A foreign name as scripts can write it: `get-sum` → `getSum`, `2fa` → `_2fa`.
+/// Converts a server or tool name to a JavaScript identifier: `get-sum` → `getSum`, `2fa` → `_2fa`.
 pub(crate) fn identifier(name: &str) -> String {
-    let foreign = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
-    let mut out = camel_case(&name.replace(foreign, "-"));
+    let invalid = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
+    let mut out = camel_case(&name.replace(invalid, "-"));
     if out.starts_with(|c: char| c.is_ascii_digit()) || out.is_empty() {
         out.insert(0, '_');
     }
@@ -116,8 +119,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn foreign_names_become_identifiers() {
-        for (name, spelled) in [
+    fn names_become_identifiers() {
+        for (name, expected) in [
             ("get-sum", "getSum"),
             ("git_status", "gitStatus"),
             ("admin.tools.list", "adminToolsList"),
@@ -129,18 +132,19 @@ mod tests {
             ("💥", "_"),
             ("", "_"),
         ] {
-            assert_eq!(identifier(name), spelled, "{name}");
+            assert_eq!(identifier(name), expected, "{name}");
         }
     }
 
     #[test]
-    fn a_catalogue_is_found_again_and_one_of_another_server_is_not() {
+    fn a_saved_catalogue_is_loaded_by_its_fingerprint_only() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("mcp");
         let mut catalogue = Catalogue::default();
-        let page: Vec<rmcp::model::Tool> = serde_json::from_value(
-            json!([{"name": "a", "inputSchema": {"type": "object"}}, {"name": "a", "inputSchema": {}}]),
-        )
+        let page: Vec<rmcp::model::Tool> = serde_json::from_value(json!([
+            {"name": "a", "inputSchema": {"type": "object"}},
+            {"name": "a", "inputSchema": {}},
+        ]))
         .unwrap();
         assert!(catalogue.add(page));
         let catalogue = catalogue.finish();

@@ -1,4 +1,5 @@
-//! What can be asked of any server: resources, prompts, and tools by name.
+//! Tools that work with every MCP server: list and read resources, list and get prompts, call a
+//! tool by name.
 
 use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
 use schemars::JsonSchema;
@@ -14,81 +15,81 @@ use crate::error::ServerError;
 use crate::servers::Servers;
 use crate::tool::{name_of, shown, tool_error};
 
-/// Pages of a list that are fetched at once when no cursor is given for one server.
+/// Number of items after which no further page of a list is requested.
 const MAX_ITEMS: usize = 2000;
 
-/// Which list.
+/// Arguments of the tools that list resources, resource templates and prompts.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct List {
-    /// One server; all of them where it is not given.
+    /// Name of the server; all servers by default.
     server: Option<String>,
-    /// Goes on where an earlier list ended. Needs `server`.
+    /// `nextCursor` of the previous page. Needs `server`.
     cursor: Option<String>,
 }
 
-/// A list, with the same as text.
+/// A list of resources, resource templates or prompts.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Listing {
-    /// The items, each with its `server`.
+    /// The items, each with the name of its `server`.
     items: Vec<Value>,
-    /// Where the list goes on.
+    /// Cursor of the next page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
-    /// Servers that could not be asked, and why.
+    /// Servers that failed, each with its error.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failed: Vec<String>,
-    /// The same as JSON text.
+    /// The list as JSON text.
     content: String,
-    /// Always true: what fails is thrown.
+    /// Always true: a failure is thrown.
     success: bool,
 }
 
-/// A resource to read.
+/// Arguments of `read_mcp_resource`.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Read {
-    /// The server that has it.
+    /// Name of the server.
     server: String,
-    /// Its address.
+    /// URI of the resource.
     uri: String,
 }
 
-/// A resource.
+/// Contents of a resource.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Resource {
-    /// Its text; JSON where it has several parts or is binary.
+    /// The text; JSON if the resource is binary or has several parts.
     content: String,
-    /// Everything the server gave.
+    /// All parts as the server sent them.
     contents: Vec<Value>,
-    /// Always true: what fails is thrown.
+    /// Always true: a failure is thrown.
     success: bool,
 }
 
-/// A prompt to fill in.
+/// Arguments of `get_mcp_prompt`.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Prompt {
-    /// The server that has it.
+    /// Name of the server.
     server: String,
-    /// Its name.
+    /// Name of the prompt.
     name: String,
-    /// What to fill in.
+    /// Values of the prompt's arguments.
     #[serde(default)]
     arguments: Map<String, Value>,
 }
 
-/// A tool to call by name.
+/// Arguments of `mcp_call_tool`.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct CallTool {
-    /// The server that has it.
+    /// Name of the server.
     server: String,
-    /// Its own name.
+    /// Name of the tool on the server.
     tool: String,
-    /// Its arguments.
+    /// Arguments of the tool.
     #[serde(default)]
     arguments: Map<String, Value>,
 }
 
-/// What can be listed.
+/// Kind of list that a server offers besides its tools.
 #[derive(Clone, Copy)]
 enum What {
     Resources,
@@ -96,7 +97,7 @@ enum What {
     Prompts,
 }
 
-/// Adds the tools; where others have the names, those stay.
+/// Registers the tools. A tool that is already registered under one of the names is kept.
 pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
     if servers.is_empty() {
         return;
@@ -117,7 +118,7 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
     ));
     let _ = registry.register(list(
         "list_mcp_resource_templates",
-        "Lists the resource templates (addresses with variables) of one MCP server, or of all.",
+        "Lists the resource templates (URIs with variables) of one MCP server, or of all.",
         What::Templates,
     ));
     let _ = registry.register(list(
@@ -129,7 +130,7 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
         let servers = servers.clone();
         let read = tool(
             name,
-            "Reads a resource of an MCP server by its address.",
+            "Reads a resource of an MCP server.",
             move |args: Read| {
                 let servers = servers.clone();
                 async move { read(&servers, args).await.map_err(tool_error) }
@@ -143,7 +144,7 @@ pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
     let prompts = servers.clone();
     let prompt = tool(
         "get_mcp_prompt",
-        "Fills in a prompt of an MCP server.",
+        "Gets a prompt of an MCP server, filled in with arguments.",
         move |args: Prompt| {
             let servers = prompts.clone();
             async move { prompt(&servers, args).await.map_err(tool_error) }
@@ -158,11 +159,12 @@ struct McpCallTool(Servers);
 
 impl Tool for McpCallTool {
     fn spec(&self) -> ToolSpec {
-        let description = "Calls a tool of an MCP server by name. In scripts write tools.mcp.<server>.<tool>(args) instead.";
+        let description = "Calls a tool of an MCP server by name. \
+            In scripts, use tools.mcp.<server>.<tool>(args) instead.";
         spec_of::<CallTool, Value>("mcp_call_tool", description).judged_by_arguments()
     }
 
-    /// The same that the tool itself would say.
+    /// Returns the risk of the tool that is called.
     fn risk(&self, args: &Value) -> Risk {
         let (server, name) = (
             args["server"].as_str().unwrap_or_default(),
@@ -182,18 +184,18 @@ impl Tool for McpCallTool {
             McpApproval::Auto => match listed {
                 Some(tool) if tool.destructive == Some(true) && !tool.read_only => Risk::Ask {
                     reason: format!(
-                        "`{name}` of the server {} says that it can destroy",
+                        "`{name}` of the server {} is marked as destructive",
                         server.settings.name
                     ),
                 },
                 Some(_) => Risk::Guarded { reason },
-                // Nobody knows what it does.
+                // Not in the catalogue: its effect is unknown.
                 None => Risk::Ask { reason },
             },
         }
     }
 
-    /// Whether the server lists the tool as one that only reads.
+    /// Whether the server declares the tool read-only.
     fn reads_only(&self, args: &Value) -> bool {
         let server = args["server"]
             .as_str()
@@ -208,14 +210,14 @@ impl Tool for McpCallTool {
     }
 
     fn preview(&self, args: &Value) -> Preview {
-        let word = |name: &str| args[name].as_str().unwrap_or_default();
-        // A server answers to more than one spelling.
-        let server = match self.0.find(word("server")) {
+        let text = |name: &str| args[name].as_str().unwrap_or_default();
+        // The argument may spell the server's name as an identifier.
+        let server = match self.0.find(text("server")) {
             Ok(server) => &server.settings.name,
-            Err(_) => word("server"),
+            Err(_) => text("server"),
         };
         let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
-        shown(&name_of(server, word("tool")), &arguments)
+        shown(&name_of(server, text("tool")), &arguments)
     }
 
     fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
@@ -228,7 +230,7 @@ async fn call_tool(servers: &Servers, args: CallTool, call: &Call) -> Result<Val
     let server = servers.find(&args.server).map_err(tool_error)?;
     if !server.settings.has(&args.tool) {
         return Err(ToolError::new(format!(
-            "the server {} has no tool `{}` here",
+            "the MCP server `{}` has no enabled tool `{}`",
             args.server, args.tool
         )));
     }
@@ -249,7 +251,7 @@ async fn listing(servers: &Servers, args: List, what: What) -> Result<Listing, T
             (items, next_cursor) = page;
         }
         None if args.cursor.is_some() => {
-            return Err(ToolError::new("a cursor belongs to one server: name it"));
+            return Err(ToolError::new("`cursor` needs `server`"));
         }
         None => {
             let names: Vec<String> = servers
@@ -269,13 +271,12 @@ async fn listing(servers: &Servers, args: List, what: What) -> Result<Listing, T
             }
         }
     }
-    let word = match what {
+    let key = match what {
         What::Resources => "resources",
         What::Templates => "resourceTemplates",
         What::Prompts => "prompts",
     };
-    let content =
-        json!({"server": args.server, word: items, "nextCursor": next_cursor}).to_string();
+    let content = json!({"server": args.server, key: items, "nextCursor": next_cursor}).to_string();
     Ok(Listing {
         items,
         next_cursor,
@@ -285,7 +286,7 @@ async fn listing(servers: &Servers, args: List, what: What) -> Result<Listing, T
     })
 }
 
-/// One page; all of them as far as there is room, where nobody asked for a certain one.
+/// Fetches the page at `cursor`; without a cursor, all pages up to [`MAX_ITEMS`] items.
 async fn page(
     servers: &Servers,
     name: &str,
@@ -307,7 +308,7 @@ async fn page(
     loop {
         let mut params = PaginatedRequestParams::default();
         params.cursor = next.clone();
-        let asked = async {
+        let request = async {
             Ok(match what {
                 What::Resources => {
                     let page = link.peer().list_resources(Some(params)).await?;
@@ -323,14 +324,14 @@ async fn page(
                 }
             })
         };
-        let (page, following) = server.within(&link, asked).await?;
+        let (page, following) = server.within(&link, request).await?;
         items.extend(page.into_iter().map(|mut item| {
             item["server"] = Value::from(server.settings.name.clone());
             item
         }));
-        let goes_on = following.is_some() && following != next;
+        let has_more = following.is_some() && following != next;
         next = following;
-        if one_page || !goes_on || items.len() >= MAX_ITEMS {
+        if one_page || !has_more || items.len() >= MAX_ITEMS {
             return Ok((items, next));
         }
     }
@@ -347,10 +348,10 @@ fn values<T: Serialize>(items: &[T]) -> Vec<Value> {
 async fn read(servers: &Servers, args: Read) -> Result<Resource, ServerError> {
     let server = servers.find(&args.server)?;
     let link = server.link().await?;
-    let asked = link
+    let request = link
         .peer()
         .read_resource(ReadResourceRequestParams::new(args.uri));
-    let contents = values(&server.within(&link, asked).await?.contents);
+    let contents = values(&server.within(&link, request).await?.contents);
     let content = match contents.as_slice() {
         [one] if one["text"].is_string() => one["text"].as_str().unwrap_or_default().to_owned(),
         all => Value::from(all.to_vec()).to_string(),

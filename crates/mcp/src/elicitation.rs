@@ -1,22 +1,25 @@
-//! Questions to a person, as forms an MCP client can show, and answers, as they come back.
+//! Elicitation as an MCP server: converts approval requests and forms to elicitation requests for
+//! the client, and the client's results to replies.
 
 use rmcp::model::{ElicitRequest, ElicitRequestParams, ElicitationCapability};
 use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall, View};
 use selvedge_script::{Question, QuestionKind, Reply};
 use serde_json::{Value, json};
 
-/// What can be answered to whether calls may run.
+/// Choices of the approval form.
 const ONCE: &str = "yes, once";
 const THIS_SCRIPT: &str = "yes, for this script";
 const ALWAYS: &str = "yes, always";
 const NO: &str = "no";
 
-/// Characters of what one call would do, of the call, and of the whole question.
+/// Longest preview of one call in an approval form, in characters.
 const MAX_VIEW: usize = 700;
+/// Longest description of one call in an approval form, in characters.
 const MAX_CALL: usize = 1200;
+/// Length that the descriptions of all calls in an approval form share, in characters.
 const MAX_QUESTION: usize = 6000;
 
-/// A question as a form.
+/// An elicitation request for the client.
 pub(crate) struct Form(ElicitRequestParams);
 
 impl Form {
@@ -24,16 +27,17 @@ impl Form {
         ElicitRequest::new(self.0.clone())
     }
 
-    /// Whether a client can show it. One that does not say what it can shows forms.
-    pub(crate) fn can_be_shown(&self, can: &ElicitationCapability) -> bool {
+    /// Whether a client with this capability can show the request. A capability that names no mode
+    /// means forms.
+    pub(crate) fn can_be_shown(&self, capability: &ElicitationCapability) -> bool {
         match &self.0 {
-            ElicitRequestParams::UrlElicitationParams { .. } => can.url.is_some(),
-            _ => can.form.is_some() || can.url.is_none(),
+            ElicitRequestParams::UrlElicitationParams { .. } => capability.url.is_some(),
+            _ => capability.form.is_some() || capability.url.is_none(),
         }
     }
 }
 
-/// The form for a question; `None` where it is none that can be shown.
+/// Converts a question to an elicitation request; `None` if it has no such form.
 pub(crate) fn form(question: &Question) -> Option<Form> {
     let params = match &question.kind {
         QuestionKind::Approval(request) => json!({
@@ -42,8 +46,12 @@ pub(crate) fn form(question: &Question) -> Option<Form> {
             "requestedSchema": {
                 "type": "object",
                 "properties": {
-                    "answer": {"type": "string", "title": "May it run?", "enum": choices(request)},
-                    "reason": {"type": "string", "title": "Why not", "description": "Told to the model when the answer is no."},
+                    "answer": {"type": "string", "title": "Allow?", "enum": choices(request)},
+                    "reason": {
+                        "type": "string",
+                        "title": "Reason",
+                        "description": "Sent to the model if the answer is no.",
+                    },
                 },
                 "required": ["answer"],
             },
@@ -59,7 +67,7 @@ pub(crate) fn form(question: &Question) -> Option<Form> {
     serde_json::from_value(params).ok().map(Form)
 }
 
-/// What a client's `ElicitResult` means.
+/// Converts the client's `ElicitResult` to a reply.
 pub(crate) fn reply(question: &Question, result: &Value) -> Reply {
     let QuestionKind::Approval(request) = &question.kind else {
         return Reply::Form(result.clone());
@@ -74,7 +82,7 @@ pub(crate) fn reply(question: &Question, result: &Value) -> Reply {
                 let why = content["reason"].as_str().filter(|why| !why.is_empty());
                 Answer::No(why.map(str::to_owned))
             }
-            _ => Answer::No(Some("the answer was not understood".to_owned())),
+            _ => Answer::No(Some("the answer is none of the choices".to_owned())),
         },
         Some("cancel") => return Reply::Approval(ApprovalDecision::Cancelled),
         _ => Answer::No(None),
@@ -85,7 +93,7 @@ pub(crate) fn reply(question: &Question, result: &Value) -> Reply {
     ]))
 }
 
-/// A polite no.
+/// Returns an `ElicitResult` that declines.
 pub(crate) fn declined() -> Value {
     json!({"action": "decline"})
 }
@@ -103,32 +111,34 @@ fn may_be_always(request: &ApprovalRequest) -> bool {
 
 fn words(request: &ApprovalRequest) -> String {
     let mut text = match request.calls.as_slice() {
-        [_] => "A script asks for this:\n".to_owned(),
-        calls => format!("A script asks for these {} calls:\n", calls.len()),
+        [_] => "A script wants to make this call:\n".to_owned(),
+        calls => format!("A script wants to make these {} calls:\n", calls.len()),
     };
-    // Each has its part of the room: the answer is for all of them.
-    let each = MAX_CALL.min(MAX_QUESTION / request.calls.len().max(1));
+    // Every call is shown, because the answer applies to all of them.
+    let limit = MAX_CALL.min(MAX_QUESTION / request.calls.len().max(1));
     for call in &request.calls {
         let described = describe(call);
-        text.extend(described.chars().take(each));
-        if described.chars().nth(each).is_some() {
+        text.extend(described.chars().take(limit));
+        if described.chars().nth(limit).is_some() {
             text.push_str("…\n");
         }
     }
     text
 }
 
-/// Both ends of a long text: what is to be overlooked would stand last.
-pub(crate) fn both_ends(text: &str, most: usize) -> String {
+/// Truncates a long text in the middle, to about `limit` characters.
+///
+/// The end stays visible, because a malicious text would hide something there.
+pub(crate) fn both_ends(text: &str, limit: usize) -> String {
     let length = text.chars().count();
-    if length <= most {
+    if length <= limit {
         return text.to_owned();
     }
-    let half = most / 2;
+    let half = limit / 2;
     let head: String = text.chars().take(half).collect();
     let tail: String = text.chars().skip(length - half).collect();
     format!(
-        "{head}\n… {} characters are not shown here …\n{tail}",
+        "{head}\n… {} characters omitted …\n{tail}",
         length - 2 * half
     )
 }
@@ -143,10 +153,13 @@ fn describe(call: &GatedCall) -> String {
     text.extend(view.map(|view| view + "\n"));
     text.push_str(call.snippet.as_deref().unwrap_or_default());
     if let Some(context) = &call.context {
-        text.push_str(&format!("it says: {}\n", context.replace('\n', " ")));
+        text.push_str(&format!(
+            "reason given by the script: {}\n",
+            context.replace('\n', " ")
+        ));
     }
     if let Some(rule) = &call.preview.rule {
-        text.push_str(&format!("always: {rule}\n"));
+        text.push_str(&format!("\"{ALWAYS}\" covers: {rule}\n"));
     }
     text
 }
@@ -182,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_mean_what_they_say() {
+    fn a_result_becomes_a_decision_for_every_call() {
         let decision = |rule, result: Value| match reply(&question(rule), &result) {
             Reply::Approval(decision) => decision,
             other => panic!("{other:?}"),
@@ -198,14 +211,14 @@ mod tests {
             decision(Some("`npm …`"), accept(ALWAYS)),
             both(Answer::Always)
         );
-        // What was not offered is not granted.
-        let unclear = both(Answer::No(Some("the answer was not understood".into())));
-        assert_eq!(decision(None, accept(ALWAYS)), unclear);
+        // A choice that was not offered is not accepted.
+        let unknown = both(Answer::No(Some("the answer is none of the choices".into())));
+        assert_eq!(decision(None, accept(ALWAYS)), unknown);
         assert_eq!(
             decision(None, json!({"action": "accept", "content": {}})),
-            unclear
+            unknown
         );
-        assert_eq!(decision(None, json!({"action": "accept"})), unclear);
+        assert_eq!(decision(None, json!({"action": "accept"})), unknown);
         assert_eq!(decision(None, accept(NO)), both(Answer::No(None)));
         assert_eq!(decision(None, declined()), both(Answer::No(None)));
         assert_eq!(
@@ -215,21 +228,23 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_shown_only_what_it_can_show() {
-        let can = |words: Value| serde_json::from_value::<ElicitationCapability>(words).unwrap();
-        let form = form(&question(None)).unwrap();
-        assert!(form.can_be_shown(&can(json!({}))) && form.can_be_shown(&can(json!({"form": {}}))));
-        assert!(!form.can_be_shown(&can(json!({"url": {}}))));
+    fn a_form_needs_a_client_that_supports_forms() {
+        let supported = |capability: Value| {
+            let capability: ElicitationCapability = serde_json::from_value(capability).unwrap();
+            form(&question(None)).unwrap().can_be_shown(&capability)
+        };
+        assert!(supported(json!({})) && supported(json!({"form": {}})));
+        assert!(!supported(json!({"url": {}})));
     }
 
     #[test]
-    fn the_form_shows_what_is_asked() {
+    fn the_form_describes_the_calls() {
         let form = serde_json::to_value(form(&question(None)).unwrap().0).unwrap();
         let message = form["message"].as_str().unwrap();
         assert!(
             message.contains("these 2 calls")
                 && message.contains("npm test")
-                && message.contains("it says: tests"),
+                && message.contains("reason given by the script: tests"),
             "{message}"
         );
         assert_eq!(
@@ -239,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_long_script_is_shown_and_every_call_is() {
+    fn the_end_of_a_long_command_and_every_call_are_shown() {
         let QuestionKind::Approval(mut request) = question(None).kind else {
             panic!()
         };

@@ -1,84 +1,84 @@
-//! What can go wrong between us and a server.
+//! Errors of MCP servers, of their forms, and of their elicitation and sampling requests.
 
 use std::time::Duration;
 
-/// Why a server did not do what it was asked.
+/// Failure of a request to an MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// It is switched off.
+    /// The configuration disables the server.
     #[error("the MCP server `{0}` is disabled")]
     Disabled(String),
-    /// Nobody configured it.
+    /// No server of this name is configured.
     #[error("there is no MCP server `{0}`")]
     Unknown(String),
-    /// It cannot be used as it is configured.
+    /// The server's configuration is invalid.
     #[error("the MCP server `{server}` cannot be used: {why}")]
     Misconfigured {
-        /// The server.
+        /// Name of the server in the configuration.
         server: String,
-        /// Why, in one line.
+        /// Reason, in one line.
         why: String,
     },
-    /// It did not start.
+    /// The server did not start, or did not complete the handshake.
     #[error("the MCP server `{server}` did not start: {why}")]
     NotStarted {
-        /// The server.
+        /// Name of the server in the configuration.
         server: String,
-        /// Why, in one line.
+        /// Reason, in one line.
         why: String,
     },
-    /// It failed lately and is left alone for a while.
-    #[error("the MCP server `{server}` failed ({why}) and is tried again in {seconds} s")]
+    /// The server failed recently and is not started again before a delay has passed.
+    #[error("the MCP server `{server}` failed ({why}); next attempt in {seconds} s")]
     Resting {
-        /// The server.
+        /// Name of the server in the configuration.
         server: String,
-        /// How it failed.
+        /// Reason of the last failure, in one line.
         why: String,
-        /// When it is tried again.
+        /// Seconds until the next attempt.
         seconds: u64,
     },
-    /// It went away while it was asked.
-    #[error("the MCP server `{server}` ended while it was asked{}", words(.why))]
+    /// The connection ended before the server responded.
+    #[error("the MCP server `{server}` disconnected during the request{}", words(.why))]
     Gone {
-        /// The server.
+        /// Name of the server in the configuration.
         server: String,
-        /// What it said last, where it said something.
+        /// Reason, in one line; empty if it is unknown.
         why: String,
     },
-    /// It gave no sign of life in time.
+    /// The server neither responded nor reported progress within the time limit.
     #[error("the MCP server `{server}` did not answer within {} s", .after.as_secs_f64())]
     Silent {
-        /// The server.
+        /// Name of the server in the configuration.
         server: String,
-        /// How long it was waited for.
+        /// The time limit.
         after: Duration,
     },
-    /// It answered with an error.
+    /// The server returned a JSON-RPC error.
     #[error("{message}")]
     Refused {
-        /// The server.
+        /// Name of the server in the configuration.
         server: String,
-        /// Its words.
+        /// The error message of the server, at most 2048 characters.
         message: String,
-        /// The JSON-RPC code.
+        /// The JSON-RPC error code.
         code: i32,
     },
-    /// It answered with something nobody can read.
-    #[error("the MCP server `{server}` answered with something that is no answer: {why}")]
+    /// The response of the server is not valid MCP.
+    #[error("the MCP server `{server}` sent an invalid response: {why}")]
     Nonsense {
-        /// The server.
+        /// Name of the server in the configuration.
         server: String,
-        /// What is wrong with it.
+        /// What is invalid, in one line.
         why: String,
     },
-    /// It is one of us: scripts would run scripts.
-    #[error("`{0}` is Selvedge itself: scripts that run scripts are not offered")]
+    /// The server is Selvedge. It is not used, because its scripts would run scripts.
+    #[error("the MCP server `{0}` is Selvedge itself: scripts cannot run scripts through MCP")]
     Ourselves(String),
 }
 
 impl ServerError {
-    /// Whether the same may work later, with nothing done about it.
+    /// Whether the same request may succeed later without any change by the user.
     pub fn is_retryable(&self) -> bool {
         use ServerError::{Gone, NotStarted, Resting, Silent};
         matches!(
@@ -87,21 +87,21 @@ impl ServerError {
         )
     }
 
-    /// Whether a call that met with it may have had its effect all the same.
+    /// Whether a call that failed with this error may have had its effect.
     pub(crate) fn leaves_in_doubt(&self) -> bool {
         use ServerError::{Gone, Nonsense, Silent};
         matches!(self, Gone { .. } | Silent { .. } | Nonsense { .. })
     }
 }
 
-/// Why a server's form cannot be shown, or a value cannot be sent with it.
+/// A form of a server that cannot be shown, or a value that the form does not accept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormError {
-    /// The form is too large, or contains something that cannot be shown.
+    /// The form is too large, or has a field of an unsupported type.
     #[error("{0}")]
     Unshowable(String),
-    /// The value does not fit the field or the form.
+    /// The value does not match the schema of the field or the form.
     #[error("{0}")]
     Misfit(String),
 }
@@ -116,17 +116,17 @@ impl FormError {
     }
 }
 
-/// Why a server's question to a person or to the model was not answered.
+/// Failure of an elicitation or sampling request of a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// The form cannot be shown.
+    /// The form cannot be shown, or its values are invalid.
     #[error(transparent)]
     Form(#[from] FormError),
     /// There is no person or model to ask.
     #[error("{0}")]
     Unavailable(String),
-    /// The model did not answer.
+    /// The person or the model was asked, and no answer was obtained.
     #[error("{0}")]
     Failed(String),
 }

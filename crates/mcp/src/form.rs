@@ -1,5 +1,5 @@
-//! A server's form as a person fills it in: fields with their kinds and choices, what was typed as values, and whether
-//! the whole fits what the server asked for.
+//! Forms in elicitation requests of a server: parses the form and a person's input, and validates
+//! the values.
 
 use crate::FormError;
 use jsonschema::Validator;
@@ -7,102 +7,109 @@ use serde_json::Value;
 
 use crate::elicitation::both_ends;
 
-/// What a server wants of a person. Its words are foreign: whoever shows them takes out what steers a terminal.
+/// A parsed elicitation request.
+///
+/// Its texts come from the server. Remove terminal control sequences before you print them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Form {
-    /// What the server says about it.
+    /// Message of the server, truncated in the middle if it is long.
     pub message: String,
-    /// What it wants.
+    /// What the person is asked to do.
     pub wants: Wants,
 }
 
-/// What a form wants.
+/// What an elicitation request asks a person to do.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Wants {
-    /// Fields to be filled in.
+    /// Fill in these fields.
     Fields(Vec<Field>),
-    /// An address to be opened, by the person alone.
+    /// Open this URL. Selvedge never opens it.
     Visit(Address),
 }
 
-/// An address a person is asked to open.
+/// A URL that a person is asked to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// All of it.
+    /// The whole URL.
     pub url: String,
-    /// Where it leads, in the letters that machines use: what only looks like another name does not look so here.
+    /// Host of the URL in ASCII (Punycode), in which lookalike letters are visible.
     pub host: String,
 }
 
 /// A field of a form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
-    /// The server's name for it.
+    /// Name of the field in the values that are sent to the server.
     pub name: String,
-    /// What to call it.
+    /// Label to show instead of the name.
     pub title: Option<String>,
-    /// What belongs there.
+    /// Explanation of the field.
     pub about: Option<String>,
-    /// What it takes.
+    /// Type of the value.
     pub kind: Kind,
-    /// Whether it must be filled in.
+    /// Whether a value is required.
     pub need: Need,
-    /// What stands there where nothing is filled in.
+    /// Value that is used if the input is empty.
     pub default: Option<Value>,
     schema: Value,
 }
 
-/// What a field takes.
+/// Type of a field's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Words, in this format where one is said.
+    /// A string, with its JSON Schema format (such as `email`) if the server names one.
     Text(Option<String>),
     /// A number.
     Number,
-    /// A number without a fraction.
+    /// An integer.
     Integer,
-    /// Yes or no.
+    /// A boolean, typed as yes or no.
     YesNo,
-    /// One of these.
+    /// One of these choices.
     One(Vec<Choice>),
-    /// Some of these.
+    /// Any number of these choices.
     Several(Vec<Choice>),
 }
 
-/// Something to choose.
+/// A choice of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// What the server is told.
+    /// Value that is sent to the server.
     pub value: String,
-    /// What the person reads.
+    /// Label that the person reads; the value by default.
     pub title: String,
 }
 
-/// Whether a field must be filled in.
+/// Whether a field requires a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// It must.
+    /// The form is invalid without a value.
     Required,
-    /// It may be left empty.
+    /// The field may be left empty.
     Optional,
 }
 
-/// Fields and choices a person can be expected to look at, and bytes of it all.
+/// Most fields of a form.
 const MAX_FIELDS: usize = 60;
+/// Most choices of a field.
 const MAX_CHOICES: usize = 200;
+/// Largest elicitation request, in bytes of JSON.
 const MAX_BYTES: usize = 64 << 10;
-/// Characters of a message, of what is said about a field, and of a name, a title or a choice.
+/// Length to which a message is truncated, in characters.
 const MAX_MESSAGE: usize = 6000;
+/// Length to which a field's explanation is truncated, in characters.
 const MAX_ABOUT: usize = 600;
+/// Longest name, and length to which labels are truncated, in characters.
 const MAX_NAME: usize = 120;
 
 impl Form {
-    /// Reads the `params` of `elicitation/create`; the error is why nobody can be shown it.
+    /// Parses the `params` of `elicitation/create`. Fails if the form cannot be shown.
     pub fn read(request: &Value) -> Result<Self, FormError> {
         if request.to_string().len() > MAX_BYTES {
-            return Err(FormError::unshowable("the form is too large to be shown"));
+            let why = format!("the form is larger than {} KB", MAX_BYTES >> 10);
+            return Err(FormError::unshowable(why));
         }
         let message = both_ends(request["message"].as_str().unwrap_or_default(), MAX_MESSAGE);
         if request["mode"] == "url" {
@@ -114,7 +121,10 @@ impl Form {
             return Err(FormError::unshowable("the form has no fields"));
         };
         if fields.len() > MAX_FIELDS {
-            let why = format!("the form has {} fields", fields.len());
+            let why = format!(
+                "the form has {} fields, the limit is {MAX_FIELDS}",
+                fields.len()
+            );
             return Err(FormError::unshowable(why));
         }
         let required = schema["required"].as_array().into_iter().flatten();
@@ -131,20 +141,20 @@ impl Form {
         })
     }
 
-    /// Whether what was filled in fits; the error is the first thing that does not.
+    /// Validates the values of a whole form. The error names the first invalid field.
     pub fn check(&self, content: &Value) -> Result<(), FormError> {
         let Wants::Fields(fields) = &self.wants else {
             return Ok(());
         };
         let Value::Object(content) = content else {
-            return Err(FormError::misfit("what was filled in is no form"));
+            return Err(FormError::misfit("the form values are not an object"));
         };
         for field in fields {
             match content.get(&field.name) {
-                // What was typed is told to nobody but the server.
+                // The error does not contain the value, which may be a secret for the server.
                 Some(value) => field
                     .check(value)
-                    .map_err(|_| FormError::misfit(format!("{} does not fit", field.name)))?,
+                    .map_err(|_| FormError::misfit(format!("{} is invalid", field.name)))?,
                 None if field.need == Need::Required => {
                     return Err(FormError::misfit(format!("{} is missing", field.name)));
                 }
@@ -153,54 +163,56 @@ impl Form {
         }
         let unknown = |name: &&String| fields.iter().all(|field| field.name != **name);
         content.keys().find(unknown).map_or(Ok(()), |name| {
-            Err(FormError::misfit(format!("{name} is no field of the form")))
+            Err(FormError::misfit(format!(
+                "{name} is not a field of the form"
+            )))
         })
     }
 }
 
 impl Field {
-    /// What was typed as a value; `None` where the field is left out. The error says what is wrong with it.
+    /// Parses a person's input. Returns `None` if an optional field is left empty.
     pub fn read(&self, typed: &str) -> Result<Option<Value>, FormError> {
         let typed = typed.trim();
         if typed.is_empty() {
             return match (&self.default, self.need) {
                 (Some(default), _) => Ok(Some(default.clone())),
                 (None, Need::Optional) => Ok(None),
-                (None, Need::Required) => Err(FormError::misfit("this has to be filled in")),
+                (None, Need::Required) => Err(FormError::misfit("a value is required")),
             };
         }
         let value = match &self.kind {
             Kind::Text(_) => Value::from(typed),
             Kind::Integer => {
                 let number = typed.parse::<i64>();
-                Value::from(number.map_err(|_| FormError::misfit("this is not a whole number"))?)
+                Value::from(number.map_err(|_| FormError::misfit("not an integer"))?)
             }
             Kind::Number => {
                 let number = typed.parse().ok().and_then(serde_json::Number::from_f64);
-                Value::from(number.ok_or_else(|| FormError::misfit("this is not a number"))?)
+                Value::from(number.ok_or_else(|| FormError::misfit("not a number"))?)
             }
             Kind::YesNo => match typed.to_lowercase().as_str() {
                 "y" | "yes" | "true" => Value::from(true),
                 "n" | "no" | "false" => Value::from(false),
-                _ => return Err(FormError::misfit("this is neither yes nor no")),
+                _ => return Err(FormError::misfit("answer yes or no")),
             },
             Kind::One(choices) => Value::from(chosen(choices, typed)?),
             Kind::Several(choices) => {
-                let words = typed.split(',').map(str::trim);
-                let mut all: Vec<&str> = Vec::new();
-                for word in words.filter(|word| !word.is_empty()) {
-                    let one = chosen(choices, word)?;
-                    if !all.contains(&one) {
-                        all.push(one);
+                let parts = typed.split(',').map(str::trim);
+                let mut values: Vec<&str> = Vec::new();
+                for part in parts.filter(|part| !part.is_empty()) {
+                    let value = chosen(choices, part)?;
+                    if !values.contains(&value) {
+                        values.push(value);
                     }
                 }
-                Value::from(all)
+                Value::from(values)
             }
         };
         self.check(&value).map(|()| Some(value))
     }
 
-    /// A value as a person reads it.
+    /// Formats a value for display.
     pub fn shown(&self, value: &Value) -> String {
         match (&self.kind, value) {
             (Kind::YesNo, Value::Bool(yes)) => if *yes { "yes" } else { "no" }.to_owned(),
@@ -214,7 +226,7 @@ impl Field {
     }
 
     fn check(&self, value: &Value) -> Result<(), FormError> {
-        let why = "what the server wants there cannot be understood";
+        let why = "the field has an invalid schema";
         let validator = validator(&self.schema).ok_or_else(|| FormError::unshowable(why))?;
         match validator.iter_errors(value).next() {
             None => Ok(()),
@@ -225,7 +237,7 @@ impl Field {
     }
 }
 
-/// A checker that knows formats, too.
+/// Compiles a JSON Schema, with validation of formats; `None` if the schema is invalid.
 fn validator(schema: &Value) -> Option<Validator> {
     let options = jsonschema::options().should_validate_formats(true);
     options.build(schema).ok()
@@ -233,48 +245,51 @@ fn validator(schema: &Value) -> Option<Validator> {
 
 fn field(name: &str, schema: &Value, need: Need) -> Result<Field, FormError> {
     if name.is_empty() || name.chars().count() > MAX_NAME {
-        let why = "the form has a field whose name cannot be shown";
+        let why = format!("the name of a field is empty or longer than {MAX_NAME} characters");
         return Err(FormError::unshowable(why));
     }
-    let words = |key: &str, most: usize| {
+    let text = |key: &str, limit: usize| {
         let text = schema[key].as_str()?;
-        Some(text.chars().take(most).collect())
+        Some(text.chars().take(limit).collect())
     };
     let shown_name = crate::link::short(name);
     let one = choices(schema, "oneOf");
     let kind = match schema["type"].as_str() {
         Some("string") if !one.is_empty() => Kind::One(one),
-        Some("string") => Kind::Text(words("format", MAX_NAME)),
+        Some("string") => Kind::Text(text("format", MAX_NAME)),
         Some("number") => Kind::Number,
         Some("integer") => Kind::Integer,
         Some("boolean") => Kind::YesNo,
         Some("array") => Kind::Several(choices(&schema["items"], "anyOf")),
         _ => {
-            let why = format!("nobody can be shown the field `{shown_name}`");
+            let why = format!("the field `{shown_name}` has an unsupported type");
             return Err(FormError::unshowable(why));
         }
     };
     if let Kind::One(choices) | Kind::Several(choices) = &kind
         && !(1..=MAX_CHOICES).contains(&choices.len())
     {
-        let why = format!("the field `{shown_name}` has {} choices", choices.len());
+        let why = format!(
+            "the field `{shown_name}` has {} choices, not 1 to {MAX_CHOICES}",
+            choices.len()
+        );
         return Err(FormError::unshowable(why));
     }
     let default = schema.get("default").filter(|default| !default.is_null());
     let field = Field {
         name: name.to_owned(),
-        title: words("title", MAX_NAME),
-        about: words("description", MAX_ABOUT),
+        title: text("title", MAX_NAME),
+        about: text("description", MAX_ABOUT),
         kind,
         need,
         default: None,
         schema: schema.clone(),
     };
     if validator(schema).is_none() {
-        let why = format!("the field `{shown_name}` cannot be understood");
+        let why = format!("the field `{shown_name}` has an invalid schema");
         return Err(FormError::unshowable(why));
     }
-    // What does not fit is no default.
+    // An invalid default is ignored.
     let default = default.filter(|default| field.check(default).is_ok());
     Ok(Field {
         default: default.cloned(),
@@ -282,7 +297,8 @@ fn field(name: &str, schema: &Value, need: Need) -> Result<Field, FormError> {
     })
 }
 
-/// Choices in each of the ways there are to write them.
+/// Parses choices from `oneOf`, `anyOf`, or `enum` with `enumNames`. `titled` is the keyword of
+/// choices with labels.
 fn choices(schema: &Value, titled: &str) -> Vec<Choice> {
     let choice = |value: &Value, title: &Value| {
         let value = value.as_str()?.to_owned();
@@ -298,40 +314,40 @@ fn choices(schema: &Value, titled: &str) -> Vec<Choice> {
     let names = schema["enumNames"].as_array().cloned().unwrap_or_default();
     let values = schema["enum"].as_array().into_iter().flatten().enumerate();
     values
-        .filter_map(|(at, value)| choice(value, names.get(at).unwrap_or(&Value::Null)))
+        .filter_map(|(index, value)| choice(value, names.get(index).unwrap_or(&Value::Null)))
         .collect()
 }
 
-/// What was meant: the words of a choice, or its number.
+/// Returns the value of the choice that `typed` names by value, label, or number from one.
 fn chosen<'a>(choices: &'a [Choice], typed: &str) -> Result<&'a str, FormError> {
-    let named = |is: &dyn Fn(&str) -> bool| {
+    let by_text = |matches: &dyn Fn(&str) -> bool| {
         let mut choices = choices.iter();
-        choices.find(|choice| is(&choice.value) || is(&choice.title))
+        choices.find(|choice| matches(&choice.value) || matches(&choice.title))
     };
-    let numbered = || choices.get(typed.parse::<usize>().ok()?.checked_sub(1)?);
-    let choice = named(&|word| word == typed)
-        .or_else(|| named(&|word| word.to_lowercase() == typed.to_lowercase()))
-        .or_else(numbered);
-    let choice = choice.ok_or_else(|| FormError::misfit("this is none of the choices"))?;
+    let by_number = || choices.get(typed.parse::<usize>().ok()?.checked_sub(1)?);
+    let choice = by_text(&|text| text == typed)
+        .or_else(|| by_text(&|text| text.to_lowercase() == typed.to_lowercase()))
+        .or_else(by_number);
+    let choice = choice.ok_or_else(|| FormError::misfit("not one of the choices"))?;
     Ok(&choice.value)
 }
 
 fn address(url: &str) -> Result<Address, FormError> {
     let parsed = reqwest::Url::parse(url)
-        .map_err(|_| FormError::unshowable("the address it gives is none"))?;
+        .map_err(|error| FormError::unshowable(format!("invalid URL: {error}")))?;
     if !matches!(parsed.scheme(), "http" | "https") {
-        let why = "the address it gives is not one of the web";
+        let why = "the URL must start with http:// or https://";
         return Err(FormError::unshowable(why));
     }
     let host = parsed.host_str();
-    let host = host.ok_or_else(|| FormError::unshowable("the address it gives leads nowhere"))?;
+    let host = host.ok_or_else(|| FormError::unshowable("the URL has no host"))?;
     Ok(Address {
         url: parsed.to_string(),
         host: host.to_owned(),
     })
 }
 
-/// What was filled in, and for the rest what the form says where nothing is.
+/// Adds the form's defaults for fields that have no value.
 pub(crate) fn with_defaults(mut content: Value, request: &Value) -> Value {
     let fields = request["requestedSchema"]["properties"].as_object();
     if let Value::Object(content) = &mut content {
@@ -360,9 +376,23 @@ mod tests {
                     "age": {"type": "integer", "minimum": 0, "maximum": 150, "default": 42},
                     "size": {"type": "number"},
                     "news": {"type": "boolean", "default": true},
-                    "colour": {"type": "string", "oneOf": [{"const": "#f00", "title": "Red"}, {"const": "#0f0", "title": "Green"}]},
-                    "pet": {"type": "string", "enum": ["cat", "dog"], "enumNames": ["Cats", "Dogs"]},
-                    "fruits": {"type": "array", "minItems": 1, "items": {"type": "string", "enum": ["apple", "pear", "2"]}},
+                    "colour": {
+                        "type": "string",
+                        "oneOf": [
+                            {"const": "#f00", "title": "Red"},
+                            {"const": "#0f0", "title": "Green"},
+                        ],
+                    },
+                    "pet": {
+                        "type": "string",
+                        "enum": ["cat", "dog"],
+                        "enumNames": ["Cats", "Dogs"],
+                    },
+                    "fruits": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {"type": "string", "enum": ["apple", "pear", "2"]},
+                    },
                 },
                 "required": ["name"],
             },
@@ -370,7 +400,7 @@ mod tests {
         .unwrap()
     }
 
-    fn typed(name: &str, words: &str) -> Result<Option<Value>, String> {
+    fn parse(name: &str, input: &str) -> Result<Option<Value>, String> {
         let Wants::Fields(fields) = form().wants else {
             panic!()
         };
@@ -378,13 +408,13 @@ mod tests {
             .iter()
             .find(|field| field.name == name)
             .unwrap()
-            .read(words)
+            .read(input)
             .map_err(|error| error.to_string())
     }
 
     #[test]
-    fn what_is_typed_becomes_a_value_of_the_kind_that_is_wanted() {
-        for (name, words, value) in [
+    fn input_becomes_a_value_of_the_field_type() {
+        for (name, input, value) in [
             ("name", " Ada ", json!("Ada")),
             ("mail", "ada@example.com", json!("ada@example.com")),
             ("age", "", json!(42)),
@@ -394,20 +424,20 @@ mod tests {
             ("colour", "2", json!("#0f0")),
             ("colour", "red", json!("#f00")),
             ("pet", "Dogs", json!("dog")),
-            // A word goes before a number.
+            // A value is matched before a number.
             ("fruits", "pear, 1, 2, pear", json!(["pear", "apple", "2"])),
         ] {
-            assert_eq!(typed(name, words), Ok(Some(value)), "{name}: {words}");
+            assert_eq!(parse(name, input), Ok(Some(value)), "{name}: {input}");
         }
-        assert_eq!(typed("mail", ""), Ok(None));
+        assert_eq!(parse("mail", ""), Ok(None));
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
-        for (name, words) in [
+    fn invalid_input_is_an_error() {
+        for (name, input) in [
             ("name", ""),
             ("name", "A"),
-            ("mail", "nobody"),
+            ("mail", "not an address"),
             ("age", "151"),
             ("age", "4.5"),
             ("size", "NaN"),
@@ -416,7 +446,7 @@ mod tests {
             ("pet", "cow"),
             ("fruits", ","),
         ] {
-            assert!(typed(name, words).is_err(), "{name}: {words}");
+            assert!(parse(name, input).is_err(), "{name}: {input}");
         }
         let form = form();
         assert_eq!(
@@ -429,13 +459,13 @@ mod tests {
         );
         assert_eq!(
             form.check(&json!({"name": "Ada", "key": 1})),
-            Err(FormError::misfit("key is no field of the form"))
+            Err(FormError::misfit("key is not a field of the form"))
         );
         assert!(form.check(&json!({"name": "Ada", "age": "old"})).is_err());
     }
 
     #[test]
-    fn what_nobody_can_be_shown_is_no_form() {
+    fn an_unsupported_or_oversized_form_is_an_error() {
         let with =
             |field: Value| Form::read(&json!({"requestedSchema": {"properties": {"x": field}}}));
         assert!(with(json!({"type": "object"})).is_err());
@@ -454,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_says_where_it_leads() {
+    fn the_host_of_a_url_is_ascii() {
         let visit = |url: &str| {
             Form::read(&json!({"mode": "url", "message": "", "url": url})).map(|form| form.wants)
         };

@@ -1,4 +1,4 @@
-//! Servers behind HTTP.
+//! Connects to MCP servers over streamable HTTP.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::link::short;
 use crate::program::MAX_MESSAGE;
 use crate::settings::{Reach, ServerSettings};
 
-/// Greets an HTTP server, as whoever logged in to it before.
+/// Connects to an HTTP server, with the stored login if there is one in `folder`.
 pub(crate) async fn greet(
     callbacks: impl Fn() -> Callbacks,
     settings: &ServerSettings,
@@ -25,13 +25,13 @@ pub(crate) async fn greet(
 ) -> Result<RunningService<RoleClient, Callbacks>, String> {
     let config = config(&settings.reach)?;
     let client = client()?;
-    let mut first = None;
-    // A server may know nothing but the protocol without sessions.
+    let mut first_error = None;
+    // A server may support only the newer protocol, which has no `initialize` handshake.
     let modern = ClientLifecycleMode::Discover {
         preferred_versions: vec![ProtocolVersion::V_2026_07_28],
     };
     for lifecycle in [ClientLifecycleMode::Initialize, modern] {
-        let greeted = match crate::login::remembered(settings, folder).await {
+        let connected = match crate::login::remembered(settings, folder).await {
             Some(manager) => {
                 let client = AuthClient::new(client.clone(), manager);
                 let transport = StreamableHttpClientTransport::with_client(client, config.clone());
@@ -43,21 +43,22 @@ pub(crate) async fn greet(
                 serve_client_with_lifecycle(callbacks(), transport, lifecycle).await
             }
         };
-        match greeted {
+        match connected {
             Ok(service) => return Ok(service),
             Err(error) if error.is_authorization_required() => {
                 return Err(format!(
-                    "it wants a login: run `selvedge mcp login {}`, or give it a bearer token",
+                    "login required: run `selvedge mcp login {}`, or set `bearer_token_env_var`",
                     settings.name
                 ));
             }
-            Err(error) => _ = first.get_or_insert_with(|| short(&error.to_string())),
+            Err(error) => _ = first_error.get_or_insert_with(|| short(&error.to_string())),
         }
     }
-    Err(first.unwrap_or_default())
+    Err(first_error.unwrap_or_default())
 }
 
-/// How the server says that it wants a login; `None` where it wants none.
+/// Returns the `WWW-Authenticate` challenge of the server, which may be empty; `None` if it
+/// requires no login.
 pub(crate) async fn challenge(reach: &Reach) -> Result<Option<String>, String> {
     let transport = StreamableHttpClientTransport::with_client(client()?, config(reach)?);
     match serve_client_with_lifecycle((), transport, ClientLifecycleMode::Initialize).await {
@@ -69,7 +70,7 @@ pub(crate) async fn challenge(reach: &Reach) -> Result<Option<String>, String> {
     }
 }
 
-/// How an HTTP server is reached; the error is why it cannot be.
+/// Converts the settings of an HTTP server to those of the transport.
 fn config(reach: &Reach) -> Result<StreamableHttpClientTransportConfig, String> {
     let Reach::Http {
         url,
@@ -77,13 +78,13 @@ fn config(reach: &Reach) -> Result<StreamableHttpClientTransportConfig, String> 
         headers,
     } = reach
     else {
-        return Err("it has no address".to_owned());
+        return Err("not an HTTP server".to_owned());
     };
     let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
     config.max_sse_event_size = MAX_MESSAGE;
     if let Some(variable) = bearer_token_env_var {
-        let token =
-            std::env::var(variable).map_err(|_| format!("the variable {variable} is not set"))?;
+        let token = std::env::var(variable)
+            .map_err(|_| format!("the environment variable {variable} is not set"))?;
         config = config.auth_header(token);
     }
     let mut custom = HashMap::new();
@@ -92,24 +93,24 @@ fn config(reach: &Reach) -> Result<StreamableHttpClientTransportConfig, String> 
             .ok()
             .zip(HeaderValue::try_from(value.as_str()).ok());
         let (name, value) =
-            header.ok_or_else(|| format!("`{name}` cannot be a header with that value"))?;
+            header.ok_or_else(|| format!("the header `{name}` has an invalid name or value"))?;
         custom.insert(name, value);
     }
     config.custom_headers = custom;
     Ok(config)
 }
 
-/// One client for all: its connections are shared.
+/// Returns the HTTP client of this process, whose connection pool all servers share.
 pub(crate) fn client() -> Result<reqwest::Client, String> {
     static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
     if let Some(client) = CLIENT.get() {
         return Ok(client.clone());
     }
-    // Where another part of the process has chosen one already, that one is used.
+    // Fails if the process has already installed a crypto provider, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder()
         .connect_timeout(std::time::Duration::from_secs(10))
         .build();
-    let client = client.map_err(|error| format!("there is no HTTP here: {error}"))?;
+    let client = client.map_err(|error| format!("cannot create an HTTP client: {error}"))?;
     Ok(CLIENT.get_or_init(|| client).clone())
 }

@@ -1,11 +1,12 @@
-//! MCP, both ways: everybody's tools in, one tool out.
+//! MCP client and server.
 //!
-//! [`Servers`] are other people's: programs of the user's, or HTTP endpoints, started when something first needs them. Their
-//! tools become ours under `mcp.<server>.<tool>`, and take the same path as any other. What they ask in turn goes to
-//! whomever [`Asked`] names: forms to a person, questions to a model.
+//! As a client, [`Servers`] connects to the configured MCP servers (local programs or HTTP
+//! endpoints) when a script first needs them. Their tools are registered as `mcp.<server>.<tool>`
+//! and are called like built-in tools. Requests that a server sends during a call go to the
+//! handlers in [`Asked`]: elicitation to a person, sampling to a model.
 //!
-//! [`ScriptServer`] is the other way: one tool, `script`, for anybody's agent.
-// Standard streams belong to whoever runs this.
+//! As a server, [`ScriptServer`] offers the tools `script` and `script_wait` to MCP clients.
+// Standard output and standard error belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod answer;
@@ -45,5 +46,5 @@ pub use server::{ServerState, ServerStatus};
 pub use servers::Servers;
 pub use settings::{Reach, ServerSettings};
 
-/// What we call ourselves.
+/// Implementation name that Selvedge sends in MCP handshakes, as client and as server.
 pub const NAME: &str = "selvedge";

@@ -1,4 +1,4 @@
-//! A connection to a running server.
+//! The connection to a running MCP server.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -23,23 +23,31 @@ use crate::program::{MAX_MESSAGE, Program, too_large};
 use crate::server::Server;
 use crate::settings::{Reach, ServerSettings};
 
-/// A running server and the way to it.
+/// A connection to a server, and the process of a server that is a local program.
 pub(crate) struct Link {
     service: Mutex<Option<RunningService<RoleClient, Callbacks>>>,
     peer: Peer<RoleClient>,
+    /// `None` for an HTTP server, and after the connection was closed.
     program: Mutex<Option<Program>>,
     pub(crate) calls: Arc<Calls>,
     callbacks: Callbacks,
+    /// When the connection was established.
     pub(crate) since: Instant,
+    /// One of [`QUIET`], [`LISTING`] and [`LISTING_AND_MORE`].
     listing: AtomicU8,
+    /// Set if the connection was closed because the server did not respond to a ping.
     given_up: AtomicBool,
 }
 
+/// The tool list is not being fetched.
 const QUIET: u8 = 0;
+/// The tool list is being fetched.
 const LISTING: u8 = 1;
+/// The tool list is being fetched and changed meanwhile: it has to be fetched again.
 const LISTING_AND_MORE: u8 = 2;
 
 impl Link {
+    /// Starts the program or connects to the URL, and completes the handshake.
     pub(crate) async fn connect(
         settings: &ServerSettings,
         server: Weak<Server>,
@@ -69,7 +77,7 @@ impl Link {
                 match serve_client_with_lifecycle(callbacks(), transport, mode).await {
                     Ok(service) => (service, Some(program)),
                     Err(error) => {
-                        // Its complaints may still be on their way.
+                        // The last lines of its standard error may not have been read yet.
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         let mut why = program.last_words();
                         if why.is_empty() {
@@ -105,11 +113,12 @@ impl Link {
         self.peer.is_transport_closed()
     }
 
-    /// Everything it has, page by page.
+    /// Fetches all pages of the server's tool list.
     pub(crate) async fn catalogue(&self) -> Result<Catalogue, ServiceError> {
         let info = self.peer.peer_info();
-        let has = |part: fn(&rmcp::model::ServerCapabilities) -> bool| {
-            info.as_ref().is_none_or(|info| part(&info.capabilities))
+        let has = |capability: fn(&rmcp::model::ServerCapabilities) -> bool| {
+            info.as_ref()
+                .is_none_or(|info| capability(&info.capabilities))
         };
         let mut catalogue = Catalogue {
             identity: info
@@ -136,7 +145,10 @@ impl Link {
         Ok(catalogue.finish())
     }
 
-    /// The same once more, unless that is under way already: then it is done again afterwards.
+    /// Fetches the tool list again.
+    ///
+    /// If another task is already fetching it, returns `None` and lets that task fetch it once
+    /// more.
     pub(crate) async fn list_again(&self) -> Option<Result<Catalogue, ServiceError>> {
         let change = |from, to| {
             let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
@@ -150,53 +162,58 @@ impl Link {
             let limit = Duration::from_secs(20);
             let listed = tokio::time::timeout(limit, self.catalogue()).await;
             if change(LISTING, QUIET).is_ok() {
-                let silent = Err(ServiceError::Timeout { timeout: limit });
-                return Some(listed.unwrap_or(silent));
+                let timed_out = Err(ServiceError::Timeout { timeout: limit });
+                return Some(listed.unwrap_or(timed_out));
             }
             self.listing.store(LISTING, Ordering::Release);
         }
     }
 
+    /// Whether the server is Selvedge.
     pub(crate) fn is_one_of_us(&self) -> bool {
         self.peer.peer_info().is_some_and(|info| {
             info.server_info
                 .as_ref()
-                .is_some_and(|us| us.name == crate::NAME)
+                .is_some_and(|server| server.name == crate::NAME)
         })
     }
 
-    /// Tells the server that nobody waits for an answer any more.
+    /// Sends the server a notification that the request was cancelled.
     pub(crate) async fn cancel(&self, id: RequestId) -> Result<(), ServiceError> {
-        let why = "the script stopped the call".to_owned();
+        let why = "the call was cancelled".to_owned();
         let params = CancelledNotificationParam::new(Some(id), Some(why));
         self.peer.notify_cancelled(params).await
     }
 
-    /// What a server wants to know before it answers this call.
-    pub(crate) async fn answer(&self, wanted: InputRequests, call: &Arc<InHand>) -> InputResponses {
-        let mut answers = InputResponses::new();
-        let (callbacks, asker) = (&self.callbacks, Asker::Of(call));
-        // What it wants to know belongs to the call, and is taken back with it alone.
+    /// Answers the input requests that a server returned instead of a result of this call.
+    pub(crate) async fn answer(
+        &self,
+        requests: InputRequests,
+        call: &Arc<InHand>,
+    ) -> InputResponses {
+        let mut responses = InputResponses::new();
+        let (callbacks, origin) = (&self.callbacks, Asker::Of(call));
+        // Such a request cannot be cancelled by itself, only with its call.
         let never = CancellationToken::new();
-        for (key, request) in wanted {
-            let answer = match request {
+        for (key, request) in requests {
+            let response = match request {
                 InputRequest::Elicitation(request) => {
-                    serde_json::to_value(callbacks.elicit(request.params, asker, &never).await)
+                    serde_json::to_value(callbacks.elicit(request.params, origin, &never).await)
                 }
                 InputRequest::CreateMessage(request) => {
-                    match callbacks.sample(request.params, asker, &never).await {
-                        Ok(answer) => serde_json::to_value(answer),
+                    match callbacks.sample(request.params, origin, &never).await {
+                        Ok(response) => serde_json::to_value(response),
                         Err(_) => continue,
                     }
                 }
                 _ => Ok(serde_json::json!({"roots": []})),
             };
-            answers.insert(key, answer.unwrap_or(Value::Null));
+            responses.insert(key, response.unwrap_or(Value::Null));
         }
-        answers
+        responses
     }
 
-    /// An error of the wire in our words.
+    /// Converts an error of the MCP library. `limit` is the time limit that was in effect.
     pub(crate) fn told(&self, server: &str, error: &ServiceError, limit: Duration) -> ServerError {
         let server = server.to_owned();
         match error {
@@ -217,7 +234,7 @@ impl Link {
                 after: limit,
             },
             ServiceError::UnexpectedResponse => {
-                let why = "it is not what was asked for".to_owned();
+                let why = "its type does not match the request".to_owned();
                 ServerError::Nonsense { server, why }
             }
             ServiceError::TransportSend(error) => {
@@ -231,9 +248,10 @@ impl Link {
         }
     }
 
+    /// Returns the reason why the connection ended, in one line; empty if it is unknown.
     pub(crate) fn last_words(&self) -> String {
         if self.given_up.load(Ordering::Acquire) {
-            return "it answered nothing any more, not even a ping".to_owned();
+            return "it did not respond to a ping".to_owned();
         }
         let mut program = lock(&self.program);
         program
@@ -241,26 +259,27 @@ impl Link {
             .map_or_else(String::new, Program::last_words)
     }
 
+    /// Returns protocol violations of the server, for `mcp list`.
     pub(crate) fn notes(&self) -> Vec<String> {
         lock(&self.program)
             .as_ref()
             .map_or_else(Vec::new, Program::notes)
     }
 
-    /// How long a ping takes; `None` where nothing comes back.
+    /// Pings the server and returns the round-trip time; `None` if it does not respond.
     pub(crate) async fn round_trip(&self, limit: Duration) -> Option<Duration> {
         let began = Instant::now();
         let ping = ClientRequest::PingRequest(PingRequest::default());
         let options = PeerRequestOptions::with_timeout(limit);
         let sent = self.peer.send_request_with_option(ping, options).await;
         match sent.ok()?.await_response().await {
-            // A server that knows no ping has answered as well.
+            // An error is a response, too: the server does not implement ping.
             Ok(_) | Err(ServiceError::McpError(_)) => Some(began.elapsed()),
             Err(_) => None,
         }
     }
 
-    /// Lets go of a server that does not answer: the next call starts another.
+    /// Closes the connection to a server that does not respond. The next call connects again.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
         if let Some(service) = lock(&self.service).take() {
@@ -269,7 +288,7 @@ impl Link {
         drop(lock(&self.program).take());
     }
 
-    /// Says goodbye.
+    /// Closes the connection and ends the process, each within a time limit.
     pub(crate) async fn stop(&self) {
         let service = lock(&self.service).take();
         if let Some(mut service) = service {
@@ -286,7 +305,7 @@ pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Foreign words in one line.
+/// Shortens a text of a server to one line of at most 300 characters.
 pub(crate) fn short(text: &str) -> String {
     selvedge_text::one_line(text, 300)
 }

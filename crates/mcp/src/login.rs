@@ -1,4 +1,4 @@
-//! Logging in to a server that wants it: OAuth in the user's browser, remembered for later.
+//! OAuth login to an HTTP server in the user's browser. The tokens are stored in a file.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,27 +12,27 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::settings::{Reach, ServerSettings};
 
-/// Why somebody is not logged in.
+/// Failure of a login.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoginError {
-    /// There is nothing to log in to.
-    #[error("`{0}` is a program, not an address: it needs no login")]
+    /// The server is a local program.
+    #[error("the MCP server `{0}` is a local program and needs no login")]
     NoAddress(String),
-    /// It lets us in as we are.
-    #[error("`{0}` wants no login")]
+    /// The server accepts connections without a login.
+    #[error("the MCP server `{0}` does not require a login")]
     NotWanted(String),
-    /// It cannot be reached, or its login cannot be used.
+    /// The server cannot be reached, or the login failed.
     #[error("cannot log in to `{server}`: {why}")]
     Failed {
-        /// The server.
+        /// Name of the server in the configuration.
         server: String,
-        /// Why, in one line.
+        /// Reason, in one line.
         why: String,
     },
 }
 
-/// A login on its way: the user is to open [`Login::address`].
+/// A login in progress: the user has to open [`Login::address`].
 pub struct Login {
     server: String,
     state: OAuthState,
@@ -41,7 +41,7 @@ pub struct Login {
 }
 
 impl Login {
-    /// Asks the server how it wants people to log in. What comes of it is kept in `folder`.
+    /// Starts the OAuth flow of the server. Its tokens will be stored in `folder`.
     pub async fn begin(settings: &ServerSettings, folder: &Path) -> Result<Self, LoginError> {
         let server = settings.name.clone();
         let Reach::Http { url, .. } = &settings.reach else {
@@ -55,11 +55,12 @@ impl Login {
         let Some(challenge) = challenge.map_err(failed)? else {
             return Err(LoginError::NotWanted(server));
         };
-        let unbound = |error: std::io::Error| failed(error.to_string());
-        let listener = TcpListener::bind("127.0.0.1:0").await.map_err(unbound)?;
-        let port = listener.local_addr().map_err(unbound)?.port();
-        let wrong = |error: AuthError| failed(error.to_string());
-        let mut manager = manager(url).await.map_err(wrong)?;
+        let bind_failed = |error: std::io::Error| failed(error.to_string());
+        let listener = TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.map_err(bind_failed)?;
+        let port = listener.local_addr().map_err(bind_failed)?.port();
+        let auth_failed = |error: AuthError| failed(error.to_string());
+        let mut manager = manager(url).await.map_err(auth_failed)?;
         manager.set_credential_store(InFile(file(folder, settings)));
         let mut state = OAuthState::Unauthorized(manager);
         let mut request = AuthorizationRequest::new(format!("http://127.0.0.1:{port}/callback"))
@@ -68,8 +69,9 @@ impl Login {
         if !challenge.is_empty() {
             request = request.with_challenge(challenge);
         }
-        state.start_authorization(request).await.map_err(wrong)?;
-        let address = state.get_authorization_url().await.map_err(wrong)?;
+        let started = state.start_authorization(request).await;
+        started.map_err(auth_failed)?;
+        let address = state.get_authorization_url().await.map_err(auth_failed)?;
         Ok(Self {
             server,
             state,
@@ -78,30 +80,33 @@ impl Login {
         })
     }
 
-    /// Where the user logs in.
+    /// URL that the user opens to log in.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Waits until the user has.
-    pub async fn finish(mut self, patience: Duration) -> Result<(), LoginError> {
+    /// Waits until the browser has returned from the login, and stores the tokens.
+    pub async fn finish(mut self, timeout: Duration) -> Result<(), LoginError> {
         let failed = |why: &str| LoginError::Failed {
             server: self.server.clone(),
             why: why.to_owned(),
         };
-        let back = tokio::time::timeout(patience, callback(&self.listener)).await;
-        let back = back
-            .map_err(|_| failed("nobody did in time"))?
+        let target = tokio::time::timeout(timeout, callback(&self.listener)).await;
+        let target = target
+            .map_err(|_| {
+                let seconds = timeout.as_secs();
+                failed(&format!("no login in the browser within {seconds} s"))
+            })?
             .map_err(|error| failed(&error.to_string()))?;
         let address = self.listener.local_addr();
         let address = address.map_err(|error| failed(&error.to_string()))?;
-        let url = format!("http://127.0.0.1:{}{back}", address.port());
+        let url = format!("http://127.0.0.1:{}{target}", address.port());
         let done = self.state.handle_callback_url(&url).await;
         done.map_err(|error| failed(&error.to_string()))
     }
 }
 
-/// What is remembered of a login, ready to be used; `None` where nobody logged in.
+/// Loads the stored login of a server; `None` if there is none or it cannot be used.
 pub(crate) async fn remembered(
     settings: &ServerSettings,
     folder: Option<&Path>,
@@ -120,7 +125,7 @@ pub(crate) async fn remembered(
 }
 
 async fn manager(url: &str) -> Result<AuthorizationManager, AuthError> {
-    // The HTTP client of our own process has to be there first: it brings the cipher.
+    // Creating our HTTP client installs the TLS crypto provider, which rmcp needs.
     let _ = crate::http::client();
     AuthorizationManager::new(url).await
 }
@@ -129,24 +134,25 @@ fn file(folder: &Path, settings: &ServerSettings) -> PathBuf {
     folder.join(format!("login-{}.json", settings.fingerprint()))
 }
 
-/// The path and query with which the browser comes back.
+/// Waits for the browser's request to the callback URL, and returns its path and query.
 async fn callback(listener: &TcpListener) -> std::io::Result<String> {
     loop {
         let (mut stream, _) = listener.accept().await?;
-        // Whoever comes and says nothing does not keep the user waiting.
+        // A connection that sends nothing must not block the login.
         let line = tokio::time::timeout(Duration::from_secs(5), first_line(&mut stream)).await;
         let line = line.ok().flatten().unwrap_or_default();
         let target = line.split(' ').nth(1).unwrap_or_default();
-        let (status, words) = match target.starts_with("/callback?") {
-            true => ("200 OK", "You are logged in. This page can be closed.\n"),
-            false => ("404 Not Found", "There is nothing here.\n"),
+        let (status, body) = match target.starts_with("/callback?") {
+            true => ("200 OK", "You are logged in. You can close this page.\n"),
+            false => ("404 Not Found", "Not found.\n"),
         };
-        let answer = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{words}",
-            words.len()
+        let response = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+            Connection: close\r\n\r\n{body}",
+            body.len()
         );
-        // The browser may have left already.
-        let _ = stream.write_all(answer.as_bytes()).await;
+        // Fails if the browser has closed the connection, which does not matter here.
+        let _ = stream.write_all(response.as_bytes()).await;
         if target.starts_with("/callback?") {
             return Ok(target.to_owned());
         }
@@ -160,7 +166,7 @@ async fn first_line(stream: &mut TcpStream) -> Option<String> {
     Some(line)
 }
 
-/// Tokens in a file that only its owner reads.
+/// Stores tokens in a file that only its owner can read.
 struct InFile(PathBuf);
 
 #[async_trait::async_trait]
@@ -172,7 +178,7 @@ impl CredentialStore for InFile {
 
     async fn save(&self, credentials: StoredCredentials) -> Result<(), AuthError> {
         let failed = |error: std::io::Error| {
-            AuthError::InternalError(format!("cannot remember the login: {error}"))
+            AuthError::InternalError(format!("cannot save the login: {error}"))
         };
         let text = serde_json::to_vec(&credentials)
             .map_err(|error| AuthError::InternalError(error.to_string()))?;
@@ -187,12 +193,13 @@ impl CredentialStore for InFile {
     }
 
     async fn clear(&self) -> Result<(), AuthError> {
-        // One that is not there is cleared.
+        // Fails if there is no file, which is the same as a cleared one.
         let _ = std::fs::remove_file(&self.0);
         Ok(())
     }
 }
 
+/// Creates or truncates a file. A new one is readable and writable by its owner only.
 fn private(path: &Path) -> std::io::Result<std::fs::File> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true);

@@ -1,4 +1,7 @@
-//! A server that is a program of the user's: started in a process group of its own, listened to within bounds.
+//! The process of an MCP server that is a local program.
+//!
+//! It runs in a process group of its own. Of its standard output, only lines that look like
+//! messages and are not too large are passed on.
 
 use std::collections::VecDeque;
 use std::process::Stdio;
@@ -15,47 +18,51 @@ use tokio::task::AbortHandle;
 use crate::link::lock;
 use crate::settings::Reach;
 
-/// Bytes one message may have.
+/// Largest message of a server, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
-/// Bytes in a row that are no message, after which it is no MCP server.
+/// Bytes of consecutive lines that are not messages, after which reading stops.
 const MAX_GARBAGE: usize = 64 << 20;
-/// Lines of its standard error that are kept.
+/// Number of lines of standard error that are kept.
 const TAIL_LINES: usize = 20;
-/// Bytes kept of both ends of a message that is too large, to see which request it answers.
+/// Bytes at the start and at the end of an oversized message that are searched for its id.
 const ENDS: usize = 512;
-/// How long it may take to end by itself when its input is closed, and again when it is told to.
+/// How long a server may take to exit after its standard input was closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(800);
 
-/// Variables a program cannot do without.
+/// Environment variables that every server inherits.
 const CORE_VARIABLES: &str = "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH SHELL TERM TMPDIR TZ USER \
     XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR \
     NODE_EXTRA_CA_CERTS SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE";
 
-/// The variable that tells a program that it was started from scripts.
+/// Environment variable that is set for every MCP server that Selvedge starts. A Selvedge that
+/// finds it set offers no MCP servers of its own.
 pub const NESTED: &str = "SELVEDGE_MCP_NESTED";
 
-/// A running server. Dropped, it is killed with everything it started.
+/// A running server process. Dropping it kills the whole process group.
 pub(crate) struct Program {
     child: Child,
     #[cfg(unix)]
     group: Option<rustix::process::Pid>,
     heard: Arc<Mutex<Heard>>,
+    /// Tasks that read standard output and standard error.
     listening: Vec<AbortHandle>,
 }
 
-/// What a program said besides messages.
+/// Output of a server that is not a message.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
+    /// Last lines of standard error.
     stderr: VecDeque<String>,
-    /// Lines on standard output that are no messages, and the first of them.
+    /// Number of lines on standard output that are not messages.
     pub(crate) garbage: usize,
     first_garbage: Option<String>,
-    /// Messages that were too large.
+    /// Number of messages that were too large.
     pub(crate) oversized: usize,
 }
 
 impl Program {
-    /// Starts it. The pair is what to read from and write to: only whole messages come through.
+    /// Starts the program. Returns it with the stream to read messages from and the pipe to write
+    /// messages to.
     pub(crate) fn start(reach: &Reach) -> std::io::Result<(Self, DuplexStream, ChildStdin)> {
         let Reach::Program {
             command,
@@ -65,7 +72,7 @@ impl Program {
             cwd,
         } = reach
         else {
-            return Err(std::io::Error::other("it is no program"));
+            return Err(std::io::Error::other("not a local program"));
         };
         let mut program = Command::new(command);
         program
@@ -75,9 +82,9 @@ impl Program {
             .stderr(Stdio::piped())
             .kill_on_drop(true);
         program.env_clear();
-        let handed_on = CORE_VARIABLES.split_whitespace();
-        let handed_on = handed_on.chain(env_vars.iter().map(String::as_str));
-        program.envs(handed_on.filter_map(|name| Some((name, std::env::var_os(name)?))));
+        let inherited = CORE_VARIABLES.split_whitespace();
+        let inherited = inherited.chain(env_vars.iter().map(String::as_str));
+        program.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
         program.env(NESTED, "1").envs(env);
         if let Some(cwd) = cwd {
             program.current_dir(cwd);
@@ -92,50 +99,55 @@ impl Program {
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(std::io::Error::other("its pipes are missing"));
+            return Err(std::io::Error::other("a standard stream is not a pipe"));
         };
-        let heard = Arc::new(Mutex::new(Heard::default()));
-        let (near, far) = tokio::io::duplex(64 << 10);
-        let messages = tokio::spawn(pass_messages(stdout, far, heard.clone()));
-        let complaints = tokio::spawn(keep_tail(stderr, heard.clone()));
-        let listening = vec![messages.abort_handle(), complaints.abort_handle()];
+        let output_log = Arc::new(Mutex::new(Heard::default()));
+        let (messages, sender) = tokio::io::duplex(64 << 10);
+        let stdout_task = tokio::spawn(pass_messages(stdout, sender, output_log.clone()));
+        let stderr_task = tokio::spawn(keep_tail(stderr, output_log.clone()));
+        let reader_tasks = vec![stdout_task.abort_handle(), stderr_task.abort_handle()];
         let program = Self {
             child,
             #[cfg(unix)]
             group,
-            heard,
-            listening,
+            heard: output_log,
+            listening: reader_tasks,
         };
-        Ok((program, near, stdin))
+        Ok((program, messages, stdin))
     }
 
-    /// What it said last, and how it ended, in one line.
+    /// Returns the exit status and the last output of the server, in one line.
     pub(crate) fn last_words(&mut self) -> String {
         let status = self.child.try_wait().ok().flatten();
         let status = status.map(|status| status.to_string());
-        let heard = lock(&self.heard);
-        let mut lines = heard.stderr.iter().rev();
-        let said = lines.find(|line| !line.trim().is_empty());
-        let said = said.map(|line| format!("it said: {line}"));
-        let garbage = heard.first_garbage.as_ref().filter(|_| said.is_none());
-        let printed = garbage.map(|line| format!("it printed `{line}` instead of messages"));
-        let words: Vec<_> = [status, said, printed].into_iter().flatten().collect();
-        words.join("; ")
+        let output_log = lock(&self.heard);
+        let mut lines = output_log.stderr.iter().rev();
+        let stderr = lines.find(|line| !line.trim().is_empty());
+        let stderr = stderr.map(|line| format!("stderr: {line}"));
+        let garbage = output_log
+            .first_garbage
+            .as_ref()
+            .filter(|_| stderr.is_none());
+        let stdout = garbage.map(|line| format!("stdout: {line}"));
+        let parts: Vec<_> = [status, stderr, stdout].into_iter().flatten().collect();
+        parts.join("; ")
     }
 
-    /// What it does that it should not, for `mcp list`.
+    /// Returns protocol violations of the server, for `mcp list`.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let heard = lock(&self.heard);
-        let (garbage, oversized, most) = (heard.garbage, heard.oversized, MAX_MESSAGE >> 20);
-        let garbage = heard.first_garbage.as_ref().map(|line| {
-            format!("{garbage} lines on standard output are no messages, such as `{line}`")
+        let output_log = lock(&self.heard);
+        let (garbage, oversized, limit) =
+            (output_log.garbage, output_log.oversized, MAX_MESSAGE >> 20);
+        let garbage = output_log.first_garbage.as_ref().map(|line| {
+            format!("{garbage} lines on standard output are not MCP messages, such as `{line}`")
         });
         let oversized =
-            (oversized > 0).then(|| format!("{oversized} answers had more than {most} MB"));
+            (oversized > 0).then(|| format!("{oversized} messages were larger than {limit} MB"));
         garbage.into_iter().chain(oversized).collect()
     }
 
-    /// Waits for its end after its input was closed, then tells it to end, then ends it.
+    /// Waits until the server exits after its standard input was closed. Sends SIGTERM if it does
+    /// not, and SIGKILL if that does not help.
     pub(crate) async fn stop(mut self) {
         let ended = tokio::time::timeout(GRACE, self.child.wait()).await;
         if ended.is_err() {
@@ -148,7 +160,7 @@ impl Program {
     #[cfg(unix)]
     fn signal(&self, signal: rustix::process::Signal) {
         if let Some(group) = self.group {
-            // A group that is gone needs no signal.
+            // Fails if the group has already ended.
             let _ = rustix::process::kill_process_group(group, signal);
         }
     }
@@ -162,16 +174,19 @@ impl Drop for Program {
     }
 }
 
-/// What stands in the error that is told instead of an answer that is too large.
+/// Returns the `data` of the JSON-RPC error that replaces an oversized response. It tells this
+/// error from those of the server.
 pub(crate) fn too_large() -> Value {
     json!({"largest": MAX_MESSAGE})
 }
 
-/// Passes whole lines that look like messages; says of the others that they were there.
+/// Copies lines that look like messages, and counts the others in `output_log`.
+///
+/// An oversized response is replaced by an error for the request it answers.
 async fn pass_messages(
     from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    heard: Arc<Mutex<Heard>>,
+    output_log: Arc<Mutex<Heard>>,
 ) {
     let mut from = BufReader::with_capacity(64 << 10, from);
     let mut line = Vec::new();
@@ -189,14 +204,14 @@ async fn pass_messages(
             if line.len() <= MAX_MESSAGE {
                 return;
             }
-            lock(&heard).oversized += 1;
+            lock(&output_log).oversized += 1;
             let Some(tail) = skip_line(&mut from).await else {
                 return;
             };
             let Some(id) = answered(&line[..ENDS], &tail) else {
                 continue;
             };
-            let message = format!("it has more than {} MB", MAX_MESSAGE >> 20);
+            let message = format!("it is larger than {} MB", MAX_MESSAGE >> 20);
             let error = json!({"code": -32000, "message": message, "data": too_large()});
             let error = json!({"jsonrpc": "2.0", "id": id, "error": error});
             line = format!("{error}\n").into_bytes();
@@ -207,9 +222,9 @@ async fn pass_messages(
         }
         if !(text.starts_with(b"{") && text.ends_with(b"}")) {
             garbage += line.len();
-            let mut heard = lock(&heard);
-            heard.garbage += 1;
-            heard.first_garbage.get_or_insert_with(|| shown(text));
+            let mut output_log = lock(&output_log);
+            output_log.garbage += 1;
+            output_log.first_garbage.get_or_insert_with(|| shown(text));
             if garbage > MAX_GARBAGE {
                 return;
             }
@@ -222,25 +237,26 @@ async fn pass_messages(
     }
 }
 
-/// Reads to the end of a line, keeping its last bytes.
+/// Reads to the end of a line and returns its last bytes; `None` at the end of the stream.
 async fn skip_line(from: &mut (impl AsyncBufReadExt + Unpin)) -> Option<Vec<u8>> {
     let mut tail: Vec<u8> = Vec::new();
     loop {
-        let piece = from.fill_buf().await.ok();
-        let piece = piece.filter(|piece| !piece.is_empty())?;
-        let end = piece.iter().position(|byte| *byte == b'\n');
-        let used = end.map_or(piece.len(), |end| end + 1);
-        tail.extend_from_slice(&piece[used.saturating_sub(ENDS)..used]);
-        let more = tail.len().saturating_sub(ENDS);
-        tail.drain(..more);
+        let chunk = from.fill_buf().await.ok();
+        let chunk = chunk.filter(|chunk| !chunk.is_empty())?;
+        let newline = chunk.iter().position(|byte| *byte == b'\n');
+        let used = newline.map_or(chunk.len(), |index| index + 1);
+        tail.extend_from_slice(&chunk[used.saturating_sub(ENDS)..used]);
+        let excess = tail.len().saturating_sub(ENDS);
+        tail.drain(..excess);
         from.consume(used);
-        if end.is_some() {
+        if newline.is_some() {
             return Some(tail);
         }
     }
 }
 
-/// The request that a message too large to read answers: its id stands before the result or after it.
+/// Returns the id of an oversized response, from its start or its end. The `result` in between may
+/// contain other fields named `id`.
 fn answered(head: &[u8], tail: &[u8]) -> Option<serde_json::Value> {
     let id = |text: &str| {
         let rest = text.trim_start().strip_prefix(':')?.trim_start();
@@ -256,25 +272,25 @@ fn answered(head: &[u8], tail: &[u8]) -> Option<serde_json::Value> {
     first.or_else(|| tail.rsplit_once("\"id\"").and_then(|(_, rest)| id(rest)))
 }
 
-async fn keep_tail(from: impl AsyncRead + Unpin, heard: Arc<Mutex<Heard>>) {
+async fn keep_tail(from: impl AsyncRead + Unpin, output_log: Arc<Mutex<Heard>>) {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
     loop {
         line.clear();
-        // A line without end is cut into pieces.
-        let mut piece = (&mut from).take(4096);
-        if !matches!(piece.read_until(b'\n', &mut line).await, Ok(1..)) {
+        // A longer line is split.
+        let mut limited = (&mut from).take(4096);
+        if !matches!(limited.read_until(b'\n', &mut line).await, Ok(1..)) {
             return;
         }
-        let mut heard = lock(&heard);
-        if heard.stderr.len() >= TAIL_LINES {
-            heard.stderr.pop_front();
+        let mut output_log = lock(&output_log);
+        if output_log.stderr.len() >= TAIL_LINES {
+            output_log.stderr.pop_front();
         }
-        heard.stderr.push_back(shown(line.trim_ascii()));
+        output_log.stderr.push_back(shown(line.trim_ascii()));
     }
 }
 
-/// Foreign bytes in one harmless line.
+/// Converts output of a server to one line of at most 200 characters without control characters.
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(800)]);
     text.chars()
@@ -288,40 +304,40 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_messages_come_through_and_large_ones_become_errors() {
+    async fn only_messages_are_passed_on_and_oversized_ones_become_errors() {
         let large = format!(
             "{{\"result\":{{\"x\":\"{}\"}},\"jsonrpc\":\"2.0\",\"id\":7}}\n",
             "y".repeat(MAX_MESSAGE)
         );
         let input = format!("hello\n{{\"a\":1}}\n\n[1]\n{large}{{\"b\":2}}\n");
-        let heard = Arc::new(Mutex::new(Heard::default()));
-        let (mut near, far) = tokio::io::duplex(1 << 20);
-        pass_messages(input.as_bytes(), far, heard.clone()).await;
+        let output_log = Arc::new(Mutex::new(Heard::default()));
+        let (mut messages, sender) = tokio::io::duplex(1 << 20);
+        pass_messages(input.as_bytes(), sender, output_log.clone()).await;
         let mut out = String::new();
-        near.read_to_string(&mut out).await.unwrap();
+        messages.read_to_string(&mut out).await.unwrap();
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!(
             (lines[0], lines[2], lines.len()),
             ("{\"a\":1}", "{\"b\":2}", 3)
         );
         assert!(
-            lines[1].contains("\"id\":7") && lines[1].contains("more than 16 MB"),
+            lines[1].contains("\"id\":7") && lines[1].contains("larger than 16 MB"),
             "{}",
             lines[1]
         );
-        let heard = heard.lock().unwrap();
+        let output_log = output_log.lock().unwrap();
         assert_eq!(
             (
-                heard.garbage,
-                heard.oversized,
-                heard.first_garbage.as_deref()
+                output_log.garbage,
+                output_log.oversized,
+                output_log.first_garbage.as_deref()
             ),
             (2, 1, Some("hello"))
         );
     }
 
     #[test]
-    fn the_request_of_a_large_answer_is_found() {
+    fn the_id_of_an_oversized_response_is_found() {
         let id = |head: &str, tail: &str| answered(head.as_bytes(), tail.as_bytes());
         assert_eq!(
             id("{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"id\":9", "}}"),

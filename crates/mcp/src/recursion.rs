@@ -1,8 +1,8 @@
-//! Servers that are themselves a way to run code that calls tools.
+//! Detects servers that run code which calls tools, as Selvedge does.
 
 use crate::catalogue::{Catalogue, Listed};
 
-/// Names under which such servers offer it.
+/// Names, in snake case, of tools that usually run code.
 const NAMES: [&str; 14] = [
     "script",
     "execute",
@@ -20,7 +20,7 @@ const NAMES: [&str; 14] = [
     "run_javascript",
 ];
 
-/// Whether the server offers to run code in which its own tools can be called.
+/// Whether the server has a tool that runs code which calls other tools.
 pub(crate) fn runs_code(catalogue: &Catalogue) -> bool {
     catalogue.tools.iter().any(is_code_tool)
 }
@@ -33,9 +33,9 @@ fn is_code_tool(tool: &Listed) -> bool {
             .iter()
             .any(|field| fields.contains_key(*field))
     });
-    let words = tool.description.to_lowercase();
-    let calls_tools =
-        words.contains("tools.") || words.contains("call tool") || words.contains("mcp");
+    let description = tool.description.to_lowercase();
+    let phrases = ["tools.", "call tool", "mcp"];
+    let calls_tools = phrases.iter().any(|phrase| description.contains(phrase));
     takes_code && (NAMES.contains(&name.as_str()) || calls_tools)
 }
 
@@ -45,7 +45,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn code_mode_is_recognised() {
+    fn tools_that_run_code_are_detected() {
         let tool = |name: &str, description: &str, field: &str| Catalogue {
             tools: vec![Listed {
                 name: name.into(),

@@ -1,4 +1,5 @@
-//! Results of scripts as MCP clients get them: one item, and the same in words.
+//! Converts results of scripts to MCP responses: the output item as structured content, and the
+//! same as text.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +12,7 @@ use selvedge_script::{LiveRun, overview};
 use selvedge_tools::{Found, Registry, declarations};
 use serde_json::Value;
 
-/// A tool of ours, as it is listed.
+/// Returns the MCP definition of a tool with these arguments and a `ScriptToolCallOutput`.
 pub(crate) fn tool<Args: JsonSchema>(name: &'static str, description: String) -> Tool {
     static OUTPUT: OnceLock<Arc<JsonObject>> = OnceLock::new();
     let output = OUTPUT.get_or_init(|| Arc::new(schema::<ScriptToolCallOutput>(Words::None)));
@@ -19,47 +20,50 @@ pub(crate) fn tool<Args: JsonSchema>(name: &'static str, description: String) ->
         .with_raw_output_schema(output.clone())
 }
 
-/// Whether a schema says what its fields mean.
+/// Whether a schema keeps the descriptions of its fields.
 #[derive(Clone, Copy, PartialEq)]
 enum Words {
     All,
     None,
 }
 
-fn schema<T: JsonSchema>(words: Words) -> JsonObject {
+fn schema<T: JsonSchema>(descriptions: Words) -> JsonObject {
     let settings = schemars::generate::SchemaSettings::draft2020_12()
         .with(|settings| settings.meta_schema = None);
     let schema = settings.into_generator().into_root_schema_for::<T>();
     let mut schema = schema.to_value();
-    trim(&mut schema, words);
+    trim(&mut schema, descriptions);
     let mut schema = schema.as_object().cloned().unwrap_or_default();
     schema.remove("description");
     schema
 }
 
-/// Takes out what only costs tokens.
-fn trim(schema: &mut Value, words: Words) {
+/// Removes keywords that a model does not need.
+fn trim(schema: &mut Value, descriptions: Words) {
     match schema {
         Value::Object(object) => {
-            // A property may have such a name; its value is no string.
-            let mut noise = vec!["title", "format"];
-            if words == Words::None {
-                noise.push("description");
+            // A property may have such a name, too; then its value is not a string.
+            let mut unneeded = vec!["title", "format"];
+            if descriptions == Words::None {
+                unneeded.push("description");
             }
-            object.retain(|key, value| !(noise.contains(&key.as_str()) && value.is_string()));
-            if words == Words::All {
+            object.retain(|key, value| !(unneeded.contains(&key.as_str()) && value.is_string()));
+            if descriptions == Words::All {
                 object.retain(|key, value| !(key == "minimum" && *value == 0));
             }
-            object.values_mut().for_each(|value| trim(value, words));
+            object
+                .values_mut()
+                .for_each(|value| trim(value, descriptions));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| trim(item, words)),
+        Value::Array(items) => items.iter_mut().for_each(|item| trim(item, descriptions)),
         _ => {}
     }
 }
 
-/// A run that is over. What it said before comes first.
-pub(crate) fn output(output: &ScriptToolCallOutput, said: &[String]) -> CallToolResponse {
-    let mut content: Vec<ContentBlock> = said.iter().map(ContentBlock::text).collect();
+/// Returns the response for a run. `messages` are texts that the script sent while it ran; they
+/// come first.
+pub(crate) fn output(output: &ScriptToolCallOutput, messages: &[String]) -> CallToolResponse {
+    let mut content: Vec<ContentBlock> = messages.iter().map(ContentBlock::text).collect();
     for part in &output.output {
         content.push(match part {
             OutputPart::Text { text } => ContentBlock::text(text),
@@ -77,9 +81,9 @@ pub(crate) fn output(output: &ScriptToolCallOutput, said: &[String]) -> CallTool
     CallToolResponse::Complete(result)
 }
 
-/// A run that goes on.
-pub(crate) fn handle(run: &LiveRun, said: Vec<String>) -> CallToolResponse {
-    let mut item = run.so_far(said);
+/// Returns the response for a run that is still running. Its id is the handle for `script_wait`.
+pub(crate) fn handle(run: &LiveRun, messages: Vec<String>) -> CallToolResponse {
+    let mut item = run.so_far(messages);
     let id = item.id.clone();
     item.warnings.push(format!(
         "still running: call script_wait({{\"id\": \"{id}\"}}) for its result"
@@ -87,7 +91,7 @@ pub(crate) fn handle(run: &LiveRun, said: Vec<String>) -> CallToolResponse {
     output(&item, &[])
 }
 
-/// What stands in the way, where nothing ran.
+/// Returns the response for a request that started no run.
 pub(crate) fn problem(message: &str) -> CallToolResponse {
     let mut item = rejected();
     let code = ErrorCode::ScriptRejectedError;
@@ -95,7 +99,7 @@ pub(crate) fn problem(message: &str) -> CallToolResponse {
     output(&item, &[])
 }
 
-/// What `help` says, as the value of a script.
+/// Returns the output of `help`: the description of a tool, a namespace, or everything.
 pub(crate) fn help(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
     let name = topic.strip_prefix("tools.").unwrap_or(topic);
     let text = match tools.find(name) {
@@ -116,17 +120,17 @@ pub(crate) fn help(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
     item
 }
 
-/// Foreign words in one short line.
+/// Shortens a text of the client to one line of at most 80 characters.
 pub(crate) fn short(text: &str) -> String {
     selvedge_text::one_line(text, 80)
 }
 
-/// The item of a run that never began.
+/// Returns the output item of a run that was not started.
 fn rejected() -> ScriptToolCallOutput {
     ScriptToolCallOutput::new(new_id("scr"), new_id("call"))
 }
 
-/// The value, or what went wrong and what was done by then, for a model to read.
+/// Returns the value of the run, or its error with the calls made so far, as text for a model.
 fn words(output: &ScriptToolCallOutput) -> String {
     let mut text = match (&output.error, output.value()) {
         (None, Some(Value::String(value))) => value,
@@ -134,9 +138,9 @@ fn words(output: &ScriptToolCallOutput) -> String {
         (None, None) if output.status == RunStatus::Running => format!("{} is running", output.id),
         (None, None) => "(no value)".to_owned(),
         (Some(error), _) => {
-            let place = error.line.map(|line| format!(" (line {line})"));
-            let place = place.unwrap_or_default();
-            let mut text = format!("{}{place}: {}", error.code, error.message);
+            let line = error.line.map(|line| format!(" (line {line})"));
+            let line = line.unwrap_or_default();
+            let mut text = format!("{}{line}: {}", error.code, error.message);
             for suggestion in &error.suggestions {
                 text.push_str(&format!("\nhint: {suggestion}"));
             }

@@ -1,4 +1,4 @@
-//! What a server asks a model: its text, and nothing of ours.
+//! Sampling requests of a server: parses and limits them, and formats them for approval.
 
 use std::time::Duration;
 
@@ -6,65 +6,67 @@ use selvedge_protocol::{Preview, Role, View};
 use selvedge_tools::Wish;
 use serde_json::{Value, json};
 
-/// What a server asks a model. No tools, no memory and nothing of a conversation belong to it.
+/// A sampling request of a server. It contains only what the server sent: no tools, no memory and
+/// nothing of the user's conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampling {
-    /// Who asks.
+    /// Name of the server that sent the request.
     pub server: String,
-    /// The script or turn on whose way it asks.
+    /// Id of the run or turn whose call caused the request.
     pub run: String,
-    /// What the model is told before.
+    /// System prompt; may be empty.
     pub system: String,
-    /// What is said, oldest first.
+    /// The messages, oldest first. There is at least one.
     pub messages: Vec<Said>,
-    /// Tokens the answer may have.
+    /// Most tokens of the answer.
     pub max_tokens: u64,
 }
 
-/// A message.
+/// A message of a sampling request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// By whom, as the server tells it.
+    /// Role that the server assigned to the message: user or assistant.
     pub role: Role,
-    /// What.
+    /// Text of the message.
     pub text: String,
 }
 
-/// What a model answered.
+/// A model's answer to a sampling request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sampled {
-    /// Its words.
+    /// Text of the answer.
     pub text: String,
-    /// Its name.
+    /// Name of the model that answered.
     pub model: String,
-    /// Whether that is all of it.
+    /// Why the answer ended.
     pub end: SampledEnd,
 }
 
-/// How an answer ended.
+/// Why a model's answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SampledEnd {
-    /// The model had said what it wanted.
+    /// The answer is complete.
     Whole,
-    /// It reached the limit of tokens.
+    /// The answer reached the limit of tokens.
     Cut,
 }
 
-/// Tokens an answer may have, whatever a server wishes.
+/// Most tokens of an answer. A larger limit of the server is reduced to it.
 pub(crate) const MAX_TOKENS: u64 = 4096;
 /// How long a model may take to answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes of everything a server may ask at once.
+/// Largest total size of system prompt and messages, in bytes.
 const MAX_BYTES: usize = 128 << 10;
-/// Characters of it that a person is shown; of more, both ends.
+/// Length to which the request is truncated in the approval question, in characters.
 const MAX_SHOWN: usize = 4000;
 
 impl Sampling {
-    /// Reads the `params` of `sampling/createMessage`; the error is why that is not asked.
+    /// Parses the `params` of `sampling/createMessage`. Fails with the reason if it contains
+    /// something unsupported or is too large.
     pub(crate) fn read(server: &str, run: String, request: &Value) -> Result<Self, String> {
         let tools = request["tools"].as_array();
         if tools.is_some_and(|tools| !tools.is_empty()) {
-            return Err("the model is asked without tools".to_owned());
+            return Err("sampling with tools is not supported".to_owned());
         }
         let mut messages = Vec::new();
         for message in request["messages"].as_array().into_iter().flatten() {
@@ -76,7 +78,7 @@ impl Sampling {
             messages.push(Said { role, text });
         }
         if messages.is_empty() {
-            return Err("nothing is asked".to_owned());
+            return Err("the request has no messages".to_owned());
         }
         let max_tokens = request["maxTokens"].as_u64().unwrap_or(MAX_TOKENS);
         let sampling = Self {
@@ -91,32 +93,35 @@ impl Sampling {
         };
         match sampling.texts().map(str::len).sum() {
             0..=MAX_BYTES => Ok(sampling),
-            bytes => Err(format!("{bytes} bytes are too much to ask at once")),
+            bytes => Err(format!(
+                "the request has {bytes} bytes, the limit is {MAX_BYTES}"
+            )),
         }
     }
 
     fn texts(&self) -> impl Iterator<Item = &str> {
-        let messages = self.messages.iter().map(|said| said.text.as_str());
+        let messages = self.messages.iter().map(|message| message.text.as_str());
         std::iter::once(self.system.as_str()).chain(messages)
     }
 
-    /// What a person is asked before the model is.
+    /// Returns what a person has to approve before the request is sent to the model.
     pub(crate) fn wish(&self) -> Wish {
         let characters: usize = self.texts().map(|text| text.chars().count()).sum();
         let (server, max_tokens) = (&self.server, self.max_tokens);
         let reason = format!(
-            "the server {server} asks your model: {characters} characters, for an answer of at most {max_tokens} tokens"
+            "the server {server} asks your model: {characters} characters, \
+            for an answer of at most {max_tokens} tokens"
         );
         let mut text = String::new();
         if !self.system.is_empty() {
             text.push_str(&format!("system: {}\n", self.system));
         }
-        for said in &self.messages {
-            let who = match said.role {
+        for message in &self.messages {
+            let role = match message.role {
                 Role::Assistant => "assistant",
                 _ => "user",
             };
-            text.push_str(&format!("{who}: {}\n", said.text));
+            text.push_str(&format!("{role}: {}\n", message.text));
         }
         let view = crate::elicitation::both_ends(text.trim_end(), MAX_SHOWN);
         Wish {
@@ -126,20 +131,25 @@ impl Sampling {
                 view: Some(View::Commands(view)),
                 rule: None,
             },
-            // No tool has such a name.
+            // Contains spaces, so that it differs from the name of every tool.
             agreement: format!("what the server {server} asks the model"),
         }
     }
 }
 
 impl Sampled {
-    /// The result of `sampling/createMessage`.
+    /// Converts the answer to the result of `sampling/createMessage`.
     pub(crate) fn result(self) -> Value {
         let reason = match self.end {
             SampledEnd::Whole => "endTurn",
             SampledEnd::Cut => "maxTokens",
         };
-        json!({"role": "assistant", "content": {"type": "text", "text": self.text}, "model": self.model, "stopReason": reason})
+        json!({
+            "role": "assistant",
+            "content": {"type": "text", "text": self.text},
+            "model": self.model,
+            "stopReason": reason,
+        })
     }
 }
 
@@ -149,7 +159,7 @@ fn text_of(content: &Value) -> Result<String, String> {
     let texts = blocks.iter().map(|block| match block["type"].as_str() {
         Some("text") => Ok(block["text"].as_str().unwrap_or_default()),
         other => Err(format!(
-            "the model is asked in text alone, not with `{}`",
+            "sampling supports only text, not `{}`",
             crate::link::short(other.unwrap_or("?"))
         )),
     });
@@ -164,14 +174,14 @@ mod tests {
         Sampling::read("srv", "scr_1".into(), &request)
     }
 
-    fn says(content: Value) -> Value {
+    fn request_with(content: Value) -> Value {
         json!({"messages": [{"role": "user", "content": content}], "maxTokens": 100})
     }
 
     #[test]
-    fn text_alone_is_asked_and_no_more_of_it_than_may_be() {
+    fn only_text_within_the_limits_is_accepted() {
         let mut request =
-            says(json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]));
+            request_with(json!([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]));
         (request["includeContext"], request["systemPrompt"]) =
             (json!("allServers"), json!("Be short."));
         request["maxTokens"] = json!(1_000_000);
@@ -191,19 +201,19 @@ mod tests {
         );
         for bad in [
             json!({"messages": []}),
-            says(json!({"type": "image", "data": "", "mimeType": "image/png"})),
-            says(json!({"type": "text", "text": "x".repeat(MAX_BYTES + 1)})),
+            request_with(json!({"type": "image", "data": "", "mimeType": "image/png"})),
+            request_with(json!({"type": "text", "text": "x".repeat(MAX_BYTES + 1)})),
         ] {
             assert!(read(bad).is_err());
         }
-        let mut with_tools = says(json!({"type": "text", "text": "x"}));
+        let mut with_tools = request_with(json!({"type": "text", "text": "x"}));
         with_tools["tools"] = json!([{"name": "t", "inputSchema": {}}]);
         assert!(read(with_tools).is_err());
     }
 
     #[test]
-    fn the_end_of_a_long_question_is_shown() {
-        let wish = read(says(
+    fn the_preview_shows_the_end_of_a_long_request() {
+        let wish = read(request_with(
             json!({"type": "text", "text": "y".repeat(9000) + "the end"}),
         ))
         .unwrap()

@@ -1,4 +1,4 @@
-//! Our one tool, offered to anybody's agent: `script`, and `script_wait` for those that take long.
+//! The MCP server that offers `script`, and `script_wait` for scripts that take long.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,50 +26,50 @@ use crate::render;
 use crate::serve_http::ServeError;
 use crate::servers::Servers;
 
-/// How long a first list of tools waits for servers nobody knows yet.
+/// How long `tools/list` waits for servers whose tools are not known yet.
 const FIRST_LIST: Duration = Duration::from_millis(2500);
-/// How long a script that said something may take to end, before what it said is passed on alone.
+/// How long a script may run on after it sent messages, before the request returns with them.
 const MOMENT: Duration = Duration::from_millis(200);
-/// How long a cancelled script is waited for.
+/// How long a request waits for a cancelled script to end.
 const FAREWELL: Duration = Duration::from_secs(4);
-/// Scripts of one session that run at the same time.
+/// Most scripts of one session that run at the same time.
 const PER_SESSION: usize = 8;
-/// Longest wait a client may ask for.
+/// Longest time that a request may wait for a script.
 const MAX_PATIENCE: Duration = Duration::from_secs(30 * 60);
 
-/// Finds what a run recorded, by its id; or says why it cannot be resumed.
+/// Reads the recorded calls of a run by its id. Fails if the run cannot be resumed.
 pub type FindEarlier = dyn Fn(&str) -> Result<Resume, ServeError> + Send + Sync;
 
-/// What is served.
+/// What a [`ScriptServer`] serves, shared by the sessions of all clients.
 pub struct Offer {
-    /// Runs the scripts; its own tools are replaced by `tools` and those of `servers`.
+    /// Runs the scripts. Its tools are replaced by `tools` and those of `servers`.
     pub harness: Harness,
-    /// Tools that are always there.
+    /// The tools that are not from MCP servers.
     pub tools: Registry,
-    /// Other people's.
+    /// The MCP servers whose tools scripts can call.
     pub servers: Servers,
-    /// The runs that go on. The harness's approver is replaced by theirs.
+    /// The runs in progress. Their approver replaces that of the harness.
     pub live: LiveRuns,
-    /// What scripts are told about where they run.
+    /// The `context` of scripts.
     pub facts: Facts,
-    /// Kept with each run: what it takes to assemble all this again.
+    /// Configuration that is stored with each run, to resume it in another process.
     pub setting: String,
-    /// Finds an earlier run to go on from; the error is a line for the model.
+    /// Finds a run to resume. Its error is shown to the model.
     pub earlier: Box<FindEarlier>,
-    /// How often a tool was called before.
+    /// Returns how often a tool was called before. Tools that are used often are described first.
     pub uses: Box<dyn Fn(&str) -> u64 + Send + Sync>,
-    /// After how long a script that still runs is answered with a handle.
+    /// How long a request waits for a script before it returns a handle, by default.
     pub patience: Duration,
-    /// Tokens the description may cost.
+    /// Most tokens of the description of `script`.
     pub budget: usize,
 }
 
-/// One client's session.
+/// The session of one MCP client.
 pub struct ScriptServer {
     offer: Arc<Offer>,
     session: Session,
     session_id: String,
-    /// Ends with the session what watches for it.
+    /// Task that notifies the client of changed tools; aborted with the session.
     watch: Mutex<Option<tokio::task::AbortHandle>>,
 }
 
@@ -77,13 +77,13 @@ pub struct ScriptServer {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ScriptArgs {
-    /// The program, in TypeScript. "help" describes everything.
+    /// TypeScript program. "help" describes all tools.
     code: String,
-    /// Time limit; 30000 by default.
+    /// Time limit; default 30000.
     timeout_ms: Option<u64>,
     /// Id of a run to resume: completed changes are reused, reads run again.
     resume: Option<String>,
-    /// Answer with a handle after this time if it still runs.
+    /// Return a handle after this time if the script still runs.
     yield_after_ms: Option<u64>,
 }
 
@@ -91,18 +91,20 @@ struct ScriptArgs {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct WaitArgs {
-    /// Id of a script that still runs.
+    /// Id of a running script.
     id: String,
-    /// Stop it.
+    /// Stop the script.
     terminate: Option<bool>,
-    /// How long to wait; 45000 by default.
+    /// How long to wait; default 45000.
     timeout_ms: Option<u64>,
 }
 
-const WAIT_LESSON: &str = "Waits for a script that answered with status `running`: gives its result, or the same handle again. Waiting costs nothing; do not poll in a hurry.";
+/// Description of the tool `script_wait`.
+const WAIT_LESSON: &str = "Waits for a script with status `running`. Returns its result, or the \
+    same handle if it still runs. Waiting is free: prefer one long wait to frequent polling.";
 
 impl ScriptServer {
-    /// A session of its own.
+    /// Creates a session with a new id.
     pub fn new(offer: Arc<Offer>) -> Self {
         Self {
             offer,
@@ -123,20 +125,20 @@ impl ScriptServer {
         context: &RequestContext<RoleServer>,
     ) -> Outcome {
         let began = Instant::now();
-        // A script that asked something goes on where it was.
+        // The request carries answers for a running script.
         if let Some(id) = &answers.run {
             let Some(run) = self.offer.live.find(id) else {
-                // Started again it would do twice what it did.
+                // Starting it again would repeat its calls.
                 let id = render::short(id);
                 return Ok(render::problem(&format!(
-                    "the script `{id}` is over and forgotten"
+                    "there is no script `{id}`: it has ended, and its result was discarded"
                 )));
             };
             let progress = Progress::of_live_run(&run, context);
             answers.give(&run);
-            let patience = self.patience(&args, &run, began);
+            let max_wait = self.patience(&args, &run, began);
             return self
-                .wait(&run, patience, Cancelled::StopIt, progress, context)
+                .wait(&run, max_wait, Cancelled::StopIt, progress, context)
                 .await;
         }
         let pragma = Pragma::read(&args.code).ok().flatten();
@@ -159,18 +161,21 @@ impl ScriptServer {
         };
         tokio::select! {
             () = preparing => {}
-            () = context.ct.cancelled() => return Ok(render::problem("cancelled before it began")),
+            () = context.ct.cancelled() => {
+                return Ok(render::problem("cancelled before the script started"));
+            }
         }
         let tools = self.tools();
         if let Some(topic) = topic {
             return Ok(render::output(&render::help(&tools, topic), &[]));
         }
-        let mine = self.running();
-        if mine.len() >= PER_SESSION
-            && let Some(oldest) = mine.first()
+        let running = self.running();
+        if running.len() >= PER_SESSION
+            && let Some(oldest) = running.first()
         {
             let why = format!(
-                "{PER_SESSION} scripts of this session are running: wait for {oldest} first, or terminate it"
+                "{PER_SESSION} scripts of this session are already running: \
+                wait for {oldest} with script_wait, or terminate it"
             );
             return Ok(render::problem(&why));
         }
@@ -202,22 +207,23 @@ impl ScriptServer {
                 )));
             }
         };
-        let patience = self.patience(&args, &run, began);
-        self.wait(&run, patience, Cancelled::StopIt, progress, context)
+        let max_wait = self.patience(&args, &run, began);
+        self.wait(&run, max_wait, Cancelled::StopIt, progress, context)
             .await
     }
 
     fn patience(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
-        let wished = args.yield_after_ms.map(Duration::from_millis);
-        let patience = wished.or(run.yield_after()).unwrap_or(self.offer.patience);
-        patience.min(MAX_PATIENCE).saturating_sub(began.elapsed())
+        let requested = args.yield_after_ms.map(Duration::from_millis);
+        let max_wait = requested.or(run.yield_after());
+        let max_wait = max_wait.unwrap_or(self.offer.patience);
+        max_wait.min(MAX_PATIENCE).saturating_sub(began.elapsed())
     }
 
-    /// The ids of this session's scripts that run.
+    /// Returns the ids of this session's running scripts, oldest first.
     fn running(&self) -> Vec<String> {
         let runs = self.offer.live.list().into_iter();
-        let mine = runs.filter(|run| run.session == self.session_id);
-        mine.map(|run| run.id).collect()
+        let runs = runs.filter(|run| run.session == self.session_id);
+        runs.map(|run| run.id).collect()
     }
 
     async fn script_wait(
@@ -228,8 +234,8 @@ impl ScriptServer {
     ) -> Outcome {
         let Some(run) = self.offer.live.find(&args.id) else {
             let running = match self.running() {
-                ids if ids.is_empty() => "none runs".to_owned(),
-                ids => format!("these run: {}", ids.join(", ")),
+                ids if ids.is_empty() => "no script is running".to_owned(),
+                ids => format!("running scripts: {}", ids.join(", ")),
             };
             let id = render::short(&args.id);
             let why = format!("there is no script `{id}`: {running}");
@@ -241,30 +247,30 @@ impl ScriptServer {
             run.cancel();
             return Ok(self.farewell(&run).await);
         }
-        let patience = args.timeout_ms.map(Duration::from_millis);
-        let patience = patience.unwrap_or(self.offer.patience).min(MAX_PATIENCE);
-        // Cancelling the wait does not stop the script: `terminate` does that.
-        self.wait(&run, patience, Cancelled::LeaveIt, progress, context)
+        let max_wait = args.timeout_ms.map(Duration::from_millis);
+        let max_wait = max_wait.unwrap_or(self.offer.patience).min(MAX_PATIENCE);
+        // Cancelling this request does not stop the script: `terminate` does that.
+        self.wait(&run, max_wait, Cancelled::LeaveIt, progress, context)
             .await
     }
 
-    /// Waits for a run within the client's patience, telling of its progress and putting its questions.
+    /// Waits for a run, at most `max_wait`. Sends its progress and its questions to the client.
     async fn wait(
         &self,
         run: &LiveRun,
-        patience: Duration,
+        max_wait: Duration,
         cancelled: Cancelled,
         mut progress: Progress,
         context: &RequestContext<RoleServer>,
     ) -> Outcome {
-        let mut until = Instant::now() + patience;
-        let mut said = Vec::new();
+        let mut until = Instant::now() + max_wait;
+        let mut messages = Vec::new();
         loop {
             let report = tokio::select! {
                 biased;
                 () = context.ct.cancelled() => {
                     if cancelled == Cancelled::LeaveIt {
-                        return Ok(render::handle(run, said));
+                        return Ok(render::handle(run, messages));
                     }
                     run.cancel();
                     return Ok(self.farewell(run).await);
@@ -280,10 +286,10 @@ impl ScriptServer {
             match report {
                 Report::Ended(output) => {
                     progress.flush(context).await;
-                    return Ok(render::output(&output, &said));
+                    return Ok(render::output(&output, &messages));
                 }
-                Report::Says(words) => {
-                    said.extend(words);
+                Report::Says(new) => {
+                    messages.extend(new);
                     until = until.min(Instant::now() + MOMENT);
                 }
                 Report::Asks(question) => {
@@ -291,25 +297,32 @@ impl ScriptServer {
                         return Ok(asked);
                     }
                 }
-                Report::Yields | Report::StillRunning => return Ok(render::handle(run, said)),
+                Report::Yields | Report::StillRunning => return Ok(render::handle(run, messages)),
             }
         }
     }
 
+    /// Waits for a cancelled run to end; returns its handle if it takes too long.
     async fn farewell(&self, run: &LiveRun) -> CallToolResponse {
         match tokio::time::timeout(FAREWELL, run.ended()).await {
             Ok(output) => {
-                let said = match run.report(Duration::ZERO).await {
-                    Report::Says(words) => words,
+                let messages = match run.report(Duration::ZERO).await {
+                    Report::Says(messages) => messages,
                     _ => Vec::new(),
                 };
-                render::output(&output, &said)
+                render::output(&output, &messages)
             }
-            Err(_) => render::handle(run, vec!["it was told to stop, and has not yet".to_owned()]),
+            Err(_) => {
+                let message = "the script was cancelled and has not stopped yet".to_owned();
+                render::handle(run, vec![message])
+            }
         }
     }
 
-    /// Puts a question to the person behind the client. Where the protocol wants it as an answer, that is returned.
+    /// Sends a question to the client as elicitation.
+    ///
+    /// Since protocol version 2026-07-28, the question is the response to the current request; it
+    /// is then returned.
     async fn put(
         &self,
         run: &LiveRun,
@@ -318,14 +331,15 @@ impl ScriptServer {
     ) -> Option<CallToolResponse> {
         let capability = context
             .client_capabilities()
-            .and_then(|has| has.elicitation);
-        let form = capability
-            .and_then(|can| elicitation::form(&question).filter(|form| form.can_be_shown(&can)));
+            .and_then(|capabilities| capabilities.elicitation);
+        let form = capability.and_then(|capability| {
+            elicitation::form(&question).filter(|form| form.can_be_shown(&capability))
+        });
         let Some(form) = form else {
-            let because = "this client shows no questions to a person (it has no elicitation)";
+            let reason = "this MCP client does not support elicitation";
             let reply = match question.kind {
                 QuestionKind::Approval(_) => {
-                    Reply::Approval(ApprovalDecision::Unavailable(because.to_owned()))
+                    Reply::Approval(ApprovalDecision::Unavailable(reason.to_owned()))
                 }
                 _ => Reply::Form(elicitation::declined()),
             };
@@ -338,16 +352,18 @@ impl ScriptServer {
         if modern {
             let request = InputRequest::Elicitation(form.request());
             let requests = [(question.id.clone(), request)].into();
-            // Until the answer comes, whoever else waits may be asked, too.
+            // Another request that waits for the run may ask the question, too, until it is
+            // answered.
             run.give_back_later(&question.id);
-            let wanted = InputRequiredResult::new(Some(requests), Some(run.id().to_owned()));
-            return Some(CallToolResponse::InputRequired(wanted));
+            let required = InputRequiredResult::new(Some(requests), Some(run.id().to_owned()));
+            return Some(CallToolResponse::InputRequired(required));
         }
         self.elicit(run, question, form, context).await;
         None
     }
 
-    /// Asks now; the answer is taken whenever it comes, also when this request is over by then.
+    /// Sends an elicitation request. A task waits for the answer, which may come after the current
+    /// request has ended.
     async fn elicit(
         &self,
         run: &LiveRun,
@@ -367,9 +383,10 @@ impl ScriptServer {
             let answered = tokio::select! {
                 answered = handle.await_response() => answered,
                 () = run.settled(&question.id) => {
-                    // Nobody needs the answer any more: the person need not be kept.
-                    let why = "the question is settled".to_owned();
-                    let _ = peer.notify_cancelled(CancelledNotificationParam::new(Some(id), Some(why))).await;
+                    // The answer is no longer needed: the client can close its form.
+                    let why = Some("the question was already answered".to_owned());
+                    let params = CancelledNotificationParam::new(Some(id), why);
+                    let _ = peer.notify_cancelled(params).await;
                     return;
                 }
             };
@@ -378,7 +395,7 @@ impl ScriptServer {
                     serde_json::to_value(result).ok()
                 }
                 Ok(_) | Err(rmcp::ServiceError::McpError(_)) => Some(elicitation::declined()),
-                // The client went away; another may come.
+                // The client disconnected; another request may ask again.
                 Err(_) => None,
             };
             match answer {
@@ -400,7 +417,7 @@ impl Drop for ScriptServer {
     }
 }
 
-/// What becomes of a script when the request that waits for it is cancelled.
+/// What happens to a script when the request that waits for it is cancelled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cancelled {
     StopIt,
@@ -409,9 +426,11 @@ enum Cancelled {
 
 type Outcome = Result<CallToolResponse, ErrorData>;
 
-/// Answers that come with a request that was answered with a question before.
+/// Answers in a request that repeats one whose response was a question.
 struct Answers {
+    /// Id of the run that asked; `None` if the request is a new one.
     run: Option<String>,
+    /// Answers by the id of their question.
     given: InputResponses,
 }
 
@@ -425,14 +444,15 @@ impl Answers {
     }
 }
 
-/// `help`, `help()`, `help("name")` in place of a script.
+/// Returns the topic of a help request (`help`, `help()`, `help("name")`), empty if it has none;
+/// `None` if the code is a script.
 fn help_topic(code: &str) -> Option<&str> {
     let rest = code.trim().trim_end_matches(';').strip_prefix("help")?;
     let topic = rest.trim().trim_start_matches('(').trim_end_matches(')');
     let topic = topic.trim().trim_matches(['"', '\'', '`']);
-    let plain = |c: char| c.is_alphanumeric() || "._-$ ".contains(c);
+    let is_name = |c: char| c.is_alphanumeric() || "._-$ ".contains(c);
     let longer_word = rest.starts_with(|c: char| c.is_alphanumeric() || c == '.');
-    (topic.chars().all(plain) && !longer_word).then_some(topic)
+    (topic.chars().all(is_name) && !longer_word).then_some(topic)
 }
 
 impl ServerHandler for ScriptServer {
@@ -444,7 +464,8 @@ impl ServerHandler for ScriptServer {
         let mut info = ServerConfig::new(capabilities);
         info.server_info = Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION"));
         info.instructions = Some(
-            "`script` runs a TypeScript program that calls many tools in one go and returns only what matters."
+            "`script` runs a TypeScript program that calls many tools in one go and returns only \
+            what matters."
                 .to_owned(),
         );
         info
@@ -456,14 +477,14 @@ impl ServerHandler for ScriptServer {
             return;
         }
         let watch = tokio::spawn(async move {
-            let mut known = servers.generation();
-            let learning = servers.clone();
-            tokio::spawn(async move { learning.prepare_all().await });
+            let mut generation = servers.generation();
+            let starting = servers.clone();
+            tokio::spawn(async move { starting.prepare_all().await });
             loop {
-                servers.changed_since(known).await;
-                // Several changes at once are one piece of news.
+                servers.changed_since(generation).await;
+                // Changes in quick succession become one notification.
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                known = servers.generation();
+                generation = servers.generation();
                 if context.peer.notify_tool_list_changed().await.is_err() {
                     return;
                 }
@@ -477,12 +498,12 @@ impl ServerHandler for ScriptServer {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        // Those that take longer are told of when they come.
+        // A server that takes longer causes `notifications/tools/list_changed` later.
         let _ = tokio::time::timeout(FIRST_LIST, self.offer.servers.prepare_all()).await;
-        let lesson = description(&self.tools(), self.offer.budget, |tool| {
+        let description = description(&self.tools(), self.offer.budget, |tool| {
             (self.offer.uses)(tool)
         });
-        let script = render::tool::<ScriptArgs>("script", lesson);
+        let script = render::tool::<ScriptArgs>("script", description);
         let wait = render::tool::<WaitArgs>("script_wait", WAIT_LESSON.to_owned());
         Ok(ListToolsResult::with_all_items(vec![script, wait]))
     }
@@ -508,8 +529,7 @@ impl ServerHandler for ScriptServer {
             },
             other => {
                 let other = render::short(other);
-                let message =
-                    format!("there is no tool `{other}`: there are script and script_wait");
+                let message = format!("there is no tool `{other}`: use script or script_wait");
                 Err(ErrorData::invalid_params(message, None))
             }
         }
@@ -521,7 +541,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_is_told_from_a_script() {
+    fn a_help_request_is_told_from_a_script() {
         assert_eq!(help_topic("help"), Some(""));
         assert_eq!(help_topic(" help() ;"), Some(""));
         assert_eq!(help_topic("help(\"mcp.git\")"), Some("mcp.git"));

@@ -1,4 +1,4 @@
-//! Serving over HTTP: many clients at once, each with a session of its own.
+//! Serves MCP clients over streamable HTTP, each with a session of its own.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,34 +15,34 @@ use tokio_util::sync::CancellationToken;
 
 use crate::serve::{Offer, ScriptServer};
 
-/// Bytes a request may have.
+/// Largest body of a request, in bytes.
 const MAX_REQUEST: usize = 4 << 20;
 
-/// How clients come in.
+/// Which HTTP requests are accepted.
 #[derive(Debug, Clone, Default)]
 pub struct Entrance {
-    /// What clients have to show; `None` asks for nothing, which is for loopback alone.
+    /// Bearer token that every request must have. `None` is allowed on loopback addresses only.
     pub token: Option<String>,
-    /// Names under which we are reached, besides those of this machine itself.
+    /// Host names that requests may use, besides the loopback names and the bound address.
     pub hosts: Vec<String>,
 }
 
-/// Why nothing is served.
+/// Failure of the MCP server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Others could come in, and nothing is asked of them.
-    #[error("{0} can be reached from other machines, and no token is asked for")]
+    /// The address is not a loopback address, and no token is set.
+    #[error("{0} can be reached from other machines, which requires a token")]
     Open(SocketAddr),
-    /// The address cannot be had.
-    #[error("cannot listen at {address}: {error}")]
+    /// The address cannot be bound.
+    #[error("cannot listen on {address}: {error}")]
     Address {
-        /// The address.
+        /// The address that was requested.
         address: String,
-        /// Why.
+        /// Error of the operating system.
         error: std::io::Error,
     },
-    /// It broke.
+    /// The HTTP server failed while it was running.
     #[error("cannot serve: {0}")]
     Broken(std::io::Error),
     /// The client did not complete the handshake.
@@ -53,7 +53,7 @@ pub enum ServeError {
     NotResumable(String),
 }
 
-/// A place where clients are waited for.
+/// An MCP server that is bound to an address.
 pub struct HttpServer {
     listener: TcpListener,
     address: SocketAddr,
@@ -62,7 +62,7 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Takes the address. Off loopback a token is required.
+    /// Binds the address. An address that is not a loopback address requires a token.
     pub async fn at(
         address: &str,
         entrance: Entrance,
@@ -118,37 +118,38 @@ impl HttpServer {
         })
     }
 
-    /// Where clients are waited for.
+    /// The bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `end` comes.
+    /// Serves until `shutdown` resolves.
     pub async fn run(
         self,
-        end: impl Future<Output = ()> + Send + 'static,
+        shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), ServeError> {
         let cancel = self.cancel;
-        let ended = async move {
-            end.await;
+        let shutdown = async move {
+            shutdown.await;
             cancel.cancel();
         };
         axum::serve(self.listener, self.router)
-            .with_graceful_shutdown(ended)
+            .with_graceful_shutdown(shutdown)
             .await
             .map_err(ServeError::Broken)
     }
 }
 
+/// Rejects requests without the bearer token.
 async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    let shown = request
+    let sent = request
         .headers()
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok());
-    let shown = shown
+    let sent = sent
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    if shown.is_some_and(|(_, shown)| same(shown.trim().as_bytes(), token.as_bytes())) {
+    if sent.is_some_and(|(_, sent)| same(sent.trim().as_bytes(), token.as_bytes())) {
         return next.run(request).await;
     }
     (
@@ -159,7 +160,7 @@ async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> R
         .into_response()
 }
 
-/// Compares in a time that does not tell how much of it was right.
+/// Compares in a time that does not depend on how much of the token is right.
 fn same(a: &[u8], b: &[u8]) -> bool {
     use sha2::{Digest, Sha256};
     let (a, b) = (Sha256::digest(a), Sha256::digest(b));

@@ -1,24 +1,24 @@
-//! Serving the program that started us, over standard input and output.
+//! Serves one MCP client over standard input and output.
 
 use std::sync::Arc;
 
 use crate::ServeError;
 use crate::serve::{Offer, ScriptServer};
 
-/// Serves until the client closes our input, or `end` comes.
+/// Serves until the client closes standard input, or `shutdown` resolves.
 pub async fn serve_stdio(
     offer: Arc<Offer>,
-    end: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let server = rmcp::serve_server(ScriptServer::new(offer), rmcp::transport::io::stdio_pipes());
-    tokio::pin!(end);
+    tokio::pin!(shutdown);
     let service = tokio::select! {
         service = server => service,
-        () = &mut end => return Ok(()),
+        () = &mut shutdown => return Ok(()),
     };
     let service = match service {
         Ok(service) => service,
-        // Nobody ever spoke to us.
+        // The client closed standard input without sending a message.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => return Err(ServeError::NotInitialized(error.to_string())),
     };
@@ -27,7 +27,7 @@ pub async fn serve_stdio(
     tokio::pin!(waiting);
     tokio::select! {
         _ = &mut waiting => {}
-        () = &mut end => {
+        () = &mut shutdown => {
             stop.cancel();
             let _ = waiting.await;
         }

@@ -1,4 +1,5 @@
-//! One server: started when it is first needed, started again when it has died, left alone for a while when it keeps dying.
+//! One configured MCP server: connects on first use, reconnects after a failure with backoff, and
+//! sends calls.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,43 +21,47 @@ use crate::error::ServerError;
 use crate::link::Link;
 use crate::settings::ServerSettings;
 
-/// The longest a call may take, whatever progress it tells of.
+/// Longest duration of a call, even if the server reports progress.
 const MAX_CALL: Duration = Duration::from_secs(30 * 60);
-/// Rounds of questions a server may ask before it answers a call.
+/// How often a server may request input before it returns the result of a call.
 const MAX_ROUNDS: usize = 10;
-/// How long a server that missed its time may take to show that it lives.
+/// How long a server may take to respond to a ping.
 const PULSE: Duration = Duration::from_secs(5);
-/// A server that lived this long has recovered from whatever it died of before.
+/// Lifetime of a connection after which earlier failures are forgotten.
 const RECOVERED: Duration = Duration::from_secs(60);
 
+/// A start in progress, which all callers that need the server await.
 type Starting = Shared<BoxFuture<'static, Result<Arc<Link>, ServerError>>>;
 
-/// What all servers of a process share.
+/// State that all servers of a [`Servers`](crate::Servers) share.
 pub(crate) struct Common {
     pub(crate) asked: Asked,
-    /// Where catalogues are kept.
+    /// Folder of cached catalogues and stored logins; `None` turns both off.
     pub(crate) cache: Option<std::path::PathBuf>,
-    /// Counts what became different, so that nobody looks in vain.
+    /// Number of changes of any server's catalogue or availability.
     pub(crate) changes: AtomicU64,
+    /// Notified after each change.
     pub(crate) changed: tokio::sync::Notify,
 }
 
 impl Common {
-    /// Under which name a server's catalogue is kept.
+    /// Returns the cache key of a server's catalogue.
     fn kept_as(&self, settings: &ServerSettings) -> String {
         settings.fingerprint() + self.asked.mark(settings.options.sampling)
     }
 
+    /// Counts a change and wakes all waiters.
     fn change(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_waiters();
     }
 }
 
-/// One server.
+/// A configured MCP server.
 pub(crate) struct Server {
     pub(crate) settings: ServerSettings,
     common: Arc<Common>,
+    /// Limits the number of concurrent calls.
     places: Semaphore,
     inner: Mutex<Inner>,
     me: Weak<Self>,
@@ -64,9 +69,10 @@ pub(crate) struct Server {
 
 struct Inner {
     state: State,
+    /// Number of failures since the last long-lived connection.
     failures: u32,
     catalogue: Option<Arc<Catalogue>>,
-    /// Why it is not used although it answers.
+    /// Reason why the server must not be used, even if it could be started.
     barred: Option<ServerError>,
     start_ms: Option<f64>,
 }
@@ -78,25 +84,25 @@ enum State {
     Resting { why: String, until: Instant },
 }
 
-/// How a server is doing, for people.
+/// Status of a server, for `mcp list`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServerStatus {
-    /// Its name.
+    /// Name of the server in the configuration.
     pub name: String,
-    /// Whether it can be used.
+    /// Whether the server can be used.
     pub state: ServerState,
-    /// Why, where it failed.
+    /// Reason why the server failed or is disabled.
     pub why: Option<String>,
-    /// What it calls itself.
+    /// Name and version that the server reports.
     pub identity: Option<String>,
-    /// Its tools that scripts can call, by their own names.
+    /// Tools that scripts can call, by their names on the server.
     pub tools: Vec<String>,
-    /// Time it took to start, in milliseconds.
+    /// Duration of the last start in milliseconds; `None` if this process has not started it.
     pub start_ms: Option<f64>,
-    /// Time it takes to answer, in milliseconds.
+    /// Round-trip time of a ping in milliseconds; `None` if the server is not ready.
     pub latency_ms: Option<f64>,
-    /// What should be known about it.
+    /// Protocol violations and advice, one line each.
     pub notes: Vec<String>,
 }
 
@@ -105,21 +111,21 @@ pub struct ServerStatus {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ServerState {
-    /// No call has needed it yet.
+    /// No call has needed the server yet.
     #[serde(rename = "not started")]
     NotStarted,
-    /// It has been started and has not listed its tools yet.
+    /// The server was started and has not listed its tools yet.
     Starting,
-    /// It answers calls.
+    /// The server is connected.
     Ready,
-    /// It cannot be started, or it ended.
+    /// The server cannot be started, or its connection ended.
     Failed,
-    /// The configuration or a login that is missing rules it out.
+    /// The configuration disables the server, or it is Selvedge itself.
     Disabled,
 }
 
 impl ServerState {
-    /// The state as JSON spells it.
+    /// Returns the state as it is spelled in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotStarted => "not started",
@@ -134,13 +140,13 @@ impl ServerState {
 impl Server {
     pub(crate) fn new(settings: ServerSettings, common: Arc<Common>) -> Arc<Self> {
         let folder = common.cache.as_ref();
-        let kept = folder.and_then(|folder| Catalogue::load(folder, &common.kept_as(&settings)));
+        let cached = folder.and_then(|folder| Catalogue::load(folder, &common.kept_as(&settings)));
         Arc::new_cyclic(|me| Self {
             places: Semaphore::new(settings.options.max_concurrent.max(1)),
             inner: Mutex::new(Inner {
                 state: State::Idle,
                 failures: 0,
-                catalogue: kept.map(Arc::new),
+                catalogue: cached.map(Arc::new),
                 barred: settings.fault.clone().map(|why| {
                     let server = settings.name.clone();
                     ServerError::Misconfigured { server, why }
@@ -157,14 +163,16 @@ impl Server {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it has, as far as anybody knows without asking it.
+    /// Returns the catalogue of the running server or from the cache; `None` if it is unknown or
+    /// the server is not usable.
     pub(crate) fn catalogue(&self) -> Option<Arc<Catalogue>> {
         let inner = self.inner();
         let usable = self.settings.options.enabled && inner.barred.is_none();
         inner.catalogue.clone().filter(|_| usable)
     }
 
-    /// Why it has nothing to offer right now, where that is so.
+    /// Returns the reason why the server cannot be used now; `None` if it is running or may be
+    /// started.
     pub(crate) fn trouble(&self) -> Option<ServerError> {
         let inner = self.inner();
         match (&inner.barred, &inner.state) {
@@ -172,7 +180,7 @@ impl Server {
                 Some(ServerError::Disabled(self.settings.name.clone()))
             }
             (Some(barred), _) => Some(barred.clone()),
-            // Once it has rested it is tried again.
+            // After the delay it may be started again.
             (None, State::Resting { why, until }) if *until > Instant::now() => {
                 Some(self.resting(why, *until))
             }
@@ -180,7 +188,9 @@ impl Server {
         }
     }
 
-    /// The connection, made where there is none. Whoever gives up waiting does not stop the others' start.
+    /// Returns the connection, and starts the server if there is none.
+    ///
+    /// Cancelling this future does not cancel the start, because other callers may await it.
     pub(crate) async fn link(&self) -> Result<Arc<Link>, ServerError> {
         if !self.settings.options.enabled {
             return Err(ServerError::Disabled(self.settings.name.clone()));
@@ -197,8 +207,8 @@ impl Server {
                 }
                 State::Starting(starting) => starting.clone(),
                 State::Ready(link) => {
-                    let (why, lived) = (link.last_words(), link.since.elapsed());
-                    if let Some(error) = self.died(&mut inner, &why, lived) {
+                    let (why, lifetime) = (link.last_words(), link.since.elapsed());
+                    if let Some(error) = self.died(&mut inner, &why, lifetime) {
                         return Err(error);
                     }
                     self.start(&mut inner)
@@ -209,13 +219,13 @@ impl Server {
         starting.await
     }
 
-    /// Takes note of a death; the error where it should rest now.
-    fn died(&self, inner: &mut Inner, why: &str, lived: Duration) -> Option<ServerError> {
-        if lived >= RECOVERED {
+    /// Records that the connection ended. Returns an error if the server has to wait before its
+    /// next start; the first failure does not.
+    fn died(&self, inner: &mut Inner, why: &str, lifetime: Duration) -> Option<ServerError> {
+        if lifetime >= RECOVERED {
             inner.failures = 0;
         }
         inner.failures += 1;
-        // Once it is started again at once: it may have been an accident.
         if inner.failures <= 1 {
             return None;
         }
@@ -223,6 +233,7 @@ impl Server {
         Some(self.resting(why, until))
     }
 
+    /// Sets a delay before the next start, which doubles with each failure up to 60 s.
     fn rest(&self, inner: &mut Inner, why: &str) -> Instant {
         let wait = Duration::from_secs(1 << inner.failures.saturating_sub(1).min(6));
         let until = Instant::now() + wait.min(Duration::from_secs(60));
@@ -234,11 +245,11 @@ impl Server {
     }
 
     fn resting(&self, why: &str, until: Instant) -> ServerError {
-        let rest = until.saturating_duration_since(Instant::now());
+        let delay = until.saturating_duration_since(Instant::now());
         ServerError::Resting {
             server: self.settings.name.clone(),
             why: why.to_owned(),
-            seconds: rest.as_secs_f64().ceil() as u64,
+            seconds: delay.as_secs_f64().ceil() as u64,
         }
     }
 
@@ -263,19 +274,21 @@ impl Server {
         }
     }
 
+    /// Starts the server in a task of its own.
     fn start(&self, inner: &mut Inner) -> Starting {
         let Some(me) = self.me.upgrade() else {
             let gone = Err(self.gone(""));
             return std::future::ready(gone).boxed().shared();
         };
         let task = tokio::spawn(async move { me.start_now().await });
-        let broke = self.not_started("its start broke".to_owned());
-        let starting = async move { task.await.unwrap_or(Err(broke)) };
+        let failed = self.not_started("the task that starts it failed".to_owned());
+        let starting = async move { task.await.unwrap_or(Err(failed)) };
         let starting = starting.boxed().shared();
         inner.state = State::Starting(starting.clone());
         starting
     }
 
+    /// Connects and lists the server's tools, within the startup timeout.
     async fn start_now(self: Arc<Self>) -> Result<Arc<Link>, ServerError> {
         let began = Instant::now();
         let limit = self.settings.startup_timeout();
@@ -326,7 +339,7 @@ impl Server {
         }
     }
 
-    /// Takes in what the server has now.
+    /// Stores a catalogue that differs from the known one.
     fn learn(&self, catalogue: Catalogue) {
         let mut inner = self.inner();
         if inner.catalogue.as_deref() == Some(&catalogue) {
@@ -340,7 +353,7 @@ impl Server {
         self.common.change();
     }
 
-    /// The server said that its tools are others now.
+    /// Fetches the tool list again after the server reported a change.
     pub(crate) fn tools_changed(&self) {
         let link = match &self.inner().state {
             State::Ready(link) => link.clone(),
@@ -348,7 +361,7 @@ impl Server {
         };
         let me = self.me.clone();
         tokio::spawn(async move {
-            // One listing at a time; news that come meanwhile lead to one more.
+            // `None` if another task is fetching it: that task fetches it once more.
             let Some(listed) = link.list_again().await else {
                 return;
             };
@@ -358,23 +371,23 @@ impl Server {
         });
     }
 
-    /// A place among the calls it takes at once, and the connection.
+    /// Waits for a permit among the concurrent calls, and connects.
     async fn enter(&self) -> Result<(SemaphorePermit<'_>, Arc<Link>), ServerError> {
-        let place = self.places.acquire().await;
-        Ok((place.map_err(|_| self.gone(""))?, self.link().await?))
+        let permit = self.places.acquire().await;
+        Ok((permit.map_err(|_| self.gone(""))?, self.link().await?))
     }
 
-    /// Calls a tool. The answer is a `CallToolResult` as JSON.
+    /// Calls a tool and returns its `CallToolResult` as JSON.
     pub(crate) async fn call(
         &self,
         tool: &str,
         args: JsonObject,
         call: &Call,
     ) -> Result<Value, ServerError> {
-        let stopped = || self.gone("the call was stopped");
-        let (_place, link) = tokio::select! {
+        let cancelled = || self.gone("the call was cancelled");
+        let (_permit, link) = tokio::select! {
             biased;
-            () = call.cancel.cancelled() => return Err(stopped()),
+            () = call.cancel.cancelled() => return Err(cancelled()),
             entered = self.enter() => entered?,
         };
         let entered = link.calls.enter(call);
@@ -389,62 +402,63 @@ impl Server {
             let handle = sent.map_err(|error| self.explain(&link, error))?;
             entered.sent(handle.progress_token.clone());
             let (id, timeout) = (handle.id.clone(), self.settings.tool_timeout());
-            let let_go = async |id| {
+            let cancel_request = async |id| {
                 _ = tokio::time::timeout(Duration::from_millis(100), link.cancel(id)).await
             };
-            let answer = tokio::select! {
+            let response = tokio::select! {
                 biased;
-                answer = handle.await_response() => answer,
+                response = handle.await_response() => response,
                 () = call.cancel.cancelled() => {
-                    let_go(id).await;
-                    return Err(stopped());
+                    cancel_request(id).await;
+                    return Err(cancelled());
                 }
                 () = entered.in_hand.silence(timeout, MAX_CALL) => {
-                    let_go(id).await;
+                    cancel_request(id).await;
                     Err(ServiceError::Timeout { timeout })
                 }
             };
-            let result = answer.map_err(|error| self.explain(&link, error))?;
+            let result = response.map_err(|error| self.explain(&link, error))?;
             match result {
-                ServerResult::InputRequiredResult(wanted) => {
-                    let requests = wanted.input_requests.unwrap_or_default();
+                ServerResult::InputRequiredResult(required) => {
+                    let requests = required.input_requests.unwrap_or_default();
                     params.input_responses = Some(link.answer(requests, &entered.in_hand).await);
                     if call.cancel.is_cancelled() {
-                        return Err(stopped());
+                        return Err(cancelled());
                     }
-                    params.request_state = wanted.request_state;
+                    params.request_state = required.request_state;
                 }
                 ServerResult::CallToolResult(result) => {
-                    let written = serde_json::to_value(result);
-                    return written.map_err(|error| self.nonsense(error.to_string()));
+                    let json = serde_json::to_value(result);
+                    return json.map_err(|error| self.nonsense(error.to_string()));
                 }
-                // A content block of a kind nobody knows yet: the script may.
+                // Has a content block of a type that rmcp does not know; the script may know it.
                 ServerResult::CustomResult(result) if result.0.get("content").is_some() => {
                     return Ok(result.0);
                 }
-                _ => return Err(self.nonsense("it is no result of a tool".to_owned())),
+                _ => return Err(self.nonsense("it is not a tool result".to_owned())),
             }
         }
-        Err(self.nonsense(format!("it asked for more input {MAX_ROUNDS} times")))
+        let why = format!("it requested input more than {MAX_ROUNDS} times");
+        Err(self.nonsense(why))
     }
 
-    /// Waits for an answer as long as one may take.
+    /// Awaits a request within the tool timeout.
     pub(crate) async fn within<T>(
         &self,
         link: &Arc<Link>,
-        asked: impl Future<Output = Result<T, ServiceError>>,
+        request: impl Future<Output = Result<T, ServiceError>>,
     ) -> Result<T, ServerError> {
         let timeout = self.settings.tool_timeout();
-        let answer = tokio::time::timeout(timeout, asked)
+        let response = tokio::time::timeout(timeout, request)
             .await
             .unwrap_or(Err(ServiceError::Timeout { timeout }));
-        answer.map_err(|error| self.explain(link, error))
+        response.map_err(|error| self.explain(link, error))
     }
 
-    /// An error of the wire in words, and what it means for the connection.
+    /// Converts an error of the MCP library. After a timeout, it also checks that the server still
+    /// responds, and closes the connection if it does not.
     pub(crate) fn explain(&self, link: &Arc<Link>, error: ServiceError) -> ServerError {
         if let ServiceError::Timeout { .. } = error {
-            // Slow, or dead? A server that lives answers a ping.
             let link = link.clone();
             tokio::spawn(async move {
                 if link.round_trip(PULSE).await.is_none() {
@@ -455,6 +469,7 @@ impl Server {
         link.told(&self.settings.name, &error, self.settings.tool_timeout())
     }
 
+    /// Returns the current status. It pings a server that is ready, and starts none.
     pub(crate) async fn status(&self) -> ServerStatus {
         let (state, why, link) = {
             let inner = self.inner();
@@ -479,16 +494,18 @@ impl Server {
             notes = link.notes();
         }
         let catalogue = self.catalogue();
-        let known = catalogue.as_deref();
-        let tools = known.iter().flat_map(|catalogue| &catalogue.tools);
+        let catalogue = catalogue.as_deref();
+        let tools = catalogue.iter().flat_map(|catalogue| &catalogue.tools);
         let tools = tools.filter(|tool| self.settings.has(&tool.name));
         let tools = tools.map(|tool| tool.name.clone()).collect();
-        if known.is_some_and(crate::recursion::runs_code) {
+        if catalogue.is_some_and(crate::recursion::runs_code) {
             notes.push(
-                "it runs code that calls tools, too: call the servers behind it directly where you can".to_owned(),
+                "this server runs code that calls tools: if you can, configure the servers behind \
+                it instead"
+                    .to_owned(),
             );
         }
-        let identity = known.and_then(|catalogue| catalogue.identity.as_ref());
+        let identity = catalogue.and_then(|catalogue| catalogue.identity.as_ref());
         ServerStatus {
             name: self.settings.name.clone(),
             state,
@@ -501,7 +518,7 @@ impl Server {
         }
     }
 
-    /// Ends it.
+    /// Closes the connection and ends the server's process.
     pub(crate) async fn stop(&self) {
         let state = std::mem::replace(&mut self.inner().state, State::Idle);
         if let State::Ready(link) = state {

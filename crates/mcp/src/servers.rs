@@ -1,4 +1,5 @@
-//! All servers together: what they have, which of them a script needs, and how they are doing.
+//! All configured MCP servers: registers their tools, starts those that a script needs, and reports
+//! their status.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use crate::server::{Common, Server, ServerStatus};
 use crate::settings::ServerSettings;
 use crate::tool::{McpTool, Missing};
 
-/// Other people's servers. Clones share them; none is started before something needs it.
+/// The configured MCP servers. Clones share the servers. A server is started on first use.
 #[derive(Clone)]
 pub struct Servers {
     list: Arc<Vec<Arc<Server>>>,
@@ -26,21 +27,22 @@ pub struct Servers {
     keep: Option<Arc<Keep>>,
 }
 
-/// Says of a tool whether scripts get it.
+/// Decides whether scripts can call a tool.
 type Keep = dyn Fn(&ToolSpec) -> bool + Send + Sync;
 
-/// The tools of all servers over those there were, and when that was so.
+/// The last registry that was built, and what it was built from.
 struct Built {
     changes: u64,
     base: Registry,
     registry: Registry,
 }
 
-/// Tools that need to know what all servers have.
+/// Tools that work on the catalogues of all servers.
 const NEED_ALL_SERVERS: [&str; 3] = ["search", "mcpCallTool", "mcp_call_tool"];
 
 impl Servers {
-    /// These servers. Catalogues are kept in `cache`, where one is given.
+    /// Creates the servers without starting them. Catalogues and logins are stored in the folder
+    /// `cache`; `None` turns that off.
     pub fn new(settings: Vec<ServerSettings>, asked: Asked, cache: Option<PathBuf>) -> Self {
         let common = Arc::new(Common {
             asked,
@@ -60,20 +62,21 @@ impl Servers {
         }
     }
 
-    /// The same, but of all tools, theirs and others, only those that `keep` agrees to are there.
+    /// Offers scripts only the tools that `keep` accepts, whether they are from a server or not.
     pub fn keeping(mut self, keep: impl Fn(&ToolSpec) -> bool + Send + Sync + 'static) -> Self {
         self.keep = Some(Arc::new(keep));
         self
     }
 
-    /// Whether there are none.
+    /// Whether no server is configured.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Learns what the servers have that a script may call, side by side, starting those that are not
-    /// known yet. A server that fails takes no longer than it may to start, and is an error for the
-    /// script that calls it.
+    /// Starts the servers that a script may call and whose catalogue is unknown, concurrently.
+    ///
+    /// Waits at most for their startup timeouts. A server that fails is an error of the calls to
+    /// it, not of this function.
     pub async fn prepare_for(&self, harness: &Harness, source: &[u8]) {
         if self.is_empty() {
             return;
@@ -83,12 +86,12 @@ impl Servers {
         learn(self.list.iter().filter(needed)).await;
     }
 
-    /// Learns what all servers have.
+    /// Starts all servers whose catalogue is unknown, concurrently.
     pub async fn prepare_all(&self) {
         learn(self.list.iter()).await;
     }
 
-    /// These tools, with those of all servers as far as they are known, and `search` to find one among them.
+    /// Returns the tools of `base`, those of all known catalogues, and `search`.
     pub fn onto(&self, base: &Registry) -> Registry {
         let changes = self.common.changes.load(Ordering::Acquire);
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +115,7 @@ impl Servers {
         let mut spaces = HashSet::new();
         for server in self.list.iter() {
             let space = identifier(&server.settings.name);
-            // Of two names that are spelled alike the first has it.
+            // If two server names become the same identifier, the first server has it.
             if !spaces.insert(space.clone()) {
                 continue;
             }
@@ -127,58 +130,60 @@ impl Servers {
             registry = registry.filtered(|spec| keep(spec));
         }
         let search = search_tool(registry.clone());
-        // Where servers have tools, they must be found; elsewhere a pack may do without.
+        // Tools of servers can only be found with `search`. Without them, the filter decides.
         let needed = registry.is_namespace("mcp");
         if needed || self.keep.as_ref().is_none_or(|keep| keep(&search.spec())) {
-            // A tool of that name goes first.
+            // Fails if a tool of this name is registered, which then stays.
             let _ = registry.register(search);
         }
         registry
     }
 
-    /// Waits until what the servers have is another than it was at this [`Self::generation`], and gives the new one.
+    /// Waits until [`Self::generation`] differs from `generation`, and returns the new one.
     pub async fn changed_since(&self, generation: u64) -> u64 {
         loop {
-            let news = self.common.changed.notified();
-            tokio::pin!(news);
-            // Heard from here on, so that nothing falls between looking and waiting.
-            news.as_mut().enable();
-            let now = self.generation();
-            if now != generation {
-                return now;
+            let changed = self.common.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the generation is read: a notification in between is not lost.
+            changed.as_mut().enable();
+            let current = self.generation();
+            if current != generation {
+                return current;
             }
-            news.await;
+            changed.await;
         }
     }
 
-    /// A number that is another one after every change.
+    /// Returns a number that grows with each change of a server's catalogue or availability.
     pub fn generation(&self) -> u64 {
         self.common.changes.load(Ordering::Acquire)
     }
 
-    /// How each server is doing, as it is: nothing is started.
+    /// Returns the status of each server without starting one.
     pub async fn status(&self) -> Vec<ServerStatus> {
         join_all(self.list.iter().map(|server| server.status())).await
     }
 
-    /// Starts each server and tells how it is doing.
+    /// Starts all servers and returns the status of each.
     pub async fn try_out(&self) -> Vec<ServerStatus> {
-        // What went wrong is in the status.
+        // Errors are part of the status.
         join_all(self.list.iter().map(|server| server.link())).await;
         self.status().await
     }
 
-    /// Ends all servers.
+    /// Closes all connections and ends the processes of the servers.
     pub async fn stop(&self) {
         join_all(self.list.iter().map(|server| server.stop())).await;
     }
 
+    /// Iterates over the servers that are not disabled.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Server>> {
         self.list
             .iter()
             .filter(|server| server.settings.options.enabled)
     }
 
+    /// Finds a server by its name, or by its name as an identifier.
     pub(crate) fn find(&self, name: &str) -> Result<&Arc<Server>, ServerError> {
         let found = self.list.iter().find(|server| server.settings.name == name);
         let found = found.or_else(|| {
@@ -193,29 +198,32 @@ impl Servers {
 async fn learn<'a>(servers: impl Iterator<Item = &'a Arc<Server>>) {
     let unknown =
         servers.filter(|server| server.catalogue().is_none() && server.trouble().is_none());
-    // Whoever calls a server that failed is told why.
+    // A failure is reported by the calls to the server.
     join_all(unknown.map(|server| server.link())).await;
 }
 
-/// Whether a script may call tools of the server, by either spelling of its name.
+/// Whether a script may call tools of the server, by its name or by its name as an identifier.
 fn needs(mentions: &Mentions, server: &str) -> bool {
-    let spelled = identifier(server);
-    let below = |path: &str, name: &str| {
+    let identifier = identifier(server);
+    let is_below = |path: &str, name: &str| {
         let rest = path
             .strip_prefix("mcp.")
             .and_then(|path| path.strip_prefix(name));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    let reaches = |path: &String| {
+    let uses_server = |path: &String| {
         let first = path.split('.').next().unwrap_or_default();
         path == "mcp"
             || NEED_ALL_SERVERS.contains(&first)
-            || below(path, server)
-            || below(path, &spelled)
+            || is_below(path, server)
+            || is_below(path, &identifier)
     };
-    mentions.dynamic || mentions.globals.contains(&spelled) || mentions.paths.iter().any(reaches)
+    mentions.dynamic
+        || mentions.globals.contains(&identifier)
+        || mentions.paths.iter().any(uses_server)
 }
 
+/// Registers the tools of a server in the namespace `mcp.<space>`.
 fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, space: &str) {
     registry.reserve(&format!("mcp.{space}"));
     let mut taken = HashSet::new();
@@ -224,15 +232,16 @@ fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, spa
         .iter()
         .filter(|tool| server.settings.has(&tool.name))
     {
-        let spelled = identifier(&listed.name);
-        let mut unique = spelled.clone();
+        let identifier = identifier(&listed.name);
+        let mut unique = identifier.clone();
         let mut number = 2;
-        // `get-sum` and `get_sum` are two tools: the second is found by its own name in brackets.
+        // `get-sum` and `get_sum` become the same identifier, so the second gets a number. It can
+        // also be called by its name on the server, in brackets.
         while !taken.insert(unique.clone()) {
-            unique = format!("{spelled}_{number}");
+            unique = format!("{identifier}_{number}");
             number += 1;
         }
-        // A name nobody can say is no tool.
+        // Fails if the name is not valid in the registry. Such a tool is not offered.
         let _ = registry.register(McpTool::new(
             server.clone(),
             listed,

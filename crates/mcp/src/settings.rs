@@ -1,4 +1,4 @@
-//! How one server is reached, and how far it is trusted.
+//! Settings of one MCP server: how to connect to it, and how its tools are offered.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,48 +7,48 @@ use std::time::Duration;
 use selvedge_protocol::McpServerOptions;
 use sha2::{Digest, Sha256};
 
-/// A server somebody configured.
+/// A configured MCP server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerSettings {
-    /// What scripts call it.
+    /// Name of the server in the configuration and in scripts (`tools.mcp.<name>`).
     pub name: String,
-    /// How it is reached.
+    /// How to connect to the server.
     pub reach: Reach,
-    /// How its tools are offered and called.
+    /// How the server's tools are offered and called.
     pub options: McpServerOptions,
-    /// Why it cannot be used as it is configured, where that is so.
+    /// Error in the configuration of this server. If set, the server is never started.
     pub fault: Option<String>,
 }
 
-/// How a server is reached.
+/// How to connect to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
-    /// A program of the user's, spoken to over its standard input and output.
+    /// Start a local program and exchange messages over its standard input and output.
     Program {
-        /// The program.
+        /// Name or path of the program.
         command: String,
-        /// Its arguments.
+        /// Arguments of the program.
         args: Vec<String>,
-        /// Variables it gets besides those every program needs.
+        /// Environment variables to set, besides the inherited ones.
         env: BTreeMap<String, String>,
-        /// Names of variables that are handed on.
+        /// Names of environment variables to inherit, besides the basic ones such as `PATH`.
         env_vars: Vec<String>,
-        /// Where it runs; where we run, if not set.
+        /// Working directory of the program; `None` is the current one.
         cwd: Option<PathBuf>,
     },
-    /// A streamable HTTP endpoint.
+    /// Connect to a streamable HTTP endpoint.
     Http {
-        /// Its address.
+        /// URL of the endpoint.
         url: String,
-        /// The variable that holds a bearer token.
+        /// Name of the environment variable that holds a bearer token.
         bearer_token_env_var: Option<String>,
-        /// Headers of every request.
+        /// Headers to send with every request.
         headers: BTreeMap<String, String>,
     },
 }
 
 impl ServerSettings {
-    /// A server with everything else as it is by default.
+    /// Creates settings with default options.
     pub fn new(name: impl Into<String>, reach: Reach) -> Self {
         Self {
             name: name.into(),
@@ -58,7 +58,7 @@ impl ServerSettings {
         }
     }
 
-    /// Whether scripts get the tool of this name.
+    /// Whether the configuration offers this tool to scripts. `tool` is the server's own name.
     pub(crate) fn has(&self, tool: &str) -> bool {
         let listed = |list: &Vec<String>| list.iter().any(|name| name == tool);
         self.options.enabled_tools.as_ref().is_none_or(listed)
@@ -73,14 +73,17 @@ impl ServerSettings {
         seconds(self.options.tool_timeout_sec)
     }
 
-    /// Names what this server is, so that what another one said is never taken for its word.
+    /// Cache key of name and connection, for file names of stored catalogues and logins.
+    ///
+    /// A server with another connection never reads the files of this one.
     pub(crate) fn fingerprint(&self) -> String {
-        let words = format!("1\n{}\n{:?}", self.name, self.reach);
-        selvedge_text::hex(&Sha256::digest(words)[..12])
+        let identity = format!("1\n{}\n{:?}", self.name, self.reach);
+        selvedge_text::hex(&Sha256::digest(identity)[..12])
     }
 }
 
-/// A limit in seconds. A number that is no time, such as a negative one, limits nothing.
+/// Converts a configured timeout. A value that is not a duration, such as a negative one, means
+/// no limit.
 fn seconds(seconds: f64) -> Duration {
     const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
     Duration::try_from_secs_f64(seconds).map_or(LONGEST, |time| time.min(LONGEST))

@@ -1,4 +1,4 @@
-//! A server's tool as one of ours.
+//! Tools of MCP servers as tools of the registry.
 
 use std::sync::Arc;
 
@@ -12,21 +12,22 @@ use crate::catalogue::Listed;
 use crate::error::ServerError;
 use crate::server::Server;
 
-/// A tool of a server.
+/// A tool of an MCP server.
 #[derive(Clone)]
 pub(crate) struct McpTool {
     server: Arc<Server>,
-    /// Its own name.
+    /// Name of the tool on the server.
     name: String,
     spec: ToolSpec,
+    /// Whether the server declares the tool destructive, and not read-only.
     destructive: bool,
-    /// Whether the server says that it only reads. A resumed run calls it again; whether it needs
-    /// approval is decided by `spec.read_only`, which also asks whether the user trusts the server.
+    /// Whether the server declares the tool read-only. A resumed run calls such a tool again.
+    /// Approval is decided by `spec.read_only`, which also needs the user's trust in the server.
     says_read_only: bool,
     form: Form,
 }
 
-/// What a script gets of the answer.
+/// Which part of the result a script receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Value,
@@ -34,7 +35,7 @@ enum Form {
 }
 
 impl McpTool {
-    /// `js_name` is how scripts write it.
+    /// Creates the tool. `js_name` is its name in scripts.
     pub(crate) fn new(server: Arc<Server>, listed: &Listed, js_name: String) -> Self {
         let mode = server.settings.options.default_tools_approval_mode;
         let name = name_of(&server.settings.name, &listed.name);
@@ -49,7 +50,7 @@ impl McpTool {
             description,
             input_schema: listed.input_schema.clone(),
             output_schema: listed.output_schema.clone(),
-            // What a server says of itself counts where the user trusts it.
+            // The server's declaration counts only if the user trusts the server.
             read_only: listed.read_only && mode == McpApproval::Approve,
             approval: match mode {
                 McpApproval::Prompt => Approval::Always,
@@ -90,7 +91,7 @@ impl Tool for McpTool {
             McpApproval::Approve => Risk::Harmless,
             McpApproval::Prompt => Risk::Ask { reason },
             McpApproval::Auto if self.destructive => Risk::Ask {
-                reason: format!("{tool} says that it can destroy"),
+                reason: format!("{tool} is marked as destructive"),
             },
             McpApproval::Auto => Risk::Guarded { reason },
         }
@@ -126,7 +127,7 @@ impl Tool for McpTool {
             let result = result.map_err(tool_error)?;
             match self.form {
                 Form::Value => value_of(result),
-                // That it may be an error is for the script to see.
+                // An error result is returned, not thrown: the script checks `isError`.
                 Form::Raw => Ok(result.into()),
             }
         }
@@ -134,7 +135,7 @@ impl Tool for McpTool {
     }
 }
 
-/// What a person is shown of a call.
+/// Returns the preview of a call in approval questions.
 pub(crate) fn shown(name: &str, args: &Value) -> Preview {
     let text: String = args.to_string().chars().take(2000).collect();
     Preview {
@@ -143,23 +144,23 @@ pub(crate) fn shown(name: &str, args: &Value) -> Preview {
     }
 }
 
-/// The canonical name of a server's tool.
+/// Returns the canonical name of a server's tool.
 pub(crate) fn name_of(server: &str, tool: &str) -> String {
     format!("mcp.{server}.{tool}")
 }
 
-/// What scripts are told of a server's failure.
+/// Converts an error of a server to the error that a script receives.
 pub(crate) fn tool_error(error: ServerError) -> ToolError {
-    let mut told = ToolError::new(error.to_string());
-    told.retryable = error.is_retryable();
-    told.outcome_unknown = error.leaves_in_doubt();
+    let mut tool_error = ToolError::new(error.to_string());
+    tool_error.retryable = error.is_retryable();
+    tool_error.outcome_unknown = error.leaves_in_doubt();
     if let ServerError::Refused { code, .. } = error {
-        told.metadata = Map::from_iter([("code".to_owned(), json!(code))]);
+        tool_error.metadata = Map::from_iter([("code".to_owned(), json!(code))]);
     }
-    told
+    tool_error
 }
 
-/// Stands for all tools of a server that could not be asked for them: each call fails with why.
+/// Placeholder for all tools of a server whose tools are unknown. Each call fails with the reason.
 pub(crate) struct Missing(pub(crate) Arc<Server>);
 
 impl Tool for Missing {
@@ -168,7 +169,7 @@ impl Tool for Missing {
         ToolSpec {
             name: format!("mcp.{server}"),
             js_name: format!("mcp.{}", crate::catalogue::identifier(server)),
-            description: format!("The server {server}, which did not start."),
+            description: format!("The MCP server {server}, which did not start."),
             input_schema: json!({"type": "object"}),
             output_schema: None,
             read_only: true,
@@ -182,12 +183,14 @@ impl Tool for Missing {
         async move {
             let started = tokio::select! {
                 started = self.0.link() => started.map_err(tool_error)?,
-                () = call.cancel.cancelled() => return Err(ToolError::new("the call was stopped")),
+                () = call.cancel.cancelled() => {
+                    return Err(ToolError::new("the call was cancelled"));
+                }
             };
             drop(started);
             let server = &self.0.settings.name;
             let why = format!(
-                "the MCP server `{server}` has only just started: the next script has its tools"
+                "the MCP server `{server}` has just started: run the script again to use its tools"
             );
             Err(ToolError::new(why).retryable())
         }

@@ -1,4 +1,4 @@
-//! The official conformance suite against our client.
+//! Runs the official MCP conformance suite against the client of this crate.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -14,7 +14,7 @@ use selvedge_mcp::{
 use serde_json::json;
 use support::{peers, value};
 
-/// Each scenario, and the script that does what it wants done.
+/// Each scenario of the suite, and the script that performs it.
 const SCENARIOS: [(&str, &str); 14] = [
     ("initialize", "return Object.keys(tools.mcp.peer)"),
     ("tools_call", "return await peer.addNumbers({ a: 5, b: 3 })"),
@@ -23,27 +23,27 @@ const SCENARIOS: [(&str, &str); 14] = [
         "return await peer.testClientElicitationDefaults({})",
     ),
     ("sse-retry", "return await peer.testReconnection({})"),
-    ("auth/metadata-default", LOOK),
-    ("auth/metadata-var1", LOOK),
-    ("auth/metadata-var2", LOOK),
-    ("auth/metadata-var3", LOOK),
-    ("auth/scope-from-www-authenticate", LOOK),
-    ("auth/scope-from-scopes-supported", LOOK),
-    ("auth/scope-omitted-when-undefined", LOOK),
-    ("auth/token-endpoint-auth-basic", LOOK),
-    ("auth/token-endpoint-auth-post", LOOK),
-    ("auth/token-endpoint-auth-none", LOOK),
+    ("auth/metadata-default", CALL_FIRST_TOOL),
+    ("auth/metadata-var1", CALL_FIRST_TOOL),
+    ("auth/metadata-var2", CALL_FIRST_TOOL),
+    ("auth/metadata-var3", CALL_FIRST_TOOL),
+    ("auth/scope-from-www-authenticate", CALL_FIRST_TOOL),
+    ("auth/scope-from-scopes-supported", CALL_FIRST_TOOL),
+    ("auth/scope-omitted-when-undefined", CALL_FIRST_TOOL),
+    ("auth/token-endpoint-auth-basic", CALL_FIRST_TOOL),
+    ("auth/token-endpoint-auth-post", CALL_FIRST_TOOL),
+    ("auth/token-endpoint-auth-none", CALL_FIRST_TOOL),
 ];
 
-const LOOK: &str =
+const CALL_FIRST_TOOL: &str =
     "const [name] = Object.keys(tools.mcp.peer); return await tools.mcp.peer[name]({})";
 
 #[test]
-fn the_conformance_suite_passes_for_our_client() {
+fn the_conformance_suite_passes() {
     let Some(peers) = peers() else { return };
-    // The suite starts a client: this very program, which then runs the test below alone.
+    // The suite starts a client: this test program, with the test below.
     let client = format!(
-        "{} --exact client_of_the_suite --nocapture",
+        "{} --exact conformance_client --nocapture",
         std::env::current_exe().unwrap().display()
     );
     let dir = tempfile::tempdir().unwrap();
@@ -54,16 +54,16 @@ fn the_conformance_suite_passes_for_our_client() {
             .current_dir(dir.path())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(
             output.status.success(),
-            "{scenario}:\n{said}\n{}",
+            "{scenario}:\n{stdout}\n{}",
             String::from_utf8_lossy(&output.stderr)
         );
     }
 }
 
-/// A person who agrees to every form as it stands.
+/// A person who accepts the defaults of every form.
 struct Agreeable;
 
 impl AskPerson for Agreeable {
@@ -73,35 +73,35 @@ impl AskPerson for Agreeable {
 }
 
 #[tokio::test]
-async fn client_of_the_suite() {
-    let Ok(wanted) = std::env::var("MCP_CONFORMANCE_SCENARIO") else {
+async fn conformance_client() {
+    let Ok(requested) = std::env::var("MCP_CONFORMANCE_SCENARIO") else {
         return;
     };
     let (_, script) = SCENARIOS
         .iter()
-        .find(|(scenario, _)| *scenario == wanted)
+        .find(|(scenario, _)| *scenario == requested)
         .unwrap();
-    // The suite adds the address of its server as the last word.
+    // The suite passes the URL of its server as the last argument.
     let url = std::env::args().next_back().unwrap();
     let reach = Reach::Http {
         url,
         bearer_token_env_var: None,
         headers: Default::default(),
     };
-    let asked = Asked {
+    let handlers = Asked {
         person: Some(Arc::new(Agreeable)),
         model: None,
     };
     let settings = ServerSettings::new("peer", reach);
     let home = tempfile::tempdir().unwrap();
-    if wanted.starts_with("auth/") {
+    if requested.starts_with("auth/") {
         let login = Login::begin(&settings, home.path()).await.unwrap();
-        // The browser of somebody who agrees: it follows where it is sent, which is back to us.
+        // Acts as the browser: it follows the redirect to the callback URL.
         let browser = tokio::spawn(reqwest::get(login.address().to_owned()));
         login.finish(Duration::from_secs(20)).await.unwrap();
         browser.await.unwrap().unwrap();
     }
-    let servers = Servers::new(vec![settings], asked, Some(home.path().to_owned()));
+    let servers = Servers::new(vec![settings], handlers, Some(home.path().to_owned()));
     println!("{}", value(&servers, script).await);
     servers.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Servers that hang, flood, die, lie or list too much: each is its callers' trouble and nobody else's.
+//! Servers that hang, crash, flood their output or list too much. Each affects only calls to it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -15,16 +15,27 @@ use selvedge_tools::{Orchestrator, Registry};
 use serde_json::json;
 use support::{odd, odd_with, program, run, run_with, servers, value};
 
-/// What a script sees of a failure.
-const TRY: &str = "const attempt = async (f) => { try { return { value: await f() }; } catch (e) { return { name: e.name, message: e.message, retryable: e.retryable, toolName: e.toolName }; } };";
+/// Defines `attempt`, which returns the value or the error of a call.
+const TRY: &str = "
+    const attempt = async (f) => {
+      try {
+        return { value: await f() };
+      } catch (e) {
+        const { name, message, retryable, toolName } = e;
+        return { name, message, retryable, toolName };
+      }
+    };";
 
 #[tokio::test]
-async fn a_call_that_is_never_answered_is_an_error_of_its_own_and_the_server_lives_on() {
+async fn a_call_without_a_response_times_out_and_the_server_stays_connected() {
     let mut hanging = odd("odd", "good");
     hanging.options.tool_timeout_sec = 0.3;
     let servers = servers(vec![hanging, odd("other", "good")]);
     let script = format!(
-        "{TRY} return await Promise.all([attempt(() => odd.hang()), other.echo({{ x: 1 }}), odd.echo({{ x: 2 }})]).then(async all => [...all, await odd.echo({{ x: 3 }})]);"
+        "{TRY}
+        const calls = [attempt(() => odd.hang()), other.echo({{ x: 1 }}), odd.echo({{ x: 2 }})];
+        const all = await Promise.all(calls);
+        return [...all, await odd.echo({{ x: 3 }})];"
     );
     let got = value(&servers, &script).await;
     assert_eq!(got[0]["name"], "ToolExecutionError");
@@ -46,11 +57,11 @@ async fn a_call_that_is_never_answered_is_an_error_of_its_own_and_the_server_liv
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_anything_delays_nobody_else() {
+async fn a_server_that_does_not_start_delays_no_other_server() {
     let mut silent = odd("silent", "silent");
     silent.options.startup_timeout_sec = 0.5;
     let servers = servers(vec![silent, odd("other", "good")]);
-    // It is not even started for a script that does not name it.
+    // A script that does not mention the server does not start it.
     let began = Instant::now();
     assert_eq!(
         value(&servers, "return (await other.echo({ x: 1 })).x").await,
@@ -64,7 +75,9 @@ async fn a_server_that_never_answers_anything_delays_nobody_else() {
             .any(|status| status.name == "silent" && status.state == ServerState::NotStarted)
     );
     let script = format!(
-        "{TRY} return [await attempt(() => silent.anything({{ a: 1 }})), (await other.echo({{ x: 2 }})).x]"
+        "{TRY}
+        const first = await attempt(() => silent.anything({{ a: 1 }}));
+        return [first, (await other.echo({{ x: 2 }})).x]"
     );
     let got = value(&servers, &script).await;
     assert_eq!(
@@ -82,7 +95,7 @@ async fn a_server_that_never_answers_anything_delays_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_for_good_is_replaced() {
+async fn a_server_that_responds_to_no_ping_is_disconnected() {
     let mut hanging = odd("odd", "hangs-all");
     hanging.options.tool_timeout_sec = 0.2;
     let servers = servers(vec![hanging]);
@@ -93,20 +106,17 @@ async fn a_server_that_hangs_for_good_is_replaced() {
             .unwrap()
             .contains("did not answer")
     );
-    // No ping comes back either: the connection is given up, and the next call makes a new one.
+    // The connection is closed because the ping gets no response.
     while servers.status().await[0].state == ServerState::Ready {}
     let status = servers.status().await;
     assert_eq!(
         (status[0].state, status[0].why.as_deref()),
-        (
-            ServerState::Failed,
-            Some("it answered nothing any more, not even a ping")
-        )
+        (ServerState::Failed, Some("it did not respond to a ping"))
     );
 }
 
 #[tokio::test]
-async fn garbage_on_standard_output_is_skipped_and_said() {
+async fn lines_that_are_not_messages_are_skipped_and_reported() {
     let servers = servers(vec![odd("odd", "garbage")]);
     assert_eq!(
         value(&servers, "return (await odd.echo({ x: 5 })).x").await,
@@ -123,7 +133,7 @@ async fn garbage_on_standard_output_is_skipped_and_said() {
 }
 
 #[tokio::test]
-async fn a_flood_is_no_server_and_holds_nobody_up() {
+async fn a_server_that_floods_its_output_fails_and_delays_no_other_server() {
     let mut flood = odd("flood", "flood");
     flood.options.startup_timeout_sec = 2.0;
     let servers = servers(vec![flood, odd("other", "good")]);
@@ -137,25 +147,26 @@ async fn a_flood_is_no_server_and_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_mid_call_says_why_and_is_started_again() {
+async fn a_server_that_crashes_during_a_call_is_reported_and_restarted() {
     let servers = servers(vec![odd("odd", "good")]);
     let script =
         format!("{TRY} return [await attempt(() => odd.die()), (await odd.echo({{ x: 7 }})).x]");
     let got = value(&servers, &script).await;
     let message = got[0]["message"].as_str().unwrap();
     assert!(
-        message.contains("ended while it was asked") && message.contains("I cannot go on"),
+        message.contains("disconnected during the request")
+            && message.contains("stderr: fatal error"),
         "{message}"
     );
     assert_eq!((&got[0]["retryable"], &got[1]), (&json!(true), &json!(7)));
-    // It may have had its effect: whoever goes on from this run is not to repeat it unawares.
+    // The call may have had its effect, so that a resumed run must not repeat it unasked.
     let output = run(&servers, "await odd.die()").await;
     assert_eq!(output.calls[0].status, CallStatus::OutcomeUnknown);
     assert_eq!(output.error.unwrap().code, ErrorCode::ToolExecutionError);
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_dying_is_left_alone_for_a_while() {
+async fn a_server_that_keeps_failing_is_not_restarted_before_a_delay() {
     let servers = servers(vec![odd("odd", "crash-loop")]);
     let first = run(&servers, "return await odd.echo({ x: 1 })")
         .await
@@ -172,7 +183,7 @@ async fn a_server_that_keeps_dying_is_left_alone_for_a_while() {
         .error
         .unwrap();
     assert!(
-        second.message.contains("is tried again in"),
+        second.message.contains("next attempt in"),
         "{}",
         second.message
     );
@@ -180,7 +191,7 @@ async fn a_server_that_keeps_dying_is_left_alone_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_server_that_recovers_is_tried_again() {
+async fn a_server_is_started_again_after_the_delay() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("ready");
     let servers = servers(vec![odd_with("odd", "flaky", &state)]);
@@ -205,7 +216,7 @@ async fn a_server_that_recovers_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_turn_can_be_stopped() {
+async fn a_call_that_waits_for_a_permit_can_be_cancelled() {
     let mut busy = odd("odd", "good");
     busy.options.max_concurrent = 1;
     let servers = servers(vec![busy]);
@@ -229,7 +240,7 @@ async fn a_call_that_waits_for_its_turn_can_be_stopped() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_said() {
+async fn a_missing_program_is_reported() {
     let servers = servers(vec![program("gone", "/nonexistent/server", &[])]);
     let error = run(&servers, "return await gone.x()").await.error.unwrap();
     assert!(
@@ -237,23 +248,30 @@ async fn a_program_that_is_not_there_is_said() {
         "{}",
         error.message
     );
-    let hint = run(&servers, "return await tools.mcp.nobody.x()")
+    let error = run(&servers, "return await tools.mcp.unknown.x()")
         .await
         .error
         .unwrap();
     assert!(
-        hint.message.contains("there is no tool `mcp.nobody.x`"),
+        error.message.contains("there is no tool `mcp.unknown.x`"),
         "{}",
-        hint.message
+        error.message
     );
 }
 
 #[tokio::test]
-async fn two_thousand_tools_are_all_there() {
+async fn a_server_with_two_thousand_tools_is_fully_listed() {
     let servers = servers(vec![odd("odd", "many")]);
     let got = value(
         &servers,
-        "const [found] = await tools.search('tool 1234'); return [ALL_TOOLS.length > 2000, Object.keys(tools.mcp.odd).length, (await tools.mcp.odd.tool_1999({ x: 1 })).called, found.name, (await tools[found.name]({ x: 2 })).called]",
+        "const [found] = await tools.search('tool 1234');
+        return [
+          ALL_TOOLS.length > 2000,
+          Object.keys(tools.mcp.odd).length,
+          (await tools.mcp.odd.tool_1999({ x: 1 })).called,
+          found.name,
+          (await tools[found.name]({ x: 2 })).called,
+        ]",
     )
     .await;
     assert_eq!(
@@ -263,14 +281,14 @@ async fn two_thousand_tools_are_all_there() {
 }
 
 #[tokio::test]
-async fn a_list_that_never_ends_is_ended() {
+async fn an_endless_tool_list_is_cut_off() {
     let servers = servers(vec![odd("odd", "pages-forever")]);
     let got = value(&servers, "return Object.keys(tools.mcp.odd)").await;
     assert_eq!(got, json!(["again"]));
 }
 
 #[tokio::test]
-async fn fifty_megabytes_are_refused_and_the_next_call_works() {
+async fn a_response_of_fifty_megabytes_is_an_error_and_the_next_call_works() {
     let servers = servers(vec![odd("odd", "good")]);
     let script =
         format!("{TRY} return [await attempt(() => odd.huge()), (await odd.echo({{ x: 8 }})).x]");
@@ -279,22 +297,23 @@ async fn fifty_megabytes_are_refused_and_the_next_call_works() {
         got[0]["message"]
             .as_str()
             .unwrap()
-            .contains("no answer: it has more than 16 MB"),
+            .contains("sent an invalid response: it is larger than 16 MB"),
         "{got}"
     );
     assert_eq!(got[1], 8);
 }
 
 #[tokio::test]
-async fn names_that_mean_something_in_javascript_are_only_names() {
+async fn tools_named_like_javascript_builtins_can_be_called() {
     let servers = servers(vec![odd("odd", "odd-names")]);
     let got = value(
         &servers,
         r#"
         const t = tools.mcp.odd;
         const called = [];
-        for (const name of ["__proto__", "constructor", "toString", "get-sum", "getSum", "get_sum", "2fa", "_2fa", "a.b", "aB", "with space", "withSpace"])
-          called.push((await t[name]({ x: 1 })).called);
+        const names = ["__proto__", "constructor", "toString", "get-sum", "getSum", "get_sum",
+          "2fa", "_2fa", "a.b", "aB", "with space", "withSpace"];
+        for (const name of names) called.push((await t[name]({ x: 1 })).called);
         return { called, proto: {}.called === undefined, keys: Object.keys(t).sort() };
     "#,
     )
@@ -332,10 +351,12 @@ async fn names_that_mean_something_in_javascript_are_only_names() {
 }
 
 #[tokio::test]
-async fn an_error_result_is_thrown_unless_the_raw_one_was_asked_for() {
+async fn an_error_result_is_thrown_but_returned_by_raw() {
     let servers = servers(vec![odd("odd", "good")]);
     let script = format!(
-        "{TRY} return [await attempt(() => odd.fail()), await odd.fail.raw(), await odd.echo.raw({{ x: 1 }})]"
+        "{TRY}
+        const failed = await attempt(() => odd.fail());
+        return [failed, await odd.fail.raw(), await odd.echo.raw({{ x: 1 }})]"
     );
     let got = value(&servers, &script).await;
     assert_eq!(
@@ -353,7 +374,7 @@ async fn an_error_result_is_thrown_unless_the_raw_one_was_asked_for() {
 }
 
 #[tokio::test]
-async fn arguments_are_checked_before_the_server_sees_them() {
+async fn arguments_are_validated_before_the_call_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("count");
     let servers = servers(vec![odd_with("odd", "good", &state)]);
@@ -378,18 +399,19 @@ async fn arguments_are_checked_before_the_server_sees_them() {
         (error.code.as_str(), error.suggestions),
         ("ToolNotFoundError", vec!["mcp.odd.count".to_owned()])
     );
-    // Who asks whether it is there knows that it may not be, and a name of the script's own is its own.
-    let asks = "const mine = { gone: () => 1 }; return ['gone' in odd ? await odd.gone() : 'not there', mine.gone()]";
-    assert_eq!(value(&servers, asks).await, json!(["not there", 1]));
+    // A guarded call of an unknown tool is accepted, and so is the script's own object.
+    let guarded = "const mine = { gone: () => 1 };
+        return ['gone' in odd ? await odd.gone() : 'not there', mine.gone()]";
+    assert_eq!(value(&servers, guarded).await, json!(["not there", 1]));
     assert!(!state.exists());
 }
 
 #[tokio::test]
-async fn tools_that_come_while_it_runs_are_there_for_the_next_script() {
+async fn a_tool_added_by_a_running_server_is_available_to_the_next_script() {
     let dir = tempfile::tempdir().unwrap();
     let servers = servers(vec![odd_with("odd", "changing", &dir.path().join("state"))]);
     servers.prepare_all().await;
-    let learned = servers.generation();
+    let generation = servers.generation();
     assert_eq!(
         value(
             &servers,
@@ -398,20 +420,20 @@ async fn tools_that_come_while_it_runs_are_there_for_the_next_script() {
         .await,
         json!([false, "first"])
     );
-    servers.changed_since(learned).await;
+    servers.changed_since(generation).await;
     assert_eq!(value(&servers, "return await odd.second()").await, "second");
 }
 
 #[tokio::test]
-async fn progress_keeps_a_slow_call_alive_and_is_passed_on() {
+async fn progress_extends_the_timeout_of_a_call_and_is_reported() {
     let mut slow = odd("odd", "good");
     slow.options.tool_timeout_sec = 0.9;
     let servers = servers(vec![slow]);
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let kept = seen.clone();
+    let messages = Arc::new(Mutex::new(Vec::new()));
+    let sink = messages.clone();
     let events = EventSink::new(move |event| {
         if let Event::Progress { message, .. } = event {
-            kept.lock().unwrap().push(message);
+            sink.lock().unwrap().push(message);
         }
     });
     let output = run_with(
@@ -430,16 +452,17 @@ async fn progress_keeps_a_slow_call_alive_and_is_passed_on() {
         output.error
     );
     assert!(
-        seen.lock()
+        messages
+            .lock()
             .unwrap()
             .iter()
             .any(|message| message.contains("of 4 working")),
-        "{seen:?}"
+        "{messages:?}"
     );
 }
 
 #[tokio::test]
-async fn what_servers_ask_is_declined_where_nobody_can_answer() {
+async fn elicitation_and_sampling_are_declined_without_handlers() {
     let servers = servers(vec![odd("odd", "good")]);
     let got = value(&servers, "return [await odd.ask(), await odd.think()]").await;
     assert_eq!(got[0]["action"], "decline");
@@ -447,13 +470,13 @@ async fn what_servers_ask_is_declined_where_nobody_can_answer() {
         got[1]["message"]
             .as_str()
             .unwrap()
-            .contains("there is no model to ask"),
+            .contains("no model is available"),
         "{got}"
     );
 }
 
 #[tokio::test]
-async fn a_server_that_is_selvedge_is_not_used() {
+async fn a_server_that_is_selvedge_itself_is_disabled() {
     let servers = servers(vec![odd("again", "ourselves")]);
     let error = run(&servers, "return await again.echo({ x: 1 })")
         .await
@@ -468,13 +491,15 @@ async fn a_server_that_is_selvedge_is_not_used() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_of_itself_can_make_the_policy_stricter_never_laxer() {
+async fn annotations_of_a_server_can_only_add_approvals() {
     async fn outcomes(approval: McpApproval, policy: ApprovalPolicy) -> Vec<bool> {
         let mut settings = odd("odd", "annotated");
         settings.options.default_tools_approval_mode = approval;
         let servers = servers(vec![settings]);
         let script = format!(
-            "{TRY} return await Promise.all(['look', 'plain', 'wipe'].map(n => attempt(() => tools.mcp.odd[n]({{ x: 1 }}))))"
+            "{TRY}
+            const call = n => attempt(() => tools.mcp.odd[n]({{ x: 1 }}));
+            return await Promise.all(['look', 'plain', 'wipe'].map(call))"
         );
         let orchestrator = Orchestrator::new(Registry::new()).with_policy(policy);
         let harness = Harness::new(orchestrator).unwrap();
@@ -513,7 +538,7 @@ async fn what_a_server_says_of_itself_can_make_the_policy_stricter_never_laxer()
 }
 
 #[tokio::test]
-async fn tools_can_be_allowed_and_denied_by_name() {
+async fn tools_can_be_enabled_and_disabled_by_name() {
     let mut settings = odd("odd", "good");
     settings.options.enabled_tools = Some(vec!["echo".into(), "fail".into()]);
     settings.options.disabled_tools = vec!["fail".into()];
@@ -532,12 +557,12 @@ async fn tools_can_be_allowed_and_denied_by_name() {
             .error
             .unwrap()
             .message
-            .contains("has no tool `fail` here")
+            .contains("has no enabled tool `fail`")
     );
 }
 
 #[tokio::test]
-async fn a_catalogue_is_remembered_and_the_server_started_when_it_is_called() {
+async fn a_cached_catalogue_is_used_until_the_server_is_called() {
     let dir = tempfile::tempdir().unwrap();
     let fresh = || {
         Servers::new(
@@ -560,7 +585,7 @@ async fn a_catalogue_is_remembered_and_the_server_started_when_it_is_called() {
 }
 
 #[tokio::test]
-async fn servers_end_with_us() {
+async fn stopping_a_server_ends_its_child_processes() {
     let dir = tempfile::tempdir().unwrap();
     let servers = servers(vec![program(
         "shell",
@@ -579,25 +604,25 @@ async fn servers_end_with_us() {
         1
     );
     let pid = std::fs::read_to_string(dir.path().join("pid")).unwrap();
-    let alive = || {
+    let is_running = || {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
         !stat.is_empty() && !stat.contains(") Z ")
     };
-    assert!(alive());
+    assert!(is_running());
     servers.stop().await;
-    // The kernel takes a moment to end what it was told to end.
+    // A signal is delivered asynchronously.
     let began = Instant::now();
-    while alive() {
+    while is_running() {
         assert!(
             began.elapsed() < Duration::from_secs(10),
-            "the server's own child lives on"
+            "the child process of the server is still running"
         );
     }
 }
 
 #[tokio::test]
-async fn a_cancelled_script_stops_its_call() {
+async fn cancelling_a_script_cancels_its_call() {
     let servers = servers(vec![odd("odd", "good")]);
     servers.prepare_all().await;
     let cancel = tokio_util::sync::CancellationToken::new();

@@ -1,4 +1,4 @@
-//! The servers people use, in one script.
+//! Scripts that call widely used MCP servers.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -25,7 +25,7 @@ fn git(dir: &Path, args: &[&str]) {
 }
 
 #[tokio::test]
-async fn one_script_composes_four_servers() {
+async fn one_script_calls_four_servers() {
     let Some(peers) = peers() else { return };
     let dir = tempfile::tempdir().unwrap();
     let repo = dir.path().canonicalize().unwrap();
@@ -60,7 +60,7 @@ async fn one_script_composes_four_servers() {
             &all.iter().map(String::as_str).collect::<Vec<_>>(),
         )
     };
-    let place = repo.to_str().unwrap();
+    let repo_path = repo.to_str().unwrap();
     let mut memory = node("server-memory", &[]);
     if let Reach::Program { env, .. } = &mut memory.reach {
         env.insert(
@@ -70,17 +70,17 @@ async fn one_script_composes_four_servers() {
     }
     let servers = servers(vec![
         node("server-everything", &[]),
-        node("server-filesystem", &[place]),
+        node("server-filesystem", &[repo_path]),
         memory,
         program(
             "git",
             peers.join("venv/bin/mcp-server-git"),
-            &["--repository", place],
+            &["--repository", repo_path],
         ),
     ]);
     let script = format!(
         r#"
-        const repo = {place:?};
+        const repo = {repo_path:?};
         const [status, file] = await Promise.all([
           tools.mcp.git.gitStatus({{ repo_path: repo }}),
           filesystem.readTextFile({{ path: repo + "/notes.txt" }}),
@@ -88,7 +88,8 @@ async fn one_script_composes_four_servers() {
         const text = typeof file === "string" ? file : file.content;
         const numbers = [...text.matchAll(/\d+/g)].map(m => Number(m[0]));
         const sum = await tools.mcp.everything["get-sum"]({{ a: numbers[0], b: numbers[1] }});
-        await memory.createEntities({{ entities: [{{ name: "list", entityType: "shopping", observations: [sum] }}] }});
+        const entity = {{ name: "list", entityType: "shopping", observations: [sum] }};
+        await memory.createEntities({{ entities: [entity] }});
         const graph = await memory.readGraph();
         const raw = await everything.getSum.raw({{ a: 1, b: 2 }});
         return {{
@@ -101,15 +102,16 @@ async fn one_script_composes_four_servers() {
     );
     let got = value(&servers, &script).await;
     servers.stop().await;
-    let words = "The sum of 19 and 23 is 42.";
+    let sum = "The sum of 19 and 23 is 42.";
+    let raw = "The sum of 1 and 2 is 3.";
     assert_eq!(
         got,
-        json!({"untracked": true, "sum": words, "remembered": [words], "raw": "The sum of 1 and 2 is 3."})
+        json!({"untracked": true, "sum": sum, "remembered": [sum], "raw": raw})
     );
 }
 
 #[tokio::test]
-async fn resources_prompts_structured_content_and_images_of_the_everything_server() {
+async fn the_everything_server_offers_resources_prompts_structured_content_and_images() {
     let Some(peers) = peers() else { return };
     let script = peers.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
     let servers = servers(vec![program(
@@ -122,7 +124,8 @@ async fn resources_prompts_structured_content_and_images_of_the_everything_serve
         r#"
         const resources = await tools.listMcpResources({ server: "everything" });
         const templates = await tools.listMcpResourceTemplates({});
-        const read = await tools.readMcpResource({ server: "everything", uri: resources.items[0].uri });
+        const uri = resources.items[0].uri;
+        const read = await tools.readMcpResource({ server: "everything", uri });
         const prompts = await tools.listMcpPrompts({ server: "everything" });
         const simple = await tools.getMcpPrompt({ server: "everything", name: "simple-prompt" });
         const weather = await everything.getStructuredContent({ location: "Chicago" });
@@ -134,7 +137,8 @@ async fn resources_prompts_structured_content_and_images_of_the_everything_serve
         try { await everything.getSum(odd); } catch (e) { wrong = [e.name, e.toolName]; }
         return {
           resources: resources.items.length > 3 && resources.success,
-          templates: templates.items.every(t => t.uriTemplate && t.server === "everything") && templates.items.length > 0,
+          templates: templates.items.length > 0
+            && templates.items.every(t => t.uriTemplate && t.server === "everything"),
           read: read.content.length > 0,
           prompts: prompts.items.map(p => p.name).includes("simple-prompt"),
           simple: simple.messages[0].role,
@@ -157,10 +161,10 @@ async fn resources_prompts_structured_content_and_images_of_the_everything_serve
 }
 
 #[tokio::test]
-async fn a_server_behind_http_is_a_server_like_any_other() {
+async fn tools_of_an_http_server_are_called_like_others() {
     let Some(peers) = peers() else { return };
     let script = peers.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
-    // A port that was free a moment ago.
+    // The listener is dropped, so the port is most likely still free for the server.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -190,7 +194,11 @@ async fn a_server_behind_http_is_a_server_like_any_other() {
     let servers = servers(vec![selvedge_mcp::ServerSettings::new("far", reach)]);
     let got = value(
         &servers,
-        "return await Promise.all([far.getSum({ a: 2, b: 3 }), far.echo({ message: 'hi' }), tools.listMcpPrompts({}).then(l => l.items.length > 0)])",
+        "return await Promise.all([
+          far.getSum({ a: 2, b: 3 }),
+          far.echo({ message: 'hi' }),
+          tools.listMcpPrompts({}).then(l => l.items.length > 0),
+        ])",
     )
     .await;
     servers.stop().await;

@@ -1,4 +1,4 @@
-//! Sessions recorded with other clients, played back: the same calls come to the same results.
+//! Replays sessions that were recorded with other clients: the same calls have the same results.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -13,9 +13,9 @@ use selvedge_protocol::McpSampling;
 use serde_json::{Value, json};
 use support::{program, value};
 
-struct Mock;
+struct MockModel;
 
-impl AskModel for Mock {
+impl AskModel for MockModel {
     fn sample<'a>(&'a self, _: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
         let answer = Sampled {
             text: "a word".into(),
@@ -27,9 +27,9 @@ impl AskModel for Mock {
 }
 
 #[tokio::test]
-async fn recorded_sessions_come_to_the_recorded_results() {
+async fn replayed_sessions_have_the_recorded_results() {
     let Some(folder) = fixtures("mcp_replays") else {
-        eprintln!("no shared fixtures here");
+        eprintln!("skipped: set SELVEDGE_FIXTURES to the folder of shared fixtures");
         return;
     };
     let mut sessions = 0;
@@ -40,7 +40,8 @@ async fn recorded_sessions_come_to_the_recorded_results() {
             continue;
         }
         sessions += 1;
-        let wanted: Vec<Value> = serde_json::from_slice(&std::fs::read(&results).unwrap()).unwrap();
+        let expected = std::fs::read(&results).unwrap();
+        let expected: Vec<Value> = serde_json::from_slice(&expected).unwrap();
         let calls: Vec<Value> = std::fs::read_to_string(&path)
             .unwrap()
             .lines()
@@ -48,23 +49,25 @@ async fn recorded_sessions_come_to_the_recorded_results() {
             .filter(|message| message["method"] == "tools/call")
             .map(|message| json!([message["params"]["name"], message["params"]["arguments"]]))
             .collect();
-        assert_eq!(calls.len(), wanted.len(), "{}", path.display());
+        assert_eq!(calls.len(), expected.len(), "{}", path.display());
         let replay = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/replay.py");
         let mut settings = program("recorded", "python3", &[replay, path.to_str().unwrap()]);
         settings.options.sampling = McpSampling::Approve;
-        let asked = Asked {
-            model: Some(Arc::new(Mock)),
+        let handlers = Asked {
+            model: Some(Arc::new(MockModel)),
             ..Asked::default()
         };
-        let servers = Servers::new(vec![settings], asked, None);
+        let servers = Servers::new(vec![settings], handlers, None);
         let script = format!(
-            "const out = []; for (const [name, args] of {}) out.push(await tools.mcp.recorded[name].raw(args)); return out;",
+            "const out = [];
+            for (const [name, args] of {}) out.push(await tools.mcp.recorded[name].raw(args));
+            return out;",
             Value::from(calls)
         );
         let got = value(&servers, &script).await;
         assert_eq!(
             got,
-            as_javascript(Value::from(wanted)),
+            as_javascript(Value::from(expected)),
             "{}",
             path.display()
         );
@@ -72,7 +75,7 @@ async fn recorded_sessions_come_to_the_recorded_results() {
     assert!(sessions > 0);
 }
 
-/// In JavaScript 5.0 is 5.
+/// Converts numbers as JavaScript does: 5.0 becomes 5.
 fn as_javascript(value: Value) -> Value {
     match value {
         Value::Number(number) => match number.as_f64() {
@@ -88,16 +91,14 @@ fn as_javascript(value: Value) -> Value {
     }
 }
 
-/// Test data that is not part of the project.
+/// Finds a folder of test data that is not part of the repository.
 fn fixtures(name: &str) -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .skip(3)
-        .map(|above| above.join("shared/fixtures"));
-    let given = std::env::var_os("SELVEDGE_FIXTURES").map(PathBuf::from);
-    given
+    let ancestors = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().skip(3);
+    let defaults = ancestors.map(|folder| folder.join("shared/fixtures"));
+    let configured = std::env::var_os("SELVEDGE_FIXTURES").map(PathBuf::from);
+    configured
         .into_iter()
-        .chain(beside)
+        .chain(defaults)
         .map(|folder| folder.join(name))
         .find(|folder| folder.is_dir())
 }

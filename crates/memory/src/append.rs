@@ -1,4 +1,8 @@
-//! Storing turns: a batch is one transaction, whether it is one turn or a thousand.
+//! Appends turns to sessions: stores the raw bytes, indexes the words, and assigns speakers and
+//! parts. A batch of turns is written in one transaction.
+//!
+//! A part is a run of turns that belong together: one `part` of an imported file, or the turns
+//! between two long pauses.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,27 +16,30 @@ use crate::search::speakers;
 use crate::store::{Appended, create_session, execute, now_ms, number_of, pack, row, turn_id};
 use crate::{MemoryError, items, time};
 
-/// A turn to be stored.
+/// A turn to append.
 #[derive(Debug, Clone)]
 pub struct NewTurn<'a> {
-    /// Its name elsewhere, as JSON: storing it again changes nothing.
+    /// A key that is unique in the session, as JSON. Appending a turn with the same key again
+    /// changes nothing.
     pub key: Option<&'a str>,
-    /// Whose turn it was: `user`, `assistant`, …
+    /// The role of the speaker: `user`, `assistant`, …
     pub role: &'a str,
-    /// The speaker's own name.
+    /// The name of the speaker, if the speaker has one besides the role.
     pub speaker: Option<&'a str>,
-    /// When, as RFC 3339 or in seconds since 1970; now where it is not known.
+    /// The time: RFC 3339, a date, or seconds or milliseconds since 1970. `None` or a text that
+    /// cannot be parsed means now.
     pub ts: Option<&'a str>,
-    /// The sitting it belongs to. Where none is named, a pause of hours begins another.
+    /// The label of the part the turn belongs to. Without one, a pause of four hours starts a new
+    /// part.
     pub part: Option<&'a str>,
-    /// How to read the bytes.
+    /// How to interpret `raw`.
     pub form: Form,
-    /// Every byte of it.
+    /// The exact bytes of the turn.
     pub raw: &'a [u8],
 }
 
 impl<'a> NewTurn<'a> {
-    /// Text somebody says now.
+    /// A text message with the current time.
     pub fn text(role: &'a str, text: &'a str) -> Self {
         Self {
             key: None,
@@ -45,7 +52,8 @@ impl<'a> NewTurn<'a> {
         }
     }
 
-    /// An exchange that ends now: items as JSON, one per line, from a user's message to the next.
+    /// An exchange with the current time: JSON items, one per line, from a user's message to the
+    /// last item before the next one.
     pub fn exchange(raw: &'a [u8]) -> Self {
         Self {
             form: Form::Items,
@@ -55,12 +63,12 @@ impl<'a> NewTurn<'a> {
     }
 }
 
-/// How to read a turn's bytes.
+/// How to interpret the raw bytes of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// They are what was said.
+    /// Plain text of one message.
     Text,
-    /// They are items as JSON, one per line: messages, calls and what came of them.
+    /// JSON items, one per line: messages, reasoning, calls and their outputs.
     Items,
 }
 
@@ -80,12 +88,13 @@ impl Form {
     }
 }
 
-/// A pause that begins another sitting.
+/// A pause of this length starts a new part.
 const PAUSE_MS: i64 = 4 * 3600 * 1000;
-/// Speakers beyond this many have no number of their own.
+/// Numbered speakers per session: a speaker's number is stored in one byte, and 0 means none.
 const SPEAKERS: usize = 255;
 
-/// Turns on their way into the store.
+/// Turns being appended in one transaction. `finish` must be called to write the collected index
+/// entries and counters.
 pub(crate) struct Batch<'c> {
     connection: &'c Connection,
     redactor: &'c Redactor,
@@ -94,7 +103,7 @@ pub(crate) struct Batch<'c> {
     columns: ColumnWriter,
 }
 
-/// A session that grows.
+/// A session that turns are appended to, with the state needed for the next turn.
 struct Growing {
     id: i64,
     turns: u32,
@@ -104,7 +113,9 @@ struct Growing {
     last_ms: i64,
 }
 
+/// The last part of a session.
 struct Part {
+    /// The first turn of the part.
     first: u32,
     label: Option<String>,
     words: i64,
@@ -126,18 +137,18 @@ impl<'c> Batch<'c> {
         session: &str,
         turn: &NewTurn<'_>,
     ) -> Result<Appended, MemoryError> {
-        let growing = match self.sessions.entry(session.to_owned()) {
-            Entry::Occupied(growing) => growing.into_mut(),
-            Entry::Vacant(place) => place.insert(Growing::load(self.connection, session)?),
+        let appender = match self.sessions.entry(session.to_owned()) {
+            Entry::Occupied(appender) => appender.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Growing::load(self.connection, session)?),
         };
         if let Some(key) = turn.key
-            && let Some(number) = number_of(self.connection, growing.id, key)?
+            && let Some(number) = number_of(self.connection, appender.id, key)?
         {
             return Ok(Appended::Before(number));
         }
-        let number = growing.turns + 1;
-        let told_ms = turn.ts.and_then(time::milliseconds);
-        let at_ms = told_ms.unwrap_or_else(now_ms);
+        let number = appender.turns + 1;
+        let parsed_ms = turn.ts.and_then(time::milliseconds);
+        let at_ms = parsed_ms.unwrap_or_else(now_ms);
         let NewTurn {
             key,
             role,
@@ -146,7 +157,7 @@ impl<'c> Batch<'c> {
             ..
         } = *turn;
         let (id, form, raw) = (
-            turn_id(growing.id, number),
+            turn_id(appender.id, number),
             turn.form.word(),
             pack(turn.raw)?,
         );
@@ -154,38 +165,38 @@ impl<'c> Batch<'c> {
             self.connection,
             "INSERT INTO memory_turns
              VALUES (?1, ?2, sealed(?3), ?4, sealed(?5), ?6, ?7, ?8, sealed(?9))",
-            params![id, growing.id, key, role, speaker, ts, at_ms, form, raw],
+            params![id, appender.id, key, role, speaker, ts, at_ms, form, raw],
         )?;
         let text = items::readable(turn.form, turn.raw);
         let text = self.redactor.text(&text);
-        let words = self.postings.add(growing.id, number, &text);
-        let numbers = Numbers {
+        let words = self.postings.add(appender.id, number, &text);
+        let metrics = Numbers {
             words: words.min(u32::from(u16::MAX)) as u16,
-            speaker: growing.speaker(self.connection, speaker)?,
+            speaker: appender.speaker(self.connection, speaker)?,
             role: Role::named(role),
             tokens: [0; 4],
         };
         self.columns
-            .put(self.connection, growing.id, number, &numbers)?;
-        growing.enter_part(self.connection, number, turn.part, at_ms)?;
-        growing.grow(i64::from(numbers.words), at_ms);
+            .put(self.connection, appender.id, number, &metrics)?;
+        appender.enter_part(self.connection, number, turn.part, at_ms)?;
+        appender.grow(i64::from(metrics.words), at_ms);
         Ok(Appended::New(number))
     }
 
     pub(crate) fn finish(self) -> Result<(), MemoryError> {
         self.postings.finish(self.connection)?;
         self.columns.finish(self.connection)?;
-        for growing in self.sessions.values() {
-            growing.write_part(self.connection)?;
+        for appender in self.sessions.values() {
+            appender.write_part(self.connection)?;
             let sql = "UPDATE memory_sessions SET turns = ?2, words = ?3 WHERE id = ?1";
-            let counts = params![growing.id, growing.turns, growing.words];
+            let counts = params![appender.id, appender.turns, appender.words];
             execute(self.connection, sql, counts)?;
         }
         Ok(())
     }
 }
 
-/// Whether a speaker goes by what they do instead of by a name.
+/// Returns whether a speaker's name is only a role, such as "Assistant".
 fn is_a_role(name: &str) -> bool {
     name.is_empty()
         || "user human assistant model ai bot system tool agent"
@@ -222,7 +233,8 @@ impl Growing {
         })
     }
 
-    /// The number of a speaker; speakers have numbers from one on.
+    /// Returns the number of a speaker, from 1, and stores new speakers. Returns 0 for a missing
+    /// name, for a role, and beyond the maximum number of speakers.
     fn speaker(&mut self, connection: &Connection, name: Option<&str>) -> Result<u8, MemoryError> {
         let Some(name) = name.filter(|name| !is_a_role(name)) else {
             return Ok(0);
@@ -240,6 +252,8 @@ impl Growing {
         Ok(number)
     }
 
+    /// Starts a new part if turn `number` does not belong to the last one: if its label differs,
+    /// or if neither has a label and the pause was long.
     fn enter_part(
         &mut self,
         connection: &Connection,
@@ -247,11 +261,11 @@ impl Growing {
         label: Option<&str>,
         at_ms: i64,
     ) -> Result<(), MemoryError> {
-        let goes_on = |part: &Part| match (part.label.as_deref(), label) {
+        let belongs = |part: &Part| match (part.label.as_deref(), label) {
             (None, None) => at_ms - self.last_ms < PAUSE_MS,
             (before, now) => before == now,
         };
-        if !self.part.as_ref().is_some_and(goes_on) {
+        if !self.part.as_ref().is_some_and(belongs) {
             self.write_part(connection)?;
             self.part = Some(Part {
                 first: number,
@@ -262,6 +276,7 @@ impl Growing {
         Ok(())
     }
 
+    /// Counts an appended turn.
     fn grow(&mut self, words: i64, at_ms: i64) {
         self.turns += 1;
         self.words += words;

@@ -1,4 +1,6 @@
-//! The gradient as text: what a prompt has of a session.
+//! Renders the history of a session for a prompt: plans the gradient, renders its bands as tagged
+//! text, and pins that text until the next plan, so that the beginning of a prompt stays
+//! cacheable.
 
 use rusqlite::{Connection, params};
 
@@ -10,45 +12,46 @@ use crate::levels::level_text;
 use crate::store::{Session, execute, find, row, rows, stored, turn_id};
 use crate::{Memory, MemoryError};
 
-/// How much of a session a prompt gets.
+/// Which turns of a session are part of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Strategy {
-    /// Every turn, the older the shorter.
+    /// Every turn; older turns at lower levels of detail.
     Gradient(Gradient),
-    /// The newest turns in full, as many as fit into so many tokens; the others not at all.
+    /// The newest turns in full, as many as fit into this number of tokens, and no others.
     Regular(u32),
-    /// Nothing of it.
+    /// No turns.
     OneShot,
 }
 
-/// Whether what was assembled stays as it is until the next plan, whatever happens to the levels meanwhile.
+/// Whether a new plan is stored, so that its text stays the same until the next plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// It does: a prompt's beginning must not change.
+    /// The plan and its text are stored: for prompts, whose beginning must not change.
     Pinned,
-    /// Nothing is written: somebody only looks.
+    /// Nothing is stored: for display.
     Nothing,
 }
 
-/// A session within a budget.
+/// The history of a session, rendered within a budget.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Assembled {
-    /// Oldest first, each tag on a line of its own.
+    /// The rendered turns, oldest first, each tag on a line of its own.
     pub text: String,
-    /// How the turns are told, oldest first, without gaps.
+    /// The bands of the text, oldest first, without gaps.
     pub bands: Vec<Band>,
-    /// Tokens of the text, at most.
+    /// An upper bound of the tokens of `text`.
     pub tokens: u32,
-    /// Room kept for the turns before the next plan.
+    /// Tokens left for the turns before the next plan.
     pub reserve: u32,
-    /// Turns that were there when it was planned; those after it are appended.
+    /// The last turn that the plan covers. Later turns are appended in full.
     pub planned: u32,
-    /// Bytes of the text that tell of those.
+    /// Bytes of `text` that render the plan. They do not change until the next plan.
     pub pinned: usize,
 }
 
 impl Memory {
-    /// What a prompt has of a session. Between one multiple of ten turns and the next the text only grows at its end.
+    /// Renders the history of a session for a prompt. Until the number of turns reaches the next
+    /// multiple of ten, the text only grows at its end.
     pub fn assemble(
         &self,
         session: &str,
@@ -67,39 +70,40 @@ impl Memory {
             });
         }
         self.finish_levels(session)?;
-        let (assembled, fresh, id) =
+        let (assembled, new_pin, id) =
             self.read(|reader| assembled(&reader.connection, session, &gradient))?;
-        if let (Some(pin), Keep::Pinned) = (fresh, keep) {
+        if let (Some(pin), Keep::Pinned) = (new_pin, keep) {
             self.write(|connection| pin.write(connection, id, &gradient))?;
         }
         Ok(assembled)
     }
 
+    /// Renders the newest turns in full, as many as fit.
     fn newest(&self, session: &str, budget: u32) -> Result<Assembled, MemoryError> {
         self.finish_levels(session)?;
         self.read(|reader| {
             let connection = &reader.connection;
             let session = find(connection, session)?;
-            let mut numbers = Vec::new();
-            columns::read(connection, session.id, 1, session.turns, &mut numbers)?;
+            let mut metrics = Vec::new();
+            columns::read(connection, session.id, 1, session.turns, &mut metrics)?;
             let mut assembled = Assembled {
                 planned: session.turns,
                 ..Assembled::default()
             };
             let mut left = budget;
-            for (number, numbers) in (1..=session.turns).rev().zip(numbers.iter().rev()) {
-                let Some(rest) = left.checked_sub(cost_alone(number, numbers, Level::Raw)) else {
+            for (number, metrics) in (1..=session.turns).rev().zip(metrics.iter().rev()) {
+                let Some(rest) = left.checked_sub(cost_alone(number, metrics, Level::Raw)) else {
                     break;
                 };
                 (left, assembled.planned) = (rest, number - 1);
             }
-            assembled.append(connection, &session, &numbers)?;
+            assembled.append(connection, &session, &metrics)?;
             Ok(assembled)
         })
     }
 }
 
-/// A plan's text, as it was when it was planned.
+/// A plan and its rendered text, as stored in `memory_gradients`.
 struct Pin {
     planned: u32,
     reserve: u32,
@@ -108,6 +112,8 @@ struct Pin {
 }
 
 impl Pin {
+    /// Reads the stored plan for this session, budget and these shares. A plan that cannot be
+    /// parsed counts as none.
     fn read(
         connection: &Connection,
         session: i64,
@@ -154,11 +160,12 @@ impl Pin {
     }
 }
 
+/// Formats the shares of the bands as a database key: `40/16/30/14`.
 fn shares(gradient: &Gradient) -> String {
     gradient.bands.map(|share| share.to_string()).join("/")
 }
 
-/// Bands as one line of numbers.
+/// Formats bands for the database: first and last turn, level, era flag and tokens of each.
 fn fold(bands: &[Band]) -> String {
     let band = |band: &Band| {
         let Span { first, last, level } = band.span;
@@ -168,6 +175,7 @@ fn fold(bands: &[Band]) -> String {
     bands.iter().map(band).collect::<Vec<_>>().join(" ")
 }
 
+/// Parses what `format_bands` wrote.
 fn unfold(line: &str) -> Option<Vec<Band>> {
     let band = |text: &str| {
         let at = text.find(|c: char| c.is_ascii_uppercase())?;
@@ -182,10 +190,11 @@ fn unfold(line: &str) -> Option<Vec<Band>> {
     line.split_whitespace().map(band).collect()
 }
 
+/// An assembled history, the new plan if one was made, and the id of the session.
 type Fresh = (Assembled, Option<Pin>, i64);
 
-/// Goes on from the plan there is, if it is of these ten turns, else makes one. A turn too large for the room that was
-/// kept makes another before its time.
+/// Renders the stored plan if it is of the current ten turns, else makes a new one. A turn that
+/// does not fit into the reserve causes a new plan early.
 fn assembled(
     connection: &Connection,
     name: &str,
@@ -195,30 +204,30 @@ fn assembled(
     let turns = session.turns;
     let pin = Pin::read(connection, session.id, gradient)?;
     let pin = pin.filter(|pin| pin.planned <= turns && pin.planned / PERIOD == turns / PERIOD);
-    let mut numbers = Vec::new();
-    let (mut fresh, mut assembled) = (None, Assembled::default());
+    let mut metrics = Vec::new();
+    let (mut new_pin, mut assembled) = (None, Assembled::default());
     match pin {
         Some(pin) => {
-            // The turns a pinned plan has told already are not read.
-            numbers.resize(pin.planned as usize, Numbers::default());
-            columns::read(connection, session.id, pin.planned + 1, turns, &mut numbers)?;
+            // The metrics of turns that the pinned plan covers are not needed, so they stay empty.
+            metrics.resize(pin.planned as usize, Numbers::default());
+            columns::read(connection, session.id, pin.planned + 1, turns, &mut metrics)?;
             assembled = Assembled::from_pin(&pin);
         }
         None => {
-            columns::read(connection, session.id, 1, turns, &mut numbers)?;
+            columns::read(connection, session.id, 1, turns, &mut metrics)?;
             let planned = turns / PERIOD * PERIOD;
-            fresh = Some(assembled.plan(connection, &session, &numbers, planned, gradient)?);
+            new_pin = Some(assembled.plan(connection, &session, &metrics, planned, gradient)?);
         }
     }
-    while let Some(next) = assembled.first_too_large(&numbers, gradient.budget) {
-        if numbers.first() == Some(&Numbers::default()) {
-            numbers.clear();
-            columns::read(connection, session.id, 1, turns, &mut numbers)?;
+    while let Some(next) = assembled.first_too_large(&metrics, gradient.budget) {
+        if metrics.first() == Some(&Numbers::default()) {
+            metrics.clear();
+            columns::read(connection, session.id, 1, turns, &mut metrics)?;
         }
-        fresh = Some(assembled.plan(connection, &session, &numbers, next, gradient)?);
+        new_pin = Some(assembled.plan(connection, &session, &metrics, next, gradient)?);
     }
-    assembled.append(connection, &session, &numbers)?;
-    Ok((assembled, fresh, session.id))
+    assembled.append(connection, &session, &metrics)?;
+    Ok((assembled, new_pin, session.id))
 }
 
 impl Assembled {
@@ -233,16 +242,17 @@ impl Assembled {
         }
     }
 
+    /// Plans the first `planned` turns, renders them, and replaces `self` by the result.
     fn plan(
         &mut self,
         connection: &Connection,
         session: &Session,
-        numbers: &[Numbers],
+        metrics: &[Numbers],
         planned: u32,
         gradient: &Gradient,
     ) -> Result<Pin, MemoryError> {
         let eras = EraTokens::read(connection, session.id)?;
-        let Plan { bands, reserve, .. } = plan(&numbers[..planned as usize], gradient, &eras);
+        let Plan { bands, reserve, .. } = plan(&metrics[..planned as usize], gradient, &eras);
         let mut text = String::new();
         for band in &bands {
             tell(connection, session, band, &mut text)?;
@@ -257,23 +267,24 @@ impl Assembled {
         Ok(pin)
     }
 
-    /// The first turn that does not fit behind the plan.
-    fn first_too_large(&self, numbers: &[Numbers], budget: u32) -> Option<u32> {
+    /// Returns the first turn after the plan that exceeds the budget in full.
+    fn first_too_large(&self, metrics: &[Numbers], budget: u32) -> Option<u32> {
         let mut tokens = self.tokens;
-        let large = after(self.planned, numbers).find(|band| {
+        let overflowing = after(self.planned, metrics).find(|band| {
             tokens += band.tokens;
             tokens > budget
         });
-        large.map(|band| band.span.first)
+        overflowing.map(|band| band.span.first)
     }
 
+    /// Renders the turns after the plan in full.
     fn append(
         &mut self,
         connection: &Connection,
         session: &Session,
-        numbers: &[Numbers],
+        metrics: &[Numbers],
     ) -> Result<(), MemoryError> {
-        for band in after(self.planned, numbers) {
+        for band in after(self.planned, metrics) {
             tell(connection, session, &band, &mut self.text)?;
             self.tokens += band.tokens;
             self.reserve = self.reserve.saturating_sub(band.tokens);
@@ -283,16 +294,17 @@ impl Assembled {
     }
 }
 
-/// The turns after the planned ones, raw.
-fn after(planned: u32, numbers: &[Numbers]) -> impl Iterator<Item = Band> {
+/// Returns the turns after the plan, each as a raw band.
+fn after(planned: u32, metrics: &[Numbers]) -> impl Iterator<Item = Band> {
     (planned + 1..)
-        .zip(&numbers[planned as usize..])
-        .map(|(number, numbers)| {
-            let tokens = cost_alone(number, numbers, Level::Raw);
+        .zip(&metrics[planned as usize..])
+        .map(|(number, metrics)| {
+            let tokens = cost_alone(number, metrics, Level::Raw);
             Band::new(Span::one(number, Level::Raw), tokens)
         })
 }
 
+/// Renders a band with its tags.
 fn tell(
     connection: &Connection,
     session: &Session,
@@ -315,8 +327,8 @@ fn tell(
             );
             let ids = params![turn_id(session.id, first), turn_id(session.id, last)];
             let texts: Vec<(i64, String)> = rows(connection, &sql, ids, |row| row.try_into())?;
-            let told = texts.iter().filter(|(_, text)| !text.is_empty());
-            let lines = told.map(|(id, text)| format!("{}: {text}", *id as u32));
+            let texts = texts.iter().filter(|(_, text)| !text.is_empty());
+            let lines = texts.map(|(id, text)| format!("{}: {text}", *id as u32));
             lines.collect::<Vec<_>>().join("\n")
         }
     };

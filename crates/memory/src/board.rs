@@ -1,4 +1,5 @@
-//! The announcement board: what a model fetched stays in sight for some turns, then it is gone.
+//! The announcement board of a session: short notes about fetched turns and documents, which are
+//! part of the next five turns' recall and then expire.
 
 use rusqlite::{Connection, params};
 use selvedge_protocol::{DocumentKind, Entry};
@@ -7,65 +8,68 @@ use crate::smooth::one_line;
 use crate::store::{create_session, execute, find, find_if_any, rows};
 use crate::{Level, Memory, MemoryError, tokens, turn_number};
 
-/// Turns an announcement stays.
+/// For how many turns an announcement is shown.
 pub const BOARD_TURNS: u32 = 5;
-/// Tokens of one announcement on the board; what is longer was answered in full when it was asked for.
+/// Longer announcements are cut. The full text was the result of the call that fetched it.
 const TOKENS: u32 = 300;
-/// Characters of a document's title.
+/// Longer document titles are cut.
 const TITLE: usize = 80;
 
-/// Something to keep in sight.
+/// A note on the announcement board.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
-    /// What it is: `turn`, `web`, `file`, …
+    /// The kind of thing it announces: `turn`, `web`, `file`, …
     pub kind: String,
-    /// In words.
+    /// The text for the model.
     pub text: String,
-    /// The last turn it is shown in.
+    /// The last turn in which it is shown.
     pub until: u32,
 }
 
 impl Memory {
-    /// Announces something in a session for the next turns.
+    /// Puts a note on a session's board for the next [`BOARD_TURNS`] turns.
     pub fn announce(&self, session: &str, kind: &str, text: &str) -> Result<(), MemoryError> {
         self.write(|connection| announce(connection, session, kind, 0, text))
     }
 
-    /// Announces a document of the File Cabinet, and how to have it. One that is announced already stays longer.
+    /// Announces a document of the File Cabinet with the calls that read and save it. Announcing
+    /// the same document again prolongs its announcement.
     pub fn announce_document(&self, session: &str, document: &Entry) -> Result<(), MemoryError> {
         let (kind, what) = match document.kind {
             DocumentKind::Page => ("web", "web page"),
             DocumentKind::Prompt => ("prompt", "prompt"),
-            DocumentKind::Result => ("file", "what background work came to"),
+            DocumentKind::Result => ("file", "result of a background task"),
             _ => ("file", "document"),
         };
         let Entry { key, title, .. } = document;
-        // What others wrote stays on its line: it could look like a word of ours.
+        // A title is untrusted text: on a line of its own it could look like one of our headings.
         let title: String = one_line(title).chars().take(TITLE).collect();
         let title = title.replace('"', "'");
         let how = match document.kind {
             DocumentKind::Prompt => format!("tools.prompts.get(\"{key}\") reads it"),
             _ => format!(
-                "tools.fetchFromFC(\"{key}\") reads it, tools.writeFile({{ fileKey: \"{key}\", path }}) saves it unread"
+                "tools.fetchFromFC(\"{key}\") reads it, \
+                 tools.writeFile({{ fileKey: \"{key}\", path }}) saves it without reading it"
             ),
         };
         self.announce(session, kind, &format!("{what} \"{title}\": {how}"))
     }
 
-    /// A turn of a session at a level, by any of its names, as text. It stays on the board for five turns.
+    /// Returns a turn at a level as text, and announces it on the board. `turn` is any name that
+    /// [`turn_number`] accepts.
     pub fn get_turn(&self, session: &str, turn: &str, level: Level) -> Result<String, MemoryError> {
         let turns = self.turns(session)?;
         let number = turn_number(turn).filter(|number| *number <= turns);
         let number = number.ok_or_else(|| MemoryError::no_turn(session, turn))?;
         let text = self.level_told(session, number, level)?;
         self.write(|connection| {
-            let told = format!("T-{number} at {}: {text}", level.letter());
-            announce(connection, session, "turn", number, &told)
+            let note = format!("T-{number} at {}: {text}", level.letter());
+            announce(connection, session, "turn", number, &note)
         })?;
         Ok(text)
     }
 
-    /// What is on the board of a session now, the newest last.
+    /// Returns the current announcements of a session, the newest last.
     pub fn board(&self, session: &str) -> Result<Vec<Announcement>, MemoryError> {
         self.read(|reader| {
             let Some(session) = find_if_any(&reader.connection, session)? else {
@@ -73,8 +77,8 @@ impl Memory {
             };
             let sql = "SELECT kind, opened(text), until FROM memory_board
                  WHERE session = ?1 AND until >= ?2 ORDER BY id";
-            let shown = params![session.id, session.turns];
-            rows(&reader.connection, sql, shown, |row| {
+            let params = params![session.id, session.turns];
+            rows(&reader.connection, sql, params, |row| {
                 Ok(Announcement {
                     kind: row.get(0)?,
                     text: row.get(1)?,
@@ -85,6 +89,8 @@ impl Memory {
     }
 }
 
+/// Stores an announcement, replaces an equal one, and deletes expired ones. `turn` is the fetched
+/// turn, 0 for anything else.
 fn announce(
     connection: &Connection,
     session: &str,
@@ -92,7 +98,7 @@ fn announce(
     turn: u32,
     text: &str,
 ) -> Result<(), MemoryError> {
-    // Something may be fetched in the very first turn, before that is stored.
+    // A call of the session's first turn runs before that turn is stored.
     create_session(connection, session)?;
     let found = find(connection, session)?;
     let text = cut(text, TOKENS);
@@ -112,21 +118,21 @@ fn announce(
     Ok(())
 }
 
-/// The beginning of a text, within so many tokens.
-pub(crate) fn cut(text: &str, most: u32) -> String {
-    // A token is rarely longer than this many characters: what is beyond need not be counted.
-    let ahead: String = text.chars().take(most as usize * 8).collect();
-    let mut end = ahead.len();
+/// Truncates a text to at most `max_tokens` tokens, and marks a cut with `…`.
+pub(crate) fn cut(text: &str, max_tokens: u32) -> String {
+    // A token is rarely longer than eight characters: the rest need not be counted.
+    let candidate: String = text.chars().take(max_tokens as usize * 8).collect();
+    let mut end = candidate.len();
     loop {
-        let told = &ahead[..end];
+        let prefix = &candidate[..end];
         let whole = end == text.len();
         let mark = if whole { "" } else { "…" };
-        let count = tokens::count(told) + u32::from(!whole);
-        if count <= most || end == 0 {
-            return format!("{}{mark}", told.trim_end());
+        let count = tokens::count(prefix) + u32::from(!whole);
+        if count <= max_tokens || end == 0 {
+            return format!("{}{mark}", prefix.trim_end());
         }
-        let shorter = (end as f64 * f64::from(most) / f64::from(count) * 0.97) as usize;
-        end = ahead.floor_char_boundary(shorter.min(end - 1));
+        let shorter = (end as f64 * f64::from(max_tokens) / f64::from(count) * 0.97) as usize;
+        end = candidate.floor_char_boundary(shorter.min(end - 1));
     }
 }
 
@@ -135,13 +141,13 @@ mod tests {
     use super::cut;
 
     #[test]
-    fn cutting_keeps_within_the_tokens() {
+    fn truncated_text_stays_within_the_token_limit() {
         assert_eq!(cut("short", 10), "short");
         for text in ["word ".repeat(500), "日本語".repeat(300), "x".repeat(5000)] {
-            let told = cut(&text, 50);
+            let short = cut(&text, 50);
             assert!(
-                crate::tokens::count(&told) <= 50 && told.ends_with('…') && told.len() > 20,
-                "{told}"
+                crate::tokens::count(&short) <= 50 && short.ends_with('…') && short.len() > 20,
+                "{short}"
             );
         }
         assert_eq!(cut("a b c", 0), "…");

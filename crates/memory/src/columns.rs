@@ -1,5 +1,8 @@
-//! What ranking and planning read of every turn, packed: a few numbers each, many turns to a row. A million turns are
-//! read in milliseconds, and adding one rewrites one small row.
+//! Metrics of turns, as ranking and planning need them for every turn: word count, speaker, role
+//! and token counts.
+//!
+//! They are packed, with 128 turns in one row of `memory_columns`: a million turns are read in
+//! milliseconds, and appending a turn rewrites one small row.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,9 +14,10 @@ use crate::{Level, MemoryError};
 
 /// Turns in one row.
 pub(crate) const PER_BLOCK: u32 = 128;
+/// Bytes of one turn's packed metrics.
 const WIDTH: usize = 20;
 
-/// Who speaks, as far as ranking cares.
+/// The role of a speaker, as far as ranking distinguishes roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Role {
     #[default]
@@ -32,15 +36,15 @@ impl Role {
     }
 }
 
-/// The numbers of one turn.
+/// The metrics of one turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Numbers {
-    /// Words of its text.
+    /// Words of the turn's text, at most 65,535. 0 for a forgotten turn.
     pub(crate) words: u16,
-    /// Which of the session's speakers; 0 for none with a name.
+    /// The number of the speaker in the session; 0 for a speaker without a name.
     pub(crate) speaker: u8,
     pub(crate) role: Role,
-    /// Tokens of each level; 0 where they are not counted yet.
+    /// Tokens of each level; 0 until the levels are written.
     pub(crate) tokens: [u32; 4],
 }
 
@@ -54,8 +58,8 @@ impl Numbers {
         packed[..2].copy_from_slice(&self.words.to_le_bytes());
         packed[2] = self.speaker;
         packed[3] = self.role as u8;
-        for (tokens, place) in self.tokens.iter().zip(packed[4..].chunks_exact_mut(4)) {
-            place.copy_from_slice(&tokens.to_le_bytes());
+        for (tokens, bytes) in self.tokens.iter().zip(packed[4..].chunks_exact_mut(4)) {
+            bytes.copy_from_slice(&tokens.to_le_bytes());
         }
         packed
     }
@@ -75,7 +79,7 @@ impl Numbers {
     }
 }
 
-/// What ranking needs of a turn: what does not change while it is there.
+/// The metrics that ranking needs. They do not change until the turn is forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Brief {
     pub(crate) words: u16,
@@ -84,16 +88,16 @@ pub(crate) struct Brief {
 }
 
 impl From<Numbers> for Brief {
-    fn from(numbers: Numbers) -> Self {
+    fn from(metrics: Numbers) -> Self {
         Self {
-            words: numbers.words,
-            speaker: numbers.speaker,
-            role: numbers.role,
+            words: metrics.words,
+            speaker: metrics.speaker,
+            role: metrics.role,
         }
     }
 }
 
-/// The row a turn is in, and its place there. Turns count from one.
+/// Returns the id of the row a turn is in, and its index in that row. Turns count from 1.
 fn place(session: i64, turn: u32) -> (i64, usize) {
     let index = turn - 1;
     (
@@ -102,31 +106,31 @@ fn place(session: i64, turn: u32) -> (i64, usize) {
     )
 }
 
-/// Rows being changed.
+/// Rows of metrics being changed in one transaction. `finish` writes them.
 #[derive(Debug, Default)]
 pub(crate) struct ColumnWriter {
     rows: BTreeMap<i64, Vec<u8>>,
 }
 
 impl ColumnWriter {
-    /// Puts the numbers of a turn where they belong.
+    /// Sets the metrics of a turn.
     pub(crate) fn put(
         &mut self,
         connection: &Connection,
         session: i64,
         turn: u32,
-        numbers: &Numbers,
+        metrics: &Numbers,
     ) -> Result<(), MemoryError> {
         let (id, at) = place(session, turn);
         let row = self.row(connection, id)?;
         if row.len() < (at + 1) * WIDTH {
             row.resize((at + 1) * WIDTH, 0);
         }
-        row[at * WIDTH..(at + 1) * WIDTH].copy_from_slice(&numbers.pack());
+        row[at * WIDTH..(at + 1) * WIDTH].copy_from_slice(&metrics.pack());
         Ok(())
     }
 
-    /// The numbers of a turn, as far as they are known.
+    /// Returns the metrics of a turn.
     pub(crate) fn get(
         &mut self,
         connection: &Connection,
@@ -138,21 +142,21 @@ impl ColumnWriter {
         let packed = row.get(at * WIDTH..).and_then(|rest| rest.first_chunk());
         packed
             .map(Numbers::unpack)
-            .ok_or_else(|| MemoryError::Damaged(format!("turn {turn} has no numbers")))
+            .ok_or_else(|| MemoryError::Damaged(format!("turn {turn} has no metrics")))
     }
 
     fn row(&mut self, connection: &Connection, id: i64) -> Result<&mut Vec<u8>, MemoryError> {
         Ok(match self.rows.entry(id) {
             Entry::Occupied(row) => row.into_mut(),
-            Entry::Vacant(place) => {
+            Entry::Vacant(entry) => {
                 let sql = "SELECT data FROM memory_columns WHERE id = ?1";
                 let stored = row(connection, sql, params![id], |row| row.get(0))?;
-                place.insert(stored.unwrap_or_default())
+                entry.insert(stored.unwrap_or_default())
             }
         })
     }
 
-    /// Writes what changed.
+    /// Writes the changed rows.
     pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
         let mut write =
             connection.prepare_cached("INSERT OR REPLACE INTO memory_columns VALUES (?1, ?2)")?;
@@ -163,23 +167,24 @@ impl ColumnWriter {
     }
 }
 
-/// The numbers of a session's turns from one on, or what ranking needs of them, appended to what is there.
+/// Appends the metrics of a session's turns `first..=last` to `into`: all of them, or those that
+/// ranking needs.
 pub(crate) fn read<T: From<Numbers>>(
     connection: &Connection,
     session: i64,
     first: u32,
-    turns: u32,
+    last: u32,
     into: &mut Vec<T>,
 ) -> Result<(), MemoryError> {
-    if first > turns {
+    if first > last {
         return Ok(());
     }
     let (from, mut skip) = place(session, first);
-    let (to, _) = place(session, turns);
+    let (to, _) = place(session, last);
     let mut read = connection
         .prepare_cached("SELECT data FROM memory_columns WHERE id BETWEEN ?1 AND ?2 ORDER BY id")?;
     let mut rows = read.query(params![from, to])?;
-    let expected = into.len() + (turns + 1 - first) as usize;
+    let expected = into.len() + (last + 1 - first) as usize;
     while let Some(row) = rows.next()? {
         let (packed, _) = blob(row, 0)?.as_chunks::<WIDTH>();
         into.extend(
@@ -190,9 +195,9 @@ pub(crate) fn read<T: From<Numbers>>(
         );
         skip = 0;
     }
-    if let lacking @ 1.. = expected.saturating_sub(into.len()) {
+    if let missing @ 1.. = expected.saturating_sub(into.len()) {
         return Err(MemoryError::Damaged(format!(
-            "{lacking} turns lack their numbers"
+            "{missing} turns have no metrics"
         )));
     }
     into.truncate(expected);

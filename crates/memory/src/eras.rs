@@ -1,5 +1,6 @@
-//! Eras: one short text for many old turns. Thirty-two turns make an era, eight eras a longer one, and so on, so that
-//! a million turns are told in some dozens of texts, the further back the coarser. They are written as the levels are.
+//! Eras: one short text for many old turns. An era summarises 32 turns, the next longer one 256
+//! turns, and so on, so that a few dozen texts cover a million turns. Eras are written together
+//! with the levels of their turns.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +13,22 @@ use crate::levels::Rarity;
 use crate::store::{Session, execute, rows, turn_id};
 use crate::{MemoryError, tokens};
 
-/// Turns in the shortest era, eras in a longer one, and how many lengths there are.
+/// Turns in an era of the shortest length.
 pub(crate) const SHORTEST: u32 = 32;
+/// Eras that make up one of the next length.
 const FOLD: u32 = 8;
+/// How many lengths of eras there are.
 const LENGTHS: u32 = 6;
 /// Tokens of an era's text.
 const TOKENS: u32 = 40;
 
+/// Returns how many turns an era of a length covers. Lengths count from 0.
 fn size(length: u32) -> u32 {
     SHORTEST * FOLD.pow(length)
 }
 
-/// Writes the eras that became complete when the levels of turns after `from` up to `to` were written.
+/// Writes the eras that became complete when the levels of the turns after `from` up to `to` were
+/// written.
 pub(crate) fn write(
     connection: &Connection,
     session: &Session,
@@ -38,6 +43,7 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// Writes an era from the tiny texts of its turns, or from the texts of its shorter eras.
 fn write_one(
     connection: &Connection,
     session: &Session,
@@ -55,11 +61,11 @@ fn write_one(
         _ => era_lines(connection, session.id, length - 1, first, last)?,
     };
     let rarity = Rarity::of(connection, session);
-    let language = Language {
+    let measures = Language {
         rarity: &|word| rarity.of_word(word),
         count: &tokens::count,
     };
-    let text = best_lines(&lines, TOKENS, &language);
+    let text = best_lines(&lines, TOKENS, &measures);
     let tokens = tokens::count(&text) + Span::new(first, last, Level::Tiny).tokens();
     let sql = "INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, sealed(?4), ?5)";
     execute(
@@ -70,7 +76,7 @@ fn write_one(
     Ok(())
 }
 
-/// Writes anew what tells of a turn that changed.
+/// Rewrites the eras that cover a changed turn.
 pub(crate) fn rewrite(
     connection: &Connection,
     session: &Session,
@@ -85,6 +91,7 @@ pub(crate) fn rewrite(
     Ok(())
 }
 
+/// Reads the texts of the eras of a length whose first turn is in `first..=last`.
 fn era_lines(
     connection: &Connection,
     session: i64,
@@ -102,7 +109,7 @@ fn era_lines(
     )
 }
 
-/// The text of the era that begins and ends at these turns.
+/// Returns the text of the era that covers exactly these turns; empty if there is none.
 pub(crate) fn text(
     connection: &Connection,
     session: i64,
@@ -116,7 +123,7 @@ pub(crate) fn text(
     Ok(found.pop().unwrap_or_default())
 }
 
-/// The tokens of a session's eras.
+/// The token counts of a session's eras, tags included.
 #[derive(Debug, Default)]
 pub(crate) struct EraTokens {
     /// By length, then by first turn.

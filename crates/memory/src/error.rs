@@ -1,66 +1,67 @@
-//! Why something could not be remembered or recalled.
+//! The error type of this crate.
 
 use selvedge_journal::JournalError;
 
 use crate::SmallModelError;
 
-/// Why something could not be remembered or recalled.
+/// An error of the memory store, of importing, or of distilling.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The journal's file cannot be used.
+    /// The journal's file cannot be opened, or it is encrypted with another key.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// SQLite says no.
-    #[error("the memory: {0}")]
+    /// SQLite reported an error.
+    #[error("memory database: {0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// There is no such session.
+    /// No session has this name.
     #[error("there is no session `{0}`")]
     NoSession(String),
-    /// There is no such turn.
+    /// The session has no such turn.
     #[error("there is no turn `{turn}` in session `{session}`")]
     NoTurn {
-        /// The session.
+        /// The name of the session.
         session: String,
-        /// The turn as it was asked for.
+        /// The turn as the caller named it.
         turn: String,
     },
-    /// There is no such lesson.
+    /// No lesson has this id.
     #[error("there is no lesson `{0}`")]
     NoLesson(String),
-    /// What was given cannot be read.
+    /// A line of an imported file is not in a supported format.
     #[error("{place}: {message}")]
     Unreadable {
-        /// The file and line.
+        /// File name and line number: `chat.jsonl:3`.
         place: String,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         message: String,
     },
     /// A file cannot be read or written.
     #[error("{path}: {error}")]
     File {
-        /// Which.
+        /// The path of the file.
         path: String,
-        /// Why.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// What was stored is not what should be there.
-    #[error("the memory is damaged: {0}")]
+    /// Stored data is missing or has an unknown format.
+    #[error("memory database is damaged: {0}")]
     Damaged(String),
-    /// Somebody else is at it.
+    /// Another process holds the lock for distilling this session.
     #[error("session `{0}` is being distilled by another process")]
     Busy(String),
-    /// A model that answers later could not be asked, or not be asked how far it is.
-    #[error("the provider's batch: {0}")]
+    /// The provider's batch API could not accept a batch or report its status.
+    #[error("provider batch failed: {0}")]
     Batch(SmallModelError),
-    /// Somebody reads what is forgotten, so that the log cannot be emptied.
-    #[error("forgotten, but another process still reads the log in which it was written")]
+    /// The rows are deleted, but another process reads the write-ahead log, so that it cannot be
+    /// truncated and still contains the deleted text.
+    #[error("deleted, but another process still reads the write-ahead log that contains the text")]
     StillRead,
-    /// The encoder of vectors failed.
-    #[error("the encoder: {0}")]
+    /// The encoder failed to compute vectors.
+    #[error("encoder failed: {0}")]
     Encoder(String),
-    /// There is no such level of detail.
-    #[error("`{0}` is not a level: R, S, C or T")]
+    /// The text is not the letter or name of a level.
+    #[error("`{0}` is not a level (use R, S, C or T)")]
     NoLevel(String),
 }
 

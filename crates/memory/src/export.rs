@@ -1,4 +1,4 @@
-//! Conversations out again, in the lines they can come in by, without their secrets.
+//! Exports sessions as JSON lines in the format that `import` reads, with secrets redacted.
 
 use std::io::Write;
 
@@ -8,8 +8,8 @@ use crate::store::stored;
 use crate::{Form, Memory, MemoryError, store};
 
 impl Memory {
-    /// Writes the turns of a session, or of all where none is named, one per line as [`Memory::import`] takes them.
-    /// Secrets are redacted. Tells how many turns there were.
+    /// Writes the turns of a session (of all sessions for `None`), one JSON line each, as
+    /// [`Memory::import`] reads them. Secrets are redacted. Returns the number of turns.
     pub fn export(&self, session: Option<&str>, out: &mut dyn Write) -> Result<u32, MemoryError> {
         let sessions = match session {
             Some(name) => vec![name.to_owned()],
@@ -33,7 +33,9 @@ impl Memory {
                 let key = turn.key.and_then(|key| serde_json::from_str(&key).ok());
                 let text = String::from_utf8_lossy(&turn.raw);
                 let mut line = json!({
-                    "session": name, "turn": key.unwrap_or_else(|| json!(format!("T-{number}"))), "role": turn.role,
+                    "session": name,
+                    "turn": key.unwrap_or_else(|| json!(format!("T-{number}"))),
+                    "role": turn.role,
                     "text": self.redacted(&text),
                 });
                 for (field, value) in [("part", part), ("speaker", turn.speaker), ("ts", turn.ts)] {
@@ -45,7 +47,7 @@ impl Memory {
                     line["form"] = json!("items");
                 }
                 writeln!(out, "{line}").map_err(|error| MemoryError::File {
-                    path: "the export".to_owned(),
+                    path: "export".to_owned(),
                     error,
                 })?;
                 count += 1;
@@ -55,13 +57,15 @@ impl Memory {
     }
 }
 
+/// Returns the label of the part a turn belongs to.
 fn part_of(
     connection: &rusqlite::Connection,
     session: i64,
     number: u32,
 ) -> Result<Option<String>, MemoryError> {
     let mut read = connection.prepare_cached(
-        "SELECT opened(label) FROM memory_parts WHERE session = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1",
+        "SELECT opened(label) FROM memory_parts
+         WHERE session = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1",
     )?;
     Ok(read.query_row(rusqlite::params![session, number], |row| row.get(0))?)
 }

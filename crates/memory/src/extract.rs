@@ -1,8 +1,9 @@
-//! The lower levels without a model: the sentences and words that say most, in their order.
+//! Extracts the lower levels of a turn by rules, without a model and without I/O.
 //!
-//! A turn becomes units (sentences, calls with what came of them), each with a worth. Whole units are kept as far as
-//! the target goes, the best first; the one that does not fit any more is squeezed word by word. So every length of
-//! turn meets its target, and what is kept stays in order.
+//! A turn is split into units (sentences, calls with their output), and each unit gets a score.
+//! Units are kept whole, the best first, until the target is reached; the first one that does not
+//! fit is reduced to its best words. So a turn of any length meets its target, and the kept text
+//! stays in its original order.
 
 use std::collections::HashSet;
 
@@ -12,20 +13,22 @@ use crate::smooth::{
 };
 use crate::words::{each_word, is_stop_word};
 
-/// Shares of the raw tokens that are aimed at. What may be kept is 75 %, 45 % and 8 %.
+/// Target sizes as shares of the raw tokens. The upper bounds are 75 %, 45 % and 8 %.
 const SMOOTHED: f64 = 0.66;
 const COMPRESSED: f64 = 0.36;
 const TINY: f64 = 0.075;
-/// Cleaned text no larger than this is smooth enough.
+/// Cleaned text up to this share of the raw tokens is used as the smoothed level unchanged.
 const SMOOTH_ENOUGH: f64 = 0.74;
 
-/// What is known of words: how rare one is in its session, and how many tokens a text has.
+/// How texts are measured.
 pub(crate) struct Language<'a> {
+    /// Returns how rare a word is in its session; higher is rarer.
     pub(crate) rarity: &'a dyn Fn(&str) -> f64,
+    /// Counts the tokens of a text.
     pub(crate) count: &'a dyn Fn(&str) -> u32,
 }
 
-/// A turn at its three lower levels.
+/// The three lower levels of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lower {
     pub(crate) smoothed: String,
@@ -33,63 +36,65 @@ pub(crate) struct Lower {
     pub(crate) tiny: String,
 }
 
-/// The lower levels of a turn that has so many tokens raw.
-pub(crate) fn lower(pieces: &[Piece], raw_tokens: u32, language: &Language<'_>) -> Lower {
-    let units = units(pieces, language);
+/// Extracts the lower levels of a turn. `raw_tokens` is the size of the raw turn.
+pub(crate) fn lower(pieces: &[Piece], raw_tokens: u32, measures: &Language<'_>) -> Lower {
+    let units = units(pieces, measures);
     let raw = f64::from(raw_tokens);
     let whole: u32 = units.iter().map(|unit| unit.tokens).sum();
     let target = |share: f64| ((raw * share) as u32).max(1);
     let smoothed = match f64::from(whole) <= raw * SMOOTH_ENOUGH {
         true => join(units.iter().map(|unit| (unit, unit.text.clone()))),
-        false => fit(&units, target(SMOOTHED), language),
+        false => fit(&units, target(SMOOTHED), measures),
     };
-    let shorts: Vec<Unit> = units.iter().map(|unit| unit.shortened(language)).collect();
+    let short_units: Vec<Unit> = units.iter().map(|unit| unit.shortened(measures)).collect();
     Lower {
         smoothed,
-        compressed: fit(&shorts, target(COMPRESSED), language),
-        tiny: fit(&tellings(&shorts), target(TINY), language),
+        compressed: fit(&short_units, target(COMPRESSED), measures),
+        tiny: fit(&tellings(&short_units), target(TINY), measures),
     }
 }
 
-/// The lines that say most, within so many tokens, on one line.
-pub(crate) fn best_lines(lines: &[String], target: u32, language: &Language<'_>) -> String {
+/// Returns the lines with the highest scores, within `target` tokens, joined to one line.
+/// Repeated lines are used once.
+pub(crate) fn best_lines(lines: &[String], target: u32, measures: &Language<'_>) -> String {
     let mut seen = HashSet::new();
     let lines = lines.iter().filter(|line| !line.is_empty());
     let lines = lines.map(|line| one_line(line));
-    let fresh = lines.filter(|line| seen.insert(line.to_lowercase()));
-    let units: Vec<Unit> = fresh
-        .map(|line| Unit::new(line, (0, 0), 1.0, language))
+    let unique = lines.filter(|line| seen.insert(line.to_lowercase()));
+    let units: Vec<Unit> = unique
+        .map(|line| Unit::new(line, (0, 0), 1.0, measures))
         .collect();
-    fit(&units, target, language)
+    fit(&units, target, measures)
 }
 
-/// A sentence, or a call with what came of it.
+/// A sentence, a call, or a line of a call's output.
 #[derive(Debug, Clone)]
 struct Unit {
     text: String,
-    /// What is said of it where there is less room.
+    /// The short form of a call, for the compressed and tiny levels. `None` for other units.
     short: Option<String>,
     tokens: u32,
     worth: f64,
-    /// Its piece and line. Units of one line are joined by a space, lines and pieces by a line break.
+    /// Index of the piece, and of the line in it. Units of one line are joined by a space, others
+    /// by a line break.
     place: (usize, usize),
 }
 
 impl Unit {
-    fn new(text: String, place: (usize, usize), factor: f64, language: &Language<'_>) -> Self {
+    fn new(text: String, place: (usize, usize), factor: f64, measures: &Language<'_>) -> Self {
         Self {
             short: None,
-            tokens: (language.count)(&text).max(1),
-            worth: factor * worth(&text, language),
+            tokens: (measures.count)(&text).max(1),
+            worth: factor * worth(&text, measures),
             text,
             place,
         }
     }
 
-    fn shortened(&self, language: &Language<'_>) -> Self {
+    fn shortened(&self, measures: &Language<'_>) -> Self {
         match &self.short {
             Some(short) => Self {
-                tokens: (language.count)(short),
+                tokens: (measures.count)(short),
                 text: short.clone(),
                 ..self.clone()
             },
@@ -98,44 +103,45 @@ impl Unit {
     }
 }
 
-/// How much the place of a piece counts.
+/// Factors by which the kind of a piece changes the score of its units.
 const OF_THE_USER: f64 = 1.6;
 const OF_THE_END: f64 = 1.4;
 const OF_A_THOUGHT: f64 = 0.4;
 const OF_A_CALL: f64 = 1.0;
 const OF_A_FAILURE: f64 = 1.8;
 const OF_THE_FIRST_SENTENCE: f64 = 1.25;
-/// A number tells something, but hardly what it is about, however rare it is.
+/// The score of a number. It is fixed, because a rare number hardly says what a text is about.
 const OF_A_NUMBER: f64 = 1.5;
-/// Output beyond this many lines is told by its ends and by what stands out.
+/// Of longer outputs, only the first and last lines and the notable ones are used.
 const LINES_KEPT: usize = 400;
 
-fn units(pieces: &[Piece], language: &Language<'_>) -> Vec<Unit> {
+/// Splits pieces into scored units. A call and its output are combined.
+fn units(pieces: &[Piece], measures: &Language<'_>) -> Vec<Unit> {
     let mut units: Vec<Unit> = Vec::new();
-    let is_said = |piece: &Piece| matches!(piece, Piece::Said { .. });
-    let last_said = pieces.iter().rposition(is_said);
+    let is_message = |piece: &Piece| matches!(piece, Piece::Said { .. });
+    let last_message = pieces.iter().rposition(is_message);
     let mut at = 0;
     while at < pieces.len() {
         let before = units.len();
         match &pieces[at] {
             Piece::Said { role, text } => {
                 let mut factor = if role == "user" { OF_THE_USER } else { 1.0 };
-                if Some(at) == last_said && pieces.len() > 1 {
+                if Some(at) == last_message && pieces.len() > 1 {
                     factor *= OF_THE_END;
                 }
-                say(text, factor, at, language, &mut units);
+                say(text, factor, at, measures, &mut units);
             }
-            Piece::Thought(text) => say(text, OF_A_THOUGHT, at, language, &mut units),
+            Piece::Thought(text) => say(text, OF_A_THOUGHT, at, measures, &mut units),
             Piece::Called { name, args } => {
-                let (piece, mut came) = (at, ("", false));
+                let (piece, mut output) = (at, ("", false));
                 if let Some(Piece::Came { text, failed }) = pieces.get(at + 1) {
-                    came = (text, *failed);
+                    output = (text, *failed);
                     at += 1;
                 }
-                call(name, args, came, piece, language, &mut units);
+                call(name, args, output, piece, measures, &mut units);
             }
             Piece::Came { text, failed } => {
-                call("result", "", (text, *failed), at, language, &mut units);
+                call("result", "", (text, *failed), at, measures, &mut units);
             }
         }
         if let Some(first) = units.get_mut(before) {
@@ -146,58 +152,60 @@ fn units(pieces: &[Piece], language: &Language<'_>) -> Vec<Unit> {
     units
 }
 
-fn say(text: &str, factor: f64, piece: usize, language: &Language<'_>, units: &mut Vec<Unit>) {
+/// Adds the sentences of a message or of reasoning. Repeated sentences are added once.
+fn say(text: &str, factor: f64, piece: usize, measures: &Language<'_>, units: &mut Vec<Unit>) {
     let cleaned = clean(text);
     let mut seen = HashSet::new();
-    for (line, said) in cleaned.lines().enumerate() {
-        for sentence in sentences(said) {
+    for (line, text) in cleaned.lines().enumerate() {
+        for sentence in sentences(text) {
             if seen.insert(sentence.to_lowercase()) {
                 units.push(Unit::new(
                     sentence.to_owned(),
                     (piece, line),
                     factor,
-                    language,
+                    measures,
                 ));
             }
         }
     }
 }
 
+/// Adds a call with its short form, and the lines of its output.
 fn call(
     name: &str,
     args: &str,
     (output, failed): (&str, bool),
     piece: usize,
-    language: &Language<'_>,
+    measures: &Language<'_>,
     units: &mut Vec<Unit>,
 ) {
-    let about = arguments(args);
+    let arguments_text = arguments(args);
     let head = |characters| {
-        format!("{name} {}", shortened(&about, characters))
+        format!("{name} {}", shortened(&arguments_text, characters))
             .trim_end()
             .to_owned()
     };
     let title = head(80);
-    let telling = telling_line(output);
-    let short = match telling.is_empty() {
+    let key_line = telling_line(output);
+    let short = match key_line.is_empty() {
         true => format!("{{{title}}}"),
-        false => format!("{{{title}: {}}}", shortened(&telling, 100)),
+        false => format!("{{{title}: {}}}", shortened(&key_line, 100)),
     };
     let factor = if failed { OF_A_FAILURE } else { OF_A_CALL };
     let text = head(400);
     units.push(Unit {
-        worth: factor * worth(&short, language),
+        worth: factor * worth(&short, measures),
         short: Some(short),
-        tokens: (language.count)(&text).max(1),
+        tokens: (measures.count)(&text).max(1),
         text,
         place: (piece, 0),
     });
     let lines = lines_kept(output, LINES_KEPT).into_iter().map(clean);
     for (line, text) in (1..).zip(lines) {
         if !text.trim().is_empty() {
-            // The short form of a call tells its output already.
+            // Output lines count half, because the short form of the call has the key line.
             let factor = if stands_out(&text) { OF_A_FAILURE } else { 0.5 };
-            let unit = Unit::new(text, (piece, line), factor, language);
+            let unit = Unit::new(text, (piece, line), factor, measures);
             units.push(Unit {
                 worth: unit.worth * 0.5,
                 ..unit
@@ -206,8 +214,8 @@ fn call(
     }
 }
 
-/// What a text says for its length: rare words, names, numbers.
-fn worth(text: &str, language: &Language<'_>) -> f64 {
+/// Scores a text by its rare words, names and numbers, in relation to its length.
+fn worth(text: &str, measures: &Language<'_>) -> f64 {
     let (mut sum, mut words) = (0.0, 0.0);
     let mut seen = HashSet::new();
     each_word(text, |word| {
@@ -215,7 +223,7 @@ fn worth(text: &str, language: &Language<'_>) -> f64 {
         if !is_stop_word(word) && seen.insert(word.to_owned()) {
             sum += match is_number(word) {
                 true => OF_A_NUMBER,
-                false => (language.rarity)(word),
+                false => (measures.rarity)(word),
             };
         }
     });
@@ -228,7 +236,8 @@ fn is_number(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_digit()) && !word.contains(char::is_alphabetic)
 }
 
-/// What a single line is made of: the best of what was asked and of what came of it, and how many calls there were.
+/// Selects the units for the tiny level: messages without the calls, unless there is only one call
+/// or there are only calls.
 fn tellings(units: &[Unit]) -> Vec<Unit> {
     let calls = units.iter().filter(|unit| unit.short.is_some()).count();
     let all_calls = calls == units.len();
@@ -236,22 +245,23 @@ fn tellings(units: &[Unit]) -> Vec<Unit> {
     units.iter().filter(is_kept).cloned().collect()
 }
 
-/// The best units within so many tokens, in order. The one that does not fit is squeezed.
-fn fit(units: &[Unit], target: u32, language: &Language<'_>) -> String {
+/// Joins the best units within `target` tokens, in their original order. A unit that does not fit
+/// is reduced to its best words.
+fn fit(units: &[Unit], target: u32, measures: &Language<'_>) -> String {
     let mut order: Vec<usize> = (0..units.len()).collect();
     order.sort_by(|a, b| units[*b].worth.total_cmp(&units[*a].worth).then(a.cmp(b)));
     let mut kept: Vec<(usize, String)> = Vec::new();
     let mut left = target;
     for at in order {
         let unit = &units[at];
-        // The space or line break that joins it.
+        // One token for the space or line break before the unit.
         let joined = unit.tokens + u32::from(!kept.is_empty());
         if joined <= left {
             left -= joined;
             kept.push((at, unit.text.clone()));
         } else if left > 0 {
-            let squeezed = squeeze(&unit.text, left, language);
-            let tokens = (language.count)(&squeezed);
+            let squeezed = squeeze(&unit.text, left, measures);
+            let tokens = (measures.count)(&squeezed);
             if !squeezed.is_empty() && (tokens < left || kept.is_empty()) {
                 left = left.saturating_sub(tokens + 1);
                 kept.push((at, squeezed));
@@ -280,14 +290,16 @@ fn join<'a>(kept: impl Iterator<Item = (&'a Unit, String)>) -> String {
     text
 }
 
-/// Within so few tokens only words that say something are kept.
+/// With a target of at most this many tokens, only content words are kept.
 const FEW: u32 = 8;
+/// Words with a higher score are content words.
 const SAYS_SOMETHING: f64 = 1.0;
-/// Longer texts lose their middle before their words are weighed.
+/// Words after this many are ignored.
 const WORDS_WEIGHED: usize = 2000;
 
-/// The words of a text that say most, within so many tokens, in order.
-fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
+/// Returns the best words of a text within `target` tokens, in their original order; at least one
+/// word.
+fn squeeze(text: &str, target: u32, measures: &Language<'_>) -> String {
     struct Word<'a> {
         text: &'a str,
         worth: f64,
@@ -296,12 +308,12 @@ fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
     let words = text.split_whitespace().take(WORDS_WEIGHED).enumerate();
     let mut words: Vec<Word<'_>> = words
         .map(|(at, text)| {
-            let worth = worth_of_word(text, at, language);
-            // Among so few words there is nothing to punctuate.
+            let worth = worth_of_word(text, at, measures);
+            // A few words need no punctuation.
             let bare = text.trim_matches(|c: char| !c.is_alphanumeric());
             let is_bare = target <= FEW && !bare.is_empty();
             let text = if is_bare { bare } else { text };
-            let tokens = (language.count)(&format!(" {text}")).max(1);
+            let tokens = (measures.count)(&format!(" {text}")).max(1);
             Word {
                 text,
                 worth,
@@ -324,32 +336,35 @@ fn squeeze(text: &str, target: u32, language: &Language<'_>) -> String {
         }
     }
     if kept.is_empty() {
-        // Not one word fits: the shortest that says something has to.
-        let telling = (0..words.len()).filter(|at| words[*at].worth > SAYS_SOMETHING);
-        let shortest = telling.min_by_key(|at| words[*at].tokens);
+        // No word fits: keep the shortest content word, or else the first word.
+        let content = (0..words.len()).filter(|at| words[*at].worth > SAYS_SOMETHING);
+        let shortest = content.min_by_key(|at| words[*at].tokens);
         kept.extend(shortest.or((!words.is_empty()).then_some(0)));
     }
-    // A word at the beginning has no space to be one token with: the least of them may have to go.
+    // The first word has no leading space and may take more tokens than counted: drop the worst
+    // words until the text fits.
     loop {
         let mut in_order = kept.clone();
         in_order.sort_unstable();
         let in_order: Vec<&str> = in_order.into_iter().map(|at| words[at].text).collect();
         let text = in_order.join(" ");
         let text = text.trim_matches([',', ';', ':', '(', ')', '"']);
-        if kept.len() <= 1 || (language.count)(text) <= target {
+        if kept.len() <= 1 || (measures.count)(text) <= target {
             return text.to_owned();
         }
         kept.pop();
     }
 }
 
-/// Negations turn a sentence round: they stay as long as anything does.
+/// Words that reverse the meaning of a sentence. They get the highest score.
 const NEGATIONS: &[&str] = &[
     "not", "no", "never", "none", "without", "cannot", "can't", "don't", "didn't", "won't",
 ];
 const ARTICLES: &[&str] = &["a", "an", "the"];
 
-fn worth_of_word(word: &str, at: usize, language: &Language<'_>) -> f64 {
+/// Scores a word. `at` is its index in the text: a capital letter marks a name except in the first
+/// word.
+fn worth_of_word(word: &str, at: usize, measures: &Language<'_>) -> f64 {
     let lower = word.to_lowercase();
     let bare = lower.trim_matches(|c: char| !c.is_alphanumeric());
     if bare.is_empty() {
@@ -365,7 +380,7 @@ fn worth_of_word(word: &str, at: usize, language: &Language<'_>) -> f64 {
     each_word(bare, |part| {
         worth = worth.max(match is_stop_word(part) {
             true => 0.5,
-            false => 1.0 + (language.rarity)(part),
+            false => 1.0 + (measures.rarity)(part),
         });
     });
     if is_number(bare) {
@@ -381,14 +396,14 @@ fn worth_of_word(word: &str, at: usize, language: &Language<'_>) -> f64 {
 mod tests {
     use super::*;
 
-    fn language<'a>() -> Language<'a> {
+    fn measures<'a>() -> Language<'a> {
         Language {
             rarity: &|word| word.len() as f64 / 2.0,
             count: &crate::tokens::count,
         }
     }
 
-    fn said(text: &str) -> Vec<Piece> {
+    fn message(text: &str) -> Vec<Piece> {
         vec![Piece::Said {
             role: "user".into(),
             text: text.into(),
@@ -396,16 +411,18 @@ mod tests {
     }
 
     #[test]
-    fn every_length_of_prose_meets_its_targets() {
-        let sentence = "Well, I really just wanted to tell you that Caroline went to the adoption agency in Boston on May 8, \
-                        and she was not happy with the answer they gave her. ";
-        let filler = "Anyway, how are you doing these days? I hope that everything is going well for you and the kids! ";
+    fn prose_of_any_length_meets_the_targets() {
+        let sentence = "Well, I really just wanted to tell you that Caroline went to the adoption \
+                        agency in Boston on May 8, and she was not happy with the answer they gave \
+                        her. ";
+        let filler = "Anyway, how are you doing these days? I hope that everything is going well \
+                      for you and the kids! ";
         for repeated in [1, 2, 5, 40] {
             let text: String = (0..repeated)
                 .map(|n| format!("{n}: {sentence}{filler}"))
                 .collect();
             let raw = crate::tokens::count(&text);
-            let lower = lower(&said(&text), raw, &language());
+            let lower = lower(&message(&text), raw, &measures());
             let share = |text: &str| f64::from(crate::tokens::count(text)) / f64::from(raw);
             let shares = [&lower.smoothed, &lower.compressed, &lower.tiny].map(|text| share(text));
             assert!(
@@ -436,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_with_what_came_of_them() {
+    fn calls_are_compressed_to_arguments_and_key_line() {
         let output = "> npm test\n".to_owned()
             + &"  ✓ works\n".repeat(60)
             + "  ✗ login\nTests: 2 failed, 58 passed\n";
@@ -458,7 +475,7 @@ mod tests {
                 text: "Two tests of the login module fail: the token has expired.".into(),
             },
         ];
-        let lower = lower(&pieces, 600, &language());
+        let lower = lower(&pieces, 600, &measures());
         assert!(
             lower
                 .compressed
@@ -476,17 +493,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_almost_nothing() {
+    fn empty_and_one_word_turns_are_handled() {
         assert_eq!(
-            lower(&[], 0, &language()),
+            lower(&[], 0, &measures()),
             Lower {
                 smoothed: "".into(),
                 compressed: "".into(),
                 tiny: "".into()
             }
         );
-        let ok = lower(&said("ok"), 1, &language());
+        let ok = lower(&message("ok"), 1, &measures());
         assert_eq!((ok.smoothed.as_str(), ok.tiny.as_str()), ("ok", "ok"));
-        assert!(lower(&said("… !!"), 2, &language()).tiny.len() < 10);
+        assert!(lower(&message("… !!"), 2, &measures()).tiny.len() < 10);
     }
 }

@@ -1,25 +1,27 @@
-//! Forgetting: what is removed is removed everywhere, from the index, the eras, the lessons and the file's free pages.
+//! Forgets turns and sessions: deletes them from every table (levels, index, eras, lessons and so
+//! on), from the free pages of the file and from its write-ahead log.
 
 use std::collections::BTreeSet;
 
 use rusqlite::{Connection, params};
 
 use crate::columns::{ColumnWriter, Numbers};
+use crate::levels::level_text;
 use crate::store::{Session, find, rows, stored, turn_id};
 use crate::words::each_term;
-use crate::{BOARD_TURNS, Memory, MemoryError, eras, items, postings};
+use crate::{BOARD_TURNS, Level, Memory, MemoryError, eras, items, postings};
 
-/// What was forgotten.
+/// What was deleted by forgetting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Forgotten {
-    /// Turns.
+    /// Deleted turns.
     pub turns: u32,
-    /// Lessons that were drawn from them.
+    /// Deleted lessons: those that name a deleted turn as a source.
     pub lessons: u32,
 }
 
 impl Memory {
-    /// Forgets a whole session. Whoever draws lessons from it is not disturbed: it is refused.
+    /// Forgets a whole session. Fails with [`MemoryError::Busy`] while a process distills it.
     pub fn forget_session(&self, session: &str) -> Result<Forgotten, MemoryError> {
         let _lease = self.lease(session)?;
         let forgotten = self.write(|connection| {
@@ -41,8 +43,9 @@ impl Memory {
         Ok(forgotten)
     }
 
-    /// Forgets one turn. The numbers of the others stay as they are. One that was forgotten before is no error, so that
-    /// what was interrupted can be done again.
+    /// Forgets one turn. The numbers of the other turns do not change. Forgetting a turn again is
+    /// not an error, so that an interrupted call can be repeated. Fails with [`MemoryError::Busy`]
+    /// while a process distills the session.
     pub fn forget_turn(&self, session: &str, number: u32) -> Result<Forgotten, MemoryError> {
         let _lease = self.lease(session)?;
         let forgotten = self.write(|connection| {
@@ -50,32 +53,46 @@ impl Memory {
             if !(1..=found.turns).contains(&number) {
                 return Err(MemoryError::no_turn(session, &format!("T-{number}")));
             }
-            let Some(turn) = stored(connection, found.id, number)? else { return Ok(Forgotten::default()) };
+            let Some(turn) = stored(connection, found.id, number)? else {
+                return Ok(Forgotten::default());
+            };
             let text = items::readable(turn.form, &turn.raw);
             let mut terms = BTreeSet::new();
-            // Less may have been known as a secret when it was indexed.
-            for told in [self.redactor.text(&text).as_ref(), &text] {
-                each_term(told, |term| _ = terms.insert(term.to_owned()));
+            // When the turn was indexed, the redactor may have known fewer secrets.
+            for text in [self.redactor.text(&text).as_ref(), &text] {
+                each_term(text, |term| _ = terms.insert(term.to_owned()));
             }
-            // A model's summary may have brought words of its own.
-            for level in [crate::Level::Smoothed, crate::Level::Compressed, crate::Level::Tiny] {
-                let told = crate::levels::level_text(connection, found.id, number, level)?.unwrap_or_default();
-                each_term(&told, |term| _ = terms.insert(term.to_owned()));
+            // The words of a model's summary are indexed, too.
+            for level in [Level::Smoothed, Level::Compressed, Level::Tiny] {
+                let text = level_text(connection, found.id, number, level)?.unwrap_or_default();
+                each_term(&text, |term| _ = terms.insert(term.to_owned()));
             }
-            postings::remove(connection, found.id, number, terms.iter().map(String::as_str))?;
+            postings::remove(
+                connection,
+                found.id,
+                number,
+                terms.iter().map(String::as_str),
+            )?;
             let id = turn_id(found.id, number);
             for table in ["memory_turns", "memory_levels"] {
                 connection.execute(&format!("DELETE FROM {table} WHERE id = ?1"), params![id])?;
             }
             blank(connection, &found, number)?;
             forget_names(connection, &found, number, turn.speaker.as_deref())?;
-            connection.execute("DELETE FROM memory_gradients WHERE session = ?1", params![found.id])?;
-            forget_topics(connection, found.id, &terms)?;
-            // What a provider makes of the turn is not asked for any more.
-            connection.execute("DELETE FROM memory_batches WHERE session = ?1", params![found.id])?;
-            // What was announced in the turn is its own, as is what was fetched of it later.
             connection.execute(
-                "DELETE FROM memory_board WHERE session = ?1 AND (turn = ?2 OR until - ?3 BETWEEN ?2 - 1 AND ?2)",
+                "DELETE FROM memory_gradients WHERE session = ?1",
+                params![found.id],
+            )?;
+            forget_topics(connection, found.id, &terms)?;
+            // A pending batch contains the turn: its answers are not fetched.
+            connection.execute(
+                "DELETE FROM memory_batches WHERE session = ?1",
+                params![found.id],
+            )?;
+            // Announcements made in the turn, and announcements that quote it.
+            connection.execute(
+                "DELETE FROM memory_board WHERE session = ?1
+                 AND (turn = ?2 OR until - ?3 BETWEEN ?2 - 1 AND ?2)",
                 params![found.id, number, BOARD_TURNS],
             )?;
             eras::rewrite(connection, &found, number)?;
@@ -87,7 +104,9 @@ impl Memory {
         Ok(forgotten)
     }
 
-    /// Free pages are overwritten as they are freed; what the write-ahead log still has goes here.
+    /// Truncates the write-ahead log, which still has the deleted text. (Freed pages of the file
+    /// are overwritten by `secure_delete`.) Fails with [`MemoryError::StillRead`] if another
+    /// process is reading the log.
     pub(crate) fn empty_log(&self) -> Result<(), MemoryError> {
         let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
         match self.writer().query_row(sql, [], |row| row.get(0))? {
@@ -97,12 +116,12 @@ impl Memory {
     }
 }
 
-/// Takes a turn's numbers out of every sum.
+/// Clears a turn's metrics and subtracts its words from the sums of its session and part.
 fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), MemoryError> {
-    let mut columns = ColumnWriter::default();
-    let words = columns.get(connection, session.id, number)?.words;
-    columns.put(connection, session.id, number, &Numbers::default())?;
-    columns.finish(connection)?;
+    let mut metrics_writer = ColumnWriter::default();
+    let words = metrics_writer.get(connection, session.id, number)?.words;
+    metrics_writer.put(connection, session.id, number, &Numbers::default())?;
+    metrics_writer.finish(connection)?;
     let sql =
         "UPDATE memory_sessions SET words = words - ?2, forgotten = forgotten + 1 WHERE id = ?1";
     connection.execute(sql, params![session.id, words])?;
@@ -114,7 +133,7 @@ fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), 
     Ok(())
 }
 
-/// Names that nothing else bears any more: the speaker's, and the sitting's.
+/// Clears the name of the speaker and the label of the part if no other turn has them.
 fn forget_names(
     connection: &Connection,
     session: &Session,
@@ -123,7 +142,8 @@ fn forget_names(
 ) -> Result<(), MemoryError> {
     connection.execute(
         "UPDATE memory_speakers SET name = '' WHERE session = ?1 AND name = sealed(?2)
-         AND NOT EXISTS (SELECT 1 FROM memory_turns WHERE id >= ?1 << 32 AND id < (?1 + 1) << 32 AND speaker = sealed(?2))",
+         AND NOT EXISTS (SELECT 1 FROM memory_turns
+             WHERE id >= ?1 << 32 AND id < (?1 + 1) << 32 AND speaker = sealed(?2))",
         params![session.id, speaker],
     )?;
     connection.execute(
@@ -136,7 +156,7 @@ fn forget_names(
     Ok(())
 }
 
-/// Topics that go by a word of the turn.
+/// Deletes topics whose name is a word of the turn.
 fn forget_topics(
     connection: &Connection,
     session: i64,
@@ -145,9 +165,9 @@ fn forget_topics(
     let sql = "SELECT opened(name) FROM memory_topics WHERE session = ?1";
     let names: Vec<String> = rows(connection, sql, params![session], |row| row.get(0))?;
     for name in names {
-        let mut said = false;
-        each_term(&name, |term| said |= terms.contains(term));
-        if said {
+        let mut is_in_turn = false;
+        each_term(&name, |term| is_in_turn |= terms.contains(term));
+        if is_in_turn {
             let sql = "DELETE FROM memory_topics WHERE session = ?1 AND name = sealed(?2)";
             connection.execute(sql, params![session, name])?;
         }
@@ -155,7 +175,7 @@ fn forget_topics(
     Ok(())
 }
 
-/// What was learned from a turn may quote it: it goes with it.
+/// Deletes the lessons that were learned from any turn of a range, because they may quote it.
 fn forget_lessons(
     connection: &Connection,
     session: i64,

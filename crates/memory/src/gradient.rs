@@ -1,7 +1,9 @@
-//! The gradient, without a database: which turns of a session are told how, so that all of them fit.
+//! Plans the gradient: chooses a level for each turn of a session, so that all turns fit into a
+//! budget. Pure functions, without a database.
 //!
-//! Oldest first: eras, then tiny, compressed, smoothed and raw turns. Each band gets its share of the budget; what a
-//! band leaves over goes to the others, the fullest first. Every turn is covered exactly once.
+//! The bands are, oldest first: eras, then tiny, compressed, smoothed and raw turns. Each band gets
+//! its share of the budget; what a band does not use goes to the others, raw first. Every turn is
+//! covered exactly once.
 
 use serde::Serialize;
 
@@ -9,17 +11,17 @@ use crate::columns::Numbers;
 use crate::eras::SHORTEST;
 use crate::level::{Level, Span};
 
-/// How a session is fitted into a budget.
+/// The budget of a session's history and how it is divided.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gradient {
-    /// Tokens in all, tags and the room for turns to come included.
+    /// Maximum tokens, including tags and the reserve for turns before the next plan.
     pub budget: u32,
     /// The shares of raw, smoothed, compressed and tiny turns, in per cent.
     pub bands: [u32; 4],
 }
 
 impl Gradient {
-    /// So many tokens, with the usual bands.
+    /// A budget in tokens with the default shares: 40, 16, 30 and 14 per cent.
     pub fn new(budget: u32) -> Self {
         Self {
             budget,
@@ -27,21 +29,22 @@ impl Gradient {
         }
     }
 
+    /// Returns the tokens of `room` that a level's share amounts to.
     fn share(&self, level: Level, room: u32) -> f64 {
         let all: u32 = self.bands.iter().sum();
         f64::from(room) * f64::from(self.bands[level as usize]) / f64::from(all.max(1))
     }
 }
 
-/// A stretch of turns that are told alike, and its tokens, tags included.
+/// Consecutive turns that are rendered together at one level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Band {
-    /// Which turns, and how.
+    /// The turns and their level.
     #[serde(flatten)]
     pub span: Span,
-    /// Whether they are told all together instead of one by one.
+    /// Whether one text summarises all the turns, instead of one text per turn.
     pub era: bool,
-    /// Tokens of all of it.
+    /// Tokens of the band, tags included.
     pub tokens: u32,
 }
 
@@ -62,46 +65,47 @@ impl Band {
     }
 }
 
-/// How the first turns of a session are told.
+/// The bands that render the first turns of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
     /// Oldest first, without gaps.
     pub(crate) bands: Vec<Band>,
     pub(crate) tokens: u32,
-    /// Room kept for the turns before the next plan.
+    /// Tokens reserved for the turns before the next plan.
     pub(crate) reserve: u32,
 }
 
 /// Turns between one plan and the next.
 pub(crate) const PERIOD: u32 = 10;
-/// So many of the newest stay raw if they take no more than this share of the room.
+/// This many of the newest turns stay raw, if they take at most `MAX_NEWEST_SHARE` of the room.
 const NEWEST: usize = 20;
 const NEWEST_SHARE: f64 = 0.6;
-/// The most a reserve may take of the budget.
+/// The largest share of the budget that the reserve may take.
 const RESERVE_SHARE: f64 = 0.25;
-/// How many turns tell how long the next ones will be.
+/// The reserve is estimated from the size of this many of the newest turns.
 const TYPICAL: usize = 50;
 
-/// The eras of a session that can stand for its oldest turns.
+/// Access to the eras of a session.
 pub(crate) trait Eras {
-    /// Eras that cover exactly this many turns from the first on. `None` where they are not written.
+    /// Returns eras that cover exactly the first `turns` turns. `None` if they are not written.
     fn cover(&self, turns: u32) -> Option<Vec<Band>>;
 }
 
-/// What a turn costs by itself.
-pub(crate) fn cost_alone(number: u32, numbers: &Numbers, level: Level) -> u32 {
-    numbers.tokens_of(level) + Span::one(number, level).tokens()
+/// Tokens of a turn that has tags of its own.
+pub(crate) fn cost_alone(number: u32, metrics: &Numbers, level: Level) -> u32 {
+    metrics.tokens_of(level) + Span::one(number, level).tokens()
 }
 
-/// What a turn costs as a line among others: its number, a colon, a line break.
-fn cost_in_block(number: u32, numbers: &Numbers, level: Level) -> u32 {
-    match numbers.tokens_of(level) {
+/// Tokens of a turn that is one line of a block: its text, number, colon and line break. 0 for an
+/// empty text, which has no line.
+fn cost_in_block(number: u32, metrics: &Numbers, level: Level) -> u32 {
+    match metrics.tokens_of(level) {
         0 => 0,
         tokens => tokens + number.max(1).ilog10() / 3 + 3,
     }
 }
 
-/// Plans the first turns of a session, all that are given.
+/// Plans the bands for `turns`, the first turns of a session.
 pub(crate) fn plan(turns: &[Numbers], gradient: &Gradient, eras: &dyn Eras) -> Plan {
     if turns.is_empty() {
         return Plan {
@@ -128,25 +132,29 @@ pub(crate) fn plan(turns: &[Numbers], gradient: &Gradient, eras: &dyn Eras) -> P
     }
 }
 
-/// Room for nine more turns like the last ones.
+/// Estimates the tokens of the nine turns before the next plan from the last turns.
 fn reserve(turns: &[Numbers], budget: u32) -> u32 {
-    let last = turns.len().saturating_sub(TYPICAL);
-    let costs: Vec<f64> = (last as u32 + 1..)
-        .zip(&turns[last..])
-        .map(|(number, numbers)| f64::from(cost_alone(number, numbers, Level::Raw)))
+    let first_sampled = turns.len().saturating_sub(TYPICAL);
+    let costs: Vec<f64> = (first_sampled as u32 + 1..)
+        .zip(&turns[first_sampled..])
+        .map(|(number, metrics)| f64::from(cost_alone(number, metrics, Level::Raw)))
         .collect();
     let count = costs.len().max(1) as f64;
     let mean = costs.iter().sum::<f64>() / count;
     let spread = (costs.iter().map(|cost| (cost - mean).powi(2)).sum::<f64>() / count).sqrt();
-    // The sum of nine spreads three times as far as one: twice that is room enough nearly always.
-    let wanted = f64::from(PERIOD - 1) * mean + 6.0 * spread;
-    wanted.min(f64::from(budget) * RESERVE_SHARE) as u32
+    // The sum of nine turns has three times the deviation of one; two deviations are enough in
+    // nearly all cases.
+    let estimate = f64::from(PERIOD - 1) * mean + 6.0 * spread;
+    estimate.min(f64::from(budget) * RESERVE_SHARE) as u32
 }
 
-/// What the newest turns cost at each level, as sums from the newest backwards, and what they have to fit into.
+/// Prefix sums of the turns' tokens at each level, which make any choice of bands cheap to check.
+/// Turns are indexed from the newest, which is 0.
 struct Sums<'a> {
     turns: usize,
+    /// By level: element `n` is the tokens of the `n` newest turns.
     costs: [Vec<u64>; 4],
+    /// The tokens that all bands must fit into.
     room: u32,
     eras: &'a dyn Eras,
 }
@@ -161,8 +169,8 @@ impl<'a> Sums<'a> {
             let mut sums = Vec::with_capacity(turns.len() + 1);
             let mut sum = 0_u64;
             sums.push(0);
-            for (at, numbers) in turns.iter().enumerate().rev() {
-                sum += u64::from(cost(at as u32 + 1, numbers, level));
+            for (at, metrics) in turns.iter().enumerate().rev() {
+                sum += u64::from(cost(at as u32 + 1, metrics, level));
                 sums.push(sum);
             }
             sums
@@ -175,17 +183,18 @@ impl<'a> Sums<'a> {
         }
     }
 
-    /// What turns cost at a level, counted from the newest.
+    /// Returns the tokens of the turns `from..to` at a level.
     fn cost(&self, from: usize, to: usize, level: Level) -> u64 {
         self.costs[level as usize][to] - self.costs[level as usize][from]
     }
 
-    /// The number of a turn, counted from the newest, which is 0.
+    /// Returns the number in the session of the turn at an index from the newest.
     fn number(&self, from_newest: usize) -> u32 {
         (self.turns - from_newest) as u32
     }
 
-    /// Turns that are told as one block, tags included.
+    /// Returns the span and the tokens of the turns `from..to` as one block, tags included. `None`
+    /// if there are no turns.
     fn block(&self, from: usize, to: usize, level: Level) -> Option<(Span, u64)> {
         (to > from).then(|| {
             let span = Span::new(self.number(to - 1), self.number(from), level);
@@ -194,7 +203,8 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Where one band ends and the next begins: turns counted from the newest. `eras` counts from the oldest.
+/// Where the bands end. `raw`, `smoothed` and `compressed` are indexes from the newest turn; the
+/// turns from `compressed` on are tiny. `eras` is the number of the oldest turns that eras cover.
 #[derive(Debug, Clone, Copy)]
 struct Cuts {
     raw: usize,
@@ -204,10 +214,11 @@ struct Cuts {
 }
 
 impl Cuts {
+    /// Chooses bands that fit and use the room as far as possible.
     fn chosen(sums: &Sums<'_>, gradient: &Gradient) -> Self {
         let mut cuts = Self::scaled(sums, gradient, 1.0);
         if cuts.fit(sums) {
-            // Everything is told: the bands grow together as long as that holds.
+            // No eras are needed: enlarge all bands by the largest common factor that fits.
             let (mut low, mut high) = (1.0, 4.0);
             for _ in 0..24 {
                 let middle = (low + high) / 2.0;
@@ -225,7 +236,8 @@ impl Cuts {
         cuts
     }
 
-    /// Each band as long as its share, times a factor, lets it be.
+    /// Makes each band as long as its share, times `factor`, allows. The newest turns stay raw if
+    /// they are not too large.
     fn scaled(sums: &Sums<'_>, gradient: &Gradient, factor: f64) -> Self {
         let until = |level: Level, from: usize| {
             let costs = &sums.costs[level as usize];
@@ -234,8 +246,8 @@ impl Cuts {
         };
         let mut raw = until(Level::Raw, 0);
         let newest = NEWEST.min(sums.turns);
-        let of_newest = sums.cost(0, newest, Level::Raw) as f64;
-        if raw < newest && of_newest <= f64::from(sums.room) * NEWEST_SHARE {
+        let newest_tokens = sums.cost(0, newest, Level::Raw) as f64;
+        if raw < newest && newest_tokens <= f64::from(sums.room) * NEWEST_SHARE {
             raw = newest;
         }
         let smoothed = until(Level::Smoothed, raw);
@@ -247,7 +259,8 @@ impl Cuts {
         }
     }
 
-    /// The oldest turns become eras, as few as must; the bands above give way only if even that is too much.
+    /// Covers as few of the oldest turns with eras as necessary. If the bands do not fit even with
+    /// all other turns in eras, shortens the bands.
     fn make_eras(&mut self, sums: &Sums<'_>) {
         loop {
             let (mut low, mut high) = (0, (sums.turns - self.compressed) as u32 / SHORTEST);
@@ -264,43 +277,44 @@ impl Cuts {
             if self.fit(sums) || self.compressed == 0 {
                 return;
             }
-            // Not even eras fit beside these bands.
+            // The bands and the eras together do not fit.
             self.compressed = self.compressed * 3 / 4;
             self.smoothed = self.smoothed.min(self.compressed);
             self.raw = self.raw.min(self.compressed);
         }
     }
 
-    /// What is left over makes single turns fuller, the newest first.
+    /// Uses the remaining room to raise single turns to a higher level, the newest first.
     fn grow(&mut self, sums: &Sums<'_>) {
-        let told = sums.turns - self.eras as usize;
+        let without_eras = sums.turns - self.eras as usize;
         loop {
             let mut tries = [*self; 3];
             tries[0].raw += 1;
             tries[1].smoothed += 1;
             tries[2].compressed += 1;
-            let may = |cuts: &Self| {
-                [cuts.raw, cuts.smoothed, cuts.compressed, told].is_sorted() && cuts.fit(sums)
+            let is_valid = |cuts: &Self| {
+                [cuts.raw, cuts.smoothed, cuts.compressed, without_eras].is_sorted()
+                    && cuts.fit(sums)
             };
-            match tries.into_iter().find(may) {
+            match tries.into_iter().find(is_valid) {
                 Some(better) => *self = better,
                 None => return,
             }
         }
     }
 
-    /// Whether all of it fits into the room. Eras that are not written do not.
+    /// Returns whether all bands fit into the room. Eras that are not written do not fit.
     fn fit(&self, sums: &Sums<'_>) -> bool {
         let Some(eras) = self.era_bands(sums) else {
             return false;
         };
-        let told = sums.turns - self.eras as usize;
-        let compressed = self.compressed.min(told);
+        let without_eras = sums.turns - self.eras as usize;
+        let compressed = self.compressed.min(without_eras);
         let block = |from, to, level| sums.block(from, to, level).map_or(0, |(_, cost)| cost);
         let cost = sums.cost(0, self.raw, Level::Raw)
             + sums.cost(self.raw, self.smoothed, Level::Smoothed)
             + block(self.smoothed, compressed, Level::Compressed)
-            + block(compressed, told, Level::Tiny)
+            + block(compressed, without_eras, Level::Tiny)
             + eras.iter().map(|era| u64::from(era.tokens)).sum::<u64>();
         cost <= u64::from(sums.room)
     }
@@ -313,10 +327,10 @@ impl Cuts {
     }
 
     fn bands(&self, sums: &Sums<'_>) -> Vec<Band> {
-        let told = sums.turns - self.eras as usize;
+        let without_eras = sums.turns - self.eras as usize;
         let mut bands = self.era_bands(sums).unwrap_or_default();
         for (from, to, level) in [
-            (self.compressed, told, Level::Tiny),
+            (self.compressed, without_eras, Level::Tiny),
             (self.smoothed, self.compressed, Level::Compressed),
         ] {
             let block = sums.block(from, to, level);
@@ -335,7 +349,8 @@ impl Cuts {
     }
 }
 
-/// Where not even eras fit, the oldest bands become one, of which nothing but its turns is told.
+/// Merges the oldest bands until the plan fits. The merged band is an empty era: only its tags are
+/// rendered.
 fn merged(mut bands: Vec<Band>, room: u32) -> Vec<Band> {
     let mut tokens: u32 = bands.iter().map(|band| band.tokens).sum();
     while tokens > room && bands.len() > 1 {
@@ -359,10 +374,10 @@ mod tests {
     use super::*;
     use crate::columns::Role;
 
-    /// Eras of 32, 256, … turns, forty tokens each.
-    struct Forty;
+    /// Eras of 32, 256, … turns with 60 tokens each, all of them written.
+    struct AllEras;
 
-    impl Eras for Forty {
+    impl Eras for AllEras {
         fn cover(&self, turns: u32) -> Option<Vec<Band>> {
             let mut cover = Vec::new();
             let mut at = 0;
@@ -394,19 +409,20 @@ mod tests {
         (0..count).map(turn).collect()
     }
 
-    fn check(turns: &[Numbers], budget: u32) -> Plan {
-        let plan = plan(turns, &Gradient::new(budget), &Forty);
+    /// Plans the turns, and asserts that the plan covers each turn once within the budget.
+    fn valid_plan(all_turns: &[Numbers], budget: u32) -> Plan {
+        let plan = plan(all_turns, &Gradient::new(budget), &AllEras);
         let mut next = 1;
         for band in &plan.bands {
             assert_eq!(
                 band.span.first,
                 next,
                 "a gap or an overlap with {} turns in {budget}",
-                turns.len()
+                all_turns.len()
             );
             next = band.span.last + 1;
         }
-        assert_eq!(next as usize, turns.len() + 1);
+        assert_eq!(next as usize, all_turns.len() + 1);
         assert!(
             plan.tokens + plan.reserve <= budget,
             "{} + {} of {budget}",
@@ -421,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn every_turn_once_within_budget_and_the_budget_used() {
+    fn a_plan_covers_every_turn_once_and_uses_the_budget() {
         for (count, budget) in [
             (1, 1000),
             (10, 100_000),
@@ -435,7 +451,7 @@ mod tests {
         ] {
             for seed in 0..4 {
                 let turns = turns(count, seed);
-                let plan = check(&turns, budget);
+                let plan = valid_plan(&turns, budget);
                 let raw: u32 = (1..)
                     .zip(&turns)
                     .map(|(n, turn)| cost_alone(n, turn, Level::Raw))
@@ -450,15 +466,15 @@ mod tests {
     }
 
     #[test]
-    fn everything_raw_where_it_fits_and_twenty_where_they_do() {
+    fn all_turns_are_raw_if_they_fit_else_at_least_the_newest_twenty() {
         let few = turns(10, 1);
         assert!(
-            check(&few, 100_000)
+            valid_plan(&few, 100_000)
                 .bands
                 .iter()
                 .all(|band| band.span.level == Level::Raw)
         );
-        let plan = check(&turns(1000, 2), 20_000);
+        let plan = valid_plan(&turns(1000, 2), 20_000);
         let raw = plan
             .bands
             .iter()
@@ -474,13 +490,13 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_much_too_small_is_kept_all_the_same() {
+    fn a_very_small_budget_is_not_exceeded() {
         for budget in [40, 60, 100, 300, 1_000] {
-            check(&turns(5_000, 3), budget);
+            valid_plan(&turns(5_000, 3), budget);
         }
         let mut huge = turns(40, 4);
         huge[39].tokens = [50_000, 30_000, 16_000, 4_000];
-        check(&huge, 10_000);
-        check(&huge, 2_000);
+        valid_plan(&huge, 10_000);
+        valid_plan(&huge, 2_000);
     }
 }

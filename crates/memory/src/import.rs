@@ -1,7 +1,8 @@
-//! Conversations from files: lines of our own, and the session files of Codex and Claude Code.
+//! Imports conversations from files: Selvedge's own JSON lines, and the session files of Codex and
+//! Claude Code.
 //!
-//! Turns go in by batches, each a transaction, and each turn has a key: whatever is interrupted is simply imported
-//! again, and nothing is lost or doubled.
+//! Turns are stored in groups, each in one transaction, and each turn has a key: an interrupted
+//! import can be repeated without losing or duplicating turns.
 
 mod agents;
 mod lines;
@@ -15,28 +16,28 @@ use crate::{Appended, Form, Memory, MemoryError, NewTurn};
 
 /// Turns stored in one transaction.
 const AT_A_TIME: usize = 500;
-/// A longer line is no turn of a conversation.
+/// Longer lines are cut, and then fail to parse.
 const LONGEST_LINE: u64 = 256 << 20;
 
-/// What a file holds.
+/// The format of an imported file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// `{"session","part"?,"turn","role","speaker"?,"ts"?,"text"}`, one per line.
+    /// Selvedge's own: `{"session","part"?,"turn","role","speaker"?,"ts"?,"text"}`, one per line.
     Lines,
-    /// A session of Codex: `rollout-….jsonl`.
+    /// A session file of Codex: `rollout-….jsonl`.
     Codex,
-    /// A session of Claude Code: `….jsonl` in `~/.claude/projects`.
+    /// A session file of Claude Code: `….jsonl` in `~/.claude/projects`.
     ClaudeCode,
 }
 
-/// What was imported.
+/// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Imported {
-    /// Turns that are new.
+    /// The number of turns that were stored.
     pub turns: u32,
-    /// Turns that were there before.
+    /// The number of turns that had been stored before.
     pub before: u32,
-    /// The sessions they are of.
+    /// The names of the sessions in the file.
     pub sessions: Vec<String>,
 }
 
@@ -54,8 +55,11 @@ struct Read {
 }
 
 impl Memory {
-    /// Imports a file, telling the bytes read so far from time to time. Where no format is named it is told from the
-    /// first line. Exchanges without a session of their own become part of the one named.
+    /// Imports a file. `name` is its name for messages. Without a `format`, it is detected from the
+    /// first line. `session` is the session for files of other agents; without one, it is the
+    /// session that the file names. `progress` is called with the bytes read so far.
+    ///
+    /// If a line cannot be parsed, the turns before it are stored and the error is returned.
     pub fn import(
         &self,
         file: impl BufRead,
@@ -73,27 +77,28 @@ impl Memory {
         let mut imported = Imported::default();
         let mut batch = Vec::new();
         let mut reader: Option<Reader> = None;
-        let mut wrong = None;
+        let mut line_error = None;
         loop {
             let value = match source.next() {
                 Ok(Some(value)) => value,
                 Ok(None) => break,
                 Err(error) => {
-                    wrong = Some(error);
+                    line_error = Some(error);
                     break;
                 }
             };
-            let known = format.or_else(|| Format::of(&value));
-            let reader = match (&mut reader, known) {
+            let detected = format.or_else(|| Format::of(&value));
+            let reader = match (&mut reader, detected) {
                 (Some(reader), _) => reader,
                 (none, Some(format)) => none.insert(Reader::new(format, session, name)),
                 (None, None) => {
-                    let why = "this is no conversation: a line has session, turn, role and text";
-                    return Err(source.wrong(why));
+                    let message =
+                        "unknown format: expected fields `session`, `turn`, `role` and `text`";
+                    return Err(source.wrong(message));
                 }
             };
             if let Err(message) = reader.read(value, &mut batch) {
-                wrong = Some(source.wrong(&message));
+                line_error = Some(source.wrong(&message));
                 break;
             }
             if batch.len() >= AT_A_TIME {
@@ -104,24 +109,25 @@ impl Memory {
         if let Some(Reader::Agent(exchanges)) = reader {
             batch.extend(exchanges.open);
         }
-        // What came before a line that cannot be read is imported all the same.
+        // The turns before a line that cannot be parsed are stored.
         self.store(&mut batch, &mut imported)?;
         progress(source.bytes);
-        wrong.map_or(Ok(imported), Err)
+        line_error.map_or(Ok(imported), Err)
     }
 
+    /// Stores the turns in `batch`, empties it, and counts them.
     fn store(&self, batch: &mut Vec<Read>, imported: &mut Imported) -> Result<(), MemoryError> {
-        let turns = batch.iter().map(|read| {
-            let turn = NewTurn {
-                key: Some(&read.key),
-                role: &read.role,
-                speaker: read.speaker.as_deref(),
-                ts: read.ts.as_deref(),
-                part: read.part.as_deref(),
-                form: read.form,
-                raw: read.raw.as_bytes(),
+        let turns = batch.iter().map(|turn| {
+            let new_turn = NewTurn {
+                key: Some(&turn.key),
+                role: &turn.role,
+                speaker: turn.speaker.as_deref(),
+                ts: turn.ts.as_deref(),
+                part: turn.part.as_deref(),
+                form: turn.form,
+                raw: turn.raw.as_bytes(),
             };
-            (read.session.as_str(), turn)
+            (turn.session.as_str(), new_turn)
         });
         for appended in self.append_all(turns)? {
             match appended {
@@ -129,9 +135,9 @@ impl Memory {
                 Appended::Before(_) => imported.before += 1,
             }
         }
-        for read in batch.drain(..) {
-            if !imported.sessions.contains(&read.session) {
-                imported.sessions.push(read.session);
+        for turn in batch.drain(..) {
+            if !imported.sessions.contains(&turn.session) {
+                imported.sessions.push(turn.session);
             }
         }
         Ok(())
@@ -139,7 +145,7 @@ impl Memory {
 }
 
 impl Format {
-    /// The format of a file that begins like this.
+    /// Detects the format of a file from its first line.
     fn of(first: &Value) -> Option<Self> {
         let has = |field: &str| first.get(field).is_some();
         if has("session") && has("turn") {
@@ -154,6 +160,7 @@ impl Format {
     }
 }
 
+/// Converts lines of a file to turns.
 enum Reader {
     Lines,
     Agent(Box<Exchanges>),
@@ -161,12 +168,12 @@ enum Reader {
 
 impl Reader {
     fn new(format: Format, session: Option<&str>, name: &str) -> Self {
-        let understand = match format {
+        let parse_line = match format {
             Format::Lines => return Self::Lines,
             Format::Codex => agents::codex,
             Format::ClaudeCode => agents::claude_code,
         };
-        Self::Agent(Box::new(Exchanges::new(session, name, understand)))
+        Self::Agent(Box::new(Exchanges::new(session, name, parse_line)))
     }
 
     fn read(&mut self, value: Value, into: &mut Vec<Read>) -> Result<(), String> {
@@ -178,7 +185,7 @@ impl Reader {
     }
 }
 
-/// The lines of a file, as JSON.
+/// Reads the lines of a file as JSON, and counts lines and bytes.
 struct Source<'a, F> {
     file: F,
     name: &'a str,
@@ -187,6 +194,7 @@ struct Source<'a, F> {
 }
 
 impl<F: BufRead> Source<'_, F> {
+    /// Returns the next line that is not empty; `None` at the end.
     fn next(&mut self) -> Result<Option<Value>, MemoryError> {
         loop {
             let mut line = Vec::new();
@@ -201,16 +209,17 @@ impl<F: BufRead> Source<'_, F> {
             }
             self.line += 1;
             self.bytes += read as u64;
-            let line = String::from_utf8(line).map_err(|_| self.wrong("it is not UTF-8"))?;
+            let line = String::from_utf8(line).map_err(|_| self.wrong("not valid UTF-8"))?;
             let line = line.trim_start_matches('\u{feff}').trim();
             if line.is_empty() {
                 continue;
             }
             let value = serde_json::from_str(line);
-            return value.map_err(|error| self.wrong(&format!("it is not JSON: {error}")));
+            return value.map_err(|error| self.wrong(&format!("not valid JSON: {error}")));
         }
     }
 
+    /// An error at the current line.
     fn wrong(&self, message: &str) -> MemoryError {
         MemoryError::Unreadable {
             place: format!("{}:{}", self.name, self.line),

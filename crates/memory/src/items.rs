@@ -1,4 +1,4 @@
-//! What a turn says and does, read from its items: messages, thoughts, calls and what came of them.
+//! Parses the raw bytes of a turn into pieces: messages, reasoning, calls and their outputs.
 
 use std::borrow::Cow;
 
@@ -9,35 +9,35 @@ use crate::Form;
 /// A piece of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Piece {
-    /// Somebody says something.
+    /// A message.
     Said { role: String, text: String },
-    /// The model thinks aloud.
+    /// Reasoning of the model.
     Thought(String),
-    /// A tool is called, or a script run.
+    /// A tool call, or a script.
     Called { name: String, args: String },
-    /// What came of a call.
+    /// The output of a call.
     Came { text: String, failed: bool },
 }
 
-/// The pieces of a turn. Text is one piece; a line that is no item is one, too.
+/// Parses a turn. Plain text is one message; so is a line that is not a JSON item.
 pub(crate) fn pieces(form: Form, role: &str, raw: &[u8]) -> Vec<Piece> {
     let text = String::from_utf8_lossy(raw);
-    let said = |text: &str| Piece::Said {
+    let message = |text: &str| Piece::Said {
         role: role.to_owned(),
         text: text.to_owned(),
     };
     if form == Form::Text {
-        return vec![said(&text)];
+        return vec![message(&text)];
     }
     let lines = text.lines().filter(|line| !line.trim().is_empty());
-    let piece = |line| match serde_json::from_str::<Value>(line) {
+    let parse = |line| match serde_json::from_str::<Value>(line) {
         Ok(item) if item.is_object() => read(&item),
-        _ => Some(said(line)),
+        _ => Some(message(line)),
     };
-    lines.filter_map(piece).collect()
+    lines.filter_map(parse).collect()
 }
 
-/// The turn as one text, for the index.
+/// Returns the text of a turn for the index: all its pieces, one after the other.
 pub(crate) fn readable(form: Form, raw: &[u8]) -> Cow<'_, str> {
     if form == Form::Text {
         return String::from_utf8_lossy(raw);
@@ -58,15 +58,16 @@ pub(crate) fn readable(form: Form, raw: &[u8]) -> Cow<'_, str> {
     Cow::Owned(all)
 }
 
+/// Parses an item, by its `type`. An unknown type is read as a message.
 fn read(item: &Value) -> Option<Piece> {
-    let first = |fields: &[&str]| {
+    let first_text = |fields: &[&str]| {
         let mut texts = fields.iter().map(|field| text(&item[field]));
         texts.find(|text| !text.is_empty())
     };
     match item["type"].as_str().unwrap_or("message") {
-        "reasoning" => first(&["summary", "content", "text"]).map(Piece::Thought),
+        "reasoning" => first_text(&["summary", "content", "text"]).map(Piece::Thought),
         "function_call" | "custom_tool_call" | "local_shell_call" | "script_tool_call" => {
-            let args = first(&["arguments", "input", "source_code", "action"]);
+            let args = first_text(&["arguments", "input", "source_code", "action"]);
             Some(Piece::Called {
                 name: item["name"].as_str().unwrap_or("script").to_owned(),
                 args: args.unwrap_or_default(),
@@ -83,12 +84,12 @@ fn read(item: &Value) -> Option<Piece> {
         }
         _ => {
             let role = item["role"].as_str().unwrap_or("assistant").to_owned();
-            first(&["content", "text"]).map(|text| Piece::Said { role, text })
+            first_text(&["content", "text"]).map(|text| Piece::Said { role, text })
         }
     }
 }
 
-/// The text in a value: itself, the texts of its parts, or its JSON.
+/// Returns the text in a JSON value: a string itself, the texts of an array's parts, or the JSON.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -121,20 +122,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exchange_is_read_piece_by_piece() {
+    fn an_exchange_is_parsed_into_pieces() {
         let raw = concat!(
-            r#"{"type":"message","role":"user","content":[{"type":"input_text","text":"fix the test"}]}"#,
+            r#"{"type":"message","role":"user","#,
+            r#""content":[{"type":"input_text","text":"fix the test"}]}"#,
             "\n",
             r#"{"type":"reasoning","summary":[{"type":"summary_text","text":"look first"}]}"#,
             "\n",
-            r#"{"type":"function_call","name":"exec","arguments":"{\"command\":[\"npm\",\"test\"]}","call_id":"1"}"#,
+            r#"{"type":"function_call","name":"exec","#,
+            r#""arguments":"{\"command\":[\"npm\",\"test\"]}","call_id":"1"}"#,
             "\n",
-            r#"{"type":"function_call_output","call_id":"1","output":{"output":"2 failed"},"success":false}"#,
+            r#"{"type":"function_call_output","call_id":"1","#,
+            r#""output":{"output":"2 failed"},"success":false}"#,
             "\nnot json\n",
         );
-        let found = pieces(Form::Items, "exchange", raw.as_bytes());
+        let parsed = pieces(Form::Items, "exchange", raw.as_bytes());
         assert_eq!(
-            found,
+            parsed,
             [
                 Piece::Said {
                     role: "user".into(),

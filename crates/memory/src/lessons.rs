@@ -1,4 +1,5 @@
-//! What was learned: lessons, preferences, recurring problems, and reference layers that a person has to accept.
+//! Stores and ranks lessons: lessons, preferences, recurring problems, and reference layers, which
+//! are used only after a person has accepted them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,35 +11,37 @@ use crate::store::{execute, now_ms, rows};
 use crate::words::{each_term, query_terms};
 use crate::{Memory, MemoryError, tokens};
 
-/// Something learned.
+/// A lesson learned from past turns.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lesson {
-    /// Its name.
+    /// The id: `les_` and 16 hexadecimal digits.
     pub lesson_id: String,
-    /// What it is.
+    /// The kind of lesson.
     pub kind: LessonKind,
-    /// Whether it is used.
+    /// Whether recall uses the lesson.
     pub status: LessonStatus,
-    /// What it is called in a list.
+    /// A short title for lists.
     pub title: String,
-    /// What it is about.
+    /// The topics the lesson belongs to.
     pub topic: Vec<String>,
-    /// Words it is found by.
+    /// The words that searches match, besides title and content.
     pub keywords: Vec<String>,
-    /// What it says.
+    /// The text for the model.
     pub content: String,
-    /// Where it comes from: session and turn.
+    /// The turns it was learned from: `session/T-50`.
     pub source_turns: Vec<String>,
-    /// How much it counts, up to one.
+    /// How much it counts in ranking, from 0 to 1, when it was last learned. It decays with time.
     pub weight: f64,
-    /// When it was last learned, in milliseconds since 1970.
+    /// When it was last learned or reviewed, in milliseconds since 1970.
     pub last_updated: i64,
 }
 
-/// An enumeration that SQLite and JSON have as its name.
+/// Defines an enum that is stored in SQLite and JSON as text.
 macro_rules! named {
-    ($(#[$about:meta])+ $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+ }) => {
+    ($(#[$about:meta])+ $name:ident {
+        $($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+
+    }) => {
         $(#[$about])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
         #[serde(rename_all = "lowercase")]
@@ -48,7 +51,7 @@ macro_rules! named {
         }
 
         impl $name {
-            /// The name.
+            /// Returns the name of the variant in SQLite and JSON.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
             }
@@ -72,34 +75,34 @@ macro_rules! named {
 }
 
 named! {
-    /// What a lesson is.
+    /// The kind of a lesson.
     LessonKind {
-        /// What worked or did not.
+        /// Something that worked or did not.
         Lesson = "lesson",
-        /// What the user wants from now on.
+        /// Something the user wants in future sessions.
         Preference = "preference",
-        /// What keeps going wrong.
+        /// A recurring error and its fix.
         Problem = "problem",
-        /// A longer reference text.
+        /// A longer reference text about a topic.
         Layer = "layer",
     }
 }
 
 named! {
-    /// Whether a lesson is used.
+    /// Whether recall uses a lesson.
     LessonStatus {
-        /// Recall finds it.
+        /// In use: recall finds it.
         Used = "used",
-        /// A person has to accept it first.
+        /// Waits for a person to accept it.
         Proposed = "proposed",
-        /// A person did not accept it.
+        /// Declined by a person; it is kept so that it is not proposed again.
         Declined = "declined",
-        /// A problem that was solved only once so far.
+        /// A problem that was solved once. It becomes `Used` when it is solved again.
         Seen = "seen",
     }
 }
 
-/// Something to be learned.
+/// A lesson to be stored.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Draft {
     pub(crate) kind: LessonKind,
@@ -109,30 +112,32 @@ pub(crate) struct Draft {
     pub(crate) keywords: Vec<String>,
     pub(crate) content: String,
     pub(crate) turns: Vec<u32>,
-    /// What two drafts of the same thing have in common.
+    /// A text that is equal for two drafts of the same lesson. The id is a hash of it.
     pub(crate) same_as: String,
 }
 
-/// What a lesson weighs when it is new, and what it gains each time it is learned again.
+/// The weight of a new lesson.
 const NEW: f64 = 0.5;
+/// What a lesson's weight gains each time it is learned again.
 const AGAIN: f64 = 0.15;
-/// A lesson that is not learned again weighs half after so long, and is forgotten when it weighs less than this.
+/// The time after which the weight of a lesson has halved, unless it is learned again.
 const HALF_LIFE_MS: f64 = 180.0 * 24.0 * 3600.0 * 1000.0;
+/// Lessons with a lower weight are deleted.
 const FORGOTTEN_BELOW: f64 = 0.05;
-/// Keywords two lessons must share, of all they have, to be the same.
+/// Two lessons are the same if they share this fraction of all their keywords.
 const ALIKE: f64 = 0.8;
-/// Lessons looked through before a turn.
+/// How many lessons a search considers, the highest weight first.
 const LOOKED_THROUGH: u32 = 2000;
 
 impl Memory {
-    /// Lessons of a status, or all, the weightiest first.
+    /// Returns the lessons with a status (all for `None`), the highest weight first.
     pub fn lessons(&self, status: Option<LessonStatus>) -> Result<Vec<Lesson>, MemoryError> {
         self.read(|reader| read(&reader.connection, status, u32::MAX))
     }
 
-    /// Accepts or declines a proposal.
-    pub fn review(&self, lesson: &str, verdict: Verdict) -> Result<(), MemoryError> {
-        let status = match verdict {
+    /// Accepts or declines a proposed lesson.
+    pub fn review(&self, lesson: &str, decision: Verdict) -> Result<(), MemoryError> {
+        let status = match decision {
             Verdict::Accept => LessonStatus::Used,
             Verdict::Decline => LessonStatus::Declined,
         };
@@ -146,7 +151,7 @@ impl Memory {
         }
     }
 
-    /// Forgets a lesson.
+    /// Deletes a lesson.
     pub fn forget_lesson(&self, lesson: &str) -> Result<(), MemoryError> {
         match self.write(|connection| remove(connection, lesson))? {
             0 => Err(MemoryError::NoLesson(lesson.to_owned())),
@@ -154,7 +159,7 @@ impl Memory {
         }
     }
 
-    /// The lessons a question is about, the best first.
+    /// Returns up to `k` lessons in use that match a question, the best first.
     pub fn lessons_about(&self, question: &str, k: usize) -> Result<Vec<Lesson>, MemoryError> {
         self.read(|reader| {
             let lessons = read(&reader.connection, Some(LessonStatus::Used), LOOKED_THROUGH)?;
@@ -164,40 +169,41 @@ impl Memory {
     }
 }
 
-/// What a person says of a proposal.
+/// A person's decision about a proposed lesson.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is used from now on.
+    /// Use the lesson from now on.
     Accept,
-    /// It is kept, so that it is not proposed again, and not used.
+    /// Do not use the lesson, but keep it so that it is not proposed again.
     Decline,
 }
 
-/// By the words they share with the question, rare ones first, times their weight and that of their topics.
+/// Ranks lessons by the words they share with the question (rare words count more), multiplied by
+/// their weight and that of their topics.
 fn ranked(
     lessons: Vec<Lesson>,
     topics: &BTreeMap<String, f64>,
     question: &str,
     k: usize,
 ) -> Vec<Lesson> {
-    let asked = query_terms(question);
+    let query = query_terms(question);
     let terms: Vec<BTreeSet<String>> = lessons.iter().map(terms_of).collect();
     let idf = |term: &String| {
-        let with = terms.iter().filter(|terms| terms.contains(term)).count();
-        (1.0 + lessons.len() as f64 / (1.0 + with as f64)).ln()
+        let matching = terms.iter().filter(|terms| terms.contains(term)).count();
+        (1.0 + lessons.len() as f64 / (1.0 + matching as f64)).ln()
     };
-    let idfs: Vec<f64> = asked.iter().map(idf).collect();
-    let all: f64 = idfs.iter().sum();
+    let idfs: Vec<f64> = query.iter().map(idf).collect();
+    let idf_sum: f64 = idfs.iter().sum();
     let now = now_ms();
     let mut scored: Vec<(f64, Lesson)> = Vec::new();
     for (lesson, terms) in lessons.into_iter().zip(&terms) {
-        let shared = asked
+        let shared = query
             .iter()
             .zip(&idfs)
             .filter(|(term, _)| terms.contains(*term));
         let matched: f64 = shared.map(|(_, idf)| idf).sum();
-        // One common word in many is a coincidence.
-        if matched > 0.0 && matched >= 0.3 * all {
+        // A small overlap is a coincidence.
+        if matched > 0.0 && matched >= 0.3 * idf_sum {
             let weights = lesson.topic.iter().filter_map(|topic| topics.get(topic));
             let topic = weights.copied().fold(0.0, f64::max);
             let weight = faded(lesson.weight, lesson.last_updated, now);
@@ -209,6 +215,7 @@ fn ranked(
     best.map(|(_, lesson)| lesson).collect()
 }
 
+/// Returns the terms of a lesson's keywords, topics, title and content.
 fn terms_of(lesson: &Lesson) -> BTreeSet<String> {
     let mut terms = BTreeSet::new();
     let words = lesson.keywords.iter().chain(&lesson.topic);
@@ -218,19 +225,22 @@ fn terms_of(lesson: &Lesson) -> BTreeSet<String> {
     terms
 }
 
+/// Returns a weight after its decay since `updated_ms`.
 fn faded(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
     weight * 0.5_f64.powf((now_ms - updated_ms).max(0) as f64 / HALF_LIFE_MS)
 }
 
+/// Returns the highest weight of each topic in any session.
 fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, MemoryError> {
     let sql = "SELECT opened(name), max(weight) FROM memory_topics GROUP BY name";
     rows(connection, sql, [], |row| row.try_into())
 }
 
+/// Reads up to `limit` lessons with a status (all for `None`), the highest weight first.
 pub(crate) fn read(
     connection: &Connection,
     status: Option<LessonStatus>,
-    most: u32,
+    limit: u32,
 ) -> Result<Vec<Lesson>, MemoryError> {
     let sql = "SELECT id, kind, status, opened(title), opened(topics), opened(keywords),
          opened(content), weight, updated_ms FROM memory_lessons
@@ -239,7 +249,7 @@ pub(crate) fn read(
         let words = text.split('\n').filter(|word| !word.is_empty());
         words.map(str::to_owned).collect()
     };
-    let mut lessons: Vec<Lesson> = rows(connection, sql, params![status, most], |row| {
+    let mut lessons: Vec<Lesson> = rows(connection, sql, params![status, limit], |row| {
         Ok(Lesson {
             lesson_id: row.get(0)?,
             kind: row.get(1)?,
@@ -262,7 +272,8 @@ pub(crate) fn read(
     Ok(lessons)
 }
 
-/// Learns something: anew, or once more. A problem that is solved a second time is a lesson from then on.
+/// Stores a draft as a new lesson, or raises the weight of the lesson that says the same. A problem
+/// that is solved a second time is used from then on.
 pub(crate) fn learn(
     connection: &Connection,
     session: i64,
@@ -304,11 +315,12 @@ pub(crate) fn learn(
     Ok(())
 }
 
-/// The lesson that says the same already.
+/// Returns the id of the stored lesson that says the same: one with the same id, or with nearly the
+/// same keywords.
 fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, MemoryError> {
     let id = name(connection, draft)?;
-    let mut there = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
-    if there.exists(params![id])? {
+    let mut by_id = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
+    if by_id.exists(params![id])? {
         return Ok(Some(id));
     }
     let words: BTreeSet<&str> = draft.keywords.iter().map(String::as_str).collect();
@@ -319,24 +331,24 @@ fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, Memor
         .prepare_cached("SELECT id, opened(keywords) FROM memory_lessons WHERE kind = ?1")?;
     let mut rows = read.query(params![draft.kind])?;
     while let Some(row) = rows.next()? {
-        let theirs: String = row.get(1)?;
-        let theirs: BTreeSet<&str> = theirs.split('\n').collect();
-        let shared = words.intersection(&theirs).count() as f64;
-        if shared / words.union(&theirs).count().max(1) as f64 >= ALIKE {
+        let other: String = row.get(1)?;
+        let other: BTreeSet<&str> = other.split('\n').collect();
+        let shared = words.intersection(&other).count() as f64;
+        if shared / words.union(&other).count().max(1) as f64 >= ALIKE {
             return Ok(Some(row.get(0)?));
         }
     }
     Ok(None)
 }
 
-/// Removes what weighs nothing any more. What a person decided stays.
+/// Deletes lessons whose weight has decayed, and returns how many. Proposed and declined ones stay.
 pub(crate) fn prune(connection: &Connection) -> Result<u32, MemoryError> {
     let now = now_ms();
     let sql = "SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')";
-    let mut old: Vec<(String, f64, i64)> = rows(connection, sql, [], |row| row.try_into())?;
-    old.retain(|(_, weight, updated)| faded(*weight, *updated, now) < FORGOTTEN_BELOW);
+    let mut expired: Vec<(String, f64, i64)> = rows(connection, sql, [], |row| row.try_into())?;
+    expired.retain(|(_, weight, updated)| faded(*weight, *updated, now) < FORGOTTEN_BELOW);
     let mut removed = 0;
-    for (id, ..) in old {
+    for (id, ..) in expired {
         removed += remove(connection, &id)?;
     }
     Ok(removed as u32)
@@ -349,13 +361,14 @@ fn remove(connection: &Connection, lesson: &str) -> Result<usize, MemoryError> {
     execute(connection, sql, params![lesson])
 }
 
-/// A name that the same thing gets each time, and that does not tell what it is where the memory is sealed.
+/// Returns the id of a draft: a hash of its kind and identity. In an encrypted memory the hash is
+/// taken of a keyed digest, so that the id reveals nothing.
 fn name(connection: &Connection, draft: &Draft) -> Result<String, MemoryError> {
     let mut mark = connection.prepare_cached("SELECT CAST(marked(?1) AS BLOB)")?;
-    let same = format!("{}{}", draft.kind.as_str(), draft.same_as);
-    let same: Vec<u8> = mark.query_row(params![same], |row| row.get(0))?;
+    let identity = format!("{}{}", draft.kind.as_str(), draft.same_as);
+    let marked: Vec<u8> = mark.query_row(params![identity], |row| row.get(0))?;
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in same {
+    for byte in marked {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     }
     Ok(format!("les_{hash:016x}"))

@@ -1,4 +1,4 @@
-//! The four fidelities of a turn, its name, and the tags both are told by in a prompt.
+//! The levels of detail of a turn, and the tags around turns in a prompt: `<T-50-R>`.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,33 +9,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::MemoryError;
 
-/// How much of a turn is told.
+/// A level of detail of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Level {
-    /// Everything, byte for byte.
+    /// The exact text.
     #[serde(rename = "R", alias = "raw", alias = "r")]
     Raw,
-    /// Cleaned: no filler, no repetition, calls with their arguments in short.
+    /// Cleaned: no filler, no repetition, short arguments of calls.
     #[serde(rename = "S", alias = "smoothed", alias = "s")]
     Smoothed,
-    /// What was said and done, in a few words each.
+    /// The most important sentences, and calls as `{tool arguments: key line of the output}`.
     #[serde(rename = "C", alias = "compressed", alias = "c")]
     Compressed,
-    /// What it was about.
+    /// The topic, in a few words.
     #[serde(rename = "T", alias = "tiny", alias = "t")]
     Tiny,
 }
 
 impl Level {
-    /// All four, the fullest first.
+    /// All levels, the most detailed first.
     pub const ALL: [Self; 4] = [Self::Raw, Self::Smoothed, Self::Compressed, Self::Tiny];
 
-    /// Its letter in tags.
+    /// Returns the letter of the level in tags.
     pub fn letter(self) -> char {
         ['R', 'S', 'C', 'T'][self as usize]
     }
 
-    /// Its name in words.
+    /// Returns the name of the level, which is also its column in `memory_levels`.
     pub fn word(self) -> &'static str {
         ["raw", "smoothed", "compressed", "tiny"][self as usize]
     }
@@ -53,7 +53,7 @@ impl FromStr for Level {
     }
 }
 
-/// The number of a turn from its name: `T-50`, `50`, or a whole tag such as `<T-50-R>`.
+/// Parses the number of a turn from `T-50`, `50`, or a tag such as `<T-50-R>`.
 pub fn turn_number(name: &str) -> Option<u32> {
     let name = name.trim().trim_start_matches('<').trim_end_matches('>');
     let digits = after_prefix(name).unwrap_or(name);
@@ -65,14 +65,14 @@ fn after_prefix(name: &str) -> Option<&str> {
     name.strip_prefix("T-").or_else(|| name.strip_prefix("t-"))
 }
 
-/// The turns a tag covers, both included.
+/// The turns that a tag covers, and their level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Span {
-    /// The first turn.
+    /// The number of the first turn.
     pub first: u32,
-    /// The last turn.
+    /// The number of the last turn, inclusive.
     pub last: u32,
-    /// How they are told.
+    /// The level at which the turns are rendered.
     pub level: Level,
 }
 
@@ -93,14 +93,15 @@ impl Span {
         }
     }
 
-    /// The tag, the text and the closing tag, each on lines of their own. The text is escaped already.
+    /// Appends the opening tag, the text and the closing tag to `out`, each on lines of its own.
+    /// The caller has escaped the text.
     pub(crate) fn wrap(self, text: &str, out: &mut String) {
         let name = self.name();
         // Writing to a string cannot fail.
         let _ = write!(out, "<{name}>\n{text}\n</{name}>\n");
     }
 
-    /// Tokens of the tags and the line breaks around a text. What they and the text merge into is never more.
+    /// Returns an upper bound of the tokens of the tags and of the line breaks around a text.
     pub(crate) fn tokens(self) -> u32 {
         let number = |n: u32| n.max(1).ilog10() / 3 + 1;
         let through = match self.first == self.last {
@@ -112,7 +113,7 @@ impl Span {
     }
 }
 
-/// The text with everything that looks like a turn's tag made harmless.
+/// Escapes everything in a text that looks like a tag of a turn.
 pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut from = 0;
@@ -130,6 +131,7 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Returns whether the text after a `<` is that of a turn's tag.
 fn is_tag(rest: &str) -> bool {
     let rest = rest.strip_prefix('/').unwrap_or(rest);
     after_prefix(rest).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_in_a_text_are_escaped_and_nothing_else_is() {
+    fn only_tags_of_turns_are_escaped() {
         let mut out = String::new();
         Span::one(7, Level::Raw).wrap(&escape("a <b> <T-7-R> </T-3-through-9-C> <T-x>"), &mut out);
         assert_eq!(
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_found_by_every_name() {
+    fn turn_numbers_are_parsed_from_every_spelling() {
         for name in ["T-50", "50", "t-50", "<T-50-R>", "T-50-S"] {
             assert_eq!(turn_number(name), Some(50), "{name}");
         }

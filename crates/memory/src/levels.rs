@@ -1,5 +1,8 @@
-//! Writing the lower levels: after the turn, never on its path. What was written is marked in the same transaction, so
-//! that a process that dies leaves either all of a batch or nothing of it, and the next one goes on from there.
+//! Writes and reads the lower levels of turns. They are written after a turn, so that they do not
+//! delay it.
+//!
+//! A group of turns and the mark that their levels are written are one transaction: if a process
+//! dies, the next one continues with the first group that is missing.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,21 +17,21 @@ use crate::store::{Session, Turn, execute, find, row, rows, stored, turn_id};
 use crate::words::each_term;
 use crate::{Level, Memory, MemoryError, tokens};
 
-/// Turns written in one transaction.
+/// Turns whose levels are written in one transaction.
 const AT_A_TIME: u32 = 256;
 
-/// How far the writing of levels is.
+/// The result of one call of [`Memory::write_levels`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Written {
-    /// Turns whose levels were written now.
+    /// Turns whose levels were written by this call.
     pub now: u32,
-    /// Turns that still wait.
+    /// Turns whose levels are still missing.
     pub waiting: u32,
 }
 
 impl Memory {
-    /// Writes the lower levels of some turns that lack them: of one session, or of all where none is named. Call it
-    /// again while turns wait.
+    /// Writes the lower levels of the next turns without them, in one session or (for `None`) in
+    /// any. Call it again while turns remain ([`Written::waiting`]).
     pub fn write_levels(&self, session: Option<&str>) -> Result<Written, MemoryError> {
         let waiting: Vec<(String, u32)> = self.read(|reader| {
             let sql = "SELECT name, turns - written FROM memory_sessions
@@ -38,98 +41,109 @@ impl Memory {
             })
         })?;
         let all: u32 = waiting.iter().map(|(_, turns)| turns).sum();
-        let now = match waiting.first() {
+        let written = match waiting.first() {
             Some((name, _)) => self.write_some(name)?,
             None => 0,
         };
         Ok(Written {
-            now,
-            waiting: all.saturating_sub(now),
+            now: written,
+            waiting: all.saturating_sub(written),
         })
     }
 
-    /// Writes the levels of all turns of a session that lack them.
+    /// Writes all missing levels of a session.
     pub(crate) fn finish_levels(&self, session: &str) -> Result<(), MemoryError> {
         while self.write_levels(Some(session))?.waiting > 0 {}
         Ok(())
     }
 
-    /// A turn at a level, as it is told to people and models: redacted, unless it is raw.
+    /// Returns a turn at a level. Lower levels are redacted, the raw one is exact. Missing levels
+    /// are written first.
     pub fn level(&self, session: &str, number: u32, level: Level) -> Result<Vec<u8>, MemoryError> {
         if level == Level::Raw {
             return Ok(self.turn(session, number)?.raw);
         }
-        let written = || {
+        let read_level = || {
             self.read(|reader| {
                 let id = find(&reader.connection, session)?.id;
                 level_text(&reader.connection, id, number, level)
             })
         };
-        if let Some(text) = written()? {
+        if let Some(text) = read_level()? {
             return Ok(text.into_bytes());
         }
         self.turn(session, number)?;
         self.finish_levels(session)?;
-        Ok(written()?.unwrap_or_default().into_bytes())
+        Ok(read_level()?.unwrap_or_default().into_bytes())
     }
 
-    /// The same as text.
+    /// Returns a turn at a level as text, with invalid UTF-8 replaced.
     pub(crate) fn level_told(
         &self,
         session: &str,
         number: u32,
         level: Level,
     ) -> Result<String, MemoryError> {
-        let told = self.level(session, number, level)?;
-        Ok(String::from_utf8_lossy(&told).into_owned())
+        let bytes = self.level(session, number, level)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Tokens of a raw turn whose levels are not written yet, tags included.
+    /// Counts the tokens of a raw turn, tags included. For turns whose levels are not written yet.
     pub(crate) fn count_now(&self, session: &str, number: u32) -> Result<u32, MemoryError> {
         let raw = self.turn(session, number)?.raw;
         Ok(tokens::count(&String::from_utf8_lossy(&raw)) + Span::one(number, Level::Raw).tokens())
     }
 
+    /// Writes the levels of the next group of turns, and returns how many turns it has. Returns 0
+    /// if another process wrote them first.
     fn write_some(&self, name: &str) -> Result<u32, MemoryError> {
-        let (session, last, made) = self.read(|reader| {
+        let (session, last, extracted) = self.read(|reader| {
             let session = find(&reader.connection, name)?;
             let last = session.turns.min(session.written + AT_A_TIME);
-            let mut made = Vec::new();
+            let mut extracted = Vec::new();
             let rarity = Rarity::of(&reader.connection, &session);
             for number in session.written + 1..=last {
                 if let Some(turn) = stored(&reader.connection, session.id, number)? {
-                    made.push((number, self.made(&turn, &rarity)));
+                    extracted.push((number, self.made(&turn, &rarity)));
                 }
             }
-            Ok((session, last, made))
+            Ok((session, last, extracted))
         })?;
         self.write(|connection| {
             let sql = "UPDATE memory_sessions SET written = ?3 WHERE id = ?1 AND written = ?2";
             if execute(connection, sql, params![session.id, session.written, last])? == 0 {
-                // Another process was here.
+                // Another process has written these levels.
                 return Ok(0);
             }
-            let mut columns = ColumnWriter::default();
-            for (number, made) in &made {
-                put(connection, &mut columns, session.id, *number, made, "rules")?;
+            let mut metrics_writer = ColumnWriter::default();
+            for (number, extracted) in &extracted {
+                put(
+                    connection,
+                    &mut metrics_writer,
+                    session.id,
+                    *number,
+                    extracted,
+                    "rules",
+                )?;
             }
-            columns.finish(connection)?;
+            metrics_writer.finish(connection)?;
             crate::eras::write(connection, &session, session.written, last)?;
             Ok(last - session.written)
         })
     }
 
+    /// Extracts the levels of a turn by rules.
     fn made(&self, turn: &Turn, rarity: &Rarity<'_>) -> Made {
         let raw = tokens::count(&String::from_utf8_lossy(&turn.raw));
-        let language = Language {
+        let measures = Language {
             rarity: &|word| rarity.of_word(word),
             count: &tokens::count,
         };
-        Made::new(raw, lower(&self.hidden_pieces(turn), raw, &language))
+        Made::new(raw, lower(&self.hidden_pieces(turn), raw, &measures))
     }
 }
 
-/// The levels of a turn, with their tokens.
+/// The lower levels of a turn, and the tokens of all levels.
 pub(crate) struct Made {
     lower: Lower,
     tokens: [u32; 4],
@@ -146,27 +160,30 @@ impl Made {
     }
 }
 
+/// Stores the levels of a turn and its token counts. `made_by` is `rules` or `model`. Does nothing
+/// if the turn was forgotten.
 pub(crate) fn put(
     connection: &Connection,
-    columns: &mut ColumnWriter,
+    metrics_writer: &mut ColumnWriter,
     session: i64,
     number: u32,
-    made: &Made,
+    levels: &Made,
     made_by: &str,
 ) -> Result<(), MemoryError> {
-    let (id, lower) = (turn_id(session, number), &made.lower);
+    let (id, lower) = (turn_id(session, number), &levels.lower);
     let sql = "INSERT OR REPLACE INTO memory_levels
          SELECT id, sealed(?2), sealed(?3), sealed(?4), ?5 FROM memory_turns WHERE id = ?1";
     let row = params![id, lower.smoothed, lower.compressed, lower.tiny, made_by];
     if execute(connection, sql, row)? == 0 {
-        // It was forgotten while its levels were made.
+        // The turn was forgotten while its levels were extracted.
         return Ok(());
     }
-    let mut numbers = columns.get(connection, session, number)?;
-    numbers.tokens = made.tokens;
-    columns.put(connection, session, number, &numbers)
+    let mut metrics = metrics_writer.get(connection, session, number)?;
+    metrics.tokens = levels.tokens;
+    metrics_writer.put(connection, session, number, &metrics)
 }
 
+/// Reads a lower level of a turn; `None` if it is not written.
 pub(crate) fn level_text(
     connection: &Connection,
     session: i64,
@@ -184,7 +201,7 @@ pub(crate) fn level_text(
     )
 }
 
-/// How rare words are in a session.
+/// Computes how rare words are in a session, from the index, and caches the results.
 pub(crate) struct Rarity<'a> {
     connection: &'a Connection,
     session: i64,
@@ -203,14 +220,15 @@ impl<'a> Rarity<'a> {
     }
 
     pub(crate) fn of_word(&self, word: &str) -> f64 {
-        if let Some(known) = self.known.borrow().get(word) {
-            return *known;
+        if let Some(cached) = self.known.borrow().get(word) {
+            return *cached;
         }
         let mut rarity = 0.0_f64;
         each_term(word, |term| {
-            // An index that cannot be read makes words no rarer than others; the write that follows will tell.
-            let with = turns_with(self.connection, term, self.session).unwrap_or(0);
-            rarity = rarity.max((1.0 + self.turns / (1.0 + f64::from(with))).ln());
+            // If the index cannot be read, all words count as equally rare. The write that follows
+            // reports the error.
+            let matching = turns_with(self.connection, term, self.session).unwrap_or(0);
+            rarity = rarity.max((1.0 + self.turns / (1.0 + f64::from(matching))).ln());
         });
         self.known.borrow_mut().insert(word.to_owned(), rarity);
         rarity

@@ -1,5 +1,9 @@
-//! Memory that does not forget: every turn at four fidelities, the gradient that fits them into a budget, recall of
-//! what matters now, and what was learned. One SQLite file (the journal's), no network, no model needed.
+//! Long-term memory of sessions: stores every turn at four levels of detail, renders a session
+//! within a token budget (the gradient), recalls what is relevant to a new message, and learns
+//! lessons from past turns.
+//!
+//! All data is in the journal's SQLite file. The crate opens no socket and knows no provider: a
+//! small model and an encoder for vectors are optional and passed in by the caller.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -10,24 +14,26 @@
 //! # let home = tempfile::tempdir().unwrap();
 //! let memory = Arc::new(Memory::open(home.path(), Redactor::new([]))?);
 //!
-//! // After each turn: store it, and let its lower levels be written in the background.
+//! // After each turn: store it, and write its lower levels (usually in the background).
 //! memory.append("session", &NewTurn::text("user", "The staging server is called heron."))?;
 //! memory.write_levels(Some("session"))?;
 //!
-//! // Before each turn: what the prompt has of the session, and what matters now.
-//! let history = memory.assemble("session", Strategy::Gradient(Gradient::new(100_000)), Keep::Pinned)?;
+//! // Before each turn: the history for the prompt, and what is relevant to the new message.
+//! let strategy = Strategy::Gradient(Gradient::new(100_000));
+//! let history = memory.assemble("session", strategy, Keep::Pinned)?;
 //! let recalled = memory.recall(&Recall::new("session", "Deploy to the staging server")).await;
-//! let newest = format!("{}Deploy to the staging server", recalled.text);
+//! let newest_message = format!("{}Deploy to the staging server", recalled.text);
 //!
 //! assert_eq!(history.text, "<T-1-R>\nThe staging server is called heron.\n</T-1-R>\n");
-//! assert!(newest.contains("heron"));
+//! assert!(newest_message.contains("heron"));
 //! # Ok::<(), selvedge_memory::MemoryError>(())
 //! # }).unwrap();
 //! ```
 //!
-//! [`get_turn`] is the tool by which models fetch a turn in more detail, [`EXPLAINED`] what the system prompt says of
-//! all this. [`SmallModel`] and [`Encoder`] make recall better where there are any; [`Memory::distill`] learns.
-// Standard streams belong to whoever runs this.
+//! [`get_turn`] is the tool with which a model fetches a turn in more detail, and [`EXPLAINED`] is
+//! the part of the system prompt that explains the tags. A [`SmallModel`] and an [`Encoder`]
+//! improve recall. [`Memory::distill`] learns lessons.
+// Standard streams belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod append;

@@ -1,18 +1,18 @@
-//! The small model, as far as memory needs one: a prompt in, a text out. Everything works without it.
+//! The interface of the optional small model: it answers prompts, at once or through a batch API.
 
 use futures_util::future::{BoxFuture, FutureExt, join_all};
 
-/// Why a small model did not answer, in one line.
+/// The reason why a small model did not answer, as one line of text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SmallModelError(pub String);
 
-/// Answers short prompts. Whoever assembles the program brings one.
+/// A model that answers short prompts. The caller of this crate implements it.
 pub trait SmallModel: Send + Sync {
     /// Answers a prompt.
     fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>>;
 
-    /// Answers many prompts, in their order.
+    /// Answers many prompts. The answers are in the order of the prompts.
     fn ask_all<'a>(
         &'a self,
         prompts: &'a [String],
@@ -20,21 +20,23 @@ pub trait SmallModel: Send + Sync {
         join_all(prompts.iter().map(|prompt| self.ask(prompt))).boxed()
     }
 
-    /// How to have prompts answered later, where that is possible and wanted: lessons are drawn that way.
+    /// Returns the model's batch API, if it has one and distilling should use it.
     fn later(&self) -> Option<&dyn Later> {
         None
     }
 }
 
-/// Answers many prompts later, at a lower price. What was handed over has a name, by which another process finds it.
+/// The batch API of a model: it answers many prompts within a day, at a lower price. A batch has an
+/// id, with which another process can fetch its answers.
 pub trait Later: Send + Sync {
-    /// Hands prompts over and tells the batch's name; `None` where the provider turns out to take no batches.
+    /// Submits prompts and returns the id of the batch; `None` if the provider does not support
+    /// batches.
     fn submit<'a>(
         &'a self,
         prompts: &'a [String],
     ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>>;
 
-    /// Where the batch of this name stands, which has so many prompts.
+    /// Returns the status of a batch. `prompts` is the number of prompts in it.
     fn look<'a>(
         &'a self,
         batch: &'a str,
@@ -42,18 +44,18 @@ pub trait Later: Send + Sync {
     ) -> BoxFuture<'a, Result<Batch, SmallModelError>>;
 }
 
-/// Where a batch stands.
+/// The status of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Batch {
-    /// It is being worked on.
+    /// The provider is processing the batch.
     Working,
-    /// What each prompt came to, in their order.
+    /// The answers, in the order of the prompts.
     Answered(Vec<Result<String, SmallModelError>>),
-    /// Nothing will come of it.
+    /// The batch failed, expired or was cancelled.
     Lost,
 }
 
-/// The JSON in an answer, whatever was written around it.
+/// Parses the JSON object or array in an answer, and ignores the text around it.
 pub(crate) fn json_in(answer: &str) -> Option<serde_json::Value> {
     let start = answer.find(['{', '['])?;
     let end = answer.rfind(['}', ']'])?;

@@ -1,4 +1,5 @@
-//! What can be learned from turns by rules: what they are about, what the user wants, and which error had which cure.
+//! Learns from turns by rules, without a model: topics, preferences of the user, and errors with
+//! their fixes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,23 +9,23 @@ use crate::lessons::{Draft, LessonKind, LessonStatus};
 use crate::smooth::{arguments, clean, sentences, shortened, stands_out, telling_line};
 use crate::words::{each_term, each_word, is_stop_word};
 
-/// A turn, as far as learning needs it.
+/// A turn to learn from, with secrets redacted.
 pub(crate) struct Observed {
     pub(crate) number: u32,
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// Words that begin what a user wants from now on.
+/// Phrases that mark a preference of the user.
 const WISHES: &str = "\
     i prefer|i'd prefer|always |never |from now on|please use|please don't|please always|\
     don't ever|i like|i don't like|i hate|i love|i want you to|remember that|remember to|\
     my name is|call me |we use |we never|we always|our convention|make sure to|in this project";
-/// A sentence longer than this is not a wish.
+/// A longer sentence is not a preference.
 const WISH_CHARACTERS: usize = 240;
 /// Keywords of a lesson.
 const KEYWORDS: usize = 8;
 
-/// What the user wants from now on.
+/// Finds the sentences in which the user states a preference.
 pub(crate) fn preferences(turns: &[Observed]) -> Vec<Draft> {
     let mut drafts = Vec::new();
     for turn in turns {
@@ -37,12 +38,12 @@ pub(crate) fn preferences(turns: &[Observed]) -> Vec<Draft> {
             }
             for sentence in sentences(&clean(text)) {
                 let lower = sentence.to_lowercase();
-                let is_wish = WISHES.split('|').any(|wish| {
-                    lower.find(wish).is_some_and(|at| {
+                let is_preference = WISHES.split('|').any(|phrase| {
+                    lower.find(phrase).is_some_and(|at| {
                         at == 0 || !lower.as_bytes()[at - 1].is_ascii_alphanumeric()
                     })
                 });
-                if is_wish && !sentence.ends_with('?') && sentence.len() <= WISH_CHARACTERS {
+                if is_preference && !sentence.ends_with('?') && sentence.len() <= WISH_CHARACTERS {
                     let (kind, status) = (LessonKind::Preference, LessonStatus::Used);
                     let content = sentence.to_owned();
                     drafts.push(draft(kind, status, sentence, content, vec![turn.number]));
@@ -53,34 +54,34 @@ pub(crate) fn preferences(turns: &[Observed]) -> Vec<Draft> {
     drafts
 }
 
-/// A failure, and what was done until the same thing worked.
+/// Finds calls that failed and later succeeded, with the calls in between that may have fixed them.
 pub(crate) fn cures(turns: &[Observed]) -> Vec<Draft> {
-    let mut open: BTreeMap<String, Trouble> = BTreeMap::new();
+    let mut failures: BTreeMap<String, Trouble> = BTreeMap::new();
     let mut drafts = Vec::new();
     for turn in turns {
         for (at, piece) in turn.pieces.iter().enumerate() {
             let Piece::Called { name, args } = piece else {
                 continue;
             };
-            let told = arguments(args);
+            let arguments_text = arguments(args);
             let (output, failed) = match turn.pieces.get(at + 1) {
                 Some(Piece::Came { text, failed }) => {
                     (text.as_str(), *failed || looks_failed(text))
                 }
                 _ => ("", false),
             };
-            let what = format!("{name} {}", shortened(&told, 120));
+            let call = format!("{name} {}", shortened(&arguments_text, 120));
             if failed {
-                let trouble = open.entry(what).or_insert_with(|| Trouble {
+                let failure = failures.entry(call).or_insert_with(|| Trouble {
                     error: telling_line(output),
                     ..Trouble::default()
                 });
-                trouble.turns.push(turn.number);
-            } else if let Some(trouble) = open.remove(&what) {
-                drafts.extend(trouble.cured(&what, turn.number));
+                failure.turns.push(turn.number);
+            } else if let Some(failure) = failures.remove(&call) {
+                drafts.extend(failure.cured(&call, turn.number));
             } else {
-                for trouble in open.values_mut() {
-                    trouble.step(&what, turn.number);
+                for failure in failures.values_mut() {
+                    failure.step(&call, turn.number);
                 }
             }
         }
@@ -88,6 +89,7 @@ pub(crate) fn cures(turns: &[Observed]) -> Vec<Draft> {
     drafts
 }
 
+/// A call that has failed and not succeeded since.
 #[derive(Default)]
 struct Trouble {
     error: String,
@@ -96,14 +98,17 @@ struct Trouble {
 }
 
 impl Trouble {
-    fn step(&mut self, what: &str, turn: u32) {
+    /// Notes a successful call after the failure. Only the first six are kept.
+    fn step(&mut self, call: &str, turn: u32) {
         if self.steps.len() < 6 {
-            self.steps.push(what.to_owned());
+            self.steps.push(call.to_owned());
             self.turns.push(turn);
         }
     }
 
-    fn cured(mut self, what: &str, turn: u32) -> Option<Draft> {
+    /// Drafts a lesson from the failure and its fix, when the call has succeeded. Returns `None` if
+    /// nothing was done in between.
+    fn cured(mut self, call: &str, turn: u32) -> Option<Draft> {
         if self.steps.is_empty() {
             return None;
         }
@@ -112,16 +117,17 @@ impl Trouble {
         self.turns.dedup();
         let error = shortened(&self.error, 200).into_owned();
         let steps = self.steps.join("; ");
-        let content = format!("{what} failed with: {error}\nWhat helped: {steps}");
-        let title = format!("{} fails: {}", shortened(what, 40), shortened(&error, 60));
+        let content = format!("{call} failed with: {error}\nWhat helped: {steps}");
+        let title = format!("{} fails: {}", shortened(call, 40), shortened(&error, 60));
         let (kind, status) = (LessonKind::Problem, LessonStatus::Seen);
         Some(Draft {
-            same_as: signature(&format!("{what} {error}")),
+            same_as: signature(&format!("{call} {error}")),
             ..draft(kind, status, &title, content, self.turns)
         })
     }
 }
 
+/// Returns whether the output of a call reads like a failure.
 fn looks_failed(output: &str) -> bool {
     output.lines().any(|line| {
         let line = line.trim_start().to_lowercase();
@@ -132,7 +138,8 @@ fn looks_failed(output: &str) -> bool {
     }) && stands_out(output)
 }
 
-/// An error without what differs from one time to the next: numbers, addresses, the rest of paths.
+/// Reduces a text to the words that are the same in each occurrence of an error: without numbers,
+/// addresses and single letters.
 fn signature(text: &str) -> String {
     let mut out = String::new();
     each_word(text, |word| {
@@ -144,6 +151,7 @@ fn signature(text: &str) -> String {
     out
 }
 
+/// Builds a draft. Keywords, topics and identity are derived from the content.
 fn draft(
     kind: LessonKind,
     status: LessonStatus,
@@ -164,7 +172,7 @@ fn draft(
     }
 }
 
-/// The words that tell most, the longest first.
+/// Returns the longest content words of a text, the longest first.
 pub(crate) fn keywords(text: &str) -> Vec<String> {
     let mut words = BTreeSet::new();
     each_word(text, |word| {
@@ -179,7 +187,8 @@ pub(crate) fn keywords(text: &str) -> Vec<String> {
     words
 }
 
-/// What some turns are about: words that come again and again, yet not everywhere.
+/// Finds the topics of a group of turns: words that at least three turns mention, but at most 30 %
+/// of them. Returns each topic with its number of turns.
 pub(crate) fn topics(turns: &[Observed]) -> BTreeMap<String, u32> {
     let mut counts: BTreeMap<String, (u32, BTreeMap<String, u32>)> = BTreeMap::new();
     for turn in turns {
@@ -206,24 +215,24 @@ pub(crate) fn topics(turns: &[Observed]) -> BTreeMap<String, u32> {
             });
         }
     }
-    let most = (turns.len() as u32 * 3 / 10).max(3);
-    let told = counts
+    let max_turns = (turns.len() as u32 * 3 / 10).max(3);
+    let topics = counts
         .into_values()
-        .filter(|(turns, _)| (3..=most).contains(turns))
+        .filter(|(turns, _)| (3..=max_turns).contains(turns))
         .filter_map(|(turns, spellings)| {
-            // A topic goes by its most frequent spelling.
+            // The name of a topic is its most frequent spelling.
             let name = spellings.into_iter().max_by_key(|(_, times)| *times)?.0;
             Some((name, turns))
         });
-    let mut told: Vec<(String, u32)> = told.collect();
-    told.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
-    told.truncate(TOPICS);
-    told.into_iter().collect()
+    let mut topics: Vec<(String, u32)> = topics.collect();
+    topics.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    topics.truncate(TOPICS);
+    topics.into_iter().collect()
 }
 
-/// Topics of one batch of turns.
+/// Topics of one group of turns.
 const TOPICS: usize = 24;
-/// Frequent in talk, and about nothing.
+/// Frequent words of conversations that are not topics. (Stop words are in `words`.)
 const COMMON: &str = "\
     back been come could doing done even every feel find first from getting give going good \
     great have help here it's keep kind know last like little long look looking lot love made \
@@ -232,7 +241,7 @@ const COMMON: &str = "\
     these they thing things think this thought time today told took true used using very want \
     wanted well were what when will with work would yeah year yesterday your";
 
-/// Which area a topic belongs to.
+/// Returns the area a topic belongs to, or `general`.
 pub(crate) fn category(topic: &str) -> &'static str {
     const AREAS: [(&str, &str); 7] = [
         ("auth", "auth login token password oauth session permission"),
@@ -257,7 +266,7 @@ pub(crate) fn category(topic: &str) -> &'static str {
     ];
     let found = AREAS
         .iter()
-        .find(|(_, marks)| marks.split(' ').any(|mark| topic.contains(mark)));
+        .find(|(_, stems)| stems.split(' ').any(|stem| topic.contains(stem)));
     found.map_or("general", |(area, _)| area)
 }
 
@@ -265,7 +274,7 @@ pub(crate) fn category(topic: &str) -> &'static str {
 mod tests {
     use super::*;
 
-    fn said(number: u32, role: &str, text: &str) -> Observed {
+    fn message(number: u32, role: &str, text: &str) -> Observed {
         Observed {
             number,
             pieces: vec![Piece::Said {
@@ -276,24 +285,24 @@ mod tests {
     }
 
     #[test]
-    fn wishes_are_told_from_talk() {
+    fn preferences_are_distinguished_from_other_sentences() {
         let turns = [
-            said(
+            message(
                 1,
                 "user",
                 "Hi! From now on always answer in German. The weather is fine.",
             ),
-            said(2, "assistant", "I always do."),
-            said(
+            message(2, "assistant", "I always do."),
+            message(
                 3,
                 "user",
                 "Do you always do that? We use pnpm in this project.",
             ),
         ];
         let found = preferences(&turns);
-        let told: Vec<&str> = found.iter().map(|draft| draft.content.as_str()).collect();
+        let contents: Vec<&str> = found.iter().map(|draft| draft.content.as_str()).collect();
         assert_eq!(
-            told,
+            contents,
             [
                 "From now on always answer in German.",
                 "We use pnpm in this project."
@@ -303,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_and_its_cure_are_a_pair() {
+    fn an_error_and_its_fix_become_a_draft() {
         let called = |args: &str, output: &str, failed| {
             [
                 Piece::Called {
@@ -345,12 +354,12 @@ mod tests {
     }
 
     #[test]
-    fn topics_come_again_yet_not_everywhere() {
+    fn topics_are_repeated_words_that_are_not_everywhere() {
         let mut turns: Vec<Observed> = (0..20)
-            .map(|n| said(n + 1, "user", "everywhere nothing"))
+            .map(|n| message(n + 1, "user", "everywhere nothing"))
             .collect();
         for n in [2, 5, 9, 12] {
-            turns[n] = said(
+            turns[n] = message(
                 n as u32 + 1,
                 "user",
                 "the migration of the database, everywhere",

@@ -1,17 +1,19 @@
-//! An encoder with its weights inside: a small sentence transformer, in this process.
+//! The built-in encoder: a small sentence transformer that runs in this process, with its weights
+//! compiled in.
 
 use crate::{Encoder, MemoryError};
 
-/// Texts are read this far; the transformer takes its first 128 word pieces.
+/// Longer texts are cut. The transformer reads only 128 word pieces.
 const CHARACTERS: usize = 2_000;
 
-/// The transformer of `pocket-encoder`: English, 384 dimensions, the first 128 word pieces of a text.
+/// The encoder of the crate `pocket-encoder`: English, 384 dimensions. It reads the first 128 word
+/// pieces of a text.
 pub struct Pocket {
     name: String,
 }
 
 impl Pocket {
-    /// Its weights are unpacked when something is first encoded, once per process.
+    /// Creates the encoder. Its weights are unpacked with the first text, once per process.
     pub fn new() -> Self {
         let info = pocket_encoder::model_info();
         Self {
@@ -40,7 +42,7 @@ impl Encoder for Pocket {
     fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
         let beginning = |text: &&str| -> String {
             let beginning: String = text.chars().take(CHARACTERS).collect();
-            // It takes no blank text; a turn that says nothing is like nothing in particular.
+            // The transformer rejects blank text.
             if beginning.trim().is_empty() {
                 ".".to_owned()
             } else {
@@ -48,10 +50,12 @@ impl Encoder for Pocket {
             }
         };
         let texts: Vec<String> = texts.iter().map(beginning).collect();
-        let failed = |why: String| MemoryError::Encoder(format!("{}: {why}", self.name));
-        let encoder = pocket_encoder::Encoder::new().map_err(|error| failed(error.to_string()))?;
+        let encoder_error =
+            |message: String| MemoryError::Encoder(format!("{}: {message}", self.name));
+        let encoder =
+            pocket_encoder::Encoder::new().map_err(|error| encoder_error(error.to_string()))?;
         encoder
             .embed(&texts)
-            .map_err(|error| failed(error.to_string()))
+            .map_err(|error| encoder_error(error.to_string()))
     }
 }

@@ -1,9 +1,10 @@
-//! The inverted index: for each term of a session, the turns that have it and how often.
+//! The inverted index: for each term of a session, the turns that contain it and how often.
 //!
-//! FTS5 keeps one index for the whole file: its idf and average length are everybody's, a session's share of a long
-//! list costs as much as the list, and a second index of whole sittings would be written anew with every turn. Here a
-//! list belongs to a session, so that its statistics are exact, a sitting's counts are sums over its turns, and
-//! adding a turn appends to the last small block of each of its terms, whatever came before.
+//! It is hand-written because FTS5 keeps one index for the whole file: idf and average length would
+//! be those of all sessions, a query in one session would read the lists of all, and an index of
+//! whole parts would be rewritten with every turn. Here a list belongs to one session, so that its
+//! statistics are exact, the counts of a part are sums over its turns, and appending a turn
+//! extends the last small block of each of its terms.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +13,18 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::MemoryError;
 use crate::store::{blob, execute, row};
 
-/// A row of a table without row ids spills over beyond about a thousand bytes.
+/// The size at which a block is full. Larger rows of a `WITHOUT ROWID` table (above about 1,000
+/// bytes) need overflow pages.
 const BLOCK_BYTES: usize = 800;
 
-/// Terms of turns, to be written.
+/// Collected terms of turns. `finish` writes them.
 #[derive(Debug, Default)]
 pub(crate) struct PostingWriter {
     lists: BTreeMap<(String, i64), Vec<(u32, u32)>>,
 }
 
 impl PostingWriter {
-    /// Notes the terms of a turn. Tells how many words it has.
+    /// Adds the terms of a turn's text, and returns its number of words.
     pub(crate) fn add(&mut self, session: i64, turn: u32, text: &str) -> u32 {
         let mut words = 0;
         let mut counts: BTreeMap<String, u32> = BTreeMap::new();
@@ -37,7 +39,7 @@ impl PostingWriter {
         words
     }
 
-    /// Notes terms of a turn, and how often it has them.
+    /// Adds terms of a turn with their counts.
     pub(crate) fn add_terms(
         &mut self,
         session: i64,
@@ -50,7 +52,7 @@ impl PostingWriter {
         }
     }
 
-    /// Appends what was noted.
+    /// Appends the collected terms to the stored lists.
     pub(crate) fn finish(self, connection: &Connection) -> Result<(), MemoryError> {
         let mut tail = connection.prepare_cached(
             "SELECT block, before, docs, last, data FROM memory_postings
@@ -82,12 +84,15 @@ impl PostingWriter {
     }
 }
 
+/// A block of the list of a term: one row of `memory_postings`.
 #[derive(Debug, Default)]
 struct Block {
     number: i64,
-    /// Turns in the blocks before.
+    /// Turns in the blocks before this one.
     before: i64,
+    /// Turns in this block.
     docs: i64,
+    /// The last turn in this block.
     last: u32,
     data: Vec<u8>,
 }
@@ -103,11 +108,13 @@ impl Block {
         })
     }
 
+    /// Appends a turn: the difference to the last turn (zigzag) with a flag for counts above 1, as
+    /// a varint, then the count if the flag is set.
     fn push(&mut self, turn: u32, count: u32) {
-        // Turns mostly come in order; a summary written later may add to an earlier one.
-        let step = i64::from(turn) - i64::from(self.last);
-        let folded = ((step << 1) ^ (step >> 63)) as u64;
-        put(&mut self.data, folded << 1 | u64::from(count > 1));
+        // Differences can be negative: a model's summary adds terms to an earlier turn.
+        let difference = i64::from(turn) - i64::from(self.last);
+        let zigzag = ((difference << 1) ^ (difference >> 63)) as u64;
+        put(&mut self.data, zigzag << 1 | u64::from(count > 1));
         if count > 1 {
             put(&mut self.data, u64::from(count));
         }
@@ -133,7 +140,8 @@ impl Block {
     }
 }
 
-/// Hands out every turn that has a term, with how often: of one session, or of all where none is given.
+/// Calls `take` with session, turn and count for every turn that contains a term, in one session or
+/// (for `None`) in all, ordered by session.
 pub(crate) fn each_posting(
     connection: &Connection,
     term: &str,
@@ -158,7 +166,7 @@ pub(crate) fn each_posting(
     Ok(())
 }
 
-/// How many turns of a session have a term.
+/// Returns how many turns of a session contain a term.
 pub(crate) fn turns_with(
     connection: &Connection,
     term: &str,
@@ -193,6 +201,7 @@ pub(crate) fn remove<'a>(
     Ok(())
 }
 
+/// Decodes the data of a block into turns and counts. Damaged data ends the iteration.
 struct Postings<'a> {
     data: &'a [u8],
     last: i64,
@@ -213,13 +222,14 @@ impl Iterator for Postings<'_> {
             1 => take(&mut self.data)? as u32,
             _ => 1,
         };
-        let folded = value >> 1;
-        let step = (folded >> 1) as i64 ^ -((folded & 1) as i64);
-        self.last = self.last.wrapping_add(step);
+        let zigzag = value >> 1;
+        let difference = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
+        self.last = self.last.wrapping_add(difference);
         Some((u32::try_from(self.last).ok()?, count))
     }
 }
 
+/// Appends a varint: 7 bits per byte, the lowest first, with the high bit set in all but the last.
 fn put(data: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         data.push(value as u8 | 0x80);
@@ -228,6 +238,7 @@ fn put(data: &mut Vec<u8>, mut value: u64) {
     data.push(value as u8);
 }
 
+/// Reads a varint; `None` if the data ends too early or the number is too long.
 fn take(data: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
@@ -246,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn postings_come_back_as_they_went_in() {
+    fn postings_are_decoded_as_they_were_encoded() {
         let mut block = Block::default();
         let list = [(1, 1), (2, 7), (900_000, 1), (5, 300), (u32::MAX, 1)];
         for (turn, count) in list {
@@ -258,7 +269,7 @@ mod tests {
         }
         .collect();
         assert_eq!(read, list);
-        // Damage ends the list instead of the process.
+        // Damaged data does not cause a panic.
         assert_eq!(
             Postings {
                 data: &[0xff; 30],

@@ -1,16 +1,17 @@
-//! The ranking, without a database: which turns a question is about.
+//! Ranks turns by their relevance to a question. Pure functions, without a database.
 //!
 //! ```text
 //! x  = bm25 / max  (+ 0.6 · z(cosine) / 6)
-//! x += 0.3 · (x before + x after)                    within a sitting
-//! x += 0.4 · bm25 of the sitting / max
+//! x += 0.3 · (x of the turn before + x of the turn after)     within a part
+//! x += 0.4 · bm25 of the part / max
 //!    + 0.2 · [its speaker or role is named in the question]
-//!    + 0.5 · [the user's, where a user talks with an assistant]
+//!    + 0.5 · [it is the user's, in a session of a user and an assistant]
 //! ```
 //!
-//! The weights are the same for every kind of conversation. They were found on dialogues between two people and hold
-//! on others untouched; the user's share is what chats with an assistant add, whose answers repeat every word of the
-//! question and carry little of what is asked for later.
+//! The weights are the same for every kind of conversation. They were tuned on dialogues between
+//! two people and work for others without change. Only the weight of user turns was added for
+//! sessions with an assistant, whose answers repeat the words of the question and contain little
+//! that is asked for later.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -19,18 +20,18 @@ use selvedge_text::bm25::{frequency, idf};
 
 use crate::columns::{Brief, Role};
 
-/// How much each feature counts.
+/// The weights of the ranking features.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
-    /// Of the turns before and after.
+    /// Weight of the scores of the turns before and after.
     pub neighbours: f64,
-    /// Of the sitting as a whole.
+    /// Weight of the BM25 score of the whole part.
     pub sitting: f64,
-    /// Of being said by somebody the question names.
+    /// Added if the question names the speaker or the role of the turn.
     pub named: f64,
-    /// Of being said by the user of an assistant.
+    /// Added for turns of the user in a session of a user and an assistant.
     pub user: f64,
-    /// Of the vectors' likeness.
+    /// Weight of the vector similarity.
     pub vectors: f64,
 }
 
@@ -44,7 +45,7 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Everything but the vectors.
+    /// The default weights without vectors.
     pub const KEYWORDS: Self = Self {
         neighbours: 0.3,
         sitting: 0.4,
@@ -53,7 +54,7 @@ impl Weights {
         vectors: 0.0,
     };
 
-    /// BM25 of the turn and nothing else: what FTS5 alone would find.
+    /// Only BM25 of the turn, which is what FTS5 computes.
     pub const BM25: Self = Self {
         neighbours: 0.0,
         sitting: 0.0,
@@ -63,68 +64,69 @@ impl Weights {
     };
 }
 
-/// All turns that may be found, in order.
+/// All turns that a search considers, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     pub(crate) numbers: Vec<Brief>,
-    /// Which sitting each turn is of.
+    /// The index of each turn's part.
     pub(crate) sitting: Vec<u32>,
-    /// Words of each sitting.
+    /// The number of words of each part.
     pub(crate) sitting_words: Vec<u64>,
 }
 
-/// What a question asks.
+/// A question in the form that ranking needs.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
-    /// For each term: the turns that have it, by their place in [`Turns`], and how often.
+    /// For each term: the index in [`Turns`] of each turn that contains it, and its count there.
     pub(crate) postings: Vec<Vec<(u32, u32)>>,
-    /// Whether a turn's speaker or role is named.
+    /// The speakers and roles that the question names, by ranges of turns.
     pub(crate) named: Vec<Named>,
-    /// How alike each turn and the question are, where there are vectors.
+    /// The cosine similarity of each turn to the question. `None` without vectors.
     pub(crate) likeness: Option<Vec<f32>>,
 }
 
-/// A run of turns in which these speakers and roles are named.
+/// The speakers and roles that a question names, for the turns of one session.
 #[derive(Debug)]
 pub(crate) struct Named {
-    /// The first turn of the run; it ends where the next begins.
+    /// The index of the session's first turn. Its turns end where the next session's start.
     pub(crate) from: usize,
     pub(crate) speakers: Vec<u8>,
     pub(crate) role: Option<Role>,
-    /// Whether a user talks with an assistant there, neither of them by name.
+    /// Whether the session has turns of a user and of an assistant without a name.
     pub(crate) assisted: bool,
 }
 
-/// The score of every turn.
-pub(crate) fn scores(turns: &Turns, asked: &Asked, weights: &Weights) -> Vec<f64> {
-    let mut scores = bm25_of_turns(turns, asked);
+/// Returns the score of every turn.
+pub(crate) fn scores(turns: &Turns, query: &Asked, weights: &Weights) -> Vec<f64> {
+    let mut scores = bm25_of_turns(turns, query);
     scale(&mut scores);
-    if let (Some(likeness), true) = (&asked.likeness, weights.vectors != 0.0) {
+    if let (Some(likeness), true) = (&query.likeness, weights.vectors != 0.0) {
         add_likeness(&mut scores, likeness, weights.vectors);
     }
     if weights.neighbours != 0.0 {
         smooth(&mut scores, &turns.sitting, weights.neighbours);
     }
     if weights.sitting != 0.0 {
-        let mut sittings = bm25_of_sittings(turns, asked);
-        scale(&mut sittings);
-        for (score, sitting) in scores.iter_mut().zip(&turns.sitting) {
-            *score += weights.sitting * sittings.get(*sitting as usize).copied().unwrap_or(0.0);
+        let mut part_scores = bm25_of_sittings(turns, query);
+        scale(&mut part_scores);
+        for (score, part) in scores.iter_mut().zip(&turns.sitting) {
+            *score += weights.sitting * part_scores.get(*part as usize).copied().unwrap_or(0.0);
         }
     }
-    for (at, run) in asked.named.iter().enumerate() {
-        if run.speakers.is_empty() && run.role.is_none() && !run.assisted {
+    for (at, session) in query.named.iter().enumerate() {
+        if session.speakers.is_empty() && session.role.is_none() && !session.assisted {
             continue;
         }
-        let next = asked.named.get(at + 1);
-        let range = run.from..next.map_or(turns.numbers.len(), |next| next.from);
-        let numbers = turns.numbers[range.clone()].iter();
-        for (numbers, score) in numbers.zip(&mut scores[range]) {
-            let by_name = numbers.speaker != 0 && run.speakers.contains(&numbers.speaker);
-            if by_name || run.role == Some(numbers.role) {
+        let next = query.named.get(at + 1);
+        let range = session.from..next.map_or(turns.numbers.len(), |next| next.from);
+        let metrics = turns.numbers[range.clone()].iter();
+        for (metrics, score) in metrics.zip(&mut scores[range]) {
+            let is_named_speaker =
+                metrics.speaker != 0 && session.speakers.contains(&metrics.speaker);
+            if is_named_speaker || session.role == Some(metrics.role) {
                 *score += weights.named;
             }
-            if run.assisted && numbers.role == Role::User {
+            if session.assisted && metrics.role == Role::User {
                 *score += weights.user;
             }
         }
@@ -132,12 +134,12 @@ pub(crate) fn scores(turns: &Turns, asked: &Asked, weights: &Weights) -> Vec<f64
     scores
 }
 
-/// The best, best first: as many as are asked for, among those that have anything to do with the question.
+/// Returns the indexes of the `k` highest scores for which `related` holds, the best first.
 pub(crate) fn best(scores: &[f64], related: impl Fn(usize) -> bool, k: usize) -> Vec<usize> {
-    // Of a million turns nearly all lose against the worst that is kept: one comparison each.
+    // Nearly all turns are worse than the worst kept one, and take one comparison each.
     let mut kept: BinaryHeap<Worst> = BinaryHeap::with_capacity(k.min(scores.len()) + 1);
     for (at, &score) in scores.iter().enumerate() {
-        // What comes later is not better where it is as good.
+        // Of equal scores, the earlier turn is kept.
         let is_full = kept.len() >= k;
         if is_full && kept.peek().is_none_or(|worst| score <= worst.score) || !related(at) {
             continue;
@@ -151,7 +153,7 @@ pub(crate) fn best(scores: &[f64], related: impl Fn(usize) -> bool, k: usize) ->
     sorted.into_iter().map(|kept| kept.at).collect()
 }
 
-/// A turn among the best; the largest is the worst of them.
+/// A kept turn. The order is reversed, so that the heap's maximum is the worst of them.
 #[derive(Debug, PartialEq)]
 struct Worst {
     score: f64,
@@ -173,36 +175,36 @@ impl PartialOrd for Worst {
     }
 }
 
-fn bm25_of_turns(turns: &Turns, asked: &Asked) -> Vec<f64> {
+fn bm25_of_turns(turns: &Turns, query: &Asked) -> Vec<f64> {
     let count = turns.numbers.len();
-    // Every turn is of a sitting.
+    // Every turn belongs to a part, so that this counts all words.
     let words: u64 = turns.sitting_words.iter().sum();
     let average = words as f64 / count.max(1) as f64;
     let mut scores = vec![0.0; count];
-    for postings in &asked.postings {
+    for postings in &query.postings {
         let idf = idf(count, postings.len());
-        for (at, times) in postings {
+        for (at, term_count) in postings {
             let length = f64::from(turns.numbers[*at as usize].words);
-            scores[*at as usize] += idf * frequency(f64::from(*times), length, average);
+            scores[*at as usize] += idf * frequency(f64::from(*term_count), length, average);
         }
     }
     scores
 }
 
-/// A sitting is one document: its counts and lengths are sums over its turns.
-fn bm25_of_sittings(turns: &Turns, asked: &Asked) -> Vec<f64> {
+/// Scores each part as one document, whose counts and length are the sums of its turns.
+fn bm25_of_sittings(turns: &Turns, query: &Asked) -> Vec<f64> {
     let count = turns.sitting_words.len();
     let average = turns.sitting_words.iter().sum::<u64>() as f64 / count.max(1) as f64;
     let mut scores = vec![0.0; count];
-    let mut times = vec![0_u32; count];
-    for postings in &asked.postings {
-        times.fill(0);
+    let mut counts = vec![0_u32; count];
+    for postings in &query.postings {
+        counts.fill(0);
         for (at, n) in postings {
-            let sitting = turns.sitting[*at as usize] as usize;
-            times[sitting] = times[sitting].saturating_add(*n);
+            let part = turns.sitting[*at as usize] as usize;
+            counts[part] = counts[part].saturating_add(*n);
         }
-        let idf = idf(count, times.iter().filter(|n| **n > 0).count());
-        for ((score, n), words) in scores.iter_mut().zip(&times).zip(&turns.sitting_words) {
+        let idf = idf(count, counts.iter().filter(|n| **n > 0).count());
+        for ((score, n), words) in scores.iter_mut().zip(&counts).zip(&turns.sitting_words) {
             if *n > 0 {
                 *score += idf * frequency(f64::from(*n), *words as f64, average);
             }
@@ -211,6 +213,7 @@ fn bm25_of_sittings(turns: &Turns, asked: &Asked) -> Vec<f64> {
     scores
 }
 
+/// Divides scores by their maximum.
 fn scale(scores: &mut [f64]) {
     let max = scores.iter().copied().fold(0.0, f64::max);
     if max > 0.0 {
@@ -218,6 +221,7 @@ fn scale(scores: &mut [f64]) {
     }
 }
 
+/// Adds the z-scores of similarities. The divisor 6 brings them to the range of the BM25 scores.
 fn add_likeness(scores: &mut [f64], likeness: &[f32], weight: f64) {
     let count = likeness.len().max(1) as f64;
     let mean = likeness.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
@@ -230,16 +234,17 @@ fn add_likeness(scores: &mut [f64], likeness: &[f32], weight: f64) {
     }
 }
 
-fn smooth(scores: &mut [f64], sitting: &[u32], weight: f64) {
+/// Adds to each score a share of the scores of its neighbours in the same part.
+fn smooth(scores: &mut [f64], parts: &[u32], weight: f64) {
     let mut rest = scores;
-    for run in sitting.chunk_by(|a, b| a == b) {
-        let Some((run, after)) = rest.split_at_mut_checked(run.len()) else {
+    for part in parts.chunk_by(|a, b| a == b) {
+        let Some((part, after)) = rest.split_at_mut_checked(part.len()) else {
             return;
         };
         let mut before = 0.0;
-        for at in 0..run.len() {
-            let (own, next) = (run[at], run.get(at + 1).copied().unwrap_or(0.0));
-            run[at] = own + weight * (before + next);
+        for at in 0..part.len() {
+            let (own, next) = (part[at], part.get(at + 1).copied().unwrap_or(0.0));
+            part[at] = own + weight * (before + next);
             before = own;
         }
         rest = after;
@@ -250,26 +255,26 @@ fn smooth(scores: &mut [f64], sitting: &[u32], weight: f64) {
 mod tests {
     use super::*;
 
-    fn turns(words: &[u16], sitting: &[u32]) -> Turns {
-        let numbers = words.iter().map(|words| Brief {
+    fn turns(words: &[u16], parts: &[u32]) -> Turns {
+        let metrics = words.iter().map(|words| Brief {
             words: *words,
             speaker: 0,
             role: Role::Other,
         });
-        let count = sitting.iter().max().map_or(0, |last| *last as usize + 1);
-        let mut sitting_words = vec![0; count];
-        for (words, sitting) in words.iter().zip(sitting) {
-            sitting_words[*sitting as usize] += u64::from(*words);
+        let count = parts.iter().max().map_or(0, |last| *last as usize + 1);
+        let mut part_words = vec![0; count];
+        for (words, part) in words.iter().zip(parts) {
+            part_words[*part as usize] += u64::from(*words);
         }
         Turns {
-            numbers: numbers.collect(),
-            sitting: sitting.to_vec(),
-            sitting_words,
+            numbers: metrics.collect(),
+            sitting: parts.to_vec(),
+            sitting_words: part_words,
         }
     }
 
     #[test]
-    fn neighbours_share_within_their_sitting_only() {
+    fn scores_are_shared_with_neighbours_of_the_same_part_only() {
         let mut scores = [0.0, 1.0, 0.0, 0.0];
         smooth(&mut scores, &[0, 0, 1, 1], 0.3);
         assert_eq!(scores, [0.3, 1.0, 0.0, 0.0]);
@@ -279,11 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn who_is_named_and_who_is_asked_for_rise() {
+    fn named_speakers_and_users_score_higher() {
         let mut all = turns(&[5; 4], &[0; 4]);
         all.numbers[2].speaker = 3;
         all.numbers[1].role = Role::User;
-        let asked = Asked {
+        let query = Asked {
             postings: vec![vec![(0, 1), (1, 1), (2, 1)]],
             named: vec![Named {
                 from: 0,
@@ -295,7 +300,7 @@ mod tests {
         };
         let scores = scores(
             &all,
-            &asked,
+            &query,
             &Weights {
                 neighbours: 0.0,
                 sitting: 0.0,
@@ -308,16 +313,16 @@ mod tests {
     }
 
     #[test]
-    fn a_sitting_that_is_about_it_lifts_its_turns() {
+    fn a_relevant_part_raises_the_scores_of_its_turns() {
         let all = turns(&[4; 8], &[0, 0, 1, 1, 2, 2, 3, 3]);
-        // Turn 3 and turn 5 say the same; the sitting of turn 3 says more of it.
-        let asked = Asked {
+        // Turns 3 and 5 contain the term equally often; the part of turn 3 contains it more often.
+        let query = Asked {
             postings: vec![vec![(2, 3), (3, 1), (5, 1)]],
             ..Asked::default()
         };
         let scores = scores(
             &all,
-            &asked,
+            &query,
             &Weights {
                 neighbours: 0.0,
                 ..Weights::default()

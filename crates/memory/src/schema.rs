@@ -2,6 +2,7 @@
 
 use selvedge_journal::Tables;
 
+/// The migrations that create the tables.
 pub(crate) const TABLES: Tables = Tables {
     component: "memory",
     migrations: &[include_str!("schema.sql")],

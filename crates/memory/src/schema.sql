@@ -1,20 +1,22 @@
--- The tables of the memory, in the journal's file.
+-- The tables of the memory in the journal's file. `sealed`, `opened` and `marked` (SQL functions of
+-- the connection) encrypt, decrypt and digest values; without a key they return their argument.
 
 CREATE TABLE memory_sessions (
     id INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
     turns INTEGER NOT NULL DEFAULT 0,
     words INTEGER NOT NULL DEFAULT 0,
-    -- Up to which turn the levels are written, by rules and by a model, and lessons are drawn.
+    -- The last turn whose levels are written by rules, by a model, and that was distilled.
     written INTEGER NOT NULL DEFAULT 0,
     summarised INTEGER NOT NULL DEFAULT 0,
     distilled INTEGER NOT NULL DEFAULT 0,
-    -- How often a turn was forgotten. While it is unchanged, what was read of earlier turns is still valid.
+    -- The number of forgotten turns. While it is unchanged, cached data of earlier turns is valid.
     forgotten INTEGER NOT NULL DEFAULT 0,
     created_ms INTEGER NOT NULL
 );
 
--- The id of a turn is session << 32 | number. `raw` is exact for ever; its first byte says how it is packed.
+-- The id of a turn is session << 32 | number. `raw` is never changed; its first byte tells whether
+-- the rest is compressed.
 CREATE TABLE memory_turns (
     id INTEGER PRIMARY KEY,
     session INTEGER NOT NULL,
@@ -28,6 +30,7 @@ CREATE TABLE memory_turns (
 );
 CREATE UNIQUE INDEX memory_keys ON memory_turns (session, key) WHERE key IS NOT NULL;
 
+-- The lower levels of turns. `made_by` is `rules` or `model`.
 CREATE TABLE memory_levels (
     id INTEGER PRIMARY KEY,
     smoothed TEXT NOT NULL,
@@ -36,10 +39,10 @@ CREATE TABLE memory_levels (
     made_by TEXT NOT NULL
 );
 
--- The numbers of many turns in one row each: what ranking and planning read of every turn.
+-- Metrics that ranking and planning read of every turn, packed, with many turns in one row.
 CREATE TABLE memory_columns (id INTEGER PRIMARY KEY, data BLOB NOT NULL);
 
--- Sittings: runs of turns that belong together.
+-- Parts: runs of turns that belong together, up to the first turn of the next part.
 CREATE TABLE memory_parts (
     session INTEGER NOT NULL,
     first INTEGER NOT NULL,
@@ -48,6 +51,7 @@ CREATE TABLE memory_parts (
     PRIMARY KEY (session, first)
 ) WITHOUT ROWID;
 
+-- Names of speakers, numbered from 1 in each session.
 CREATE TABLE memory_speakers (
     session INTEGER NOT NULL,
     id INTEGER NOT NULL,
@@ -55,7 +59,8 @@ CREATE TABLE memory_speakers (
     PRIMARY KEY (session, id)
 ) WITHOUT ROWID;
 
--- Which turns have a term, and how often. Blocks are as large as a row may be without spilling over.
+-- The inverted index: the turns that contain a term, and how often. A block is small enough to need
+-- no overflow page.
 CREATE TABLE memory_postings (
     term TEXT NOT NULL,
     session INTEGER NOT NULL,
@@ -67,7 +72,7 @@ CREATE TABLE memory_postings (
     PRIMARY KEY (term, session, block)
 ) WITHOUT ROWID;
 
--- One text for many old turns: 32 of them, eight times as many, and so on.
+-- Eras: one text for 32 old turns, for eight times as many, and so on.
 CREATE TABLE memory_eras (
     session INTEGER NOT NULL,
     length INTEGER NOT NULL,
@@ -77,7 +82,7 @@ CREATE TABLE memory_eras (
     PRIMARY KEY (session, length, first)
 ) WITHOUT ROWID;
 
--- What a prompt begins with until the next plan.
+-- Pinned plans and their text, which is the beginning of prompts until the next plan.
 CREATE TABLE memory_gradients (
     session INTEGER NOT NULL,
     budget INTEGER NOT NULL,
@@ -89,7 +94,7 @@ CREATE TABLE memory_gradients (
     PRIMARY KEY (session, budget, shares)
 );
 
--- What was learned. Kinds: lesson, preference, problem, layer; states: used, proposed, declined.
+-- Lessons. Kinds: lesson, preference, problem, layer. States: used, proposed, declined, seen.
 CREATE TABLE memory_lessons (
     id TEXT PRIMARY KEY,
     kind TEXT NOT NULL,
@@ -103,6 +108,7 @@ CREATE TABLE memory_lessons (
     updated_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- The turns from which lessons were learned.
 CREATE TABLE memory_sources (
     lesson TEXT NOT NULL,
     session INTEGER NOT NULL,
@@ -111,6 +117,7 @@ CREATE TABLE memory_sources (
 ) WITHOUT ROWID;
 CREATE INDEX memory_sources_of_turns ON memory_sources (session, turn);
 
+-- Topics of sessions, with weights that decay.
 CREATE TABLE memory_topics (
     session INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -120,7 +127,7 @@ CREATE TABLE memory_topics (
     PRIMARY KEY (session, name)
 ) WITHOUT ROWID;
 
--- What models are told for some turns: fetched details, documents, kept files.
+-- The announcement board: notes for the model about fetched turns and documents, which expire.
 CREATE TABLE memory_board (
     session INTEGER NOT NULL,
     id INTEGER NOT NULL,
@@ -131,14 +138,14 @@ CREATE TABLE memory_board (
     PRIMARY KEY (session, id)
 ) WITHOUT ROWID;
 
--- Vectors of many turns in one row each.
+-- Vectors of turns, with many turns in one row, and the bytes of one vector.
 CREATE TABLE memory_vectors (id INTEGER PRIMARY KEY, encoder TEXT NOT NULL, data BLOB NOT NULL);
 CREATE TABLE memory_encoders (session INTEGER PRIMARY KEY, width INTEGER NOT NULL);
 
--- One row where texts are sealed and terms marked: what shows with which key.
+-- One row if the memory is encrypted: the proof of its key.
 CREATE TABLE memory_seal (proof BLOB NOT NULL);
 
--- Turns a provider is drawing lessons from: the batch's name there, and the first and last turn of each prompt.
+-- Pending batches at a provider: the batch's id, and the first and last turn of each prompt.
 CREATE TABLE memory_batches (
     session INTEGER PRIMARY KEY,
     batch TEXT NOT NULL,

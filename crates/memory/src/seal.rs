@@ -1,13 +1,14 @@
-//! Sealing what is remembered: texts, names and vectors are sealed, terms of the index are marked, numbers stay.
+//! Encrypts an existing memory: texts, names and vectors are encrypted (`sealed` in SQL), terms of
+//! the index are replaced by keyed digests (`marked` in SQL).
 //!
-//! The index keeps a keyed digest of each stemmed word instead of the word, so that search finds and ranks as it always
-//! does. What the file still tells: names of sessions, roles, times, how long turns are, which digests a turn has.
+//! Search works with the digest of each stemmed word as it does with the word. Not encrypted are:
+//! names of sessions, roles, times, the lengths of turns, and which digests a turn has.
 
 use rusqlite::params;
 
 use crate::{Memory, MemoryError};
 
-/// What is sealed, table by table.
+/// The encrypted columns of each table.
 const SEALED: [(&str, &str); 10] = [
     ("memory_turns", "key speaker raw"),
     ("memory_levels", "smoothed compressed tiny"),
@@ -22,26 +23,28 @@ const SEALED: [(&str, &str); 10] = [
 ];
 
 impl Memory {
-    /// Seals what was written in the clear, all or nothing, and notes with which key.
+    /// Encrypts all existing data in one transaction, and stores the proof of the key. Does nothing
+    /// if another process has done so.
     pub(crate) fn seal_everything(&self, proof: &[u8]) -> Result<(), MemoryError> {
         {
             let mut connection = self.writer();
             let transaction =
                 connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-            let there: i64 =
+            let seals: i64 =
                 transaction.query_row("SELECT count(*) FROM memory_seal", [], |row| row.get(0))?;
-            if there == 0 {
+            if seals == 0 {
                 for (table, columns) in SEALED {
                     let seal = |column| format!("{column} = sealed({column})");
-                    let each: Vec<String> = columns.split(' ').map(seal).collect();
-                    transaction.execute(&format!("UPDATE {table} SET {}", each.join(", ")), [])?;
+                    let columns: Vec<String> = columns.split(' ').map(seal).collect();
+                    let sql = format!("UPDATE {table} SET {}", columns.join(", "));
+                    transaction.execute(&sql, [])?;
                 }
                 transaction.execute("UPDATE memory_postings SET term = marked(term)", [])?;
                 transaction.execute("INSERT INTO memory_seal VALUES (?1)", params![proof])?;
             }
             transaction.commit()?;
         }
-        // Pages that were freed are overwritten. Where others read, the log keeps the past until they are done.
+        // While another process reads, the write-ahead log keeps the plain text until it is done.
         match self.empty_log() {
             Err(MemoryError::StillRead) => Ok(()),
             done => done,

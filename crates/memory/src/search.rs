@@ -1,4 +1,4 @@
-//! Finding turns: the index and the ranking together.
+//! Searches turns: reads the index, ranks, and fits the best turns into a budget.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,23 +13,24 @@ use crate::vectors::{likeness, quantised};
 use crate::words::{each_word, is_stop_word, query_terms};
 use crate::{Level, Memory, MemoryError};
 
-/// What is looked for, and how much of it is wanted.
+/// A search, with its limits.
 #[derive(Debug, Clone)]
 pub struct Query<'a> {
-    /// In words.
+    /// The question or keywords.
     pub text: &'a str,
-    /// In which session; in all where none is named.
+    /// The session to search; `None` for all.
     pub session: Option<&'a str>,
-    /// At most so many turns.
+    /// The maximum number of turns.
     pub k: usize,
-    /// At most so many tokens, tags counted: what does not fit in full is told in fewer words.
+    /// The maximum tokens of all turns, tags included. Turns that do not fit in full get a lower
+    /// level. `None` for no limit.
     pub budget: Option<u32>,
-    /// How much each feature counts.
+    /// The weights of the ranking features.
     pub weights: Weights,
 }
 
 impl<'a> Query<'a> {
-    /// The ten best turns of all.
+    /// A search for the ten best turns in all sessions.
     pub fn new(text: &'a str) -> Self {
         Self {
             text,
@@ -40,7 +41,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Only of this session.
+    /// Restricts the search to a session.
     pub fn in_session(self, session: &'a str) -> Self {
         Self {
             session: Some(session),
@@ -49,30 +50,30 @@ impl<'a> Query<'a> {
     }
 }
 
-/// A turn that was found.
+/// A turn that a search found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Hit {
-    /// Its session.
+    /// The name of the session.
     pub session: String,
-    /// Its number there: 50 for T-50.
+    /// The number of the turn in its session: 50 for T-50.
     pub number: u32,
-    /// The name it came with, as JSON.
+    /// The turn's key in the source it was imported from, as JSON.
     pub key: Option<String>,
-    /// How well it fits; only to be compared within one search.
+    /// The relevance. Scores are comparable within one search only.
     pub score: f64,
-    /// How it is told within the budget.
+    /// The level at which the turn fits into the budget.
     pub level: Level,
-    /// Tokens of it at that level, tags included.
+    /// The tokens of the turn at that level, tags included.
     pub tokens: u32,
 }
 
 impl Memory {
-    /// The turns a question is about, the best first.
+    /// Returns the turns that match a question, the best first.
     pub fn search(&self, query: &Query<'_>) -> Result<Vec<Hit>, MemoryError> {
         let encoder = self.encoder.as_ref();
         let encoder = encoder.filter(|_| query.weights.vectors != 0.0);
         let question = encoder.and_then(|encoder| {
-            // Without vectors the keywords still find what they find.
+            // If the encoder fails, the search uses keywords alone.
             let vectors = encoder.encode(&[&self.redacted(query.text)]).ok()?;
             Some((encoder.name(), quantised(vectors.last()?)))
         });
@@ -93,35 +94,42 @@ impl Memory {
     }
 }
 
-/// Every turn that may be found, as far as ranking needs to know it. Kept by a reader, and added to as turns come.
+/// The ranking data of all turns that a search considers. A pooled reader keeps it for the next
+/// search, which only reads the turns appended since.
 #[derive(Debug)]
 pub(crate) struct Scope {
+    /// SQLite's `data_version` when the scope was last refreshed.
     version: i64,
+    /// The session that is searched; `None` for all.
     only: Option<i64>,
     sessions: Vec<InScope>,
     turns: Turns,
 }
 
+/// A session in a search scope.
 #[derive(Debug, Default)]
 struct InScope {
     id: i64,
     name: String,
-    /// Another of both, and what was read does not hold any more.
+    /// If this or `forgotten` changes, the loaded data is not valid any more.
     created_ms: i64,
+    /// How many turns of the session were forgotten.
     forgotten: i64,
-    /// Where its turns begin among all.
+    /// The index of the session's first turn among all turns.
     offset: usize,
     turns: u32,
     speakers: Vec<String>,
     sittings: Sittings,
-    /// Whether a user speaks in it, and an assistant without a name.
+    /// Whether the session has a turn of a user.
     asked: bool,
+    /// Whether the session has a turn of an assistant without a name.
     answered: bool,
 }
 
-/// A question as a vector, and the name of the encoder that made it.
+/// The name of an encoder and the question's vector, if there is an encoder.
 type Likeness<'a> = Option<&'a (&'a str, Vec<i8>)>;
 
+/// Runs a search in the scope that the reader kept, or in a new one.
 fn look_up(
     reader: &mut Reader,
     query: &Query<'_>,
@@ -132,20 +140,20 @@ fn look_up(
         Some(name) => Some(find(connection, name)?.id),
         None => None,
     };
-    let mut kept = reader.scope.take().filter(|scope| scope.only == only);
-    if let Some(scope) = &mut kept
+    let mut cached = reader.scope.take().filter(|scope| scope.only == only);
+    if let Some(scope) = &mut cached
         && !scope.is_current(connection)?
     {
-        kept = None;
+        cached = None;
     }
-    let scope = match kept {
+    let scope = match cached {
         Some(scope) => scope,
         None => Scope::load(connection, only)?,
     };
     reader.scope.insert(scope).rank(connection, query, question)
 }
 
-/// Changes whenever another connection has written.
+/// Returns SQLite's `data_version`, which changes when another connection has written.
 fn version(connection: &Connection) -> Result<i64, MemoryError> {
     Ok(connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
 }
@@ -177,7 +185,8 @@ impl Scope {
         })
     }
 
-    /// Whether it holds, with the turns that came since: those of one session are added.
+    /// Adds the turns appended since the scope was loaded. Returns false if the scope must be
+    /// loaded again: if a turn was forgotten, or if it covers all sessions and anything changed.
     fn is_current(&mut self, connection: &Connection) -> Result<bool, MemoryError> {
         let version = version(connection)?;
         if version == self.version {
@@ -187,8 +196,8 @@ impl Scope {
             return Ok(false);
         };
         let sql = "SELECT created_ms, forgotten FROM memory_sessions WHERE id = ?1";
-        let same = row(connection, sql, params![session.id], |row| row.try_into())?;
-        if same != Some((session.created_ms, session.forgotten)) {
+        let current = row(connection, sql, params![session.id], |row| row.try_into())?;
+        if current != Some((session.created_ms, session.forgotten)) {
             return Ok(false);
         }
         session.grow(connection, &mut self.turns)?;
@@ -196,13 +205,14 @@ impl Scope {
         Ok(true)
     }
 
+    /// Ranks the turns of the scope and returns the best.
     fn rank(
         &self,
         connection: &Connection,
         query: &Query<'_>,
         question: Likeness<'_>,
     ) -> Result<Vec<Hit>, MemoryError> {
-        let mut asked = Asked {
+        let mut rank_query = Asked {
             named: self.named(query.text),
             ..Asked::default()
         };
@@ -211,43 +221,43 @@ impl Scope {
             let mut at = 0;
             each_posting(connection, &term, self.only, |session, turn, count| {
                 // Postings come in the order of sessions.
-                while let Some(known) = self.sessions.get(at)
-                    && known.id < session
+                while let Some(searched) = self.sessions.get(at)
+                    && searched.id < session
                 {
                     at += 1;
                 }
-                if let Some(known) = self.sessions.get(at)
-                    && known.id == session
-                    && turn <= known.turns
+                if let Some(searched) = self.sessions.get(at)
+                    && searched.id == session
+                    && turn <= searched.turns
                 {
-                    list.push(((known.offset + turn as usize - 1) as u32, count));
+                    list.push(((searched.offset + turn as usize - 1) as u32, count));
                 }
             })?;
-            asked.postings.push(list);
+            rank_query.postings.push(list);
         }
-        drop_common(&mut asked.postings, self.turns.numbers.len());
+        drop_common(&mut rank_query.postings, self.turns.numbers.len());
         if let Some((encoder, question)) = question {
-            let (mut alike, mut any) = (Vec::with_capacity(self.turns.numbers.len()), false);
+            let (mut similarities, mut any) = (Vec::with_capacity(self.turns.numbers.len()), false);
             for session in &self.sessions {
                 let InScope { id, turns, .. } = *session;
-                any |= likeness(connection, id, turns, question, encoder, &mut alike)?;
+                any |= likeness(connection, id, turns, question, encoder, &mut similarities)?;
             }
-            asked.likeness = any.then_some(alike);
+            rank_query.likeness = any.then_some(similarities);
         }
-        if asked.likeness.is_none() && asked.postings.iter().all(Vec::is_empty) {
+        if rank_query.likeness.is_none() && rank_query.postings.iter().all(Vec::is_empty) {
             return Ok(Vec::new());
         }
-        let scores = rank::scores(&self.turns, &asked, &query.weights);
+        let scores = rank::scores(&self.turns, &rank_query, &query.weights);
         let related = |at: usize| scores[at] > 0.0 && self.turns.numbers[at].words > 0;
-        // The cheapest turn has its tags.
-        let most = query
+        // A turn takes at least the tokens of its tags, which limits how many can fit.
+        let max_turns = query
             .budget
             .map_or(usize::MAX, |budget| budget as usize / 12 + 1);
-        let best = rank::best(&scores, related, query.k.min(most));
+        let best = rank::best(&scores, related, query.k.min(max_turns));
         self.told(connection, query, &scores, &best)
     }
 
-    /// The turns with their names, told within the budget.
+    /// Builds the hits for the best turns, and drops those that do not fit into the budget.
     fn told(
         &self,
         connection: &Connection,
@@ -257,7 +267,7 @@ impl Scope {
     ) -> Result<Vec<Hit>, MemoryError> {
         let mut key =
             connection.prepare_cached("SELECT opened(key) FROM memory_turns WHERE id = ?1")?;
-        let mut columns = ColumnWriter::default();
+        let mut metrics_writer = ColumnWriter::default();
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
         for at in best {
@@ -266,7 +276,7 @@ impl Scope {
                 .partition_point(|session| session.offset <= *at);
             let session = &self.sessions[after - 1];
             let number = (at - session.offset + 1) as u32;
-            let tokens = columns.get(connection, session.id, number)?.tokens;
+            let tokens = metrics_writer.get(connection, session.id, number)?.tokens;
             candidates.push(Candidate { number, tokens });
             hits.push(Hit {
                 session: session.name.clone(),
@@ -277,10 +287,10 @@ impl Scope {
                 tokens: 0,
             });
         }
-        let mut told = pack(&candidates, query.budget).into_iter();
-        hits.retain_mut(|hit| match told.next().flatten() {
-            Some(told) => {
-                (hit.level, hit.tokens) = told;
+        let mut levels = pack(&candidates, query.budget).into_iter();
+        hits.retain_mut(|hit| match levels.next().flatten() {
+            Some(level_and_tokens) => {
+                (hit.level, hit.tokens) = level_and_tokens;
                 true
             }
             None => false,
@@ -288,7 +298,7 @@ impl Scope {
         Ok(hits)
     }
 
-    /// Who is named in a question, session by session.
+    /// Returns the speakers and roles that a question names, for each session.
     fn named(&self, question: &str) -> Vec<Named> {
         let mut words = HashSet::new();
         each_word(question, |word| _ = words.insert(word.to_owned()));
@@ -320,7 +330,8 @@ impl Scope {
     }
 }
 
-/// What most turns have tells none of them apart: it only counts where there is nothing else.
+/// Removes terms that more than half of the turns contain, unless there are no others: they do not
+/// distinguish turns.
 fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
     let is_rare = |list: &Vec<_>| list.len() <= turns / 2;
     if postings
@@ -332,14 +343,14 @@ fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
 }
 
 impl InScope {
-    /// Reads the turns that are not read yet.
+    /// Reads the turns that were appended since the last call.
     fn grow(&mut self, connection: &Connection, all: &mut Turns) -> Result<(), MemoryError> {
         let sql = "SELECT turns FROM memory_sessions WHERE id = ?1";
         let turns = row(connection, sql, params![self.id], |row| row.get(0))?.unwrap_or(0);
         columns::read(connection, self.id, self.turns + 1, turns, &mut all.numbers)?;
-        let fresh = &all.numbers[self.offset + self.turns as usize..];
-        self.asked |= fresh.iter().any(|turn| turn.role == Role::User);
-        self.answered |= fresh
+        let new_turns = &all.numbers[self.offset + self.turns as usize..];
+        self.asked |= new_turns.iter().any(|turn| turn.role == Role::User);
+        self.answered |= new_turns
             .iter()
             .any(|turn| turn.role == Role::Assistant && turn.speaker == 0);
         self.turns = turns;
@@ -349,17 +360,17 @@ impl InScope {
     }
 }
 
-/// The sittings of a session that were read so far.
+/// The parts of a session that were read so far.
 #[derive(Debug, Default)]
 struct Sittings {
-    /// A label that comes again is the same sitting.
+    /// The index of the part with each label: rows with the same label are one part.
     labels: HashMap<String, u32>,
-    /// The last part: its first turn, its sitting and its words. It may have grown since.
+    /// The last row: its first turn, the index of its part and its words. It may have grown since.
     last: Option<(u32, u32, i64)>,
 }
 
 impl Sittings {
-    /// Assigns each turn up to the last its sitting.
+    /// Reads new parts and assigns each turn up to `count` to its part.
     fn grow(
         &mut self,
         connection: &Connection,
@@ -378,32 +389,32 @@ impl Sittings {
         let ends = parts.iter().skip(1).map(|(next, ..)| *next);
         let ends: Vec<u32> = ends.chain([count + 1]).collect();
         for ((first, label, words), end) in parts.into_iter().zip(ends) {
-            let fresh = turns.sitting_words.len() as u32;
-            let mut labelled = |label| *self.labels.entry(label).or_insert(fresh);
-            let (sitting, counted) = match self.last {
-                Some((known, sitting, words)) if known == first => (sitting, words),
-                _ => (label.map_or(fresh, &mut labelled), 0),
+            let new_part = turns.sitting_words.len() as u32;
+            let mut labelled = |label| *self.labels.entry(label).or_insert(new_part);
+            let (part, counted) = match self.last {
+                Some((known, part, words)) if known == first => (part, words),
+                _ => (label.map_or(new_part, &mut labelled), 0),
             };
-            if sitting == fresh {
+            if part == new_part {
                 turns.sitting_words.push(0);
             }
-            let sum = &mut turns.sitting_words[sitting as usize];
+            let sum = &mut turns.sitting_words[part as usize];
             *sum = sum.saturating_add_signed(words.max(0) - counted.max(0));
-            self.last = Some((first, sitting, words));
-            let covered = (turns.sitting.len() - offset) as u32 + 1;
-            let more = end.saturating_sub(first.max(covered)) as usize;
-            turns.sitting.extend(std::iter::repeat_n(sitting, more));
+            self.last = Some((first, part, words));
+            let next_turn = (turns.sitting.len() - offset) as u32 + 1;
+            let missing = end.saturating_sub(first.max(next_turn)) as usize;
+            turns.sitting.extend(std::iter::repeat_n(part, missing));
         }
         if turns.sitting.len() != turns.numbers.len() {
             return Err(MemoryError::Damaged(format!(
-                "the sittings of session {session} do not cover its turns"
+                "the parts of session {session} do not cover its turns"
             )));
         }
         Ok(())
     }
 }
 
-/// The speakers of a session, in the order of their numbers, which begin at one.
+/// Returns the names of a session's speakers, in the order of their numbers, which start at 1.
 pub(crate) fn speakers(connection: &Connection, session: i64) -> Result<Vec<String>, MemoryError> {
     let sql = "SELECT opened(name) FROM memory_speakers WHERE session = ?1 ORDER BY id";
     rows(connection, sql, params![session], |row| row.get(0))

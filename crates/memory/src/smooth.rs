@@ -1,22 +1,23 @@
-//! Cleaning by rules: white space, shouting, repetition, filler; arguments in short; the line of an output that tells.
+//! Cleans text by rules: white space, capitals, repetition and filler words. Shortens the arguments
+//! of calls, and finds the key line of an output.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// Words that can go anywhere without being missed. Lower case; a comma after them goes with them.
+/// Words without meaning, in lower case. A comma after them is removed, too.
 const FILLERS: &str = "\
     um uh uhm hmm hm er erm ah oh wow haha hahaha lol yeah yep okay well anyway basically \
     actually literally really just totally definitely honestly simply very quite pretty please \
     kindly hey hi hello thanks certainly absolutely";
 
-/// The text without what nobody misses. Lines stay lines.
+/// Cleans each line of a text, and removes repeated lines.
 pub(crate) fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     let mut before: Option<String> = None;
     for line in text.lines() {
         let line = clean_line(line);
-        // The same line again says nothing new, and one blank line is as good as five.
+        // Removes repeated lines, and blank lines after the first.
         if before.as_ref() == Some(&line) {
             continue;
         }
@@ -29,6 +30,7 @@ pub(crate) fn clean(text: &str) -> String {
     cleaned
 }
 
+/// Removes filler words, repeated words and letters, and superfluous spaces.
 fn clean_line(line: &str) -> String {
     let calm = calm(line);
     let mut out = String::with_capacity(calm.len());
@@ -53,7 +55,7 @@ fn clean_line(line: &str) -> String {
     capitalised(out)
 }
 
-/// A sentence whose first word was filler still begins with a capital.
+/// Capitalises a sentence, because its first word may have been removed as filler.
 fn capitalised(text: String) -> String {
     let mut letters = text.chars();
     match letters.next() {
@@ -68,21 +70,21 @@ fn capitalised(text: String) -> String {
     }
 }
 
-/// A line of many words that is all capitals is said in a normal voice.
+/// Converts a line of at least three words in capitals to lower case.
 fn calm(line: &str) -> Cow<'_, str> {
     let letters = line.chars().filter(|c| c.is_alphabetic()).count();
-    let shouted = letters >= 12
+    let is_all_capitals = letters >= 12
         && line.chars().all(|c| !c.is_lowercase())
         && line.split_whitespace().count() >= 3;
-    match shouted {
+    match is_all_capitals {
         true => line.to_lowercase().into(),
         false => line.into(),
     }
 }
 
-/// `sooooo` is `so`, `!!!!` is `!`.
+/// Collapses repeated characters: `sooooo` to `so`, `!!!!` to `!`.
 fn shorter(word: &str) -> Cow<'_, str> {
-    // Rulers and code (`====`, `000000`) are left to the lines they are in.
+    // Rulers and code (`====`, `000000`) are not changed.
     let is_code =
         word.contains(|c: char| c.is_numeric() || matches!(c, '=' | '_' | '/' | '-' | ':'));
     let mut repeats = word
@@ -98,16 +100,16 @@ fn shorter(word: &str) -> Cow<'_, str> {
         run = if last == Some(c) { run + 1 } else { 1 };
         last = Some(c);
         let is_once = c.is_alphabetic() || matches!(c, '!' | '?');
-        let most = if is_once { 1 } else { 3 };
-        // `tree` keeps its letters; `treee` is not worth three.
-        if run <= most || !word.contains(&c.to_string().repeat(3)) {
+        let max_run = if is_once { 1 } else { 3 };
+        // A letter that occurs three times in a row is collapsed; two in a row (`tree`) are kept.
+        if run <= max_run || !word.contains(&c.to_string().repeat(3)) {
             out.push(c);
         }
     }
     Cow::Owned(out)
 }
 
-/// The sentences of a text. A line break ends one.
+/// Splits a text into sentences. A line break ends a sentence.
 pub(crate) fn sentences(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -128,14 +130,15 @@ pub(crate) fn sentences(text: &str) -> Vec<&str> {
     found
 }
 
-/// Arguments that are told without their names.
+/// Arguments that are shown without their names.
 const UNNAMED: &str = "command cmd path file_path filePath query pattern code url";
 
-/// Arguments as people say them: the words of a command, a path, the values of other fields.
+/// Formats the arguments of a call on one line: the words of a command, a path, other fields as
+/// `name=value`.
 pub(crate) fn arguments(args: &str) -> String {
     match serde_json::from_str::<Value>(args) {
         Ok(Value::Object(fields)) => {
-            let told = fields
+            let arguments = fields
                 .iter()
                 .map(|(name, value)| match (name.as_str(), value) {
                     ("command" | "cmd" | "argv", Value::Array(words)) => spoken(words),
@@ -144,7 +147,7 @@ pub(crate) fn arguments(args: &str) -> String {
                     }
                     (name, value) => format!("{name}={}", plain(value)),
                 });
-            told.collect::<Vec<_>>().join(" ")
+            arguments.collect::<Vec<_>>().join(" ")
         }
         Ok(Value::Array(words)) => spoken(&words),
         Ok(value) => plain(&value),
@@ -163,12 +166,13 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// The words of a text with one space between them.
+/// Replaces all white space by single spaces.
 pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The beginning of a text, with a mark where it was cut.
+/// Truncates a text to at most `characters` characters, if possible between words, and marks the
+/// cut with `…`.
 pub(crate) fn shortened(text: &str, characters: usize) -> Cow<'_, str> {
     match text.char_indices().nth(characters) {
         None => Cow::Borrowed(text),
@@ -182,7 +186,7 @@ pub(crate) fn shortened(text: &str, characters: usize) -> Cow<'_, str> {
     }
 }
 
-/// Whether a line of output is one people look for.
+/// Returns whether a line of output mentions an error or a warning.
 pub(crate) fn stands_out(line: &str) -> bool {
     let line = line.to_lowercase();
     "error|fail|panic|exception|warning|denied|not found|cannot|refused|timed out"
@@ -190,7 +194,8 @@ pub(crate) fn stands_out(line: &str) -> bool {
         .any(|word| line.contains(word))
 }
 
-/// The one line that tells what came of a call: how many failed, the error, else the last line.
+/// Returns the line that summarises an output: the last error line with a number ("2 failed"), the
+/// first error line, or the last line.
 pub(crate) fn telling_line(output: &str) -> String {
     let lines = || {
         output
@@ -198,25 +203,26 @@ pub(crate) fn telling_line(output: &str) -> String {
             .map(str::trim)
             .filter(|line| !line.is_empty())
     };
-    let counts = |line: &&str| line.contains(|c: char| c.is_ascii_digit());
+    let has_number = |line: &&str| line.contains(|c: char| c.is_ascii_digit());
     let found = lines()
         .filter(|line| stands_out(line))
-        .rfind(counts)
+        .rfind(has_number)
         .or_else(|| lines().find(|line| stands_out(line)))
         .or_else(|| lines().next_back());
     clean(found.unwrap_or_default())
 }
 
-/// The lines of an output: all of them, or its ends and what stands out between.
-pub(crate) fn lines_kept(output: &str, most: usize) -> Vec<&str> {
+/// Selects up to `max_lines` lines of an output, each text once: all lines if there are not more,
+/// else the first, the last and the notable ones.
+pub(crate) fn lines_kept(output: &str, max_lines: usize) -> Vec<&str> {
     let lines: Vec<&str> = output.lines().collect();
     let mut seen = std::collections::HashSet::new();
-    let ends = most / 4;
+    let ends = max_lines / 4;
     let kept = lines.iter().enumerate().filter(|(at, line)| {
         let at_an_end = *at < ends || *at + ends >= lines.len();
-        (lines.len() <= most || at_an_end || stands_out(line)) && seen.insert(line.trim())
+        (lines.len() <= max_lines || at_an_end || stands_out(line)) && seen.insert(line.trim())
     });
-    kept.map(|(_, line)| *line).take(most).collect()
+    kept.map(|(_, line)| *line).take(max_lines).collect()
 }
 
 #[cfg(test)]
@@ -224,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cleaning_takes_what_nobody_misses() {
+    fn cleaning_removes_filler_and_repetition() {
         for (text, expected) in [
             (
                 "Well,  I just   wanted to say hello.",
@@ -241,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn outputs_tell_by_the_line_that_counts() {
+    fn key_lines_arguments_and_sentences_are_extracted() {
         assert_eq!(
             telling_line("a\nTests: 2 failed, 3 passed\nnpm ERR! Test failed.\n"),
             "Tests: 2 failed, 3 passed"

@@ -1,4 +1,4 @@
-//! What there is: sessions, turns, tokens, and how far each level brings them down.
+//! Statistics of the memory: sessions, turns, and tokens by level.
 
 use rusqlite::params;
 use serde::Serialize;
@@ -6,38 +6,38 @@ use serde::Serialize;
 use crate::columns::Numbers;
 use crate::{LessonStatus, Memory, MemoryError, columns, time};
 
-/// The memory in numbers.
+/// Statistics of the whole memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Stats {
-    /// Every session.
+    /// The statistics of each session, the oldest first.
     pub sessions: Vec<SessionStats>,
-    /// Lessons in use, and proposals that wait for a person.
+    /// The number of lessons in use.
     pub lessons: u32,
-    /// Proposals that wait for a person.
+    /// The number of proposed lessons that wait for a person's decision.
     pub proposals: u32,
-    /// Bytes of the memory's tables.
+    /// The size of the memory's tables in the file, in bytes.
     pub bytes: u64,
 }
 
-/// A session in numbers.
+/// Statistics of a session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SessionStats {
-    /// Its name.
+    /// The name of the session.
     pub session: String,
-    /// Turns.
+    /// The number of turns, forgotten ones included.
     pub turns: u32,
-    /// Turns whose levels are not written yet.
+    /// The number of turns whose levels are not written yet.
     pub waiting: u32,
-    /// Turns of the last seven days.
+    /// The number of turns in the last seven days.
     pub this_week: u32,
-    /// The day of its first and last turn.
+    /// The days (UTC) of the first and the last turn.
     pub days: [String; 2],
-    /// Tokens of all turns: raw, smoothed, compressed, tiny.
+    /// The tokens of all turns at each level: raw, smoothed, compressed, tiny.
     pub tokens: [u64; 4],
 }
 
 impl SessionStats {
-    /// What a level leaves of the raw tokens, in per cent.
+    /// Returns the tokens of a level in per cent of the raw tokens.
     pub fn share(&self, level: crate::Level) -> f64 {
         100.0 * self.tokens[level as usize] as f64 / self.tokens[0].max(1) as f64
     }
@@ -46,42 +46,61 @@ impl SessionStats {
 const A_WEEK_MS: i64 = 7 * 24 * 3600 * 1000;
 
 impl Memory {
-    /// Counts everything.
+    /// Computes the statistics. Reads the metrics of every turn.
     pub fn stats(&self) -> Result<Stats, MemoryError> {
         self.read(|reader| {
             let connection = &reader.connection;
-            let mut read =
-                connection.prepare("SELECT id, name, turns, turns - written FROM memory_sessions ORDER BY id")?;
-            let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+            let mut read = connection.prepare(
+                "SELECT id, name, turns, turns - written FROM memory_sessions ORDER BY id",
+            )?;
+            let rows = read.query_map([], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+            })?;
             let mut sessions = Vec::new();
             for row in rows {
                 let (id, session, turns, waiting): (i64, String, u32, u32) = row?;
                 let (first, last, week): (i64, i64, u32) = connection.query_row(
-                    "SELECT coalesce(min(at_ms), 0), coalesce(max(at_ms), 0), coalesce(sum(at_ms > ?3), 0)
+                    "SELECT coalesce(min(at_ms), 0), coalesce(max(at_ms), 0),
+                         coalesce(sum(at_ms > ?3), 0)
                      FROM memory_turns WHERE id >= ?1 AND id < ?2",
                     params![id << 32, (id + 1) << 32, crate::store::now_ms() - A_WEEK_MS],
                     |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
                 )?;
-                let mut numbers: Vec<Numbers> = Vec::new();
-                columns::read(connection, id, 1, turns, &mut numbers)?;
+                let mut metrics: Vec<Numbers> = Vec::new();
+                columns::read(connection, id, 1, turns, &mut metrics)?;
                 let mut tokens = [0; 4];
-                for turn in &numbers {
-                    tokens.iter_mut().zip(turn.tokens).for_each(|(sum, tokens)| *sum += u64::from(tokens));
+                for turn in &metrics {
+                    for (sum, tokens) in tokens.iter_mut().zip(turn.tokens) {
+                        *sum += u64::from(tokens);
+                    }
                 }
                 let days = [time::day(first), time::day(last)];
-                sessions.push(SessionStats { session, turns, waiting, this_week: week, days, tokens });
+                sessions.push(SessionStats {
+                    session,
+                    turns,
+                    waiting,
+                    this_week: week,
+                    days,
+                    tokens,
+                });
             }
-            let lessons = |status: LessonStatus| {
+            let count_lessons = |status: LessonStatus| {
                 let sql = "SELECT count(*) FROM memory_lessons WHERE status = ?1";
                 connection.query_row(sql, params![status], |row| row.get(0))
             };
             let bytes: i64 = connection.query_row(
-                "SELECT coalesce(sum(pgsize), 0) FROM dbstat WHERE aggregate = TRUE AND name GLOB 'memory_*'",
+                "SELECT coalesce(sum(pgsize), 0) FROM dbstat
+                 WHERE aggregate = TRUE AND name GLOB 'memory_*'",
                 [],
                 |row| row.get(0),
             )?;
             let bytes = bytes.max(0) as u64;
-            Ok(Stats { sessions, lessons: lessons(LessonStatus::Used)?, proposals: lessons(LessonStatus::Proposed)?, bytes })
+            Ok(Stats {
+                sessions,
+                lessons: count_lessons(LessonStatus::Used)?,
+                proposals: count_lessons(LessonStatus::Proposed)?,
+                bytes,
+            })
         })
     }
 }

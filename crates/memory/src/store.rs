@@ -1,4 +1,4 @@
-//! The store: sessions and their turns, in the journal's file.
+//! The store: sessions and their turns in the journal's file, and helpers for queries.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +13,11 @@ use crate::search::Scope;
 use crate::vectors::Encoder;
 use crate::{Form, MemoryError, NewTurn};
 
-/// Connections kept for readers that come again.
+/// Read connections that stay open for reuse.
 const READERS_KEPT: usize = 4;
 
-/// What was said and done, in one SQLite file. Several processes may have it open.
+/// The memory store: every turn of every session, in one SQLite file that several processes may
+/// have open. Writes go through one connection, reads through a small pool.
 #[derive(Debug)]
 pub struct Memory {
     pub(crate) folder: PathBuf,
@@ -27,52 +28,56 @@ pub struct Memory {
     pub(crate) encoder: Option<Arc<dyn Encoder>>,
 }
 
-/// A connection that only reads, and what it read last of every turn.
+/// A pooled read connection with the search scope it loaded last.
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) connection: Connection,
     pub(crate) scope: Option<Scope>,
 }
 
-/// A session, as the store knows it.
+/// A row of `memory_sessions`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Session {
     pub(crate) id: i64,
+    /// How many turns the session has, forgotten ones included.
     pub(crate) turns: u32,
+    /// The last turn whose lower levels are written.
     pub(crate) written: u32,
+    /// The last turn that was distilled.
     pub(crate) distilled: u32,
 }
 
 /// A turn as it was stored.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// Its number in its session: 50 for T-50.
+    /// The number of the turn in its session, from 1: 50 for T-50.
     pub number: u32,
-    /// The name it came with, as JSON.
+    /// The turn's key in the source it was imported from, as JSON. `None` for turns without one.
     pub key: Option<String>,
-    /// Whose turn it was: `user`, `assistant`, …
+    /// The role of the speaker: `user`, `assistant`, …
     pub role: String,
-    /// The speaker's own name.
+    /// The name of the speaker, if the speaker has one besides the role.
     pub speaker: Option<String>,
-    /// When, as it was told.
+    /// The time as the source wrote it.
     pub ts: Option<String>,
-    /// When, in milliseconds since 1970, or when it was stored.
+    /// Milliseconds since 1970: the parsed `ts`, or the time at which the turn was stored.
     pub at_ms: i64,
-    /// How to read the bytes.
+    /// How to interpret `raw`.
     pub form: Form,
-    /// Every byte of it.
+    /// The exact bytes of the turn.
     pub raw: Vec<u8>,
 }
 
 impl Memory {
-    /// Opens the memory in a folder's journal, making it where there is none. Whatever people or indexes see of it
-    /// goes through the redactor.
+    /// Opens the memory in the journal of `folder`, and creates it if there is none. The redactor
+    /// is applied to everything that is indexed, rendered or exported.
     pub fn open(folder: &Path, redactor: Redactor) -> Result<Self, MemoryError> {
         Self::open_with(folder, redactor, Seal::none())
     }
 
-    /// The same, sealed: the file has no word of what is remembered in the clear. What was there before is sealed now,
-    /// and from then on the memory opens with this key only.
+    /// Opens the memory with encryption: texts are stored encrypted, indexed words as keyed
+    /// digests. Existing plain data is encrypted now. From then on the memory opens with this key
+    /// only.
     pub fn open_sealed(
         folder: &Path,
         redactor: Redactor,
@@ -94,15 +99,15 @@ impl Memory {
             encoder: None,
         };
         match (memory.seal.proof(), sealed_with) {
-            (ours, there) if ours == there => {}
+            (ours, stored) if ours == stored => {}
             (Some(proof), None) => memory.seal_everything(&proof)?,
             _ => return Err(JournalError::Sealed.into()),
         }
         Ok(memory)
     }
 
-    /// Stores a turn of a session, and makes it findable. Its other levels are written later, by
-    /// [`Memory::write_levels`]. Tells its number.
+    /// Stores and indexes a turn, and returns its number. Its lower levels are written later, by
+    /// [`Memory::write_levels`].
     pub fn append(&self, session: &str, turn: &NewTurn<'_>) -> Result<u32, MemoryError> {
         self.write(|connection| {
             let mut batch = Batch::new(connection, &self.redactor);
@@ -112,7 +117,8 @@ impl Memory {
         })
     }
 
-    /// Stores turns in this order, all or none. One whose key its session has already is left as it is.
+    /// Stores turns in this order, in one transaction. A turn whose key exists in its session is
+    /// not changed.
     pub fn append_all<'a>(
         &self,
         turns: impl IntoIterator<Item = (&'a str, NewTurn<'a>)>,
@@ -128,7 +134,7 @@ impl Memory {
         })
     }
 
-    /// A turn, byte for byte.
+    /// Returns a turn as it was stored.
     pub fn turn(&self, session: &str, number: u32) -> Result<Turn, MemoryError> {
         self.read(|reader| {
             let id = find(&reader.connection, session)?.id;
@@ -137,7 +143,7 @@ impl Memory {
         })
     }
 
-    /// The number of the turn that came with this key.
+    /// Returns the number of the turn with this key (see [`Turn::key`]).
     pub fn number_of(&self, session: &str, key: &str) -> Result<Option<u32>, MemoryError> {
         self.read(|reader| {
             let session = find(&reader.connection, session)?.id;
@@ -145,12 +151,15 @@ impl Memory {
         })
     }
 
-    /// How many turns a session has; none where there is no such session.
+    /// Returns how many turns a session has; 0 if there is no such session.
     pub fn turns(&self, session: &str) -> Result<u32, MemoryError> {
-        self.read(|reader| Ok(find_if_any(&reader.connection, session)?.map_or(0, |it| it.turns)))
+        self.read(|reader| {
+            let found = find_if_any(&reader.connection, session)?;
+            Ok(found.map_or(0, |session| session.turns))
+        })
     }
 
-    /// The names of all sessions, the newest last.
+    /// Returns the names of all sessions, the newest last.
     pub fn sessions(&self) -> Result<Vec<String>, MemoryError> {
         self.read(|reader| {
             let sql = "SELECT name FROM memory_sessions ORDER BY id";
@@ -158,12 +167,13 @@ impl Memory {
         })
     }
 
-    /// A text as people may see it.
+    /// Returns the text with secrets redacted.
     pub fn redacted<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
         self.redactor.text(text)
     }
 
-    /// Writes, all or nothing.
+    /// Runs `work` in a write transaction and commits it if `work` succeeds. Fails if another
+    /// process has encrypted the memory since it was opened.
     pub(crate) fn write<T>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, MemoryError>,
@@ -171,7 +181,7 @@ impl Memory {
         let mut connection = self.writer();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         if sealed_with(&transaction)? != self.seal.proof() {
-            // Somebody has sealed it meanwhile: nothing is written beside that in the clear.
+            // Another process encrypted the memory: plain text must not be written to it.
             return Err(JournalError::Sealed.into());
         }
         let done = work(&transaction)?;
@@ -183,14 +193,14 @@ impl Memory {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what was there at one moment, beside whoever writes.
+    /// Runs `work` in a read transaction, which does not block writers.
     pub(crate) fn read<T>(
         &self,
         work: impl FnOnce(&mut Reader) -> Result<T, MemoryError>,
     ) -> Result<T, MemoryError> {
-        let kept = || self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = kept().pop();
-        let mut reader = match taken {
+        let pool = || self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let pooled = pool().pop();
+        let mut reader = match pooled {
             Some(reader) => reader,
             None => Reader {
                 connection: TABLES.connect(&self.folder, &self.seal)?,
@@ -200,39 +210,39 @@ impl Memory {
         reader.connection.execute_batch("BEGIN")?;
         let done = work(&mut reader);
         reader.connection.execute_batch("COMMIT")?;
-        let mut kept = kept();
-        if kept.len() < READERS_KEPT {
-            kept.push(reader);
+        let mut pool = pool();
+        if pool.len() < READERS_KEPT {
+            pool.push(reader);
         }
         done
     }
 }
 
-/// What became of a turn that was to be stored.
+/// The result of appending a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
-    /// It is stored, under this number.
+    /// The turn was stored under this number.
     New(u32),
-    /// It had been stored before, under this number.
+    /// A turn with the same key was stored earlier, under this number.
     Before(u32),
 }
 
 impl Appended {
-    /// Its number.
+    /// Returns the number of the turn in its session.
     pub fn number(self) -> u32 {
         let (Self::New(number) | Self::Before(number)) = self;
         number
     }
 }
 
-/// What shows with which key the memory is sealed, where it is.
+/// Returns the stored proof of the encryption key; `None` if the memory is not encrypted.
 fn sealed_with(connection: &Connection) -> Result<Option<Vec<u8>>, MemoryError> {
     row(connection, "SELECT proof FROM memory_seal", [], |row| {
         row.get(0)
     })
 }
 
-/// The rows of a cached query.
+/// Runs a cached query and collects its rows.
 pub(crate) fn rows<T, C: FromIterator<T>>(
     connection: &Connection,
     sql: &str,
@@ -244,7 +254,7 @@ pub(crate) fn rows<T, C: FromIterator<T>>(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// The first row of a cached query.
+/// Runs a cached query and returns its first row.
 pub(crate) fn row<T>(
     connection: &Connection,
     sql: &str,
@@ -264,7 +274,7 @@ pub(crate) fn execute(
     Ok(connection.prepare_cached(sql)?.execute(params)?)
 }
 
-/// The bytes in a column of a row.
+/// Borrows the bytes of a BLOB column.
 pub(crate) fn blob<'r>(row: &'r Row<'_>, column: usize) -> Result<&'r [u8], MemoryError> {
     row.get_ref(column)?.as_blob().map_err(damaged)
 }
@@ -273,7 +283,7 @@ fn damaged(error: impl std::fmt::Display) -> MemoryError {
     MemoryError::Damaged(error.to_string())
 }
 
-/// The number of the turn of a session that came with this key.
+/// Returns the number of the turn with this key in a session.
 pub(crate) fn number_of(
     connection: &Connection,
     session: i64,
@@ -284,18 +294,19 @@ pub(crate) fn number_of(
     Ok(id.map(|id| id as u32))
 }
 
-/// The session of a name.
+/// Looks a session up by name, and fails if there is none.
 pub(crate) fn find(connection: &Connection, name: &str) -> Result<Session, MemoryError> {
     find_if_any(connection, name)?.ok_or_else(|| MemoryError::NoSession(name.to_owned()))
 }
 
-/// Makes the session of a name where there is none.
+/// Inserts a session, if there is none of this name.
 pub(crate) fn create_session(connection: &Connection, name: &str) -> Result<(), MemoryError> {
     let sql = "INSERT OR IGNORE INTO memory_sessions (name, created_ms) VALUES (?1, ?2)";
     execute(connection, sql, params![name, now_ms()])?;
     Ok(())
 }
 
+/// Looks a session up by name.
 pub(crate) fn find_if_any(
     connection: &Connection,
     name: &str,
@@ -311,10 +322,12 @@ pub(crate) fn find_if_any(
     })
 }
 
+/// Returns the row id of a turn: the session in the upper 32 bits, the number in the lower.
 pub(crate) fn turn_id(session: i64, number: u32) -> i64 {
     session << 32 | i64::from(number)
 }
 
+/// Loads a turn with its raw bytes decompressed; `None` if it was forgotten or never existed.
 pub(crate) fn stored(
     connection: &Connection,
     session: i64,
@@ -341,11 +354,13 @@ pub(crate) fn stored(
     found.map(unpacked).transpose()
 }
 
-/// Raw text is packed where that pays.
+/// Shorter raw text is stored uncompressed.
 const PACKED_FROM: usize = 1024;
-/// The fastest level is three times smaller than nothing for JSON.
+/// The fastest zstd level already reduces JSON to a third.
 const PACKING: i32 = 1;
 
+/// Compresses raw bytes if that makes them smaller. The first byte of the result is 1 if they are
+/// compressed, else 0.
 pub(crate) fn pack(raw: &[u8]) -> Result<Vec<u8>, MemoryError> {
     if raw.len() >= PACKED_FROM {
         let packed = zstd::bulk::compress(raw, PACKING).map_err(damaged)?;
@@ -363,6 +378,8 @@ fn unpack(mut packed: Vec<u8>) -> Result<Vec<u8>, MemoryError> {
             Ok(packed)
         }
         Some(1) => zstd::stream::decode_all(&packed[1..]).map_err(damaged),
-        _ => Err(MemoryError::Damaged("a turn is of no known kind".into())),
+        _ => Err(MemoryError::Damaged(
+            "a turn has an unknown encoding".into(),
+        )),
     }
 }

@@ -1,4 +1,4 @@
-//! Times as they are told in other people's files.
+//! Parses the times in imported files, and formats times for display.
 
 use std::str::FromStr;
 
@@ -6,11 +6,12 @@ use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// Milliseconds since 1970 from RFC 3339, a date with or without a time, or seconds or milliseconds since 1970.
+/// Parses a time to milliseconds since 1970: RFC 3339, a date with or without a time (UTC), or
+/// seconds or milliseconds since 1970.
 pub(crate) fn milliseconds(text: &str) -> Option<i64> {
     let text = text.trim();
     if let Ok(number) = text.parse::<f64>() {
-        // Nobody's chat is from before 1973 in milliseconds, or from after 5138 in seconds.
+        // Smaller numbers are seconds (up to the year 5138), larger ones milliseconds (from 1973).
         let ms = if number.abs() < 1e11 {
             number * 1000.0
         } else {
@@ -28,7 +29,7 @@ pub(crate) fn milliseconds(text: &str) -> Option<i64> {
         .map(|zoned| zoned.timestamp().as_millisecond())
 }
 
-/// How long ago something was, in words.
+/// Formats how long ago a time was: `3 hours ago`.
 pub(crate) fn ago(now_ms: i64, then_ms: i64) -> String {
     let minutes = (now_ms - then_ms).max(0) / 60_000;
     let (number, unit) = match minutes {
@@ -42,7 +43,7 @@ pub(crate) fn ago(now_ms: i64, then_ms: i64) -> String {
     format!("{number} {unit}{plural} ago")
 }
 
-/// The day, as people write it in lists.
+/// Formats the day of a time in UTC: `2023-05-08`.
 pub(crate) fn day(ms: i64) -> String {
     match Timestamp::from_millisecond(ms) {
         Ok(stamp) => stamp.to_zoned(TimeZone::UTC).date().to_string(),
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_however_they_are_written() {
+    fn times_are_parsed_in_every_format() {
         let noon = 1_683_547_200_000;
         for text in [
             "2023-05-08T12:00:00Z",

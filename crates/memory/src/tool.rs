@@ -1,4 +1,5 @@
-//! `history.getTurn("T-50", "S")`: an earlier turn at any level, for scripts and as a structured call.
+//! The tool `history.get_turn` (`history.getTurn("T-50", "S")` in scripts): fetches an earlier turn
+//! at any level.
 
 use std::sync::Arc;
 
@@ -8,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Level, Memory, MemoryError};
 
-/// Which turn, and how much of it.
+/// The arguments of `history.get_turn`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
     /// The turn, such as T-50.
     turn: String,
-    /// R raw, S smoothed, C compressed or T tiny.
+    /// R raw, S smoothed (the default), C compressed or T tiny.
     #[serde(default = "smoothed")]
     level: Level,
 }
@@ -22,18 +23,19 @@ fn smoothed() -> Level {
     Level::Smoothed
 }
 
-/// The turn.
+/// The result of `history.get_turn`.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     /// The turn, such as T-50.
     turn: String,
-    /// How it is told.
+    /// The level of the text.
     level: Level,
-    /// What was said and done.
+    /// The text of the turn at this level.
     text: String,
 }
 
-/// The tool that fetches earlier turns of a session. What it fetched stays on the announcement board for five turns.
+/// Creates the tool `history.get_turn` for a session. A fetched turn is announced on the board for
+/// the next turns.
 pub fn get_turn(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
     let session = session.to_owned();
     let run = move |args: Args| {
@@ -50,16 +52,16 @@ pub fn get_turn(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
             match fetched.await {
                 Ok(Ok(output)) => Ok(output),
                 Ok(Err(error)) => {
-                    let hint = "turns are named by their tags: <T-50-R> is T-50";
+                    let hint = "use the name in a turn's tag: T-50 for <T-50-R>";
                     Err(ToolError::new(error.to_string()).suggest(hint))
                 }
-                Err(_) => Err(ToolError::new("fetching the turn was given up")),
+                Err(_) => Err(ToolError::new("cannot fetch the turn: the task failed")),
             }
         }
     };
     tool(
         "history.get_turn",
-        "Fetches an earlier turn of this session in more detail, by the name in its tag.",
+        "Returns an earlier turn of this session in more detail, by the name in its tag.",
         run,
     )
     .read_only()

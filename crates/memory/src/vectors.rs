@@ -1,5 +1,5 @@
-//! The vector leg: turns as small integers, compared by a loop the compiler makes wide. It is there when somebody
-//! brings an [`Encoder`]; keywords work without it.
+//! Stores and compares vectors of turns, if the memory has an [`Encoder`]. Vectors have one byte
+//! per dimension and are compared one by one, with a loop that the compiler vectorises.
 
 use std::sync::Arc;
 
@@ -9,29 +9,29 @@ use crate::levels::level_text;
 use crate::store::{Session, blob, execute, find, row, stored};
 use crate::{Level, Memory, MemoryError, items};
 
-/// Makes vectors of texts. May be slow: it is never asked on a turn's path, except for the question itself.
+/// Computes vectors of texts. It may be slow: before a turn, it encodes only the question.
 pub trait Encoder: Send + Sync + std::fmt::Debug {
-    /// Its name and version: vectors of another encoder are written anew.
+    /// Returns the name and version of the encoder. If it changes, all vectors are computed again.
     fn name(&self) -> &str;
-    /// One vector per text, all of the same length. Fails with [`MemoryError::Encoder`].
+    /// Returns one vector per text, all of the same length. Fails with [`MemoryError::Encoder`].
     fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError>;
 }
 
-/// Turns in one row.
+/// Vectors in one row of `memory_vectors`.
 const PER_BLOCK: u32 = 64;
-/// Turns encoded at a time.
+/// Turns encoded by one call of [`Memory::write_vectors`].
 const AT_A_TIME: u32 = 64;
-/// Longer turns are encoded by what they come to.
+/// Of longer turns, the compressed level is encoded.
 const CHARACTERS: usize = 800;
 
 impl Memory {
-    /// The same memory, which also compares meanings.
+    /// Adds an encoder, so that searches compare vectors, too.
     pub fn with_encoder(mut self, encoder: Arc<dyn Encoder>) -> Self {
         self.encoder = Some(encoder);
         self
     }
 
-    /// The same with the encoder that is built in. Where none is, which the feature `pocket` decides, nothing changes.
+    /// Adds the built-in encoder. Does nothing without the feature `pocket`.
     pub fn with_built_in_encoder(self) -> Self {
         #[cfg(feature = "pocket")]
         return self.with_encoder(Arc::new(crate::Pocket::new()));
@@ -39,7 +39,8 @@ impl Memory {
         self
     }
 
-    /// Writes the vectors of some turns that lack them. Tells how many it wrote; call it again until it wrote none.
+    /// Computes the vectors of the next turns without one, and returns how many. Call it again
+    /// until it returns 0.
     pub fn write_vectors(&self, session: &str) -> Result<u32, MemoryError> {
         let Some(encoder) = &self.encoder else {
             return Ok(0);
@@ -58,19 +59,19 @@ impl Memory {
         }
         let vectors = encoder.encode(&texts.iter().map(String::as_str).collect::<Vec<_>>())?;
         if vectors.len() != texts.len() {
-            let counts = format!("{} vectors for {} texts", vectors.len(), texts.len());
-            return Err(MemoryError::Encoder(counts));
+            let message = format!("{} vectors for {} texts", vectors.len(), texts.len());
+            return Err(MemoryError::Encoder(message));
         }
         let vectors: Vec<Vec<i8>> = vectors.iter().map(|vector| quantised(vector)).collect();
         self.write(|connection| {
             if embedded(connection, found.id, encoder.name())? != from {
-                // Another process was here.
+                // Another process has written these vectors.
                 return Ok(0);
             }
             store(connection, found.id, encoder.name(), from, &vectors)?;
             for (number, _) in (from + 1..).zip(&vectors) {
                 if stored(connection, found.id, number)?.is_none() {
-                    // It was forgotten meanwhile.
+                    // The turn was forgotten while the encoder worked.
                     forget(connection, found.id, number)?;
                 }
             }
@@ -78,6 +79,7 @@ impl Memory {
         })
     }
 
+    /// Returns the text of a turn for the encoder, redacted; empty for a forgotten turn.
     fn text_of(
         &self,
         connection: &Connection,
@@ -91,12 +93,13 @@ impl Memory {
         if text.chars().nth(CHARACTERS).is_none() {
             return Ok(self.redacted(&text).into_owned());
         }
-        let told = level_text(connection, session.id, number, Level::Compressed)?;
-        Ok(told.unwrap_or_default().chars().take(CHARACTERS).collect())
+        let text = level_text(connection, session.id, number, Level::Compressed)?;
+        Ok(text.unwrap_or_default().chars().take(CHARACTERS).collect())
     }
 }
 
-/// How alike each turn of a session and a question are, appended. Turns without a vector are as alike as nothing.
+/// Appends the cosine similarity of each turn of a session to a question; 0 for turns without a
+/// vector. Returns whether any turn has one.
 pub(crate) fn likeness(
     connection: &Connection,
     session: i64,
@@ -122,7 +125,7 @@ pub(crate) fn likeness(
     Ok(any)
 }
 
-/// A vector of length one in steps of 1/127.
+/// Normalises a vector to length 1 and quantises it in steps of 1/127.
 pub(crate) fn quantised(vector: &[f32]) -> Vec<i8> {
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     let is_usable = length > 0.0 && length.is_finite();
@@ -138,7 +141,7 @@ fn dot(a: &[i8], b: &[u8]) -> i32 {
         .sum()
 }
 
-/// How many turns of a session have a vector of this encoder.
+/// Returns how many turns of a session have a vector of this encoder.
 fn embedded(connection: &Connection, session: i64, encoder: &str) -> Result<u32, MemoryError> {
     let sql = "SELECT id, encoder, length(opened(data)) FROM memory_vectors
          WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1";
@@ -153,18 +156,19 @@ fn embedded(connection: &Connection, session: i64, encoder: &str) -> Result<u32,
     }
 }
 
-/// Bytes of a vector: the first row of a session has either a whole block or all there are.
+/// Returns the bytes of one vector of a session; 0 if it has none.
 fn width(connection: &Connection, session: i64) -> Result<u32, MemoryError> {
     let sql = "SELECT width FROM memory_encoders WHERE session = ?1";
     Ok(row(connection, sql, params![session], |row| row.get(0))?.unwrap_or(0))
 }
 
-/// The vectors of a row.
+/// Reads the vectors of a row.
 fn vectors_in(connection: &Connection, id: i64) -> Result<Option<Vec<u8>>, MemoryError> {
     let sql = "SELECT opened(data) FROM memory_vectors WHERE id = ?1";
     row(connection, sql, params![id], |row| row.get(0))
 }
 
+/// Stores vectors for the turns after `from`. For `from == 0` all stored vectors are replaced.
 fn store(
     connection: &Connection,
     session: i64,
@@ -187,15 +191,15 @@ fn store(
     let mut rest = vectors;
     let mut at = from;
     while !rest.is_empty() {
-        // One row after the other is filled.
+        // Fill the current row before starting the next.
         let room = (PER_BLOCK - at % PER_BLOCK) as usize;
         let (vectors, after) = rest.split_at(room.min(rest.len()));
         let id = session << 32 | i64::from(at / PER_BLOCK);
         let mut data = vectors_in(connection, id)?.unwrap_or_default();
         for vector in vectors {
             if vector.len() != width {
-                let why = "its vectors are of different lengths";
-                return Err(MemoryError::Encoder(why.to_owned()));
+                let message = "the vectors have different lengths";
+                return Err(MemoryError::Encoder(message.to_owned()));
             }
             data.extend(vector.iter().map(|x| *x as u8));
         }
@@ -205,7 +209,7 @@ fn store(
     Ok(())
 }
 
-/// Blanks the vector of a turn.
+/// Overwrites the vector of a turn with zeros.
 pub(crate) fn forget(connection: &Connection, session: i64, turn: u32) -> Result<(), MemoryError> {
     let id = session << 32 | i64::from((turn - 1) / PER_BLOCK);
     let Some(mut data) = vectors_in(connection, id)? else {

@@ -1,5 +1,6 @@
-//! Text as the index sees it: words, folded and stemmed, as FTS5's `porter unicode61` has them. Scripts written
-//! without spaces are cut into pairs of characters, which `unicode61` would leave as one long word.
+//! Splits text into the terms of the index: words, case-folded and stemmed as by FTS5's
+//! `porter unicode61`. Scripts without spaces are split into pairs of characters, which `unicode61`
+//! would treat as one long word.
 
 use std::sync::LazyLock;
 
@@ -8,7 +9,7 @@ use unicode_normalization::char::is_combining_mark;
 
 use selvedge_text::stem;
 
-/// Hands out each word of a text, folded and stemmed, in order.
+/// Calls `take` with each word of a text, folded and stemmed, in order.
 pub(crate) fn each_term(text: &str, mut take: impl FnMut(&str)) {
     let mut term = String::new();
     each_word(text, |word| {
@@ -19,10 +20,10 @@ pub(crate) fn each_term(text: &str, mut take: impl FnMut(&str)) {
     });
 }
 
-/// Hands out each word of a text, folded but not stemmed, in order.
+/// Calls `take` with each word of a text, folded but not stemmed, in order.
 pub(crate) fn each_word(text: &str, mut take: impl FnMut(&str)) {
     let mut word = String::new();
-    // The run of unspaced characters that is being cut into pairs: how many, and the last.
+    // The length and the last character of the current run of characters without spaces.
     let mut run: (usize, Option<char>) = (0, None);
     let end_run = |run: &mut (usize, Option<char>), take: &mut dyn FnMut(&str)| {
         if let (1, Some(alone)) = *run {
@@ -60,43 +61,50 @@ pub(crate) fn each_word(text: &str, mut take: impl FnMut(&str)) {
     }
 }
 
-/// Han, Hiragana, Katakana, Thai and their neighbours.
+/// Returns whether a character belongs to a script without spaces: Han, Hiragana, Katakana, Thai,
+/// Lao, Khmer.
 fn is_unspaced(c: char) -> bool {
     matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{1780}'..='\u{17ff}' | '\u{3040}'..='\u{30ff}'
-        | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')
+        | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}'
+        | '\u{20000}'..='\u{3ffff}')
         && c.is_alphanumeric()
 }
 
-/// The terms of a question: without words that say nothing, unless it has no others; each once, in order.
+/// Returns the terms of a question, each once, in order. Stop words are left out, unless there are
+/// no others.
 pub(crate) fn query_terms(text: &str) -> Vec<String> {
-    let mut telling = Vec::new();
+    let mut content_terms = Vec::new();
     let mut all = Vec::new();
     each_word(text, |word| {
         let mut term = word.to_owned();
         stem(&mut term);
-        if !is_stop_word(word) && !telling.contains(&term) {
-            telling.push(term.clone());
+        if !is_stop_word(word) && !content_terms.contains(&term) {
+            content_terms.push(term.clone());
         }
         if !all.contains(&term) {
             all.push(term);
         }
     });
-    if telling.is_empty() { all } else { telling }
+    if content_terms.is_empty() {
+        all
+    } else {
+        content_terms
+    }
 }
 
-/// Whether a text has a word that says something.
+/// Returns whether a text has a word that is not a stop word.
 pub(crate) fn is_telling(text: &str) -> bool {
-    let mut telling = false;
-    each_word(text, |word| telling |= !is_stop_word(word));
-    telling
+    let mut found = false;
+    each_word(text, |word| found |= !is_stop_word(word));
+    found
 }
 
-/// Whether a folded word says nothing by itself.
+/// Returns whether a folded word is a stop word.
 pub(crate) fn is_stop_word(word: &str) -> bool {
     STOP_WORDS.binary_search(&word).is_ok()
 }
 
-/// Sorted. English, as questions are asked; `s`, `t`, `ll` and the like are what apostrophes leave.
+/// English stop words, sorted. `s`, `t`, `ll` and the like are the rests of words with apostrophes.
 const STOP_WORD_LIST: &str = "\
     a about above after again against ain all also am an and any are aren as at be because \
     been before being below between both but by can could couldn d did didn do does doesn \
@@ -120,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_folded_and_unspaced_scripts_paired() {
+    fn words_are_folded_and_scripts_without_spaces_are_paired() {
         assert_eq!(
             words("Café-Müller's 2nd naïve İdea"),
             ["cafe", "muller", "s", "2nd", "naive", "idea"]
@@ -133,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_lose_what_says_nothing() {
+    fn stop_words_are_removed_from_questions() {
         assert_eq!(
             query_terms("When did Caroline go to the adoption agencies?"),
             ["carolin", "go", "adopt", "agenc"]

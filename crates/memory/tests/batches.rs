@@ -1,4 +1,5 @@
-//! Lessons drawn later: handed over once, fetched by whoever comes, and by rules where nothing comes.
+//! Distilling through a provider's batch API: submitted once, fetched by a later process, and done
+//! by rules where answers are missing.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::Mutex;
@@ -9,7 +10,7 @@ use selvedge_journal::Redactor;
 use selvedge_memory::{Batch, Later, Memory, MemoryError, NewTurn, SmallModel, SmallModelError};
 use serde_json::json;
 
-/// A provider that answers when it is told to.
+/// A provider whose batch status is set by the test. Requests fail while there is none.
 #[derive(Default)]
 struct Provider {
     submitted: Mutex<Vec<Vec<String>>>,
@@ -17,7 +18,7 @@ struct Provider {
 }
 
 impl Provider {
-    fn says(&self, state: Batch) {
+    fn set_state(&self, state: Batch) {
         *self.state.lock().unwrap() = Some(state);
     }
 
@@ -28,7 +29,7 @@ impl Provider {
 
 impl SmallModel for Provider {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
-        async { Err(SmallModelError("nobody asks at once".to_owned())) }.boxed()
+        async { Err(SmallModelError("only batches are answered".to_owned())) }.boxed()
     }
 
     fn later(&self) -> Option<&dyn Later> {
@@ -65,7 +66,13 @@ fn open(dir: &tempfile::TempDir) -> Memory {
 }
 
 fn lesson(title: &str, turns: &[u32]) -> Result<String, SmallModelError> {
-    Ok(json!({"lessons": [{"title": title, "content": format!("{title}: do it so."), "topics": ["x"], "turns": turns}]}).to_string())
+    let lesson = json!({
+        "title": title,
+        "content": format!("{title}: do it so."),
+        "topics": ["x"],
+        "turns": turns,
+    });
+    Ok(json!({"lessons": [lesson]}).to_string())
 }
 
 fn titles(memory: &Memory) -> Vec<String> {
@@ -80,7 +87,7 @@ fn titles(memory: &Memory) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_batch_is_handed_over_once_and_fetched_by_whoever_comes() {
+async fn a_batch_is_submitted_once_and_fetched_by_a_later_process() {
     let (dir, provider) = (tempfile::tempdir().unwrap(), Provider::default());
     let memory = open(&dir);
     for n in 0..700 {
@@ -95,15 +102,15 @@ async fn a_batch_is_handed_over_once_and_fetched_by_whoever_comes() {
     assert_eq!(
         (done.turns, done.waiting, done.handed_over),
         (0, 0, 700),
-        "all of them at once"
+        "all turns are in one batch"
     );
     drop(memory);
-    // Another process, while it is worked on, and more turns have come.
+    // Another process, while the provider works on the batch and after another turn.
     let memory = open(&dir);
     memory
         .append("s", &NewTurn::text("user", "Always lock the gate."))
         .unwrap();
-    provider.says(Batch::Working);
+    provider.set_state(Batch::Working);
     assert_eq!(
         memory
             .distill("s", Some(&provider))
@@ -118,11 +125,11 @@ async fn a_batch_is_handed_over_once_and_fetched_by_whoever_comes() {
             memory.distill("s", Some(&provider)).await,
             Err(MemoryError::Batch(_))
         ),
-        "trouble on the way"
+        "the provider is unreachable"
     );
     drop(memory);
     let memory = open(&dir);
-    provider.says(Batch::Answered(vec![lesson("Harbours", &[3])]));
+    provider.set_state(Batch::Answered(vec![lesson("Harbours", &[3])]));
     let done = memory.distill("s", Some(&provider)).await.unwrap();
     assert_eq!(
         (done.turns, done.learned, done.waiting, done.handed_over),
@@ -132,7 +139,7 @@ async fn a_batch_is_handed_over_once_and_fetched_by_whoever_comes() {
         (provider.submitted(), titles(&memory)),
         (1, vec!["Harbours".to_owned()])
     );
-    // The rest is another batch, with what came meanwhile alone.
+    // The next batch has only the turn that was appended meanwhile.
     assert_eq!(
         memory
             .distill("s", Some(&provider))
@@ -146,25 +153,25 @@ async fn a_batch_is_handed_over_once_and_fetched_by_whoever_comes() {
         prompt.contains("T-701") && !prompt.contains("T-700"),
         "{prompt}"
     );
-    // What is forgotten meanwhile is not learned from.
+    // A turn that was forgotten meanwhile is not learned from.
     memory.forget_turn("s", 701).unwrap();
-    provider.says(Batch::Answered(vec![lesson("Gates", &[701])]));
+    provider.set_state(Batch::Answered(vec![lesson("Gates", &[701])]));
     memory.distill("s", Some(&provider)).await.unwrap();
     assert_eq!(titles(&memory), ["Harbours"]);
     assert_eq!(memory.distill("s", None).await.unwrap().turns, 0);
 }
 
 #[tokio::test]
-async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
+async fn rules_replace_failed_lines_and_failed_batches() {
     let (dir, provider) = (tempfile::tempdir().unwrap(), Provider::default());
     let memory = open(&dir);
     let words = [
         "harbour", "violin", "concrete", "orchard", "lantern", "passport", "granite", "saffron",
     ];
-    // A name of its own for each.
+    // A unique name for each turn.
     let ferry = |n: usize| format!("{}{}{}", words[n % 8], words[n / 8 % 8], words[n / 64]);
     for n in 0..200_usize {
-        let many: Vec<String> = (0..60)
+        let sentences: Vec<String> = (0..60)
             .map(|at| {
                 format!(
                     "The {} of {} number {} is {}.",
@@ -180,7 +187,7 @@ async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
                 "s",
                 &NewTurn::text(
                     "user",
-                    &format!("{} I prefer the {}.", many.join(" "), ferry(n)),
+                    &format!("{} I prefer the {}.", sentences.join(" "), ferry(n)),
                 ),
             )
             .unwrap();
@@ -190,26 +197,26 @@ async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
     assert!(prompts > 1, "{prompts}");
     let mut answers = vec![Err(SmallModelError("overloaded".to_owned())); prompts];
     answers[0] = lesson("From the model", &[1]);
-    provider.says(Batch::Answered(answers));
+    provider.set_state(Batch::Answered(answers));
     let done = memory.distill("s", Some(&provider)).await.unwrap();
     assert_eq!((done.turns, done.handed_over), (200, 0));
     let found = titles(&memory);
     assert!(found.contains(&"From the model".to_owned()), "{found:?}");
     assert!(
         found.contains(&format!("I prefer the {}.", ferry(199))),
-        "the last ones by rules: {found:?}"
+        "the last turns are distilled by rules: {found:?}"
     );
     assert!(
         !found.contains(&format!("I prefer the {}.", ferry(0))),
-        "the first by the model alone: {found:?}"
+        "the first turn is distilled by the model alone: {found:?}"
     );
 
-    // One that expires is handed over once more, then rules have to do.
+    // A batch that expires is submitted once more, then rules are used.
     memory
         .append("s", &NewTurn::text("user", "I prefer the slow ferry."))
         .unwrap();
     memory.distill("s", Some(&provider)).await.unwrap();
-    provider.says(Batch::Lost);
+    provider.set_state(Batch::Lost);
     assert_eq!(
         memory
             .distill("s", Some(&provider))
@@ -224,10 +231,10 @@ async fn rules_do_for_lines_that_failed_and_batches_that_are_lost() {
     assert!(titles(&memory).contains(&"I prefer the slow ferry.".to_owned()));
 }
 
-/// Has no batches after all.
-struct AtOnce;
+/// A model whose provider rejects batches.
+struct NoBatches;
 
-impl SmallModel for AtOnce {
+impl SmallModel for NoBatches {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         async { lesson("Asked at once", &[1]) }.boxed()
     }
@@ -237,7 +244,7 @@ impl SmallModel for AtOnce {
     }
 }
 
-impl Later for AtOnce {
+impl Later for NoBatches {
     fn submit<'a>(
         &'a self,
         _: &'a [String],
@@ -246,7 +253,7 @@ impl Later for AtOnce {
     }
 
     fn look<'a>(&'a self, _: &'a str, _: usize) -> BoxFuture<'a, Result<Batch, SmallModelError>> {
-        async { Err(SmallModelError("there is nothing to look at".to_owned())) }.boxed()
+        async { Err(SmallModelError("no such batch".to_owned())) }.boxed()
     }
 }
 
@@ -257,7 +264,7 @@ async fn a_model_without_batches_is_asked_at_once() {
     memory
         .append("s", &NewTurn::text("user", "Always lock the gate."))
         .unwrap();
-    let done = memory.distill("s", Some(&AtOnce)).await.unwrap();
+    let done = memory.distill("s", Some(&NoBatches)).await.unwrap();
     assert_eq!(
         (done.turns, done.handed_over, titles(&memory)),
         (1, 0, vec!["Asked at once".to_owned()])

@@ -1,12 +1,12 @@
-//! With vectors, what was said in other words is found.
+//! The built-in encoder finds paraphrases that share no word with the question.
 #![cfg(feature = "pocket")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use selvedge_journal::Redactor;
 use selvedge_memory::{Encoder, Memory, NewTurn, Pocket, Query, Weights};
 
-/// What is asked shares no word with what was said.
-const SAID: &[(&str, &str)] = &[
+/// Texts, each with a question that shares no word with it.
+const PARAPHRASES: &[(&str, &str)] = &[
     ("My dog broke his leg last weekend.", "Was a pet injured?"),
     (
         "We decided to store invoices in Postgres.",
@@ -31,13 +31,13 @@ const SAID: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_paraphrase_is_found_that_keywords_miss() {
+fn paraphrases_are_found_that_keywords_miss() {
     let dir = tempfile::tempdir().unwrap();
     let memory = Memory::open(dir.path(), Redactor::new([]))
         .unwrap()
         .with_built_in_encoder();
-    for (number, (said, _)) in SAID.iter().enumerate() {
-        memory.append("s", &NewTurn::text("user", said)).unwrap();
+    for (number, (text, _)) in PARAPHRASES.iter().enumerate() {
+        memory.append("s", &NewTurn::text("user", text)).unwrap();
         for small_talk in [
             "Fine, thank you, and yourself these days?",
             "The weather stays cloudy until Thursday.",
@@ -52,37 +52,37 @@ fn a_paraphrase_is_found_that_keywords_miss() {
         }
     }
     while memory.write_vectors("s").unwrap() > 0 {}
-    let mut places = Vec::new();
-    for (at, (_, asked)) in SAID.iter().enumerate() {
+    let mut ranks = Vec::new();
+    for (at, (_, question)) in PARAPHRASES.iter().enumerate() {
         let number = (at * 4 + 1) as u32;
         let query = Query {
             k: 24,
-            ..Query::new(asked).in_session("s")
+            ..Query::new(question).in_session("s")
         };
-        let place = |query: &Query<'_>| {
+        let rank = |query: &Query<'_>| {
             memory
                 .search(query)
                 .unwrap()
                 .iter()
                 .position(|hit| hit.number == number)
         };
-        places.push((
-            place(&query),
-            place(&Query {
+        ranks.push((
+            rank(&query),
+            rank(&Query {
                 weights: Weights::KEYWORDS,
                 ..query
             }),
         ));
     }
     assert!(
-        places
+        ranks
             .iter()
-            .all(|(with, without)| with.is_some_and(|place| place < 3) && without.is_none()),
-        "{places:?}"
+            .all(|(with, without)| with.is_some_and(|rank| rank < 3) && without.is_none()),
+        "{ranks:?}"
     );
     assert!(
-        places.iter().filter(|(with, _)| *with == Some(0)).count() >= 5,
-        "{places:?}"
+        ranks.iter().filter(|(with, _)| *with == Some(0)).count() >= 5,
+        "{ranks:?}"
     );
 }
 

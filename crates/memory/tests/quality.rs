@@ -1,4 +1,5 @@
-//! The ranking finds more than BM25 alone, on conversations that nobody had: nothing here was tuned on them.
+//! The ranking finds more than BM25 alone, on synthetic conversations that were not used to tune
+//! its weights.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chats;
@@ -10,8 +11,8 @@ fn open(dir: &tempfile::TempDir) -> Memory {
     Memory::open(dir.path(), Redactor::new([])).unwrap()
 }
 
-/// The share of the evidence among the first turns, of all conversations together.
-fn found(memory: &Memory, chats: &[(String, chats::Chat)], query: &Query<'_>) -> f64 {
+/// The average share of the evidence in the search results, over all questions.
+fn recall_of(memory: &Memory, chats: &[(String, chats::Chat)], query: &Query<'_>) -> f64 {
     let (mut sum, mut questions) = (0.0, 0.0);
     for (name, chat) in chats {
         for question in &chat.questions {
@@ -26,12 +27,12 @@ fn found(memory: &Memory, chats: &[(String, chats::Chat)], query: &Query<'_>) ->
                 .into_iter()
                 .map(|hit| serde_json::from_str(&hit.key.unwrap()).unwrap())
                 .collect();
-            let there = question
+            let found = question
                 .evidence
                 .iter()
                 .filter(|key| keys.contains(key))
                 .count();
-            sum += there as f64 / question.evidence.len() as f64;
+            sum += found as f64 / question.evidence.len() as f64;
             questions += 1.0;
         }
     }
@@ -39,7 +40,7 @@ fn found(memory: &Memory, chats: &[(String, chats::Chat)], query: &Query<'_>) ->
 }
 
 #[test]
-fn more_is_found_than_by_bm25_alone_and_within_few_tokens() {
+fn ranking_beats_bm25_and_works_within_a_small_budget() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
     let chats: Vec<(String, chats::Chat)> = (20..26)
@@ -70,7 +71,7 @@ fn more_is_found_than_by_bm25_alone_and_within_few_tokens() {
         k: 5,
         ..Query::new("")
     };
-    let bm25 = found(
+    let bm25 = recall_of(
         &memory,
         &chats,
         &Query {
@@ -78,9 +79,9 @@ fn more_is_found_than_by_bm25_alone_and_within_few_tokens() {
             ..five.clone()
         },
     );
-    let all = found(&memory, &chats, &five);
+    let all = recall_of(&memory, &chats, &five);
     assert!(all > bm25 + 0.05, "{all} and {bm25}");
-    let told = found(
+    let within_budget = recall_of(
         &memory,
         &chats,
         &Query {
@@ -89,32 +90,33 @@ fn more_is_found_than_by_bm25_alone_and_within_few_tokens() {
             ..five.clone()
         },
     );
-    assert!(told > 0.97, "{told}");
-    // A tenth of a conversation tells more than half as much as two thousand tokens, and never more than asked for.
+    assert!(within_budget > 0.97, "{within_budget}");
+    // Even 300 tokens contain more than half of the evidence.
     let little = Query {
         k: usize::MAX,
         budget: Some(300),
         ..five
     };
-    assert!(found(&memory, &chats, &little) > 0.5);
+    assert!(recall_of(&memory, &chats, &little) > 0.5);
 }
 
 #[test]
-fn the_user_is_believed_before_the_assistant_who_repeats_them() {
+fn the_users_turn_ranks_above_the_assistants_repetition() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
-    let mut draw = chats::Draw(8);
+    let mut random = chats::SeededRandom(8);
     let (mut facts, mut turns) = (Vec::new(), 0);
     for n in 0..120 {
-        let what = draw.one(&[
+        let what = random.pick(&[
             "router", "budget", "visa", "garden", "contract", "engine", "recipe", "lease",
         ]);
         let value = format!("value{n}");
         let user =
             format!("My {what} for project {n} has the number {value}, please keep it in mind.");
         let assistant = format!(
-            "Of course! A {what} for a project is important. To manage the {what} of project {n}, consider that every {what} \
-             needs a number, that the number of the {what} should be written down, and that project {n} may change."
+            "Of course! A {what} for a project is important. To manage the {what} of project {n}, \
+             consider that every {what} needs a number, that the number of the {what} should be \
+             written down, and that project {n} may change."
         );
         memory.append("s", &NewTurn::text("user", &user)).unwrap();
         memory
@@ -126,8 +128,8 @@ fn the_user_is_believed_before_the_assistant_who_repeats_them() {
             format!("What is the number of the {what} of project {n}?"),
         ));
     }
-    let first = |weights: Weights| {
-        let right = facts.iter().filter(|(turn, question)| {
+    let first_hit_rate = |weights: Weights| {
+        let correct = facts.iter().filter(|(turn, question)| {
             let hits = memory
                 .search(&Query {
                     k: 1,
@@ -137,11 +139,11 @@ fn the_user_is_believed_before_the_assistant_who_repeats_them() {
                 .unwrap();
             hits[0].number == *turn
         });
-        right.count() as f64 / facts.len() as f64
+        correct.count() as f64 / facts.len() as f64
     };
     let (with, without) = (
-        first(Weights::KEYWORDS),
-        first(Weights {
+        first_hit_rate(Weights::KEYWORDS),
+        first_hit_rate(Weights {
             user: 0.0,
             ..Weights::KEYWORDS
         }),

@@ -1,4 +1,4 @@
-//! A conversation with calls, for a server that knows no calls: told in words.
+//! Converts calls and results in a history to text, for servers without tool calls.
 
 use std::borrow::Cow;
 
@@ -6,12 +6,12 @@ use selvedge_protocol::{FunctionCallOutput, Item, Message, OutputPart, Role};
 
 use crate::pairing::paired;
 
-/// The history with every call as something the model said, and every result as something it was told.
+/// Replaces every call by a message of the model, and every result by a message of the user.
 pub(crate) fn without_calls(history: &[Item]) -> Vec<Cow<'_, Item>> {
     let mut names: Vec<(String, String)> = Vec::new();
-    let mut told = Vec::with_capacity(history.len());
+    let mut converted = Vec::with_capacity(history.len());
     for item in paired(history) {
-        told.push(match item.as_ref() {
+        converted.push(match item.as_ref() {
             Item::FunctionCall(call) => {
                 names.push((call.call_id.clone(), call.name.clone()));
                 let text = format!("[called {} with {}]", call.name, call.arguments);
@@ -25,7 +25,7 @@ pub(crate) fn without_calls(history: &[Item]) -> Vec<Cow<'_, Item>> {
             _ => item,
         });
     }
-    told
+    converted
 }
 
 fn result_in_words(name: &str, output: &FunctionCallOutput) -> Message {

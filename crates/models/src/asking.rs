@@ -1,4 +1,4 @@
-//! One question until it is answered: sending, reading, waiting, and again.
+//! Sends one request and decodes its answer, with retries.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use selvedge_protocol::{Item, ModelErrorKind};
 use crate::transport::{accepted, address, broken, headers, resource};
 use crate::{Decoder, ModelError, ModelEvent, Provider, Secret};
 
-/// What is not waited for: somebody should know first.
+/// Longest delay before a retry. If a provider asks for more, the request fails instead.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// What is waited after an answer is complete, for numbers that may follow.
+/// How long to wait for usage numbers after the answer itself is complete.
 const AFTERMATH: Duration = Duration::from_secs(3);
 
-/// Whether something was done because of the answer so far.
+/// Flag that is set when the caller has acted on the answer so far. It forbids retries.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Acted(Arc<AtomicBool>);
 
@@ -29,7 +29,7 @@ impl Acted {
     }
 }
 
-/// Where a question stands.
+/// The state of one request, over all its attempts.
 pub(crate) struct Asking {
     http: reqwest::Client,
     provider: Arc<Provider>,
@@ -38,15 +38,18 @@ pub(crate) struct Asking {
     acted: Acted,
     left: Attempts,
     step: Step,
-    /// Events that nobody took yet.
+    /// Decoded events that were not returned yet.
     ready: VecDeque<ModelEvent>,
 }
 
-/// How often it may be tried again. The two add up, and are never begun anew.
+/// Retries left for this request. A successful attempt does not reset them.
 #[derive(Debug)]
 struct Attempts {
+    /// Retries left for failures before the answer begins.
     requests: u32,
+    /// Retries left for failures during the answer.
     streams: u32,
+    /// Retries made so far, of both kinds.
     made: u32,
 }
 
@@ -58,7 +61,7 @@ enum Step {
     Over,
 }
 
-/// How far an attempt had come when it failed.
+/// The part of an attempt that failed.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
     Request,
@@ -130,19 +133,20 @@ impl Asking {
             .header("content-type", "application/json")
             .header("accept", "text/event-stream, application/json")
             .body(self.body.clone());
-        // A local server thinks about a long prompt before it says anything.
+        // A local server may process a long prompt before it sends the headers of its response.
         let response = tokio::time::timeout(provider.stream_idle_timeout(), request.send()).await;
-        accepted(response.map_err(|_| silent(provider))?.map_err(broken)?).await
+        let response = response.map_err(|_| silent(provider))?;
+        accepted(response.map_err(|error| broken(provider, error))?).await
     }
 
     async fn read(&mut self, mut reading: Box<(reqwest::Response, Decoder)>) {
         let (response, decoder) = &mut *reading;
-        let mut patience = self.provider.stream_idle_timeout();
+        let mut timeout = self.provider.stream_idle_timeout();
         if decoder.may_end() {
-            patience = patience.min(AFTERMATH);
+            timeout = timeout.min(AFTERMATH);
         }
         let mut events = Vec::new();
-        let result = match tokio::time::timeout(patience, response.chunk()).await {
+        let result = match tokio::time::timeout(timeout, response.chunk()).await {
             Ok(Ok(Some(bytes))) => match decoder.feed(&bytes, &mut events) {
                 Ok(()) if !decoder.is_finished() => {
                     self.ready.extend(events);
@@ -151,10 +155,10 @@ impl Asking {
                 }
                 result => result.and_then(|()| decoder.finish(&mut events)),
             },
-            // However it ends, what came may be enough.
             Ok(Ok(None)) => decoder.finish(&mut events),
+            // The answer is complete, even if the connection failed.
             Ok(Err(_)) | Err(_) if decoder.may_end() => decoder.finish(&mut events),
-            Ok(Err(error)) => Err(broken(error)),
+            Ok(Err(error)) => Err(broken(&self.provider, error)),
             Err(_) => Err(silent(&self.provider)),
         };
         match result {
@@ -163,7 +167,8 @@ impl Asking {
         }
     }
 
-    /// An attempt failed: another one, or the end. `events` came before the failure.
+    /// Schedules a retry, or ends the request with the error. `events` were decoded before the
+    /// failure; a retry discards them.
     fn failed(&mut self, error: ModelError, stage: Stage, events: Vec<ModelEvent>) {
         let left = match stage {
             Stage::Request => &mut self.left.requests,
@@ -185,12 +190,13 @@ impl Asking {
     }
 }
 
-/// How long to wait before the next attempt: as long as was asked, else twice as long each time, never quite the same.
+/// Returns the delay before the next attempt: what the provider asked for, else exponential
+/// backoff, both with jitter.
 fn delay(error: &ModelError, made: u32) -> Duration {
     const FIRST: Duration = Duration::from_millis(200);
     const MOST: Duration = Duration::from_secs(10);
     match error.retry_after {
-        Some(asked) if !asked.is_zero() => asked + asked.mul_f64(0.1 * fastrand::f64()),
+        Some(delay) if !delay.is_zero() => delay + delay.mul_f64(0.1 * fastrand::f64()),
         _ => FIRST
             .saturating_mul(2u32.saturating_pow(made))
             .min(MOST)
@@ -200,22 +206,23 @@ fn delay(error: &ModelError, made: u32) -> Duration {
 
 fn silent(provider: &Provider) -> ModelError {
     let seconds = provider.stream_idle_timeout().as_secs_f64();
-    ModelError::network(format!("the provider was silent for {seconds} s"))
+    let name = &provider.name;
+    ModelError::network(format!("provider `{name}` sent nothing for {seconds} s"))
 }
 
 impl Provider {
-    /// Nothing is asked without the key the provider wants.
+    /// Fails if the provider requires a key and none is set.
     pub(crate) fn check_key(&self) -> Result<(), ModelError> {
         match &self.env_key {
-            Some(name) if self.key.is_none() => {
-                let message = format!("{name} is not set, and provider `{}` wants it", self.name);
+            Some(variable) if self.key.is_none() => {
+                let message = format!("{variable} is not set: provider `{}` needs it", self.name);
                 Err(ModelError::new(ModelErrorKind::Auth, message))
             }
             _ => Ok(()),
         }
     }
 
-    /// An error that does not tell the key, which some providers repeat.
+    /// Redacts the key and header values in an error. Some providers repeat them in messages.
     pub(crate) fn discreet(&self, mut error: ModelError) -> ModelError {
         let secrets = self.key.iter().chain(self.headers.values());
         for secret in secrets
@@ -233,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_and_are_never_shorter_than_asked() {
+    fn delays_grow_and_are_never_shorter_than_requested() {
         let mut error = ModelError::network("x");
         for made in 0..40 {
             let expected = (0.2 * 2f64.powi(made)).min(10.0);

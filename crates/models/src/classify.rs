@@ -1,7 +1,7 @@
-//! From what a provider says went wrong to what somebody can do about it.
+//! Classifies errors of providers.
 //!
-//! Providers agree on little: the same trouble is a status, a `type`, a `code` or only a sentence. The rows below are
-//! looked at in order; the first that fits decides.
+//! Providers report the same failure by a status, a `type`, a `code` or only a message. The rows of
+//! the tables below are searched in order; the first match decides.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::{Ability, ModelError};
 
-/// Words that tell a kind whatever the status: in `type`, `code` or the message, lower case.
+/// Phrases that decide the kind of an error, separated by `|`. They are searched in the lower-case
+/// `type`, `code` and message.
 const WORDS: &[(ModelErrorKind, &str)] = &[
     (
         ContextTooLong,
@@ -43,7 +44,7 @@ const WORDS: &[(ModelErrorKind, &str)] = &[
     ),
 ];
 
-/// Sentences of servers that cannot do something.
+/// Phrases of servers that lack a capability, separated by `|`.
 const LACKS: &[(Ability, &str)] = &[
     (
         Ability::Tools,
@@ -64,35 +65,35 @@ const LACKS: &[(Ability, &str)] = &[
     ),
 ];
 
-/// The error of an answer with a status that is not 2xx.
+/// Returns the error of a response with a status that is not 2xx.
 pub fn of_status(status: u16, body: &[u8]) -> ModelError {
     let json: Option<Value> = serde_json::from_slice(body).ok();
-    let told = json.as_ref().map(Told::of).unwrap_or_default();
+    let details = json.as_ref().map(Told::of).unwrap_or_default();
     let fallback = || {
         let text = String::from_utf8_lossy(body);
         let text = text.trim();
-        // Pages made for browsers tell nothing in one line.
+        // An HTML page does not help in a message of one line.
         match text.is_empty() || text.starts_with('<') {
             true => format!("HTTP status {status}"),
             false => text.to_owned(),
         }
     };
-    let mut error = told.error(Some(status), fallback);
+    let mut error = details.error(Some(status), fallback);
     error.status = Some(status);
     error
 }
 
-/// The error that stands in a stream or in a body that was sent as a success.
+/// Returns the error in a stream, or in the body of a response with status 200.
 pub(crate) fn of_json(json: &Value) -> ModelError {
-    let told = Told::of(json);
-    let status = told.code.parse().ok();
+    let details = Told::of(json);
+    let status = details.code.parse().ok();
     let status = status.filter(|code| (400..600).contains(code));
-    told.error(status, || {
-        "the provider failed and did not say why".to_owned()
+    details.error(status, || {
+        "the provider failed without an error message".to_owned()
     })
 }
 
-/// What an error object says, wherever it says it.
+/// The fields of an error body, from the different places where providers put them.
 #[derive(Debug, Default)]
 struct Told {
     kind: String,
@@ -121,7 +122,7 @@ impl Told {
             (.., detail) => detail.to_string(),
         };
         let mut code = text(&error["code"]);
-        // A gateway's own error, with the provider's inside.
+        // A gateway's error contains that of the provider.
         for inner in [
             &error["innererror"]["code"],
             &error["metadata"]["error_type"],
@@ -145,10 +146,10 @@ impl Told {
             "" => fallback(),
             _ => self.message,
         };
-        let all = format!("{} {} {message}", self.kind, self.code).to_lowercase();
-        let kind = Self::kind_of(status, &all);
+        let text = format!("{} {} {message}", self.kind, self.code).to_lowercase();
+        let kind = Self::kind_of(status, &text);
         let lacks = match kind {
-            InvalidRequest => find(LACKS, &all),
+            InvalidRequest => find(LACKS, &text),
             _ => None,
         };
         ModelError {
@@ -164,8 +165,9 @@ impl Told {
         }
     }
 
-    fn kind_of(status: Option<u16>, all: &str) -> ModelErrorKind {
-        match (status, find(WORDS, all)) {
+    /// Decides the kind from the status and the lower-case text of all fields.
+    fn kind_of(status: Option<u16>, text: &str) -> ModelErrorKind {
+        match (status, find(WORDS, text)) {
             (Some(401 | 403), Some(kind @ (Quota | Refused))) => kind,
             (Some(401 | 403), _) => Auth,
             (Some(402), _) => Quota,
@@ -176,25 +178,26 @@ impl Told {
             (Some(503 | 529), _) => Overloaded,
             (Some(408 | 409 | 500..), _) => Server,
             (Some(300..500), _) => InvalidRequest,
-            _ if all.contains("invalid_request") || all.contains("not_found") => InvalidRequest,
+            _ if text.contains("invalid_request") || text.contains("not_found") => InvalidRequest,
             _ => Server,
         }
     }
 }
 
-/// The first row one of whose words, which `|` separates, is in a text.
+/// Returns the first row of which one phrase is contained in the text.
 fn find<T: Copy>(rows: &[(T, &str)], text: &str) -> Option<T> {
-    let is_in = |(_, words): &&(T, &str)| words.split('|').any(|word| text.contains(word));
-    rows.iter().find(is_in).map(|row| row.0)
+    let matches = |(_, phrases): &&(T, &str)| phrases.split('|').any(|part| text.contains(part));
+    rows.iter().find(matches).map(|row| row.0)
 }
 
-/// `try again in 1.5s`, `in 20ms`, `in 6m0s`: some say it only in the sentence.
+/// Parses a delay in a message, such as `try again in 1.5s`, `20ms` or `6m0s`. Some providers
+/// report it nowhere else.
 fn in_words(message: &str) -> Option<Duration> {
     let lower = message.to_lowercase();
     let rest = lower.split_once("try again in ")?.1;
-    let word = rest.split_whitespace().next()?.trim_end_matches(['.', ',']);
+    let delay = rest.split_whitespace().next()?.trim_end_matches(['.', ',']);
     let is_number = |c: char| c.is_ascii_digit() || c == '.';
-    let (mut seconds, mut rest) = (0.0, word);
+    let (mut seconds, mut rest) = (0.0, delay);
     while !rest.is_empty() {
         let (number, after) = rest.split_at(rest.find(|c| !is_number(c)).unwrap_or(rest.len()));
         let end = after.find(|c: char| c.is_ascii_digit());
@@ -212,7 +215,7 @@ fn in_words(message: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// At most 500 characters, without line breaks.
+/// Replaces white space by single spaces and truncates to 500 characters.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((cut, _)) = line.char_indices().nth(500) {
@@ -228,9 +231,9 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn statuses_and_words_tell_the_kind() {
+    fn status_and_phrases_decide_the_kind() {
         let of = |status, body: Value| of_status(status, body.to_string().as_bytes()).kind;
-        let plain = json!({"error": {"message": "no"}});
+        let body = json!({"error": {"message": "no"}});
         let expected = [
             (400, InvalidRequest),
             (401, Auth),
@@ -245,8 +248,9 @@ mod tests {
             (529, Overloaded),
         ];
         for (status, kind) in expected {
-            assert_eq!(of(status, plain.clone()), kind, "{status}");
+            assert_eq!(of(status, body.clone()), kind, "{status}");
         }
+        let invalid = |message: &str| json!({"type": "invalid_request_error", "message": message});
         assert_eq!(
             of(
                 429,
@@ -254,18 +258,11 @@ mod tests {
             ),
             Quota
         );
+        let no_credit = invalid("Your credit balance is too low to access the API");
+        assert_eq!(of(400, json!({"error": no_credit})), Quota);
+        let too_long = invalid("prompt is too long: 210000 tokens > 200000 maximum");
         assert_eq!(
-            of(
-                400,
-                json!({"error": {"type": "invalid_request_error", "message": "Your credit balance is too low to access the API"}})
-            ),
-            Quota
-        );
-        assert_eq!(
-            of(
-                400,
-                json!({"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long: 210000 tokens > 200000 maximum"}})
-            ),
+            of(400, json!({"type": "error", "error": too_long})),
             ContextTooLong
         );
         assert_eq!(
@@ -292,8 +289,9 @@ mod tests {
             of_json(&json!({"error": {"code": 502, "message": "upstream"}})).kind,
             Server
         );
+        let nested = json!({"type": "invalid_request_error", "message": "x"});
         assert_eq!(
-            of_json(&json!({"type": "error", "error": {"type": "invalid_request_error", "message": "x"}})).kind,
+            of_json(&json!({"type": "error", "error": nested})).kind,
             InvalidRequest
         );
         assert_eq!(
@@ -304,18 +302,19 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_read_from_sentences() {
-        let message = "Rate limit reached for gpt-5 in organization org-x on tokens per min (TPM). Please try again in ";
-        for (words, millis) in [
+    fn delays_are_parsed_from_messages() {
+        let message = "Rate limit reached for gpt-5 in organization org-x on tokens per min (TPM). \
+            Please try again in ";
+        for (delay, millis) in [
             ("1.898s.", 1898),
             ("28ms.", 28),
             ("6m0s. Visit", 360_000),
             ("35 seconds", 35_000),
         ] {
             assert_eq!(
-                in_words(&format!("{message}{words}")),
+                in_words(&format!("{message}{delay}")),
                 Some(Duration::from_millis(millis)),
-                "{words}"
+                "{delay}"
             );
         }
         assert_eq!(in_words("Please try again in a moment"), None);
@@ -323,9 +322,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_cannot_do_is_named() {
-        let error =
-            of_status(400, br#"{"error":{"message":"registry.ollama.ai/library/gemma:2b does not support tools"}}"#);
+    fn a_missing_capability_is_recognised() {
+        let message = "registry.ollama.ai/library/gemma:2b does not support tools";
+        let body = json!({"error": {"message": message}}).to_string();
+        let error = of_status(400, body.as_bytes());
         assert_eq!(
             (error.kind, error.lacks),
             (InvalidRequest, Some(Ability::Tools))

@@ -1,4 +1,4 @@
-//! Asking a provider.
+//! The client of one provider.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use serde_json::Value;
 
 use crate::asking::{Acted, Asking};
 use crate::batch::Exchange;
-use crate::transport::{accepted, address, broken, headers, http_client};
+use crate::transport::{accepted, address, broken, headers, http_client, timed_out};
 use crate::{Model, ModelError, ModelEvent, Prompt, Provider, request};
 
-/// How long a list of models may take.
+/// Time limit of a request for the list of models.
 const LIST: Duration = Duration::from_secs(20);
 
-/// Asks one provider. Cheap to clone; connections are kept and used again.
+/// Client of one provider. Clones share its connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
     provider: Arc<Provider>,
 }
 
-/// An answer while it arrives. Dropping it ends the request.
+/// The events of an answer. Dropping the stream cancels the request.
 pub struct ModelStream {
     events: BoxStream<'static, Result<ModelEvent, ModelError>>,
     acted: Acted,
 }
 
 impl Client {
-    /// A client for this provider.
+    /// Creates a client. It does not connect yet.
     pub fn new(provider: Provider) -> Result<Self, ModelError> {
         let http = http_client(&provider)?;
         Ok(Self {
@@ -46,13 +46,15 @@ impl Client {
         }
     }
 
-    /// Who is asked.
+    /// The provider of this client.
     pub fn provider(&self) -> &Provider {
         &self.provider
     }
 
-    /// Asks a model. What fails in passing is tried again as often as the provider's settings say: one count for
-    /// requests, one for answers that break off, each for the whole question.
+    /// Sends a prompt to a model and returns its answer.
+    ///
+    /// Transient failures are retried as often as [`Provider::retries`] allows: one limit for
+    /// failed requests, one for answers that break off.
     pub fn stream(&self, prompt: &Prompt, model: &Model) -> ModelStream {
         let body = request(prompt, model, &self.provider).to_string();
         let acted = Acted::default();
@@ -67,24 +69,25 @@ impl Client {
         }
     }
 
-    /// The names of the models there are, in the provider's order.
+    /// Fetches the names of the provider's models, in its order.
     pub async fn models(&self) -> Result<Vec<String>, ModelError> {
         let provider = &*self.provider;
         provider.check_key()?;
-        let asked = async {
+        let failed = |error| broken(provider, error);
+        let response = async {
             let request = self.http.get(address(provider, "models")?);
             let request = request.headers(headers(provider)?);
-            let response = accepted(request.send().await.map_err(broken)?).await?;
-            response.bytes().await.map_err(broken)
+            let response = accepted(request.send().await.map_err(failed)?).await?;
+            response.bytes().await.map_err(failed)
         };
-        let body = tokio::time::timeout(LIST, asked).await;
-        let body = body.map_err(|_| ModelError::network("no answer in time"));
+        let body = tokio::time::timeout(LIST, response).await;
+        let body = body.map_err(|_| timed_out(provider, LIST));
         let body = body.flatten().map_err(|error| provider.discreet(error))?;
         let list: Value = serde_json::from_slice(&body)
             .map_err(|_| ModelError::protocol("the list of models is not JSON"))?;
         let names = list["data"].as_array().or(list["models"].as_array());
-        let names = names
-            .ok_or_else(|| ModelError::protocol("there is no list of models in the answer"))?;
+        let names =
+            names.ok_or_else(|| ModelError::protocol("the response contains no list of models"))?;
         let name = |model: &Value| {
             let name = model["id"].as_str().or(model["name"].as_str());
             name.map(str::to_owned)
@@ -94,13 +97,13 @@ impl Client {
 }
 
 impl ModelStream {
-    /// The next event; `None` after the last.
+    /// Returns the next event; `None` after the last one or after an error.
     pub async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         self.events.next().await
     }
 
-    /// Says that something was done because of what came so far, such as running a script from the text: from now on
-    /// the answer is not asked for again. A call that was handed over complete says so by itself.
+    /// Records that the caller has acted on the answer so far, such as by running a script in it.
+    /// A failure is then not retried. A complete call in the answer has the same effect.
     pub fn acted(&self) {
         self.acted.set();
     }

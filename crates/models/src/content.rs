@@ -1,4 +1,4 @@
-//! What only some can take: images, and what a model made for itself alone.
+//! Parts of a request that several APIs share: the history, native items, images and names.
 
 use std::borrow::Cow;
 
@@ -9,13 +9,14 @@ use crate::as_text::without_calls;
 use crate::pairing::paired;
 use crate::{Calls, Prompt};
 
-/// What goes back to its maker, if this is the maker.
+/// Returns the native JSON of an item if it came from this API, provider and model.
 pub(crate) fn ours<'a>(native: &'a Option<Native>, origin: &Origin) -> Option<&'a Value> {
     let native = native.as_ref().filter(|native| native.origin == *origin);
     native.map(|native| &native.json)
 }
 
-/// The conversation as it is sent: calls paired with their results, or told as text where calls are off.
+/// Returns the history to send: calls followed by their results, or converted to text if the
+/// server has no tool calls.
 pub(crate) fn history(prompt: &Prompt) -> Vec<Cow<'_, Item>> {
     match prompt.calls {
         Calls::Off => without_calls(&prompt.history),
@@ -30,7 +31,7 @@ pub(crate) fn role_name(role: Role) -> &'static str {
     }
 }
 
-/// The word of the two APIs of OpenAI for an effort.
+/// Returns the name of an effort in the two APIs of OpenAI.
 pub(crate) fn effort_word(effort: Effort) -> &'static str {
     match effort {
         Effort::Max => "xhigh",
@@ -38,12 +39,12 @@ pub(crate) fn effort_word(effort: Effort) -> &'static str {
     }
 }
 
-/// An image as an address that holds it.
+/// Returns the `data:` URL of an image.
 pub(crate) fn image_url(data: &str, mime_type: &str) -> String {
     format!("data:{mime_type};base64,{data}")
 }
 
-/// What stands in place of something an API cannot carry.
+/// Returns the text that replaces content which an API does not support.
 pub(crate) fn not_shown(mime_type: &str) -> String {
-    format!("[{mime_type} that cannot be shown here]")
+    format!("[{mime_type} omitted: not supported by this API]")
 }

@@ -1,16 +1,17 @@
-//! From an answer's bytes to events. No I/O: whoever has bytes, live or recorded, feeds them.
+//! Decodes the bytes of an answer to events. It does no I/O.
 
 use selvedge_protocol::{CallKind, Item, Origin, WireApi};
 
 use crate::sse::{Events, MAX_EVENT_BYTES};
 use crate::{ModelError, ModelEvent, ReasoningView, chat, messages, responses};
 
-/// The most text an answer may have in all.
+/// Largest total size of an answer's texts, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
-/// The most items it may have.
+/// Most items of an answer.
 const MAX_ITEMS: usize = 4096;
 
-/// Decodes one answer, fed in pieces cut anywhere: a stream of server-sent events, or one JSON body.
+/// Decodes one answer: a stream of server-sent events, or one JSON body. The chunks that it is fed
+/// may end anywhere.
 ///
 /// ```
 /// use selvedge_models::{Decoder, ModelEvent};
@@ -20,7 +21,9 @@ const MAX_ITEMS: usize = 4096;
 /// let mut decoder = Decoder::new(origin);
 /// let mut events = Vec::new();
 /// decoder.feed(b"data: {\"choices\":[{\"delta\":{\"content\":\"Hel", &mut events)?;
-/// decoder.feed(b"lo\"}}]}\n\ndata: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n", &mut events)?;
+/// decoder.feed(b"lo\"}}]}\n\n", &mut events)?;
+/// let last = b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+/// decoder.feed(last, &mut events)?;
 /// decoder.finish(&mut events)?;
 /// assert!(events.contains(&ModelEvent::Text { item: 0, text: "Hello".into() }));
 /// # Ok::<(), selvedge_models::ModelError>(())
@@ -32,30 +35,33 @@ pub struct Decoder {
     allowance: Allowance,
 }
 
+/// How the answer is transmitted; its first byte decides.
 #[derive(Debug)]
 enum Framing {
-    /// Nothing but white space so far.
+    /// Only white space was received so far.
     Unknown,
     Events(Events),
-    /// The server did not stream: everything is kept until the end.
+    /// The server does not stream. The body is decoded at its end.
     Body(Vec<u8>),
 }
 
-/// An answer of one API as far as it came.
+/// Decodes the answer of one API.
 pub(crate) trait AnswerDecoder: std::fmt::Debug + Send + Sync {
-    /// Takes one event of a stream.
+    /// Decodes one event of a stream.
     fn event(&mut self, name: &[u8], data: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError>;
-    /// Takes an answer that was not streamed.
+    /// Decodes an answer that was not streamed.
     fn body(&mut self, body: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError>;
-    /// There is no more. An answer that is not complete is an error.
+    /// Handles the end of the input. Fails if the answer is incomplete.
     fn end(&mut self, out: &mut Emitter<'_>) -> Result<(), ModelError>;
+    /// Whether the answer is complete and no further input is needed.
     fn is_finished(&self) -> bool;
+    /// Whether [`end`](Self::end) would succeed now.
     fn may_end(&self) -> bool {
         self.is_finished()
     }
 }
 
-/// Takes the events of an answer, and checks how much it holds.
+/// Collects the events of an answer, and enforces its size limits.
 pub(crate) struct Emitter<'a> {
     events: &'a mut Vec<ModelEvent>,
     allowance: &'a mut Allowance,
@@ -71,7 +77,7 @@ impl Emitter<'_> {
         self.push(ModelEvent::Started { id, model });
     }
 
-    /// Tells a piece of text; an empty one is not told. The same holds for those below.
+    /// Emits text. Like the two methods below, it emits nothing if the text is empty.
     pub(crate) fn text(&mut self, item: u32, text: &str) {
         if !text.is_empty() {
             let text = text.to_owned();
@@ -106,17 +112,17 @@ impl Emitter<'_> {
         self.push(ModelEvent::ItemDone { item, done });
     }
 
-    /// Takes note of text that is kept.
+    /// Counts bytes of text that are stored. Fails if the answer is too large.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), ModelError> {
         let left = self.allowance.bytes.checked_sub(bytes);
         self.allowance.bytes = left.ok_or_else(|| {
-            let most = MAX_ANSWER_BYTES >> 20;
-            ModelError::protocol(format!("the answer is larger than {most} MB"))
+            let limit = MAX_ANSWER_BYTES >> 20;
+            ModelError::protocol(format!("the answer is larger than {limit} MB"))
         })?;
         Ok(())
     }
 
-    /// Takes note of one more item.
+    /// Counts one item. Fails if the answer has too many.
     pub(crate) fn item(&mut self) -> Result<(), ModelError> {
         let left = self.allowance.items.checked_sub(1);
         self.allowance.items = left.ok_or_else(|| {
@@ -126,7 +132,7 @@ impl Emitter<'_> {
     }
 }
 
-/// How much more an answer may hold: what arrives must not fill the memory.
+/// What is left of an answer's size limits.
 #[derive(Debug)]
 struct Allowance {
     bytes: usize,
@@ -134,7 +140,7 @@ struct Allowance {
 }
 
 impl Decoder {
-    /// A decoder for an answer from there.
+    /// Creates a decoder for an answer of this API, provider and model.
     pub fn new(origin: Origin) -> Self {
         Self {
             framing: Framing::Unknown,
@@ -150,7 +156,7 @@ impl Decoder {
         }
     }
 
-    /// Takes more bytes and adds what they tell to `events`. After an error the answer is over.
+    /// Decodes more bytes and appends their events. After an error, do not call it again.
     pub fn feed(&mut self, bytes: &[u8], events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let mut bytes = bytes;
         if let Framing::Unknown = self.framing {
@@ -178,7 +184,8 @@ impl Decoder {
         }
     }
 
-    /// There are no more bytes. An answer that is not complete is an error.
+    /// Decodes the end of the input and appends the last events. Fails if the answer is
+    /// incomplete.
     pub fn finish(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let (answer, allowance) = (&mut self.answer, &mut self.allowance);
         let mut out = Emitter { events, allowance };
@@ -192,18 +199,19 @@ impl Decoder {
         answer.end(&mut out)
     }
 
-    /// Whether the answer is complete, and nothing that still comes is waited for.
+    /// Whether the answer is complete and no further input is needed.
     pub fn is_finished(&self) -> bool {
         self.answer.is_finished()
     }
 
-    /// Whether the answer would be complete if nothing more came: only numbers about it may be missing.
+    /// Whether the answer would be complete if the input ended now. Usage numbers may still be
+    /// missing.
     pub fn may_end(&self) -> bool {
         self.answer.may_end()
     }
 }
 
-/// Hands an event on, unless it is empty, as a comment would be.
+/// Decodes an event, unless it has no data.
 fn event(
     answer: &mut Box<dyn AnswerDecoder>,
     name: &[u8],
@@ -216,10 +224,10 @@ fn event(
     }
 }
 
-/// The data of an event that only says that there are no more.
+/// Data of the event that marks the end of a stream.
 pub(crate) const DONE: &[u8] = b"[DONE]";
 
-/// The error of an answer that broke off.
+/// Returns the error for an answer that ended early.
 pub(crate) fn broke_off() -> ModelError {
     ModelError::protocol("the answer ended before it was complete")
 }

@@ -1,4 +1,4 @@
-//! Model servers on this machine.
+//! Finds model servers on this machine.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use futures_util::future::join_all;
 
 use crate::{Client, Provider};
 
-/// How long a server on this machine may take to list its models.
+/// How long a local server may take to list its models.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// A server that answered.
+/// A model server that is running.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// Where it is.
+    /// The server as a provider.
     pub provider: Provider,
-    /// Its models, in its own order.
+    /// Names of its models, in its order. There is at least one.
     pub models: Vec<String>,
 }
 
-/// Asks each of these servers for its models, all at once, and gives those that have any, in the order they were named.
-/// Servers elsewhere are left alone.
+/// Asks local servers for their models, concurrently. Returns those that have any, in the order of
+/// `candidates`. Providers that are not on this machine are skipped.
 pub async fn discover(candidates: impl IntoIterator<Item = Provider>) -> Vec<Found> {
     let local = candidates.into_iter().filter(Provider::is_local);
-    let asked = local.map(|provider| async {
+    let requests = local.map(|provider| async {
         let client = Client::new(provider).ok()?;
         let models = tokio::time::timeout(PATIENCE, client.models()).await;
         let models = models.ok()?.ok()?;
         let provider = client.provider().clone();
         (!models.is_empty()).then_some(Found { provider, models })
     });
-    join_all(asked).await.into_iter().flatten().collect()
+    join_all(requests).await.into_iter().flatten().collect()
 }

@@ -1,25 +1,25 @@
-//! What can go wrong with an answer, as classes somebody can act on.
+//! The error type of this crate.
 
 use std::time::Duration;
 
 use selvedge_protocol::{ModelErrorKind, TurnError};
 
-/// Why there is no answer.
+/// Failure of a request to a provider.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{message}")]
 #[non_exhaustive]
 pub struct ModelError {
-    /// What to do about it depends on this.
+    /// Class of the failure, which decides whether it is retried and how it is reported.
     pub kind: ModelErrorKind,
-    /// One line, in the provider's own words where it had any.
+    /// The provider's message if it sent one; one line.
     pub message: String,
-    /// The HTTP status, where there was one.
+    /// HTTP status of the response; `None` if there was no response or it was a success.
     pub status: Option<u16>,
-    /// How long the provider asks to wait.
+    /// Delay before the next attempt that the provider asked for.
     pub retry_after: Option<Duration>,
-    /// The provider's name for the request, to ask its support about.
+    /// The provider's id of the request, for its support.
     pub request_id: Option<String>,
-    /// What the model or server cannot do, where that is why it said no: the same without it may work.
+    /// Capability whose absence caused the failure. The same request without it may succeed.
     pub lacks: Option<Ability>,
 }
 
@@ -29,20 +29,20 @@ impl From<ModelError> for TurnError {
     }
 }
 
-/// Something that not every model or server can do.
+/// Capability that a model or server may not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ability {
-    /// Take tool definitions and make calls.
+    /// Tool definitions and calls.
     Tools,
-    /// Look at images.
+    /// Images in the input.
     Images,
-    /// Think before it answers.
+    /// Reasoning before the answer.
     Reasoning,
 }
 
 impl ModelError {
-    /// An error with nothing but a kind and a message.
+    /// Creates an error with a kind and a message only.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -66,7 +66,7 @@ impl ModelError {
         Self::new(ModelErrorKind::Network, message)
     }
 
-    /// Whether the same request may work a little later.
+    /// Whether the same request may succeed a little later.
     pub fn is_passing(&self) -> bool {
         use ModelErrorKind::{Network, Overloaded, Protocol, RateLimit, Server};
         matches!(
@@ -78,7 +78,7 @@ impl ModelError {
 
 impl From<crate::sse::TooLarge> for ModelError {
     fn from(_: crate::sse::TooLarge) -> Self {
-        let most = crate::sse::MAX_EVENT_BYTES >> 20;
-        Self::protocol(format!("an event is larger than {most} MB"))
+        let limit = crate::sse::MAX_EVENT_BYTES >> 20;
+        Self::protocol(format!("an event is larger than {limit} MB"))
     }
 }

@@ -1,4 +1,4 @@
-//! What a model's answer consists of, while it arrives.
+//! The events of a model's answer.
 
 use std::time::Duration;
 
@@ -6,94 +6,95 @@ use selvedge_protocol::{CallKind, FinishReason, FunctionCall, Item, Usage};
 
 use crate::ModelError;
 
-/// One thing that happened. The same on every API.
+/// An event of a model's answer, the same for every API.
 ///
-/// Pieces (`Text`, `Reasoning`, `CallDelta`) are for showing; [`ItemDone`](Self::ItemDone) is for keeping: its items, in
-/// the order they come, are what the model said, and go into the history of the next prompt as they are.
+/// `Text`, `Reasoning` and `CallDelta` are for display while the answer arrives. The items of
+/// [`ItemDone`](Self::ItemDone), in their order, are the complete answer; append them unchanged to
+/// the history of the next prompt.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum ModelEvent {
-    /// The model begins to answer.
+    /// The answer begins.
     Started {
-        /// The provider's name for the answer.
+        /// The provider's id of the answer.
         id: Option<String>,
-        /// The model that answers, as it calls itself.
+        /// Name of the model as the provider reports it.
         model: Option<String>,
     },
-    /// A piece of what it says.
+    /// Text of a message.
     Text {
-        /// Which item of the answer, from zero.
+        /// Index of the item in the answer, from zero.
         item: u32,
-        /// The piece.
+        /// Text to append to the item.
         text: String,
     },
-    /// A piece of what it thinks.
+    /// Text of the model's reasoning.
     Reasoning {
-        /// Which item of the answer.
+        /// Index of the item in the answer, from zero.
         item: u32,
-        /// Whether this is the thought or a summary of it.
+        /// Whether the text is the reasoning itself or a summary.
         view: ReasoningView,
-        /// The piece.
+        /// Text to append to the item.
         text: String,
     },
-    /// It begins to write a call.
+    /// A call begins.
     CallStarted {
-        /// Which item of the answer.
+        /// Index of the item in the answer, from zero.
         item: u32,
-        /// Its name for the call, or one made up.
+        /// The provider's id of the call; a new one if the provider sends none.
         call_id: String,
-        /// The function.
+        /// Name of the tool.
         name: String,
         /// How the arguments are written.
         kind: CallKind,
     },
-    /// A piece of the arguments.
+    /// Arguments of a call.
     CallDelta {
-        /// Which item of the answer.
+        /// Index of the item in the answer, from zero.
         item: u32,
-        /// The piece.
+        /// Text to append to the arguments.
         text: String,
     },
-    /// A call whose end is missing, because the answer was cut. It must not run.
+    /// A call is incomplete because the answer was truncated. It must not run.
     CallCut {
-        /// Which item of the answer.
+        /// Index of the item in the answer, from zero.
         item: u32,
-        /// As far as it came.
+        /// The call with the arguments received so far.
         call: FunctionCall,
     },
     /// An item is complete.
     ItemDone {
-        /// Which item of the answer.
+        /// Index of the item in the answer, from zero.
         item: u32,
-        /// The item.
+        /// The complete item.
         done: Item,
     },
-    /// What the answer took. Once per answer, where the provider tells.
+    /// Token usage of the answer. At most one per answer, if the provider reports it.
     Usage(Usage),
-    /// The answer is over. Always the last event of one that did not fail.
+    /// The answer is complete. It is the last event of an answer that did not fail.
     Finished {
-        /// Why.
+        /// Why the model stopped.
         reason: FinishReason,
-        /// The provider's own words about it, such as why it refused.
+        /// The provider's explanation, such as that of a refusal.
         detail: Option<String>,
     },
-    /// The provider began anew in the middle: whatever came so far is void.
+    /// The provider started the answer again. Discard the events before.
     Restarted,
-    /// The answer failed and is asked for again: whatever came of it so far is void. Only from a
-    /// [`Client`](crate::Client).
+    /// The answer failed and is requested again. Discard the events before. Only a
+    /// [`Client`](crate::Client) emits it.
     Retrying {
-        /// What went wrong.
+        /// The failure.
         error: ModelError,
-        /// How long is waited first.
+        /// Delay before the next attempt.
         after: Duration,
     },
 }
 
-/// What is shown of a thought.
+/// Form in which a provider shows a model's reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReasoningView {
-    /// A summary the provider made.
+    /// A summary by the provider.
     Summary,
-    /// The thought itself.
+    /// The reasoning itself.
     Raw,
 }

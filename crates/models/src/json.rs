@@ -1,4 +1,5 @@
-//! Fields of other people's JSON: absent, null or of the wrong type is all the same, nothing.
+//! Lenient deserialisation of JSON from providers: a field that is null or of the wrong type counts
+//! as absent.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,16 +10,16 @@ use serde_json::{Map, Value};
 
 use crate::ModelError;
 
-/// A text, borrowed where it has no escapes.
+/// An optional string, borrowed if it contains no escapes.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Text<'a>(Option<Cow<'a, str>>);
 
-/// A whole number, also where it is written as text.
+/// An optional non-negative integer. A string or a float with an integer value is accepted.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Number(pub(crate) Option<u64>);
 
 impl Text<'_> {
-    /// The text, if there is one and it is not empty.
+    /// Returns the string unless it is absent or empty.
     pub(crate) fn get(&self) -> Option<&str> {
         self.0.as_deref().filter(|text| !text.is_empty())
     }
@@ -79,9 +80,9 @@ impl<'de> Visitor<'de> for Lenient {
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<Self::Value, E> {
-        // Some count tokens in floating point.
-        let whole = number >= 0.0 && number.fract() == 0.0 && number < 9e15;
-        Ok(match whole {
+        // Some servers report token counts as floats.
+        let is_integer = number >= 0.0 && number.fract() == 0.0 && number < 9e15;
+        Ok(match is_integer {
             true => Found::Number(number as u64),
             false => Found::Nothing,
         })
@@ -106,42 +107,42 @@ impl<'de> Visitor<'de> for Lenient {
     }
 }
 
-/// Reads an event, or says what is wrong with it.
+/// Parses an event or a body. The error contains its first 80 bytes.
 pub(crate) fn read<'a, T: Deserialize<'a>>(data: &'a [u8]) -> Result<T, ModelError> {
-    let wrong = |error: &dyn fmt::Display| {
+    let invalid = |error: &dyn fmt::Display| {
         let start = String::from_utf8_lossy(&data[..data.len().min(80)]).into_owned();
         ModelError::protocol(crate::classify::one_line(&format!(
-            "an event is not what it should be: {error}: {start}"
+            "the provider sent an invalid event: {error}: {start}"
         )))
     };
-    // Checked once as a whole, not string by string.
-    let text = std::str::from_utf8(data).map_err(|error| wrong(&error))?;
-    serde_json::from_str(text).map_err(|error| wrong(&error))
+    // UTF-8 is validated once for the whole text, not for each string.
+    let text = std::str::from_utf8(data).map_err(|error| invalid(&error))?;
+    serde_json::from_str(text).map_err(|error| invalid(&error))
 }
 
-/// Reads a part of an event that was kept for later.
+/// Parses a part of an event that was not parsed with it.
 pub(crate) fn part<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T, ModelError> {
     serde_json::from_str(raw.get()).map_err(|error| {
-        let why = format!("a part of an event is not what it should be: {error}");
+        let why = format!("the provider sent an invalid event: {error}");
         ModelError::protocol(why)
     })
 }
 
-/// Reads such a part where there is one.
+/// Parses such a part; returns the default if it is absent.
 pub(crate) fn optional_part<'a, T: Deserialize<'a> + Default>(
     raw: Option<&'a RawValue>,
 ) -> Result<T, ModelError> {
     raw.map_or_else(|| Ok(T::default()), part)
 }
 
-/// The fields of an object that are not among those named, if there are any.
+/// Returns the fields of an object that are not in `known` and not null; `None` if there are none.
 pub(crate) fn others(object: &Value, known: &[&str]) -> Option<Map<String, Value>> {
     let mut rest = object.as_object()?.clone();
     rest.retain(|key, value| !known.contains(&key.as_str()) && !value.is_null());
     (!rest.is_empty()).then_some(rest)
 }
 
-/// The text under a key; empty where there is none.
+/// Returns the string under a key; empty if there is none.
 pub(crate) fn text_at(object: &Value, key: &str) -> String {
     object[key].as_str().unwrap_or_default().to_owned()
 }
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wrong_type_is_nothing() {
+    fn a_field_of_the_wrong_type_counts_as_absent() {
         for (json, text, number) in [
             (r#"{"text": "a\nb", "number": 3}"#, Some("a\nb"), Some(3)),
             (r#"{"text": null, "number": "7"}"#, None, Some(7)),

@@ -1,6 +1,7 @@
-//! Speaks OpenAI Responses, Chat Completions and Anthropic Messages, and hands on one stream of events.
+//! Client for OpenAI Responses, Chat Completions and Anthropic Messages.
 //!
-//! A [`Prompt`] goes in, [`ModelEvent`]s come out, and the items among them are the history of the next prompt:
+//! A [`Prompt`] becomes a request. The answer is a stream of [`ModelEvent`]s, the same for every
+//! API. Its items are appended to the history of the next prompt:
 //!
 //! ```no_run
 //! use selvedge_models::{Client, Model, ModelEvent, Prompt, Provider, Secret, Tool};
@@ -29,20 +30,20 @@
 //!         match event? {
 //!             ModelEvent::Text { text, .. } => print!("{text}"),
 //!             ModelEvent::ItemDone { done, .. } => answer.push(done),
-//!             // The answer broke off, or the provider began anew: what came so far is void.
+//!             // The answer starts again: discard what was received so far.
 //!             ModelEvent::Retrying { .. } | ModelEvent::Restarted => answer.clear(),
 //!             ModelEvent::Finished { reason, .. } => finish = reason,
 //!             _ => {}
 //!         }
 //!     }
-//!     // Thoughts, signatures and ids go back as they came: they are in the items.
+//!     // The items contain reasoning, signatures and ids, which are sent back unchanged.
 //!     let calls: Vec<String> = answer.iter().filter_map(|item| match item {
 //!         Item::FunctionCall(call) => Some(call.call_id.clone()),
 //!         _ => None,
 //!     }).collect();
 //!     prompt.history.extend(answer);
 //!     prompt.history.extend(calls.iter().map(|id| Item::output(id, "21")));
-//!     // `Paused` is an invitation to send everything back as it is.
+//!     // After `Paused`, send the conversation again to continue the answer.
 //!     if calls.is_empty() && finish != FinishReason::Paused {
 //!         break;
 //!     }
@@ -51,9 +52,9 @@
 //! # }
 //! ```
 //!
-//! The codecs do no I/O: [`request`] makes a body of a prompt, [`Decoder`] makes events of bytes. [`Client`] puts HTTP,
-//! retries and time-outs around them. Nothing here knows a tool or a script.
-// Standard streams belong to whoever runs this.
+//! The codecs do no I/O: [`request`] encodes a prompt, [`Decoder`] decodes an answer. [`Client`]
+//! adds HTTP, retries and timeouts. This crate runs no tools and no scripts.
+// Standard output and standard error belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod as_text;

@@ -1,28 +1,28 @@
-//! What is known about a model.
+//! Properties of a model.
 
 use selvedge_protocol::{Mode, Prices, Thinking};
 
-/// A model: how large, how it thinks, what it can do.
+/// A model, with its limits and capabilities.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// Its name, as the provider knows it.
+    /// Name of the model at the provider.
     pub name: String,
-    /// How many tokens a conversation may have, the answer included.
+    /// Most tokens of a conversation, including the answer.
     pub context_window: u64,
-    /// How many tokens an answer may have.
+    /// Most tokens of an answer.
     pub max_output_tokens: u64,
-    /// How it is told to think.
+    /// How reasoning is requested.
     pub thinking: Thinking,
-    /// Whether it calls tools. Where not, scripts in its text still work.
+    /// Whether the model supports tool calls. Without them, scripts in its text still run.
     pub tools: bool,
-    /// Whether it takes tools whose input is plain text (Responses alone has them).
+    /// Whether the model supports tools with plain text as input. Only Responses has them.
     pub freeform_tools: bool,
-    /// Whether it sees images.
+    /// Whether the model accepts images.
     pub images: bool,
-    /// What tokens cost, where somebody said.
+    /// Prices of tokens; `None` if they are not configured.
     pub prices: Option<Prices>,
-    /// Whether scripts run with this model; where nothing is said, as everywhere.
+    /// Whether scripts run with this model; `None` uses the setting of the provider.
     pub script_mode: Option<Mode>,
-    /// The pack of tools it gets; where nothing is said, as everywhere.
+    /// Pack of tools for this model; `None` uses the setting of the provider.
     pub tool_pack: Option<String>,
 }

@@ -1,24 +1,25 @@
-//! Every call followed by its result: what each API insists on, whatever happened to the conversation.
+//! Orders a history so that each call is followed by its result, which every API requires.
 //!
-//! A turn can end between a call and its result, a person can speak in between, and two providers can give two calls
-//! the same id. Results are put behind the calls of their answer in the order of the calls; a call whose result is
-//! missing is told to have none; a result nobody asked for is left out.
+//! A turn can end between a call and its result, a user message can come in between, and two
+//! providers can use the same id for two calls. Results are placed after the calls of their answer,
+//! in the order of the calls. A call without a result gets a result that says so. A result without
+//! a call is dropped.
 
 use std::borrow::Cow;
 
 use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, OutputPart};
 
 const NO_RESULT: &str =
-    "no result was recorded: the call was interrupted, and what it did is not known";
+    "no result was recorded: the call was interrupted, and its effect is unknown";
 
-/// The history in an order every API takes.
+/// Returns the history in an order that every API accepts.
 pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
-    // Which result belongs to which call: the first one behind it, before the id is used again.
+    // The result of each call by its index: the first result with the id of an open call.
     let mut results: Vec<Option<&FunctionCallOutput>> = vec![None; history.len()];
     let mut open: Vec<(usize, &FunctionCall)> = Vec::new();
-    for (at, item) in history.iter().enumerate() {
+    for (index, item) in history.iter().enumerate() {
         match item {
-            Item::FunctionCall(call) => open.push((at, call)),
+            Item::FunctionCall(call) => open.push((index, call)),
             Item::FunctionCallOutput(output) => {
                 let answers = |(_, call): &(usize, &FunctionCall)| call.call_id == output.call_id;
                 if let Some(found) = open.iter().position(answers) {
@@ -30,24 +31,26 @@ pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
     }
     let mut ordered = Vec::with_capacity(history.len());
     let mut waiting: Vec<Cow<'_, Item>> = Vec::new();
-    for (at, item) in history.iter().enumerate() {
+    for (index, item) in history.iter().enumerate() {
         if matches!(item, Item::FunctionCallOutput(_)) {
             continue;
         }
-        // What follows a result is a new answer.
-        let after_result = at > 0 && matches!(history[at - 1], Item::FunctionCallOutput(_));
+        // An item after a result begins a new answer.
+        let after_result = index > 0 && matches!(history[index - 1], Item::FunctionCallOutput(_));
         if !belongs_to_an_answer(item) || after_result {
             ordered.append(&mut waiting);
         }
         ordered.push(Cow::Borrowed(item));
         if let Item::FunctionCall(call) = item {
-            let output = results[at].cloned().unwrap_or_else(|| FunctionCallOutput {
-                call_id: call.call_id.clone(),
-                output: vec![OutputPart::Text {
-                    text: NO_RESULT.to_owned(),
-                }],
-                failed: true,
-            });
+            let output = results[index]
+                .cloned()
+                .unwrap_or_else(|| FunctionCallOutput {
+                    call_id: call.call_id.clone(),
+                    output: vec![OutputPart::Text {
+                        text: NO_RESULT.to_owned(),
+                    }],
+                    failed: true,
+                });
             waiting.push(Cow::Owned(Item::FunctionCallOutput(output)));
         }
     }
@@ -55,7 +58,7 @@ pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
     ordered
 }
 
-/// Whether the item is something the model said.
+/// Whether the item was produced by the model.
 pub(crate) fn belongs_to_an_answer(item: &Item) -> bool {
     match item {
         Item::Message(message) => message.role == selvedge_protocol::Role::Assistant,
@@ -96,20 +99,20 @@ mod tests {
     #[test]
     fn results_follow_the_calls_of_their_answer() {
         let user = |text: &str| Item::message(Role::User, text);
-        let said = |text: &str| Item::message(Role::Assistant, text);
+        let assistant = |text: &str| Item::message(Role::Assistant, text);
         let history = [
             user("u"),
             call("1", "a"),
             call("2", "b"),
             user("wait"),
             Item::output("2", "rb"),
-            said("s"),
+            assistant("s"),
         ];
         assert_eq!(
             shape(&history),
             ["u", "call a", "call b", "none for 1", "rb", "wait", "s"]
         );
-        // The same id in two answers, and a result nobody asked for.
+        // The same id in two answers, and a result without a call.
         let history = [
             call("0", "a"),
             Item::output("0", "ra"),
@@ -119,12 +122,12 @@ mod tests {
             user("u"),
         ];
         assert_eq!(shape(&history), ["call a", "ra", "call b", "rb", "u"]);
-        // One result after each call, as some agents store them: still one answer each.
+        // Calls and text of one answer: the results follow the last call.
         assert_eq!(
-            shape(&[call("1", "a"), said("s"), call("2", "b")]),
+            shape(&[call("1", "a"), assistant("s"), call("2", "b")]),
             ["call a", "s", "call b", "none for 1", "none for 2"]
         );
-        // Even a result that came before its call is not lost silently: the call is told to have none.
+        // A result before its call is not used.
         assert_eq!(
             shape(&[Item::output("1", "early"), call("1", "a")]),
             ["call a", "none for 1"]

@@ -1,68 +1,69 @@
-//! What a model is asked: system text, the conversation so far, and the tools it may call.
+//! The input of a request: system text, history, and tools.
 
 use selvedge_protocol::{CallKind, Effort, FunctionCall, Item};
 use serde_json::Value;
 
-/// One request, the same for every API.
+/// The input of one request, independent of the API.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Prompt {
-    /// What the model is told before everything else.
+    /// System text; may be empty.
     pub system: String,
-    /// The conversation, oldest first; the newest message of the user near its end.
+    /// The conversation, oldest item first.
     pub history: Vec<Item>,
-    /// What it may call.
+    /// Tools that the model may call.
     pub tools: Vec<Tool>,
-    /// Whether, and how.
+    /// Whether the model may call tools, and how many at once.
     pub calls: Calls,
-    /// How much it may write; the model's own limit where nothing is said.
+    /// Most tokens of the answer; `None` uses the limit of the model.
     pub max_output_tokens: Option<u64>,
-    /// How hard it should think; the model's own measure where nothing is said.
+    /// Reasoning effort; `None` uses the default of the model.
     pub effort: Option<Effort>,
-    /// The same for all requests of one conversation, so that a provider finds what it has cached.
+    /// Key that is the same for all requests of a conversation, for the provider's prompt cache.
     pub cache_key: Option<String>,
 }
 
-/// Something the model may call.
+/// Definition of a tool for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
-    /// Its name.
+    /// Name of the tool.
     pub name: String,
-    /// What it does.
+    /// Description for the model.
     pub description: String,
-    /// What it takes.
+    /// Form of the tool's input.
     pub input: ToolInput,
 }
 
-/// What a tool takes.
+/// Form of a tool's input.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ToolInput {
-    /// Arguments as a JSON object of this schema.
+    /// A JSON object with this schema.
     Schema(Value),
-    /// Text of any form. Where an API has no such tools, a function with this one argument.
+    /// Plain text. If the API or model has no such tools, a function with one string argument.
     Freeform {
-        /// The argument's name.
+        /// Name of the argument.
         argument: String,
-        /// What it holds.
+        /// Description of the argument.
         description: String,
     },
 }
 
-/// How a model may call tools.
+/// Whether and how a model may call tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Calls {
-    /// As many at once as it likes.
+    /// Any number of calls in one answer.
     #[default]
     Parallel,
-    /// One after the other.
+    /// At most one call in one answer.
     Single,
-    /// Not in this answer: what it might call and what it called stay as they were, so that caches hold.
+    /// No calls in this answer. Tools and earlier calls are still sent, so that the cached prefix
+    /// stays valid.
     Forbidden,
-    /// Not at all, for a server that knows no tools: what was called before is told as text.
+    /// The server has no tool calls. Tools are not sent, and earlier calls are sent as text.
     Off,
 }
 
 impl Tool {
-    /// A tool that takes JSON.
+    /// Creates a tool with a JSON object as input.
     pub fn function(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -75,7 +76,8 @@ impl Tool {
         }
     }
 
-    /// The text a call of this freeform tool holds, whichever way the API carried it.
+    /// Returns the input text of a call to this tool, whether the API sent it as freeform text or
+    /// as an argument. `None` if the tool is not freeform or the argument is missing.
     pub fn text_of(&self, call: &FunctionCall) -> Option<String> {
         let ToolInput::Freeform { argument, .. } = &self.input else {
             return None;
@@ -89,7 +91,7 @@ impl Tool {
         }
     }
 
-    /// The schema of the arguments where everything is a function.
+    /// Returns the JSON Schema of the arguments, for APIs and models without freeform tools.
     pub(crate) fn schema(&self) -> Value {
         match &self.input {
             ToolInput::Schema(schema) => schema.clone(),
@@ -107,7 +109,7 @@ impl Tool {
 }
 
 impl Prompt {
-    /// A call's arguments as JSON text, whichever way they came.
+    /// Returns the arguments of a call as JSON text, also if the call is freeform.
     pub(crate) fn arguments_as_json(&self, call: &FunctionCall) -> String {
         match call.kind {
             CallKind::Function if call.arguments.trim().is_empty() => "{}".to_owned(),

@@ -1,4 +1,4 @@
-//! Who is asked: where, how, and with which key.
+//! Settings of a provider: URL, API, key, headers and retries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,50 +9,52 @@ use selvedge_protocol::{Mode, Origin, RetryLimits, WireApi};
 /// A provider of models.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Provider {
-    /// Its name in the configuration.
+    /// Name of the provider in the configuration.
     pub name: String,
-    /// Where it is, with its version segment: `/responses`, `/chat/completions` or `/messages` is added.
+    /// Base URL with the version segment, to which `/responses`, `/chat/completions` or
+    /// `/messages` is appended.
     pub base_url: String,
-    /// How it is spoken to.
+    /// API of the provider.
     pub wire: WireApi,
-    /// The environment variable that holds the key, where it wants one.
+    /// Environment variable that holds the key; `None` if the provider needs no key.
     pub env_key: Option<String>,
-    /// The key itself, once it was found.
+    /// The key; `None` if it was not found or is not needed.
     pub key: Option<Secret>,
-    /// The header the key goes into; `Authorization: Bearer` where nothing is said (Messages: `x-api-key`).
+    /// Header that contains the key. `None` means `Authorization: Bearer`, for Messages
+    /// `x-api-key`.
     pub key_header: Option<String>,
-    /// More headers.
+    /// Further headers of every request.
     pub headers: BTreeMap<String, Secret>,
-    /// What is added to the address as a query.
+    /// Query parameters of every request.
     pub query: BTreeMap<String, String>,
-    /// How often a request is repeated, and how long an answer may be silent.
+    /// Limits of retries, and the idle timeout of an answer.
     pub retries: RetryLimits,
-    /// What the limit of an answer is called (Chat).
+    /// Name of the field that limits the answer's tokens. Only Chat uses it.
     pub output_limit: OutputLimit,
-    /// The model that is asked where none is named.
+    /// Model to use if none is named.
     pub default_model: Option<String>,
-    /// Whether scripts run with its models; where nothing is said, as everywhere.
+    /// Whether scripts run with the provider's models; `None` uses the global setting.
     pub script_mode: Option<Mode>,
-    /// The pack of tools its models get; where nothing is said, as everywhere.
+    /// Pack of tools for the provider's models; `None` uses the global setting.
     pub tool_pack: Option<String>,
 }
 
-/// What Chat servers call the limit of an answer.
+/// Name of the field that limits an answer's tokens in Chat requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputLimit {
-    /// `max_tokens`, as most do.
+    /// `max_tokens`, which most servers use.
     #[default]
     MaxTokens,
-    /// `max_completion_tokens`, as OpenAI insists on for models that think.
+    /// `max_completion_tokens`, which OpenAI requires for reasoning models.
     MaxCompletionTokens,
 }
 
-/// A text that is never shown.
+/// A text that is never printed; its `Debug` output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Keeps a text to itself.
+    /// Wraps a text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -69,7 +71,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Provider {
-    /// A provider of which only name, address and API are said.
+    /// Creates a provider without a key and with default settings.
     pub fn new(name: impl Into<String>, base_url: impl Into<String>, wire: WireApi) -> Self {
         Self {
             name: name.into(),
@@ -88,9 +90,9 @@ impl Provider {
         }
     }
 
-    /// The providers that need no configuration, in the order they are listed.
+    /// Returns the providers that need no configuration, in the order in which they are listed.
     pub fn built_in() -> Vec<Self> {
-        // OPENAI_API_KEY, ANTHROPIC_API_KEY, OPENROUTER_API_KEY.
+        // The variables are OPENAI_API_KEY, ANTHROPIC_API_KEY and OPENROUTER_API_KEY.
         let with_key = |name: &str, url, wire| Self {
             env_key: Some(format!("{}_API_KEY", name.to_uppercase())),
             ..Self::new(name, format!("https://{url}"), wire)
@@ -115,7 +117,7 @@ impl Provider {
         ]
     }
 
-    /// The built-in provider of this name.
+    /// Returns the built-in provider with this name.
     pub fn named(name: &str) -> Option<Self> {
         let mut built_in = Self::built_in().into_iter();
         built_in.find(|provider| provider.name == name)
@@ -125,7 +127,7 @@ impl Provider {
         Duration::from_millis(self.retries.stream_idle_timeout_ms)
     }
 
-    /// The mark of what one of its models made.
+    /// Returns the origin of items from one of this provider's models.
     pub fn origin(&self, model: &str) -> Origin {
         Origin {
             wire: self.wire,
@@ -134,7 +136,7 @@ impl Provider {
         }
     }
 
-    /// Whether it runs on this machine.
+    /// Whether the base URL is on this machine.
     pub fn is_local(&self) -> bool {
         let Ok(url) = reqwest::Url::parse(&self.base_url) else {
             return false;
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_never_shown() {
+    fn debug_output_contains_no_secrets() {
         let mut provider = Provider::new("x", "http://localhost:1/v1", WireApi::Chat);
         provider.key = Some(Secret::new("sk-very-secret"));
         provider
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_local() {
+    fn only_loopback_urls_are_local() {
         let local = |url: &str| Provider::new("x", url, WireApi::Chat).is_local();
         assert!(
             local("http://127.0.0.1:1/v1")
@@ -171,7 +173,7 @@ mod tests {
         assert!(
             !local("https://api.openai.com/v1")
                 && !local("http://localhost.example.com/v1")
-                && !local("nonsense")
+                && !local("not a URL")
         );
     }
 }

@@ -1,12 +1,12 @@
-//! From a prompt to a request's body, on whichever API the provider speaks.
+//! Encodes a prompt for the API of a provider.
 
 use selvedge_protocol::WireApi;
 use serde_json::Value;
 
 use crate::{Model, Prompt, Provider, chat, messages, responses};
 
-/// The body of the request that asks this provider's model. A pure function: the same prompt gives the same bytes, so
-/// that what a provider has cached stays found.
+/// Returns the body of a request. The same prompt always has the same body, so that the provider's
+/// prompt cache stays valid.
 pub fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
     match provider.wire {
         WireApi::Responses => responses::request(prompt, model, provider),

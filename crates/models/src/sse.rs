@@ -1,34 +1,36 @@
-//! Server-sent events, cut anywhere.
+//! Parses server-sent events from chunks that may end anywhere.
 //!
-//! Written here rather than taken: the crates there are want text that is already whole, a stream of their own, or stop
-//! at the last event when no blank line follows it. Comments, `\r\n`, a lone `\r`, a byte order mark and a missing
-//! last line break are all seen in the wild.
+//! It is hand-written because the available crates need the whole text, bring their own stream
+//! type, or drop the last event if no blank line follows it. Servers send comments, `\r\n`, a lone
+//! `\r` and a byte order mark, and omit the last line break.
 
 use memchr::{memchr, memchr2};
 
-/// The largest event that is taken: a generated image in one event fits, a stream without end does not.
+/// Largest event, in bytes. It is large enough for a generated image.
 pub(crate) const MAX_EVENT_BYTES: usize = 32 << 20;
 
-/// An event is larger than [`MAX_EVENT_BYTES`].
+/// Error for an event that is larger than [`MAX_EVENT_BYTES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooLarge;
 
-/// Takes bytes, gives events.
+/// Incremental parser of server-sent events.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// A line that has not ended yet.
+    /// The current line, if it is incomplete.
     line: Vec<u8>,
-    /// The data lines of the event so far, joined.
+    /// The data lines of the current event, joined by line breaks.
     data: Vec<u8>,
     has_data: bool,
+    /// The `event` field of the current event.
     name: Vec<u8>,
-    /// The last byte was `\r`: a `\n` that follows belongs to it.
+    /// Whether the last byte was `\r`. A `\n` that follows belongs to the same line break.
     after_cr: bool,
+    /// Whether the first line, which may start with a byte order mark, was parsed.
     begun: bool,
 }
 
 impl Events {
-    /// Takes more bytes and calls `on` with name and data of each event that is complete now.
+    /// Parses more bytes and calls `on` with the name and data of each complete event.
     #[inline]
     pub(crate) fn feed<E: From<TooLarge>>(
         &mut self,
@@ -60,7 +62,7 @@ impl Events {
         Ok(())
     }
 
-    /// The stream is over: an event that nothing ended is complete now.
+    /// Handles the end of the stream. An event without a blank line after it is complete.
     pub(crate) fn finish<E: From<TooLarge>>(
         &mut self,
         mut on: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
@@ -109,7 +111,7 @@ impl Events {
                 self.name.clear();
                 self.name.extend_from_slice(value);
             }
-            // Comments, ids, retry times, and whatever else there may be.
+            // Comments, `id`, `retry` and unknown fields are ignored.
             _ => {}
         }
         Ok(())
@@ -145,8 +147,9 @@ mod tests {
     }
 
     #[test]
-    fn oddities_are_read_wherever_they_are_cut() {
-        let text = "\u{feff}: hello\r\nevent: a\r\ndata: 1\r\n\r\n:\n\ndata:2\ndata: 3\nid: x\nretry\n\nevent: lost\n\n\
+    fn events_are_parsed_wherever_the_chunks_end() {
+        let text = "\u{feff}: hello\r\nevent: a\r\ndata: 1\r\n\r\n:\n\n\
+                    data:2\ndata: 3\nid: x\nretry\n\nevent: lost\n\n\
                     data\n\nevent: b\rdata: ü\r\rdata: last";
         let expected = [("a", "1"), ("", "2\n3"), ("", ""), ("b", "ü"), ("", "last")];
         let expected: Vec<_> = expected
@@ -167,16 +170,16 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_end_is_refused() {
-        for piece in [
+    fn an_endless_event_is_an_error() {
+        for chunk in [
             &b"data: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"[..],
             b"data: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\n",
         ] {
             let mut parser = Events::default();
             let mut fed = 0;
             let refused = loop {
-                match parser.feed(&piece.repeat(1000), |_, _| Ok::<(), TooLarge>(())) {
-                    Ok(()) => fed += piece.len() * 1000,
+                match parser.feed(&chunk.repeat(1000), |_, _| Ok::<(), TooLarge>(())) {
+                    Ok(()) => fed += chunk.len() * 1000,
                     Err(TooLarge) => break true,
                 }
                 if fed > 2 * MAX_EVENT_BYTES {

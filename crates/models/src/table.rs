@@ -1,10 +1,11 @@
-//! The models that are known, by how their names begin.
+//! Properties of well-known models, by the prefix of their names.
 //!
-//! A model nobody here has heard of gets what most have: the table is a help, never a gate.
+//! A model that is not in the table gets common defaults.
 
 use crate::{Model, Thinking};
 
-/// One row: what a name begins with, the window, the longest answer, how it thinks, and what it can do.
+/// Prefix of the name, context window, longest answer (both in tokens), how reasoning is requested,
+/// and capabilities.
 struct Row(&'static str, u64, u64, Thinking, &'static [Can]);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +21,7 @@ const TOOLS: &[Can] = &[Can::Tools];
 
 use Thinking::{Adaptive, Budget, Effort, Unsaid};
 
-/// Longer beginnings first where one is the beginning of another.
+/// A prefix comes after the longer ones that start with it.
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
     Row("gpt-6",              1_050_000, 128_000, Effort,   ALL),
@@ -70,27 +71,27 @@ const TABLE: &[Row] = &[
     Row("gemma",                131_072,   8_192, Unsaid,   TOOLS),
 ];
 
-/// What a model is taken to be until somebody says otherwise.
+/// Defaults of a model that is not in the table.
 const UNKNOWN: Row = Row("", 32_768, 8_192, Unsaid, TOOLS);
 
 impl Model {
-    /// What is known about the model of this name, or what most models have.
+    /// Returns the properties of a model from the table, or defaults if it is not there.
     pub fn known(name: &str) -> Self {
-        // Gateways put the maker in front, servers a path, and both something behind.
+        // Gateways prepend the vendor, servers a path. Suffixes do not matter.
         let mut bare = name.rsplit('/').next().unwrap_or(name).to_lowercase();
-        for line in ["claude-opus-4", "claude-sonnet-4", "claude-haiku-4"] {
-            bare = bare.replace(&format!("{line}."), &format!("{line}-"));
+        for family in ["claude-opus-4", "claude-sonnet-4", "claude-haiku-4"] {
+            bare = bare.replace(&format!("{family}."), &format!("{family}-"));
         }
         let row = TABLE.iter().find(|row| bare.starts_with(row.0));
-        let Row(_, window, output, thinking, can) = row.unwrap_or(&UNKNOWN);
+        let Row(_, window, output, thinking, capabilities) = row.unwrap_or(&UNKNOWN);
         Self {
             name: name.to_owned(),
             context_window: *window,
             max_output_tokens: *output,
             thinking: *thinking,
-            tools: can.contains(&Can::Tools),
-            freeform_tools: can.contains(&Can::Freeform),
-            images: can.contains(&Can::Images),
+            tools: capabilities.contains(&Can::Tools),
+            freeform_tools: capabilities.contains(&Can::Freeform),
+            images: capabilities.contains(&Can::Images),
             prices: None,
             script_mode: None,
             tool_pack: None,
@@ -112,15 +113,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_row_hides_another() {
-        for (at, row) in TABLE.iter().enumerate() {
+    fn every_row_can_be_matched() {
+        for (index, row) in TABLE.iter().enumerate() {
             let first = TABLE.iter().position(|other| row.0.starts_with(other.0));
-            assert_eq!(first, Some(at), "{} is never reached", row.0);
+            assert_eq!(first, Some(index), "{} is never matched", row.0);
         }
     }
 
     #[test]
-    fn names_are_known_in_every_dress() {
+    fn names_with_vendor_path_or_suffix_are_found() {
         assert_eq!(Model::known("openai/gpt-5.5").thinking, Effort);
         assert!(Model::known("gpt-5.5").freeform_tools);
         assert_eq!(

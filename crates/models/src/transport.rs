@@ -1,4 +1,4 @@
-//! One HTTP exchange: how a request is sent, and what becomes of an answer that is no answer.
+//! HTTP details: the client, URLs, headers, and the conversion of failed responses to errors.
 
 use std::time::{Duration, SystemTime};
 
@@ -7,50 +7,62 @@ use selvedge_protocol::WireApi;
 
 use crate::{ModelError, Provider, Secret, classify};
 
-/// How long a connection may take.
+/// Time limit for connecting, and for reading the body of an error response.
 const CONNECT: Duration = Duration::from_secs(15);
-/// How much of an error's body is read.
+/// How much of the body of an error response is read, in bytes.
 const MAX_ERROR_BYTES: usize = 256 << 10;
-/// Variables that name a file of certificates to trust besides the system's.
+/// Environment variables that name a file of certificates to trust besides those of the system.
 const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"];
 
-/// An HTTP client: proxies and certificates as the environment has them, no redirects (a key must not travel on).
+/// Creates an HTTP client with the proxies and certificates of the environment. It follows no
+/// redirects, because the key must not be sent to another host.
 pub(crate) fn http_client(provider: &Provider) -> Result<reqwest::Client, ModelError> {
-    // Whoever came first decides for the process; both will do.
+    // Fails if the process has already installed a crypto provider, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("selvedge/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT);
     builder = match provider.is_local() && provider.base_url.starts_with("http://") {
-        // Nobody's certificate will be looked at, and reading them all takes a while.
+        // Plain HTTP needs no certificates, and loading those of the system takes time.
         true => builder.tls_certs_only([]),
         false => builder.tls_certs_merge(certificates()),
     };
     if provider.is_local() {
         builder = builder.no_proxy();
     }
-    builder
-        .build()
-        .map_err(|error| ModelError::network(format!("cannot speak HTTP: {}", why(&error))))
+    builder.build().map_err(|error| {
+        let cause = why(&error);
+        ModelError::network(format!("cannot create an HTTP client: {cause}"))
+    })
 }
 
-/// Certificates named by the environment. A file that is not there or not readable is as good as not named.
+/// Loads the certificates that the environment names. A file that cannot be read is ignored.
 fn certificates() -> Vec<reqwest::Certificate> {
     let files = CERTIFICATES.iter().filter_map(std::env::var_os);
-    let read = files.filter_map(|file| std::fs::read(file).ok());
-    read.filter_map(|pem| reqwest::Certificate::from_pem_bundle(&pem).ok())
+    let contents = files.filter_map(|file| std::fs::read(file).ok());
+    contents
+        .filter_map(|pem| reqwest::Certificate::from_pem_bundle(&pem).ok())
         .flatten()
         .collect()
 }
 
-/// The address of one of the API's resources.
+/// Returns the URL of a resource of the provider's API.
 pub(crate) fn address(provider: &Provider, resource: &str) -> Result<reqwest::Url, ModelError> {
-    let base = &provider.base_url;
-    let invalid = |why: String| ModelError::invalid(format!("`{base}` is no address: {why}"));
-    let mut url = reqwest::Url::parse(base).map_err(|error| invalid(error.to_string()))?;
+    let (name, base) = (&provider.name, &provider.base_url);
+    let wrong_scheme = || {
+        ModelError::invalid(format!(
+            "base_url must start with http:// or https:// (provider `{name}` has `{base}`)"
+        ))
+    };
+    let mut url = reqwest::Url::parse(base).map_err(|error| match base.contains("://") {
+        true => ModelError::invalid(format!(
+            "invalid base_url `{base}` of provider `{name}`: {error}"
+        )),
+        false => wrong_scheme(),
+    })?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(invalid("it must begin with http:// or https://".to_owned()));
+        return Err(wrong_scheme());
     }
     url.set_path(&format!("{}/{resource}", url.path().trim_end_matches('/')));
     if !provider.query.is_empty() {
@@ -59,7 +71,7 @@ pub(crate) fn address(provider: &Provider, resource: &str) -> Result<reqwest::Ur
     Ok(url)
 }
 
-/// What is added to the address for a request.
+/// Returns the path of the resource that answers prompts, relative to the base URL.
 pub(crate) fn resource(wire: WireApi) -> &'static str {
     match wire {
         WireApi::Responses => "responses",
@@ -68,7 +80,7 @@ pub(crate) fn resource(wire: WireApi) -> &'static str {
     }
 }
 
-/// The headers every request of this provider has.
+/// Returns the headers of every request to the provider.
 pub(crate) fn headers(provider: &Provider) -> Result<HeaderMap, ModelError> {
     let mut headers = HeaderMap::new();
     if provider.wire == WireApi::Messages {
@@ -92,9 +104,9 @@ pub(crate) fn headers(provider: &Provider) -> Result<HeaderMap, ModelError> {
 }
 
 fn insert(headers: &mut HeaderMap, name: &str, value: &Secret) -> Result<(), ModelError> {
-    let invalid = |what: &str| {
-        let why = format!("the {what} of header `{name}` has characters no header may have");
-        ModelError::invalid(why)
+    let invalid = |part: &str| {
+        let message = format!("the {part} of header `{name}` contains invalid characters");
+        ModelError::invalid(message)
     };
     let header: HeaderName = name.parse().map_err(|_| invalid("name"))?;
     let mut value = HeaderValue::from_str(value.reveal().trim()).map_err(|_| invalid("value"))?;
@@ -103,31 +115,32 @@ fn insert(headers: &mut HeaderMap, name: &str, value: &Secret) -> Result<(), Mod
     Ok(())
 }
 
-/// The answer if it is one, else why not.
+/// Returns a successful response. A response with another status, or a web page, is an error.
 pub(crate) async fn accepted(response: reqwest::Response) -> Result<reqwest::Response, ModelError> {
     let status = response.status().as_u16();
     if response.status().is_success() {
-        let kind = response.headers().get("content-type");
-        if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/html")) {
-            let message = "the server answered with a web page: the address is not that of an API";
+        let content_type = response.headers().get("content-type");
+        if content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/html")) {
+            let message = "the server returned a web page, not an API response: check base_url";
             return Err(ModelError::invalid(message));
         }
         return Ok(response);
     }
-    let told = response.headers().clone();
+    let headers = response.headers().clone();
     let body = tokio::time::timeout(CONNECT, beginning(response)).await;
     let mut error = classify::of_status(status, &body.unwrap_or_default());
-    if let (300..400, Some(place)) = (status, told.get("location")) {
-        let place = place.to_str().unwrap_or("elsewhere");
-        error.message = format!("the server sends to {place}: name that address instead");
+    if let (300..400, Some(location)) = (status, headers.get("location")) {
+        let location = location.to_str().unwrap_or("another address");
+        error.message = format!("the server redirects to {location}: change base_url");
     }
-    error.retry_after = delay(&told, SystemTime::now()).or(error.retry_after);
+    error.retry_after = delay(&headers, SystemTime::now()).or(error.retry_after);
     let mut names = ["x-request-id", "request-id"].iter();
-    let id = names.find_map(|name| told.get(*name)?.to_str().ok());
+    let id = names.find_map(|name| headers.get(*name)?.to_str().ok());
     error.request_id = id.map(str::to_owned).or(error.request_id);
     Err(error)
 }
 
+/// Reads the body of an error response, up to [`MAX_ERROR_BYTES`] and until the first failure.
 async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
@@ -139,7 +152,7 @@ async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
     body
 }
 
-/// How long the provider asks to wait.
+/// Reads the delay that the provider asks for from the headers.
 fn delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     if let Some(millis) = text("retry-after-ms").and_then(|text| text.parse::<f64>().ok()) {
@@ -155,21 +168,40 @@ fn delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     }
 }
 
-/// Why an exchange failed, without the address, which may hold a key.
-pub(crate) fn broken(error: reqwest::Error) -> ModelError {
-    ModelError::network(why(&error.without_url()))
+/// Converts a failure of the connection. The message names the provider and its URL.
+pub(crate) fn broken(provider: &Provider, error: reqwest::Error) -> ModelError {
+    let error = error.without_url();
+    let (name, url, cause) = (&provider.name, shown_url(provider), why(&error));
+    ModelError::network(match error.is_connect() {
+        true => format!("cannot connect to provider `{name}` at {url}: {cause}"),
+        false => format!("the connection to provider `{name}` at {url} failed: {cause}"),
+    })
 }
 
-/// The last cause: the ones before only say that something failed.
+/// Returns the error for a request that took longer than `limit`.
+pub(crate) fn timed_out(provider: &Provider, limit: Duration) -> ModelError {
+    let (name, url) = (&provider.name, shown_url(provider));
+    let seconds = limit.as_secs();
+    ModelError::network(format!(
+        "provider `{name}` at {url} did not answer within {seconds} s"
+    ))
+}
+
+/// Returns the base URL without user information and query, which may contain a key.
+fn shown_url(provider: &Provider) -> String {
+    match reqwest::Url::parse(&provider.base_url) {
+        Ok(url) => format!("{}{}", url.origin().ascii_serialization(), url.path()),
+        Err(_) => "an invalid URL".to_owned(),
+    }
+}
+
+/// Returns the last cause of an error. Those before it only say that the request failed.
 fn why(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
+    while let Some(source) = cause.source() {
+        cause = source;
     }
-    match error.is_connect() {
-        true => format!("cannot connect: {cause}"),
-        false => cause.to_string(),
-    }
+    cause.to_string()
 }
 
 #[cfg(test)]
@@ -194,13 +226,13 @@ mod tests {
             read("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT"),
             Some(Duration::from_secs(7))
         );
-        for nonsense in ["-1", "soon", "1e400", "Sun, 06 Nov 1990 08:49:37 GMT"] {
-            assert_eq!(read("retry-after", nonsense), None, "{nonsense}");
+        for invalid in ["-1", "soon", "1e400", "Sun, 06 Nov 1990 08:49:37 GMT"] {
+            assert_eq!(read("retry-after", invalid), None, "{invalid}");
         }
     }
 
     #[test]
-    fn addresses_keep_their_version_segment() {
+    fn a_url_keeps_its_version_segment() {
         let mut provider = Provider::new("x", "https://host/api/v1/", WireApi::Chat);
         provider.query.insert("api-version".into(), "2026 1".into());
         let url = address(&provider, resource(provider.wire)).unwrap();
@@ -208,11 +240,29 @@ mod tests {
             url.as_str(),
             "https://host/api/v1/chat/completions?api-version=2026+1"
         );
-        for wrong in ["host/v1", "ftp://host/v1", "https://"] {
-            assert!(
-                address(&Provider::new("x", wrong, WireApi::Chat), "models").is_err(),
-                "{wrong}"
-            );
+    }
+
+    #[test]
+    fn an_invalid_base_url_is_an_error() {
+        let error = |base: &str| {
+            let provider = Provider::new("x", base, WireApi::Chat);
+            address(&provider, "models").unwrap_err().message
+        };
+        for base in ["host/v1", "127.0.0.1:1", "localhost:1/v1", "ftp://host/v1"] {
+            let expected =
+                format!("base_url must start with http:// or https:// (provider `x` has `{base}`)");
+            assert_eq!(error(base), expected);
         }
+        assert_eq!(
+            error("https://"),
+            "invalid base_url `https://` of provider `x`: empty host"
+        );
+    }
+
+    #[test]
+    fn a_shown_url_has_no_secrets() {
+        let base = "https://user:secret@host:8443/v1?key=secret";
+        let provider = Provider::new("x", base, WireApi::Chat);
+        assert_eq!(shown_url(&provider), "https://host:8443/v1");
     }
 }

@@ -1,4 +1,4 @@
-//! Answers written by hand, one for every event and every oddity: what comes of them, wherever they are cut.
+//! Hand-written answers for every kind of event and every known deviation of a server.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use selvedge_models::{Decoder, ModelError, ModelEvent, ReasoningView};
@@ -17,23 +17,23 @@ fn origin(wire: WireApi) -> Origin {
 
 fn decode<'a>(
     wire: WireApi,
-    pieces: impl IntoIterator<Item = &'a [u8]>,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Vec<ModelEvent>, ModelError> {
     let mut decoder = Decoder::new(origin(wire));
     let mut events = Vec::new();
-    for piece in pieces {
-        decoder.feed(piece, &mut events)?;
+    for chunk in chunks {
+        decoder.feed(chunk, &mut events)?;
     }
     decoder.finish(&mut events)?;
     Ok(events)
 }
 
-/// Decodes a stream whole and cut at every byte, and sees that it is all the same.
+/// Decodes a stream, and checks that it is decoded the same if it is split at any byte.
 fn events(wire: WireApi, stream: &str) -> Vec<ModelEvent> {
     let whole = decode(wire, [stream.as_bytes()]).unwrap();
-    for at in 0..stream.len() {
-        let (a, b) = stream.as_bytes().split_at(at);
-        assert_eq!(decode(wire, [a, b]).unwrap(), whole, "cut at {at}");
+    for end in 0..stream.len() {
+        let (a, b) = stream.as_bytes().split_at(end);
+        assert_eq!(decode(wire, [a, b]).unwrap(), whole, "split at {end}");
     }
     whole
 }
@@ -86,12 +86,12 @@ fn call(call_id: &str, name: &str, arguments: &str, kind: CallKind) -> FunctionC
     }
 }
 
-fn called(item: u32, call_id: &str, name: &str, arguments: &str) -> ModelEvent {
+fn call_done(item: u32, call_id: &str, name: &str, arguments: &str) -> ModelEvent {
     let done = Item::FunctionCall(call(call_id, name, arguments, CallKind::Function));
     ModelEvent::ItemDone { item, done }
 }
 
-fn said(item: u32, text: &str) -> ModelEvent {
+fn message_done(item: u32, text: &str) -> ModelEvent {
     ModelEvent::ItemDone {
         item,
         done: Item::message(Role::Assistant, text),
@@ -105,7 +105,7 @@ fn finished(reason: FinishReason) -> ModelEvent {
     }
 }
 
-fn begun(id: &str, model: &str) -> ModelEvent {
+fn answer_started(id: &str, model: &str) -> ModelEvent {
     ModelEvent::Started {
         id: Some(id.into()),
         model: Some(model.into()),
@@ -117,11 +117,15 @@ mod chat {
     use WireApi::Chat;
 
     fn chunk(delta: Value, finish: Option<&str>) -> Value {
-        json!({"id": "c1", "model": "m1", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+        json!({
+            "id": "c1",
+            "model": "m1",
+            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+        })
     }
 
     #[test]
-    fn text_reasoning_calls_and_usage() {
+    fn text_reasoning_calls_and_usage_are_decoded() {
         let whole = stream(&[
             chunk(json!({"role": "assistant", "content": ""}), None),
             chunk(json!({"reasoning_content": "Hm"}), None),
@@ -129,7 +133,16 @@ mod chat {
             chunk(json!({"content": "Let me "}), None),
             chunk(json!({"content": "see ü\u{1f600}\n"}), None),
             chunk(
-                json!({"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]}),
+                json!({
+                    "tool_calls": [
+                        {
+                            "index": 0,
+                            "id": "a",
+                            "type": "function",
+                            "function": {"name": "f", "arguments": ""},
+                        },
+                    ],
+                }),
                 None,
             ),
             chunk(
@@ -137,12 +150,25 @@ mod chat {
                 None,
             ),
             chunk(
-                json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{}"}}, {"index": 0, "function": {"arguments": "1}"}}]}),
+                json!({
+                    "tool_calls": [
+                        {"index": 1, "id": "b", "function": {"name": "g", "arguments": "{}"}},
+                        {"index": 0, "function": {"arguments": "1}"}},
+                    ],
+                }),
                 None,
             ),
             chunk(json!({}), Some("tool_calls")),
-            json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15,
-                "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 2}}}),
+            json!({
+                "choices": [],
+                "usage": {
+                    "prompt_tokens": 10,
+                    "completion_tokens": 5,
+                    "total_tokens": 15,
+                    "prompt_tokens_details": {"cached_tokens": 4},
+                    "completion_tokens_details": {"reasoning_tokens": 2},
+                },
+            }),
         ]) + ": a comment\n\ndata: [DONE]\n\n";
         let found = events(Chat, &whole);
         let usage = Usage {
@@ -180,7 +206,7 @@ mod chat {
         assert_eq!(
             others,
             [
-                begun("c1", "m1"),
+                answer_started("c1", "m1"),
                 reasoning(0, ReasoningView::Raw, "Hm"),
                 reasoning(0, ReasoningView::Raw, "m."),
                 text(1, "Let me "),
@@ -190,9 +216,9 @@ mod chat {
                 started(3, "b", "g", CallKind::Function),
                 delta(3, "{}"),
                 delta(2, "1}"),
-                said(1, "Let me see ü\u{1f600}\n"),
-                called(2, "a", "f", "{\"x\":1}"),
-                called(3, "b", "g", "{}"),
+                message_done(1, "Let me see ü\u{1f600}\n"),
+                call_done(2, "a", "f", "{\"x\":1}"),
+                call_done(3, "b", "g", "{}"),
                 ModelEvent::Usage(usage),
                 finished(FinishReason::ToolCalls),
             ]
@@ -200,8 +226,16 @@ mod chat {
     }
 
     #[test]
-    fn reasoning_under_every_name_is_shown_once() {
-        let detail = |words: &str| json!([{"type": "reasoning.text", "text": words, "index": 0, "format": "x", "signature": null}]);
+    fn reasoning_in_any_field_is_emitted_once() {
+        let detail = |text: &str| {
+            json!([{
+                "type": "reasoning.text",
+                "text": text,
+                "index": 0,
+                "format": "x",
+                "signature": null,
+            }])
+        };
         let whole = stream(&[
             chunk(
                 json!({"reasoning": "a", "reasoning_details": detail("a")}),
@@ -212,15 +246,28 @@ mod chat {
                 None,
             ),
             chunk(
-                json!({"reasoning_details": [{"type": "reasoning.text", "index": 0, "signature": "sig"}]}),
+                json!({
+                    "reasoning_details": [
+                        {"type": "reasoning.text", "index": 0, "signature": "sig"},
+                    ],
+                }),
                 None,
             ),
             chunk(
-                json!({"reasoning_details": [{"type": "reasoning.encrypted", "data": "xyz", "index": 1}]}),
+                json!({
+                    "reasoning_details": [
+                        {"type": "reasoning.encrypted", "data": "xyz", "index": 1},
+                    ],
+                }),
                 None,
             ),
             chunk(
-                json!({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "c"}]}, {"type": "text", "text": "said"}]}),
+                json!({
+                    "content": [
+                        {"type": "thinking", "thinking": [{"type": "text", "text": "c"}]},
+                        {"type": "text", "text": "said"},
+                    ],
+                }),
                 Some("stop"),
             ),
         ]);
@@ -243,17 +290,23 @@ mod chat {
         assert_eq!(
             native.unwrap().json,
             json!({"reasoning": "ab", "reasoning_details": [
-                {"type": "reasoning.text", "text": "ab", "index": 0, "format": "x", "signature": "sig"},
+                {
+                    "type": "reasoning.text",
+                    "text": "ab",
+                    "index": 0,
+                    "format": "x",
+                    "signature": "sig",
+                },
                 {"type": "reasoning.encrypted", "data": "xyz", "index": 1},
             ]})
         );
-        assert!(found.contains(&said(1, "said")));
+        assert!(found.contains(&message_done(1, "said")));
     }
 
-    /// Ids are made up, never twice; calls are told apart by whatever there is.
+    /// Ids are generated and unique; calls are told apart by id, index or name.
     #[test]
-    fn calls_without_ids_or_numbers() {
-        let piece = |piece: Value| chunk(json!({"tool_calls": [piece]}), None);
+    fn calls_without_ids_or_indexes_are_told_apart() {
+        let delta = |delta: Value| chunk(json!({"tool_calls": [delta]}), None);
         type Case = (
             &'static str,
             Vec<Value>,
@@ -263,61 +316,73 @@ mod chat {
             (
                 "no ids, one number for all",
                 vec![
-                    piece(json!({"index": 0, "function": {"name": "f", "arguments": "{\"a\":1}"}})),
-                    piece(json!({"index": 0, "function": {"name": "f", "arguments": "{\"a\":2}"}})),
+                    delta(json!({"index": 0, "function": {"name": "f", "arguments": "{\"a\":1}"}})),
+                    delta(json!({"index": 0, "function": {"name": "f", "arguments": "{\"a\":2}"}})),
                 ],
                 &[("f", "{\"a\":1}"), ("f", "{\"a\":2}")],
             ),
             (
                 "two ids, one number",
                 vec![
-                    piece(
-                        json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}}),
-                    ),
-                    piece(
-                        json!({"index": 0, "id": "y", "function": {"name": "g", "arguments": "{}"}}),
-                    ),
+                    delta(json!({
+                        "index": 0,
+                        "id": "x",
+                        "function": {"name": "f", "arguments": "{}"},
+                    })),
+                    delta(json!({
+                        "index": 0,
+                        "id": "y",
+                        "function": {"name": "g", "arguments": "{}"},
+                    })),
                 ],
                 &[("f", "{}"), ("g", "{}")],
             ),
             (
                 "no numbers",
                 vec![
-                    piece(json!({"id": "", "function": {"name": "f", "arguments": "{\"a\""}})),
-                    piece(json!({"function": {"arguments": ":1}"}})),
-                    piece(json!({"function": {"name": "g", "arguments": "{}"}})),
+                    delta(json!({"id": "", "function": {"name": "f", "arguments": "{\"a\""}})),
+                    delta(json!({"function": {"arguments": ":1}"}})),
+                    delta(json!({"function": {"name": "g", "arguments": "{}"}})),
                 ],
                 &[("f", "{\"a\":1}"), ("g", "{}")],
             ),
             (
                 "the same id twice",
                 vec![
-                    piece(
-                        json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "{}"}}),
-                    ),
-                    piece(
-                        json!({"index": 1, "id": "x", "function": {"name": "g", "arguments": "{}"}}),
-                    ),
+                    delta(json!({
+                        "index": 0,
+                        "id": "x",
+                        "function": {"name": "f", "arguments": "{}"},
+                    })),
+                    delta(json!({
+                        "index": 1,
+                        "id": "x",
+                        "function": {"name": "g", "arguments": "{}"},
+                    })),
                 ],
                 &[("f", "{}"), ("g", "{}")],
             ),
             (
                 "the object itself, and no arguments at all",
                 vec![
-                    piece(json!({"index": 0, "function": {"name": "f", "arguments": {"a": [1]}}})),
-                    piece(json!({"index": 1, "function": {"name": "g"}})),
+                    delta(json!({"index": 0, "function": {"name": "f", "arguments": {"a": [1]}}})),
+                    delta(json!({"index": 1, "function": {"name": "g"}})),
                 ],
                 &[("f", "{\"a\":[1]}"), ("g", "{}")],
             ),
             (
-                "id and name in every piece",
+                "id and name in every delta",
                 vec![
-                    piece(
-                        json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "{\"a\":"}}),
-                    ),
-                    piece(
-                        json!({"index": 0, "id": "x", "function": {"name": "f", "arguments": "1}"}}),
-                    ),
+                    delta(json!({
+                        "index": 0,
+                        "id": "x",
+                        "function": {"name": "f", "arguments": "{\"a\":"},
+                    })),
+                    delta(json!({
+                        "index": 0,
+                        "id": "x",
+                        "function": {"name": "f", "arguments": "1}"},
+                    })),
                 ],
                 &[("f", "{\"a\":1}")],
             ),
@@ -347,7 +412,7 @@ mod chat {
                 ids.len() == calls.len() && ids.iter().all(|id| !id.is_empty()),
                 "{what}: {ids:?}"
             );
-            // A server that says "stop" still waits for results.
+            // The server sends "stop" although it waits for results.
             assert_eq!(
                 found.last(),
                 Some(&finished(FinishReason::ToolCalls)),
@@ -357,20 +422,30 @@ mod chat {
     }
 
     #[test]
-    fn a_cut_call_is_no_call() {
+    fn a_truncated_call_is_not_complete() {
         let whole = stream(&[
             chunk(json!({"content": "so"}), None),
             chunk(
-                json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]}),
+                json!({
+                    "tool_calls": [
+                        {"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}},
+                    ],
+                }),
                 None,
             ),
             chunk(
-                json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "g", "arguments": "{\"x\""}}]}),
+                json!({
+                    "tool_calls": [
+                        {"index": 1, "id": "b", "function": {"name": "g", "arguments": "{\"x\""}},
+                    ],
+                }),
                 Some("length"),
             ),
         ]);
         let found = events(Chat, &whole);
-        assert!(found.contains(&said(0, "so")) && found.contains(&called(1, "a", "f", "{}")));
+        assert!(
+            found.contains(&message_done(0, "so")) && found.contains(&call_done(1, "a", "f", "{}"))
+        );
         assert!(found.contains(&ModelEvent::CallCut {
             item: 2,
             call: call("b", "g", "{\"x\"", CallKind::Function)
@@ -379,10 +454,19 @@ mod chat {
     }
 
     #[test]
-    fn signatures_of_calls_go_with_them() {
+    fn signatures_of_calls_are_kept() {
         let signature = json!({"google": {"thought_signature": "s"}});
         let whole = stream(&[chunk(
-            json!({"tool_calls": [{"index": 0, "id": "a", "extra_content": signature, "function": {"name": "f", "arguments": "{}"}}]}),
+            json!({
+                "tool_calls": [
+                    {
+                        "index": 0,
+                        "id": "a",
+                        "extra_content": signature,
+                        "function": {"name": "f", "arguments": "{}"},
+                    },
+                ],
+            }),
             Some("tool_calls"),
         )]);
         let native = events(Chat, &whole)
@@ -398,7 +482,7 @@ mod chat {
     }
 
     #[test]
-    fn ends_of_every_kind() {
+    fn finish_reasons_are_mapped() {
         let finish = |reason: &str| {
             events(
                 Chat,
@@ -423,7 +507,7 @@ mod chat {
                 detail: Some("I will not".into())
             }
         );
-        // `[DONE]` without a reason is an end, nothing at all is none.
+        // An answer with `[DONE]` but no reason is complete; one with neither is not.
         let open = stream(&[chunk(json!({"content": "x"}), None)]);
         assert_eq!(
             events(Chat, &format!("{open}data: [DONE]")).pop().unwrap(),
@@ -444,7 +528,7 @@ mod chat {
     }
 
     #[test]
-    fn errors_in_a_good_status() {
+    fn errors_in_successful_responses_are_classified() {
         for (body, kind) in [
             (
                 stream(&[json!({"error": {"message": "Provider returned error", "code": 429}})]),
@@ -476,17 +560,27 @@ mod chat {
     }
 
     #[test]
-    fn a_body_instead_of_a_stream() {
-        let body = json!({"id": "c1", "model": "m1", "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {
-            "role": "assistant", "content": "hi", "reasoning": "hm",
-            "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
-        }}], "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}});
+    fn a_body_is_decoded_like_a_stream() {
+        let message = json!({
+            "role": "assistant",
+            "content": "hi",
+            "reasoning": "hm",
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+            ],
+        });
+        let body = json!({
+            "id": "c1",
+            "model": "m1",
+            "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
+        });
         let found = events(
             Chat,
             &format!("\n {}", serde_json::to_string_pretty(&body).unwrap()),
         );
         assert!(
-            found.contains(&text(1, "hi")) && found.contains(&called(2, "a", "f", "{}")),
+            found.contains(&text(1, "hi")) && found.contains(&call_done(2, "a", "f", "{}")),
             "{found:?}"
         );
         assert!(found.contains(&ModelEvent::Usage(Usage {
@@ -504,10 +598,19 @@ mod messages {
     fn answer(blocks: &[Value], stop: &str) -> String {
         let mut all = vec![
             json!({"type": "message_start", "message": {"id": "m_1", "model": "m1", "content": [],
-            "usage": {"input_tokens": 5, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2, "output_tokens": 1}}}),
+            "usage": {
+                "input_tokens": 5,
+                "cache_read_input_tokens": 3,
+                "cache_creation_input_tokens": 2,
+                "output_tokens": 1,
+            }}}),
         ];
         all.extend_from_slice(blocks);
-        all.push(json!({"type": "message_delta", "delta": {"stop_reason": stop}, "usage": {"output_tokens": 9}}));
+        all.push(json!({
+            "type": "message_delta",
+            "delta": {"stop_reason": stop},
+            "usage": {"output_tokens": 9},
+        }));
         all.push(json!({"type": "message_stop"}));
         all.push(json!({"type": "ping"}));
         all.iter()
@@ -533,7 +636,7 @@ mod messages {
     }
 
     #[test]
-    fn blocks_of_every_kind() {
+    fn all_block_types_are_decoded() {
         let found = events(
             Messages,
             &answer(
@@ -546,7 +649,11 @@ mod messages {
                             json!({"type": "signature_delta", "signature": "sig"}),
                         ],
                     ),
-                    block(1, json!({"type": "redacted_thinking", "data": "secret"}), &[]),
+                    block(
+                        1,
+                        json!({"type": "redacted_thinking", "data": "secret"}),
+                        &[],
+                    ),
                     vec![json!({"type": "ping"})],
                     block(
                         2,
@@ -559,7 +666,12 @@ mod messages {
                     ),
                     block(
                         3,
-                        json!({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}),
+                        json!({
+                            "type": "server_tool_use",
+                            "id": "s",
+                            "name": "web_search",
+                            "input": {},
+                        }),
                         &[
                             json!({"type": "input_json_delta", "partial_json": "{\"query\":"}),
                             json!({"type": "input_json_delta", "partial_json": "\"q\"}"}),
@@ -573,7 +685,16 @@ mod messages {
                             json!({"type": "input_json_delta", "partial_json": "{\"x\":1}"}),
                         ],
                     ),
-                    block(5, json!({"type": "tool_use", "id": "t2", "name": "g", "input": {}}), &[]),
+                    block(
+                        5,
+                        json!({
+                            "type": "tool_use",
+                            "id": "t2",
+                            "name": "g",
+                            "input": {},
+                        }),
+                        &[],
+                    ),
                 ]
                 .concat(),
                 "tool_use",
@@ -604,17 +725,22 @@ mod messages {
                 json!({"type": "thinking", "thinking": "Hm", "signature": "sig"}),
                 json!({"type": "redacted_thinking", "data": "secret"}),
                 json!({"citations": [{"url": "x"}]}),
-                json!({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}}),
+                json!({
+                    "type": "server_tool_use",
+                    "id": "s",
+                    "name": "web_search",
+                    "input": {"query": "q"},
+                }),
             ]
         );
         for expected in [
-            begun("m_1", "m1"),
+            answer_started("m_1", "m1"),
             reasoning(0, ReasoningView::Raw, "Hm"),
             text(2, "there"),
             started(4, "t1", "f", CallKind::Function),
             delta(4, "{\"x\":1}"),
-            called(4, "t1", "f", "{\"x\":1}"),
-            called(5, "t2", "g", "{}"),
+            call_done(4, "t1", "f", "{\"x\":1}"),
+            call_done(5, "t2", "g", "{}"),
             ModelEvent::Usage(Usage {
                 input_tokens: 10,
                 cached_input_tokens: 3,
@@ -629,7 +755,7 @@ mod messages {
     }
 
     #[test]
-    fn a_cut_call_is_no_call() {
+    fn a_truncated_call_is_not_complete() {
         let blocks = block(
             0,
             json!({"type": "tool_use", "id": "t", "name": "f", "input": {}}),
@@ -649,7 +775,7 @@ mod messages {
     }
 
     #[test]
-    fn ends_of_every_kind() {
+    fn finish_reasons_are_mapped() {
         let block = block(0, json!({"type": "text", "text": "x"}), &[]);
         for (stop, reason) in [
             ("end_turn", FinishReason::Stop),
@@ -665,7 +791,7 @@ mod messages {
                 "{stop}"
             );
         }
-        // Everything but the last event is enough; less is not.
+        // Only the last event may be missing.
         let whole = answer(&block, "end_turn");
         let (without_stop, _) = whole.split_once("event: message_stop").unwrap();
         assert_eq!(
@@ -680,7 +806,7 @@ mod messages {
     }
 
     #[test]
-    fn errors_in_a_good_status() {
+    fn errors_in_successful_responses_are_classified() {
         let error = format!(
             "event: error\ndata: {}\n\n",
             json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
@@ -696,7 +822,7 @@ mod messages {
     }
 
     #[test]
-    fn a_second_beginning_makes_the_first_void() {
+    fn a_restarted_answer_is_reported() {
         let first = answer(
             &block(0, json!({"type": "text", "text": "old"}), &[]),
             "end_turn",
@@ -712,10 +838,10 @@ mod messages {
             .position(|event| *event == ModelEvent::Restarted)
             .unwrap();
         assert!(
-            found[..restart].contains(&said(0, "old"))
-                && found[restart..].contains(&said(0, "new"))
+            found[..restart].contains(&message_done(0, "old"))
+                && found[restart..].contains(&message_done(0, "new"))
         );
-        // Not after a call that may have been made.
+        // A restart after a complete call is an error, because the call may have run.
         let calls = [
             block(
                 0,
@@ -740,8 +866,19 @@ mod responses {
     use WireApi::Responses;
 
     fn end(status: &str, more: Value) -> Value {
-        let mut response = json!({"id": "r_1", "model": "m1", "status": status, "output": [],
-            "usage": {"input_tokens": 7, "input_tokens_details": {"cached_tokens": 6}, "output_tokens": 5, "output_tokens_details": {"reasoning_tokens": 4}, "total_tokens": 12}});
+        let mut response = json!({
+            "id": "r_1",
+            "model": "m1",
+            "status": status,
+            "output": [],
+            "usage": {
+                "input_tokens": 7,
+                "input_tokens_details": {"cached_tokens": 6},
+                "output_tokens": 5,
+                "output_tokens_details": {"reasoning_tokens": 4},
+                "total_tokens": 12,
+            },
+        });
         for (key, value) in more.as_object().unwrap() {
             response[key] = value.clone();
         }
@@ -749,28 +886,125 @@ mod responses {
     }
 
     #[test]
-    fn items_of_every_kind() {
-        let thought = json!({"type": "reasoning", "id": "rs_2", "summary": [{"type": "summary_text", "text": "Sum"}], "encrypted_content": "enc"});
-        let message = json!({"type": "message", "id": "msg_9", "role": "assistant", "status": "completed", "phase": "commentary",
-            "content": [{"type": "output_text", "text": "Hello", "annotations": []}]});
+    fn all_item_types_are_decoded() {
+        let thought = json!({
+            "type": "reasoning",
+            "id": "rs_2",
+            "summary": [{"type": "summary_text", "text": "Sum"}],
+            "encrypted_content": "enc",
+        });
+        let message = json!({
+            "type": "message",
+            "id": "msg_9",
+            "role": "assistant",
+            "status": "completed",
+            "phase": "commentary",
+            "content": [{"type": "output_text", "text": "Hello", "annotations": []}],
+        });
         let whole = stream(&[
             json!({"type": "response.created", "response": {"id": "r_1", "model": "m1"}}),
-            json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "reasoning", "id": "rs_1", "summary": []}}),
-            json!({"type": "response.reasoning_summary_part.added", "output_index": 0, "summary_index": 0}),
-            json!({"type": "response.reasoning_summary_text.delta", "output_index": 0, "summary_index": 0, "item_id": "rs_other", "delta": "Sum"}),
+            json!({
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": {"type": "reasoning", "id": "rs_1", "summary": []},
+            }),
+            json!({
+                "type": "response.reasoning_summary_part.added",
+                "output_index": 0,
+                "summary_index": 0,
+            }),
+            json!({
+                "type": "response.reasoning_summary_text.delta",
+                "output_index": 0,
+                "summary_index": 0,
+                "item_id": "rs_other",
+                "delta": "Sum",
+            }),
             json!({"type": "response.output_item.done", "output_index": 0, "item": thought}),
-            json!({"type": "response.output_item.added", "output_index": 1, "item": {"type": "message", "id": "msg_1", "content": []}}),
-            json!({"type": "response.output_text.delta", "output_index": 1, "item_id": "msg_2", "delta": "Hel"}),
-            json!({"type": "response.output_text.delta", "output_index": 1, "item_id": "msg_3", "delta": "lo"}),
+            json!({
+                "type": "response.output_item.added",
+                "output_index": 1,
+                "item": {"type": "message", "id": "msg_1", "content": []},
+            }),
+            json!({
+                "type": "response.output_text.delta",
+                "output_index": 1,
+                "item_id": "msg_2",
+                "delta": "Hel",
+            }),
+            json!({
+                "type": "response.output_text.delta",
+                "output_index": 1,
+                "item_id": "msg_3",
+                "delta": "lo",
+            }),
             json!({"type": "response.output_item.done", "output_index": 1, "item": message}),
-            json!({"type": "response.output_item.added", "output_index": 2, "item": {"type": "function_call", "id": "fc", "call_id": "c1", "name": "f", "arguments": ""}}),
-            json!({"type": "response.output_item.added", "output_index": 3, "item": {"type": "custom_tool_call", "id": "ct", "call_id": "c2", "name": "script", "input": ""}}),
-            json!({"type": "response.function_call_arguments.delta", "output_index": 2, "delta": "{\"x\":1}"}),
-            json!({"type": "response.custom_tool_call_input.delta", "output_index": 3, "delta": "return 1"}),
-            json!({"type": "response.function_call_arguments.done", "output_index": 2, "arguments": "{\"x\":1}"}),
-            json!({"type": "response.output_item.done", "output_index": 2, "item": {"type": "function_call", "id": "fc", "call_id": "c1", "name": "f", "arguments": "{\"x\":1}", "status": "completed"}}),
-            json!({"type": "response.output_item.done", "output_index": 3, "item": {"type": "custom_tool_call", "id": "ct", "call_id": "c2", "name": "script", "input": "return 1", "status": "completed"}}),
-            json!({"type": "response.output_item.done", "output_index": 4, "item": {"type": "web_search_call", "id": "ws", "status": "completed"}}),
+            json!({
+                "type": "response.output_item.added",
+                "output_index": 2,
+                "item": {
+                    "type": "function_call",
+                    "id": "fc",
+                    "call_id": "c1",
+                    "name": "f",
+                    "arguments": "",
+                },
+            }),
+            json!({
+                "type": "response.output_item.added",
+                "output_index": 3,
+                "item": {
+                    "type": "custom_tool_call",
+                    "id": "ct",
+                    "call_id": "c2",
+                    "name": "script",
+                    "input": "",
+                },
+            }),
+            json!({
+                "type": "response.function_call_arguments.delta",
+                "output_index": 2,
+                "delta": "{\"x\":1}",
+            }),
+            json!({
+                "type": "response.custom_tool_call_input.delta",
+                "output_index": 3,
+                "delta": "return 1",
+            }),
+            json!({
+                "type": "response.function_call_arguments.done",
+                "output_index": 2,
+                "arguments": "{\"x\":1}",
+            }),
+            json!({
+                "type": "response.output_item.done",
+                "output_index": 2,
+                "item": {
+                    "type": "function_call",
+                    "id": "fc",
+                    "call_id": "c1",
+                    "name": "f",
+                    "arguments": "{\"x\":1}",
+                    "status": "completed",
+                },
+            }),
+            json!({
+                "type": "response.output_item.done",
+                "output_index": 3,
+                "item": {
+                    "type": "custom_tool_call",
+                    "id": "ct",
+                    "call_id": "c2",
+                    "name": "script",
+                    "input": "return 1",
+                    "status": "completed",
+                },
+            }),
+            json!({
+                "type": "response.output_item.done",
+                "output_index": 4,
+                "item": {"type": "web_search_call", "id": "ws", "status": "completed"},
+            }),
             end("completed", json!({})),
             json!({"type": "ping"}),
         ]) + "data: [DONE]\n\n";
@@ -785,7 +1019,7 @@ mod responses {
         assert_eq!(
             found,
             [
-                begun("r_1", "m1"),
+                answer_started("r_1", "m1"),
                 reasoning(0, ReasoningView::Summary, "Sum"),
                 done(
                     0,
@@ -811,7 +1045,7 @@ mod responses {
                 started(3, "c2", "script", CallKind::Freeform),
                 delta(2, "{\"x\":1}"),
                 delta(3, "return 1"),
-                called(2, "c1", "f", "{\"x\":1}"),
+                call_done(2, "c1", "f", "{\"x\":1}"),
                 done(
                     3,
                     Item::FunctionCall(call("c2", "script", "return 1", CallKind::Freeform))
@@ -837,25 +1071,51 @@ mod responses {
         );
     }
 
-    /// Servers leave out numbers, announcements, or everything but the end.
+    /// Servers omit indexes, `output_item.added`, or all events but the last.
     #[test]
-    fn what_is_left_out_is_found_elsewhere() {
+    fn missing_events_are_compensated() {
         let message =
             json!({"type": "message", "content": [{"type": "output_text", "text": "Hello"}]});
         let function =
             json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
         for chunks in [
-            // No numbers.
+            // No indexes.
             vec![
-                json!({"type": "response.output_item.added", "item": {"type": "message", "id": "a"}}),
+                json!({
+                    "type": "response.output_item.added",
+                    "item": {"type": "message", "id": "a"},
+                }),
                 json!({"type": "response.output_text.delta", "item_id": "a", "delta": "Hello"}),
-                json!({"type": "response.output_item.done", "item": {"type": "message", "id": "a", "content": [{"type": "output_text", "text": "Hello"}]}}),
-                json!({"type": "response.output_item.added", "item": {"type": "function_call", "id": "b", "call_id": "c", "name": "f"}}),
-                json!({"type": "response.function_call_arguments.delta", "item_id": "b2", "delta": "{}"}),
-                json!({"type": "response.output_item.done", "item": {"type": "function_call", "id": "b3", "call_id": "c", "name": "f", "arguments": "{}"}}),
+                json!({
+                    "type": "response.output_item.done",
+                    "item": {
+                        "type": "message",
+                        "id": "a",
+                        "content": [{"type": "output_text", "text": "Hello"}],
+                    },
+                }),
+                json!({
+                    "type": "response.output_item.added",
+                    "item": {"type": "function_call", "id": "b", "call_id": "c", "name": "f"},
+                }),
+                json!({
+                    "type": "response.function_call_arguments.delta",
+                    "item_id": "b2",
+                    "delta": "{}",
+                }),
+                json!({
+                    "type": "response.output_item.done",
+                    "item": {
+                        "type": "function_call",
+                        "id": "b3",
+                        "call_id": "c",
+                        "name": "f",
+                        "arguments": "{}",
+                    },
+                }),
                 end("completed", json!({})),
             ],
-            // Nothing is announced.
+            // No `output_item.added`.
             vec![
                 json!({"type": "response.output_text.delta", "output_index": 0, "delta": "Hello"}),
                 json!({"type": "response.output_item.done", "output_index": 1, "item": function}),
@@ -863,23 +1123,41 @@ mod responses {
             ],
             // Nothing is streamed.
             vec![end("completed", json!({"output": [message, function]}))],
-            // Half of it is streamed.
+            // Only the message is streamed.
             vec![
-                json!({"type": "response.output_item.added", "item": {"type": "message", "id": "a"}}),
+                json!({
+                    "type": "response.output_item.added",
+                    "item": {"type": "message", "id": "a"},
+                }),
                 json!({"type": "response.output_text.delta", "item_id": "a", "delta": "Hello"}),
-                json!({"type": "response.output_item.done", "item": {"type": "message", "id": "a", "content": [{"type": "output_text", "text": "Hello"}]}}),
+                json!({
+                    "type": "response.output_item.done",
+                    "item": {
+                        "type": "message",
+                        "id": "a",
+                        "content": [{"type": "output_text", "text": "Hello"}],
+                    },
+                }),
                 end("completed", json!({"output": [message, function]})),
             ],
-            // The end tells what the stream began.
+            // The last event completes the items of the stream.
             vec![
-                json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "message", "id": "a"}}),
+                json!({
+                    "type": "response.output_item.added",
+                    "output_index": 0,
+                    "item": {"type": "message", "id": "a"},
+                }),
                 json!({"type": "response.output_text.delta", "output_index": 0, "delta": "Hello"}),
-                json!({"type": "response.output_item.added", "output_index": 1, "item": {"type": "function_call", "call_id": "c", "name": "f"}}),
+                json!({
+                    "type": "response.output_item.added",
+                    "output_index": 1,
+                    "item": {"type": "function_call", "call_id": "c", "name": "f"},
+                }),
                 end("completed", json!({"output": [message, function]})),
             ],
         ] {
             let found = events(Responses, &stream(&chunks));
-            let said: String = found
+            let text: String = found
                 .iter()
                 .filter_map(|event| match event {
                     ModelEvent::Text { text, .. } => Some(text.as_str()),
@@ -907,7 +1185,7 @@ mod responses {
                 })
                 .collect();
             assert_eq!(
-                (said.as_str(), messages),
+                (text.as_str(), messages),
                 ("Hello", vec!["Hello".to_owned()]),
                 "{chunks:?}"
             );
@@ -920,7 +1198,7 @@ mod responses {
     }
 
     #[test]
-    fn ends_of_every_kind() {
+    fn finish_reasons_are_mapped() {
         let last = |chunks: &[Value]| events(Responses, &stream(chunks)).pop().unwrap();
         assert_eq!(
             last(&[end("completed", json!({}))]),
@@ -962,10 +1240,18 @@ mod responses {
         );
     }
 
-    /// Without numbers, and with a new id in every event, calls are still told apart by their own names.
+    /// Without indexes, and with a new id in every event, `call_id` identifies the call.
     #[test]
-    fn unnumbered_calls_are_told_apart() {
-        let function = |id: &str, call_id: &str, arguments: &str| json!({"type": "function_call", "id": id, "call_id": call_id, "name": "f", "arguments": arguments});
+    fn calls_without_indexes_are_told_apart() {
+        let function = |id: &str, call_id: &str, arguments: &str| {
+            json!({
+                "type": "function_call",
+                "id": id,
+                "call_id": call_id,
+                "name": "f",
+                "arguments": arguments,
+            })
+        };
         let whole = stream(&[
             json!({"type": "response.output_item.added", "item": function("1", "a", "")}),
             json!({"type": "response.output_item.added", "item": function("2", "b", "")}),
@@ -975,17 +1261,25 @@ mod responses {
         ]);
         let found = events(Responses, &whole);
         assert!(
-            found.contains(&called(0, "a", "f", "{\"n\":1}"))
-                && found.contains(&called(1, "b", "f", "{\"n\":2}")),
+            found.contains(&call_done(0, "a", "f", "{\"n\":1}"))
+                && found.contains(&call_done(1, "b", "f", "{\"n\":2}")),
             "{found:?}"
         );
     }
 
     #[test]
-    fn a_cut_call_is_no_call() {
+    fn a_truncated_call_is_not_complete() {
         let chunks = [
-            json!({"type": "response.output_item.added", "output_index": 0, "item": {"type": "function_call", "call_id": "c", "name": "f"}}),
-            json!({"type": "response.function_call_arguments.delta", "output_index": 0, "delta": "{\"x\""}),
+            json!({
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": {"type": "function_call", "call_id": "c", "name": "f"},
+            }),
+            json!({
+                "type": "response.function_call_arguments.delta",
+                "output_index": 0,
+                "delta": "{\"x\"",
+            }),
             end(
                 "incomplete",
                 json!({"incomplete_details": {"reason": "max_output_tokens"}}),
@@ -1007,10 +1301,14 @@ mod responses {
     }
 
     #[test]
-    fn errors_in_a_good_status() {
+    fn errors_in_successful_responses_are_classified() {
         for (chunk, kind) in [
             (
-                json!({"type": "error", "code": "rate_limit_exceeded", "message": "Please try again in 2s."}),
+                json!({
+                    "type": "error",
+                    "code": "rate_limit_exceeded",
+                    "message": "Please try again in 2s.",
+                }),
                 ModelErrorKind::RateLimit,
             ),
             (
@@ -1044,9 +1342,9 @@ mod responses {
     }
 }
 
-/// Neither endless text, nor endless items, nor one endless event fills the memory.
+/// Endless text, endless items and an endless event reach a limit.
 #[test]
-fn answers_without_end_are_refused() {
+fn endless_answers_are_errors() {
     let text = json!({"choices": [{"delta": {"content": "x".repeat(1 << 20)}}]});
     let calls: Vec<Value> = (0..200)
         .map(|index| json!({"index": index, "id": format!("~{index}"), "function": {"name": "f"}}))
@@ -1054,31 +1352,40 @@ fn answers_without_end_are_refused() {
     for (endless, wire) in [
         (stream(&[text]), WireApi::Chat),
         (
-            stream(&[json!({"type": "response.output_item.done", "item": {"type": "web_search_call"}})]).repeat(100),
+            stream(&[
+                json!({"type": "response.output_item.done", "item": {"type": "web_search_call"}}),
+            ])
+            .repeat(100),
             WireApi::Responses,
         ),
         (
-            stream(&[json!({"type": "content_block_start", "content_block": {"type": "text", "text": "x"}})])
-                .repeat(100),
+            stream(&[json!({
+                "type": "content_block_start",
+                "content_block": {"type": "text", "text": "x"},
+            })])
+            .repeat(100),
             WireApi::Messages,
         ),
-        (stream(&[json!({"choices": [{"delta": {"tool_calls": calls}}]})]), WireApi::Chat),
+        (
+            stream(&[json!({"choices": [{"delta": {"tool_calls": calls}}]})]),
+            WireApi::Chat,
+        ),
         (format!("{{\"x\": \"{}", "y".repeat(1 << 20)), WireApi::Chat),
     ] {
         let mut decoder = Decoder::new(origin(wire));
         let mut fed = 0;
         let mut round = 0;
-        let refused = loop {
+        let failed = loop {
             let mut events = Vec::new();
             round += 1;
             // Every round has its own ids.
-            let piece = endless.replace('~', &format!("{round}-"));
-            match decoder.feed(piece.as_bytes(), &mut events) {
-                Ok(()) => fed += piece.len(),
+            let chunk = endless.replace('~', &format!("{round}-"));
+            match decoder.feed(chunk.as_bytes(), &mut events) {
+                Ok(()) => fed += chunk.len(),
                 Err(error) => break error.kind == ModelErrorKind::Protocol,
             }
             assert!(fed < 200 << 20, "{fed} bytes of {}", &endless[..60]);
         };
-        assert!(refused);
+        assert!(failed);
     }
 }

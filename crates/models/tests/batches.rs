@@ -1,4 +1,4 @@
-//! Batches as OpenAI and Anthropic have them, against a server on loopback that plays both.
+//! The batch APIs of OpenAI and Anthropic, with a server on loopback.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "loopback/server.rs"]
@@ -36,20 +36,36 @@ fn lines(lines: &[Value]) -> Reply {
             .map(|line| format!("{line}\n"))
             .collect::<String>(),
     )
-    .cut(7)
+    .split(7)
 }
 
-/// What the model says, as the API has it.
-fn said(wire: WireApi, text: &str) -> Value {
+/// The body of an answer with this text.
+fn answer_body(wire: WireApi, text: &str) -> Value {
     match wire {
-        WireApi::Responses => json!({"id": "r", "status": "completed", "output": [
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}]}),
+        WireApi::Responses => json!({
+            "id": "r",
+            "status": "completed",
+            "output": [{
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": text}],
+            }],
+        }),
         WireApi::Chat => {
-            json!({"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]})
+            json!({
+                "choices": [
+                    {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"},
+                ],
+            })
         }
         WireApi::Messages => {
-            json!({"type": "message", "role": "assistant", "content": [{"type": "text", "text": text}],
-            "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 1}})
+            json!({
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "text", "text": text}],
+                "stop_reason": "end_turn",
+                "usage": {"input_tokens": 1, "output_tokens": 1},
+            })
         }
     }
 }
@@ -65,16 +81,29 @@ fn texts(state: BatchState) -> Vec<Result<String, String>> {
 }
 
 #[tokio::test]
-async fn openai_takes_a_file_and_gives_files_back() {
+async fn openai_batches_use_files() {
     for wire in [WireApi::Responses, WireApi::Chat] {
-        let answered = |id: &str, text: &str| json!({"custom_id": id, "response": {"status_code": 200, "body": said(wire, text)}});
+        let answered = |id: &str, text: &str| {
+            json!({
+                "custom_id": id,
+                "response": {"status_code": 200, "body": answer_body(wire, text)},
+            })
+        };
         let server = Server::start([
             ok(json!({"id": "file-1"})),
             ok(json!({"id": "batch_1", "status": "validating"})),
             ok(json!({"id": "batch_1", "status": "in_progress"})),
-            ok(json!({"id": "batch_1", "status": "completed", "output_file_id": "file-out", "error_file_id": "file-err"})),
+            ok(json!({
+                "id": "batch_1",
+                "status": "completed",
+                "output_file_id": "file-out",
+                "error_file_id": "file-err",
+            })),
             lines(&[answered("prompt-2", "third"), answered("prompt-0", "first")]),
-            lines(&[json!({"custom_id": "prompt-1", "response": {"status_code": 400, "body": {"error": {"message": "too long"}}}})]),
+            lines(&[json!({
+                "custom_id": "prompt-1",
+                "response": {"status_code": 400, "body": {"error": {"message": "too long"}}},
+            })]),
         ])
         .await;
         let (batches, model) = (client(&server, wire).batches(), Model::known("gpt-5.5"));
@@ -89,7 +118,7 @@ async fn openai_takes_a_file_and_gives_files_back() {
             Ok("first"),
             Err("too long"),
             Ok("third"),
-            Err("the batch has no answer to it"),
+            Err("the batch has no answer to this prompt"),
         ];
         assert!(
             found
@@ -99,13 +128,13 @@ async fn openai_takes_a_file_and_gives_files_back() {
             "{found:?}"
         );
 
-        let asked = server.asked();
-        let asked_for: Vec<&str> = asked
+        let requests = server.requests();
+        let lines: Vec<&str> = requests
             .iter()
-            .map(|asked| asked.line.trim_end_matches(" HTTP/1.1"))
+            .map(|request| request.line.trim_end_matches(" HTTP/1.1"))
             .collect();
         assert_eq!(
-            asked_for,
+            lines,
             [
                 "POST /v1/files",
                 "POST /v1/batches",
@@ -116,9 +145,9 @@ async fn openai_takes_a_file_and_gives_files_back() {
             ]
         );
         assert!(
-            asked
+            requests
                 .iter()
-                .all(|asked| asked.header("authorization") == Some("Bearer sk-very-secret"))
+                .all(|request| request.header("authorization") == Some("Bearer sk-very-secret"))
         );
         let endpoint = if wire == WireApi::Chat {
             "/v1/chat/completions"
@@ -126,37 +155,50 @@ async fn openai_takes_a_file_and_gives_files_back() {
             "/v1/responses"
         };
         assert_eq!(
-            asked[1].json(),
+            requests[1].json(),
             json!({"input_file_id": "file-1", "endpoint": endpoint, "completion_window": "24h"})
         );
-        let upload = String::from_utf8(asked[0].body.clone()).unwrap();
-        let requests: Vec<Value> = upload
+        let upload = String::from_utf8(requests[0].body.clone()).unwrap();
+        let uploaded: Vec<Value> = upload
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect();
-        assert_eq!(requests.len(), 4);
+        assert_eq!(uploaded.len(), 4);
         assert_eq!(
-            (&requests[1]["custom_id"], &requests[1]["url"]),
+            (&uploaded[1]["custom_id"], &uploaded[1]["url"]),
             (&json!("prompt-1"), &json!(endpoint))
         );
         assert!(
-            requests[1]["body"].to_string().contains("question 1")
-                && requests[1]["body"]["stream"].is_null()
+            uploaded[1]["body"].to_string().contains("question 1")
+                && uploaded[1]["body"]["stream"].is_null()
         );
         assert!(upload.contains("name=\"purpose\"\r\n\r\nbatch\r\n") && upload.ends_with("--\r\n"));
     }
 }
 
 #[tokio::test]
-async fn anthropic_takes_requests_and_gives_lines() {
+async fn anthropic_batches_use_one_request_and_json_lines() {
     let wire = WireApi::Messages;
     let server = Server::start([
         ok(json!({"id": "msgbatch_1", "processing_status": "in_progress"})),
         ok(json!({"id": "msgbatch_1", "processing_status": "canceling"})),
-        ok(json!({"id": "msgbatch_1", "processing_status": "ended", "results_url": "https://elsewhere/steal"})),
+        ok(json!({
+            "id": "msgbatch_1",
+            "processing_status": "ended",
+            "results_url": "https://elsewhere/steal",
+        })),
         lines(&[
-            json!({"custom_id": "prompt-1", "result": {"type": "errored", "error": {"type": "error", "error": {"message": "overloaded"}}}}),
-            json!({"custom_id": "prompt-0", "result": {"type": "succeeded", "message": said(wire, "first")}}),
+            json!({
+                "custom_id": "prompt-1",
+                "result": {
+                    "type": "errored",
+                    "error": {"type": "error", "error": {"message": "overloaded"}},
+                },
+            }),
+            json!({
+                "custom_id": "prompt-0",
+                "result": {"type": "succeeded", "message": answer_body(wire, "first")},
+            }),
             json!({"custom_id": "prompt-2", "result": {"type": "expired"}}),
         ]),
     ])
@@ -176,32 +218,36 @@ async fn anthropic_takes_requests_and_gives_lines() {
         [
             Ok("first".to_owned()),
             Err("overloaded".to_owned()),
-            Err("it is expired".to_owned())
+            Err("the prompt is expired".to_owned())
         ]
     );
-    let asked = server.asked();
+    let requests = server.requests();
     assert_eq!(
-        asked[3].line, "GET /v1/messages/batches/msgbatch_1/results HTTP/1.1",
-        "the key stays at home"
+        requests[3].line, "GET /v1/messages/batches/msgbatch_1/results HTTP/1.1",
+        "the key is sent to no other host"
     );
     assert!(
-        asked
+        requests
             .iter()
-            .all(|asked| asked.header("x-api-key") == Some("sk-very-secret"))
+            .all(|request| request.header("x-api-key") == Some("sk-very-secret"))
     );
-    let requests = asked[0].json()["requests"].clone();
+    let submitted = requests[0].json()["requests"].clone();
     assert!(
-        requests[2]["custom_id"] == "prompt-2"
-            && requests[2]["params"].to_string().contains("question 2")
+        submitted[2]["custom_id"] == "prompt-2"
+            && submitted[2]["params"].to_string().contains("question 2")
     );
     assert!(
-        requests[2]["params"]["stream"].is_null() && requests[2]["params"]["max_tokens"].is_u64()
+        submitted[2]["params"]["stream"].is_null() && submitted[2]["params"]["max_tokens"].is_u64()
     );
 }
 
 #[tokio::test]
-async fn what_comes_to_nothing_is_told_from_what_is_only_not_there_yet() {
-    let expired = json!({"custom_id": "prompt-0", "response": null, "error": {"code": "batch_expired", "message": "too late"}});
+async fn a_failed_batch_is_told_from_a_failed_request() {
+    let expired = json!({
+        "custom_id": "prompt-0",
+        "response": null,
+        "error": {"code": "batch_expired", "message": "too late"},
+    });
     let gone = [json!({"custom_id": "prompt-0", "result": {"type": "expired"}})];
     for (wire, replies) in [
         (
@@ -240,9 +286,9 @@ async fn what_comes_to_nothing_is_told_from_what_is_only_not_there_yet() {
             .unwrap();
         assert!(matches!(state, BatchState::Lost(_)), "{state:?}");
     }
-    // Trouble on the way is no news of the batch.
+    // A failed request says nothing about the batch.
     let broken = Reply::json(200, "{\"status\":").end(End::Broken);
-    let wrong = [
+    let failures = [
         Reply::json(503, "{}"),
         broken,
         ok(json!({"something": "else"})),
@@ -251,7 +297,7 @@ async fn what_comes_to_nothing_is_told_from_what_is_only_not_there_yet() {
             json!({"error": {"message": "bad key sk-very-secret"}}).to_string(),
         ),
     ];
-    let server = Server::start(wrong).await;
+    let server = Server::start(failures).await;
     let batches = client(&server, WireApi::Responses).batches();
     for kind in [
         ModelErrorKind::Server,
@@ -266,7 +312,7 @@ async fn what_comes_to_nothing_is_told_from_what_is_only_not_there_yet() {
         );
         assert!(!error.message.contains("very-secret"), "{error}");
     }
-    // Nothing is submitted twice by itself, and a name from there goes into no other address.
+    // A failed submission is not retried, and an invalid id is not used in a URL.
     let server = Server::start([Reply::json(503, "{}"), ok(json!({"id": "../files"}))]).await;
     let batches = client(&server, WireApi::Messages).batches();
     assert!(
@@ -281,5 +327,5 @@ async fn what_comes_to_nothing_is_told_from_what_is_only_not_there_yet() {
             .await
             .is_err()
     );
-    assert_eq!(server.asked().len(), 2);
+    assert_eq!(server.requests().len(), 2);
 }

@@ -1,5 +1,5 @@
-//! Whole conversations that were recorded, played back: what counts is the second request, in which results, reasoning,
-//! signatures and ids go back in the form each API wants.
+//! Replays recorded conversations and compares the later requests, in which results, reasoning,
+//! signatures and ids are sent back.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "recorded/folder.rs"]
@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 use server::{Reply, Server};
 
 #[tokio::test]
-async fn what_was_said_goes_back_in_each_apis_form() {
+async fn requests_match_those_of_recorded_clients() {
     let Some(folder) = folder::folder() else {
-        eprintln!("skipped: no recorded conversations here");
+        eprintln!("skipped: no recorded conversations found");
         return;
     };
     let (mut turns, mut differences) = (0, Vec::new());
@@ -31,7 +31,7 @@ async fn what_was_said_goes_back_in_each_apis_form() {
         ("anthropic_messages", WireApi::Messages),
     ] {
         for entry in std::fs::read_dir(folder.join(name).join("conversations")).unwrap() {
-            turns += play(&entry.unwrap().path(), wire, &mut differences).await;
+            turns += replay(&entry.unwrap().path(), wire, &mut differences).await;
         }
     }
     assert!(
@@ -40,11 +40,11 @@ async fn what_was_said_goes_back_in_each_apis_form() {
         differences.len(),
         differences.join("\n")
     );
-    assert!(turns >= 25, "only {turns} turns went back");
+    assert!(turns >= 25, "only {turns} requests were compared");
 }
 
-/// Plays one conversation; gives how many requests were compared.
-async fn play(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> usize {
+/// Replays one conversation, and returns how many requests were compared.
+async fn replay(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> usize {
     let file = |number: usize, kind: &str| folder.join(format!("{number:02}.{kind}"));
     let count = (1..)
         .take_while(|number| file(*number, "sse").is_file())
@@ -55,7 +55,7 @@ async fn play(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> us
         })
         .collect();
     let replies = (1..=count)
-        .map(|number| Reply::events(std::fs::read(file(number, "sse")).unwrap()).cut(97));
+        .map(|number| Reply::events(std::fs::read(file(number, "sse")).unwrap()).split(97));
     let server = Server::start(replies).await;
     let client = Client::new(Provider::new("recorded", &server.url, wire)).unwrap();
     let name = requests[0]["model"].as_str().unwrap();
@@ -71,42 +71,42 @@ async fn play(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> us
 
     let mut prompt = Prompt::default();
     let mut compared = 0;
-    for (at, request) in requests.iter().enumerate() {
-        let mut theirs = form::of(wire, request);
-        mend(&mut theirs);
-        if at == 0 || theirs.len() <= form::of(wire, &requests[at - 1]).len() {
+    for (index, request) in requests.iter().enumerate() {
+        let mut expected = form::of(wire, request);
+        correct_known_errors(&mut expected);
+        if index == 0 || expected.len() <= form::of(wire, &requests[index - 1]).len() {
             prompt = form::prompt(wire, request);
         } else {
-            // What the recorded client added besides what the model had said.
-            form::add_results(&mut prompt.history, &theirs);
+            // Adds the results and user messages that the recorded client added.
+            form::add_results(&mut prompt.history, &expected);
             compared += 1;
         }
         prompt.max_output_tokens = ["max_output_tokens", "max_tokens"]
             .iter()
             .find_map(|key| request[key].as_u64());
         let answer = ask(&client, &prompt, &model).await;
-        let asked = server.asked().last().unwrap().json();
-        let ours = form::of(wire, &asked);
-        if ours != theirs {
+        let sent = server.requests().last().unwrap().json();
+        let actual = form::of(wire, &sent);
+        if actual != expected {
             differences.push(format!(
-                "{} request {}:\n{ours:#?}\n{theirs:#?}",
+                "{} request {}:\n{actual:#?}\n{expected:#?}",
                 folder.display(),
-                at + 1
+                index + 1
             ));
         }
-        form::compare_settings(wire, &asked, request);
+        form::compare_settings(wire, &sent, request);
         prompt.history.extend(answer);
-        // Kept and read again, it is the same.
-        let kept = serde_json::to_string(&prompt.history).unwrap();
-        prompt.history = serde_json::from_str(&kept).unwrap();
+        // Serialising the history loses nothing.
+        let json = serde_json::to_string(&prompt.history).unwrap();
+        prompt.history = serde_json::from_str(&json).unwrap();
     }
-    assert_eq!(server.asked().len(), count);
+    assert_eq!(server.requests().len(), count);
     compared
 }
 
-/// One recorded client sent back other arguments than the model had written, another left out what it had said.
-fn mend(theirs: &mut [Value]) {
-    for item in theirs {
+/// Corrects two recorded clients: one sent other arguments than the model wrote, one lost a text.
+fn correct_known_errors(expected: &mut [Value]) {
+    for item in expected {
         if item["calls"][0]["call"] == "functions.add:0" && item["assistant"] == "" {
             item["assistant"] = "I'll add and multiply 2 and 3 for you at the same time.".into();
         }
@@ -129,11 +129,11 @@ async fn ask(client: &Client, prompt: &Prompt, model: &Model) -> Vec<Item> {
     items
 }
 
-/// What another model made for itself does not go to this one; what everybody understands does.
+/// Native content is not sent to another model; calls and results are.
 #[tokio::test]
 async fn a_conversation_can_move_to_another_provider() {
     let Some(folder) = folder::folder() else {
-        eprintln!("skipped: no recorded conversations here");
+        eprintln!("skipped: no recorded conversations found");
         return;
     };
     let stream =

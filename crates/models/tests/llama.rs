@@ -1,5 +1,5 @@
-//! A turn on each API with a server nobody here wrote: llama.cpp's, with a tiny model of random weights.
-//! `make test-llama` brings what it needs and names the Python in `SELVEDGE_LLAMA_PYTHON`.
+//! Turns on each API with the server of llama.cpp and a tiny model of random weights.
+//! `make test-llama` installs what it needs and sets `SELVEDGE_LLAMA_PYTHON`.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::io::{BufRead, BufReader};
@@ -93,7 +93,7 @@ async fn turn(client: &Client, prompt: &Prompt) -> Result<Turn, ModelError> {
 }
 
 #[tokio::test]
-async fn turns_on_all_three_apis() {
+async fn all_three_apis_answer_and_accept_their_answers_back() {
     let Some(llama) = Llama::start() else { return };
     for wire in WIRES {
         let client = llama.client(wire);
@@ -108,7 +108,7 @@ async fn turns_on_all_three_apis() {
             ..Prompt::default()
         };
         let first = turn(&client, &prompt).await.unwrap();
-        let said: String = first
+        let messages: String = first
             .items
             .iter()
             .filter_map(|item| match item {
@@ -117,15 +117,15 @@ async fn turns_on_all_three_apis() {
             })
             .collect();
         assert!(
-            !first.text.is_empty() && said == first.text,
+            !first.text.is_empty() && messages == first.text,
             "{wire:?}: {:?}",
             first.text
         );
         let usage = first.usage.unwrap();
-        // Now and then this server leaves out `message_start`, and with it how much went in.
-        let left_out = |usage: &Usage| wire == WireApi::Messages && usage.input_tokens == 0;
+        // This server sometimes omits `message_start`, which contains the input tokens.
+        let is_missing = |usage: &Usage| wire == WireApi::Messages && usage.input_tokens == 0;
         assert!(
-            usage.input_tokens > 10 || left_out(&usage),
+            usage.input_tokens > 10 || is_missing(&usage),
             "{wire:?}: {usage:?}"
         );
         assert!(
@@ -138,7 +138,7 @@ async fn turns_on_all_three_apis() {
             first.finish
         );
 
-        // What it said goes back, with a call and its result, in the form the server wants.
+        // The answer is sent back, with a call and its result.
         prompt.history.extend(first.items);
         prompt.history.push(Item::message(Role::User, "And now?"));
         prompt.history.push(Item::FunctionCall(FunctionCall {
@@ -149,11 +149,11 @@ async fn turns_on_all_three_apis() {
             native: None,
         }));
         prompt.history.push(Item::output("call_1", "nothing there"));
-        // No tools are offered: what random weights write, the server could not read as a call.
+        // No tools: the server could not parse a call in the output of random weights.
         let second = turn(&client, &prompt).await.unwrap();
         let more = second.usage.unwrap();
         assert!(
-            more.input_tokens > usage.input_tokens || left_out(&more),
+            more.input_tokens > usage.input_tokens || is_missing(&more),
             "{wire:?}: {more:?}"
         );
         prompt.calls = Calls::Off;
@@ -162,7 +162,7 @@ async fn turns_on_all_three_apis() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_does_not_fit_is_told() {
+async fn a_prompt_that_is_too_long_is_an_error() {
     let Some(llama) = Llama::start() else { return };
     for wire in WIRES {
         let history = vec![Item::message(Role::User, "too long ".repeat(1000))];

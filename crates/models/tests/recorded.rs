@@ -1,4 +1,4 @@
-//! Answers that real services gave: decoded right, wherever the bytes are cut.
+//! Recorded answers of real services are decoded correctly, wherever the chunks end.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "recorded/expect.rs"]
@@ -6,17 +6,17 @@ mod expect;
 #[path = "recorded/folder.rs"]
 mod folder;
 
-use expect::{Gist, expected, gist};
+use expect::{AnswerSummary, summarise, summarise_recording};
 use folder::{Form, Recorded};
 use selvedge_models::{Decoder, ModelError, ModelEvent};
 use selvedge_protocol::{FinishReason, Item, ModelErrorKind, Origin, WireApi};
 
-/// Files up to this size are cut at every byte.
-const SMALL: usize = 3 * 1024;
+/// Files up to this size are split at every byte.
+const SMALL_BYTES: usize = 3 * 1024;
 
 fn decode<'a>(
     wire: WireApi,
-    pieces: impl IntoIterator<Item = &'a [u8]>,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Vec<ModelEvent>, ModelError> {
     let mut decoder = Decoder::new(Origin {
         wire,
@@ -24,34 +24,40 @@ fn decode<'a>(
         model: "recorded".into(),
     });
     let mut events = Vec::new();
-    for piece in pieces {
-        decoder.feed(piece, &mut events)?;
+    for chunk in chunks {
+        decoder.feed(chunk, &mut events)?;
     }
     decoder.finish(&mut events)?;
     Ok(events)
 }
 
-/// Answers that end well.
-fn good(recorded: &Recorded) -> bool {
+/// Whether the recording is a complete answer and not an error.
+fn is_complete(recorded: &Recorded) -> bool {
     recorded.status < 300 && !recorded.has("error")
 }
 
 #[test]
-fn every_answer_says_what_was_recorded() {
+fn decoded_answers_match_the_recordings() {
     let mut failures = Vec::new();
-    for recorded in folder::all().iter().filter(|recorded| good(recorded)) {
+    for recorded in folder::all()
+        .iter()
+        .filter(|recorded| is_complete(recorded))
+    {
         for bytes in &recorded.answers {
             let outcome = std::panic::catch_unwind(|| {
                 let events = decode(recorded.wire, [&bytes[..]]).unwrap();
-                let (mut found, mut wanted) = (gist(&events), expected(recorded.wire, bytes));
-                // Ids a server did not give are made up, and never twice.
-                for (id, given) in found.ids.iter_mut().zip(&mut wanted.ids) {
-                    if given.is_empty() {
+                let (mut found, mut expected) = (
+                    summarise(&events),
+                    summarise_recording(recorded.wire, bytes),
+                );
+                // Ids that the server did not send are generated.
+                for (id, recorded) in found.ids.iter_mut().zip(&mut expected.ids) {
+                    if recorded.is_empty() {
                         assert!(id.starts_with("call_"));
                         id.clear();
                     }
                 }
-                assert_eq!(found, wanted);
+                assert_eq!(found, expected);
                 check_features(recorded, &found, &events);
             });
             if outcome.is_err() {
@@ -66,37 +72,40 @@ fn every_answer_says_what_was_recorded() {
     );
 }
 
-/// What the index says each file holds is found in it.
-fn check_features(recorded: &Recorded, gist: &Gist, events: &[ModelEvent]) {
-    // Several answers in one file share one line of the index.
+/// Checks that an answer has the features that the index lists for its file.
+fn check_features(recorded: &Recorded, summary: &AnswerSummary, events: &[ModelEvent]) {
+    // The index has one line for a file with several answers.
     if recorded.answers.len() > 1 {
         return;
     }
-    let spliced = events.contains(&ModelEvent::Restarted);
-    if recorded.has("parallel_tools") && !spliced {
-        assert!(gist.calls.len() > 1, "parallel calls");
+    let restarted = events.contains(&ModelEvent::Restarted);
+    if recorded.has("parallel_tools") && !restarted {
+        assert!(summary.calls.len() > 1, "parallel calls");
     }
-    if recorded.has("tools") && gist.finish != Some(FinishReason::Length) {
-        assert!(!gist.calls.is_empty(), "calls");
+    if recorded.has("tools") && summary.finish != Some(FinishReason::Length) {
+        assert!(!summary.calls.is_empty(), "calls");
     }
     if recorded.has("cache_read") {
-        assert!(gist.usage.unwrap().cached_input_tokens > 0, "cached tokens");
+        assert!(
+            summary.usage.unwrap().cached_input_tokens > 0,
+            "cached tokens"
+        );
     }
     if recorded.has("cache_write") {
         assert!(
-            gist.usage.unwrap().cache_write_input_tokens > 0,
+            summary.usage.unwrap().cache_write_input_tokens > 0,
             "tokens written to a cache"
         );
     }
     if recorded.has("usage") {
         assert!(
-            gist.usage.is_some_and(|usage| usage.input_tokens > 0),
+            summary.usage.is_some_and(|usage| usage.input_tokens > 0),
             "usage"
         );
     }
     if recorded.has("reasoning_tokens") && recorded.wire != WireApi::Messages {
         assert!(
-            gist.usage.unwrap().reasoning_output_tokens > 0,
+            summary.usage.unwrap().reasoning_output_tokens > 0,
             "reasoning tokens"
         );
     }
@@ -106,7 +115,7 @@ fn check_features(recorded: &Recorded, gist: &Gist, events: &[ModelEvent]) {
         "incomplete_max_output_tokens",
     ];
     if length.iter().any(|feature| recorded.has(feature)) {
-        assert_eq!(gist.finish, Some(FinishReason::Length));
+        assert_eq!(summary.finish, Some(FinishReason::Length));
     }
     let natives = events.iter().filter_map(|event| match event {
         ModelEvent::ItemDone {
@@ -120,7 +129,7 @@ fn check_features(recorded: &Recorded, gist: &Gist, events: &[ModelEvent]) {
         _ => None,
     });
     let natives: Vec<String> = natives.map(|native| native.json.to_string()).collect();
-    for (feature, mark) in [
+    for (feature, text) in [
         ("encrypted_content", "\"encrypted_content\":\""),
         ("delta_signature_delta", "\"signature\":\""),
         ("signature", "\"signature\":\""),
@@ -134,52 +143,60 @@ fn check_features(recorded: &Recorded, gist: &Gist, events: &[ModelEvent]) {
     ] {
         if recorded.has(feature) {
             assert!(
-                natives.iter().any(|json| json.contains(mark)),
-                "{feature} goes back as it came: {natives:?}"
+                natives.iter().any(|json| json.contains(text)),
+                "{feature} is kept: {natives:?}"
             );
         }
     }
 }
 
 #[test]
-fn answers_are_the_same_wherever_they_are_cut() {
-    let mut chance = fastrand::Rng::with_seed(7);
-    for recorded in folder::all().iter().filter(|recorded| good(recorded)) {
+fn answers_are_the_same_wherever_the_chunks_end() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for recorded in folder::all()
+        .iter()
+        .filter(|recorded| is_complete(recorded))
+    {
         for bytes in &recorded.answers {
-            let whole = without_made_up_ids(decode(recorded.wire, [&bytes[..]]).unwrap(), bytes);
-            let check = |pieces: Vec<&[u8]>| {
-                let cut = decode(recorded.wire, pieces.iter().copied()).unwrap();
-                assert_eq!(without_made_up_ids(cut, bytes), whole, "{}", recorded.path);
+            let whole = without_generated_ids(decode(recorded.wire, [&bytes[..]]).unwrap(), bytes);
+            let check = |chunks: Vec<&[u8]>| {
+                let found = decode(recorded.wire, chunks.iter().copied()).unwrap();
+                assert_eq!(
+                    without_generated_ids(found, bytes),
+                    whole,
+                    "{}",
+                    recorded.path
+                );
             };
             check(bytes.chunks(1).collect());
-            if recorded.form == Form::Stream && bytes.len() <= SMALL {
-                for at in 1..bytes.len() {
-                    check(vec![&bytes[..at], &bytes[at..]]);
+            if recorded.form == Form::Stream && bytes.len() <= SMALL_BYTES {
+                for end in 1..bytes.len() {
+                    check(vec![&bytes[..end], &bytes[end..]]);
                 }
             }
             for _ in 0..20 {
-                let mut pieces = Vec::new();
+                let mut chunks = Vec::new();
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
-                    let (piece, more) = rest.split_at(chance.usize(1..=rest.len().min(700)));
-                    pieces.push(piece);
+                    let (chunk, more) = rest.split_at(random.usize(1..=rest.len().min(700)));
+                    chunks.push(chunk);
                     rest = more;
                 }
-                check(pieces);
+                check(chunks);
             }
         }
     }
 }
 
-/// Line ends of another system and a missing last line change nothing.
+/// Other line endings and missing line breaks at the end change nothing.
 #[test]
-fn line_ends_do_not_matter() {
+fn line_endings_do_not_matter() {
     for recorded in folder::all()
         .iter()
-        .filter(|recorded| good(recorded) && recorded.form == Form::Stream)
+        .filter(|recorded| is_complete(recorded) && recorded.form == Form::Stream)
     {
         for bytes in &recorded.answers {
-            let whole = without_made_up_ids(decode(recorded.wire, [&bytes[..]]).unwrap(), bytes);
+            let whole = without_generated_ids(decode(recorded.wire, [&bytes[..]]).unwrap(), bytes);
             let text = String::from_utf8(bytes.clone())
                 .unwrap()
                 .replace("\r\n", "\n");
@@ -190,7 +207,7 @@ fn line_ends_do_not_matter() {
             ] {
                 let events = decode(recorded.wire, [variant.as_bytes()]).unwrap();
                 assert_eq!(
-                    without_made_up_ids(events, bytes),
+                    without_generated_ids(events, bytes),
                     whole,
                     "{}",
                     recorded.path
@@ -200,20 +217,20 @@ fn line_ends_do_not_matter() {
     }
 }
 
-/// An answer that breaks off anywhere before its end is an error, or already complete.
+/// An answer that ends early is an error, unless it is already complete.
 #[test]
-fn answers_that_break_off_are_noticed() {
+fn incomplete_answers_are_errors() {
     for recorded in folder::all()
         .iter()
-        .filter(|recorded| good(recorded) && recorded.form == Form::Stream)
+        .filter(|recorded| is_complete(recorded) && recorded.form == Form::Stream)
     {
         for bytes in &recorded.answers {
-            let whole = gist(&decode(recorded.wire, [&bytes[..]]).unwrap());
+            let whole = summarise(&decode(recorded.wire, [&bytes[..]]).unwrap());
             for part in 1..20 {
-                let cut = &bytes[..bytes.len() * part / 20];
-                if let Ok(events) = decode(recorded.wire, [cut]) {
-                    let mut found = gist(&events);
-                    // Usage may come after everything else.
+                let start = &bytes[..bytes.len() * part / 20];
+                if let Ok(events) = decode(recorded.wire, [start]) {
+                    let mut found = summarise(&events);
+                    // Usage may be sent last.
                     found.usage = whole.usage;
                     found.ids = whole.ids.clone();
                     assert_eq!(found, whole, "{} cut at {part}/20", recorded.path);
@@ -224,10 +241,13 @@ fn answers_that_break_off_are_noticed() {
 }
 
 #[test]
-fn failures_have_their_class() {
+fn recorded_errors_are_classified() {
     use ModelErrorKind::*;
     let mut seen = 0;
-    for recorded in folder::all().iter().filter(|recorded| !good(recorded)) {
+    for recorded in folder::all()
+        .iter()
+        .filter(|recorded| !is_complete(recorded))
+    {
         let bytes = &recorded.answers[0];
         let error = match recorded.status {
             200 => decode(recorded.wire, [&bytes[..]]).unwrap_err(),
@@ -254,8 +274,8 @@ fn failures_have_their_class() {
     assert!(seen == 0 || seen > 20, "{seen}");
 }
 
-/// Ids that do not stand in the recording are random.
-fn without_made_up_ids(mut events: Vec<ModelEvent>, bytes: &[u8]) -> Vec<ModelEvent> {
+/// Clears ids that are not in the recording, because they are random.
+fn without_generated_ids(mut events: Vec<ModelEvent>, bytes: &[u8]) -> Vec<ModelEvent> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     let clean = |id: &mut String| {
         if !text.contains(id.as_str()) {

@@ -1,4 +1,4 @@
-//! What each API is sent, for everything a conversation can hold.
+//! Request bodies of each API, for all kinds of items and settings.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use selvedge_models::{Calls, Effort, Model, Prompt, Provider, Thinking, Tool, ToolInput, request};
@@ -42,7 +42,7 @@ fn native(wire: WireApi, json: Value) -> Native {
     }
 }
 
-fn thought(wire: WireApi, json: Value) -> Item {
+fn reasoning(wire: WireApi, json: Value) -> Item {
     Item::Reasoning(Reasoning {
         native: Some(native(wire, json)),
         ..Reasoning::default()
@@ -53,7 +53,7 @@ fn user(text: &str) -> Item {
     Item::message(Role::User, text)
 }
 
-fn said(text: &str) -> Item {
+fn assistant(text: &str) -> Item {
     Item::message(Role::Assistant, text)
 }
 
@@ -66,29 +66,29 @@ fn conversation(wire: WireApi, items: impl IntoIterator<Item = Item>) -> Value {
     if wire == WireApi::Responses {
         body["input"].clone()
     } else {
-        without_marks(body["messages"].clone())
+        without_breakpoints(body["messages"].clone())
     }
 }
 
-/// Marks for the cache are looked at elsewhere.
-fn without_marks(mut value: Value) -> Value {
+/// Removes cache breakpoints, which have their own test.
+fn without_breakpoints(mut value: Value) -> Value {
     match &mut value {
         Value::Object(fields) => {
             fields.remove("cache_control");
             fields
                 .values_mut()
-                .for_each(|field| *field = without_marks(field.take()));
+                .for_each(|field| *field = without_breakpoints(field.take()));
         }
         Value::Array(list) => list
             .iter_mut()
-            .for_each(|item| *item = without_marks(item.take())),
+            .for_each(|item| *item = without_breakpoints(item.take())),
         _ => {}
     }
     value
 }
 
 #[test]
-fn a_freeform_tool_is_freeform_where_there_are_any() {
+fn a_freeform_tool_is_a_function_where_freeform_is_unsupported() {
     let script = Tool {
         name: "script".into(),
         description: "Runs a script.".into(),
@@ -122,8 +122,12 @@ fn a_freeform_tool_is_freeform_where_there_are_any() {
         json!({"type": "custom_tool_call_output", "call_id": "c", "output": "1"})
     );
 
-    let schema = json!({"type": "object", "properties": {"code": {"type": "string", "description": "TypeScript."}},
-        "required": ["code"], "additionalProperties": false});
+    let schema = json!({
+        "type": "object",
+        "properties": {"code": {"type": "string", "description": "TypeScript."}},
+        "required": ["code"],
+        "additionalProperties": false,
+    });
     let chat = body(&prompt, WireApi::Chat);
     assert_eq!(chat["tools"][0]["function"]["parameters"], schema);
     assert_eq!(
@@ -137,13 +141,13 @@ fn a_freeform_tool_is_freeform_where_there_are_any() {
         json!({"code": "return 1"})
     );
 
-    // The same on Responses where the model does not know them.
+    // On Responses it depends on the model.
     let plain = request(&prompt, &Model::known("m"), &provider(WireApi::Responses));
     assert_eq!(plain["tools"][0]["parameters"], schema);
     assert_eq!(plain["input"][1]["type"], "function_call");
     assert_eq!(plain["input"][2]["type"], "function_call_output");
 
-    // Whichever way it came, the text is found.
+    // The text is found in both forms of the call.
     for (arguments, kind) in [
         ("return 1", CallKind::Freeform),
         (r#"{"code": "return 1"}"#, CallKind::Function),
@@ -156,15 +160,15 @@ fn a_freeform_tool_is_freeform_where_there_are_any() {
 }
 
 #[test]
-fn thoughts_go_back_to_their_maker_alone() {
+fn reasoning_is_sent_back_only_to_its_origin() {
     let signed = json!({"type": "thinking", "thinking": "Hm", "signature": "s"});
     let redacted = json!({"type": "redacted_thinking", "data": "x"});
     let items = || {
         [
             user("go"),
-            thought(WireApi::Messages, signed.clone()),
-            thought(WireApi::Messages, redacted.clone()),
-            said("I look"),
+            reasoning(WireApi::Messages, signed.clone()),
+            reasoning(WireApi::Messages, redacted.clone()),
+            assistant("I look"),
             call("c", "f", "{}", CallKind::Function),
             Item::output("c", "1"),
         ]
@@ -175,7 +179,7 @@ fn thoughts_go_back_to_their_maker_alone() {
     for wire in [WireApi::Responses, WireApi::Chat] {
         assert!(!conversation(wire, items()).to_string().contains("Hm"));
     }
-    // Another model of the same provider is another.
+    // Another model of the same provider is another origin.
     let prompt = Prompt {
         history: items().to_vec(),
         ..Prompt::default()
@@ -186,29 +190,41 @@ fn thoughts_go_back_to_their_maker_alone() {
             .contains("Hm")
     );
 
-    // Responses: by content, not by a name the server did not store; and never without what followed.
+    // Responses: without an id that the server did not store, and only with a following item.
     let encrypted =
         json!({"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "e"});
-    let open = json!({"type": "reasoning", "id": "rs", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm"}]});
-    let of = |json: &Value, then: Item| {
+    let open = json!({
+        "type": "reasoning",
+        "id": "rs",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "Hm"}],
+    });
+    let input = |json: &Value, next: Item| {
         conversation(
             WireApi::Responses,
-            [user("go"), thought(WireApi::Responses, json.clone()), then],
+            [
+                user("go"),
+                reasoning(WireApi::Responses, json.clone()),
+                next,
+            ],
         )
     };
     assert_eq!(
-        of(&encrypted, said("x"))[1],
+        input(&encrypted, assistant("x"))[1],
         json!({"type": "reasoning", "summary": [], "encrypted_content": "e"})
     );
-    assert_eq!(of(&open, said("x"))[1], open);
-    assert_eq!(of(&encrypted, user("x"))[1]["type"], "message");
+    assert_eq!(input(&open, assistant("x"))[1], open);
+    assert_eq!(input(&encrypted, user("x"))[1]["type"], "message");
 
-    // Chat: with the calls they came with, and nowhere else.
-    let fields = json!({"reasoning_content": "Hm", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]});
+    // Chat: only with the calls that follow it.
+    let fields = json!({
+        "reasoning_content": "Hm",
+        "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}],
+    });
     let with = conversation(
         WireApi::Chat,
         [
-            thought(WireApi::Chat, fields.clone()),
+            reasoning(WireApi::Chat, fields.clone()),
             call("c", "f", "", CallKind::Function),
             Item::output("c", "1"),
         ],
@@ -218,13 +234,13 @@ fn thoughts_go_back_to_their_maker_alone() {
     assert_eq!(with[0]["tool_calls"][0]["function"]["arguments"], "{}");
     let without = conversation(
         WireApi::Chat,
-        [thought(WireApi::Chat, fields), said("x"), user("y")],
+        [reasoning(WireApi::Chat, fields), assistant("x"), user("y")],
     );
     assert!(!without.to_string().contains("Hm"));
 }
 
 #[test]
-fn what_came_with_a_call_or_message_goes_back_with_it() {
+fn native_fields_of_calls_and_messages_are_sent_back() {
     let with_native = |wire, json: Value| {
         let Item::FunctionCall(call) = call("c", "f", "{}", CallKind::Function) else {
             unreachable!()
@@ -271,16 +287,21 @@ fn what_came_with_a_call_or_message_goes_back_with_it() {
     );
 }
 
-/// A turn the provider paused goes back as it was.
+/// Native items of a paused turn are sent back unchanged.
 #[test]
-fn a_paused_turn_goes_back_whole() {
-    let used = json!({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}});
+fn a_paused_turn_is_sent_back_unchanged() {
+    let used = json!({
+        "type": "server_tool_use",
+        "id": "s",
+        "name": "web_search",
+        "input": {"query": "q"},
+    });
     let found = json!({"type": "web_search_tool_result", "tool_use_id": "s", "content": []});
     let items =
         [used.clone(), found.clone()].map(|json| Item::Native(native(WireApi::Messages, json)));
     let messages = conversation(
         WireApi::Messages,
-        [user("go"), said("I search")].into_iter().chain(items),
+        [user("go"), assistant("I search")].into_iter().chain(items),
     );
     assert_eq!(
         messages[1],
@@ -289,7 +310,7 @@ fn a_paused_turn_goes_back_whole() {
 }
 
 #[test]
-fn images_are_shown_where_they_can_be() {
+fn images_are_sent_in_the_form_of_each_api() {
     let image = OutputPart::Image {
         data: "QUJD".into(),
         mime_type: "image/png".into(),
@@ -316,22 +337,22 @@ fn images_are_shown_where_they_can_be() {
             }),
             call("c", "f", "{}", CallKind::Function),
             Item::FunctionCallOutput(output.clone()),
-            said("nice"),
+            assistant("nice"),
         ]
     };
     let url = "data:image/png;base64,QUJD";
-    let note = "[audio/wav that cannot be shown here]";
+    let note = "[audio/wav omitted: not supported by this API]";
     let responses = conversation(WireApi::Responses, items());
-    let shown =
+    let parts =
         json!([{"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": url}]);
     assert_eq!(
         responses[0]["content"].as_array().unwrap()[..2],
-        shown.as_array().unwrap()[..]
+        parts.as_array().unwrap()[..]
     );
     assert_eq!(responses[0]["content"][2]["text"], note);
-    assert_eq!(responses[2]["output"], shown);
+    assert_eq!(responses[2]["output"], parts);
 
-    // Results are text here: the image follows as something the user shows.
+    // Results of Chat are text: the image follows in a user message.
     let chat = conversation(WireApi::Chat, items());
     let part = json!({"type": "image_url", "image_url": {"url": url}});
     assert_eq!(chat[0]["content"][1], part);
@@ -343,7 +364,10 @@ fn images_are_shown_where_they_can_be() {
     assert_eq!(chat[4]["content"], "nice");
 
     let messages = conversation(WireApi::Messages, items());
-    let block = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}});
+    let block = json!({
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"},
+    });
     assert_eq!(messages[0]["content"][1], block);
     assert_eq!(
         messages[2]["content"][0],
@@ -352,9 +376,9 @@ fn images_are_shown_where_they_can_be() {
     );
 }
 
-/// What an API would refuse is not sent.
+/// A history that the API would reject is corrected.
 #[test]
-fn broken_conversations_are_mended() {
+fn invalid_histories_are_corrected() {
     for wire in WIRES {
         // A call without a result, and a result without a call.
         let text = conversation(
@@ -384,36 +408,42 @@ fn broken_conversations_are_mended() {
         messages[0]["content"][0]["input"],
         json!({"invalid_json": "{\"x\""})
     );
-    // Ids of others, empty results.
+    // Ids of other providers, and empty results.
     assert_eq!(messages[0]["content"][0]["id"], "a_b_c");
     assert_eq!(
         messages[1]["content"][0],
         json!({"type": "tool_result", "tool_use_id": "a_b_c"})
     );
-    // Users and model take turns, and nobody says nothing.
+    // The roles alternate, and empty messages are dropped.
     let messages = conversation(
         WireApi::Messages,
         [
             user("a"),
             user("b"),
-            said(""),
-            said("c"),
-            said("d"),
+            assistant(""),
+            assistant("c"),
+            assistant("d"),
             user(""),
         ],
     );
     assert_eq!(
         messages,
         json!([
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "c"}, {"type": "text", "text": "d"}]},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
+            {
+                "role": "assistant",
+                "content": [{"type": "text", "text": "c"}, {"type": "text", "text": "d"}],
+            },
         ])
     );
 }
 
-/// A server that knows no tools is told in words what was called.
+/// For a server without tools, calls and results are sent as text.
 #[test]
-fn without_tools_everything_is_text() {
+fn calls_are_text_if_tools_are_off() {
     let history = vec![
         user("go"),
         call("c", "f", "{\"x\":1}", CallKind::Function),
@@ -434,15 +464,15 @@ fn without_tools_everything_is_text() {
             text.contains("[called f with") && text.contains("[f returned]\\n42"),
             "{text}"
         );
-        for word in ["tool_calls", "tool_use", "\"function_call", "tool_result"] {
-            assert!(!text.contains(word), "{text}");
+        for field in ["tool_calls", "tool_use", "\"function_call", "tool_result"] {
+            assert!(!text.contains(field), "{text}");
         }
     }
 }
 
-/// For one answer nothing may be called; everything before it is what it was, byte for byte.
+/// Forbidding calls changes only `tool_choice`, so that the cached prefix stays valid.
 #[test]
-fn calls_that_are_forbidden_leave_the_rest_as_it_was() {
+fn forbidding_calls_changes_only_the_tool_choice() {
     let history = vec![
         user("go"),
         call("c", "f", "{\"x\":1}", CallKind::Function),
@@ -472,40 +502,43 @@ fn calls_that_are_forbidden_leave_the_rest_as_it_was() {
     }
 }
 
-/// "The final block in an assistant message cannot be `thinking`."
+/// The API rejects it: "The final block in an assistant message cannot be `thinking`."
 #[test]
-fn no_message_ends_in_a_thought_on_messages() {
+fn no_message_ends_with_thinking() {
     let think = |text: &str| {
-        thought(
+        reasoning(
             WireApi::Messages,
             json!({"type": "thinking", "thinking": text, "signature": "c2ln"}),
         )
     };
-    let secret = || {
-        thought(
+    let redacted = || {
+        reasoning(
             WireApi::Messages,
             json!({"type": "redacted_thinking", "data": "x"}),
         )
     };
-    // An answer that was stopped while the model thought, alone or behind words.
+    // An answer that was interrupted while the model was thinking, with and without text.
     let messages = conversation(
         WireApi::Messages,
         [
             user("a"),
             think("hm"),
-            secret(),
+            redacted(),
             user("b"),
             think("so"),
-            said("c"),
+            assistant("c"),
             think("hm"),
-            secret(),
+            redacted(),
             user("d"),
         ],
     );
     assert_eq!(
         messages,
         json!([
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
             {"role": "assistant", "content": [
                 {"type": "thinking", "thinking": "so", "signature": "c2ln"},
                 {"type": "text", "text": "c"},
@@ -516,7 +549,7 @@ fn no_message_ends_in_a_thought_on_messages() {
 }
 
 #[test]
-fn settings_have_each_apis_names() {
+fn settings_are_sent_in_the_fields_of_each_api() {
     let prompt = Prompt {
         system: "Be brief.".into(),
         history: vec![user("go")],
@@ -526,13 +559,13 @@ fn settings_have_each_apis_names() {
         effort: Some(Effort::High),
         cache_key: Some("thread".into()),
     };
-    let thinks = |thinking| Model {
+    let with_thinking = |thinking| Model {
         thinking,
         ..model()
     };
     let responses = request(
         &prompt,
-        &thinks(Thinking::Effort),
+        &with_thinking(Thinking::Effort),
         &provider(WireApi::Responses),
     );
     assert_eq!(responses["instructions"], "Be brief.");
@@ -546,10 +579,16 @@ fn settings_have_each_apis_names() {
     assert_eq!(responses["prompt_cache_key"], "thread");
     assert_eq!(responses["max_output_tokens"], 3000);
     assert_eq!(responses["tools"][0]["strict"], json!(false));
-    let unsaid = request(&prompt, &model(), &provider(WireApi::Responses));
-    assert!(unsaid.get("include").is_none() && unsaid.get("reasoning").is_none());
+    let without_thinking = request(&prompt, &model(), &provider(WireApi::Responses));
+    assert!(
+        without_thinking.get("include").is_none() && without_thinking.get("reasoning").is_none()
+    );
 
-    let chat = request(&prompt, &thinks(Thinking::Effort), &provider(WireApi::Chat));
+    let chat = request(
+        &prompt,
+        &with_thinking(Thinking::Effort),
+        &provider(WireApi::Chat),
+    );
     assert_eq!(
         chat["messages"][0],
         json!({"role": "system", "content": "Be brief."})
@@ -572,7 +611,7 @@ fn settings_have_each_apis_names() {
 
     let messages = request(
         &prompt,
-        &thinks(Thinking::Adaptive),
+        &with_thinking(Thinking::Adaptive),
         &provider(WireApi::Messages),
     );
     assert_eq!(messages["thinking"], json!({"type": "adaptive"}));
@@ -583,7 +622,7 @@ fn settings_have_each_apis_names() {
     );
     let budget = request(
         &prompt,
-        &thinks(Thinking::Budget),
+        &with_thinking(Thinking::Budget),
         &provider(WireApi::Messages),
     );
     assert_eq!(
@@ -597,13 +636,13 @@ fn settings_have_each_apis_names() {
     assert!(
         request(
             &none,
-            &thinks(Thinking::Adaptive),
+            &with_thinking(Thinking::Adaptive),
             &provider(WireApi::Messages)
         )
         .get("thinking")
         .is_none()
     );
-    // Calls of another model, made without a thought, cannot be gone on from with a budget.
+    // The API rejects a budget after calls that no thinking block precedes.
     let moved = Prompt {
         history: vec![
             user("go"),
@@ -615,7 +654,7 @@ fn settings_have_each_apis_names() {
     assert!(
         request(
             &moved,
-            &thinks(Thinking::Budget),
+            &with_thinking(Thinking::Budget),
             &provider(WireApi::Messages)
         )
         .get("thinking")
@@ -623,10 +662,10 @@ fn settings_have_each_apis_names() {
     );
 }
 
-/// What stays the same from one request to the next is marked; what rides in the newest message is behind the mark.
+/// Breakpoints follow the system text, the message before the newest one of the user, and the end.
 #[test]
-fn the_cache_is_told_where_to_look() {
-    let marked = |history: Vec<Item>| {
+fn cache_breakpoints_follow_the_stable_prefix() {
+    let breakpoints = |history: Vec<Item>| {
         let tools = vec![Tool::function("f", "F.", json!({"type": "object"}))];
         let body = body(
             &Prompt {
@@ -637,16 +676,16 @@ fn the_cache_is_told_where_to_look() {
             },
             WireApi::Messages,
         );
-        let mut places = Vec::new();
+        let mut found = Vec::new();
         for (name, block) in [("tools", &body["tools"][0]), ("system", &body["system"][0])] {
             if block.get("cache_control").is_some() {
-                places.push(name.to_owned());
+                found.push(name.to_owned());
             }
         }
         for message in body["messages"].as_array().unwrap() {
             for block in message["content"].as_array().unwrap() {
                 if block.get("cache_control").is_some() {
-                    places.push(format!(
+                    found.push(format!(
                         "{}{}",
                         block["text"].as_str().unwrap_or_default(),
                         block["tool_use_id"].as_str().unwrap_or_default()
@@ -654,37 +693,37 @@ fn the_cache_is_told_where_to_look() {
                 }
             }
         }
-        places
+        found
     };
-    let signed = thought(
+    let signed = reasoning(
         WireApi::Messages,
         json!({"type": "thinking", "thinking": "Hm", "signature": "s"}),
     );
-    assert_eq!(marked(vec![user("a")]), ["system", "a"]);
+    assert_eq!(breakpoints(vec![user("a")]), ["system", "a"]);
     assert_eq!(
-        marked(vec![user("a"), said("b"), user("c")]),
+        breakpoints(vec![user("a"), assistant("b"), user("c")]),
         ["system", "b", "c"]
     );
     let turn = vec![
         user("a"),
-        said("b"),
+        assistant("b"),
         user("c"),
         call("1", "f", "{}", CallKind::Function),
         Item::output("1", "x"),
     ];
-    assert_eq!(marked(turn), ["system", "b", "1"]);
-    // A thought cannot carry a mark.
+    assert_eq!(breakpoints(turn), ["system", "b", "1"]);
+    // A thinking block cannot have a breakpoint.
     assert_eq!(
-        marked(vec![user("a"), said("b"), signed, user("c")]),
+        breakpoints(vec![user("a"), assistant("b"), signed, user("c")]),
         ["system", "b", "c"]
     );
 }
 
-/// The same prompt gives the same bytes, and a longer one begins with the same.
+/// A request is deterministic, and one with a longer history starts with the same bytes.
 #[test]
-fn requests_grow_at_the_end() {
+fn a_longer_history_keeps_the_prefix_of_the_request() {
     for wire in WIRES {
-        let mut history = vec![user("a"), said("b")];
+        let mut history = vec![user("a"), assistant("b")];
         let short = conversation(wire, history.clone()).to_string();
         assert_eq!(short, conversation(wire, history.clone()).to_string());
         history.push(user("c"));

@@ -1,4 +1,4 @@
-//! Asking a person: what is asked, and what can be answered.
+//! Approvals: policies, requests and decisions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -32,85 +32,89 @@ pub enum SandboxPolicy {
     DangerFullAccess,
 }
 
-/// One question about all calls that wait for a person at the same await.
+/// A request to approve all calls of a batch that need approval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalRequest {
-    /// Names the question.
+    /// Id of the request, `apr_…`.
     pub id: String,
-    /// The script that asks, where one does.
+    /// Id of the run or turn that makes the calls.
     pub script_id: Option<String>,
-    /// What wants to run, in order.
+    /// Calls that need approval, in order.
     pub calls: Vec<GatedCall>,
 }
 
-/// A call that waits for a person.
+/// A call that needs approval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GatedCall {
-    /// The call.
+    /// Id of the call.
     pub call_id: String,
-    /// The tool's name.
+    /// Canonical name of the tool.
     pub tool: String,
-    /// Its arguments.
+    /// Canonical arguments.
     pub args: Value,
-    /// Why a person is asked.
+    /// Why the call needs approval, in a few words.
     pub reason: String,
-    /// What the author said about it in `approvalContext`.
+    /// Explanation of the script's author in `approvalContext`.
     pub context: Option<String>,
-    /// Line of the call in the script, from one.
+    /// Line of the call in the script, 1-based.
     pub line: Option<u32>,
-    /// The script's lines around the call.
+    /// Lines of the script around the call.
     pub snippet: Option<String>,
-    /// What it would do, where the tool can tell beforehand.
+    /// What the call would do.
     pub preview: Preview,
 }
 
-/// What a person is shown of a call before agreeing to it.
+/// What an approver is shown of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Preview {
-    /// What it would do.
+    /// What the call would do. `None` if the tool cannot tell in advance.
     pub view: Option<View>,
-    /// What "always" would allow from now on, in words; `None` where "always" would be too much.
+    /// What the decision "always" would allow from now on. `None` if "always" is not offered.
     pub rule: Option<String>,
 }
 
-/// What a call would do, for a person to look at.
+/// What a call would do, as text for an approver.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum View {
     /// Changes to files, as a unified diff.
     Diff(String),
-    /// The commands it would run, taken out of their quotes, one per line.
+    /// The commands it would run, without quoting, one per line.
     Commands(String),
-    /// The addresses it would reach, one per line, and what it would send there.
+    /// The URLs it would request, one per line, and what it would send.
     Addresses(String),
 }
 
-/// What a person decided about one call.
+/// An approver's decision about one call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Run it this once.
+    /// Approve this call.
     Once,
-    /// Run it, and do not ask again in this script for the same, as its tool understands that.
+    /// Approve this call and equivalent calls of the same script. The tool decides what is
+    /// equivalent.
     ThisScript,
-    /// Run it, and never ask again for what [`Preview::rule`] says.
+    /// Approve this call and, from now on, everything that [`Preview::rule`] describes.
     Always,
-    /// Do not run it. The words, if any, are for the model.
+    /// Deny the call, with an optional reason for the model.
+    #[serde(rename = "no")]
     No(Option<String>),
 }
 
-/// How a request ended.
+/// An approver's response to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalDecision {
-    /// One answer per call, in order.
+    /// One decision per call, in order.
+    #[serde(rename = "answered")]
     Answered(Vec<Answer>),
-    /// The person wants to answer nothing.
+    /// The approver cancelled the request.
     Cancelled,
-    /// Nobody can be asked here. The words say why.
+    /// No approver is available. The text says why.
     Unavailable(String),
-    /// Somebody answers later, perhaps in another process: until then the script is put away. Where it cannot be,
-    /// nobody can be asked.
+    /// The decision follows later, perhaps in another process. The run is suspended until then; if
+    /// it cannot be suspended, its calls are denied.
+    #[serde(rename = "later")]
     Later,
 }

@@ -1,4 +1,5 @@
-//! The File Cabinet's port: documents under short keys, so that content moves without passing through a model.
+//! Storage of the File Cabinet: documents under short keys, so that content can move between calls
+//! without passing through a model.
 
 use std::time::Duration;
 
@@ -6,43 +7,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::LedgerError;
 
-/// How long a document is kept.
+/// How long a document is stored.
 pub const DOCUMENTS_KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Keeps documents for a while, under keys of its own making. May block.
+/// Stores documents for [`DOCUMENTS_KEPT`] under keys that it assigns. Methods may block.
 pub trait Cabinet: Send + Sync {
-    /// Keeps a document.
+    /// Stores a document and returns its metadata with the new key.
     fn keep(&self, document: &NewDocument<'_>) -> Result<Entry, LedgerError>;
-    /// The document of a key, if it is still there.
+    /// Returns the document with this key, or `None` if it does not exist or has expired.
     fn get(&self, key: &str) -> Result<Option<Document>, LedgerError>;
-    /// The newest document of a kind that came from this source and is no older than that.
+    /// Returns the newest document of this kind and source that is not older than `max_age`.
     fn newest(
         &self,
         kind: DocumentKind,
         source: &str,
-        within: Duration,
+        max_age: Duration,
     ) -> Result<Option<Document>, LedgerError>;
-    /// What was kept last, the newest first.
+    /// Returns up to `limit` documents of this kind, newest first.
     fn recent(&self, kind: DocumentKind, limit: usize) -> Result<Vec<Entry>, LedgerError>;
 }
 
-/// What a document is.
+/// Kind of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DocumentKind {
-    /// Somebody saved it.
+    /// Saved by a script or a model.
     Saved,
-    /// It was fetched from the web.
+    /// Fetched from the web.
     Page,
-    /// A prompt for a model.
+    /// Prompt for a model.
     Prompt,
-    /// What an agent or a task in the background came to.
+    /// Result of a sub-agent or a task.
     Result,
 }
 
 impl DocumentKind {
-    /// Its name, as it is serialised.
+    /// Returns the name used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Saved => "saved",
@@ -53,45 +54,45 @@ impl DocumentKind {
     }
 }
 
-/// A document to be kept.
+/// A document to store.
 #[derive(Debug, Clone, Copy)]
 pub struct NewDocument<'a> {
-    /// What it is.
+    /// Kind of the document.
     pub kind: DocumentKind,
-    /// What people and models know it by.
+    /// Title, for people and models.
     pub title: &'a str,
-    /// Where it came from, such as an address.
+    /// Where the document came from, such as a URL.
     pub source: &'a str,
-    /// Such as `text/markdown`.
+    /// Media type, such as `text/markdown`.
     pub media_type: &'a str,
-    /// Its bytes.
+    /// Content of the document.
     pub content: &'a [u8],
 }
 
-/// What is known of a document without opening it.
+/// Metadata of a stored document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Its key.
+    /// Key of the document, such as `F7K2M9Q4`.
     pub key: String,
-    /// What it is.
+    /// Kind of the document.
     pub kind: DocumentKind,
-    /// What people and models know it by.
+    /// Title, for people and models.
     pub title: String,
-    /// Where it came from.
+    /// Where the document came from, such as a URL.
     pub source: String,
-    /// Such as `text/markdown`.
+    /// Media type, such as `text/markdown`.
     pub media_type: String,
-    /// How large it is.
+    /// Size of the content in bytes.
     pub bytes: u64,
-    /// When it was kept, in milliseconds since 1970.
+    /// When the document was stored, as Unix time in milliseconds.
     pub saved_ms: i64,
 }
 
-/// A document.
+/// A stored document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// What is known of it.
+    /// Metadata of the document.
     pub entry: Entry,
-    /// Its bytes.
+    /// Content of the document.
     pub content: Vec<u8>,
 }

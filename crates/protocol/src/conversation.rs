@@ -1,7 +1,8 @@
-//! A conversation as model APIs know it: the items that are kept in history and sent back.
+//! Conversations with models: the items that are stored in history and sent with each request.
 //!
-//! An [`Item`] says what every API has a word for. What only its maker understands (a signature, encrypted reasoning)
-//! stays with it as [`Native`], and goes back to that maker alone.
+//! An [`Item`] contains what all wire APIs have in common. Data that only one provider understands,
+//! such as a signature or encrypted reasoning, is attached as [`Native`] and sent back only to the
+//! model it came from.
 
 use std::ops::AddAssign;
 
@@ -11,20 +12,20 @@ use serde_json::Value;
 
 use crate::OutputPart;
 
-/// How a model is spoken to.
+/// The protocol in which a model is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WireApi {
     /// OpenAI Responses.
     Responses,
-    /// OpenAI Chat Completions, and the many servers that speak it.
+    /// OpenAI Chat Completions, and servers that implement it.
     Chat,
     /// Anthropic Messages.
     Messages,
 }
 
 impl WireApi {
-    /// The name as the configuration spells it.
+    /// Returns the name used in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Responses => "responses",
@@ -34,83 +35,83 @@ impl WireApi {
     }
 }
 
-/// One entry of a conversation.
+/// One item of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Item {
-    /// Somebody said something.
+    /// Message of the user or the model.
     Message(Message),
-    /// The model thought.
+    /// Reasoning of the model.
     Reasoning(Reasoning),
-    /// The model calls a function.
+    /// Structured call of the model.
     FunctionCall(FunctionCall),
-    /// What the call came to.
+    /// Result of a structured call.
     FunctionCallOutput(FunctionCallOutput),
-    /// Something only its maker understands, such as a search the provider did by itself.
+    /// Item that only its provider understands, such as a search on the provider's side.
     Native(Native),
 }
 
-/// Something said.
+/// A message of the user or the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// By whom.
+    /// Author of the message.
     pub role: Role,
-    /// What.
+    /// Text and images, in order.
     pub content: Vec<OutputPart>,
-    /// What goes with it on the wire it came from.
+    /// Provider data that is sent back with the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub native: Option<Native>,
 }
 
-/// Who speaks.
+/// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// The person, or whoever speaks for them.
+    /// The user, or a program on the user's behalf.
     User,
     /// The model.
     Assistant,
 }
 
-/// What a model thought, as far as it shows.
+/// Reasoning of a model, as far as the provider shows it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Reasoning {
-    /// In summary, part by part.
+    /// Parts of the summary.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub summary: Vec<String>,
-    /// Word for word, part by part.
+    /// Parts of the full text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub content: Vec<String>,
-    /// The thought as its maker wants it back: signed, encrypted or under its own name.
+    /// Signed or encrypted form that the provider expects back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub native: Option<Native>,
 }
 
-/// A call the model wants made.
+/// A structured call of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionCall {
-    /// The model's own name for the call, or one made up.
+    /// The model's id for the call, or a generated one.
     pub call_id: String,
-    /// The function.
+    /// Name of the tool, as offered to the model.
     pub name: String,
-    /// The arguments as JSON text; for a freeform call the text itself.
+    /// Arguments as JSON text; for a freeform call the plain text.
     pub arguments: String,
-    /// Whether the arguments are JSON.
+    /// Format of the arguments.
     #[serde(default, skip_serializing_if = "CallKind::is_function")]
     pub kind: CallKind,
-    /// What goes with it on the wire it came from.
+    /// Provider data that is sent back with the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub native: Option<Native>,
 }
 
-/// How a call's arguments are written.
+/// Format of a structured call's arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CallKind {
-    /// As JSON.
+    /// JSON.
     #[default]
     Function,
-    /// As text of any form.
+    /// Plain text.
     Freeform,
 }
 
@@ -120,51 +121,51 @@ impl CallKind {
     }
 }
 
-/// What a call came to.
+/// Result of a structured call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FunctionCallOutput {
-    /// The call this answers.
+    /// Id of the call that this item answers.
     pub call_id: String,
-    /// Text and images, in order.
+    /// Text and images of the result, in order.
     pub output: Vec<OutputPart>,
     /// Whether the call failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
 }
 
-/// JSON that only the model that made it understands.
+/// Data in a provider's own format, for the model that produced it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Native {
-    /// Who made it.
+    /// Model that produced the data.
     pub origin: Origin,
-    /// As it came.
+    /// The data, unchanged.
     pub json: Value,
 }
 
-/// Where something came from: it goes back there and nowhere else.
+/// The model that produced an item. Its [`Native`] data is sent back only to the same model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
-    /// The API.
+    /// Wire API of the request.
     pub wire: WireApi,
-    /// The provider's name in the configuration.
+    /// Name of the provider in the configuration.
     pub provider: String,
-    /// The model that was asked.
+    /// Name of the requested model.
     pub model: String,
 }
 
-/// Tokens that were counted, the same way on every API.
+/// Token usage, normalised over all wire APIs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// What went in, cached or not.
+    /// Input tokens, cached or not.
     pub input_tokens: u64,
-    /// The part of it that was read from a cache.
+    /// Input tokens that were read from a cache.
     pub cached_input_tokens: u64,
-    /// The part of it that was written to a cache, where that has a price of its own.
+    /// Input tokens that were written to a cache, if the provider charges for that.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cache_write_input_tokens: u64,
-    /// What came out, reasoning included.
+    /// Output tokens, including reasoning.
     pub output_tokens: u64,
-    /// The part of it that was reasoning.
+    /// Output tokens that were reasoning.
     pub reasoning_output_tokens: u64,
 }
 
@@ -173,7 +174,7 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl Usage {
-    /// What of this is not part of the other.
+    /// Returns the difference to `part`, field by field, at least zero.
     pub fn beyond(&self, part: &Self) -> Self {
         Self {
             input_tokens: self.input_tokens.saturating_sub(part.input_tokens),
@@ -207,28 +208,28 @@ impl AddAssign for Usage {
     }
 }
 
-/// Why a model stopped.
+/// Why a model ended its answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// It had said what it wanted.
+    /// The answer is complete.
     Stop,
-    /// It waits for the results of its calls.
+    /// The model waits for the results of its calls.
     ToolCalls,
-    /// It reached the limit of tokens: the end is missing.
+    /// The answer reached the token limit and is incomplete.
     Length,
-    /// It would not answer, or was not allowed to.
+    /// The model refused to answer, or a filter blocked the answer.
     Refused,
-    /// It wants to go on when it is sent what it said.
+    /// The model continues when it receives its own answer back.
     Paused,
-    /// Something the provider has its own word for.
+    /// Another reason, as the provider names it.
     Other(String),
 }
 
 macro_rules! model_error_kinds {
     ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal;)+) => {
-        /// What kind of failure an answer of a model ended with.
+        /// Why a request to a model failed.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -240,12 +241,12 @@ macro_rules! model_error_kinds {
             /// All kinds, in the order of the reference.
             pub const ALL: &[Self] = &[$(Self::$kind,)+];
 
-            /// The kind as events spell it.
+            /// Returns the name used in events.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$kind => $name,)+ }
             }
 
-            /// What it means, for the reference.
+            /// Returns the doc comment as one line, for the reference.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$kind => concat!($($doc,)+).trim_ascii(),)+ }
             }
@@ -254,25 +255,25 @@ macro_rules! model_error_kinds {
 }
 
 model_error_kinds! {
-    /// The key is missing, wrong, or may not do this.
+    /// The API key is missing or wrong, or lacks a permission.
     Auth = "auth";
-    /// The account has no credit left, or has used up its plan.
+    /// The account has no credit left, or reached a limit of its plan.
     Quota = "quota";
-    /// Too many requests or tokens in a short time; later it works again.
+    /// Too many requests or tokens in a short time. A later request can succeed.
     RateLimit = "rate_limit";
     /// The conversation does not fit into the model's context.
     ContextTooLong = "context_too_long";
-    /// The model would not answer, or a filter stopped it.
+    /// The model refused to answer, or a filter blocked the answer.
     Refused = "refused";
-    /// The request is not one the provider takes: an unknown model, a parameter, a schema.
+    /// The provider rejected the request: an unknown model, an invalid parameter or schema.
     InvalidRequest = "invalid_request";
-    /// The provider has too much to do at the moment.
+    /// The provider is overloaded.
     Overloaded = "overloaded";
-    /// The provider failed.
+    /// The provider failed internally.
     Server = "server";
-    /// The provider could not be reached, or the connection broke or fell silent.
+    /// The provider could not be reached, or the connection was lost or timed out.
     Network = "network";
-    /// What came back is not what the API promises.
+    /// The response does not conform to the API.
     Protocol = "protocol";
 }
 
@@ -283,7 +284,7 @@ impl std::fmt::Display for ModelErrorKind {
 }
 
 impl Item {
-    /// A message of one text.
+    /// Creates a message with one text part.
     pub fn message(role: Role, text: impl Into<String>) -> Self {
         Self::Message(Message {
             role,
@@ -292,7 +293,7 @@ impl Item {
         })
     }
 
-    /// A result of one text.
+    /// Creates the result of a successful call with one text part.
     pub fn output(call_id: impl Into<String>, text: impl Into<String>) -> Self {
         let output = vec![OutputPart::Text { text: text.into() }];
         Self::FunctionCallOutput(FunctionCallOutput {
@@ -304,14 +305,14 @@ impl Item {
 }
 
 impl Message {
-    /// All its text in one.
+    /// Returns all text parts, concatenated.
     pub fn text(&self) -> String {
         text_of(&self.content)
     }
 }
 
 impl FunctionCallOutput {
-    /// All its text in one.
+    /// Returns all text parts, concatenated.
     pub fn text(&self) -> String {
         text_of(&self.output)
     }
@@ -331,7 +332,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn items_are_stored_and_read_back() {
+    fn items_round_trip_through_json() {
         let origin = Origin {
             wire: WireApi::Messages,
             provider: "anthropic".into(),
@@ -362,12 +363,16 @@ mod tests {
         assert_eq!(serde_json::from_str::<Vec<Item>>(&text).unwrap(), items);
         assert_eq!(
             serde_json::to_value(&items[3]).unwrap(),
-            json!({"type": "function_call_output", "call_id": "c", "output": [{"type": "text", "text": "42"}]})
+            json!({
+                "type": "function_call_output",
+                "call_id": "c",
+                "output": [{"type": "text", "text": "42"}]
+            })
         );
     }
 
     #[test]
-    fn kinds_are_spelled_as_they_are_serialised() {
+    fn error_kind_names_match_their_serialised_form() {
         for kind in ModelErrorKind::ALL {
             assert_eq!(serde_json::to_value(kind).unwrap(), json!(kind.as_str()));
         }

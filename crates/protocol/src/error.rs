@@ -1,29 +1,29 @@
-//! Error codes of scripts and their calls. The rows are in `error_codes.rs`.
+//! Error codes of scripts and their calls, generated from the rows in `error_codes.rs`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// How far a script had come.
+/// Phase of a run in which an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Detection, compilation and pre-flight: nothing ran.
+    /// Detection, compilation and pre-flight. Nothing ran.
     Parsing,
     /// The script was running.
     Executing,
-    /// The script was over; its result was being put together.
+    /// The script had ended; its result was being serialised.
     Finalizing,
 }
 
-/// Whether trying again can help.
+/// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// It can, after a change the message names.
+    /// A retry can help, after a change that the message names.
     Yes,
-    /// It depends on the cause.
+    /// Whether a retry helps depends on the cause.
     Maybe,
-    /// It cannot.
+    /// A retry fails again.
     No,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for Retry {
 
 macro_rules! error_codes {
     ($($(#[doc = $doc:literal])+ $code:ident, $retry:ident;)+) => {
-        /// Every error a script, or a call inside it, can end with.
+        /// Every error that a script, or a call in it, can end with.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         #[non_exhaustive]
         pub enum ErrorCode {
@@ -50,17 +50,17 @@ macro_rules! error_codes {
             /// All codes, in the order of the reference.
             pub const ALL: &[Self] = &[$(Self::$code,)+];
 
-            /// The code as scripts and JSON spell it.
+            /// Returns the name used in scripts and JSON.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$code => stringify!($code),)+ }
             }
 
-            /// What it means, for the reference.
+            /// Returns the doc comment as one line, for the reference.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$code => concat!($($doc,)+).trim_ascii(),)+ }
             }
 
-            /// Whether trying again, perhaps after a change, can help.
+            /// Returns whether a retry, perhaps after a change, can help.
             pub fn retry(self) -> Retry {
                 match self { $(Self::$code => Retry::$retry,)+ }
             }
@@ -71,12 +71,12 @@ macro_rules! error_codes {
 include!("error_codes.rs");
 
 impl ErrorCode {
-    /// Whether a caller may simply try again after changing something.
+    /// Returns whether a caller may retry after a change.
     pub fn is_retryable(self) -> bool {
         self.retry() == Retry::Yes
     }
 
-    /// The code spelled `text`.
+    /// Returns the code with this name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == text)
     }
@@ -88,36 +88,36 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
-/// The `error` of a script's output. Positions are those of the TypeScript as written.
+/// The `error` of a script's output. Positions refer to the TypeScript source as written.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScriptError {
-    /// Which error.
+    /// Code of the error.
     pub code: ErrorCode,
-    /// One line that says what happened to what.
+    /// One line that says what failed.
     pub message: String,
-    /// How far the script had come.
+    /// Phase in which the error occurred.
     pub phase: Phase,
-    /// Line, from one.
+    /// Line, 1-based.
     pub line: Option<u32>,
-    /// Column, from one.
+    /// Column, 1-based.
     pub column: Option<u32>,
-    /// The tool, where one was involved.
+    /// Name of the tool, if the error is about one.
     pub tool_name: Option<String>,
-    /// The call, where one was involved.
+    /// Id of the call, if the error is about one.
     pub call_id: Option<String>,
-    /// At most ten frames of the script itself.
+    /// At most ten stack frames, all of the script itself.
     pub stack: Option<String>,
-    /// What the author may have meant, or should write instead.
+    /// What the author may have meant, or can write instead.
     #[serde(default)]
     pub suggestions: Vec<String>,
-    /// Facts that belong to this code.
+    /// Further data, which depends on the code.
     #[serde(default)]
     pub metadata: Map<String, Value>,
 }
 
 impl ScriptError {
-    /// An error with nothing but a code, a message and a phase.
+    /// Creates an error without a position or further data.
     pub fn new(code: ErrorCode, phase: Phase, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -133,19 +133,19 @@ impl ScriptError {
         }
     }
 
-    /// The same error at a position.
+    /// Sets the position, 1-based.
     pub fn at(mut self, line: u32, column: u32) -> Self {
         (self.line, self.column) = (Some(line), Some(column));
         self
     }
 
-    /// The same error with one more suggestion.
+    /// Adds a suggestion.
     pub fn suggest(mut self, suggestion: impl Into<String>) -> Self {
         self.suggestions.push(suggestion.into());
         self
     }
 
-    /// The same error with one more fact.
+    /// Adds an entry to `metadata`.
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.metadata.insert(key.to_owned(), value.into());
         self

@@ -1,43 +1,49 @@
-// The table of error codes: meaning, name, and whether trying again can help. A new code is one row
-// here. `error.rs` makes the enum of it; `crates/sandbox/build.rs` makes the classes scripts see.
-// Included in both, so it holds nothing but the rows.
+// The table of error codes: meaning, name, and whether a retry can help. To add a code, add a row.
+// `error.rs` generates the enum from it and `crates/sandbox/build.rs` the error classes of scripts.
+// Both include this file, so it contains nothing but the rows.
 error_codes! {
-    /// The text is not TypeScript, or uses TypeScript that has no JavaScript equivalent here. The error has line and column.
+    /// The text is not valid TypeScript, or uses a TypeScript feature that cannot be compiled to
+    /// JavaScript here. The error has line and column.
     ScriptSyntaxError, Yes;
-    /// The script was refused before it ran: too large, not UTF-8, a banned construct, a malformed block, or scripts are disabled.
+    /// The script was rejected before it ran: too large, not UTF-8, a banned construct, a malformed
+    /// block, or scripts are disabled.
     ScriptRejectedError, Yes;
-    /// The script threw and nothing caught it. The name it threw is in `metadata.name`.
+    /// The script threw an exception and did not catch it. The exception's name is in
+    /// `metadata.name`.
     ScriptRuntimeError, Yes;
-    /// The script ran past its time limit. What its calls returned until then is in `partialResults`.
+    /// The script reached its time limit. The results of its completed calls are in
+    /// `partialResults`.
     ScriptTimeoutError, Maybe;
     /// The script reached its memory limit.
     ScriptMemoryError, Maybe;
-    /// The script recursed too deeply.
+    /// The script reached its stack limit.
     ScriptStackError, Maybe;
-    /// Somebody stopped the script from outside.
+    /// The script was cancelled by its user or client.
     ScriptCancelledError, Maybe;
-    /// The resumed run left calls whose outcome is unknown. The script must decide each one with `resume.repeat` or `resume.skip` before a call that may change something runs.
+    /// The resumed run left calls whose outcome is unknown. The script must decide each one with
+    /// `resume.repeat` or `resume.skip` before it makes a call that may change something.
     OutcomeUnknownError, No;
-    /// A replay left what was recorded: the script, the engine or the recording is another.
+    /// A replay differs from the recording: the script, the engine or the recording has changed.
     ReplayDivergenceError, No;
-    /// A person said no to this call.
+    /// The call needed approval and was denied.
     ApprovalDeniedError, No;
-    /// Nobody answered in time whether this call may run.
+    /// The call needed approval, and the approval timed out.
     ApprovalTimeoutError, No;
-    /// The tool ran and failed. Its own words are in the message.
+    /// The tool ran and failed. The message is the tool's own.
     ToolExecutionError, Maybe;
-    /// There is no tool of this name. `suggestions` holds the nearest ones.
+    /// There is no tool with this name. `suggestions` lists similar names.
     ToolNotFoundError, Yes;
-    /// The arguments do not fit the tool's schema.
+    /// The arguments do not match the tool's schema.
     ToolValidationError, Yes;
-    /// The script made more calls than it may.
+    /// The script reached its limit of tool calls.
     ToolBudgetExceededError, Maybe;
-    /// The call was stopped: the script ended, a race was decided, or somebody cancelled it.
+    /// The call was cancelled: the script ended, another call won a race, or the run was cancelled.
     ToolAbortedError, Maybe;
-    /// The script ended while a call was running, and the tool did not stop when asked.
+    /// The script ended while a call was running, and the tool did not stop when it was cancelled.
     DetachedPromiseError, Maybe;
-    /// The returned value cannot be written as JSON, or is too large. The message names the path.
+    /// The returned value cannot be serialised as JSON, or is too large. The message names the
+    /// path.
     SerializationError, Yes;
-    /// Selvedge itself failed. Tried again once by itself when no call had been dispatched.
+    /// Selvedge failed internally. The script was retried once if it had made no call.
     HarnessInternalError, Yes;
 }

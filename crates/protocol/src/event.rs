@@ -1,4 +1,4 @@
-//! What happens while it happens: for terminals, progress notifications and traces.
+//! Progress events of sessions, turns, runs and calls, for terminals, MCP clients and traces.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ApprovalRequest, CallRecord, Entry, RunStatus, TurnEnd, TurnError, TurnItem, Usage};
 
-/// How serious a logged line is.
+/// Severity of a line that a script logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
@@ -19,291 +19,291 @@ pub enum LogLevel {
     Error,
 }
 
-/// Where a command wrote something.
+/// Output stream of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputStream {
-    /// Its output.
+    /// Standard output.
     Stdout,
-    /// Its complaints.
+    /// Standard error.
     Stderr,
 }
 
 /// One step of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanStep {
-    /// What is to be done.
+    /// What the step does.
     pub step: String,
-    /// How far it is.
+    /// Progress of the step.
     pub status: StepStatus,
 }
 
-/// How far a step is.
+/// Progress of one step of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StepStatus {
-    /// Not begun.
+    /// Not started.
     Pending,
-    /// Being done.
+    /// Started and not completed.
     InProgress,
-    /// Done.
+    /// Completed.
     Completed,
 }
 
-/// One thing that happened.
+/// A progress event. Serialised with its name in `type`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type")]
 #[non_exhaustive]
 pub enum Event {
-    /// A conversation begins, or goes on.
+    /// A session starts or is continued.
     #[serde(rename = "thread.started")]
     ThreadStarted {
-        /// The session.
+        /// Id of the session.
         thread_id: String,
     },
-    /// A turn begins, or goes on where it was broken off.
+    /// A turn starts, or continues after an interruption.
     #[serde(rename = "turn.started")]
     TurnStarted {
-        /// Which, from one.
+        /// Number of the turn in its session, 1-based.
         turn: u32,
     },
-    /// An item begins: what is known of it so far.
+    /// An item starts.
     #[serde(rename = "item.started")]
     ItemStarted {
-        /// Names the item in the events of its turn.
+        /// Id of the item, unique among the events of its turn.
         item_id: String,
-        /// As far as it is known.
+        /// The item as far as it is known.
         item: TurnItem,
     },
-    /// A piece of an item.
+    /// Text was added to an item.
     #[serde(rename = "item.updated")]
     ItemUpdated {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// The piece.
+        /// Added text.
         delta: String,
     },
     /// An item is complete.
     #[serde(rename = "item.completed")]
     ItemCompleted {
-        /// The item.
+        /// Id of the item.
         item_id: String,
-        /// All of it.
+        /// The complete item.
         item: TurnItem,
     },
-    /// An item that was begun is void: the answer broke off, and is asked for again.
+    /// A started item is discarded: the answer was interrupted and is requested again.
     #[serde(rename = "item.dropped")]
     ItemDropped {
-        /// The item.
+        /// Id of the item.
         item_id: String,
     },
-    /// The conversation was made shorter, because it nearly filled the model's context.
+    /// The conversation was compacted because it nearly filled the model's context.
     #[serde(rename = "thread.compacted")]
     ThreadCompacted {
-        /// Tokens before, about.
+        /// Approximate number of tokens before.
         tokens_before: u64,
-        /// Tokens after, about.
+        /// Approximate number of tokens after.
         tokens_after: u64,
     },
-    /// The model answered: what the turn took so far, and how full the model's context is.
+    /// A request was answered: usage of the turn so far, and of the model's context.
     #[serde(rename = "usage.updated")]
     UsageUpdated {
-        /// Which turn.
+        /// Number of the turn in its session, 1-based.
         turn: u32,
-        /// Tokens of its requests so far.
+        /// Tokens of the turn's requests so far.
         usage: Usage,
-        /// What they cost, where prices are known.
+        /// Cost of these tokens. `None` if the model's prices are not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost: Option<f64>,
-        /// Tokens of the last request and its answer.
+        /// Tokens of the latest request and its answer.
         context_tokens: u64,
-        /// Tokens the model can hold.
+        /// Context window of the model, in tokens.
         context_window: u64,
     },
-    /// What the turn changed so far, as a unified diff.
+    /// The files that the turn changed so far.
     #[serde(rename = "diff.updated")]
     DiffUpdated {
-        /// The diff.
+        /// Unified diff of all changes of the turn.
         diff: String,
     },
-    /// A turn is over.
+    /// A turn ended without a failure.
     #[serde(rename = "turn.completed")]
     TurnCompleted {
-        /// Which.
+        /// Number of the turn in its session, 1-based.
         turn: u32,
-        /// Why.
+        /// Why the turn ended.
         finish_reason: TurnEnd,
-        /// Tokens of all its requests.
+        /// Tokens of all requests of the turn.
         usage: Usage,
-        /// What it cost, where prices are known.
+        /// Cost of the turn. `None` if the model's prices are not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost: Option<f64>,
     },
     /// A turn failed.
     #[serde(rename = "turn.failed")]
     TurnFailed {
-        /// Which.
+        /// Number of the turn in its session, 1-based.
         turn: u32,
-        /// Why.
+        /// Why the turn failed.
         error: TurnError,
-        /// Tokens of all its requests.
+        /// Tokens of all requests of the turn.
         usage: Usage,
-        /// What it cost, where prices are known.
+        /// Cost of the turn. `None` if the model's prices are not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost: Option<f64>,
     },
-    /// Something went wrong that did not end the turn, such as an answer that is asked for again.
+    /// An error that did not end the turn, such as a failed request that is sent again.
     #[serde(rename = "error")]
     Error {
-        /// One line.
+        /// One line that says what failed.
         message: String,
     },
-    /// An agent launched by a call begins: its scripts and calls are told among those of whoever launched it.
+    /// A sub-agent started. The events of its scripts and calls are sent to the same sink.
     #[serde(rename = "agent.started")]
     AgentStarted {
-        /// The agent.
+        /// Id of the sub-agent.
         agent_id: String,
-        /// The run of the call that launched it.
+        /// Id of the run or turn of the call that started it.
         parent_id: String,
-        /// The call that launched it.
+        /// Id of the call that started it.
         call_id: String,
-        /// Its own conversation, which its runs belong to.
+        /// Id of the sub-agent's own session, which its runs belong to.
         session_id: String,
     },
-    /// A script begins.
+    /// A run started.
     #[serde(rename = "script.started")]
     ScriptStarted {
-        /// The run.
+        /// Id of the run.
         script_id: String,
     },
-    /// A call begins, after any queueing and questions.
+    /// A call started, after queueing and approval.
     #[serde(rename = "call.started")]
     CallStarted {
-        /// The run it belongs to.
+        /// Id of the run or turn of the call.
         parent_id: String,
-        /// The call.
+        /// Id of the call.
         call_id: String,
-        /// Canonical name.
+        /// Canonical name of the tool.
         tool: String,
-        /// Its arguments in a few words.
+        /// Short form of the arguments, for one line of a terminal.
         about: String,
     },
-    /// A call is over.
+    /// A call ended.
     #[serde(rename = "call.finished")]
     CallFinished {
-        /// The run it belongs to.
+        /// Id of the run or turn of the call.
         parent_id: String,
-        /// Its line in the ledger.
+        /// Outcome of the call.
         call: CallRecord,
     },
-    /// A command wrote something.
+    /// A command wrote output.
     #[serde(rename = "call.output")]
     CallOutput {
-        /// The run the call belongs to.
+        /// Id of the run or turn of the call.
         parent_id: String,
-        /// The call.
+        /// Id of the call.
         call_id: String,
-        /// Where it was written.
+        /// Stream that was written to.
         stream: OutputStream,
-        /// What, as text.
+        /// Output as text.
         text: String,
     },
-    /// A document was put into the File Cabinet, or looked up there.
+    /// A call saved a document in the File Cabinet, or found it there.
     #[serde(rename = "document.kept")]
     DocumentKept {
-        /// The run the call belongs to.
+        /// Id of the run or turn of the call.
         parent_id: String,
-        /// The call.
+        /// Id of the call.
         call_id: String,
-        /// What is known of it.
+        /// Metadata of the document.
         document: Entry,
     },
     /// The plan changed.
     #[serde(rename = "plan.updated")]
     PlanUpdated {
-        /// The run the call belongs to.
+        /// Id of the run or turn of the call.
         parent_id: String,
-        /// The steps, in order.
+        /// All steps, in order.
         plan: Vec<PlanStep>,
-        /// Why it changed.
+        /// Reason that the model gave for the change.
         explanation: Option<String>,
     },
-    /// The script logged.
+    /// A script logged a line with `console`.
     #[serde(rename = "script.log")]
     Log {
-        /// The run.
+        /// Id of the run.
         script_id: String,
-        /// How serious.
+        /// Severity of the line.
         level: LogLevel,
-        /// What.
+        /// Logged text.
         message: String,
     },
-    /// The script told how far it is.
+    /// A script reported progress.
     #[serde(rename = "script.progress")]
     Progress {
-        /// The run.
+        /// Id of the run.
         script_id: String,
-        /// Whether it is a warning.
+        /// Severity of the message.
         level: LogLevel,
-        /// What.
+        /// Progress message.
         message: String,
     },
-    /// `notify()`: the script wants the model to know now.
+    /// A script called `notify()`: the model should read the message now.
     #[serde(rename = "script.notify")]
     Notify {
-        /// The run.
+        /// Id of the run.
         script_id: String,
-        /// What.
+        /// Message for the model.
         message: String,
     },
-    /// `yield_control()`: the script would rather be waited for later.
+    /// A script called `yield_control()`: the client need not wait for it now.
     #[serde(rename = "script.yield")]
     Yield {
-        /// The run.
+        /// Id of the run.
         script_id: String,
     },
-    /// A person is asked.
+    /// An approval is requested.
     #[serde(rename = "approval.requested")]
     ApprovalRequested {
-        /// The question.
+        /// The approval request.
         request: ApprovalRequest,
     },
-    /// A person answered, or nobody did.
+    /// An approval request was answered, timed out or was cancelled.
     #[serde(rename = "approval.answered")]
     ApprovalAnswered {
-        /// The question's id.
+        /// Id of the approval request.
         id: String,
-        /// The answers in words, one per call.
+        /// One text per call, in the order of the request.
         answers: Vec<String>,
     },
-    /// A script is over.
+    /// A run ended.
     #[serde(rename = "script.finished")]
     ScriptFinished {
-        /// The run.
+        /// Id of the run.
         script_id: String,
-        /// How.
+        /// How the run ended.
         status: RunStatus,
-        /// From start to result.
+        /// Time from start to result, in milliseconds.
         duration_ms: f64,
     },
 }
 
-/// Takes events as they happen; must not block.
+/// Receives events as they happen. Clones send to the same receiver.
 #[derive(Clone)]
 pub struct EventSink(Arc<dyn Fn(Event) + Send + Sync>);
 
 impl EventSink {
-    /// A sink that calls `take` for each event.
+    /// Creates a sink that calls `take` for each event. `take` must not block.
     pub fn new(take: impl Fn(Event) + Send + Sync + 'static) -> Self {
         Self(Arc::new(take))
     }
 
-    /// A sink that drops everything.
+    /// Creates a sink that discards all events.
     pub fn silent() -> Self {
         Self::new(drop)
     }
 
-    /// Hands over one event.
+    /// Sends one event.
     pub fn emit(&self, event: Event) {
         (self.0)(event);
     }

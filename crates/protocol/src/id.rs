@@ -1,10 +1,10 @@
-//! Names for runs, calls, requests and documents, and the clock.
+//! New ids for runs, calls, requests and documents, and the current time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// A new id such as `scr_7k2m9q4v8x1c3b5n`: a prefix that says what it names and 80 random bits.
+/// Returns a new id such as `scr_7k2m9q4v8x1c3b5n`: a prefix for the kind, and 80 random bits.
 pub fn new_id(prefix: &str) -> String {
     format!(
         "{prefix}_{}",
@@ -12,7 +12,8 @@ pub fn new_id(prefix: &str) -> String {
     )
 }
 
-/// A new key such as `F7K2M9Q4`: short, because models read and write it, and never to be taken for a number.
+/// Returns a new document key such as `F7K2M9Q4`. It is short because models read and write it, and
+/// starts with a letter so that it is never taken for a number.
 pub fn new_file_key() -> String {
     let tail: String = random().map(letter).iter().take(7).collect();
     format!("F{}", tail.to_uppercase())
@@ -25,19 +26,19 @@ fn letter(byte: u8) -> char {
 fn random() -> [u8; 16] {
     let mut bytes = [0u8; 16];
     if getrandom::fill(&mut bytes).is_err() {
-        // Without a source of randomness the clock still tells two ids apart.
+        // Without a source of randomness, ids still differ by the time.
         bytes = since_epoch().as_nanos().to_le_bytes();
     }
     bytes
 }
 
-/// The time since 1970.
+/// Returns the time since the Unix epoch.
 pub fn since_epoch() -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.unwrap_or_default()
 }
 
-/// Milliseconds since 1970.
+/// Returns the current Unix time in milliseconds.
 pub fn now_ms() -> i64 {
     since_epoch().as_millis() as i64
 }

@@ -1,4 +1,4 @@
-//! The two items a script leaves in a conversation: the call and its output.
+//! The two items that a script adds to a conversation: the call and its output.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use crate::{ErrorCode, LogLevel, ScriptError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename = "script_tool_call")]
 pub struct ScriptToolCall {
-    /// The run.
+    /// Id of the run.
     pub id: String,
-    /// The model's own name for the call, or one made up.
+    /// The model's id for the call, or a generated one.
     pub call_id: String,
     /// `ts` or `js`.
     pub language: String,
@@ -20,104 +20,104 @@ pub struct ScriptToolCall {
     pub source_code: String,
     /// SHA-256 of `source_code`, in hex.
     pub source_sha256: String,
-    /// Where it stands.
+    /// State of the run.
     pub status: RunStatus,
 }
 
-/// What a script came to. Printed by `selvedge run --json` and sent as MCP `structuredContent`.
+/// The result of a script. Printed by `selvedge run --json` and sent as MCP `structuredContent`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename = "script_tool_call_output")]
 pub struct ScriptToolCallOutput {
-    /// The run.
+    /// Id of the run.
     pub id: String,
-    /// The call this answers.
+    /// Id of the call that this item answers.
     pub call_id: String,
-    /// How it ended, or that it has not.
+    /// State of the run.
     pub status: RunStatus,
-    /// The returned value as JSON; on error `{"partialResults": […]}`; in a dry run the report.
+    /// The returned value as JSON. On error `{"partialResults": […]}`, in a dry run the report.
     pub output_json: Option<String>,
-    /// What went wrong.
+    /// Why the script failed or was rejected.
     pub error: Option<ScriptError>,
-    /// The value's `message` field, when it has one.
+    /// The value's `message` field, if it has one.
     pub summary: Option<String>,
-    /// What `text()`, `image()` and `audio()` emitted, in order.
+    /// Output of `text()`, `image()` and `audio()`, in order.
     pub output: Vec<OutputPart>,
-    /// Every tool call, in the order they were made.
+    /// Every tool call, in the order of the calls.
     pub calls: Vec<CallRecord>,
-    /// What the script logged.
+    /// Lines that the script logged.
     pub logs: Vec<LogEntry>,
-    /// What the author should know although nothing failed.
+    /// Notes for the script's author that are not errors.
     pub warnings: Vec<String>,
-    /// Numbers.
+    /// Measurements of the run.
     pub metadata: RunMetadata,
 }
 
-/// Where a run stands.
+/// State of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
     /// Not started.
     Pending,
-    /// It returned.
+    /// The script returned.
     Completed,
-    /// It failed.
+    /// The script failed.
     Error,
-    /// Refused before it ran.
+    /// Rejected before it ran.
     Rejected,
-    /// Still going; ask again with its id.
+    /// Still running; wait for it with its id.
     Running,
-    /// Stored away until a person answers.
+    /// Suspended until an approval is given or denied.
     Suspended,
-    /// Only checked.
+    /// Checked and not run.
     DryRun,
 }
 
-/// Something a script showed.
+/// Output that a script emitted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum OutputPart {
-    /// From `text()`.
+    /// Output of `text()`.
     Text {
-        /// As given.
+        /// The text as passed by the script.
         text: String,
     },
-    /// From `image()`.
+    /// Output of `image()`.
     Image {
-        /// Base64.
+        /// Content in Base64.
         data: String,
-        /// Such as `image/png`.
+        /// Media type, such as `image/png`.
         #[serde(rename = "mimeType")]
         mime_type: String,
     },
-    /// From `audio()`.
+    /// Output of `audio()`.
     Audio {
-        /// Base64.
+        /// Content in Base64.
         data: String,
-        /// Such as `audio/wav`.
+        /// Media type, such as `audio/wav`.
         #[serde(rename = "mimeType")]
         mime_type: String,
     },
 }
 
-/// One line of the ledger.
+/// Outcome of one call, as outputs, events and the journal contain it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CallRecord {
-    /// `tool_1`, `tool_2`, … in the order the script made them.
+    /// `tool_1`, `tool_2`, … in the order the script made the calls.
     pub id: String,
-    /// Canonical name.
+    /// Canonical name of the tool.
     pub tool: String,
-    /// What became of it.
+    /// How the call ended.
     pub status: CallStatus,
-    /// Whether it was answered from an earlier run.
+    /// Whether the result was reused from an earlier run.
     pub reused: bool,
-    /// From its start, queueing and questions left out, to its end.
+    /// Time from start to end in milliseconds, without queueing and approval.
     pub duration_ms: f64,
-    /// Digest of tool and arguments.
+    /// Keyed digest of tool and arguments.
     pub args_digest: String,
-    /// Line in the script, from one.
+    /// Line in the script, 1-based.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
-    /// Why it did not succeed.
+    /// Why the call did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
 }
@@ -125,34 +125,34 @@ pub struct CallRecord {
 /// Why a call did not succeed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CallError {
-    /// Which error.
+    /// Code of the error.
     pub code: ErrorCode,
-    /// In one line.
+    /// One line that says what failed.
     pub message: String,
 }
 
-/// What became of a call.
+/// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum CallStatus {
-    /// It succeeded.
+    /// The call succeeded.
     #[serde(rename = "done")]
     Done,
-    /// It failed, was denied, or was refused.
+    /// The call failed or was denied.
     #[serde(rename = "failed")]
     Failed,
-    /// It was stopped while it ran.
+    /// The call was cancelled while it ran.
     #[serde(rename = "aborted")]
     Aborted,
-    /// It never ran.
+    /// The call never ran.
     #[serde(rename = "not started")]
     NotStarted,
-    /// It was started, and nobody knows how it ended.
+    /// The call was started; how it ended was not recorded.
     #[serde(rename = "outcome unknown")]
     OutcomeUnknown,
 }
 
 impl CallStatus {
-    /// The status in words.
+    /// Returns the name used in JSON and output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -164,32 +164,32 @@ impl CallStatus {
     }
 }
 
-/// A line, or several joined, that a script logged.
+/// A line that a script logged, or several lines joined by the rate limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogEntry {
-    /// How serious.
+    /// Severity of the line.
     pub level: LogLevel,
-    /// What was logged.
+    /// Logged text.
     pub message: String,
 }
 
-/// Numbers about a run.
+/// Measurements of a run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct RunMetadata {
-    /// From start to result, questions to people included.
+    /// Time from start to result in milliseconds, including approvals.
     pub duration_ms: f64,
-    /// Calls that were dispatched to a tool.
+    /// Number of calls that reached a tool.
     pub tool_calls_made: u32,
-    /// The most heap in use, in megabytes.
+    /// Peak heap use in megabytes.
     pub memory_used_mb: f64,
-    /// Whether the compiled script was at hand.
+    /// Whether the compiled script came from the cache.
     pub cache_hit: bool,
     /// Seed of `Math.random`: the same seed gives the same numbers.
     pub random_seed: String,
 }
 
 impl ScriptToolCallOutput {
-    /// The item of a run of which nothing is known yet.
+    /// Creates the item of a rejected run, with all other fields empty.
     pub fn new(id: impl Into<String>, call_id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
@@ -206,7 +206,7 @@ impl ScriptToolCallOutput {
         }
     }
 
-    /// The returned value.
+    /// Returns the value of `output_json`, or `None` if it is absent or invalid.
     pub fn value(&self) -> Option<Value> {
         self.output_json
             .as_deref()

@@ -1,4 +1,6 @@
-//! The port through which runs and calls are written down, before and after they happen.
+//! The traits through which runs and calls are recorded, and through which scripts store values.
+//!
+//! `journal` implements them with SQLite; this crate does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -7,37 +9,39 @@ use serde_json::Value;
 
 use crate::{ApprovalRequest, CallRecord, ScriptToolCallOutput};
 
-/// Writes down what is about to happen and what has happened. Whatever it has taken is safe from the death of this
-/// process when it returns.
+/// Records runs and calls before they start and after they end.
+///
+/// When a method returns `Ok`, the record survives a crash of this process.
 pub trait Ledger: Send + Sync {
-    /// The key that digests of arguments are made with.
+    /// Returns the key of the keyed digests that identify calls.
     fn digest_key(&self) -> [u8; 32];
-    /// A script is about to run.
+    /// Records a run before its script starts.
     fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError>;
-    /// A call is about to be handed to its tool.
+    /// Records a call before its tool is invoked.
     fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError>;
-    /// A call is over, or never began.
+    /// Records the end of a call, or that it never started.
     fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError>;
-    /// A person is asked.
+    /// Records an approval request of a run.
     fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError>;
-    /// A person has answered, or will not; the answers in words, one per call.
+    /// Records how an approval request ended: one text per call, in the order of the request.
     fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError>;
-    /// A script waits for nothing but people: this is all of it. It stands until something is written of the run again.
+    /// Stores the state of a run that waits only for approvals. The state is deleted as soon as
+    /// anything else of the run is recorded.
     fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError>;
-    /// A script is about to go on from where it was suspended. Only one process may: the others get
-    /// [`LedgerError::TakenOver`], now and for whatever else they write of it.
+    /// Claims a run before it continues from a suspended state. Only one process can claim a run:
+    /// the others get [`LedgerError::TakenOver`], here and for every later record of the run.
     fn go_on(&self, run: &str) -> Result<(), LedgerError>;
-    /// Whether somebody outside this process wants the run stopped. Asked now and then while it runs long.
+    /// Returns whether another process requested that the run stops. Polled while a run is active.
     fn is_to_stop(&self, _run: &str) -> bool {
         false
     }
-    /// A script is over; the recording is what it was told from outside, to be replayed.
+    /// Records the end of a run, with the recording of its host inputs for replay.
     fn end(
         &self,
         output: &ScriptToolCallOutput,
         recording: Option<&[u8]>,
     ) -> Result<(), LedgerError>;
-    /// A script is over that did nothing but compute, and of which nothing was written before.
+    /// Records start and end of a run that made no calls and has no record yet.
     fn begin_and_end(
         &self,
         run: &RunStart<'_>,
@@ -49,70 +53,70 @@ pub trait Ledger: Send + Sync {
     }
 }
 
-/// Where the scripts of a session keep values for each other, as JSON.
+/// Stores the values that scripts of a session share with `store` and `load`, as JSON text.
 pub trait Shelf: Send + Sync {
-    /// What is kept under a key.
+    /// Returns the value of a key.
     fn get(&self, key: &str) -> Result<Option<String>, LedgerError>;
-    /// Keeps these, all or none.
+    /// Stores all values, or none if it fails.
     fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError>;
-    /// Bytes of everything kept.
+    /// Returns the size of all stored values, in bytes.
     fn bytes(&self) -> Result<usize, LedgerError>;
 }
 
-/// A script that is about to run.
+/// A run before its script starts.
 #[derive(Debug, Clone, Copy)]
 pub struct RunStart<'a> {
-    /// The run.
+    /// Id of the run, `scr_…`.
     pub id: &'a str,
     /// The script as written.
     pub source: &'a str,
-    /// Where it runs.
+    /// Working directory of the run.
     pub directory: &'a str,
-    /// The session it belongs to.
+    /// Id of the session the run belongs to.
     pub session: &'a str,
     /// Seed of `Math.random`.
     pub seed: &'a str,
-    /// The run it resumes.
+    /// Id of the run that this run resumes.
     pub resumes: Option<&'a str>,
-    /// What whoever assembled the tools needs to assemble them again.
+    /// Saved configuration from which the same tools can be assembled when the run is resumed.
     pub setting: &'a str,
 }
 
-/// A call that is about to be handed to its tool.
+/// A call before its tool is invoked.
 #[derive(Debug, Clone, Copy)]
 pub struct Intent<'a> {
-    /// The run or turn it belongs to.
+    /// Id of the run or turn the call belongs to.
     pub run: &'a str,
-    /// The call.
+    /// Id of the call, unique in its run or turn.
     pub id: &'a str,
     /// Canonical name of the tool.
     pub tool: &'a str,
-    /// Its arguments, made canonical.
+    /// Canonical arguments.
     pub args: &'a Value,
-    /// Digest of tool and arguments.
+    /// Keyed digest of tool and arguments.
     pub digest: &'a str,
-    /// Whether it leaves the world as it was.
+    /// Whether the call changes nothing.
     pub read_only: bool,
-    /// Line in the script, from one.
+    /// Line of the call in the script, 1-based. `None` outside scripts.
     pub line: Option<u32>,
-    /// The call of the resumed run that this one repeats.
+    /// Id of the recorded call of the resumed run that this call repeats.
     pub origin: Option<&'a str>,
 }
 
-/// A call that is over, or never began.
+/// A call that ended or never started.
 #[derive(Debug, Clone, Copy)]
 pub struct Settled<'a> {
-    /// The run or turn it belongs to.
+    /// Id of the run or turn the call belongs to.
     pub run: &'a str,
-    /// Its line in the ledger.
+    /// Outcome of the call.
     pub record: &'a CallRecord,
-    /// What it returned, where it did.
+    /// Returned value. `None` if the call did not succeed.
     pub value: Option<&'a Value>,
-    /// What a model was shown of it, where that is not the value.
+    /// Text that a model read instead of the value.
     pub shown: Option<&'a str>,
-    /// What a run that resumes this one makes of the call.
+    /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,
-    /// The arguments, if there was no intent.
+    /// Details of a call whose start was not recorded. `None` if it was.
     pub answered: Option<&'a Answered>,
 }
 
@@ -120,16 +124,17 @@ pub struct Settled<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResumeAs {
-    /// It succeeded and changed something or cost money: its result answers an identical call.
+    /// The call succeeded and changed something or cost money: its result answers an identical
+    /// call.
     Answer,
-    /// It failed, never ran, or only read: an identical call runs.
+    /// The call failed, never ran, or only read: an identical call runs.
     Rerun,
-    /// It may have changed something and its outcome is unknown: the script has to decide.
+    /// The call may have changed something and its outcome is unknown: the script has to decide.
     Undecided,
 }
 
 impl ResumeAs {
-    /// The word a ledger stores, the same as in JSON.
+    /// Returns the name that a ledger stores, the same as in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Answer => "answer",
@@ -139,40 +144,41 @@ impl ResumeAs {
     }
 }
 
-/// A call of which there is no intent, because it was answered without running, or is a task.
+/// Details of a call whose start was not recorded: it was answered without running, or it started a
+/// task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answered {
-    /// The call of the resumed run that it reuses or repeats.
+    /// Id of the recorded call of the resumed run that this call reuses or repeats.
     pub origin: Option<String>,
-    /// Its arguments, made canonical.
+    /// Canonical arguments.
     pub args: Value,
-    /// Whether it leaves the world as it was.
+    /// Whether the call changes nothing.
     pub read_only: bool,
 }
 
-/// Why something could not be written down.
+/// Why a record could not be written or read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// Another process goes on with the run: nothing more is done of it here.
+    /// Another process has claimed the run. This process must not continue it.
     TakenOver,
-    /// Another run has resumed the run that this one was to resume: nothing was done here.
+    /// Another run has already resumed the run. Nothing was recorded.
     AlreadyResumed {
-        /// From which.
+        /// Id of the run to resume.
         run: String,
-        /// Which did.
+        /// Id of the run that resumed it.
         by: String,
     },
-    /// It failed, and why, in one line.
+    /// The storage failed. The message is one line.
     Failed(String),
 }
 
 impl std::fmt::Display for LedgerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::TakenOver => f.write_str("another process goes on with the run"),
+            Self::TakenOver => f.write_str("another process has resumed the run"),
             Self::AlreadyResumed { run, by } => write!(f, "{run} was resumed by {by}"),
-            Self::Failed(words) => f.write_str(words),
+            Self::Failed(message) => f.write_str(message),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The words every Selvedge crate shares: items and events, limits and modes, errors and ids.
+//! Types that every Selvedge crate shares: items and events, limits and settings, errors and ids.
 //!
-//! No I/O and no async: what is here can be read by a terminal, an MCP client or another language
-//! exactly as it is serialised.
-// Standard streams belong to whoever runs this.
+//! No I/O and no async. Terminals, MCP clients and programs in other languages read these types as
+//! they are serialised.
+// Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod approval;

@@ -1,4 +1,4 @@
-//! How far a script may go, and whether it may go at all.
+//! Limits of a script run, and the mode that decides whether scripts run.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Limits {
-    /// Time limit of a script in milliseconds. The clock stops while every pending call waits for a person or a model.
+    /// Time limit of a script in milliseconds. The clock stops while every pending call waits for a
+    /// person or a model.
     #[schemars(range(max = Limits::DAY_MS))]
     pub timeout_ms: u64,
-    /// Largest `timeoutMs` that a call may ask for, in milliseconds. A script waits twice as long for models.
+    /// Largest `timeoutMs` that a call may ask for, in milliseconds. A script waits twice as long
+    /// for models.
     #[schemars(range(max = Limits::DAY_MS))]
     pub max_timeout_ms: u64,
     /// Heap of a script in megabytes.
@@ -77,7 +79,7 @@ impl Limits {
     const MAX_DEPTH: u32 = 1000;
     const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
-    /// The same limits, each within the range that the sandbox can enforce.
+    /// Returns the limits, each within the range that the sandbox can enforce.
     pub fn clamped(mut self) -> Self {
         self.memory_mb = self.memory_mb.clamp(1, Self::MAX_MEMORY_MB);
         self.max_stack_bytes = self
@@ -106,7 +108,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The mode as flags and config spell it.
+    /// Returns the name used in flags and configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Disabled => "disabled",
@@ -116,19 +118,19 @@ impl Mode {
     }
 }
 
-/// Where a mode may be set; the narrowest place wins.
+/// The mode as set at each level. The narrowest level has precedence.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ModeSettings {
-    /// For this turn or this command.
+    /// Mode of this turn or command.
     pub turn: Option<Mode>,
-    /// For this provider.
+    /// Mode of the provider.
     pub provider: Option<Mode>,
-    /// For everything.
+    /// Mode of the configuration file.
     pub global: Option<Mode>,
 }
 
 impl ModeSettings {
-    /// Turn before provider before global; enabled where nothing is said.
+    /// Returns the mode of the narrowest level that sets one, else [`Mode::Enabled`].
     pub fn effective(self) -> Mode {
         self.turn
             .or(self.provider)

@@ -1,6 +1,6 @@
-//! Settings that the configuration file and the crates that obey them share.
+//! Settings that are both keys of the configuration file and inputs of other crates.
 //!
-//! Field names are the keys of `config.toml`; the doc comments are the reference.
+//! Field names are the keys of `config.toml`. The doc comments are the reference documentation.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl Effort {
         Self::Max,
     ];
 
-    /// The name that is shown; the highest is `max`.
+    /// Returns the name for display; the highest is `max`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -106,7 +106,7 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// The cost of this usage.
+    /// Returns the cost of this usage.
     pub fn cost(&self, usage: &Usage) -> f64 {
         let (cached, written) = (usage.cached_input_tokens, usage.cache_write_input_tokens);
         let fresh = usage
@@ -121,15 +121,15 @@ impl Prices {
     }
 }
 
-/// How often a request to a provider is repeated, and how long an answer may be silent.
+/// How often a request to a provider is repeated, and how long a streamed answer may pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RetryLimits {
     /// How often a failed request is sent again.
     pub request_max_retries: u32,
-    /// How often a broken-off answer is requested again.
+    /// How often an interrupted answer is requested again.
     pub stream_max_retries: u32,
-    /// How long an answer may be silent, in milliseconds.
+    /// Longest pause in a streamed answer, in milliseconds.
     pub stream_idle_timeout_ms: u64,
 }
 
@@ -179,8 +179,8 @@ impl Default for Retention {
 pub enum WeakerWall {
     /// Everything but a private /proc: commands see the names of other processes.
     SharedProc,
-    /// Landlock and seccomp only: writes outside writable folders and the network are blocked, but `.git`, credentials
-    /// and other processes are not protected.
+    /// Landlock and seccomp only: writes outside writable folders and the network are blocked, but
+    /// `.git`, credentials and other processes are not protected.
     Landlock,
 }
 
@@ -243,7 +243,8 @@ pub enum Inherit {
 pub struct ToolPack {
     /// Packs whose tools it includes.
     pub extends: Vec<String>,
-    /// Tools it includes, in snake_case or camelCase; `mcp.github.*` includes all tools of a server.
+    /// Tools it includes, in snake_case or camelCase; `mcp.github.*` includes all tools of a
+    /// server.
     pub tools: Vec<String>,
     /// Tools it excludes, also if an extended pack includes them.
     pub without: Vec<String>,

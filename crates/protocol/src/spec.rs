@@ -1,12 +1,12 @@
-//! A tool as others see it.
+//! Description of a tool: name, schemas, approval.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Name of the tool by which a script starts a task.
+/// Name of the tool with which a script starts a task.
 pub const SPAWN: &str = "spawn.exec";
 
-/// Name, purpose and shape of a tool: what `selvedge tools --json` lists.
+/// Name, description and schemas of a tool. `selvedge tools --json` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolSpec {
@@ -14,18 +14,18 @@ pub struct ToolSpec {
     pub name: String,
     /// Name in scripts, below `tools.`.
     pub js_name: String,
-    /// What it does, for a model and for people.
+    /// What the tool does, for models and people.
     pub description: String,
     /// JSON Schema of the arguments.
     pub input_schema: Value,
-    /// JSON Schema of the result, where it is known.
+    /// JSON Schema of the result, if known.
     pub output_schema: Option<Value>,
-    /// Whether it leaves the world as it was.
+    /// Whether no call of the tool changes anything.
     pub read_only: bool,
     /// When a call needs approval.
     pub approval: Approval,
-    /// Other names that are accepted for fields: `(alias, field)`. Those of fields that the tool does
-    /// not have are ignored.
+    /// Other names that are accepted for fields: `(alias, field)`. Aliases of fields that the tool
+    /// does not have are ignored.
     #[serde(skip)]
     pub aliases: Vec<(&'static str, &'static str)>,
     /// Fields that may be given by position instead of in an object.
@@ -34,34 +34,34 @@ pub struct ToolSpec {
 }
 
 impl ToolSpec {
-    /// The same for a tool that leaves the world as it was.
+    /// Marks the tool as one that changes nothing.
     pub fn as_read_only(mut self) -> Self {
         self.read_only = true;
         self
     }
 
-    /// The same for a tool that judges each call by its arguments.
+    /// Marks the tool as one whose approval depends on the arguments.
     pub fn judged_by_arguments(mut self) -> Self {
         self.approval = Approval::ByArguments;
         self
     }
 }
 
-/// When a call of a tool needs a person's approval, apart from the approval policy.
+/// When calls of a tool need approval, apart from the approval policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Approval {
-    /// No call does.
+    /// No call needs approval.
     #[default]
     Never,
-    /// It depends on the arguments.
+    /// The tool decides from the arguments.
     ByArguments,
-    /// Every call does.
+    /// Every call needs approval.
     Always,
 }
 
 impl Approval {
-    /// The value as JSON spells it.
+    /// Returns the name used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Never => "never",

@@ -1,24 +1,27 @@
-//! What a turn leaves in a conversation: its items, in the order the model produced them, and how it ended.
+//! Items that a turn adds to a conversation, in the order the model produced them, and how a turn
+//! ends.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Item, ModelErrorKind, Role, ScriptToolCall, ScriptToolCallOutput};
 
-/// One item of a turn, as events and history have it. A script stands where its block or call stood, and its output
-/// behind it; how the same is told to a model is another matter.
+/// One item of a turn, as events and history contain it.
+///
+/// A script takes the place of the block or call it came from and is followed by its output. The
+/// form in which a model receives the items can differ.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TurnItem {
     /// A script the model wants to run.
     ScriptToolCall(ScriptToolCall),
-    /// What the script came to.
+    /// Result of a script.
     ScriptToolCallOutput(Box<ScriptToolCallOutput>),
-    /// A message, a thought, a call or its result.
+    /// A message, reasoning, a structured call or its result.
     Item(Item),
 }
 
 impl TurnItem {
-    /// The item's type, as it is serialised.
+    /// Returns the item's `type`, as it is serialised.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::ScriptToolCall(_) => "script_tool_call",
@@ -31,7 +34,7 @@ impl TurnItem {
         }
     }
 
-    /// The call it is, or answers.
+    /// Returns the id of the call that the item is or answers.
     pub fn call_id(&self) -> Option<&str> {
         match self {
             Self::ScriptToolCall(call) => Some(&call.call_id),
@@ -42,7 +45,7 @@ impl TurnItem {
         }
     }
 
-    /// What the model said, where it is that.
+    /// Returns the text of an assistant message, `None` for other items.
     pub fn said(&self) -> Option<String> {
         match self {
             Self::Item(Item::Message(message)) if message.role == Role::Assistant => {
@@ -52,7 +55,7 @@ impl TurnItem {
         }
     }
 
-    /// The same without what only its maker understands: for whoever shows it.
+    /// Returns a copy for display, without the data that only the model's provider understands.
     pub fn shown(&self) -> Self {
         let mut item = self.clone();
         match &mut item {
@@ -73,7 +76,7 @@ impl From<Item> for TurnItem {
 
 macro_rules! turn_ends {
     ($($(#[doc = $doc:literal])+ $end:ident = $name:literal;)+) => {
-        /// Why a turn that did not fail is over.
+        /// Why a turn that did not fail ended.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
@@ -82,15 +85,15 @@ macro_rules! turn_ends {
         }
 
         impl TurnEnd {
-            /// All ends, in the order of the reference.
+            /// All values, in the order of the reference.
             pub const ALL: &[Self] = &[$(Self::$end,)+];
 
-            /// The end as events spell it.
+            /// Returns the name used in events.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$end => $name,)+ }
             }
 
-            /// What it means, for the reference.
+            /// Returns the doc comment as one line, for the reference.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$end => concat!($($doc,)+).trim_ascii(),)+ }
             }
@@ -99,35 +102,35 @@ macro_rules! turn_ends {
 }
 
 turn_ends! {
-    /// The model had said what it wanted.
+    /// The model finished its answer.
     Stop = "stop";
-    /// The answer was cut by the limit of tokens of one answer. What was complete is kept.
+    /// The answer reached its token limit. Complete items are kept.
     Length = "length";
-    /// Somebody stopped the turn. The session goes on with the next one.
+    /// The user stopped the turn. The session continues with the next turn.
     Interrupted = "interrupted";
-    /// A script waits for a person's answer. The turn goes on when it is there.
+    /// A script waits for an approval. The turn continues when it is given or denied.
     Suspended = "suspended";
-    /// The turn used up its rounds: requests to the model.
+    /// The turn reached its limit of rounds, which are requests to the model.
     MaxRounds = "max_rounds";
-    /// The turn, or the session, used up its tokens.
+    /// The turn or the session reached its token limit.
     MaxTokens = "max_tokens";
-    /// The turn, or the session, used up its money.
+    /// The turn or the session reached its cost limit.
     MaxCost = "max_cost";
-    /// The turn used up its time.
+    /// The turn reached its time limit.
     MaxTime = "max_time";
 }
 
 /// Why a turn failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnError {
-    /// The class of the failure.
+    /// Class of the failure.
     pub kind: TurnErrorKind,
-    /// One line for people.
+    /// One line that says what failed.
     pub message: String,
 }
 
 impl TurnError {
-    /// A failure of this class.
+    /// Creates a failure of this class.
     pub fn new(kind: impl Into<TurnErrorKind>, message: impl Into<String>) -> Self {
         Self {
             kind: kind.into(),
@@ -136,7 +139,7 @@ impl TurnError {
     }
 }
 
-/// The class of a turn's failure.
+/// Class of a turn's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -151,7 +154,7 @@ pub enum TurnErrorKind {
 }
 
 impl TurnErrorKind {
-    /// The class as events spell it.
+    /// Returns the name used in events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Journal => "journal",
@@ -180,7 +183,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn items_of_every_type_are_stored_and_read_back() {
+    fn items_of_every_type_round_trip_through_json() {
         let call = ScriptToolCall {
             id: "scr_1".into(),
             call_id: "call_1".into(),
@@ -220,17 +223,17 @@ mod tests {
     }
 
     #[test]
-    fn ends_and_errors_are_spelled_as_they_are_serialised() {
+    fn turn_end_and_error_names_match_their_serialised_form() {
         for end in TurnEnd::ALL {
             assert_eq!(serde_json::to_value(end).unwrap(), json!(end.as_str()));
         }
-        let of_models = ModelErrorKind::ALL
+        let model_kinds = ModelErrorKind::ALL
             .iter()
             .copied()
             .map(TurnErrorKind::Model);
         for kind in [TurnErrorKind::Journal, TurnErrorKind::InUse]
             .into_iter()
-            .chain(of_models)
+            .chain(model_kinds)
         {
             let value = serde_json::to_value(kind).unwrap();
             assert_eq!(value, json!(kind.as_str()));

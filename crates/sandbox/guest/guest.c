@@ -1,11 +1,12 @@
 // The guest: one QuickJS realm behind a small ABI. It is compiled together with the engine
-// (build.rs includes quickjs.c first) so that it can reach what the public API does not offer:
-// the seed of Math.random, the switch that turns code-from-string off, and frame positions.
+// (build.rs puts quickjs.c before it), so that it can access what the public API does not offer:
+// the seed of Math.random, the hook that disables code from strings, and frame positions.
 //
 // Exports   init, start, settle, alloc; the data mailbox, heap_base, heap_peak
 // Imports   call, sleep, cancel, message, take, now, locate, finish
 //
-// Between two exports the wasm stack is empty: linear memory is the whole state of a script.
+// Between calls of the exports the wasm stack is empty: linear memory is the whole state of a
+// script.
 
 #define IMPORT(name) __attribute__((import_module("selvedge"), import_name(#name))) extern
 #define EXPORT(name) __attribute__((export_name(#name)))
@@ -14,17 +15,19 @@ IMPORT(call) void host_call(uint32_t id, const char *path, size_t path_len, cons
                             uint32_t line, uint32_t column);
 IMPORT(sleep) void host_sleep(uint32_t id, double ms);
 IMPORT(cancel) void host_cancel(uint32_t id);
-// Says something to the host. The answer is the length of its reply, or -1 for none; `take` fetches it.
+// Sends a message to the host. Returns the length of the reply, which `take` fetches, or -1 for
+// none.
 IMPORT(message) int32_t host_message(const char *channel, size_t channel_len, const char *text, size_t text_len);
 IMPORT(take) void host_take(char *into);
 IMPORT(now) double host_now(void);
-// Maps a position in the compiled text to one in the text as written: line << 32 | column, 0 for none.
+// Maps a position in the compiled text to the text as written: line << 32 | column, or 0 for none.
 IMPORT(locate) uint64_t host_locate(uint32_t line, uint32_t column);
 IMPORT(finish) void host_finish(uint32_t kind, const char *text, size_t text_len);
 
 enum { FINISH_VALUE = 0, FINISH_ERROR = 1, FINISH_MEMORY = 2, FINISH_EXIT = 3, FINISH_SYNTAX = 4 };
 enum { STATE_WAITING = 0, STATE_FINISHED = 1 };
-// How a call ends: with an error described in JSON, with a value, or with an error thrown here.
+// How a call is settled: with an error described in JSON, a value, or an error object of this
+// realm.
 enum { SETTLE_ERROR = 0, SETTLE_VALUE = 1, SETTLE_THROW = 2 };
 
 static const unsigned char prelude_source[] = {
@@ -34,10 +37,11 @@ static const unsigned char prelude_source[] = {
 static JSRuntime *rt;
 static JSContext *ctx;
 static JSValue hook_run, hook_settle, hook_fail, hook_rejection; // what the prelude returned
-static JSAtom script_filename; // frames of the script are told by it
-// Read and written by the host directly. Text that fits comes in through the mailbox: a call less.
-size_t heap_base; // heap in use when the realm was ready
-size_t heap_peak; // the most heap ever in use
+static JSAtom script_filename; // identifies frames of the script
+// Read and written by the host directly. The host writes short texts to the mailbox, which saves a
+// call of `alloc`.
+size_t heap_base; // heap in use after the realm was set up
+size_t heap_peak; // largest heap in use so far
 char mailbox[64 << 10];
 static bool compiling, finished, exited;
 
@@ -62,27 +66,27 @@ int clock_gettime(clockid_t clock, struct timespec *ts) {
 }
 
 // ---- memory ------------------------------------------------------------------------------
-// The engine enforces the limit by its own accounting, for which it must know how large blocks are (it
-// has no way to ask on this target); beside that, these remember how far it went.
+// The engine enforces the limit by its own accounting, for which it must know the size of each
+// block (it cannot find out on this target). These functions also record the peak.
 
 extern size_t malloc_usable_size(void *ptr);
 
 static size_t heap_usable_size(const void *ptr) { return malloc_usable_size((void *)ptr); }
 
-static void note_heap(void) {
+static void record_heap_peak(void) {
     if (rt && rt->malloc_state.malloc_size > heap_peak)
         heap_peak = rt->malloc_state.malloc_size;
 }
 
 static void *heap_calloc(void *opaque, size_t count, size_t size) {
     (void)opaque;
-    note_heap();
+    record_heap_peak();
     return calloc(count, size);
 }
 
 static void *heap_malloc(void *opaque, size_t size) {
     (void)opaque;
-    note_heap();
+    record_heap_peak();
     return malloc(size);
 }
 
@@ -93,7 +97,7 @@ static void heap_free(void *opaque, void *ptr) {
 
 static void *heap_realloc(void *opaque, void *ptr, size_t size) {
     (void)opaque;
-    note_heap();
+    record_heap_peak();
     return realloc(ptr, size);
 }
 
@@ -121,7 +125,7 @@ static bool is_script_frame(JSStackFrame *sf, JSFunctionBytecode **code) {
     return true;
 }
 
-// Where the script itself stands: the innermost frame that is not the prelude's.
+// Position of the script: the innermost frame that does not belong to the prelude.
 static void script_position(uint32_t *line, uint32_t *column) {
     *line = *column = 0;
     for (JSStackFrame *sf = rt->current_stack_frame; sf; sf = sf->prev_frame) {
@@ -143,13 +147,13 @@ static JSValue prepare_stack(JSContext *cx, JSValueConst this_val, int argc, JSV
     if (argc < 2 || JS_GetLength(cx, argv[1], &count) < 0)
         return JS_NewString(cx, "");
     js_dbuf_init(cx, &text);
-    bool making = true; // still inside the constructors of the error itself, which its author does not mean
+    bool constructing = true; // still in the constructors of the error, which are left out
     for (int64_t i = 0; i < count; i++) {
         JSValue site = JS_GetPropertyInt64(cx, argv[1], i);
         JSCallSiteData *frame = JS_GetOpaque(site, JS_CLASS_CALL_SITE);
-        making = making && frame && JS_IsObject(frame->func) && JS_IsConstructor(cx, frame->func) &&
+        constructing = constructing && frame && JS_IsObject(frame->func) && JS_IsConstructor(cx, frame->func) &&
                  JS_OrdinaryIsInstanceOf(cx, argv[0], frame->func) > 0;
-        if (frame && !making && JS_IsString(frame->filename)) {
+        if (frame && !constructing && JS_IsString(frame->filename)) {
             JSAtom file = JS_ValueToAtom(cx, frame->filename);
             uint64_t at = file == script_filename ? host_locate(frame->line_num, frame->col_num) : 0;
             JS_FreeAtom(cx, file);
@@ -167,7 +171,7 @@ static JSValue prepare_stack(JSContext *cx, JSValueConst this_val, int argc, JSV
     return stack;
 }
 
-// ---- what the prelude may ask of us ------------------------------------------------------
+// ---- functions for the prelude -----------------------------------------------------------
 
 static JSValue js_call(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
     (void)this_val, (void)argc;
@@ -240,7 +244,7 @@ static JSValue js_position(JSContext *cx, JSValueConst this_val, int argc, JSVal
     return at ? JS_NewString(cx, text) : JS_UNDEFINED;
 }
 
-// True for what JSON.stringify renders without loss: the fast path in front of the careful one.
+// True for values that JSON.stringify renders without loss. They need no careful conversion.
 static bool is_plain(JSContext *cx, JSValueConst value, int depth) {
     switch (JS_VALUE_GET_NORM_TAG(value)) {
     case JS_TAG_INT:
@@ -262,7 +266,7 @@ static bool is_plain(JSContext *cx, JSValueConst value, int depth) {
     if (p->class_id == JS_CLASS_ARRAY) {
         if (p->shape->proto != JS_VALUE_GET_OBJ(cx->class_proto[JS_CLASS_ARRAY]))
             return false;
-        // One property is `length`; frozen arrays keep their elements as properties as well.
+        // One property is `length`; frozen arrays also store their elements as properties.
         JSShapeProperty *prs = get_shape_prop(p->shape);
         uint32_t count = p->fast_array ? p->u.array.count : 0;
         for (uint32_t i = 0; i < count; i++)
@@ -303,7 +307,7 @@ static JSValue js_is_plain(JSContext *cx, JSValueConst this_val, int argc, JSVal
     return JS_NewBool(cx, is_plain(cx, argv[0], depth));
 }
 
-// Text that JSON writes as it is.
+// Writes a string that needs no escapes in JSON; false for any other.
 static bool write_simple_text(DynBuf *out, JSString *text) {
     if (text->is_wide_char)
         return false;
@@ -317,9 +321,10 @@ static bool write_simple_text(DynBuf *out, JSString *text) {
     return true;
 }
 
-// Writes a plain value as JSON.stringify would, in one walk, as long as it is simple: no text that must be escaped,
-// no names that are numbers. False where it is not; what was written counts for nothing then.
-static bool write_simple(JSContext *cx, DynBuf *out, JSValueConst value, int depth, size_t most) {
+// Writes a plain value as JSON.stringify would, in one walk, if it is simple: no text that needs
+// escapes, no numeric property names. Returns false for any other value; the output is then
+// invalid.
+static bool write_simple(JSContext *cx, DynBuf *out, JSValueConst value, int depth, size_t max_size) {
     char digits[16];
     switch (JS_VALUE_GET_NORM_TAG(value)) {
     case JS_TAG_INT:
@@ -338,12 +343,12 @@ static bool write_simple(JSContext *cx, DynBuf *out, JSValueConst value, int dep
     default:
         return false;
     }
-    // Text may still grow by one string beyond it: whoever asked looks at the end.
-    if (depth <= 0 || out->size > most)
+    // The output may exceed the limit by one string: the caller checks the size at the end.
+    if (depth <= 0 || out->size > max_size)
         return false;
     JSObject *p = JS_VALUE_GET_OBJ(value);
     if (p->class_id == JS_CLASS_ARRAY) {
-        // Frozen ones keep their elements as properties: those are not simple.
+        // Frozen arrays store their elements as properties: those are not simple.
         if (!p->fast_array || p->shape->prop_count != 1 ||
             p->shape->proto != JS_VALUE_GET_OBJ(cx->class_proto[JS_CLASS_ARRAY]) ||
             JS_VALUE_GET_TAG(p->prop[0].u.value) != JS_TAG_INT ||
@@ -353,7 +358,7 @@ static bool write_simple(JSContext *cx, DynBuf *out, JSValueConst value, int dep
         for (uint32_t i = 0; i < p->u.array.count; i++) {
             if (i)
                 dbuf_putc(out, ',');
-            if (!write_simple(cx, out, p->u.array.u.values[i], depth - 1, most))
+            if (!write_simple(cx, out, p->u.array.u.values[i], depth - 1, max_size))
                 return false;
         }
         dbuf_putc(out, ']');
@@ -379,37 +384,37 @@ static bool write_simple(JSContext *cx, DynBuf *out, JSValueConst value, int dep
         if (!write_simple_text(out, rt->atom_array[prs->atom]))
             return false;
         dbuf_putc(out, ':');
-        if (!write_simple(cx, out, p->prop[i].u.value, depth - 1, most))
+        if (!write_simple(cx, out, p->prop[i].u.value, depth - 1, max_size))
             return false;
     }
     dbuf_putc(out, '}');
     return true;
 }
 
-// A simple value as JSON; undefined for any other, and for one that is longer than the last argument says.
-static JSValue js_simple_text(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+// Returns a simple value as JSON; undefined for any other value, or if the JSON exceeds the limit.
+static JSValue js_fast_json(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
     (void)this_val, (void)argc;
-    int32_t depth, most;
-    if (JS_ToInt32(cx, &depth, argv[1]) || JS_ToInt32(cx, &most, argv[2]))
+    int32_t depth, max_size;
+    if (JS_ToInt32(cx, &depth, argv[1]) || JS_ToInt32(cx, &max_size, argv[2]))
         return JS_EXCEPTION;
     DynBuf out;
     js_dbuf_init(cx, &out);
-    bool simple = write_simple(cx, &out, argv[0], depth, most) && !dbuf_error(&out) && out.size <= (size_t)most;
+    bool simple = write_simple(cx, &out, argv[0], depth, max_size) && !dbuf_error(&out) && out.size <= (size_t)max_size;
     JSValue text = simple ? JS_NewStringLen(cx, (char *)out.buf, out.size) : JS_UNDEFINED;
     dbuf_free(&out);
     return text;
 }
 
-// The same as `call`, for simple arguments; false where they are not, and nothing was called.
-static JSValue js_call_simply(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
+// Calls the host with simple arguments; returns false, without a call, if they are not simple.
+static JSValue js_call_fast(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
     (void)this_val, (void)argc;
     uint32_t id, line, column;
-    int32_t depth, most;
-    if (JS_ToUint32(cx, &id, argv[0]) || JS_ToInt32(cx, &depth, argv[3]) || JS_ToInt32(cx, &most, argv[4]))
+    int32_t depth, max_size;
+    if (JS_ToUint32(cx, &id, argv[0]) || JS_ToInt32(cx, &depth, argv[3]) || JS_ToInt32(cx, &max_size, argv[4]))
         return JS_EXCEPTION;
     DynBuf args;
     js_dbuf_init(cx, &args);
-    bool simple = write_simple(cx, &args, argv[2], depth, most) && !dbuf_error(&args) && args.size <= (size_t)most;
+    bool simple = write_simple(cx, &args, argv[2], depth, max_size) && !dbuf_error(&args) && args.size <= (size_t)max_size;
     size_t path_len;
     const char *path = simple ? JS_ToCStringLen(cx, &path_len, argv[1]) : NULL;
     if (path) {
@@ -421,12 +426,12 @@ static JSValue js_call_simply(JSContext *cx, JSValueConst this_val, int argc, JS
     return simple && !path ? JS_EXCEPTION : JS_NewBool(cx, simple);
 }
 
-// Freezes a freshly parsed JSON value all the way down.
+// Freezes a newly parsed JSON value recursively.
 static int deep_freeze(JSContext *cx, JSValueConst value) {
     if (JS_VALUE_GET_TAG(value) != JS_TAG_OBJECT)
         return 0;
     if (js_check_stack_overflow(rt, 0)) {
-        JS_ThrowRangeError(cx, "a value nested too deeply for this sandbox");
+        JS_ThrowRangeError(cx, "the value is nested too deeply");
         return -1;
     }
     JSObject *p = JS_VALUE_GET_OBJ(value);
@@ -463,7 +468,7 @@ static JSValue js_parse_frozen(JSContext *cx, JSValueConst this_val, int argc, J
     return value;
 }
 
-// Ends the script as a success; no catch or finally of the script sees it.
+// Ends the script successfully, with an error that no catch or finally of the script can see.
 static JSValue js_exit(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv) {
     (void)this_val, (void)argc, (void)argv;
     exited = true;
@@ -492,7 +497,7 @@ static JSValue js_finish(JSContext *cx, JSValueConst this_val, int argc, JSValue
 }
 
 // ---- arrays that are tool results --------------------------------------------------------
-// Results are frozen; the in-place methods fail on them. The message says what to write instead.
+// Results are frozen, so the in-place methods fail. The message says what to write instead.
 
 enum { M_SORT, M_REVERSE, M_PUSH, M_POP, M_SHIFT, M_UNSHIFT, M_SPLICE, M_FILL, M_COPY_WITHIN };
 
@@ -512,7 +517,7 @@ static const struct {
     [M_COPY_WITHIN] = {"copyWithin", 2, "copy it first: [...x].copyWithin(...)"},
 };
 
-// A frozen array: its length, always the first property, is read-only.
+// Whether an array is frozen: its length, always the first property, is read-only.
 static bool is_frozen_array(JSValueConst value) {
     if (!JS_IsArray(value) || JS_VALUE_GET_OBJ(value)->class_id != JS_CLASS_ARRAY)
         return false;
@@ -520,7 +525,8 @@ static bool is_frozen_array(JSValueConst value) {
     return !p->extensible && !(get_shape_prop(p->shape)[0].flags & JS_PROP_WRITABLE);
 }
 
-// Refused at once, not when the first element would move: what fails must not depend on the data.
+// Fails at once on a frozen array, not when the first element would move: whether a script fails
+// must not depend on the data.
 static JSValue js_mutate(JSContext *cx, JSValueConst this_val, int argc, JSValueConst *argv, int magic) {
     if (is_frozen_array(this_val))
         return JS_ThrowTypeError(cx, "%s() cannot change a frozen array (tool results are frozen): %s",
@@ -538,9 +544,9 @@ static JSValue js_mutate(JSContext *cx, JSValueConst this_val, int argc, JSValue
     }
 }
 
-// ---- life --------------------------------------------------------------------------------
+// ---- start and end -----------------------------------------------------------------------
 
-// Only while the snapshot is made: tells build.rs what went wrong.
+// Reports an error to build.rs and traps. Only called while the snapshot is made.
 static void fail_hard(void) {
     if (ctx) {
         const char *text = JS_ToCString(ctx, JS_GetException(ctx));
@@ -566,15 +572,15 @@ static void on_rejection(JSContext *cx, JSValueConst promise, JSValueConst reaso
     JS_FreeValue(cx, r);
 }
 
-// Fills the holes that setting up the realm left in the heap. What a script allocates then lies together
-// in fresh memory instead of dirtying a page of the snapshot for every hole.
-static void fill_holes(void) {
+// Allocates the free blocks that setting up the realm left in the heap. Allocations of a script are
+// then adjacent in fresh memory, instead of writing to a page of the snapshot for every block.
+static void fill_free_blocks(void) {
     for (int i = 0; i < JS_ARENA_BLOCK_SIZE_COUNT; i++)
         while (!list_empty(&rt->arena_state.free_arena_list[i]))
             if (!js_malloc_rt(rt, arena_block_sizes[i] - sizeof(JSMallocBlockHeader)))
                 fail_hard();
     static const size_t sizes[] = {8192, 2048, 1200, 512, 128, 32, 8};
-    // Room for an ordinary script, so that it need not grow the memory either.
+    // Reserves memory for an ordinary script, so that it need not grow the memory.
     char *top = malloc(1 << 20);
     free(top);
     for (int i = 0; i < (int)countof(sizes); i++)
@@ -603,13 +609,13 @@ EXPORT(init) void guest_init(void) {
 
     JSValue host = JS_NewObject(ctx);
     add(host, "call", js_call, 3);
-    add(host, "callSimply", js_call_simply, 5);
+    add(host, "callFast", js_call_fast, 5);
     add(host, "sleep", js_sleep, 2);
     add(host, "cancel", js_cancel, 1);
     add(host, "message", js_message, 2);
     add(host, "position", js_position, 0);
     add(host, "isPlain", js_is_plain, 2);
-    add(host, "simpleText", js_simple_text, 3);
+    add(host, "fastJson", js_fast_json, 3);
     add(host, "parseFrozen", js_parse_frozen, 1);
     add(host, "exit", js_exit, 0);
     add(host, "finish", js_finish, 2);
@@ -634,11 +640,11 @@ EXPORT(init) void guest_init(void) {
     JS_SetHostPromiseRejectionTracker(rt, on_rejection, NULL);
     ctx->eval_internal = NULL;
     JS_RunGC(rt);
-    fill_holes();
+    fill_free_blocks();
     heap_base = heap_peak = rt->malloc_state.malloc_size;
 }
 
-// An exception that left every frame of the script: told to the host unless the script is over.
+// Reports an uncaught exception to the host, unless the script has finished.
 static void report_exception(void) {
     JSValue error = JS_GetException(ctx);
     if (finished) {
@@ -651,12 +657,12 @@ static void report_exception(void) {
     } else {
         JS_ResetUncatchableError(ctx);
         JSValueConst args[] = {error};
-        JSValue told = JS_Call(ctx, hook_fail, JS_UNDEFINED, 1, args);
-        if (JS_IsException(told) && !finished) {
+        JSValue reported = JS_Call(ctx, hook_fail, JS_UNDEFINED, 1, args);
+        if (JS_IsException(reported) && !finished) {
             finished = true;
             host_finish(FINISH_MEMORY, "", 0);
         }
-        JS_FreeValue(ctx, told);
+        JS_FreeValue(ctx, reported);
     }
     JS_FreeValue(ctx, error);
 }
@@ -682,8 +688,8 @@ EXPORT(start) int guest_start(char *source, size_t len, uint64_t seed, size_t me
     JS_UpdateStackTop(rt);
     JS_SetMaxStackSize(rt, stack_limit);
     JS_SetMemoryLimit(rt, heap_base + memory_limit);
-    // A collection writes to every object of the snapshot, which would copy all of its pages: it waits
-    // until the script has made something worth collecting.
+    // A garbage collection writes to every object of the snapshot, which copies all of its pages.
+    // It is delayed until the script has allocated much memory.
     JS_SetGCThreshold(rt, heap_base + (memory_limit / 2 < (8 << 20) ? memory_limit / 2 : 8 << 20));
     ctx->random_state = seed ? seed : 1;
     source[len] = 0;
@@ -706,14 +712,15 @@ EXPORT(start) int guest_start(char *source, size_t len, uint64_t seed, size_t me
     return run_jobs();
 }
 
-// Answers a call or fires a timer, then runs the job queue dry.
+// Settles a call or fires a timer, then runs jobs until the queue is empty.
 EXPORT(settle) int guest_settle(uint32_t id, int ok, char *text, size_t len) {
     JS_UpdateStackTop(rt);
     text[len] = 0;
     JSValue payload = parse_frozen(text, len);
     release(text);
     if (JS_IsException(payload)) {
-        // The value does not fit: the call fails with what stood in the way, which the script may catch.
+        // The value does not fit into memory: the call fails with that error, which the script can
+        // catch.
         payload = JS_GetException(ctx);
         ok = SETTLE_THROW;
     }

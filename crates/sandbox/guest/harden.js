@@ -1,34 +1,35 @@
-// Wall one: makes the realm safe to hand to a stranger. Every intrinsic is reached by walking from
-// the global object and from one instance of each hidden kind, and frozen; every constructor that
-// compiles a string is replaced by one that refuses; what is not standard, or opens a side channel,
-// is gone. Runs once, at build time: the result is in the snapshot.
+// Hardens the realm for untrusted scripts. Freezes every intrinsic that is reachable from the
+// global object or from an instance of a kind that no global names, replaces every constructor that
+// compiles strings by one that throws, and removes globals that are not standard or open a side
+// channel. Runs once, at build time: the result is in the snapshot.
 const harden = (roots, opaque) => {
-  const closed = ["eval", "Function", "Atomics", "SharedArrayBuffer", "InternalError", "gc", "navigator", "DOMException", "CallSite"];
-  // Gone as names, yet some can be met as the constructor of a thrown error: frozen all the same.
-  const gone = closed.map((name) => globalThis[name]);
-  for (const name of closed) delete globalThis[name];
+  const removedNames = ["eval", "Function", "Atomics", "SharedArrayBuffer", "InternalError", "gc", "navigator", "DOMException", "CallSite"];
+  // Some of these are still reachable as the constructor of a thrown error, so they are
+  // frozen.
+  const removed = removedNames.map((name) => globalThis[name]);
+  for (const name of removedNames) delete globalThis[name];
   delete Error.prepareStackTrace;
   delete Error.stackTraceLimit;
 
   // The constructors behind function syntax: `(async () => {}).constructor` and its siblings.
-  const hidden = [
+  const functionPrototypes = [
     function () {},
     async function () {},
     function* () {},
     async function* () {},
   ].map((sample) => Object.getPrototypeOf(sample));
-  for (const prototype of hidden) {
-    const refuse = {
+  for (const prototype of functionPrototypes) {
+    const throwing = {
       Function() {
-        throw new TypeError("code cannot be made from strings here");
+        throw new TypeError("code cannot be created from strings");
       },
     }.Function;
-    Object.defineProperty(refuse, "prototype", { value: prototype, writable: false });
-    Object.defineProperty(prototype, "constructor", { value: refuse, writable: false, configurable: false });
+    Object.defineProperty(throwing, "prototype", { value: prototype, writable: false });
+    Object.defineProperty(prototype, "constructor", { value: throwing, writable: false, configurable: false });
   }
 
   const instances = [
-    ...hidden,
+    ...functionPrototypes,
     (function* () {})(),
     (async function* () {})(),
     [][Symbol.iterator](),
@@ -47,7 +48,7 @@ const harden = (roots, opaque) => {
     Symbol.iterator, 0, 0n, "", true,
   ];
   const seen = new Set(opaque);
-  const queue = [globalThis, ...instances, ...roots, ...gone];
+  const queue = [globalThis, ...instances, ...roots, ...removed];
   while (queue.length > 0) {
     const item = queue.pop();
     if (item === null || (typeof item !== "object" && typeof item !== "function")) {

@@ -1,4 +1,5 @@
-// Joined by build.rs: vocabulary.js, locale.js, harden.js, then this. Its value is called once with the host's functions.
+// build.rs joins vocabulary.js, locale.js, harden.js and this file. The guest calls the resulting
+// function once, with the host's functions.
 (host) => {
   localise();
   const { globals, lazy, hooks, opaque } = vocabulary(host);

@@ -1,6 +1,6 @@
-// What a script may say: `tools`, `context`, `console` and the helpers, built on the few words the
-// host understands (call, sleep, cancel, message, finish). Everything here lives in the snapshot;
-// names and data of a run are asked for when the script first touches them.
+// Defines the globals of scripts: `tools`, `context`, `console` and the helpers. They use the few
+// functions that the host offers (call, sleep, cancel, message, finish). All of this is part of the
+// snapshot; names and data of a run are requested from the host when the script first uses them.
 const vocabulary = (host) => {
   const pending = new Map(); // id -> { resolve, reject, promise } of a call, or { fire } of a timer
   let lastId = 0;
@@ -14,29 +14,31 @@ const vocabulary = (host) => {
   const errors = {};
   for (const name of ERROR_CLASSES) errors[name] = { [name]: class extends Error {} }[name];
 
-  // Name and message are enumerable: whoever writes {...error} or JSON.stringify(error) keeps them.
-  const makeError = (facts) => {
-    const error = new (errors[facts.name] ?? { TypeError, RangeError }[facts.name] ?? Error)(facts.message);
-    define(error, "name", facts.name, true);
-    define(error, "message", facts.message, true);
-    if (facts.code !== undefined) {
+  // Name and message are enumerable, so that {...error} and JSON.stringify(error) include them.
+  const makeError = (fields) => {
+    const error = new (errors[fields.name] ?? { TypeError, RangeError }[fields.name] ?? Error)(fields.message);
+    define(error, "name", fields.name, true);
+    define(error, "message", fields.message, true);
+    if (fields.code !== undefined) {
       define(error, "retryable", false, true);
       define(error, "suggestions", Object.freeze([]), true);
     }
-    for (const key of Object.keys(facts))
-      if (key !== "name" && key !== "message" && key !== "at") define(error, key, facts[key], true);
-    const at = facts.at ?? host.position();
-    if (at) define(error, "stack", `    at ${facts.toolName ? `tools.${facts.toolName}` : "<anonymous>"} (script.ts:${at})\n`);
+    for (const key of Object.keys(fields))
+      if (key !== "name" && key !== "message" && key !== "at") define(error, key, fields[key], true);
+    const at = fields.at ?? host.position();
+    if (at) define(error, "stack", `    at ${fields.toolName ? `tools.${fields.toolName}` : "<anonymous>"} (script.ts:${at})\n`);
     return error;
   };
 
-  // A reply that starts with "!" is an error in JSON.
+  // Sends a message and returns the reply. A reply that starts with "!" is an error in JSON:
+  // thrown.
   const ask = (channel, text) => {
     const reply = host.message(channel, text);
     if (reply !== undefined && reply[0] === "!") throw makeError(host.parseFrozen(reply.slice(1)));
     return reply;
   };
 
+  // Reads a property; undefined if that throws.
   const read = (object, key) => {
     try {
       const value = object[key];
@@ -46,84 +48,86 @@ const vocabulary = (host) => {
     }
   };
 
+  // Describes a thrown value as JSON for the host. Never throws, whatever the value does.
   const describe = (thrown) => {
-    const facts = {};
+    const fields = {};
     try {
       if (thrown instanceof Error) {
-        facts.name = String(read(thrown, "name") ?? "Error");
-        facts.message = String(read(thrown, "message") ?? "").slice(0, 8192);
-        facts.stack = String(read(thrown, "stack") ?? "").slice(0, 8192);
+        fields.name = String(read(thrown, "name") ?? "Error");
+        fields.message = String(read(thrown, "message") ?? "").slice(0, 8192);
+        fields.stack = String(read(thrown, "stack") ?? "").slice(0, 8192);
         for (const key of ["code", "toolName", "callId", "retryable", "suggestions", "path", "metadata"]) {
           const value = read(thrown, key);
-          if (value !== undefined && host.isPlain(value, 8)) facts[key] = value;
+          if (value !== undefined && host.isPlain(value, 8)) fields[key] = value;
         }
         const brief = (error) => (error instanceof Error ? `${read(error, "name")}: ${read(error, "message")}` : inspect(error));
         const cause = read(thrown, "cause");
-        if (cause !== undefined) facts.cause = brief(cause);
+        if (cause !== undefined) fields.cause = brief(cause);
         if (thrown instanceof AggregateError && Array.isArray(thrown.errors))
-          facts.message = [facts.message, ...thrown.errors.slice(0, 5).map(brief)].filter(Boolean).join("; ");
+          fields.message = [fields.message, ...thrown.errors.slice(0, 5).map(brief)].filter(Boolean).join("; ");
       } else {
-        facts.name = thrown === null ? "null" : typeof thrown;
-        facts.message = inspect(thrown).slice(0, 8192);
-        facts.thrown = true;
+        fields.name = thrown === null ? "null" : typeof thrown;
+        fields.message = inspect(thrown).slice(0, 8192);
+        fields.thrown = true;
       }
     } catch {
-      facts.name ??= "Error";
-      facts.message ??= "an error that cannot be read";
+      fields.name ??= "Error";
+      fields.message ??= "an error that cannot be read";
     }
-    return JSON.stringify(facts);
+    return JSON.stringify(fields);
   };
 
-  // ---- values that leave ---------------------------------------------------------------------
+  // ---- values that leave the guest -------------------------------------------------------------
 
   const MAX_ARGS = 1 << 20; // characters of JSON one call may send
-  const MAX_VALUE = 4 << 20; // and the script may return; beyond the host's own limit it is only previewed
+  const MAX_VALUE = 4 << 20; // characters of JSON the script may return; the host may show less
   let depthLimit;
   const maxDepth = () => (depthLimit ??= Number(host.message("depth", "") ?? 64));
   const typedArray = Object.getPrototypeOf(Uint8Array);
 
-  const where = (path) => (path === "" ? "the value" : `\`${path}\``);
-  const at = (path, key) =>
+  const describePath = (path) => (path === "" ? "the value" : `\`${path}\``);
+  const joinPath = (path, key) =>
     typeof key === "number" ? `${path}[${key}]` : /^[A-Za-z_$][\w$]*$/.test(key) ? (path ? `${path}.${key}` : key) : `${path}[${JSON.stringify(key)}]`;
-  const spaces = new WeakSet(); // `tools` and its namespaces
-  const refuse = (path, what, fix) =>
-    makeError({ name: "SerializationError", code: "SerializationError", message: `${where(path)} ${what}: ${fix}`, path, retryable: true });
+  const namespaces = new WeakSet(); // `tools` and its namespaces
+  const serializationError = (path, what, fix) =>
+    makeError({ name: "SerializationError", code: "SerializationError", message: `${describePath(path)} ${what}: ${fix}`, path, retryable: true });
 
-  // Turns a value into plain JSON data. Nothing is lost in silence: what JSON cannot say is either
-  // said in another way (Map, Set, Error, Date), noted, or given to `refused` with the path and a fix.
-  const toPlain = (value, path, depth, parents, notes, refused) => {
+  // Turns a value into plain JSON data. Nothing is dropped silently: a value that JSON cannot
+  // represent is converted (Map, Set, Error, Date), mentioned in `notes`, or passed to
+  // `onUnsupported` with its path and a fix.
+  const toPlain = (value, path, depth, parents, notes, onUnsupported) => {
     switch (typeof value) {
       case "string":
       case "boolean":
         return value;
       case "number":
         if (Number.isFinite(value)) return value;
-        notes.push(`${where(path)} is ${value}, which JSON cannot say: written as null`);
+        notes.push(`${describePath(path)} is ${value}, which JSON cannot represent: written as null`);
         return null;
       case "undefined":
         return undefined;
       case "bigint":
-        return refused(value, path, "is a BigInt, which JSON cannot say", "use String(x) or Number(x)");
+        return onUnsupported(value, path, "is a BigInt, which JSON cannot represent", "use String(x) or Number(x)");
       case "function":
-        return refused(value, path, "is a function", "pass data, not code; did you mean to call it?");
+        return onUnsupported(value, path, "is a function", "pass data, not code; did you mean to call it?");
       case "symbol":
-        return refused(value, path, "is a symbol", "use a string");
+        return onUnsupported(value, path, "is a symbol", "use a string");
     }
     if (value === null) return null;
-    if (parents.includes(value)) return refused(value, path, "is cyclic: it contains itself", "keep only the fields you need");
-    if (depth <= 0) return refused(value, path, `is nested deeper than ${maxDepth()} levels`, "use a flatter value");
-    if (spaces.has(value)) return refused(value, path, "is `tools` or part of it", "call a tool; Object.keys(tools) lists them");
-    if (value instanceof Promise) return refused(value, path, "is a promise that was not awaited", "write `await`, or `await Promise.all(list)`");
+    if (parents.includes(value)) return onUnsupported(value, path, "is cyclic: it contains itself", "keep only the fields you need");
+    if (depth <= 0) return onUnsupported(value, path, `is nested deeper than ${maxDepth()} levels`, "use a flatter value");
+    if (namespaces.has(value)) return onUnsupported(value, path, "is `tools` or part of it", "call a tool; Object.keys(tools) lists them");
+    if (value instanceof Promise) return onUnsupported(value, path, "is a promise that was not awaited", "write `await`, or `await Promise.all(list)`");
     if (value instanceof WeakMap || value instanceof WeakSet || value instanceof WeakRef)
-      return refused(value, path, `is a ${value.constructor.name}`, "use plain data");
+      return onUnsupported(value, path, `is a ${value.constructor.name}`, "use plain data");
     if (value instanceof ArrayBuffer || value instanceof DataView)
-      return refused(value, path, "is binary data", "use Array.from(new Uint8Array(x)) or a string");
+      return onUnsupported(value, path, "is binary data", "use Array.from(new Uint8Array(x)) or a string");
     parents.push(value);
-    const inner = (item, key) => toPlain(item, at(path, key), depth - 1, parents, notes, refused);
+    const inner = (item, key) => toPlain(item, joinPath(path, key), depth - 1, parents, notes, onUnsupported);
     let plain;
     if (typeof value.toJSON === "function") {
-      if (value instanceof Date && Number.isNaN(value.getTime())) notes.push(`${where(path)} is an invalid Date: written as null`);
-      plain = toPlain(value.toJSON(""), path, depth - 1, parents, notes, refused);
+      if (value instanceof Date && Number.isNaN(value.getTime())) notes.push(`${describePath(path)} is an invalid Date: written as null`);
+      plain = toPlain(value.toJSON(""), path, depth - 1, parents, notes, onUnsupported);
     } else if (Array.isArray(value) || value instanceof typedArray) {
       plain = Array.from(value, (item, i) => inner(item, i) ?? null);
     } else if (value instanceof Set) {
@@ -147,7 +151,7 @@ const vocabulary = (host) => {
     } else if (value instanceof Number || value instanceof String || value instanceof Boolean) {
       plain = value.valueOf();
     } else if (typeof value.next === "function" && typeof value[Symbol.iterator] === "function") {
-      return refused(value, path, "is an iterator", "spread it: [...x]");
+      return onUnsupported(value, path, "is an iterator", "spread it: [...x]");
     } else {
       plain = Object.create(null);
       for (const key of Object.keys(value)) plain[key] = inner(value[key], key);
@@ -157,33 +161,33 @@ const vocabulary = (host) => {
   };
 
   const stringify = (value, notes) =>
-    host.simpleText(value, maxDepth(), MAX_VALUE) ??
+    host.fastJson(value, maxDepth(), MAX_VALUE) ??
     (host.isPlain(value, maxDepth())
       ? JSON.stringify(value)
       : JSON.stringify(
           toPlain(value, "", maxDepth(), [], notes, (_, path, what, fix) => {
-            throw refuse(path, what, fix);
+            throw serializationError(path, what, fix);
           }),
         ));
 
-  // What stands in a log for a value JSON cannot say.
-  const standIn = (value, path, what) =>
+  // The text that replaces a value JSON cannot represent in a log.
+  const placeholder = (value, path, what) =>
     typeof value === "bigint" ? `${value}n`
     : typeof value === "function" ? `[function ${value.name || "anonymous"}]`
     : typeof value === "symbol" ? String(value)
     : value instanceof Promise ? "[promise: write `await` to see its value]"
-    : spaces.has(value) ? "[tools]"
+    : namespaces.has(value) ? "[tools]"
     : `[${what.replace(/^is (an? )?/, "")}]`;
 
-  // For people and logs: never throws, strings as they are.
+  // Renders a value for logs. Never throws; strings are not quoted.
   const inspect = (value) => {
     try {
       if (typeof value === "string") return value;
-      if (typeof value === "bigint" || typeof value === "function" || spaces.has(value) || value instanceof Promise)
-        return standIn(value, "", "");
+      if (typeof value === "bigint" || typeof value === "function" || namespaces.has(value) || value instanceof Promise)
+        return placeholder(value, "", "");
       if (typeof value === "object" && value !== null) {
         if (value instanceof Error) return `${value.name}: ${value.message}${value.stack ? `\n${value.stack}`.trimEnd() : ""}`;
-        const text = JSON.stringify(toPlain(value, "", 8, [], [], standIn));
+        const text = JSON.stringify(toPlain(value, "", 8, [], [], placeholder));
         return value instanceof Map || value instanceof Set ? `${value.constructor.name}(${value.size}) ${text}` : text;
       }
       return String(value);
@@ -194,7 +198,8 @@ const vocabulary = (host) => {
 
   // ---- calls -----------------------------------------------------------------------------------
 
-  const written = (path, args) => {
+  // Serializes the arguments of a call as JSON. Throws if they cannot be sent.
+  const serializeArgs = (path, args) => {
     const notes = [];
     let text;
     try {
@@ -209,7 +214,7 @@ const vocabulary = (host) => {
     if (text.length > MAX_ARGS)
       throw makeError({
         name: "ToolValidationError", code: "ToolValidationError", toolName: path, retryable: true,
-        message: `${path}: the arguments have ${text.length} bytes as JSON, and may have ${MAX_ARGS}`,
+        message: `${path}: the arguments have ${text.length} bytes as JSON, the limit is ${MAX_ARGS}`,
       });
     if (notes.length > 0) for (const note of notes) host.message("warning", note.replace(/^`\[0\]\.?/, "argument `"));
     return text;
@@ -218,22 +223,23 @@ const vocabulary = (host) => {
     const entry = Promise.withResolvers();
     const next = lastId + 1;
     pending.set(next, entry);
-    if (host.callSimply(next, path, args, maxDepth(), MAX_ARGS)) {
+    if (host.callFast(next, path, args, maxDepth(), MAX_ARGS)) {
       lastId = next;
       return entry.promise;
     }
     pending.delete(next);
-    // Whoever writes these arguments may run code of theirs, which may call as well.
-    const text = written(path, args);
+    // Serializing these arguments can run code of the script, which can make calls itself.
+    const text = serializeArgs(path, args);
     const id = ++lastId;
     pending.set(id, entry);
     host.call(id, path, text);
     return entry.promise;
   };
 
-  // A call that goes on when the script has ended. The host names it at once; nobody has to wait for it.
+  // Starts a task: a call that continues after the script has ended. The host returns its id at
+  // once.
   const spawn = (path, args) => {
-    const id = ask("spawn", written(path, args));
+    const id = ask("spawn", serializeArgs(path, args));
     const task = { id };
     let done;
     Object.defineProperty(task, "done", { get: Object.freeze(() => (done ??= call("spawn.wait", [{ id }]))) });
@@ -243,9 +249,10 @@ const vocabulary = (host) => {
 
   // Names are resolved by the host, once each: "tool", "namespace", or an error with suggestions.
   const pathOf = new WeakMap(); // function of a tool -> its path
-  // Asked of any object by code that only wants to know what it is; a tool may still have the name.
+  // Names that code reads from any object to find out what it is. A tool can still have such a
+  // name.
   const PROBES = new Set(["then", "toJSON", "next", "constructor", "toString", "valueOf", "length", "prototype", "nodeType", "inspect"]);
-  const space = (prefix) => {
+  const namespace = (prefix) => {
     const known = new Map();
     const lookup = (name) => {
       let found = known.get(name);
@@ -255,8 +262,8 @@ const vocabulary = (host) => {
         const kind = ask("resolve", path);
         if (kind === "absent") return undefined;
         const make = kind === "task" ? spawn : call;
-        found = kind === "namespace" ? space(`${path}.`) : define((...args) => make(path, args), "name", name);
-        // `.raw(…)` gives everything a tool of another server said, not only its value.
+        found = kind === "namespace" ? namespace(`${path}.`) : define((...args) => make(path, args), "name", name);
+        // `.raw(…)` returns the complete response of an MCP tool, not only its value.
         if (kind === "tool with raw") define(found, "raw", Object.freeze(define((...args) => call(`${path}.raw`, args), "name", "raw")));
         if (typeof found === "function") pathOf.set(Object.freeze(found), path);
         known.set(name, found);
@@ -266,7 +273,8 @@ const vocabulary = (host) => {
     const refuseChange = (name) => {
       throw new TypeError(`cannot change \`${prefix ? prefix.slice(0, -1) : "tools"}.${String(name)}\`: the tools are read-only`);
     };
-    // Whoever looks at the object as a whole gets it whole: all names defined, and frozen.
+    // Code that inspects the object as a whole needs all names to be defined, and the object
+    // frozen.
     const complete = (target) => {
       if (Object.isExtensible(target)) {
         for (const name of host.parseFrozen(ask("names", prefix)))
@@ -288,12 +296,13 @@ const vocabulary = (host) => {
       deleteProperty: (_, name) => refuseChange(name),
       defineProperty: (_, name) => refuseChange(name),
     });
-    spaces.add(proxy);
+    namespaces.add(proxy);
     return proxy;
   };
-  const tools = space("");
+  const tools = namespace("");
 
-  // Promise.race over calls written in place: once it is decided, nobody else can see the others.
+  // Promise.race that cancels the losing calls. `inPlace` is a bit mask of the entries that are
+  // calls written in the array literal itself: the script has no other reference to them.
   const race = (entries, inPlace) => {
     const winner = Promise.race(entries);
     const mine = entries.filter((_, i) => inPlace & (1 << i));
@@ -310,8 +319,8 @@ const vocabulary = (host) => {
   const MAX_TIMERS = 256;
   let timers = 0;
   const setTimeout = (callback, ms = 0, ...args) => {
-    if (typeof callback !== "function") throw new TypeError("setTimeout needs a function");
-    if (timers >= MAX_TIMERS) throw new RangeError(`more than ${MAX_TIMERS} timers are waiting`);
+    if (typeof callback !== "function") throw new TypeError("setTimeout takes a function");
+    if (timers >= MAX_TIMERS) throw new RangeError(`more than ${MAX_TIMERS} timers are pending`);
     const wait = Number(ms);
     const id = ++lastId;
     timers++;
@@ -328,12 +337,12 @@ const vocabulary = (host) => {
 
   // ---- helpers -----------------------------------------------------------------------------------
 
-  // `%s`, `%d`, `%o` and the like, as terminals know them, then the rest with blanks between.
+  // Replaces `%s`, `%d`, `%o` and the like as Node does, then appends the other values.
   const format = (first, ...rest) => {
     if (typeof first !== "string" || !/%[sdifoOjc%]/.test(first)) return [first, ...rest].map(inspect).join(" ");
-    const head = first.replace(/%([sdifoOjc%])/g, (mark, kind) => {
+    const head = first.replace(/%([sdifoOjc%])/g, (placeholder, kind) => {
       if (kind === "%") return "%";
-      if (rest.length === 0) return mark;
+      if (rest.length === 0) return placeholder;
       const value = rest.shift();
       if (kind === "c") return "";
       if (kind !== "d" && kind !== "f" && kind !== "i") return inspect(value);
@@ -343,17 +352,17 @@ const vocabulary = (host) => {
     return [head, ...rest.map(inspect)].join(" ");
   };
   let indent = "";
-  const say = (level) => (...args) => {
+  const logAt = (level) => (...args) => {
     const line = args.length === 0 ? "" : format(...args);
     host.message("log", `${level}\n${indent}${indent ? line.replaceAll("\n", `\n${indent}`) : line}`);
   };
-  const log = say("log");
+  const log = logAt("log");
   const timing = new Map();
   const counts = new Map();
   const console = {
-    log, info: log, debug: log, dir: (value) => log(value), warn: say("warn"), error: say("error"),
+    log, info: log, debug: log, dir: (value) => log(value), warn: logAt("warn"), error: logAt("error"),
     trace: (...args) => log(...args, `(line ${host.position()})`),
-    assert: (ok, ...args) => void (ok || say("error")("assertion failed:", ...args)),
+    assert: (ok, ...args) => void (ok || logAt("error")("assertion failed:", ...args)),
     count: (label = "default") => {
       counts.set(label, (counts.get(label) ?? 0) + 1);
       log(`${inspect(label)}: ${counts.get(label)}`);
@@ -387,7 +396,7 @@ const vocabulary = (host) => {
     const json = ask("load", JSON.stringify(String(key)));
     return json === undefined ? undefined : host.parseFrozen(json);
   };
-  // Decisions about calls that the resumed run recorded. Without one they throw.
+  // Decides recorded calls whose outcome is unknown, in a resumed run. Undecided ones throw.
   const recordedId = (callId) => {
     if (typeof callId !== "string" || callId === "") throw new TypeError("resume needs the id of a recorded call");
     return callId;
@@ -406,29 +415,29 @@ const vocabulary = (host) => {
   const structuredClone = (value) => {
     const seen = new Map();
     const copy = (item, path) => {
-      if (typeof item === "function" || typeof item === "symbol") throw new TypeError(`structuredClone: ${where(path)} cannot be cloned`);
+      if (typeof item === "function" || typeof item === "symbol") throw new TypeError(`structuredClone: ${describePath(path)} cannot be cloned`);
       if (typeof item !== "object" || item === null) return item;
       if (seen.has(item)) return seen.get(item);
-      let twin;
-      if (item instanceof Date) twin = new Date(item.getTime());
-      else if (item instanceof RegExp) twin = new RegExp(item.source, item.flags);
-      else if (item instanceof typedArray) twin = item.slice();
-      else if (item instanceof ArrayBuffer) twin = item.slice(0);
+      let clone;
+      if (item instanceof Date) clone = new Date(item.getTime());
+      else if (item instanceof RegExp) clone = new RegExp(item.source, item.flags);
+      else if (item instanceof typedArray) clone = item.slice();
+      else if (item instanceof ArrayBuffer) clone = item.slice(0);
       else if (item instanceof Map) {
-        seen.set(item, (twin = new Map()));
-        for (const [k, v] of item) twin.set(copy(k, path), copy(v, path));
+        seen.set(item, (clone = new Map()));
+        for (const [k, v] of item) clone.set(copy(k, path), copy(v, path));
       } else if (item instanceof Set) {
-        seen.set(item, (twin = new Set()));
-        for (const v of item) twin.add(copy(v, path));
+        seen.set(item, (clone = new Set()));
+        for (const v of item) clone.add(copy(v, path));
       } else if (item instanceof Error) {
-        seen.set(item, (twin = new Error(item.message)));
-        define(twin, "name", item.name);
+        seen.set(item, (clone = new Error(item.message)));
+        define(clone, "name", item.name);
       } else {
-        seen.set(item, (twin = Array.isArray(item) ? new Array(item.length) : {}));
-        for (const key of Object.keys(item)) define(twin, key, copy(item[key], at(path, key)), true);
+        seen.set(item, (clone = Array.isArray(item) ? new Array(item.length) : {}));
+        for (const key of Object.keys(item)) define(clone, key, copy(item[key], joinPath(path, key)), true);
       }
-      seen.set(item, twin);
-      return twin;
+      seen.set(item, clone);
+      return clone;
     };
     return copy(value, "");
   };
@@ -436,15 +445,15 @@ const vocabulary = (host) => {
   let contextValue;
   const context = () => {
     if (contextValue === undefined) {
-      const facts = { ...host.parseFrozen(ask("context", "")) };
-      // What changes while the script runs is looked up when it is read.
+      const fields = { ...host.parseFrozen(ask("context", "")) };
+      // Values that change while the script runs are requested whenever they are read.
       const live = (object, name, read) => Object.freeze(Object.defineProperty({ ...object }, name, { get: Object.freeze(read), enumerable: true }));
-      facts.sandbox = live(facts.sandbox, "remainingToolBudget", () => Number(ask("budget", "")));
-      facts.approvals = live(facts.approvals, "lastRequestId", () => host.message("approval", ""));
-      // Not enumerable: `return context` and console.log(context) are about data.
-      define(facts, "telemetry", Object.freeze({ emitProgress }));
-      define(facts, "emitProgress", emitProgress);
-      contextValue = Object.freeze(facts);
+      fields.sandbox = live(fields.sandbox, "remainingToolBudget", () => Number(ask("budget", "")));
+      fields.approvals = live(fields.approvals, "lastRequestId", () => host.message("approval", ""));
+      // Not enumerable, because `return context` and console.log(context) should contain data only.
+      define(fields, "telemetry", Object.freeze({ emitProgress }));
+      define(fields, "emitProgress", emitProgress);
+      contextValue = Object.freeze(fields);
     }
     return contextValue;
   };
@@ -453,7 +462,7 @@ const vocabulary = (host) => {
 
   // ---- hooks the guest calls -------------------------------------------------------------------
 
-  // Promises that failed while nobody handled them: told at once, and taken back if somebody does.
+  // Rejected promises without a handler. The host is notified at once, and again if a handler is added.
   const rejections = new Map();
   let lastRejection = 0;
   const finishWith = (value) => {
@@ -465,16 +474,16 @@ const vocabulary = (host) => {
       return fail(error);
     }
     if (json.length > MAX_VALUE)
-      return fail(refuse("", `has ${json.length} bytes as JSON`, "return only what is needed: filter, count, or take a slice"));
+      return fail(serializationError("", `has ${json.length} bytes as JSON`, "return only what is needed: filter, count, or take a slice"));
     for (const note of notes) host.message("warning", note);
     host.finish(0, json);
   };
   const fail = (error) => {
-    let facts = '{"name":"Error","message":"an error that cannot be described"}';
+    let description = '{"name":"Error","message":"an error that cannot be described"}';
     try {
-      facts = describe(error);
+      description = describe(error);
     } catch {}
-    host.finish(1, facts);
+    host.finish(1, description);
   };
 
   const hooks = {
@@ -502,7 +511,8 @@ const vocabulary = (host) => {
   };
 
   Object.freeze(emitProgress);
-  // Milliseconds since the script first looked, and no finer: a clock is not for measuring the host.
+  // Whole milliseconds since the script's first call: a finer clock could be used to observe the
+  // host.
   let origin;
   const performance = { now: () => Date.now() - (origin ??= Date.now()) };
   const globals = {
@@ -510,6 +520,7 @@ const vocabulary = (host) => {
     setTimeout, clearTimeout, structuredClone, __race: race, ...errors,
   };
   const lazy = { context, ALL_TOOLS: listTools };
-  // `tools` and namespaces answer for themselves: the hardening must not look inside.
+  // `tools` and its namespaces are proxies that ask the host: the hardening must not walk into
+  // them.
   return { globals, lazy, hooks, opaque: [tools] };
 };

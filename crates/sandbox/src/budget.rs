@@ -1,11 +1,12 @@
-//! Memory shared by all scripts of a process: each takes what it grows by and gives it back at its end.
+//! A memory limit shared by all live scripts of a process. Each script reserves memory when it
+//! grows and releases it when it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// A cap on the linear memory of all live scripts together.
+/// A limit on the total linear memory of all live scripts.
 #[derive(Debug)]
 pub struct MemoryBudget {
     cap: u64,
@@ -13,7 +14,7 @@ pub struct MemoryBudget {
     freed: Notify,
 }
 
-/// One script's part of the budget.
+/// Memory that one script has reserved. Dropping it releases the memory.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<MemoryBudget>,
@@ -21,7 +22,7 @@ pub(crate) struct Share {
 }
 
 impl MemoryBudget {
-    /// A budget of `cap` bytes.
+    /// Creates a budget of `cap` bytes.
     pub fn new(cap: u64) -> Self {
         Self {
             cap,
@@ -30,18 +31,18 @@ impl MemoryBudget {
         }
     }
 
-    /// Bytes in use by all live scripts.
+    /// Returns the bytes reserved by all live scripts.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Waits until `bytes` fit.
+    /// Waits until `bytes` can be reserved. More than the whole budget counts as the whole budget.
     pub(crate) async fn admit(self: &Arc<Self>, bytes: u64) -> Share {
         let bytes = bytes.min(self.cap);
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
-            // From here on no release is missed.
+            // Registered before the attempt, so that no release in between is missed.
             freed.as_mut().enable();
             if self.take(bytes) {
                 return Share {
@@ -63,7 +64,7 @@ impl MemoryBudget {
 }
 
 impl Share {
-    /// Takes more, if it is there now.
+    /// Reserves more memory; returns false if the budget does not have it now.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         let fits = self.budget.take(bytes);
         if fits {
@@ -80,7 +81,8 @@ impl Drop for Share {
     }
 }
 
-/// Memory of this machine in bytes, or of the control group this process is in if that is less.
+/// Returns the memory of this machine in bytes, or the limit of this process's control group if
+/// that is lower. `None` where neither can be read.
 pub fn machine_memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let total = read("/proc/meminfo").and_then(|text| {

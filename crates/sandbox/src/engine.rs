@@ -1,4 +1,5 @@
-//! The WebAssembly runtime: loads the embedded snapshot once and hands out copy-on-write instances.
+//! The WebAssembly runtime: loads the embedded guest once and creates copy-on-write instances of
+//! it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,29 +13,31 @@ use wasmtime::{
 
 use crate::budget::{MemoryBudget, machine_memory};
 use crate::code;
-use crate::execution::{Guest, State as GuestState, link};
+use crate::execution::{Guest, State, link};
 use crate::image::{BUILD, Image, Pristine};
 use crate::leaving::Leaving;
 use crate::runtime::{Execution, Fault, Host, Program, Runtime, Started};
 use crate::ticker::Ticker;
 
-/// Native stack of a script. The engine checks its own stack (`Program::stack_limit`), of which deep
-/// recursion in its parsers uses little for much of this one: hence the distance between the two.
+/// Native stack of a script. Much larger than the stack limit that QuickJS itself checks
+/// (`GuestProgram::stack_limit`), because deep recursion in its parsers uses little of that stack
+/// and much of the native one.
 const NATIVE_STACK: usize = 8 << 20;
 
-/// How many scripts, and how much memory, one [`Wasm`] holds at once.
+/// Limits of one [`Wasm`]: how many scripts it runs at once, and with how much memory.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Scripts alive at once; more wait for a place.
+    /// Scripts that may be alive at once. Further scripts wait for a free slot.
     pub max_scripts: u32,
-    /// Linear memory of all live scripts together, in bytes; scripts that do not fit wait.
+    /// Total linear memory of all live scripts, in bytes. Scripts that do not fit wait.
     pub memory_cap: u64,
-    /// Reuse warm memory slots. Off, every script maps its memory anew: slower, and the same to a script.
+    /// Whether memory slots are reused. If not, every script maps new memory, which is slower.
     pub pooling: bool,
 }
 
 impl Settings {
-    /// For a process that runs one script: places for a thousand take longer to lay out than it runs.
+    /// Settings for a process that runs one script: reserving slots for a thousand would take
+    /// longer than the script.
     pub fn for_one_script() -> Self {
         Self {
             max_scripts: 1,
@@ -55,7 +58,7 @@ impl Default for Settings {
 
 /// QuickJS in WebAssembly: the default [`Runtime`].
 pub struct Wasm {
-    instance: InstancePre<GuestState>,
+    instance: InstancePre<State>,
     ticker: Arc<Ticker>,
     budget: Arc<MemoryBudget>,
     places: Arc<Semaphore>,
@@ -63,7 +66,7 @@ pub struct Wasm {
 }
 
 impl Wasm {
-    /// Loads the engine. Takes a few milliseconds; meant to be done once in a process.
+    /// Loads the engine. Takes a few milliseconds: a process should do it once.
     pub fn new(settings: Settings) -> Result<Self, Fault> {
         let engine_fault = |error: wasmtime::Error| Fault::Engine(format!("{error:#}"));
         let mut config = Config::new();
@@ -71,7 +74,8 @@ impl Wasm {
         config.max_wasm_stack(NATIVE_STACK);
         config.async_stack_size(NATIVE_STACK + (512 << 10));
         if settings.pooling {
-            // One more than there are scripts: a snapshot is compared with a fresh one.
+            // One more than there are scripts: taking a snapshot needs a fresh guest to compare
+            // with.
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(
                 settings.max_scripts + 1,
             )));
@@ -93,7 +97,8 @@ impl Wasm {
         })
     }
 
-    /// The engine of this process with the default settings, loaded on first use.
+    /// Returns the runtime that the process shares. It has the default settings and is loaded on
+    /// first use.
     pub fn shared() -> Result<Arc<Self>, Fault> {
         static SHARED: Loaded = Loaded(Mutex::new(None));
         SHARED.or_load(Settings::default)
@@ -101,7 +106,7 @@ impl Wasm {
 
     async fn guest(
         &self,
-        place: OwnedSemaphorePermit,
+        slot: OwnedSemaphorePermit,
         program: &Program<'_>,
         host: Box<dyn Host>,
     ) -> Result<Guest, Fault> {
@@ -110,14 +115,14 @@ impl Wasm {
             &self.ticker,
             &self.budget,
             &self.pristine,
-            place,
+            slot,
             program,
             host,
         )
         .await
     }
 
-    /// The memory all live scripts share.
+    /// Returns the memory budget that all live scripts share.
     pub fn budget(&self) -> &MemoryBudget {
         &self.budget
     }
@@ -134,13 +139,13 @@ impl Runtime for Wasm {
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Started, Fault>> {
         async move {
-            let place = self
+            let slot = self
                 .places
                 .clone()
                 .acquire_owned()
                 .await
                 .map_err(|error| Fault::Engine(error.to_string()))?;
-            let mut guest = self.guest(place, &program, host).await?;
+            let mut guest = self.guest(slot, &program, host).await?;
             let pump = guest.start(&program).await?;
             Ok((Box::new(Leaving::new(guest)) as Box<dyn Execution>, pump))
         }
@@ -149,32 +154,32 @@ impl Runtime for Wasm {
 
     fn restore<'a>(
         &'a self,
-        image: &'a Image,
+        snapshot: &'a Image,
         program: Program<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
         async move {
-            if image.build != BUILD {
+            if snapshot.build != BUILD {
                 return Err(Fault::Foreign {
-                    theirs: image.build.clone(),
+                    theirs: snapshot.build.clone(),
                     ours: BUILD.to_owned(),
                 });
             }
-            let place = self
+            let slot = self
                 .places
                 .clone()
                 .acquire_owned()
                 .await
                 .map_err(|error| Fault::Engine(error.to_string()))?;
-            let mut guest = self.guest(place, &program, host).await?;
-            guest.restore(image).await?;
+            let mut guest = self.guest(slot, &program, host).await?;
+            guest.restore(snapshot).await?;
             Ok(Box::new(Leaving::new(guest)) as Box<dyn Execution>)
         }
         .boxed()
     }
 }
 
-/// An engine that is there from when it is first asked for. Of several who ask, one loads it.
+/// A runtime that is loaded on first use. Of several concurrent callers, one loads it.
 #[derive(Debug, Default)]
 struct Loaded(Mutex<Option<Arc<Wasm>>>);
 
@@ -189,15 +194,15 @@ impl Loaded {
     }
 }
 
-/// An engine that is loaded when the first script runs: who only waits does not have it in memory. The one of this
-/// process, unless it is a [`new`](Self::new) one.
+/// A runtime that is loaded when the first script runs, so that an idle process does not hold the
+/// engine in memory. The default one uses the runtime that the process shares.
 #[derive(Debug, Default)]
 pub struct OnFirstUse {
     own: Option<(Settings, Loaded)>,
 }
 
 impl OnFirstUse {
-    /// One of its own, with these settings.
+    /// Creates a runtime that is not shared, with these settings.
     pub fn new(settings: Settings) -> Self {
         Self {
             own: Some((settings, Loaded::default())),
@@ -231,11 +236,11 @@ impl Runtime for OnFirstUse {
 
     fn restore<'a>(
         &'a self,
-        image: &'a Image,
+        snapshot: &'a Image,
         program: Program<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
-        async move { self.wasm()?.restore(image, program, host).await }.boxed()
+        async move { self.wasm()?.restore(snapshot, program, host).await }.boxed()
     }
 }
 
@@ -255,8 +260,9 @@ fn pool(slots: u32) -> PoolingAllocationConfig {
         .total_stacks(slots);
     pool.max_memory_size(4 << 30);
     pool.max_unused_warm_slots(0);
-    // With `pagemap_scan` only pages a script wrote are restored, by copying, up to this many bytes
-    // per slot; what is kept is held for ever, so it times the slots ever used at once bounds idle memory.
+    // With `pagemap_scan`, only pages that a script wrote are restored: by copying, up to this many
+    // bytes per slot. These bytes stay resident, so idle memory is at most this size times the
+    // largest number of slots used at once.
     pool.linear_memory_keep_resident(512 << 10);
     pool.table_keep_resident(64 << 10);
     pool.pagemap_scan(Enabled::Auto);

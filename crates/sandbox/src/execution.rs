@@ -1,4 +1,4 @@
-//! One live script: its instance, what it asks for, and the functions it imports.
+//! One live script: its WebAssembly instance, its requests, and the functions that it imports.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,16 +17,17 @@ use crate::leaving::Nobody;
 use crate::runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request};
 use crate::ticker::Ticker;
 
-/// Data a script may hand over between two awaits; beyond it, the host would pay for the script's memory.
+/// Bytes of requests that a script may make between two awaits. Limits the host's memory.
 const MAX_QUEUED: usize = 16 << 20;
 
-/// Bytes of the guest's mailbox.
+/// Size of the guest's buffer for short texts, as declared in `guest.c`.
 const MAILBOX: usize = 64 << 10;
 
-/// Linear memory of a guest that is cleared by another thread; a larger one takes its time.
+/// Largest linear memory that the ticker thread drops. A larger one would delay its ticks.
 const MAX_LEFT_BEHIND: usize = 16 << 20;
 
-/// Linear memory beyond the heap limit: text of values in flight and allocator overhead.
+/// Linear memory in addition to the heap limit: texts on their way in or out, and allocator
+/// overhead.
 const SLACK: u64 = 16 << 20;
 
 /// Signature of the guest's `start`: source, its length, seed, memory limit, stack limit.
@@ -34,7 +35,7 @@ type Start = TypedFunc<(u32, u32, u64, u32, u32), u32>;
 /// Signature of the guest's `settle`: id, success, text, its length.
 type Settle = TypedFunc<(u32, u32, u32, u32), u32>;
 
-/// A [`crate::Execution`] inside WebAssembly.
+/// An [`Execution`] inside WebAssembly.
 pub(crate) struct Guest {
     store: Store<State>,
     start: Start,
@@ -47,7 +48,7 @@ pub(crate) struct Guest {
     _place: OwnedSemaphorePermit,
 }
 
-/// Where the guest keeps what both sides look at.
+/// Addresses of the guest's variables that the host reads or writes.
 #[derive(Debug, Clone, Copy)]
 struct Places {
     mailbox: usize,
@@ -55,7 +56,7 @@ struct Places {
     heap_peak: usize,
 }
 
-/// What the imported functions see.
+/// Data of the WebAssembly store: what the imported functions can reach.
 pub(crate) struct State {
     host: Box<dyn Host>,
     requests: Vec<Request>,
@@ -64,12 +65,12 @@ pub(crate) struct State {
     reply: String,
     memory: Option<Memory>,
     share: Share,
-    /// Linear memory a fresh instance has; `share` holds it from the start.
+    /// Linear memory of a fresh instance, in bytes. `share` includes it from the start.
     initial: u64,
     ceiling: u64,
 }
 
-/// Why the epoch callback stopped the guest.
+/// The error with which the epoch callback stops the guest.
 #[derive(Debug)]
 struct Stopped(Verdict);
 
@@ -86,8 +87,8 @@ impl Guest {
         instance: &InstancePre<State>,
         ticker: &Arc<Ticker>,
         budget: &Arc<MemoryBudget>,
-        pristine: &Arc<Pristine>,
-        place: OwnedSemaphorePermit,
+        fresh_memory: &Arc<Pristine>,
+        slot: OwnedSemaphorePermit,
         program: &Program<'_>,
         host: Box<dyn Host>,
     ) -> Result<Self, Fault> {
@@ -108,9 +109,9 @@ impl Guest {
         };
         let mut store = Store::new(instance.module().engine(), state);
         store.limiter(|state| state);
-        let leash = program.leash.clone();
+        let interrupt = program.leash.clone();
         store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(move |_| check(&leash));
+        store.epoch_deadline_callback(move |_| check(&interrupt));
         let live = instance
             .instantiate_async(&mut store)
             .await
@@ -140,12 +141,12 @@ impl Guest {
             store,
             ticker: ticker.clone(),
             instance: instance.clone(),
-            pristine: pristine.clone(),
-            _place: place,
+            pristine: fresh_memory.clone(),
+            _place: slot,
         })
     }
 
-    /// Lets the ticker clear what is left, unless that would keep it from ticking.
+    /// Lets the ticker thread drop the guest, unless that would delay its ticks.
     pub(crate) fn leave(mut self) {
         if self
             .memory()
@@ -157,13 +158,13 @@ impl Guest {
         let Self {
             store,
             ticker,
-            _place: place,
+            _place: slot,
             ..
         } = self;
-        ticker.clear((store, place));
+        ticker.clear((store, slot));
     }
 
-    /// Compiles and starts the program.
+    /// Compiles the program and runs it until it waits.
     pub(crate) async fn start(&mut self, program: &Program<'_>) -> Result<Pump, Fault> {
         let ticker = self.ticker.clone();
         let _computing = ticker.computing();
@@ -172,7 +173,7 @@ impl Guest {
         let memory_limit = u32::try_from(program.memory_limit).unwrap_or(u32::MAX);
         let length = program.source.len() as u32;
         let start = self.start.clone();
-        let pumped = start
+        let called = start
             .call_async(
                 &mut self.store,
                 (
@@ -184,14 +185,14 @@ impl Guest {
                 ),
             )
             .await;
-        self.pump(pumped)
+        self.pump(called)
     }
 
-    async fn answer(&mut self, id: u32, outcome: Outcome<'_>) -> Result<Pump, Fault> {
+    async fn answer(&mut self, id: u32, settlement: Outcome<'_>) -> Result<Pump, Fault> {
         let ticker = self.ticker.clone();
         let _computing = ticker.computing();
         self.store.set_epoch_deadline(1);
-        let (ok, text) = match outcome {
+        let (ok, text) = match settlement {
             Outcome::Value(text) => (1, text),
             Outcome::Error(text) => (0, text),
         };
@@ -199,7 +200,10 @@ impl Guest {
             Some(at) => (ok, text.len(), at),
             None => {
                 let error = format!(
-                    r#"{{"name":"ScriptMemoryError","code":"ScriptMemoryError","message":"a result of {} bytes does not fit into the script's memory"}}"#,
+                    concat!(
+                        r#"{{"name":"ScriptMemoryError","code":"ScriptMemoryError","message":"#,
+                        r#""a result of {} bytes does not fit into the script's memory"}}"#,
+                    ),
                     text.len()
                 );
                 (
@@ -210,10 +214,10 @@ impl Guest {
             }
         };
         let settle = self.settle.clone();
-        let pumped = settle
+        let called = settle
             .call_async(&mut self.store, (id, ok, at, len as u32))
             .await;
-        self.pump(pumped)
+        self.pump(called)
     }
 
     fn memory(&self) -> Result<Memory, Fault> {
@@ -223,13 +227,13 @@ impl Guest {
             .ok_or_else(|| Fault::Engine("the guest has no memory".into()))
     }
 
-    /// Gives a fresh guest the memory of a snapshot.
-    pub(crate) async fn restore(&mut self, image: &Image) -> Result<(), Fault> {
-        if !image.is_whole() {
+    /// Overwrites the memory of a fresh guest with that of a snapshot.
+    pub(crate) async fn restore(&mut self, snapshot: &Image) -> Result<(), Fault> {
+        if !snapshot.is_whole() {
             return Err(Fault::Engine("the snapshot is truncated".into()));
         }
         let memory = self.memory()?;
-        let missing = image
+        let missing = snapshot
             .size()
             .saturating_sub(memory.data_size(&self.store) as u64);
         if missing > 0 {
@@ -240,7 +244,7 @@ impl Guest {
                 .map_err(|_| Fault::Memory)?;
         }
         let outside = || Fault::Engine("the snapshot does not fit its own memory".into());
-        for (at, page) in image.pages() {
+        for (at, page) in snapshot.pages() {
             memory
                 .write(&mut self.store, at, page)
                 .map_err(|_| outside())?;
@@ -248,12 +252,12 @@ impl Guest {
         Ok(())
     }
 
-    /// The memory every script begins with.
+    /// Returns the memory of a fresh guest.
     fn fresh_memory(&self) -> Result<&[u8], Fault> {
         self.pristine.get_or_read(|| {
             let engine = self.instance.module().engine();
             let mut store = Store::new(engine, ());
-            // Nothing of it runs: the imports are never called.
+            // The instance does not run, so its imports are never called.
             let mut linker = Linker::new(engine);
             linker.define_unknown_imports_as_traps(self.instance.module())?;
             let live = linker.instantiate_pre(self.instance.module())?;
@@ -278,7 +282,8 @@ impl Guest {
         })
     }
 
-    /// Copies text into the guest, with room for the terminator it adds; `None` when it does not fit.
+    /// Copies text into the guest, with room for the terminator that the guest adds. Returns the
+    /// address, or `None` if the text does not fit.
     async fn write(&mut self, text: &str) -> Result<Option<u32>, Fault> {
         let Ok(len) = u32::try_from(text.len()) else {
             return Ok(None);
@@ -307,9 +312,9 @@ impl Execution for Guest {
     fn settle<'a>(
         &'a mut self,
         id: u32,
-        outcome: Outcome<'a>,
+        settlement: Outcome<'a>,
     ) -> BoxFuture<'a, Result<Pump, Fault>> {
-        self.answer(id, outcome).boxed()
+        self.answer(id, settlement).boxed()
     }
 
     fn snapshot(&mut self) -> Result<Image, Fault> {
@@ -373,9 +378,9 @@ fn initial_memory(instance: &InstancePre<State>) -> u64 {
         .unwrap_or(0)
 }
 
-/// Called at each tick while the guest computes.
-fn check(leash: &Leash) -> wasmtime::Result<UpdateDeadline> {
-    match leash.verdict() {
+/// Decides at each tick whether the computing guest may continue.
+fn check(interrupt: &Leash) -> wasmtime::Result<UpdateDeadline> {
+    match interrupt.verdict() {
         Verdict::Run => Ok(UpdateDeadline::Yield(1)),
         verdict => Err(wasmtime::Error::new(Stopped(verdict))),
     }
@@ -392,13 +397,14 @@ fn fault(error: &wasmtime::Error) -> Fault {
         return Fault::Memory;
     }
     match error.downcast_ref::<Trap>() {
-        // The guest's own stack lies lowest in its memory: below it there is nothing.
+        // The guest's own stack is at the lowest addresses of its memory, so an overflow is
+        // an access out of bounds.
         Some(Trap::StackOverflow | Trap::MemoryOutOfBounds) => Fault::Stack,
         _ => Fault::Engine(format!("{:#}", error.root_cause())),
     }
 }
 
-/// Defines what the guest imports.
+/// Defines the functions that the guest imports.
 pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     const MODULE: &str = "selvedge";
     linker.func_wrap(
@@ -437,9 +443,9 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         "message",
         |mut caller: Caller<'_, State>, channel: u32, channel_len: u32, at: u32, len: u32| {
             let channel = text(&mut caller, channel, channel_len)?;
-            let said = text(&mut caller, at, len)?;
+            let message = text(&mut caller, at, len)?;
             let state = caller.data_mut();
-            wasmtime::Result::Ok(match state.host.message(&channel, &said) {
+            wasmtime::Result::Ok(match state.host.message(&channel, &message) {
                 None => -1,
                 Some(reply) => {
                     state.reply = reply;
@@ -473,12 +479,12 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         MODULE,
         "finish",
         |mut caller: Caller<'_, State>, kind: u32, at: u32, len: u32| {
-            let said = text(&mut caller, at, len)?;
+            let json = text(&mut caller, at, len)?;
             caller.data_mut().finish = Some(match kind {
-                0 => Finish::Value((!said.is_empty()).then_some(said)),
-                1 => Finish::Error(said),
+                0 => Finish::Value((!json.is_empty()).then_some(json)),
+                1 => Finish::Error(json),
                 2 => return Err(wasmtime::Error::new(Starved)),
-                4 => Finish::Syntax(said),
+                4 => Finish::Syntax(json),
                 _ => Finish::Exit,
             });
             Ok(())
@@ -487,7 +493,8 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// The guest could not even describe its error.
+/// The error of a guest that has no memory left, not even to describe an error, or that queued too
+/// many requests.
 #[derive(Debug)]
 struct Starved;
 
@@ -506,7 +513,7 @@ fn memory(caller: &Caller<'_, State>) -> wasmtime::Result<Memory> {
         .ok_or_else(|| wasmtime::Error::msg("the guest has no memory"))
 }
 
-/// Text of the guest. A lone surrogate, which UTF-8 has no bytes for, comes out as U+FFFD.
+/// Reads text from the guest's memory. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
 fn text(caller: &mut Caller<'_, State>, at: u32, len: u32) -> wasmtime::Result<String> {
     let memory = memory(caller)?;
     let bytes = memory

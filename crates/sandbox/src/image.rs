@@ -1,32 +1,33 @@
-//! A snapshot of a script: the pages of its memory that differ from those every script begins with.
+//! A snapshot of a script: the pages of its memory that differ from a fresh guest's memory.
 //!
-//! Between two pumps the guest's stack is empty, so its linear memory is all there is. An image only means something to
-//! the build that made it. It is not trusted either: whatever it holds is put behind the same wall.
+//! While a script awaits something the guest's stack is empty, so its linear memory is its
+//! whole state. A snapshot can only be restored by the build of the engine that made it. It is not
+//! trusted: whatever it contains runs inside the same sandbox.
 
 use std::sync::OnceLock;
 
 use crate::runtime::Fault;
 
-/// Which build of the guest this is.
+/// Identifies the build of the guest: a fingerprint of its initial memory.
 pub(crate) const BUILD: &str = env!("SELVEDGE_GUEST");
 
-/// Bytes compared and kept as one.
+/// Size of the blocks in which memory is compared and stored.
 const PAGE: usize = 4096;
 
-/// Where in the memory a page stands, before its bytes.
+/// Bytes of a page number, which precedes each page, and of the page count at the start.
 const HEAD: usize = 4;
 
-/// A script at an await.
+/// The memory of a script that awaits something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// The build of the engine it belongs to.
+    /// The build of the engine that made the snapshot.
     pub build: String,
-    /// The size of the memory in pages, then each page with its number in front.
+    /// The size of the memory in pages, then each changed page, preceded by its number.
     pub bytes: Vec<u8>,
 }
 
 impl Image {
-    /// What of `memory` is not as in a `fresh` one.
+    /// Takes the pages of `memory` that differ from a `fresh` guest's memory.
     pub(crate) fn of(memory: &[u8], fresh: &[u8]) -> Self {
         let mut bytes = u32::to_le_bytes((memory.len() / PAGE) as u32).to_vec();
         for (number, page) in memory.chunks_exact(PAGE).enumerate() {
@@ -45,7 +46,7 @@ impl Image {
         }
     }
 
-    /// Whether it is whole: nothing is missing at its end.
+    /// Whether the bytes consist of whole pages. False for a truncated snapshot.
     pub(crate) fn is_whole(&self) -> bool {
         self.bytes
             .len()
@@ -53,7 +54,7 @@ impl Image {
             .is_some_and(|pages| pages.is_multiple_of(HEAD + PAGE))
     }
 
-    /// Size of the whole memory, in bytes.
+    /// Returns the size of the guest's memory, in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.bytes
             .first_chunk()
@@ -61,7 +62,7 @@ impl Image {
             * PAGE as u64
     }
 
-    /// Each page and where it begins.
+    /// Returns each stored page with the offset at which it begins.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let pages = self
             .bytes
@@ -75,7 +76,7 @@ impl Image {
     }
 }
 
-/// The memory every script begins with, once somebody needs it.
+/// The memory of a fresh guest, read when the first snapshot is taken.
 #[derive(Debug, Default)]
 pub(crate) struct Pristine(OnceLock<Vec<u8>>);
 

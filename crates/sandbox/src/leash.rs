@@ -1,18 +1,18 @@
-//! When a running script must stop: a deadline that can be moved and a cut that cannot be undone.
+//! Stops a running script: a movable deadline and a cancellation that is final.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Shared between whoever owns a script and the engine that runs it.
+/// Deadline and cancellation flag of one script, shared by its owner and the engine that runs it.
 #[derive(Debug)]
 pub struct Leash {
     origin: Instant,
-    /// Microseconds after `origin`.
+    /// In microseconds after `origin`.
     deadline: AtomicU64,
     cut: AtomicBool,
 }
 
-/// What a leash says at this moment.
+/// Whether a script may continue at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Run,
@@ -21,7 +21,7 @@ pub(crate) enum Verdict {
 }
 
 impl Leash {
-    /// A leash that ends `length` from now.
+    /// Creates a handle whose deadline is `length` from now.
     pub fn new(length: Duration) -> Self {
         Self {
             origin: Instant::now(),
@@ -38,7 +38,7 @@ impl Leash {
         );
     }
 
-    /// Stops the script at once, wherever it is.
+    /// Cancels the script. A computing script notices at the next tick.
     pub fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! A guest on its way out: its memory is cleared by the ticker's thread, which is awake anyway. Whoever ran it does not
-//! wait for that.
+//! Drops guests in the background: the ticker thread, which is awake anyway, resets their memory,
+//! so that the caller does not wait for it.
 
 use futures_util::future::BoxFuture;
 
@@ -7,7 +7,7 @@ use crate::execution::Guest;
 use crate::image::Image;
 use crate::runtime::{Execution, Fault, Host, Outcome, Position, Pump};
 
-/// A guest until it leaves.
+/// A guest that is dropped on the ticker thread. `None` only while it is being dropped.
 pub(crate) struct Leaving(Option<Guest>);
 
 impl Leaving {
@@ -20,10 +20,10 @@ impl Execution for Leaving {
     fn settle<'a>(
         &'a mut self,
         id: u32,
-        outcome: Outcome<'a>,
+        settlement: Outcome<'a>,
     ) -> BoxFuture<'a, Result<Pump, Fault>> {
         match &mut self.0 {
-            Some(guest) => guest.settle(id, outcome),
+            Some(guest) => guest.settle(id, settlement),
             None => Box::pin(std::future::ready(Err(gone()))),
         }
     }
@@ -48,10 +48,11 @@ impl Drop for Leaving {
 }
 
 fn gone() -> Fault {
-    Fault::Engine("the guest has left".into())
+    Fault::Engine("the guest was already dropped".into())
 }
 
-/// Stands in for the host, which goes at once: it belongs to whoever ran the script.
+/// Replaces the host of a guest that waits to be dropped: the real host belongs to the caller and
+/// is dropped at once.
 pub(crate) struct Nobody;
 
 impl Host for Nobody {

@@ -1,18 +1,20 @@
-//! Runs one program in one fresh, hardened JavaScript realm behind two walls.
+//! Runs one program in a fresh, hardened JavaScript realm, isolated by two layers.
 //!
-//! Wall one is the realm: every intrinsic frozen, no code from strings, no ambient power. Wall two is
-//! WebAssembly: the engine and the realm live in one linear memory, which is a copy-on-write copy of a
-//! snapshot taken at build time and is gone when the script is.
+//! The first layer is the realm: every intrinsic is frozen, code cannot be created from strings,
+//! and there is no access to files, network or processes. The second layer is WebAssembly: the
+//! engine and the realm live in one linear memory, a copy-on-write copy of a snapshot taken at
+//! build time. The memory is dropped with the script.
 //!
-//! A script talks to its [`Host`] in calls, results and messages, all of them JSON text. What a call
-//! means is not known here.
+//! A script exchanges calls, results and messages with its [`Host`], all as JSON text. This crate
+//! does not interpret calls: it knows no tools.
 //!
 //! ```text
-//! Runtime::start(program, host) ─► Pump { requests, state }
-//!                 Execution::settle(id, outcome) ─► Pump …   until state is Finished
-//!                 Execution::snapshot() ─► Image    Runtime::restore(image, …) ─► Execution, elsewhere
+//! Runtime::start(program, host) ─► PumpResult { requests, state }
+//! Execution::settle(id, …)      ─► PumpResult …   until the state is Finished
+//! Execution::snapshot()         ─► GuestSnapshot
+//! Runtime::restore(snapshot, …) ─► Execution      in the same or another process
 //! ```
-// Standard streams belong to whoever runs this.
+// The standard streams belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod budget;

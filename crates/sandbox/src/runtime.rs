@@ -1,5 +1,5 @@
-//! The seam between a script and whatever engine runs it: [`Runtime`] starts a program, [`Execution`]
-//! carries it from one await to the next.
+//! The interface between a script and the engine that runs it: [`Runtime`] starts a program,
+//! [`Execution`] runs it from one await to the next, [`Host`] answers it.
 
 use std::sync::Arc;
 
@@ -7,164 +7,166 @@ use futures_util::future::BoxFuture;
 
 use crate::{Image, Leash};
 
-/// A place to run scripts. Each `start` gets a realm nobody has used and nobody will use again.
+/// Runs scripts. Each `start` gets a fresh realm, which is not used again.
 pub trait Runtime: Send + Sync {
-    /// Which build of the engine this is: an image means something to its own build alone.
+    /// Returns the id of the engine's build. A snapshot can only be restored by its own build.
     fn build(&self) -> &str;
 
-    /// Makes sure that the engine is loaded. Called before a script's time begins.
+    /// Loads the engine unless it is loaded. Called before a script's time limit begins.
     fn load(&self) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Runs the program until it first waits, finishes or faults.
+    /// Starts the program and runs it until it waits, finishes or fails.
     fn start<'a>(
         &'a self,
         program: Program<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Started, Fault>>;
 
-    /// Restores a script from a snapshot, perhaps of another process, at the await where it was taken. `program` holds its
-    /// limits; its source is in the image. A snapshot of another build is [`Fault::Foreign`].
+    /// Restores a script from a snapshot, which another process may have taken, at the await where
+    /// it was taken. `program` holds its limits; its source is in the snapshot. Fails with
+    /// [`Fault::Foreign`] if another build of the engine took the snapshot.
     fn restore<'a>(
         &'a self,
-        image: &'a Image,
+        snapshot: &'a Image,
         program: Program<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>>;
 }
 
-/// An execution and its first [`Pump`].
+/// A started execution and its first [`Pump`].
 pub type Started = (Box<dyn Execution>, Pump);
 
-/// A script between two awaits.
+/// A script that awaits something.
 pub trait Execution: Send {
-    /// Answers the call (or fires the timer) `id` and runs until the script waits again.
+    /// Settles the call `id`, or fires the timer `id`, and runs the script until it waits again.
     fn settle<'a>(
         &'a mut self,
         id: u32,
-        outcome: Outcome<'a>,
+        settlement: Outcome<'a>,
     ) -> BoxFuture<'a, Result<Pump, Fault>>;
 
-    /// A snapshot of the script, which can continue as before.
+    /// Takes a snapshot of the script. The script can continue afterwards.
     fn snapshot(&mut self) -> Result<Image, Fault>;
 
-    /// The most heap the script has had in use, in bytes.
+    /// Returns the most heap that the script has used at one time, in bytes.
     fn heap_peak(&self) -> u64;
 }
 
-/// What to run and how far it may go.
+/// A program to run, and its limits.
 #[derive(Debug, Clone)]
 pub struct Program<'a> {
     /// JavaScript: an expression whose value is an async function without parameters.
     pub source: &'a str,
     /// Seed of `Math.random`.
     pub seed: u64,
-    /// Heap the script may use, in bytes.
+    /// The most heap the script may use, in bytes.
     pub memory_limit: u64,
-    /// Stack of the script, in bytes.
+    /// The most stack the script may use, in bytes.
     pub stack_limit: u32,
-    /// When to stop it.
+    /// Deadline and cancellation of the script.
     pub leash: Arc<Leash>,
 }
 
-/// The other side of a script: answers what it asks without waiting.
+/// Answers a script's messages. No method may block or wait.
 pub trait Host: Send {
-    /// Milliseconds since the Unix epoch, as the script shall see them.
+    /// Returns the time that the script sees, in milliseconds since the Unix epoch.
     fn now(&mut self) -> f64;
 
-    /// A word from the script on a named channel. A reply that starts with `!` is thrown as an error.
+    /// Receives a message of the script on a named channel and returns the reply, if there is one.
+    /// A reply that starts with `!` is thrown as an error, described in JSON.
     fn message(&mut self, channel: &str, text: &str) -> Option<String>;
 
-    /// Where a position in [`Program::source`] stands in the text its author wrote.
+    /// Maps a position in [`Program::source`] to the text that the author wrote.
     fn locate(&mut self, compiled: Position) -> Option<Position>;
 }
 
-/// A line and a column, both counted from one.
+/// A position in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// Line, from one.
+    /// Line, counted from one.
     pub line: u32,
-    /// Column, from one.
+    /// Column, counted from one.
     pub column: u32,
 }
 
-/// What happened until the script had nothing more to do.
+/// The result of running a script until it had nothing more to do.
 #[derive(Debug)]
 pub struct Pump {
-    /// What it asked for meanwhile, in order.
+    /// Requests that the script made meanwhile, in order.
     pub requests: Vec<Request>,
-    /// Whether it waits or is done.
+    /// Whether the script waits or has finished.
     pub state: State,
 }
 
-/// Something the script wants done.
+/// A request of the script to its host.
 #[derive(Debug)]
 pub enum Request {
-    /// Call `path` with the arguments in `args` (a JSON array).
+    /// Calls a function of the host.
     Call {
-        /// Answered with [`Execution::settle`].
+        /// Id with which [`Execution::settle`] answers the call.
         id: u32,
-        /// Dotted name.
+        /// Dotted name of the function.
         path: String,
-        /// A JSON array.
+        /// Arguments, as a JSON array.
         args: String,
-        /// Where in the compiled text the call stands.
+        /// Position of the call in the compiled text, if it is known.
         at: Option<Position>,
     },
-    /// Settle `id` after some milliseconds.
+    /// Starts a timer.
     Sleep {
-        /// The timer.
+        /// Id with which [`Execution::settle`] fires the timer.
         id: u32,
-        /// How long.
+        /// Time until it fires, in milliseconds.
         ms: f64,
     },
-    /// Nobody will look at `id` any more.
+    /// Cancels a call or a timer: the script no longer uses its result.
     Cancel {
-        /// A call or a timer.
+        /// Id of the call or timer.
         id: u32,
     },
 }
 
-/// Waiting or finished.
+/// Whether a script waits or has finished.
 #[derive(Debug)]
 pub enum State {
     /// The script awaits something.
     Waiting,
-    /// The script is over.
+    /// The script has finished.
     Finished(Finish),
 }
 
-/// How a script ended of its own accord.
+/// How a script finished without being stopped.
 #[derive(Debug)]
 pub enum Finish {
-    /// It returned this JSON; `None` for `undefined`.
+    /// The script returned this JSON; `None` for `undefined`.
     Value(Option<String>),
-    /// It threw; the error described in JSON.
+    /// The script threw an error, described in JSON.
     Error(String),
-    /// The engine does not understand it; nothing ran. The error described in JSON.
+    /// The engine cannot parse the script, so nothing ran. The error is described in JSON.
     Syntax(String),
-    /// It called `exit()`.
+    /// The script called `exit()`.
     Exit,
 }
 
-/// The answer to a call.
+/// The answer that settles a call.
 #[derive(Debug, Clone, Copy)]
 pub enum Outcome<'a> {
     /// A value in JSON.
     Value(&'a str),
-    /// An error described in JSON: `name`, `message` and whatever else the script should see.
+    /// An error described in JSON: `name`, `message` and further fields for the script.
     Error(&'a str),
 }
 
-/// Why a script was stopped from outside.
+/// Why a script was stopped or could not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The leash's deadline passed.
+    /// The deadline passed.
     #[error("the script ran past its deadline")]
     Deadline,
-    /// The leash was cut.
+    /// The script was cancelled.
     #[error("the script was cancelled")]
     Cancelled,
     /// Memory ran out where the engine could not turn it into a catchable error.
@@ -173,12 +175,12 @@ pub enum Fault {
     /// The stack ran out where the engine could not turn it into a catchable error.
     #[error("the script ran out of stack")]
     Stack,
-    /// The image is of another build of the engine.
+    /// Another build of the engine made the snapshot.
     #[error("the snapshot was made by another build of the engine ({theirs}, this is {ours})")]
     Foreign {
-        /// The build that made it.
+        /// The build that made the snapshot.
         theirs: String,
-        /// This build.
+        /// The build of this engine.
         ours: String,
     },
     /// The engine or its host failed.

@@ -1,4 +1,5 @@
-//! Advances the engine's epoch while scripts compute, so that they look at their leash.
+//! Advances the engine's epoch while scripts compute, so that they check their deadline and
+//! cancellation. Also drops guests that have ended.
 
 use std::any::Any;
 use std::fmt;
@@ -7,14 +8,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How often a computing script looks at its leash.
+/// How often a computing script checks its deadline and cancellation.
 const TICK: Duration = Duration::from_millis(2);
-/// Ticks without a script after which the thread goes to sleep.
+/// Ticks without a computing script after which the thread sleeps until it is woken.
 const LINGER: u32 = 50;
-/// Guests that may wait to be cleared; more are cleared by whoever leaves them.
+/// Guests that may wait to be dropped. Beyond that, the caller drops them itself.
 const MAX_LEFT: usize = 32;
 
-/// One thread, asleep unless a script computes.
+/// Owns the ticker thread, which sleeps while no script computes.
 #[derive(Debug)]
 pub(crate) struct Ticker {
     shared: Arc<Shared>,
@@ -26,7 +27,7 @@ struct Shared {
     closed: AtomicBool,
     asleep: Mutex<bool>,
     wake: Condvar,
-    /// What scripts have left behind.
+    /// Ended guests that the ticker thread drops at its next tick.
     left: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
@@ -44,17 +45,17 @@ impl Shared {
     }
 }
 
-/// Held while a script computes.
+/// Keeps the ticker running while a script computes.
 #[derive(Debug)]
 pub(crate) struct Computing(Arc<Shared>);
 
 impl Ticker {
     pub(crate) fn new(engine: &wasmtime::Engine) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let (theirs, engine) = (shared.clone(), engine.weak());
+        let (thread_shared, engine) = (shared.clone(), engine.weak());
         thread::Builder::new()
             .name("selvedge-ticker".into())
-            .spawn(move || run(&theirs, &engine))?;
+            .spawn(move || run(&thread_shared, &engine))?;
         Ok(Self { shared })
     }
 
@@ -72,14 +73,14 @@ impl Ticker {
         Computing(self.shared.clone())
     }
 
-    /// Drops this at the next tick, on the thread that ticks.
-    pub(crate) fn clear(&self, thing: impl Send + 'static) {
+    /// Drops a value on the ticker thread at the next tick, or here if too many wait.
+    pub(crate) fn clear(&self, value: impl Send + 'static) {
         {
             let mut left = self.shared.left();
             if left.len() >= MAX_LEFT {
                 return;
             }
-            left.push(Box::new(thing));
+            left.push(Box::new(value));
         }
         let asleep = self
             .shared
@@ -110,7 +111,7 @@ impl Drop for Computing {
     }
 }
 
-/// Ends when the ticker or the engine is gone.
+/// The ticker thread. Ends when the ticker or the engine is dropped.
 fn run(shared: &Shared, engine: &wasmtime::EngineWeak) {
     let closed = || shared.closed.load(Ordering::SeqCst);
     let computing = || shared.computing.load(Ordering::SeqCst) > 0;

@@ -1,4 +1,4 @@
-//! The sandbox alone: a program, its host, and the pump between them.
+//! Tests of the sandbox without the script harness: a program, its host, and their exchange.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::HashMap;
@@ -61,7 +61,7 @@ fn program(source: &str) -> Program<'_> {
     }
 }
 
-/// Runs a body to its end; each call is answered with its own arguments.
+/// Runs a function body to its end. Each call is answered with its own arguments.
 async fn run_body(body: &str) -> Result<Finish, Fault> {
     let source = format!("(async () => {{\n{body}\n}})");
     let (mut execution, mut pump): (Box<dyn Execution>, Pump) = wasm()
@@ -95,7 +95,7 @@ async fn value(body: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_value_comes_back() {
+async fn a_returned_value_reaches_the_host() {
     assert_eq!(value("return 1 + 1").await, "2");
     assert_eq!(
         value("return {a: [1, 'x', null]}").await,
@@ -104,13 +104,14 @@ async fn a_value_comes_back() {
 }
 
 #[tokio::test]
-async fn calls_are_answered_and_frozen() {
-    let body = "const r = await tools.echo({list: [3, 1, 2]}); return [Object.isFrozen(r), Object.isFrozen(r[0].list), r[0].list.toSorted()]";
+async fn call_results_are_frozen() {
+    let body = "const r = await tools.echo({list: [3, 1, 2]});
+        return [Object.isFrozen(r), Object.isFrozen(r[0].list), r[0].list.toSorted()]";
     assert_eq!(value(body).await, "[true,true,[1,2,3]]");
 }
 
 #[tokio::test]
-async fn sorting_a_result_in_place_says_what_to_write() {
+async fn sorting_a_result_in_place_suggests_to_sorted() {
     let body =
         "const r = await tools.echo(3, 1, 2); try { r.sort() } catch (e) { return e.message }";
     assert!(value(body).await.contains("toSorted"));
@@ -122,54 +123,71 @@ async fn own_properties_may_shadow_frozen_ones() {
         value("const o = {}; o.toString = () => 'mine'; return String(o)").await,
         "\"mine\""
     );
-    assert_eq!(
-        value("class A { constructor() { this.constructor = 1; this.valueOf = 2 } } return new A().valueOf").await,
-        "2"
-    );
+    let body = "class A { constructor() { this.constructor = 1; this.valueOf = 2 } }
+        return new A().valueOf";
+    assert_eq!(value(body).await, "2");
 }
 
 #[tokio::test]
 async fn everything_reachable_is_frozen() {
     let body = r#"
         const thrown = (f) => { try { f() } catch (e) { return e } };
-        const roots = [globalThis, tools, context, console, thrown(() => atob("*")), thrown(() => null.x),
-            thrown(() => { const f = () => f(); f() }), (async () => {})(), (function*(){})(), (async function*(){})(),
-            [].values(), "a".matchAll(/a/g), new Map().entries(), new Set().values(), [].values().map(x => x),
-            Iterator.from([]), Array.fromAsync([]), /x/, new Date(), Symbol(), 1n, new Uint8Array(), new WeakRef({}),
-            (() => {}), (async () => {}), (function*(){}), (async function*(){}), class {}, tools.echo, help, new Proxy({}, {})];
+        const roots = [globalThis, tools, context, console,
+            thrown(() => atob("*")), thrown(() => null.x),
+            thrown(() => { const f = () => f(); f() }),
+            (async () => {})(), (function*(){})(), (async function*(){})(),
+            [].values(), "a".matchAll(/a/g), new Map().entries(), new Set().values(),
+            [].values().map(x => x), Iterator.from([]), Array.fromAsync([]),
+            /x/, new Date(), Symbol(), 1n, new Uint8Array(), new WeakRef({}),
+            (() => {}), (async () => {}), (function*(){}), (async function*(){}), class {},
+            tools.echo, help, new Proxy({}, {})];
         const boxed = roots.map(Object);
-        const seen = new Set(), queue = boxed.map(r => [typeof r, r]), loose = [];
-        // Made by this very script: the roots, and the prototype each generator object gets of its own.
-        const mine = new Set([...boxed, ...boxed.filter(o => "next" in o).map(o => Object.getPrototypeOf(o)).filter(p => !Reflect.ownKeys(p).length)]);
+        const seen = new Set(), queue = boxed.map(r => [typeof r, r]), unfrozen = [];
+        // Created by this script: the roots, and the prototype of each generator object.
+        const generatorPrototypes = boxed.filter(o => "next" in o)
+            .map(o => Object.getPrototypeOf(o)).filter(p => !Reflect.ownKeys(p).length);
+        const own = new Set([...boxed, ...generatorPrototypes]);
+        const isOwnKey = (o, k) => k === "prototype"
+            || o.constructor !== Object && k !== "constructor" && o !== globalThis;
         while (queue.length) {
             const [path, o] = queue.pop();
-            if (o === null || (typeof o !== "object" && typeof o !== "function") || seen.has(o)) continue;
+            if (o === null || (typeof o !== "object" && typeof o !== "function")) continue;
+            if (seen.has(o)) continue;
             seen.add(o);
-            if (!Object.isFrozen(o) && !mine.has(o)) loose.push(path);
+            if (!Object.isFrozen(o) && !own.has(o)) unfrozen.push(path);
             queue.push([path + ".__proto__", Object.getPrototypeOf(o)]);
             for (const k of Reflect.ownKeys(o)) {
                 const d = Object.getOwnPropertyDescriptor(o, k);
-                if (mine.has(o) && (k === "prototype" || o.constructor !== Object && k !== "constructor" && o !== globalThis)) continue;
-                for (const p of ["value", "get", "set"]) if (d[p] !== undefined) queue.push([`${path}.${String(k)}`, d[p]]);
+                if (own.has(o) && isOwnKey(o, k)) continue;
+                for (const p of ["value", "get", "set"])
+                    if (d[p] !== undefined) queue.push([`${path}.${String(k)}`, d[p]]);
             }
         }
-        return {loose, seen: seen.size > 500}
+        return {unfrozen, seen: seen.size > 500}
     "#;
-    assert_eq!(value(body).await, r#"{"loose":[],"seen":true}"#);
+    assert_eq!(value(body).await, r#"{"unfrozen":[],"seen":true}"#);
 }
 
 #[tokio::test]
-async fn no_road_leads_to_code_from_strings() {
+async fn code_cannot_be_created_from_strings() {
     let body = r#"
-        const roads = [
-            () => (() => {}).constructor("return 1"), () => (async () => {}).constructor("return 1"),
-            () => (function*(){}).constructor("return 1"), () => (async function*(){}).constructor("return 1"),
-            () => new (class {}).constructor.constructor("return 1"), () => Reflect.construct((() => {}).constructor, ["1"]),
-            () => eval("1"), () => globalThis.eval("1"), () => Function("1"), () => tools.echo.constructor("1"),
-            () => [].map.constructor("1")(), () => Object.getPrototypeOf(async () => {}).constructor("1"),
-            () => console.log.constructor("1"), () => setTimeout("1", 1),
+        const attempts = [
+            () => (() => {}).constructor("return 1"),
+            () => (async () => {}).constructor("return 1"),
+            () => (function*(){}).constructor("return 1"),
+            () => (async function*(){}).constructor("return 1"),
+            () => new (class {}).constructor.constructor("return 1"),
+            () => Reflect.construct((() => {}).constructor, ["1"]),
+            () => eval("1"),
+            () => globalThis.eval("1"),
+            () => Function("1"),
+            () => tools.echo.constructor("1"),
+            () => [].map.constructor("1")(),
+            () => Object.getPrototypeOf(async () => {}).constructor("1"),
+            () => console.log.constructor("1"),
+            () => setTimeout("1", 1),
         ];
-        return roads.map(r => { try { r(); return "open" } catch (e) { return e.name } })
+        return attempts.map(f => { try { f(); return "open" } catch (e) { return e.name } })
     "#;
     assert!(!value(body).await.contains("open"));
 }
@@ -177,11 +195,11 @@ async fn no_road_leads_to_code_from_strings() {
 #[tokio::test]
 async fn loops_are_stopped_at_the_deadline() {
     let source = "(async () => { while (true) {} })";
-    let leash = Arc::new(Leash::new(Duration::from_millis(50)));
+    let interrupt = Arc::new(Leash::new(Duration::from_millis(50)));
     let result = wasm()
         .start(
             Program {
-                leash,
+                leash: interrupt,
                 ..program(source)
             },
             Box::new(TestHost::default()),
@@ -191,11 +209,10 @@ async fn loops_are_stopped_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn memory_and_stack_run_out_as_errors() {
-    assert_eq!(
-        value("try { const a = []; for (;;) a.push(new Array(1000).fill(1)) } catch (e) { return e.message }").await,
-        "\"out of memory\""
-    );
+async fn exhausted_memory_and_stack_are_errors() {
+    let body = "try { const a = []; for (;;) a.push(new Array(1000).fill(1)) }
+        catch (e) { return e.message }";
+    assert_eq!(value(body).await, "\"out of memory\"");
     let body = "const f = () => f() + 1; try { f() } catch (e) { return e.name }";
     assert_eq!(value(body).await, "\"RangeError\"");
     let deep = "try { JSON.parse('['.repeat(1e6)) } catch (e) { return e.name + e.message }";
@@ -210,19 +227,20 @@ async fn exit_ends_the_script_and_cannot_be_caught() {
     let body =
         "try { exit() } catch { return 'caught' } finally { await tools.echo(1) } return 'after'";
     assert!(matches!(run_body(body).await, Ok(Finish::Exit)));
-    let body = "await tools.echo(1); await (async () => { try { exit() } catch { throw 1 } })(); return 'after'";
+    let body = "await tools.echo(1); await (async () => { try { exit() } catch { throw 1 } })();
+        return 'after'";
     assert!(matches!(run_body(body).await, Ok(Finish::Exit)));
 }
 
 #[tokio::test]
-async fn random_is_seeded_and_the_clock_is_the_hosts() {
+async fn random_numbers_are_seeded_and_the_clock_comes_from_the_host() {
     let a = value("return [Math.random(), Math.random()]").await;
     assert_eq!(a, value("return [Math.random(), Math.random()]").await);
     assert_eq!(value("return Date.now()").await, "1700000000001");
 }
 
 #[tokio::test]
-async fn stacks_show_only_the_script() {
+async fn stack_traces_show_only_the_script() {
     let body =
         "const f = () => { throw new Error('x') };\ntry { f() } catch (e) { return e.stack }";
     assert_eq!(
@@ -232,10 +250,14 @@ async fn stacks_show_only_the_script() {
 }
 
 #[tokio::test]
-async fn values_leave_whole_or_not_at_all() {
+async fn returned_values_are_complete_or_an_error() {
     assert_eq!(
-        value("return {m: new Map([['a', 1]]), s: new Set([1]), d: new Date(0), e: new TypeError('no')}").await,
-        r#"{"m":{"a":1},"s":[1],"d":"1970-01-01T00:00:00.000Z","e":{"name":"TypeError","message":"no"}}"#
+        value("return {m: new Map([['a', 1]]), s: new Set([1]), d: new Date(0)}").await,
+        r#"{"m":{"a":1},"s":[1],"d":"1970-01-01T00:00:00.000Z"}"#
+    );
+    assert_eq!(
+        value("return {e: new TypeError('no')}").await,
+        r#"{"e":{"name":"TypeError","message":"no"}}"#
     );
     for (body, part) in [
         ("return {a: [1n]}", "`a[0]` is a BigInt"),
@@ -251,7 +273,7 @@ async fn values_leave_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_snapshot_continues_in_another_instance() {
+async fn a_snapshot_continues_in_another_engine() {
     let body = "class Counter { n = 0; add(x) { this.n += x; return this } }
         const counter = new Counter(), seen = new Map([['a', 1]]);
         const both = Promise.all([tools.echo(1), tools.echo(2)]);
@@ -267,16 +289,16 @@ async fn a_snapshot_continues_in_another_instance() {
         .unwrap();
     assert_eq!(pump.requests.len(), 2);
     execution.settle(1, Outcome::Value("10")).await.unwrap();
-    let image = execution.snapshot().unwrap();
+    let snapshot = execution.snapshot().unwrap();
     drop(execution);
-    // Another engine, as another process has it.
-    let elsewhere = Wasm::new(Settings {
+    // A second engine, as another process would have.
+    let other_engine = Wasm::new(Settings {
         max_scripts: 1,
         ..Settings::default()
     })
     .unwrap();
-    let mut execution = elsewhere
-        .restore(&image, program(""), Box::new(TestHost::default()))
+    let mut execution = other_engine
+        .restore(&snapshot, program(""), Box::new(TestHost::default()))
         .await
         .unwrap();
     let pump = execution.settle(2, Outcome::Value("20")).await.unwrap();
@@ -292,49 +314,53 @@ async fn a_snapshot_continues_in_another_instance() {
 }
 
 #[tokio::test]
-async fn a_snapshot_of_a_small_script_is_small_and_only_for_its_own_build() {
+async fn a_snapshot_of_a_small_script_is_small_and_bound_to_its_build() {
     let source = "(async () => { await tools.echo(1) })";
     let (mut execution, _) = wasm()
         .start(program(source), Box::new(TestHost::default()))
         .await
         .unwrap();
-    let mut image = execution.snapshot().unwrap();
-    assert!(image.bytes.len() < 400 << 10, "{} bytes", image.bytes.len());
-    image.build = "another".into();
+    let mut snapshot = execution.snapshot().unwrap();
+    assert!(
+        snapshot.bytes.len() < 400 << 10,
+        "{} bytes",
+        snapshot.bytes.len()
+    );
+    snapshot.build = "another".into();
     let refused = wasm()
-        .restore(&image, program(""), Box::new(TestHost::default()))
+        .restore(&snapshot, program(""), Box::new(TestHost::default()))
         .await;
     assert!(matches!(refused, Err(Fault::Foreign { .. })));
 }
 
 #[tokio::test]
-async fn a_mangled_image_stays_behind_the_wall() {
+async fn a_corrupt_snapshot_cannot_leave_the_sandbox() {
     let source = "(async () => { await tools.echo(1); return 1 })";
     let (mut execution, _) = wasm()
         .start(program(source), Box::new(TestHost::default()))
         .await
         .unwrap();
-    let image = execution.snapshot().unwrap();
+    let snapshot = execution.snapshot().unwrap();
     for step in [1, 7, 113, 1031] {
-        let mut mangled = image.clone();
-        mangled
+        let mut corrupt = snapshot.clone();
+        corrupt
             .bytes
             .iter_mut()
             .skip(4)
             .step_by(step)
             .for_each(|byte| *byte ^= 0x5a);
         let restored = wasm()
-            .restore(&mangled, program(""), Box::new(TestHost::default()))
+            .restore(&corrupt, program(""), Box::new(TestHost::default()))
             .await;
         if let Ok(mut execution) = restored {
             let _ = execution.settle(1, Outcome::Value("1")).await;
         }
     }
-    for length in [0, 3, image.bytes.len() - 1] {
-        let mut short = image.clone();
-        short.bytes.truncate(length);
+    for length in [0, 3, snapshot.bytes.len() - 1] {
+        let mut truncated = snapshot.clone();
+        truncated.bytes.truncate(length);
         let refused = wasm()
-            .restore(&short, program(""), Box::new(TestHost::default()))
+            .restore(&truncated, program(""), Box::new(TestHost::default()))
             .await;
         assert!(matches!(refused, Err(Fault::Engine(_))), "{length}");
     }

@@ -1,4 +1,5 @@
-//! Your own tool, called from a script, in one file: `cargo run -p selvedge-script --example embed`.
+//! Embeds the harness: a tool of the embedding program, called from a script. Run it with
+//! `cargo run -p selvedge-script --example embed`.
 
 use schemars::JsonSchema;
 use selvedge_script::Harness;
@@ -6,7 +7,7 @@ use selvedge_tools::{Orchestrator, Registry, ToolError, tool};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize, JsonSchema)]
-struct Lookup {
+struct WeatherArgs {
     /// Name of the city.
     city: String,
 }
@@ -16,7 +17,7 @@ struct Weather {
     celsius: f64,
 }
 
-async fn weather(args: Lookup) -> Result<Weather, ToolError> {
+async fn weather(args: WeatherArgs) -> Result<Weather, ToolError> {
     match args.city.as_str() {
         "Oslo" => Ok(Weather { celsius: -3.5 }),
         "Lima" => Ok(Weather { celsius: 19.0 }),

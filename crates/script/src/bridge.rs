@@ -24,10 +24,11 @@ pub(crate) struct Bridge {
     pub(crate) compiled: Arc<Compiled>,
     pub(crate) orchestrator: Orchestrator,
     pub(crate) scope: Scope,
-    /// `context` as JSON, but for the names of the tools: there may be hundreds, and few scripts ask.
+    /// `context` as JSON, without the names of the tools: there may be hundreds, and few scripts
+    /// read them.
     pub(crate) context: Value,
     pub(crate) max_depth: u32,
-    /// Work in the background, where there may be any.
+    /// Tasks, if scripts may start them.
     pub(crate) tasks: Option<(Tasks, Means)>,
 }
 
@@ -44,7 +45,8 @@ impl Host for Bridge {
         let text = whole_unicode(text);
         let text = text.as_ref();
         let reply = match channel {
-            // Stored on replay too; whether there was room is in the recording.
+            // Stored on replay too. The reply is the recorded one: it says whether the value
+            // fitted.
             "store" => Some(self.store(text)),
             channel if QUESTIONS.contains(&channel) => None,
             channel => return self.take(channel, text),
@@ -58,13 +60,14 @@ impl Host for Bridge {
     }
 }
 
-/// Channels on which a script asks for what it cannot know.
+/// Channels on which a script expects a reply. Replies are recorded.
 const QUESTIONS: [&str; 12] = [
     "resolve", "exists", "names", "tools", "context", "depth", "budget", "approval", "help",
     "load", "spawn", "resume",
 ];
 
 impl Bridge {
+    /// Replies to a message on one of the [`QUESTIONS`] channels.
     fn answer(&self, channel: &str, text: &str) -> Option<String> {
         match channel {
             "resolve" => Some(self.resolve(text)),
@@ -94,7 +97,7 @@ impl Bridge {
         }
     }
 
-    /// Something the script says.
+    /// Handles a message on any other channel. The reply, if any, is an error.
     fn take(&self, channel: &str, text: &str) -> Option<String> {
         match channel {
             "log" => self.log(text),
@@ -118,15 +121,15 @@ impl Bridge {
                 None
             }
             "rejected" => {
-                let (id, facts) = text.split_once('\n')?;
-                let facts: Value = serde_json::from_str(facts).unwrap_or_default();
-                let part = |key: &str| facts[key].as_str().unwrap_or_default().to_owned();
-                let place = crate::outcome::first_position(&part("stack"));
-                let place = place.map(|at| format!(" (line {})", at.line));
-                let (place, name) = (place.unwrap_or_default(), part("name"));
-                let words = format!("nobody awaited it{place}: {name}: {}", part("message"));
-                let (id, words) = (id.parse().ok()?, shortened(&words, 500));
-                self.output().rejections.insert(id, words);
+                let (id, fields) = text.split_once('\n')?;
+                let fields: Value = serde_json::from_str(fields).unwrap_or_default();
+                let part = |key: &str| fields[key].as_str().unwrap_or_default().to_owned();
+                let line = crate::outcome::first_position(&part("stack"));
+                let line = line.map(|at| format!(" (line {})", at.line));
+                let (line, name) = (line.unwrap_or_default(), part("name"));
+                let description = format!("was not awaited{line}: {name}: {}", part("message"));
+                let (id, description) = (id.parse().ok()?, shortened(&description, 500));
+                self.output().rejections.insert(id, description);
                 None
             }
             "handled" => {
@@ -145,6 +148,7 @@ impl Bridge {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Says what a path below `tools` is.
     fn resolve(&self, path: &str) -> String {
         match self.orchestrator.registry().find(path) {
             Found::Tool(tool) if tool.spec.name == SPAWN && self.tasks.is_some() => {
@@ -160,17 +164,17 @@ impl Bridge {
         }
     }
 
-    /// Starts a task: a call that goes on when the script has ended.
+    /// Starts a task: a call that continues after the script has ended. Replies with its id.
     fn spawn(&self, text: &str) -> String {
         let list: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let Some((tasks, means)) = &self.tasks else {
-            return thrown("Error", "no task can be started here");
+            return thrown("Error", "tasks are not available in this run");
         };
         let started = tasks.start_as_written(list, &self.scope, means.clone());
         started.unwrap_or_else(|failure| thrown_failure(&failure, SPAWN))
     }
 
-    /// `resume.repeat(callId)` and `resume.skip(callId, value)`.
+    /// Handles `resume.repeat(callId)` and `resume.skip(callId, value)`.
     fn decide(&self, text: &str) -> Option<String> {
         let mut args: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let value = (args.len() > 1).then(|| args.swap_remove(1));
@@ -183,6 +187,7 @@ impl Bridge {
         Some(thrown("RangeError", &decided.err()?.to_string()))
     }
 
+    /// Returns `ALL_TOOLS` as JSON.
     fn catalogue(&self) -> String {
         let tools = self.orchestrator.registry().iter();
         let list: Vec<Value> = tools
@@ -191,6 +196,7 @@ impl Bridge {
         Value::Array(list).to_string()
     }
 
+    /// Returns the text of `help(name)`.
     fn help(&self, name: &str) -> String {
         let registry = self.orchestrator.registry();
         if name.is_empty() {
@@ -205,7 +211,7 @@ impl Bridge {
             Found::Namespace => declarations(
                 &registry.filtered(|spec| spec.js_name.starts_with(&format!("{name}."))),
             ),
-            // A slip of the pen is named; words that are no name are looked for.
+            // A misspelled name gets a suggestion; any other text is searched for.
             Found::Nothing(near) if !near.is_empty() => self.orchestrator.not_found(name).message,
             Found::Nothing(_) => {
                 let found = registry.search(name, 5);
@@ -259,10 +265,13 @@ impl Bridge {
 
     fn notify(&self, text: &str) -> Option<String> {
         if text.is_empty() {
-            return Some(thrown("TypeError", "notify needs something to say"));
+            return Some(thrown(
+                "TypeError",
+                "notify() takes a value that is not empty",
+            ));
         }
         if !self.output().may_notify() {
-            let message = format!("a script may notify {MAX_NOTIFICATIONS} times");
+            let message = format!("a script may call notify() at most {MAX_NOTIFICATIONS} times");
             return Some(thrown("RangeError", &message));
         }
         let message = shortened(text, 4096);
@@ -285,9 +294,10 @@ impl Bridge {
         shown.err().map(|message| thrown("RangeError", &message))
     }
 
-    /// `image(x)` and `audio(x)` take a `data:` URL or a content block as MCP tools return them.
+    /// Handles `image(x)` and `audio(x)`, which take a `data:` URL or a content block as MCP tools
+    /// return it.
     fn media(&self, kind: &str, text: &str) -> Option<String> {
-        let refuse = |message: String| Some(thrown("TypeError", &message));
+        let type_error = |message: String| Some(thrown("TypeError", &message));
         let args: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let given = args.into_iter().next().unwrap_or(Value::Null);
         let field = |name: &str| given.get(name).and_then(Value::as_str);
@@ -298,7 +308,7 @@ impl Bridge {
             {
                 Some((mime, data)) => (data, mime),
                 None => {
-                    return refuse(format!(
+                    return type_error(format!(
                         "{kind}() takes a base64 data: URL or a content block, not a link"
                     ));
                 }
@@ -306,19 +316,19 @@ impl Bridge {
             Value::Object(_) => match (field("data"), field("mimeType").or(field("mime_type"))) {
                 (Some(data), Some(mime)) => (data, mime),
                 _ => {
-                    return refuse(format!(
+                    return type_error(format!(
                         "{kind}() takes a content block with `data` and `mimeType`"
                     ));
                 }
             },
             _ => {
-                return refuse(format!(
+                return type_error(format!(
                     "{kind}() takes a base64 data: URL or a content block"
                 ));
             }
         };
         if !mime.starts_with(&format!("{kind}/")) {
-            return refuse(format!("{kind}() was given {mime}"));
+            return type_error(format!("{kind}() was given {mime}"));
         }
         let (data, mime_type) = (data.to_owned(), mime.to_owned());
         self.show(match kind {
@@ -328,22 +338,22 @@ impl Bridge {
     }
 }
 
-/// An error reply: the sandbox throws it where the script asked.
+/// Creates an error reply, which the guest throws where the script sent the message.
 fn thrown(name: &str, message: &str) -> String {
     format!("!{}", json!({"name": name, "message": message}))
 }
 
-/// An error reply for a tool that cannot be used.
+/// Creates an error reply from the failure of a tool.
 fn thrown_failure(failure: &CallFailure, tool: &str) -> String {
-    let facts = json!({
+    let fields = json!({
         "name": failure.code, "code": failure.code, "message": failure.message, "toolName": tool,
         "retryable": failure.retryable, "suggestions": failure.suggestions,
         "metadata": failure.metadata,
     });
-    format!("!{facts}")
+    format!("!{fields}")
 }
 
-/// An error as a script sees it.
+/// Describes the failure of a call as JSON, for the script.
 pub(crate) fn error_facts(
     failure: &CallFailure,
     tool: &str,
@@ -351,12 +361,13 @@ pub(crate) fn error_facts(
     at: Option<(u32, u32)>,
 ) -> String {
     let code = failure.code;
-    let mut facts = json!({
+    let mut fields = json!({
         "name": code, "code": code, "message": failure.message, "toolName": tool, "callId": call_id,
-        "retryable": failure.retryable, "suggestions": failure.suggestions, "metadata": failure.metadata,
+        "retryable": failure.retryable, "suggestions": failure.suggestions,
+        "metadata": failure.metadata,
     });
     if let Some((line, column)) = at {
-        facts["at"] = Value::String(format!("{line}:{column}"));
+        fields["at"] = Value::String(format!("{line}:{column}"));
     }
-    facts.to_string()
+    fields.to_string()
 }

@@ -1,9 +1,9 @@
-//! A script's time limit.
+//! The time limit of a script.
 
 use std::time::{Duration, Instant};
 
-/// Time a script may wait for models, as a multiple of the longest time limit. Models have limits
-/// of their own.
+/// Time a script may wait for models, as a multiple of the longest time limit. Calls of models have
+/// their own time limits.
 const MODEL_WAIT_FACTOR: u32 = 2;
 
 /// Counts down a script's time limit. It is paused while every pending call waits for a person.
@@ -16,7 +16,7 @@ pub(crate) struct Clock {
     mode: Mode,
 }
 
-/// What counts down, and since when.
+/// Which limit counts down, and since when.
 #[derive(Debug, Clone, Copy)]
 enum Mode {
     Paused,
@@ -25,7 +25,8 @@ enum Mode {
 }
 
 impl Clock {
-    /// Starts with this much time left; `longest` is the longest time limit a script may ask for.
+    /// Starts a clock with this much time left. `longest` is the longest time limit that a script
+    /// may have.
     pub(crate) fn start(left: Duration, longest: Duration) -> Self {
         let model_limit = longest * MODEL_WAIT_FACTOR;
         Self {
@@ -36,14 +37,14 @@ impl Clock {
         }
     }
 
-    /// Starts again with another time left.
+    /// Restarts the clock with this much time left.
     pub(crate) fn restart(&mut self, left: Duration) {
         self.left = left;
         self.model_left = self.model_limit;
         self.mode = Mode::Script(Instant::now());
     }
 
-    /// Counts down the script's own time.
+    /// Counts down the script's time limit.
     pub(crate) fn run(&mut self) {
         if !matches!(self.mode, Mode::Script(_)) {
             self.pause();
@@ -51,7 +52,7 @@ impl Clock {
         }
     }
 
-    /// Counts down the time for models.
+    /// Counts down the time limit for models.
     pub(crate) fn wait_for_models(&mut self) {
         if !matches!(self.mode, Mode::Models(_)) {
             self.pause();
@@ -69,7 +70,7 @@ impl Clock {
         }
     }
 
-    /// What is left of the script's own time.
+    /// Returns what is left of the script's time limit.
     pub(crate) fn left(&self) -> Duration {
         match self.mode {
             Mode::Script(since) => self.left.saturating_sub(since.elapsed()),
@@ -77,7 +78,7 @@ impl Clock {
         }
     }
 
-    /// When time is up, unless the clock is paused.
+    /// Returns when the limit that counts down is reached. `None` if the clock is paused.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.mode {
             Mode::Paused => None,
@@ -86,7 +87,7 @@ impl Clock {
         }
     }
 
-    /// The limit that counts down, where the script's own is `timeout`.
+    /// Returns the limit that counts down. `timeout` is the script's own.
     pub(crate) fn limit(&self, timeout: Duration) -> Duration {
         match self.mode {
             Mode::Models(_) => self.model_limit,
@@ -95,7 +96,7 @@ impl Clock {
     }
 }
 
-/// Sleeps until this instant; for ever if there is none.
+/// Sleeps until this instant; forever if it is `None`.
 pub(crate) async fn sleep_until(instant: Option<Instant>) {
     match instant {
         Some(instant) => tokio::time::sleep_until(instant.into()).await,

@@ -1,4 +1,5 @@
-//! TypeScript in, an async function in JavaScript out, with everything known about it on the way.
+//! Compiles a script from TypeScript to an async JavaScript function, and collects what is known
+//! about it without running it.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -25,22 +26,22 @@ use crate::positions::{Lines, PositionMap};
 use crate::pragma::Pragma;
 use crate::survey::{Mentions, Note, StaticCall, Survey, calls_in_place};
 
-/// Compiled scripts kept at hand.
+/// Number of compiled scripts in the cache.
 const CACHE_SIZE: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
-/// Lines our wrapper puts before the script.
+/// Lines that the wrapper function puts before the script.
 const WRAPPER_LINES: u32 = 1;
-/// Native stack per byte of source: the parser recurses, and a script of nothing but `[` nests as
-/// deeply as it is long. Twice what the deepest script of 20 KB was seen to need in a debug build.
+/// Native stack per byte of source: the parser recurses, and a script of `[` alone nests as deeply
+/// as it is long. Twice what the deepest script of 20 KB needed in a debug build.
 const STACK_PER_BYTE: usize = 8 << 10;
 
-/// A script ready to run.
+/// A compiled script.
 #[derive(Debug)]
 pub struct Compiled {
     /// The script as written, without a byte-order mark.
     pub source: Arc<str>,
-    /// SHA-256 of `source`, in hex.
+    /// SHA-256 of `source`, in hexadecimal.
     pub sha256: String,
-    /// The first line's wishes.
+    /// Options from the script's first line.
     pub pragma: Option<Pragma>,
     pub(crate) javascript: String,
     pub(crate) calls: Vec<StaticCall>,
@@ -48,27 +49,30 @@ pub struct Compiled {
     pub(crate) probed: Vec<String>,
     pub(crate) notes: Vec<Note>,
     pub(crate) mentions: Mentions,
-    /// Functions called by a name the script does not declare, and where.
+    /// Functions that are called by a name the script does not declare, with the call's byte
+    /// offset.
     pub(crate) bare_calls: Vec<(String, u32)>,
-    /// Names the script declares.
+    /// Names that the script declares.
     pub(crate) names: Vec<String>,
-    /// Names it uses and does not declare.
+    /// Names that the script uses and does not declare.
     pub(crate) unresolved: Vec<String>,
     lines: Lines,
     map: PositionMap,
 }
 
 impl Compiled {
+    /// Maps a position in the compiled code to the script as written.
     pub(crate) fn locate(&self, compiled: Position) -> Option<Position> {
         self.map.locate(compiled)
     }
 
+    /// Returns the position of a byte offset in the script.
     pub(crate) fn position(&self, offset: u32) -> Position {
         self.lines.position(&self.source, offset)
     }
 }
 
-/// Compiles scripts and remembers the last thousand.
+/// Compiles scripts, with a cache of the thousand most recently used.
 #[derive(Debug)]
 pub struct Compiler {
     cache: Mutex<LruCache<[u8; 32], Arc<Compiled>>>,
@@ -83,7 +87,7 @@ impl Default for Compiler {
 }
 
 impl Compiler {
-    /// The compiled script, and whether it was at hand.
+    /// Compiles a script. Returns it with whether it was in the cache.
     pub fn compile(
         &self,
         source: &str,
@@ -93,7 +97,7 @@ impl Compiler {
         let source = source.as_ref();
         if source.len() > max_bytes {
             let bytes = source.len();
-            let message = format!("the script has {bytes} bytes, and may have {max_bytes}");
+            let message = format!("the script has {bytes} bytes, the limit is {max_bytes}");
             return Err(rejected(message)
                 .suggest("split it into several scripts")
                 .with("bytes", bytes));
@@ -109,7 +113,7 @@ impl Compiler {
         Ok((compiled, false))
     }
 
-    /// The same for bytes that may not be text.
+    /// Compiles a script from bytes. Fails if they are not UTF-8.
     pub fn compile_bytes(
         &self,
         source: &[u8],
@@ -133,7 +137,8 @@ impl Compiler {
     }
 }
 
-/// A script in a Markdown fence, as models like to wrap it, without the fence; its lines keep their numbers.
+/// Removes a Markdown fence around a script, which models sometimes write. The fence becomes an
+/// empty line, so that line numbers stay the same.
 fn unwrapped(source: &str) -> Cow<'_, str> {
     let Some(rest) = source.trim_start().strip_prefix("```") else {
         return source.into();
@@ -172,9 +177,9 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         error
     };
 
-    if let Some((what, offset)) = too_much(source) {
-        let error = rejected(format!("the script is too complicated: {what}"));
-        return Err(at(error, offset).suggest("write it with more statements and fewer levels"));
+    if let Some((problem, offset)) = too_much(source) {
+        let error = rejected(format!("the script is nested too deeply: {problem}"));
+        return Err(at(error, offset).suggest("split it into more statements with fewer levels"));
     }
     let allocator = Allocator::default();
     let options = ParseOptions {
@@ -209,20 +214,20 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         return Err(syntax_error(diagnostic));
     }
     let scoping = built.semantic.into_scoping();
-    let mut survey = Survey::new(&scoping);
-    survey.visit_program(&program);
-    let survey = survey.found;
-    if let Some(banned) = survey.banned.first() {
+    let mut analyzer = Survey::new(&scoping);
+    analyzer.visit_program(&program);
+    let findings = analyzer.found;
+    if let Some(banned) = findings.banned.first() {
         let error = rejected(format!("`{}` cannot be used in a script", banned.what));
         return Err(at(error, banned.span.start).suggest(banned.instead));
     }
-    if let Some((name, span)) = survey.constants.first() {
+    if let Some((name, span)) = findings.constants.first() {
         let error = invalid(format!("`{name}` is a const and cannot be changed"));
         return Err(at(error, span.start).suggest(format!("declare it with `let {name}`")));
     }
-    if let Some((tool, field, span)) = survey.unawaited.first() {
+    if let Some((tool, field, span)) = findings.unawaited.first() {
         let error = rejected(format!(
-            "`.{field}` is read from a call that is not awaited yet"
+            "`.{field}` is read from a call that is not awaited"
         ));
         let instead = format!("write (await tools.{tool}(…)).{field}");
         return Err(at(error, span.start).suggest(instead));
@@ -254,12 +259,12 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         sha256,
         pragma,
         javascript,
-        calls: survey.calls,
-        server_calls: survey.server_calls,
-        probed: survey.probed,
-        notes: survey.notes,
-        mentions: survey.mentions,
-        bare_calls: survey.bare_calls,
+        calls: findings.calls,
+        server_calls: findings.server_calls,
+        probed: findings.probed,
+        notes: findings.notes,
+        mentions: findings.mentions,
+        bare_calls: findings.bare_calls,
         names,
         unresolved,
         lines,
@@ -267,17 +272,17 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     })
 }
 
-/// SHA-256 of a text, in hex.
+/// Returns the SHA-256 of a text, in hexadecimal.
 pub(crate) fn sha256_hex(text: &str) -> String {
     selvedge_text::hex(&Sha256::digest(text))
 }
 
-/// The program as the body of an async function, which is what the sandbox runs.
+/// Generates JavaScript: the program as the body of an async function, which the sandbox runs.
 fn generate(source: &str, program: &Program<'_>) -> (String, PositionMap) {
     let options = CodegenOptions {
         source_map_path: Some("script.ts".into()),
         comments: CommentOptions::disabled(),
-        // Indentation of deeply nested code would grow with the square of its depth.
+        // Otherwise the indentation of deeply nested code grows with the square of its depth.
         indent_width: 0,
         ..CodegenOptions::default()
     };
@@ -291,7 +296,8 @@ fn generate(source: &str, program: &Program<'_>) -> (String, PositionMap) {
     (format!("(async () => {{\n{}\n}})", generated.code), map)
 }
 
-/// Turns `Promise.race([tools.a(), …])` into a race that stops its losers: nobody else holds them.
+/// Replaces `Promise.race([tools.a(), …])` by a race that cancels the losing calls: the script has
+/// no other reference to them.
 struct MarkRaces<'a>(AstBuilder<'a>);
 
 impl<'a> VisitMut<'a> for MarkRaces<'a> {
@@ -322,7 +328,7 @@ fn rejected(message: impl Into<String>) -> ScriptError {
     ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
 }
 
-/// A compiler's message in the voice of ours: no full stop.
+/// Removes the full stop from a compiler's message, as our messages have none.
 fn sentence(message: &str) -> String {
     message.trim().trim_end_matches('.').to_owned()
 }

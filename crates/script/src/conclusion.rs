@@ -1,4 +1,4 @@
-//! Puts the end of a run into its output.
+//! Writes the end of a run into its output.
 
 use std::time::Instant;
 
@@ -13,10 +13,11 @@ use crate::state::RunEnd;
 use crate::teardown::EndedRun;
 use crate::unicode::whole_unicode;
 
+/// Warning of a run that another process has taken over.
 pub(crate) const RESUMED_ELSEWHERE: &str =
-    "the question was answered elsewhere, and the script goes on there";
+    "the question was answered elsewhere: another process continues the script";
 
-/// Puts value or error into the output; the value may have this many bytes.
+/// Writes the value or the error into the output. A value of more than `max` bytes is an error.
 pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: EndedRun) {
     output.calls = ended.calls;
     let error = match ended.end {
@@ -29,7 +30,7 @@ pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: End
             output.warnings.push(RESUMED_ELSEWHERE.to_owned());
             return;
         }
-        // The caller of the replay knows how the run was stopped.
+        // The replay knows how the recorded run was stopped.
         RunEnd::RecordingEnded => return,
         RunEnd::Returned(value) => {
             let value = value.map(|json| whole_unicode(&json).into_owned());
@@ -64,7 +65,7 @@ pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: End
                 .with("pendingTools", pending)
         }
     };
-    // A script the engine cannot parse never ran.
+    // A script that the engine cannot parse never ran.
     output.status = match error.phase {
         Phase::Parsing => RunStatus::Rejected,
         _ => RunStatus::Error,
@@ -72,6 +73,7 @@ pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: End
     output.error = Some(error);
 }
 
+/// Completes the output of a script that did not run.
 pub(crate) fn reject(
     mut output: ScriptToolCallOutput,
     error: ScriptError,
@@ -82,6 +84,7 @@ pub(crate) fn reject(
     output
 }
 
+/// Completes the output of a script that was only checked.
 pub(crate) fn dry_run(
     mut output: ScriptToolCallOutput,
     report: Preflight,
@@ -97,13 +100,21 @@ pub(crate) fn dry_run(
     output
 }
 
-/// The first problem, with all the others in its metadata.
+/// Returns the first error of a check, with the others in its metadata.
 pub(crate) fn rejection(report: Preflight) -> Option<ScriptError> {
     let others: Vec<Value> = report
         .errors
         .iter()
         .skip(1)
-        .map(|error| json!({"code": error.code, "message": error.message, "line": error.line, "column": error.column, "suggestions": error.suggestions}))
+        .map(|error| {
+            json!({
+                "code": error.code,
+                "message": error.message,
+                "line": error.line,
+                "column": error.column,
+                "suggestions": error.suggestions,
+            })
+        })
         .collect();
     let first = report.errors.into_iter().next()?;
     Some(if others.is_empty() {
@@ -122,10 +133,14 @@ fn too_large(bytes: usize, max: usize) -> ScriptError {
         .with("bytes", bytes)
 }
 
+/// Returns the results of a failed script's calls as JSON, or a preview of them.
 fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String {
     let list: Vec<Value> = results
         .into_iter()
-        .map(|(call_id, tool, json)| json!({"callId": call_id, "tool": tool, "value": serde_json::from_str::<Value>(&json).unwrap_or_default()}))
+        .map(|(call_id, tool, json)| {
+            let value = serde_json::from_str::<Value>(&json).unwrap_or_default();
+            json!({"callId": call_id, "tool": tool, "value": value})
+        })
         .collect();
     let whole = json!({"partialResults": list});
     let text = whole.to_string();
@@ -136,6 +151,7 @@ fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String
     }
 }
 
+/// Returns the milliseconds since an instant, with three decimals.
 pub(crate) fn millis(since: Instant) -> f64 {
     (since.elapsed().as_secs_f64() * 1e6).round() / 1e3
 }

@@ -1,4 +1,4 @@
-//! What a run is given and does not change.
+//! The inputs of a run, which do not change while it runs.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ use crate::recording::Recorder;
 use crate::run_entry::RunEntry;
 use crate::suspension::Suspension;
 
-/// What a run is given and does not change. Everything the run starts belongs to its scope and ends
-/// with it.
+/// The inputs of a run, which do not change while it runs. Everything that the run starts belongs
+/// to its scope and ends with it.
 pub(crate) struct RunContext<'a> {
     pub(crate) runtime: &'a dyn Runtime,
     pub(crate) orchestrator: &'a Orchestrator,
@@ -36,23 +36,24 @@ pub(crate) struct RunContext<'a> {
     /// The caller is gone: suspends a run that waits for a person, and cancels any other.
     pub(crate) leave: &'a CancellationToken,
     pub(crate) call_id: &'a str,
-    /// Wait for calls that were not awaited instead of stopping them.
+    /// Whether calls that were not awaited are waited for instead of cancelled.
     pub(crate) allow_detached: bool,
-    /// Background tasks, where they are enabled.
+    /// Tasks, if scripts may start them.
     pub(crate) tasks: &'a Option<(Tasks, Means)>,
 }
 
-/// How a run starts.
+/// From where a run starts.
 #[derive(Clone, Copy)]
 pub(crate) enum Start<'a> {
-    /// From the beginning. The entry is written to the ledger before the script's first effect.
+    /// From the beginning. The entry is written to the ledger before the script's first effect;
+    /// `None` if there is no ledger.
     Fresh(Option<&'a RunEntry<'a>>),
     /// From the snapshot of a suspended run.
     Restore(&'a Suspension),
-    /// From the beginning with the recording of a suspended run, then as that run continues. Used
-    /// if the snapshot was made by another build of the engine.
+    /// From the beginning with the recording of a suspended run, and then live. Used if another
+    /// build of the engine took the snapshot.
     ReplayThenResume(&'a RecordedCalls, &'a Suspension),
-    /// From the beginning with a recording, and nothing else.
+    /// From the beginning, with a recording only.
     Replay(&'a RecordedCalls),
 }
 
@@ -73,7 +74,7 @@ impl<'a> Start<'a> {
 }
 
 impl<'a> RunContext<'a> {
-    /// Enters the run in the ledger, unless it is entered.
+    /// Writes the run's entry to the ledger, unless it is written.
     pub(crate) fn enter(&self) -> Result<(), ScriptError> {
         match self.start {
             Start::Fresh(Some(entry)) => entry.write(),
@@ -81,7 +82,8 @@ impl<'a> RunContext<'a> {
         }
     }
 
-    /// The compiled script. Servers it names without `tools.mcp.` are bound where the name is free.
+    /// Returns the compiled script, with a constant for each MCP server that it names without
+    /// `tools.mcp.`, unless a global has that name.
     pub(crate) fn source(&self) -> Cow<'a, str> {
         let names = self.compiled.unresolved.iter();
         let bound: String = names
@@ -92,10 +94,11 @@ impl<'a> RunContext<'a> {
         if bound.is_empty() {
             return Cow::Borrowed(script);
         }
-        // On the wrapper's line, so that positions in the script do not change.
+        // Inserted on the wrapper's line, so that positions in the script do not change.
         Cow::Owned(script.replacen("{\n", &format!("{{{bound}\n"), 1))
     }
 
+    /// Whether `name` is an MCP server; on replay, whether it was one.
     fn is_server(&self, name: &str) -> bool {
         const CHANNEL: &str = "server";
         if let Some(recorded) = self.recorder().reply(CHANNEL, name) {
@@ -108,7 +111,7 @@ impl<'a> RunContext<'a> {
         server
     }
 
-    /// The tool's canonical name; on replay, the recorded one.
+    /// Returns the tool's canonical name; on replay, the recorded one.
     pub(crate) fn tool_name(&self, path: &str, call_id: &str) -> String {
         let recorded = self.start.recorded().and_then(|recorded| {
             let mut records = recorded.records.iter();

@@ -1,19 +1,19 @@
-//! Finds script blocks in an assistant's text: `<tool-calls>…</tool-calls>` and ```` ```ts tool-calls ````
-//! fences. Works on a stream of deltas; how the text was split makes no difference.
+//! Finds script blocks in an assistant's text: `<tool-calls>…</tool-calls>` and
+//! ```` ```ts tool-calls ```` fences. Works on a stream; how the text is split makes no difference.
 //!
-//! A tag directly behind a backtick is somebody writing about the syntax, and stays text. Whatever is
-//! nested, unbalanced or unclosed is reported, never guessed at.
+//! A tag directly after a backtick is text about the syntax and stays text. A nested, unbalanced or
+//! unclosed block is reported as malformed.
 
-/// A piece of an assistant's message. All pieces together are the message, byte for byte.
+/// A part of an assistant's message. All segments together are the message, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Segment {
-    /// Words.
+    /// Text outside of blocks.
     Text(String),
-    /// A script.
+    /// A script block.
     Script(Block),
-    /// Something that looks like a script block and is not one.
+    /// A malformed script block.
     Malformed {
-        /// The text it spans.
+        /// The text of the block.
         raw: String,
         /// What is wrong, in one line.
         problem: String,
@@ -23,13 +23,13 @@ pub enum Segment {
 /// A script block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// The script.
+    /// The script, without the markers.
     pub code: String,
-    /// The block as it stood in the message, markers included.
+    /// The block as it is in the message, with the markers.
     pub raw: String,
 }
 
-/// How a block is marked.
+/// How a block is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BlockFormat {
     /// `<tool-calls>`.
@@ -48,7 +48,7 @@ const FENCE_INFO: [&str; 4] = [
     "javascript tool-calls",
 ];
 
-/// All segments of a whole message.
+/// Splits a complete message into segments.
 pub fn detect(text: &str) -> Vec<Segment> {
     let mut detector = Detector::default();
     let mut segments = detector.push(text);
@@ -56,7 +56,7 @@ pub fn detect(text: &str) -> Vec<Segment> {
     merge(segments)
 }
 
-/// Joins neighbouring texts, so that segments compare equal however they were streamed.
+/// Joins adjacent text segments, so that segments are equal however the message was streamed.
 pub fn merge(segments: Vec<Segment>) -> Vec<Segment> {
     let mut merged: Vec<Segment> = Vec::new();
     for segment in segments {
@@ -68,35 +68,35 @@ pub fn merge(segments: Vec<Segment>) -> Vec<Segment> {
     merged
 }
 
-/// Finds blocks while the text arrives. Text comes out as soon as it cannot be part of a marker.
+/// Finds blocks while the text arrives. Returns text as soon as it cannot be part of a marker.
 #[derive(Debug, Default)]
 pub struct Detector {
     text: String,
-    /// Everything before has been handed out.
+    /// End of the text that was returned as segments.
     taken: usize,
-    /// Everything before has been looked at.
+    /// End of the text that was scanned.
     seen: usize,
     inside: Option<Inside>,
 }
 
-/// The block being read.
+/// A block whose end has not been found yet. Offsets are in bytes.
 #[derive(Debug)]
 struct Inside {
     format: BlockFormat,
-    /// Where the marker begins.
+    /// Start of the opening marker.
     start: usize,
-    /// Where the code begins.
+    /// Start of the code.
     body: usize,
-    /// Blocks opened inside it and not closed.
+    /// Number of nested blocks that are not closed.
     depth: usize,
     problem: Option<&'static str>,
 }
 
-/// What stands at a place.
+/// What is at a position of the text.
 enum Mark {
-    /// Nothing of ours.
+    /// Not a marker.
     Nothing,
-    /// Too little text to tell.
+    /// Not decided: more text is needed.
     Unknown,
     /// An opening marker of this length.
     Open {
@@ -127,13 +127,13 @@ impl Mark {
 }
 
 impl Detector {
-    /// Takes the next piece of text.
+    /// Adds text and returns the segments that are complete.
     pub fn push(&mut self, delta: &str) -> Vec<Segment> {
         self.text.push_str(delta);
         self.scan(false)
     }
 
-    /// The message is over.
+    /// Ends the message and returns the remaining segments.
     pub fn finish(mut self) -> Vec<Segment> {
         let mut segments = self.scan(true);
         if let Some(inside) = self.inside.take() {
@@ -142,7 +142,8 @@ impl Detector {
                     "`<tool-calls>` is not closed: write `</tool-calls>` after the script"
                 }
                 BlockFormat::Fence => {
-                    "the ```ts tool-calls fence is not closed: write ``` on a line of its own after the script"
+                    "the ```ts tool-calls fence is not closed: \
+                     write ``` on a line of its own after the script"
                 }
             };
             segments.push(Segment::Malformed {
@@ -155,6 +156,7 @@ impl Detector {
         segments
     }
 
+    /// Scans the text that was not scanned yet. `last` says that no more text follows.
     fn scan(&mut self, last: bool) -> Vec<Segment> {
         let mut segments = Vec::new();
         while let Some(step) = self.text[self.seen..].find(['<', '`', '\n']) {
@@ -181,7 +183,7 @@ impl Detector {
         if self.inside.is_none() {
             let mut safe = self.text.len();
             if !last {
-                // Up to the first byte that may still turn out to be part of a marker.
+                // Up to the first byte that may be part of a marker.
                 let undecided = self.text[self.seen..].find(['<', '`', '\n']);
                 safe = undecided.map_or(safe, |step| self.seen + step);
                 self.seen = safe;
@@ -201,9 +203,9 @@ impl Detector {
 
     fn mark_tag(&self, at: usize, last: bool) -> Mark {
         let rest = &self.text[at..];
-        // Behind a backtick somebody writes about the syntax; but a script may end in one.
-        let excused = self.text[..at].ends_with('`');
-        if !rest.starts_with('<') || (excused && self.inside.is_none()) {
+        // After a backtick the tag is quoted as text. A script, however, may end with a backtick.
+        let quoted = self.text[..at].ends_with('`');
+        if !rest.starts_with('<') || (quoted && self.inside.is_none()) {
             return Mark::Nothing;
         }
         if rest.starts_with(CLOSE) {
@@ -212,7 +214,7 @@ impl Detector {
         if !last && (OPEN.starts_with(rest) || CLOSE.starts_with(rest)) {
             return Mark::Unknown;
         }
-        if !rest.starts_with(OPEN) || excused {
+        if !rest.starts_with(OPEN) || quoted {
             return Mark::Nothing;
         }
         match rest.as_bytes().get(OPEN.len()) {
@@ -233,8 +235,8 @@ impl Detector {
             return Mark::unknown_if(!last && FENCE.starts_with(rest));
         };
         let Some(end) = info.find('\n') else {
-            let mut words = FENCE_INFO.iter();
-            let possible = words.any(|word| word.starts_with(info.trim_end()));
+            let mut infos = FENCE_INFO.iter();
+            let possible = infos.any(|other| other.starts_with(info.trim_end()));
             return Mark::unknown_if(!last && possible);
         };
         match FENCE_INFO.contains(&info[..end].trim_end()) {
@@ -243,7 +245,7 @@ impl Detector {
         }
     }
 
-    /// Inside a fence: its end, or a block where none may be.
+    /// Finds the end of a fence, or a nested block.
     fn mark_in_fence(&self, at: usize, last: bool) -> Mark {
         let rest = &self.text[at..];
         match rest.as_bytes()[0] {
@@ -261,7 +263,7 @@ impl Detector {
                 }
             }
             b'<' => match self.mark_tag(at, last) {
-                // A closing tag in a fence is just text of the script.
+                // A closing tag in a fence is part of the script.
                 Mark::Close => Mark::Nothing,
                 mark => mark,
             },
@@ -283,7 +285,7 @@ impl Detector {
                 if inside.format == format {
                     inside.depth += 1;
                 }
-                inside.problem = Some("a script block cannot stand inside another");
+                inside.problem = Some("a script block cannot contain another");
             }
             None => {
                 self.take_text(at, segments);
@@ -303,7 +305,7 @@ impl Detector {
             self.take_text(at, segments);
             self.seen = at + CLOSE.len();
             self.taken = self.seen;
-            let problem = "`</tool-calls>` closes nothing: no `<tool-calls>` stands before it";
+            let problem = "`</tool-calls>` has no matching `<tool-calls>` before it";
             segments.push(Segment::Malformed {
                 raw: CLOSE.to_owned(),
                 problem: problem.to_owned(),
@@ -346,7 +348,8 @@ impl Detector {
     }
 }
 
-/// The script without the line break after the opening marker and the blanks before the closing one.
+/// Returns the script without the line break after the opening marker and the whitespace before the
+/// closing one.
 fn code(body: &str) -> String {
     let body = body
         .strip_prefix("\r\n")
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_and_the_text_around_them() {
+    fn blocks_are_separated_from_text() {
         assert_eq!(
             shape("a <tool-calls>\nreturn 1\n</tool-calls> b"),
             ["text:a ", "script:return 1", "text: b"]
@@ -405,17 +408,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_formed_is_an_error() {
+    fn malformed_blocks_are_reported() {
         assert_eq!(
             shape("<tool-calls>a<tool-calls>b</tool-calls>c</tool-calls>d"),
-            ["bad:a script block cannot stand inside another", "text:d"]
+            ["bad:a script block cannot contain another", "text:d"]
         );
         assert!(shape("x <tool-calls>return 1")[1].starts_with("bad:`<tool-calls>` is not closed"));
         assert!(
             shape("```ts tool-calls\nreturn 1")[0]
                 .starts_with("bad:the ```ts tool-calls fence is not closed")
         );
-        assert!(shape("x </tool-calls> y")[1].starts_with("bad:`</tool-calls>` closes nothing"));
+        assert_eq!(
+            shape("x </tool-calls> y")[1],
+            "bad:`</tool-calls>` has no matching `<tool-calls>` before it"
+        );
         assert!(
             shape("<tool-calls id='1'>x</tool-calls>")[0]
                 .starts_with("bad:`<tool-calls>` takes no attributes")
@@ -426,9 +432,10 @@ mod tests {
     }
 
     #[test]
-    fn how_the_text_was_split_makes_no_difference() {
+    fn the_result_does_not_depend_on_how_the_text_is_split() {
         let texts = [
-            "a <tool-calls>\nreturn `</x>`\n</tool-calls> b ```ts tool-calls no\n```ts tool-calls\nlet ü = 1\n```\r\nend",
+            "a <tool-calls>\nreturn `</x>`\n</tool-calls> b ```ts tool-calls no\n\
+             ```ts tool-calls\nlet ü = 1\n```\r\nend",
             "```typescript tool-calls  \r\nreturn 1\r\n```",
             "<tool-calls>a<tool-calls>b</tool-calls>c</tool-calls></tool-calls>`<tool-calls>`",
             "``` ``\n```t\n```ts\n```ts tool-call\n```ts tool-calls",

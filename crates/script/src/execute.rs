@@ -1,4 +1,4 @@
-//! Runs a script from its text, or from where it was suspended, to its output.
+//! Runs a script: from its text, from a suspended run, or from a recording, to its output.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,12 +27,12 @@ use crate::state::RunEnd;
 use crate::suspension::{ResumeError, Suspension};
 use crate::teardown::EndedRun;
 
-/// How a run starts, and its recorder, which outlives an attempt.
+/// How a run starts, with its recorder, which is used by all attempts.
 pub(crate) struct Launch<'a> {
     start: Start<'a>,
     seed: u64,
     recorder: Arc<Mutex<Recorder>>,
-    /// Output of a restored run.
+    /// Output that a restored run had before it was suspended.
     output: Option<OutputBuffer>,
 }
 
@@ -46,12 +46,12 @@ impl<'a> Launch<'a> {
         }
     }
 
-    /// Discards what the recorder has.
+    /// Discards the recorded inputs.
     fn start_over(&self) {
         let mut recorder = self.recorder();
         if recorder.is_on() {
-            let earlier = &recorder.recording;
-            *recorder = Recorder::recording(Recording::new(&earlier.limits, earlier.timeout));
+            let discarded = &recorder.recording;
+            *recorder = Recorder::recording(Recording::new(&discarded.limits, discarded.timeout));
         }
     }
 
@@ -64,12 +64,12 @@ impl<'a> Launch<'a> {
 struct Attempt {
     ended: EndedRun,
     buffer: Arc<Mutex<OutputBuffer>>,
-    /// It failed for an internal reason and had no effect.
+    /// The attempt failed for an internal reason and had no effect.
     may_retry: bool,
 }
 
 impl Harness {
-    /// Runs a script.
+    /// Runs a script with these options.
     pub async fn run_with(&self, source: &[u8], options: RunOptions) -> ScriptToolCallOutput {
         let started = Instant::now();
         let id = options.id.clone().unwrap_or_else(|| new_id("scr"));
@@ -77,7 +77,7 @@ impl Harness {
         let mut output = ScriptToolCallOutput::new(id, call_id);
         let mode = options.mode.unwrap_or(self.mode);
         if mode == Mode::Disabled {
-            let message = "scripts are disabled here";
+            let message = "scripts are disabled";
             let error = ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
                 .suggest("make structured tool calls, or set the mode to `enabled`");
             return reject(output, error, started);
@@ -135,8 +135,9 @@ impl Harness {
         self.finish(output, &launch, options)
     }
 
-    /// Resumes a suspended run, perhaps of another process. The caller must have claimed it in the
-    /// journal.
+    /// Restores a suspended run, which another process may have suspended, and runs it to its end.
+    /// The caller must have claimed the run in the journal. See [`RunOptions::resume`] for failed
+    /// runs.
     pub async fn resume(
         &self,
         source: &str,
@@ -176,14 +177,15 @@ impl Harness {
             .await;
         if !same_build {
             output.warnings.push(
-                "the script was suspended by another build of the engine: it was started again and its recorded inputs were replayed"
+                "the script was suspended by another build of the engine: \
+                 it was started again and its recorded inputs were replayed"
                     .to_owned(),
             );
         }
         Ok(self.finish(output, &launch, &options))
     }
 
-    /// Writes the end of a run to the ledger and emits it. A suspended run has not ended.
+    /// Writes the end of a run to the ledger and emits the event. A suspended run has not ended.
     fn finish(
         &self,
         mut output: ScriptToolCallOutput,
@@ -200,7 +202,7 @@ impl Harness {
         if let Some(ledger) = self.orchestrator.ledger()
             && !suspended
         {
-            // Calls that may have had an effect must not be repeated.
+            // After calls that may have had an effect, the run should be resumed, not repeated.
             use CallStatus::{Aborted, Done, OutcomeUnknown};
             let may_have_effect =
                 |call: &CallRecord| matches!(call.status, Done | OutcomeUnknown | Aborted);
@@ -218,7 +220,7 @@ impl Harness {
                     output.warnings.push(RESUMED_ELSEWHERE.to_owned());
                 }
                 Err(error) => output.warnings.push(format!(
-                    "the end of the run could not be written down: {error}"
+                    "cannot write the end of the run to the journal: {error}"
                 )),
             }
         }
@@ -241,10 +243,10 @@ impl Harness {
         started: Instant,
     ) -> ScriptToolCallOutput {
         if let Err(fault) = self.runtime.load() {
-            let message = format!("the sandbox cannot be started: {fault}");
+            let message = format!("cannot start the sandbox: {fault}");
             let code = ErrorCode::HarnessInternalError;
             let error = ScriptError::new(code, Phase::Executing, message)
-                .suggest("`selvedge doctor` says what this machine lacks");
+                .suggest("run `selvedge doctor` to check this machine");
             output.error = Some(error);
             output.status = RunStatus::Error;
             return output;
@@ -252,7 +254,7 @@ impl Harness {
         let mut attempt = self.attempt(&output, compiled, options, launch).await;
         if attempt.may_retry {
             launch.start_over();
-            // Boxed: a retry is rare and should not double the size of every run's future.
+            // Boxed, because a retry is rare and should not double the size of every run's future.
             attempt = Box::pin(self.attempt(&output, compiled, options, launch)).await;
         }
         output.metadata.random_seed = launch.seed.to_string();
@@ -261,7 +263,7 @@ impl Harness {
         output
     }
 
-    /// Runs the script once in a scope of its own.
+    /// Runs the script once, in its own scope.
     async fn attempt(
         &self,
         output: &ScriptToolCallOutput,
@@ -307,7 +309,7 @@ impl Harness {
         };
         let script_context = self.script_context(&output.id, options, timeout);
         let (mut ended, stopped) = {
-            // Pinned in place: moving the future would need its size twice.
+            // Pinned in place, because moving the future would need its size twice.
             let run = pin!(Run::new(&context).run_to_end(script_context));
             heeding(self.orchestrator.ledger(), &scope, run).await
         };
@@ -329,17 +331,19 @@ impl Harness {
         }
     }
 
-    /// Puts what the script said and how it ended into the output.
+    /// Writes the script's output and its end into `output`.
     fn fill(&self, output: &mut ScriptToolCallOutput, compiled: &Compiled, attempt: Attempt) {
         let Attempt { ended, buffer, .. } = attempt;
         let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended_by_itself = match &ended.end {
+        let store_values = match &ended.end {
             RunEnd::Returned(_) => true,
             RunEnd::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
             RunEnd::Suspended | RunEnd::TakenOver | RunEnd::RecordingEnded => false,
         };
-        if ended_by_itself && let Err(error) = buffer.session.commit() {
-            buffer.warn(format!("what the script stored could not be kept: {error}"));
+        if store_values && let Err(error) = buffer.session.commit() {
+            buffer.warn(format!(
+                "cannot save the values that the script stored: {error}"
+            ));
         }
         (output.logs, output.warnings) = buffer.finish();
         output.output = std::mem::take(&mut buffer.output);
@@ -356,6 +360,7 @@ impl Harness {
         }));
     }
 
+    /// Creates the scope that owns everything the run starts.
     fn scope(
         &self,
         id: &str,
@@ -380,7 +385,7 @@ impl Harness {
         scope
     }
 
-    /// The time limit of a script: the caller's, the script's own, or the default.
+    /// Returns the time limit of a script: the caller's, the script's own, or the default.
     pub(crate) fn timeout(&self, pragma: Option<&Pragma>, options: &RunOptions) -> Duration {
         let own = pragma.and_then(|pragma| pragma.timeout_ms);
         let default = own.unwrap_or(self.limits.timeout_ms);
@@ -388,17 +393,18 @@ impl Harness {
         timeout.min(Duration::from_millis(self.limits.max_timeout_ms))
     }
 
+    /// Returns the script's `context` as JSON.
     fn script_context(&self, script_id: &str, options: &RunOptions, timeout: Duration) -> Value {
-        let facts = &options.facts;
+        let context = &options.facts;
         json!({
-            "conversationId": facts.conversation_id,
-            "sessionId": facts.session_id,
-            "turnId": facts.turn_id,
+            "conversationId": context.conversation_id,
+            "sessionId": context.session_id,
+            "turnId": context.turn_id,
             "scriptId": script_id,
-            "workingDirectory": facts.working_directory,
-            "args": facts.args,
-            "provider": facts.provider,
-            "model": facts.model,
+            "workingDirectory": context.working_directory,
+            "args": context.args,
+            "provider": context.provider,
+            "model": context.model,
             "sandbox": {
                 "timeoutMs": timeout.as_millis() as u64,
                 "memoryMb": self.limits.memory_mb,

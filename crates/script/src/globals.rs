@@ -1,4 +1,4 @@
-//! Names a script has without declaring them.
+//! The globals of scripts.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -17,7 +17,7 @@ pub static GLOBALS: LazyLock<String> = LazyLock::new(|| {
         .collect()
 });
 
-/// Lower-case names of ECMAScript itself; those in capitals are told by their first letter.
+/// Lower-case globals of ECMAScript. Capitalized ones are recognized by their first letter.
 const STANDARD: [&str; 14] = [
     "globalThis",
     "undefined",
@@ -35,13 +35,13 @@ const STANDARD: [&str; 14] = [
     "tools",
 ];
 
-/// Whether a name means something without being declared, whatever tools there are.
+/// Whether a name is a global of every script, whatever tools are registered.
 pub(crate) fn is_global(name: &str) -> bool {
     static DECLARED: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
-        let words = ["declare const ", "declare function ", "declare class "];
+        let prefixes = ["declare const ", "declare function ", "declare class "];
         let lines = GLOBALS
             .lines()
-            .filter_map(|line| words.iter().find_map(|word| line.strip_prefix(word)));
+            .filter_map(|line| prefixes.iter().find_map(|prefix| line.strip_prefix(prefix)));
         lines
             .filter_map(|rest| rest.split([':', '(', '<', ' ']).next())
             .collect()

@@ -1,4 +1,5 @@
-//! The front door: a script goes in, a [`ScriptToolCallOutput`] comes out. Nothing is thrown.
+//! The public entry point: takes a script and returns a [`ScriptToolCallOutput`], for failed
+//! scripts too.
 
 use std::sync::Arc;
 
@@ -34,23 +35,25 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// A harness with the default limits, on this process's sandbox.
+    /// Creates a harness with the default limits on the runtime that the process shares. Loads the
+    /// runtime.
     pub fn new(orchestrator: Orchestrator) -> Result<Self, Fault> {
         Ok(Self::on(Wasm::shared()?, orchestrator))
     }
 
-    /// The same, on a sandbox that is loaded when the first script runs.
+    /// Creates a harness as [`new`](Self::new) does, but loads the runtime when the first script
+    /// runs.
     pub fn on_first_use(orchestrator: Orchestrator) -> Self {
         Self::on(Arc::new(OnFirstUse::default()), orchestrator)
     }
 
-    /// The same in a process that runs one script and ends.
+    /// Uses a runtime for a process that runs one script and ends.
     pub fn for_one_script(mut self) -> Self {
         self.runtime = Arc::new(OnFirstUse::new(Settings::for_one_script()));
         self
     }
 
-    /// A harness on another runtime.
+    /// Creates a harness with the default limits on this runtime.
     pub fn on(runtime: Arc<dyn Runtime>, orchestrator: Orchestrator) -> Self {
         Self {
             runtime,
@@ -63,60 +66,61 @@ impl Harness {
         }
     }
 
-    /// The same with other limits.
+    /// Sets the limits of scripts; values outside their range are clamped.
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits.clamped();
         self
     }
 
-    /// The same in another mode.
+    /// Sets whether scripts run, are only checked, or are rejected.
     pub fn with_mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// The same, but calls nobody awaited are waited for instead of stopped.
+    /// Sets whether calls that a script did not await are waited for at its end instead of
+    /// cancelled.
     pub fn allow_detached_promises(mut self, allow: bool) -> Self {
         self.allow_detached = allow;
         self
     }
 
-    /// The same, and scripts can start work that goes on when they have ended. The tasks' tools must be among those of
-    /// the orchestrator; see [`Tasks::register`].
+    /// Lets scripts start tasks, which continue after the script has ended. The tools of tasks must
+    /// be in the orchestrator's registry; see [`Tasks::register`].
     pub fn with_tasks(mut self, tasks: &Tasks) -> Self {
         self.tasks = Some(tasks.clone());
         self
     }
 
-    /// The same with other tools; what is compiled stays compiled.
+    /// Replaces the tools. Compiled scripts stay cached.
     pub fn with_tools(mut self, tools: Registry) -> Self {
         self.orchestrator = self.orchestrator.with_registry(tools);
         self
     }
 
-    /// The same with somebody else to ask.
+    /// Replaces the approver.
     pub fn with_approver(mut self, approver: Arc<dyn Approver>) -> Self {
         self.orchestrator = self.orchestrator.with_approver(approver);
         self
     }
 
-    /// The same with another way to the tools.
+    /// Replaces the orchestrator.
     pub fn with_orchestrator(mut self, orchestrator: Orchestrator) -> Self {
         self.orchestrator = orchestrator;
         self
     }
 
-    /// The limits scripts run under.
+    /// Returns the limits of scripts.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The tools scripts can call.
+    /// Returns the orchestrator, through which scripts call tools.
     pub fn orchestrator(&self) -> &Orchestrator {
         &self.orchestrator
     }
 
-    /// Runs a script with nothing special about it.
+    /// Runs a script with default options.
     pub async fn run(&self, source: &str) -> ScriptToolCallOutput {
         self.run_with(source.as_bytes(), RunOptions::default())
             .await
@@ -127,7 +131,7 @@ impl Harness {
         self.check_compiled(source).0
     }
 
-    /// The same, and whether the compiled script was cached.
+    /// Checks a script, and returns whether its compiled form was cached.
     pub(crate) fn check_compiled(&self, source: &[u8]) -> (Preflight, bool) {
         let max_bytes = self.limits.max_source_bytes;
         match self.compiler.compile_bytes(source, max_bytes) {
@@ -147,8 +151,8 @@ impl Harness {
         }
     }
 
-    /// The tools that a script may reach; none if it does not compile. Whether a later run finds the
-    /// script compiled already is not affected.
+    /// Returns the tools that a script may call; none if it does not compile. Does not add the
+    /// script to the cache of compiled scripts.
     pub fn mentions(&self, source: &[u8]) -> Mentions {
         Compiler::default()
             .compile_bytes(source, self.limits.max_source_bytes)
@@ -156,7 +160,7 @@ impl Harness {
             .unwrap_or_default()
     }
 
-    /// The conversation item of a script about to run.
+    /// Creates the conversation item of a script that is about to run.
     pub fn item(&self, source: &str, call_id: &str) -> ScriptToolCall {
         let sha256 = crate::compile::sha256_hex(source);
         ScriptToolCall {

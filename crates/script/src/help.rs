@@ -1,18 +1,19 @@
-//! The text of `help()`.
+//! The text that `help()` returns without arguments.
 
 use std::collections::BTreeMap;
 
 use selvedge_tools::{Registered, Registry};
 
-/// Tools that `help()` names one by one; of more, only how many each server has.
+/// Number of tools up to which all are listed. Beyond it, MCP servers are listed with the number of
+/// their tools.
 const MAX_LISTED: usize = 100;
 
-/// The MCP server a tool belongs to.
+/// Returns the MCP server that a tool belongs to.
 pub(crate) fn server_of(tool: &Registered) -> Option<&str> {
     tool.spec.js_name.strip_prefix("mcp.")?.split('.').next()
 }
 
-/// What `help()` says: how a script is written, and which tools there are.
+/// Returns the text of `help()`: how scripts are written, and the list of tools.
 pub fn overview(registry: &Registry) -> String {
     let mut text = String::from(HELP);
     let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
@@ -29,7 +30,8 @@ pub fn overview(registry: &Registry) -> String {
     }
     for (server, tools) in servers {
         text.push_str(&format!(
-            "  tools.mcp.{server}  {tools} tools: help(\"mcp.{server}\"), or tools.search(\"what it should do\")\n"
+            "  tools.mcp.{server}  {tools} tools: help(\"mcp.{server}\"), or \
+             tools.search(\"what it should do\")\n"
         ));
     }
     if registry.is_empty() {
@@ -39,15 +41,15 @@ pub fn overview(registry: &Registry) -> String {
 }
 
 const HELP: &str = "\
-A script is TypeScript with top-level await; `return value` gives a value back.
+A script is TypeScript with top-level await; `return value` returns a value.
   await tools.name({...})                 call a tool; help(\"name\") shows its types
-  await Promise.all([...])                several at once; four run at a time
-  text(v), image(v)                       show something besides the returned value
-  console.log(v)                          leave a note
-  store(key, v), load(key)                keep a value for later scripts of the session
-  await recall(id, {offset, limit})       what an earlier run or call returned
+  await Promise.all([...])                make several calls; four run at a time
+  text(v), image(v)                       show output besides the returned value
+  console.log(v)                          write a log line
+  store(key, v), load(key)                share values with later scripts of the session
+  await recall(id, {offset, limit})       read what an earlier run or call returned
   context                                 ids, working directory, limits
-  exit()                                  stop here, successfully
+  exit()                                  end the script successfully
 Results are frozen: copy before changing ({...x}, [...list], toSorted()).
 Tools:
 ";

@@ -1,10 +1,12 @@
-//! What to write instead of things that work elsewhere and not here.
+//! Suggestions for errors of the engine: what to write instead of code that works in Node or a
+//! browser but not in the sandbox.
 
 use selvedge_tools::{Registry, nearest};
 
 use crate::compile::Compiled;
 
-/// Names that exist where such code usually runs but not here, and what to use instead. One line per hint.
+/// Globals of Node, browsers and Python that scripts do not have, and what to use instead: names
+/// separated by spaces, a colon, the hint.
 const ABSENT: &str = "\
 fetch axios: there is no network here: use a tool for it, see help()
 require: there are no modules here: everything a script can use is in help()
@@ -21,7 +23,8 @@ crypto: there is no crypto here: Math.random() is seeded for each run
 Worker: there are no threads here: run calls side by side with Promise.all
 fs: there is no fs here: use the file tools, see help()
 AbortController AbortSignal: calls are stopped by Promise.race([tools.a(…), timeout])
-clearInterval: there is no setInterval here: use a loop with `await new Promise(r => setTimeout(r, ms))`
+clearInterval: there is no setInterval here: use a loop with \
+`await new Promise(r => setTimeout(r, ms))`
 print: use console.log(v) or text(v)
 len: this is TypeScript: use list.length
 None: this is TypeScript: use null
@@ -32,7 +35,7 @@ Bun: there is no Bun here: tools reach files and commands, see help()
 _: there is no lodash here: use Object.groupBy, toSorted, flatMap and the like
 path: there is no path module here: join with template strings
 window document: there is no browser here
-module exports: write `return value` to give a value back
+module exports: write `return value` to return a value
 __dirname: use `context.workingDirectory`
 __filename: a script has no file: use `context.workingDirectory`
 global: the global object is `globalThis`, and it is frozen
@@ -40,7 +43,7 @@ eval: write the code itself
 Function: write the function itself
 ";
 
-/// What to use instead of a name that usually exists.
+/// Returns the hint for a global that scripts do not have.
 fn instead_of(name: &str) -> Option<&'static str> {
     ABSENT.lines().find_map(|line| {
         let (names, instead) = line.split_once(": ")?;
@@ -49,12 +52,12 @@ fn instead_of(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Whether a name is there in other places where such code runs.
+/// Whether a name is a global of Node, browsers or Python that scripts do not have.
 pub(crate) fn works_elsewhere(name: &str) -> bool {
     instead_of(name).is_some()
 }
 
-/// A suggestion for an error the engine threw, if one is known.
+/// Returns a suggestion for an error of the engine, if there is one.
 pub(crate) fn for_engine_error(
     name: &str,
     message: &str,
@@ -68,7 +71,7 @@ pub(crate) fn for_engine_error(
             Some(for_missing_name(missing, compiled, registry))
         }
         "SyntaxError" => Some(
-            "JSON.parse was given text that is not JSON; tool results are parsed already"
+            "JSON.parse was given text that is not JSON; tool results are already parsed"
                 .to_owned(),
         ),
         "TypeError" => for_type_error(message, at, compiled),
@@ -80,8 +83,9 @@ fn for_missing_name(missing: &str, compiled: &Compiled, registry: &Registry) -> 
     if let Some(instead) = instead_of(missing) {
         return instead.to_owned();
     }
+    let undeclared = "it is neither a global nor declared in the script: see help()";
     if missing.len() > 80 {
-        return "it is not there, and not declared in the script: help() lists what is".to_owned();
+        return undeclared.to_owned();
     }
     if let Some(tool) = registry.get(missing) {
         return format!("did you mean `tools.{}`?", tool.spec.js_name);
@@ -92,7 +96,7 @@ fn for_missing_name(missing: &str, compiled: &Compiled, registry: &Registry) -> 
     if compiled.source.contains(&format!("{missing} =")) {
         return format!("declare it: `let {missing} = …`");
     }
-    "it is not there, and not declared in the script: help() lists what is".to_owned()
+    undeclared.to_owned()
 }
 
 fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) -> Option<String> {
@@ -104,7 +108,8 @@ fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) ->
         return Some(hint.to_owned());
     }
     if has(["read-only", "not extensible", "could not delete"]) {
-        let hint = "tool results, `context`, `tools` and built-ins are frozen: copy first, as in {...x, field: value}, [...list] or structuredClone(x)";
+        let hint = "tool results, `context`, `tools` and built-ins are frozen: copy first, as in \
+                    {...x, field: value}, [...list] or structuredClone(x)";
         return Some(hint.to_owned());
     }
     if message.contains("not a function") {
@@ -112,19 +117,24 @@ fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) ->
         let what = what.filter(|what| !what.is_empty());
         let what = what.map_or_else(|| "it".to_owned(), |what| format!("`{what}`"));
         return Some(format!(
-            "{what} is not a function: look at the value with console.log, or at a tool's result with help(\"name\")"
+            "{what} is not a function: print the value with console.log, or see a tool's result \
+             type with help(\"name\")"
         ));
     }
     if message.contains("not iterable") {
-        return Some("a list was expected: was a call not awaited? Use Object.entries(x) for an object, Promise.all([a, b]) for several promises".to_owned());
+        let hint = "a list was expected: was a call not awaited? Use Object.entries(x) for an \
+                    object, Promise.all([a, b]) for several promises";
+        return Some(hint.to_owned());
     }
     if has(["of undefined", "of null", "undefined or null"]) {
-        return Some("a value is missing: was a call not awaited, or does the result have another shape? help(\"name\") shows it".to_owned());
+        let hint = "a value is missing: was a call not awaited, or does the result have another \
+                    shape? help(\"name\") shows its type";
+        return Some(hint.to_owned());
     }
     None
 }
 
-/// The name or member that stands at a place of the script.
+/// Returns the name or member expression at a position of the script.
 fn written(compiled: &Compiled, (line, column): (u32, u32)) -> String {
     let text = compiled
         .source

@@ -23,9 +23,9 @@ use crate::run_entry::ENTRY_DELAY;
 use crate::suspension::SuspendedCalls;
 use crate::unicode::whole_unicode;
 
-/// Calls beyond the budget that fail one by one before the script is ended.
+/// Calls beyond the limit that fail individually before the script is stopped.
 const MAX_REFUSALS: usize = 200;
-/// Time the leash has to stop a guest.
+/// Time that a guest has to stop after its deadline or cancellation.
 const LEASH_GRACE: Duration = Duration::from_secs(1);
 
 /// Owns the calls and timers of a running script, and the log of its calls.
@@ -34,15 +34,15 @@ pub(crate) struct InFlightCalls<'a> {
     pub(crate) batches: FuturesUnordered<BoxFuture<'a, ()>>,
     pub(crate) reports: UnboundedReceiver<Report>,
     report_to: UnboundedSender<Report>,
-    /// Unsettled calls by guest id.
+    /// Calls that are not settled, by guest id.
     pub(crate) pending: HashMap<u32, PendingCall>,
-    /// Settled calls whose answers are held back from the guest.
+    /// Answers that are held back from the guest.
     pub(crate) held: VecDeque<CallAnswer>,
     pub(crate) timers: BTreeSet<(Instant, u32)>,
     pub(crate) log: CallLog,
 }
 
-/// What settles a call: the guest's id, the call that produced the answer, its value or error as
+/// The answer that settles a call: guest id, id of the call that produced it, value or error as
 /// JSON.
 pub(crate) type CallAnswer = (u32, String, Result<String, String>);
 
@@ -57,9 +57,9 @@ pub(crate) struct GuestCall {
     pub(crate) path: String,
     /// A JSON array. Empty if the run is not recorded.
     pub(crate) args: String,
-    /// Line and column.
+    /// Line and column in the script.
     pub(crate) at: Option<(u32, u32)>,
-    /// The script itself cancelled the call: it lost a race.
+    /// The script itself cancelled the call, because it lost a race.
     #[serde(rename = "given_up", default)]
     abandoned: bool,
 }
@@ -69,7 +69,7 @@ impl GuestCall {
         self.at.map(|(line, _)| line)
     }
 
-    /// A record for a call of which nothing more is known.
+    /// Creates a record for a call of which only the status is known.
     fn record(self, status: CallStatus) -> CallRecord {
         CallRecord {
             line: self.line(),
@@ -88,9 +88,9 @@ impl GuestCall {
 pub(crate) struct PendingCall {
     pub(crate) call: GuestCall,
     cancel: CancellationToken,
-    /// The tool calls a model, so that the call may take long.
+    /// Whether the tool calls a model: the call may take long.
     slow: bool,
-    /// What was done of the call before a person was asked about it.
+    /// Set while a person is asked about the call: whether anything of it was done before.
     asked: Option<SoFar>,
     /// What the running call waits for.
     waits: Vec<WaitsFor>,
@@ -117,12 +117,12 @@ impl<'a> InFlightCalls<'a> {
         }
     }
 
-    /// Lets the guest compute while calls continue. Ends at a cancellation or at the deadline: the
-    /// leash stops a guest that computes; one that still waits for a free sandbox is given up after
-    /// a grace period.
+    /// Lets the guest compute while calls continue. Ends at a cancellation or at the deadline: a
+    /// computing guest is interrupted; a guest that still waits for a free slot is dropped after a
+    /// grace period.
     pub(crate) async fn while_computing<T>(
         &mut self,
-        leash: &Leash,
+        interrupt: &Leash,
         deadline: Option<Instant>,
         guest: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
@@ -130,7 +130,7 @@ impl<'a> InFlightCalls<'a> {
         let overdue = sleep_until(deadline.map(|deadline| deadline + LEASH_GRACE));
         let cancelled = async {
             context.scope.cancel.cancelled().await;
-            leash.cut();
+            interrupt.cut();
             tokio::time::sleep(LEASH_GRACE).await;
         };
         let enter = async {
@@ -152,7 +152,7 @@ impl<'a> InFlightCalls<'a> {
         }
     }
 
-    /// Takes the guest's requests. Its calls are submitted as one batch.
+    /// Handles the guest's requests. Its calls are submitted as one batch.
     pub(crate) fn accept(&mut self, requests: Vec<Request>) -> Result<(), ScriptError> {
         let calls = requests
             .iter()
@@ -161,7 +161,7 @@ impl<'a> InFlightCalls<'a> {
         let max = self.context.limits.max_tool_calls;
         if self.log.records.len() + calls > max as usize + MAX_REFUSALS {
             let message =
-                format!("this script may make {max} tool calls, and went on when it was told so");
+                format!("the script kept calling tools beyond its limit of {max} tool calls");
             let code = ErrorCode::ToolBudgetExceededError;
             return Err(ScriptError::new(code, Phase::Executing, message)
                 .suggest("do more with each call, or split the work into several scripts"));
@@ -187,7 +187,7 @@ impl<'a> InFlightCalls<'a> {
                 }
             }
         }
-        // On replay the recording answers.
+        // On replay, the recording answers the calls.
         if !self.context.recorder().is_replaying() {
             self.submit(batch);
         }
@@ -208,9 +208,9 @@ impl<'a> InFlightCalls<'a> {
 
     fn add_call(&mut self, id: u32, path: String, args: &str, at: Option<Position>) -> CallRequest {
         let call_id = self.log.next_id();
-        // A call beyond the budget is refused whatever its arguments.
+        // A call beyond the limit is refused whatever its arguments are.
         let refused = self.log.records.len() > self.context.limits.max_tool_calls as usize;
-        let list = arguments(if refused { "[]" } else { args });
+        let arguments = arguments(if refused { "[]" } else { args });
         let at = at.and_then(|at| self.context.compiled.locate(at));
         let recorded = self.context.recorder().is_on();
         let call = GuestCall {
@@ -222,7 +222,7 @@ impl<'a> InFlightCalls<'a> {
             at: at.map(|at| (at.line, at.column)),
             abandoned: false,
         };
-        self.add_pending(call, list)
+        self.add_pending(call, arguments)
     }
 
     fn add_pending(&mut self, call: GuestCall, args: Arguments) -> CallRequest {
@@ -249,7 +249,7 @@ impl<'a> InFlightCalls<'a> {
         request
     }
 
-    /// The calls and timers as another process needs them to resume.
+    /// Returns the calls and timers in the form that another process restores.
     pub(crate) fn suspend(&self) -> SuspendedCalls {
         let now = Instant::now();
         let timers = self.timers.iter();
@@ -281,19 +281,19 @@ impl<'a> InFlightCalls<'a> {
         self.submit(batch);
     }
 
-    /// Whether every pending call waits for a person and nothing was done of it yet.
+    /// Whether every pending call waits for a person and has not started.
     pub(crate) fn none_at_work(&self) -> bool {
         let untouched = |pending: &PendingCall| pending.asked == Some(SoFar::Nothing);
         self.reports.is_empty() && self.pending.values().all(untouched)
     }
 
-    /// Whether the run waits for people, and for nothing else but timers.
+    /// Whether the run waits only for people and timers.
     pub(crate) fn wait_for_people(&self) -> bool {
         self.held.is_empty() && !self.pending.is_empty() && self.none_at_work()
     }
 
-    /// Whether the clock is paused: every pending call waits for a person, perhaps in the middle of
-    /// its work.
+    /// Whether every pending call waits for a person, also in the middle of its work. The clock is
+    /// then paused.
     pub(crate) fn all_wait_for_person(&self) -> bool {
         let mut pending = self.pending.values();
         !self.pending.is_empty() && pending.all(PendingCall::waits_for_person)
@@ -307,11 +307,12 @@ impl<'a> InFlightCalls<'a> {
         !self.pending.is_empty() && self.pending.values().all(waits)
     }
 
-    /// Whether nothing is in flight that could answer the guest.
+    /// Whether no call or timer is pending that could answer the guest.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty() && self.timers.is_empty()
     }
 
+    /// Marks calls as waiting for a person, or as no longer waiting.
     pub(crate) fn asked(&mut self, calls: &[String], so_far: Option<SoFar>) {
         for pending in self.pending.values_mut() {
             if calls.contains(&pending.call.call_id) {
@@ -326,7 +327,7 @@ impl<'a> InFlightCalls<'a> {
         Some(&mut pending.waits)
     }
 
-    /// Logs a finished call and returns the guest's answer.
+    /// Logs a finished call and returns the answer for the guest.
     pub(crate) fn finished(&mut self, outcome: CallOutcome) -> Option<CallAnswer> {
         let settles = |pending: &PendingCall| pending.call.call_id == outcome.settles;
         let (id, _) = self.pending.iter().find(|(_, pending)| settles(pending))?;
@@ -348,13 +349,13 @@ impl<'a> InFlightCalls<'a> {
                 Err(error_facts(&failure, &record.tool, &record.id, at))
             }
         };
-        // The answer may come from a second attempt.
+        // The answer may come from a retry, which has an id of its own.
         let call = record.id.clone();
         self.log.record(record);
         Some((id, call, answer))
     }
 
-    /// Pending calls in the order they were made.
+    /// Returns the pending calls in the order in which they were made.
     pub(crate) fn in_order(&self) -> Vec<GuestCall> {
         let pending = self.pending.values();
         let mut calls: Vec<GuestCall> = pending.map(|pending| pending.call.clone()).collect();
@@ -362,7 +363,7 @@ impl<'a> InFlightCalls<'a> {
         calls
     }
 
-    /// Drops everything in flight; pending calls are logged with this status.
+    /// Drops everything in flight. Pending calls are logged with this status.
     pub(crate) fn drop_pending(&mut self, status: CallStatus) {
         self.batches.clear();
         for call in self.in_order() {
@@ -375,8 +376,8 @@ impl<'a> InFlightCalls<'a> {
         self.context.scope.end();
     }
 
-    /// Describes a call that was pending at the end of the script, unless it finished or the script
-    /// abandoned it.
+    /// Describes a call that was pending at the end of the script, unless it finished afterwards or
+    /// the script had cancelled it.
     pub(crate) fn describe_unfinished(&self, call: &GuestCall) -> Option<String> {
         let stopped = matches!(
             self.log.last(&call.call_id)?.status,

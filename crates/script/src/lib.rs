@@ -1,13 +1,13 @@
-//! The script harness: finds scripts in a model's words, compiles them, checks them, runs them, and
-//! says what came of it.
+//! The script harness: finds scripts in a model's text, compiles, checks and runs them, and returns
+//! their output.
 //!
 //! ```text
 //! text ─► detect ─► compile ─► preflight ─► run ─► ScriptToolCallOutput
 //!                  (TypeScript) (tools)     (sandbox ⇄ orchestrator)
 //! ```
 //!
-//! It opens no file and no socket: a script reaches the world through `selvedge-tools` alone.
-// Standard streams belong to whoever runs this.
+//! It opens no file and no socket: a script has effects only through the tools of `selvedge-tools`.
+// The standard streams belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod bridge;

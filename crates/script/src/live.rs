@@ -1,7 +1,9 @@
-//! Runs that go on while nobody waits for them: listed, named, cancelled, asked about, and always brought to an end.
+//! Live runs: scripts that continue while no client waits for them. They can be listed, waited for,
+//! answered and cancelled, and are aborted if they do not end in time.
 //!
-//! Whoever waits for a run gets one report at a time: it ended, it has something to say, it needs a person, or patience is
-//! over. What happens between two waits is kept for the next.
+//! A client that waits for a run gets one report at a time: the run ended, sent a notification,
+//! asks a person, yielded, or is still running when the timeout is over. What happens between two
+//! waits is queued for the next one.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -23,14 +25,14 @@ use crate::options::RunOptions;
 use crate::pragma::Pragma;
 use crate::question::{Answered, Question, QuestionKind, Reply, ThroughTheWaiting, ask};
 
-/// How many runs there may be, and how long they may overstay.
+/// Limits of live runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveLimits {
-    /// Runs at the same time.
+    /// Maximum number of runs at the same time.
     pub running: usize,
-    /// Ended runs whose output is kept for those who ask again.
+    /// Maximum number of ended runs whose output can still be read.
     pub kept: usize,
-    /// Time a run may take to end after its own limit; then control is taken back from it.
+    /// Time that a run has to end after its time limit. Then it is aborted.
     pub grace: Duration,
 }
 
@@ -44,7 +46,7 @@ impl Default for LiveLimits {
     }
 }
 
-/// Runs that go on. Clones share them; with the last clone they are cancelled.
+/// A set of live runs. Clones share it; dropping the last clone cancels the runs.
 #[derive(Clone)]
 pub struct LiveRuns(Arc<Shared>);
 
@@ -55,12 +57,12 @@ pub(crate) struct Shared {
 
 #[derive(Default)]
 pub(crate) struct Runs {
-    /// The oldest first.
+    /// Sorted by age, the oldest first.
     pub(crate) running: Vec<Arc<Entry>>,
     ended: VecDeque<Arc<Entry>>,
 }
 
-/// One run.
+/// A live run. Clones refer to the same run.
 #[derive(Clone)]
 pub struct LiveRun(Arc<Entry>);
 
@@ -70,27 +72,27 @@ pub(crate) struct Entry {
     name: Option<String>,
     session: String,
     since: Instant,
-    /// When the script itself wishes to be waited for later.
+    /// Time after the start at which the script asks its caller to stop waiting.
     yield_after: Option<Duration>,
     pub(crate) cancel: CancellationToken,
     now: Mutex<Now>,
     pub(crate) news: Notify,
-    /// Made when somebody first listens.
+    /// Created for the first subscriber.
     events: OnceLock<broadcast::Sender<Event>>,
-    /// How long it may work.
+    /// Time limit of the run plus the grace period. Waiting for people does not count.
     longest: Duration,
 }
 
 #[derive(Default)]
 pub(crate) struct Now {
     done: Vec<CallRecord>,
-    /// Calls under way: id and tool.
+    /// Running calls: id and tool.
     under_way: Vec<(String, String)>,
     logs: Vec<LogEntry>,
     words: Vec<String>,
     yielded: bool,
     pub(crate) questions: Vec<Asked>,
-    /// Time spent waiting for people, questions that are still open left out.
+    /// Time spent waiting for people, without questions that are still open.
     waited: Duration,
     output: Option<Arc<ScriptToolCallOutput>>,
 }
@@ -102,47 +104,47 @@ pub(crate) struct Asked {
     pub(crate) answer: oneshot::Sender<Reply>,
 }
 
-/// What became of waiting.
+/// The result of waiting for a live run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
-    /// It is over.
+    /// The run has ended with this output.
     Ended(Arc<ScriptToolCallOutput>),
-    /// It said this with `notify()`.
+    /// The script sent these messages with `notify()`.
     Says(Vec<String>),
-    /// It needs a person. Told once; see [`LiveRun::answer`] and [`LiveRun::give_back`].
+    /// The run asks a person. Reported once; see [`LiveRun::answer`] and [`LiveRun::give_back`].
     Asks(Box<Question>),
-    /// It said `yield_control()`: it would rather be waited for later.
+    /// The script called `yield_control()`: the caller may stop waiting.
     Yields,
-    /// Patience is over, and the run is not.
+    /// The timeout is over, and the run has not ended.
     StillRunning,
 }
 
-/// A run in a few words.
+/// Summary of a live run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveSummary {
-    /// The run.
+    /// Id of the run.
     pub id: String,
-    /// What it was called.
+    /// Name that the caller gave the run.
     pub name: Option<String>,
-    /// The session it belongs to.
+    /// Id of the session that the run belongs to.
     pub session: String,
-    /// How long it runs.
+    /// Time since the run started.
     pub age: Duration,
-    /// Calls that are over.
+    /// Number of finished calls.
     pub calls_done: usize,
-    /// Tools that are at work.
+    /// Tools of the running calls.
     pub calling: Vec<String>,
-    /// Questions that wait for a person.
+    /// Number of open questions.
     pub questions: usize,
 }
 
-/// There are as many runs as there may be.
+/// A script cannot be started because the limit of live runs is reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{running} scripts are running, and no more may: the oldest is {}", describe(.oldest))]
+#[error("{running} scripts are running, which is the limit: the oldest is {}", describe(.oldest))]
 pub struct TooManyRuns {
-    /// How many there are.
+    /// Number of live runs.
     pub running: usize,
-    /// The one to wait for, or to cancel.
+    /// The oldest run, which the caller can wait for or cancel.
     pub oldest: Box<LiveSummary>,
 }
 
@@ -152,17 +154,17 @@ fn describe(run: &LiveSummary) -> String {
     format!("{}{name}, for {} s", run.id, run.age.as_secs())
 }
 
-/// How often a run that waits for a person is checked for being overdue.
+/// Shortest interval at which a run is checked for being overdue.
 const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Words a run may say before somebody listens.
+/// Maximum number of notifications that are queued for the next wait.
 const MAX_WORDS: usize = 50;
-/// Events kept for a listener that is slow; older ones it misses.
+/// Maximum number of events that are queued for a slow subscriber. It misses older ones.
 const EVENTS: usize = 64;
-/// Log lines shown of a run that goes on.
+/// Maximum number of log lines in the intermediate output of a live run.
 const MAX_LOGS: usize = 50;
 
 impl LiveRuns {
-    /// No runs yet.
+    /// Creates an empty set with these limits.
     pub fn new(limits: LiveLimits) -> Self {
         Self(Arc::new(Shared {
             limits,
@@ -170,7 +172,8 @@ impl LiveRuns {
         }))
     }
 
-    /// Starts a script and leaves it to itself. Must be called on a tokio runtime.
+    /// Starts a script in the background. Must be called on a tokio runtime. `name` appears in
+    /// [`LiveSummary`].
     pub fn start(
         &self,
         harness: &Harness,
@@ -210,14 +213,14 @@ impl LiveRuns {
             runs.running.push(entry.clone());
         }
         options.cancel = entry.cancel.clone();
-        let (events, seen) = (std::mem::take(&mut options.events), entry.clone());
+        let (events, observed) = (std::mem::take(&mut options.events), entry.clone());
         options.events = EventSink::new(move |event| {
-            seen.take(&event);
-            if let Some(listeners) = seen.events.get()
-                && listeners.receiver_count() > 0
+            observed.take(&event);
+            if let Some(subscribers) = observed.events.get()
+                && subscribers.receiver_count() > 0
             {
-                // A listener may have left since.
-                let _ = listeners.send(event.clone());
+                // The last subscriber may have gone meanwhile.
+                let _ = subscribers.send(event.clone());
             }
             events.emit(event);
         });
@@ -225,29 +228,29 @@ impl LiveRuns {
         let task = tokio::spawn(async move {
             let run = AssertUnwindSafe(harness.run_with(&source, options)).catch_unwind();
             let output = run.await;
-            let output = output.unwrap_or_else(|_| running.broken("the run broke"));
+            let output = output.unwrap_or_else(|_| running.broken("the run panicked"));
             Shared::end(&shared, &running, output);
         });
-        // In a task of its own: a run that blocks its thread does not block this.
+        // In its own task, so that a run that blocks its thread does not block the check.
         let shared = Arc::downgrade(&self.0);
         tokio::spawn(stop_if_overdue(shared, entry.clone(), task.abort_handle()));
         Ok(LiveRun(entry))
     }
 
-    /// The run of this id, also when it is over but not forgotten.
+    /// Returns the run with this id. Ended runs are found until they are dropped.
     pub fn find(&self, id: &str) -> Option<LiveRun> {
         let runs = self.runs();
         let mut all = runs.running.iter().chain(&runs.ended);
         all.find(|entry| entry.id == id).cloned().map(LiveRun)
     }
 
-    /// The runs that go on, the oldest first.
+    /// Lists the runs that have not ended, the oldest first.
     pub fn list(&self) -> Vec<LiveSummary> {
         let runs = self.runs();
         runs.running.iter().map(|entry| entry.summary()).collect()
     }
 
-    /// Tells all runs to stop, and waits until they have.
+    /// Cancels all runs and waits until they have ended.
     pub async fn stop_all(&self) {
         let running = self.runs().running.clone();
         running.iter().for_each(|entry| entry.cancel.cancel());
@@ -256,12 +259,12 @@ impl LiveRuns {
         }
     }
 
-    /// Asks whoever waits for the run, now or later.
+    /// Returns an approver that asks the client that waits for the run, now or later.
     pub fn approver(&self) -> Arc<dyn Approver> {
         Arc::new(ThroughTheWaiting(Arc::downgrade(&self.0)))
     }
 
-    /// Puts a question to whoever waits for the run; `None` when nobody answers it any more.
+    /// Asks the client that waits for the run, now or later. Returns `None` if the run ends first.
     pub async fn ask(&self, run: &str, kind: QuestionKind) -> Option<Reply> {
         ask(&self.0, run, new_id("ask"), kind).await
     }
@@ -272,15 +275,15 @@ impl LiveRuns {
 }
 
 impl Shared {
-    /// Ends a run with this output, unless it has ended, and keeps the output for later questions.
+    /// Ends a run with this output, unless it has ended. The output can still be read afterwards.
     pub(crate) fn end(shared: &Weak<Self>, entry: &Arc<Entry>, output: ScriptToolCallOutput) {
         {
-            let mut now = entry.now();
-            if now.output.is_some() {
+            let mut state = entry.now();
+            if state.output.is_some() {
                 return;
             }
-            now.questions.clear();
-            now.output = Some(Arc::new(output));
+            state.questions.clear();
+            state.output = Some(Arc::new(output));
         }
         entry.news.notify_waiters();
         let Some(shared) = shared.upgrade() else {
@@ -295,7 +298,7 @@ impl Shared {
     }
 }
 
-/// Takes control back from a run that does not end when its time is up.
+/// Aborts a run that does not end within its time limit and the grace period.
 async fn stop_if_overdue(shared: Weak<Shared>, entry: Arc<Entry>, task: AbortHandle) {
     let overdue = async {
         loop {
@@ -312,7 +315,7 @@ async fn stop_if_overdue(shared: Weak<Shared>, entry: Arc<Entry>, task: AbortHan
     }
     task.abort();
     entry.cancel.cancel();
-    let output = entry.broken("the run did not end when its time was up, and was let go");
+    let output = entry.broken("the run did not end within its time limit and was aborted");
     Shared::end(&shared, &entry, output);
 }
 
@@ -324,41 +327,41 @@ impl Drop for Shared {
 }
 
 impl LiveRun {
-    /// The run's id.
+    /// Returns the run's id.
     pub fn id(&self) -> &str {
         &self.0.id
     }
 
-    /// When the script itself wishes to be waited for later, counted from its start.
+    /// Returns the time after the start at which the script asks its caller to stop waiting.
     pub fn yield_after(&self) -> Option<Duration> {
         self.0.yield_after
     }
 
-    /// Tells it to stop.
+    /// Cancels the run.
     pub fn cancel(&self) {
         self.0.cancel.cancel();
     }
 
-    /// What happens from now on.
+    /// Subscribes to the events of the run, from now on.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         let events = &self.0.events;
         let sender = events.get_or_init(|| broadcast::Sender::new(EVENTS));
         sender.subscribe()
     }
 
-    /// Waits until there is something to report, at most for this long.
-    pub async fn report(&self, patience: Duration) -> Report {
+    /// Waits for the next report, at most for `timeout`.
+    pub async fn report(&self, timeout: Duration) -> Report {
         let report = self.0.wait_for(Now::report);
-        let reported = tokio::time::timeout(patience, report).await;
+        let reported = tokio::time::timeout(timeout, report).await;
         reported.unwrap_or(Report::StillRunning)
     }
 
-    /// Waits for the end.
+    /// Waits until the run ends and returns its output.
     pub async fn ended(&self) -> Arc<ScriptToolCallOutput> {
         self.0.ended().await
     }
 
-    /// Answers a question; says whether it still waited.
+    /// Answers a question. Returns whether the question was still open.
     pub fn answer(&self, question: &str, reply: Reply) -> Answered {
         let asked = self.0.now().close(question);
         match asked.map(|asked| asked.answer.send(reply)) {
@@ -367,54 +370,59 @@ impl LiveRun {
         }
     }
 
-    /// Leaves a question that could not be put to anybody for the next who waits.
+    /// Puts a reported question that could not be asked back into the queue. It is reported again,
+    /// also to clients that are waiting now.
     pub fn give_back(&self, question: &str) {
         self.give_back_later(question);
         self.0.news.notify_waiters();
     }
 
-    /// The same, quietly: the next who comes is asked, but nobody who waits now.
+    /// Puts a reported question back as [`give_back`](Self::give_back) does, but does not wake
+    /// clients that are waiting now: the next wait reports it.
     pub fn give_back_later(&self, question: &str) {
-        let mut now = self.0.now();
-        let mut questions = now.questions.iter_mut();
+        let mut state = self.0.now();
+        let mut questions = state.questions.iter_mut();
         if let Some(asked) = questions.find(|asked| asked.question.id == question) {
             asked.taken = false;
         }
     }
 
-    /// Waits until a question is answered, withdrawn, or its run over.
+    /// Waits until a question is answered or withdrawn, or its run has ended.
     pub async fn settled(&self, question: &str) {
         let open = |asked: &Asked| asked.question.id == question;
-        let settled = |now: &mut Now| (!now.questions.iter().any(open)).then_some(());
+        let settled = |state: &mut Now| (!state.questions.iter().any(open)).then_some(());
         self.0.wait_for(settled).await;
     }
 
-    /// The questions that wait.
+    /// Returns the open questions.
     pub fn questions(&self) -> Vec<Question> {
-        let now = self.0.now();
-        let questions = now.questions.iter();
+        let state = self.0.now();
+        let questions = state.questions.iter();
         questions.map(|asked| asked.question.clone()).collect()
     }
 
-    /// The run as an item of status `running`: what it did so far, and what it says.
-    pub fn so_far(&self, words: Vec<String>) -> ScriptToolCallOutput {
+    /// Returns the run as an item of status `running`: its calls and logs so far, and these
+    /// notifications.
+    pub fn so_far(&self, notifications: Vec<String>) -> ScriptToolCallOutput {
         let mut output = ScriptToolCallOutput::new(self.0.id.clone(), self.0.call_id.clone());
-        let now = self.0.now();
+        let state = self.0.now();
         output.status = RunStatus::Running;
-        let words = words.into_iter();
-        output.output = words.map(|text| OutputPart::Text { text }).collect();
-        output.calls = now.done.clone();
-        output.logs = now.logs.clone();
-        output.metadata.tool_calls_made = (now.done.len() + now.under_way.len()) as u32;
+        let notifications = notifications.into_iter();
+        output.output = notifications
+            .map(|text| OutputPart::Text { text })
+            .collect();
+        output.calls = state.done.clone();
+        output.logs = state.logs.clone();
+        output.metadata.tool_calls_made = (state.done.len() + state.under_way.len()) as u32;
         output.metadata.duration_ms = (self.0.since.elapsed().as_secs_f64() * 1e6).round() / 1e3;
-        let tools = now.under_way.iter().map(|(_, tool)| tool.as_str());
+        let tools = state.under_way.iter().map(|(_, tool)| tool.as_str());
         let tools: Vec<&str> = tools.collect();
         let warnings = &mut output.warnings;
         if !tools.is_empty() {
-            warnings.push(format!("at work: {}", tools.join(", ")));
+            warnings.push(format!("running: {}", tools.join(", ")));
         }
-        if !now.questions.is_empty() {
-            warnings.push("it waits for a person's answer".to_owned());
+        if !state.questions.is_empty() {
+            warnings.push("waiting for a person's answer".to_owned());
         }
         output
     }
@@ -425,61 +433,63 @@ impl Entry {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `ready` finds what it looks for.
+    /// Waits until `ready` returns a value. It is called after every change.
     async fn wait_for<T>(&self, ready: impl Fn(&mut Now) -> Option<T>) -> T {
         loop {
             let news = self.news.notified();
             tokio::pin!(news);
-            // Registered before looking, so that no notification is missed in between.
+            // Registered before the check, so that no change in between is missed.
             news.as_mut().enable();
-            if let Some(found) = ready(&mut self.now()) {
-                return found;
+            if let Some(value) = ready(&mut self.now()) {
+                return value;
             }
             news.await;
         }
     }
 
     async fn ended(&self) -> Arc<ScriptToolCallOutput> {
-        self.wait_for(|now| now.output.clone()).await
+        self.wait_for(|state| state.output.clone()).await
     }
 
+    /// Records an event of the run.
     fn take(&self, event: &Event) {
-        let mut now = self.now();
+        let mut state = self.now();
         match event {
             Event::CallStarted { call_id, tool, .. } => {
-                now.under_way.push((call_id.clone(), tool.clone()))
+                state.under_way.push((call_id.clone(), tool.clone()))
             }
             Event::CallFinished { call, .. } => {
-                now.under_way.retain(|(id, _)| *id != call.id);
-                now.done.push(call.clone());
+                state.under_way.retain(|(id, _)| *id != call.id);
+                state.done.push(call.clone());
             }
-            Event::Log { level, message, .. } if now.logs.len() < MAX_LOGS => {
-                now.logs.push(LogEntry {
+            Event::Log { level, message, .. } if state.logs.len() < MAX_LOGS => {
+                state.logs.push(LogEntry {
                     level: *level,
                     message: message.clone(),
                 });
             }
-            Event::Notify { message, .. } if now.words.len() < MAX_WORDS => {
-                now.words.push(message.clone())
+            Event::Notify { message, .. } if state.words.len() < MAX_WORDS => {
+                state.words.push(message.clone())
             }
-            Event::Yield { .. } => now.yielded = true,
+            Event::Yield { .. } => state.yielded = true,
             _ => return,
         }
         if matches!(event, Event::Notify { .. } | Event::Yield { .. }) {
-            drop(now);
+            drop(state);
             self.news.notify_waiters();
         }
     }
 
-    /// Time the run may still work. Time spent waiting for a person does not count.
+    /// Returns the time until the run is overdue. Time spent waiting for a person does not count.
     fn time_left(&self) -> Duration {
-        let now = self.now();
-        let open = now.questions.iter().map(|asked| asked.since.elapsed());
-        let waiting = now.waited + open.max().unwrap_or_default();
+        let state = self.now();
+        let open = state.questions.iter().map(|asked| asked.since.elapsed());
+        let waiting = state.waited + open.max().unwrap_or_default();
         let worked = self.since.elapsed().saturating_sub(waiting);
         self.longest.saturating_sub(worked)
     }
 
+    /// Creates the output of a run that failed for an internal reason.
     fn broken(&self, message: &str) -> ScriptToolCallOutput {
         let mut output = ScriptToolCallOutput::new(self.id.clone(), self.call_id.clone());
         output.status = RunStatus::Error;
@@ -490,23 +500,27 @@ impl Entry {
     }
 
     fn summary(&self) -> LiveSummary {
-        let now = self.now();
+        let state = self.now();
         LiveSummary {
             id: self.id.clone(),
             name: self.name.clone(),
             session: self.session.clone(),
             age: self.since.elapsed(),
-            calls_done: now.done.len(),
-            calling: now.under_way.iter().map(|(_, tool)| tool.clone()).collect(),
-            questions: now.questions.len(),
+            calls_done: state.done.len(),
+            calling: state
+                .under_way
+                .iter()
+                .map(|(_, tool)| tool.clone())
+                .collect(),
+            questions: state.questions.len(),
         }
     }
 }
 
 impl Now {
-    /// The next thing to tell.
+    /// Takes the next report, if there is one.
     fn report(&mut self) -> Option<Report> {
-        // What it said before it ended is said before.
+        // Notifications come before the end.
         if !self.words.is_empty() {
             return Some(Report::Says(std::mem::take(&mut self.words)));
         }
@@ -520,6 +534,7 @@ impl Now {
         std::mem::take(&mut self.yielded).then_some(Report::Yields)
     }
 
+    /// Removes an open question.
     pub(crate) fn close(&mut self, question: &str) -> Option<Asked> {
         let mut questions = self.questions.iter();
         let at = questions.position(|asked| asked.question.id == question)?;

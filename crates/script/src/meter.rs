@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 use selvedge_protocol::{Limits, LogEntry, LogLevel};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of log one script may leave.
+/// Maximum number of bytes that a script may log.
 const MAX_LOG_BYTES: usize = 256 << 10;
 
-/// Keeps what a script logs within its limits. Lines that come faster than the rate are joined into
-/// one event instead of being lost; what goes beyond the number or the size is counted.
+/// Limits what a script logs. Lines that come faster than the rate are joined into one event; lines
+/// beyond the number or size limit are dropped and counted.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LogMeter {
     entries: Vec<LogEntry>,
     max_events: usize,
     rate: f64,
     allowance: f64,
-    /// When the last line came, by the script's own clock: played again, the same lines are joined.
+    /// Time of the last line by the script's clock, so that a replay joins the same lines.
     last_ms: Option<i64>,
     bytes: usize,
     dropped: usize,
@@ -36,12 +36,12 @@ impl LogMeter {
         }
     }
 
-    /// Takes a line; answers whether it made an event of its own.
+    /// Adds a line. Returns whether it is an event of its own.
     pub(crate) fn log(&mut self, level: LogLevel, message: &str, now_ms: i64) -> bool {
-        let passed = self
+        let elapsed_ms = self
             .last_ms
             .map_or(0, |last| now_ms.saturating_sub(last).max(0));
-        self.allowance = (self.allowance + passed as f64 / 1000.0 * self.rate).min(self.rate);
+        self.allowance = (self.allowance + elapsed_ms as f64 / 1000.0 * self.rate).min(self.rate);
         self.last_ms = Some(now_ms);
         if self.bytes + message.len() > MAX_LOG_BYTES {
             self.dropped += 1;
@@ -69,7 +69,7 @@ impl LogMeter {
         false
     }
 
-    /// Everything logged, and a warning if something was not kept.
+    /// Takes the log entries, and a warning if lines were dropped.
     pub(crate) fn finish(&mut self) -> (Vec<LogEntry>, Option<String>) {
         let warning = (self.dropped > 0).then(|| {
             format!(
@@ -92,7 +92,7 @@ fn worse(a: LogLevel, b: LogLevel) -> LogLevel {
     if rank(b) > rank(a) { b } else { a }
 }
 
-/// Lets progress messages through at their pace.
+/// Limits the rate and number of progress messages.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ProgressMeter {
     left: usize,
@@ -111,6 +111,7 @@ impl ProgressMeter {
         }
     }
 
+    /// Returns whether a progress message may be sent now, and counts it.
     pub(crate) fn admit(&mut self) -> bool {
         let now = Instant::now();
         let too_soon = self
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_of_lines_is_joined_not_lost() {
+    fn a_burst_of_lines_is_joined_and_not_dropped() {
         let mut meter = LogMeter::new(&Limits::default());
         for i in 0..100 {
             meter.log(LogLevel::Log, &i.to_string(), 1);
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_and_the_size_are_bounded() {
+    fn the_number_and_size_of_lines_are_limited() {
         let limits = Limits {
             max_log_events: 3,
             log_rate_per_sec: 1000,

@@ -1,17 +1,18 @@
-//! A look at the text before the parser gets it: parsers try things out, and for some nestings the
-//! tries double at every level. What no author writes is refused here, where it costs nothing.
+//! Rejects excessive nesting before a script is parsed: the parser backtracks, and for some
+//! constructs the work doubles with every level. The check is a single pass over the text.
 
-/// Brackets inside brackets.
+/// Maximum depth of nested brackets.
 const MAX_DEPTH: usize = 256;
-/// Open parentheses that have a `<` in them: each may be the start of a generic arrow function.
+/// Maximum number of open brackets that contain a `<`: each may be the start of a generic arrow
+/// function.
 const MAX_ANGLES_OPEN: usize = 6;
-/// `<` in one expression.
+/// Maximum number of `<` in one expression.
 const MAX_ANGLES: usize = 128;
 
-/// What is too much about the script, and where (a byte offset).
+/// Returns a description of excessive nesting and its byte offset, or `None`.
 pub(crate) fn too_much(source: &str) -> Option<(&'static str, u32)> {
     let bytes = source.as_bytes();
-    // For every open bracket, whether a `<` stands directly in it.
+    // For every open bracket, whether it directly contains a `<`.
     let mut open: Vec<bool> = Vec::new();
     let mut angles = 0;
     let mut at = 0;
@@ -45,14 +46,14 @@ pub(crate) fn too_much(source: &str) -> Option<(&'static str, u32)> {
             return Some(("brackets are nested more than 256 deep", at as u32));
         }
         if angles > MAX_ANGLES || open.iter().filter(|angle| **angle).count() > MAX_ANGLES_OPEN {
-            return Some(("there are too many `<` inside each other", at as u32));
+            return Some(("an expression has too many `<`", at as u32));
         }
         at += 1;
     }
     None
 }
 
-/// The closing quote, or the end of the line: a string does not go further.
+/// Returns the offset of the closing quote, or of the end of the line.
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < bytes.len() && bytes[at] != bytes[start] && bytes[at] != b'\n' {
@@ -73,7 +74,7 @@ mod tests {
     use super::too_much;
 
     #[test]
-    fn what_parsers_choke_on_is_refused() {
+    fn excessive_nesting_is_rejected() {
         for source in [
             "(a=a<".repeat(20),
             "a<".repeat(10_000),

@@ -1,4 +1,4 @@
-//! The circumstances of a run: what it may take, which run it resumes, where it is.
+//! Options of a run: its limits, the run that it resumes, and the context that the script sees.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,51 +11,55 @@ use tokio_util::sync::CancellationToken;
 
 use crate::session::Session;
 
-/// The circumstances of one run.
+/// Options of one run.
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
-    /// The run's id, where its item was made before; see [`Harness::item`](crate::Harness::item).
+    /// The run's id, if its item was created before; see [`Harness::item`](crate::Harness::item).
+    /// `None` generates one.
     pub id: Option<String>,
-    /// The model's own name for the call.
+    /// The id that the model gave the script call. `None` generates one.
     pub call_id: Option<String>,
-    /// Overrides the harness's mode for this run.
+    /// Overrides the mode of the harness for this run.
     pub mode: Option<Mode>,
-    /// Time limit for this run; at most [`Limits::max_timeout_ms`](selvedge_protocol::Limits::max_timeout_ms).
+    /// Time limit for this run, at most
+    /// [`Limits::max_timeout_ms`](selvedge_protocol::Limits::max_timeout_ms). `None` uses the
+    /// script's own limit or the default.
     pub timeout: Option<Duration>,
-    /// Seed of `Math.random`; a fresh one where none is given.
+    /// Seed of `Math.random`. `None` uses the resumed run's seed or a random one.
     pub seed: Option<u64>,
-    /// Stops the run.
+    /// Cancels the run.
     pub cancel: CancellationToken,
-    /// Who can correct the script when it fails.
+    /// Who wrote the script. Decides which command a suggestion to resume names.
     pub author: Author,
-    /// The run that this one resumes.
+    /// The failed run that this one resumes.
     pub resume: Option<Resume>,
     /// Suspends the run at its next await, once the calls in flight have ended. Needs a ledger.
     pub suspend: CancellationToken,
     /// The caller is gone: a run that waits for a person is suspended, any other is cancelled.
     pub leave: CancellationToken,
-    /// Kept with the run: what whoever assembled the tools needs to assemble them again.
+    /// Stored with the run: what the caller needs to set up the same tools when the run is
+    /// restored.
     pub setting: String,
-    /// Takes events.
+    /// Receives the events of the run.
     pub events: EventSink,
-    /// Shared by the scripts of a session.
+    /// Values that the scripts of a session share with `store` and `load`.
     pub session: Session,
-    /// What `context` tells the script.
+    /// What the script sees as `context`.
     pub facts: Facts,
 }
 
-/// Who wrote a script: each resumes a run in another way.
+/// Who wrote a script. Models and people resume a run in different ways.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Author {
-    /// A model, with an argument of its call.
+    /// A model, which resumes with an argument of its call.
     #[default]
     Model,
-    /// A person, at the command line.
+    /// A person, who resumes at the command line.
     Person,
 }
 
 impl Author {
-    /// What to do after a run that failed and had done something.
+    /// Returns the suggestion for a failed run that may have had an effect.
     pub(crate) fn goes_on_from(self, run: &str) -> String {
         let how = match self {
             Self::Model => format!("run it with `resume: \"{run}\"`"),
@@ -65,44 +69,45 @@ impl Author {
     }
 }
 
-/// The run that a script resumes.
+/// The failed run that a script resumes.
 #[derive(Debug, Clone)]
 pub struct Resume {
-    /// Its id.
+    /// Id of the resumed run.
     pub run: String,
-    /// Its recorded calls and those of the runs it resumed.
+    /// Recorded calls of the resumed run and of the runs that it resumed.
     pub calls: Arc<PriorCalls>,
-    /// Its seed of `Math.random`, which the script continues with.
+    /// The resumed run's seed of `Math.random`, which is used again.
     pub seed: Option<u64>,
     /// Whether the same script runs again after a crash. Then no warning names the reused calls,
     /// because its author knows of one run only.
     pub is_recovery: bool,
 }
 
-/// A suspended run.
+/// A suspended run, as the ledger stored it.
 #[derive(Debug, Clone, Default)]
 pub struct Suspended {
-    /// The state the ledger kept.
+    /// The state that the run handed to the ledger.
     pub state: Vec<u8>,
-    /// Values its calls returned, by call id. Needed to replay if the engine is another build.
+    /// Values that its calls returned, by call id. Needed to replay the run if it was suspended by
+    /// another build of the engine.
     pub values: HashMap<String, Value>,
 }
 
-/// What a script learns about where it runs.
+/// The fields of a script's `context` that the caller sets.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
-    /// The conversation.
+    /// Id of the conversation.
     pub conversation_id: String,
-    /// The session.
+    /// Id of the session.
     pub session_id: String,
-    /// The turn.
+    /// Id of the turn.
     pub turn_id: String,
-    /// The folder tools work in.
+    /// The folder in which tools work.
     pub working_directory: String,
-    /// Words for the script, from whoever runs it.
+    /// Arguments for the script, such as those after `--` on the command line.
     pub args: Vec<String>,
-    /// Who serves the model.
+    /// Name of the provider that serves the model.
     pub provider: String,
-    /// The model.
+    /// Name of the model.
     pub model: String,
 }

@@ -1,4 +1,4 @@
-//! From the way a script ended to the error its author reads.
+//! Turns the end of a script into the error that its author reads.
 
 use selvedge_protocol::{ErrorCode, Limits, Phase, ScriptError};
 use selvedge_sandbox::{Fault, Position};
@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 use crate::compile::Compiled;
 use crate::hints;
 
-/// Frames an author is shown.
+/// Maximum number of stack frames in an error.
 const MAX_FRAMES: usize = 10;
 
-/// Codes a call, or a value on its way out, can fail with inside a script.
+/// Error codes with which a call, or serializing a value, can fail inside a script.
 const THROWN_BY_CALLS: [ErrorCode; 10] = [
     ErrorCode::OutcomeUnknownError,
     ErrorCode::ApprovalDeniedError,
@@ -25,26 +25,27 @@ const THROWN_BY_CALLS: [ErrorCode; 10] = [
     ErrorCode::SerializationError,
     ErrorCode::ScriptMemoryError,
 ];
-/// Bytes of facts an error may carry.
+/// Maximum size of an error's metadata as JSON, in bytes.
 const MAX_METADATA: usize = 8 << 10;
 
-/// An error the script threw and did not catch, from its description in JSON.
+/// Creates the error of a script that threw, from the description of the thrown value in JSON.
+/// `made` returns whether the script made the call with this id.
 pub(crate) fn from_thrown(
     json: &str,
     compiled: &Compiled,
     registry: &Registry,
     made: impl Fn(&str) -> bool,
 ) -> ScriptError {
-    let facts: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
-    let text = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
+    let fields: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default();
     let (name, message, stack) = (text("name"), text("message"), text("stack"));
 
     let code = match (ErrorCode::parse(text("code")), name) {
-        // What a call can throw; a script that makes up any other code of ours is not believed.
+        // Only codes that calls throw are accepted: a script can construct an error with any code.
         (Some(code), name)
             if name == code.as_str()
                 && THROWN_BY_CALLS.contains(&code)
-                && facts
+                && fields
                     .get("callId")
                     .is_none_or(|id| id.as_str().is_some_and(&made)) =>
         {
@@ -53,8 +54,8 @@ pub(crate) fn from_thrown(
         (_, "InternalError" | "SyntaxError") if message.starts_with("out of memory") => {
             ErrorCode::ScriptMemoryError
         }
-        // What the engine throws when there is not even memory for an error.
-        _ if facts.contains_key("thrown") && message == "[uninitialized]" => {
+        // The engine throws this if there is no memory for an error object.
+        _ if fields.contains_key("thrown") && message == "[uninitialized]" => {
             ErrorCode::ScriptMemoryError
         }
         (_, "RangeError") if message == "Maximum call stack size exceeded" => {
@@ -65,7 +66,7 @@ pub(crate) fn from_thrown(
     let message = match code {
         ErrorCode::ScriptMemoryError => "the script used up its memory".to_owned(),
         ErrorCode::ScriptStackError => "the script recursed too deeply".to_owned(),
-        ErrorCode::ScriptRuntimeError if facts.contains_key("thrown") => {
+        ErrorCode::ScriptRuntimeError if fields.contains_key("thrown") => {
             format!("the script threw {message}")
         }
         ErrorCode::ScriptRuntimeError => format!("{name}: {message}"),
@@ -83,14 +84,14 @@ pub(crate) fn from_thrown(
     }
     error.stack = stack_of(name, text("message"), stack);
     let brief = |key: &str| {
-        facts
+        fields
             .get(key)
             .and_then(Value::as_str)
             .map(|text| shortened(text, 200))
     };
     (error.tool_name, error.call_id) = (brief("toolName"), brief("callId"));
-    error.suggestions = strings(facts.get("suggestions"));
-    if let Some(metadata @ Value::Object(fields)) = facts.get("metadata")
+    error.suggestions = strings(fields.get("suggestions"));
+    if let Some(metadata @ Value::Object(fields)) = fields.get("metadata")
         && metadata.to_string().len() <= MAX_METADATA
     {
         error.metadata.extend(fields.clone());
@@ -122,10 +123,10 @@ pub(crate) fn from_thrown(
     error
 }
 
-/// The engine does not know what the compiler let through.
+/// Creates the error of a script that compiles, but that the engine cannot parse.
 pub(crate) fn from_syntax(json: &str) -> ScriptError {
-    let facts: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
-    let text = |key: &str| facts.get(key).and_then(Value::as_str).unwrap_or_default();
+    let fields: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
+    let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default();
     let error = ScriptError::new(
         ErrorCode::ScriptSyntaxError,
         Phase::Parsing,
@@ -137,7 +138,7 @@ pub(crate) fn from_syntax(json: &str) -> ScriptError {
     }
 }
 
-/// An error from outside the script.
+/// Creates the error of a script that was stopped.
 pub(crate) fn from_fault(fault: &Fault, limits: &Limits, timeout_ms: u64) -> ScriptError {
     let new = |code, message: String| ScriptError::new(code, Phase::Executing, message);
     match fault {
@@ -169,7 +170,7 @@ pub(crate) fn timed_out(timeout_ms: u64) -> ScriptError {
     .suggest("run calls side by side with Promise.all, do less in one script, or ask for more time")
 }
 
-/// The first `script.ts:12:3` of a stack.
+/// Returns the first position `script.ts:12:3` in a stack.
 pub(crate) fn first_position(stack: &str) -> Option<Position> {
     let rest = stack.split_once("script.ts:")?.1;
     let end = rest
@@ -180,16 +181,18 @@ pub(crate) fn first_position(stack: &str) -> Option<Position> {
         line: line.parse().ok()?,
         column: column.parse().ok()?,
     };
-    // The text is the script's to write: a place that cannot be is none.
+    // A script can set the stack to any text: positions are counted from one.
     (at.line > 0 && at.column > 0).then_some(at)
 }
 
 fn stack_of(name: &str, message: &str, stack: &str) -> Option<String> {
-    let ours = stack
+    let script_frames = stack
         .lines()
         .filter(|line| line.contains("script.ts:"))
         .take(MAX_FRAMES);
-    let frames: Vec<String> = ours.map(|line| shortened(line.trim(), 200)).collect();
+    let frames: Vec<String> = script_frames
+        .map(|line| shortened(line.trim(), 200))
+        .collect();
     if frames.is_empty() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Everything a script has said so far: logs, progress, shown parts, warnings and stored values.
+//! The output of a running script: logs, progress, shown parts, warnings and stored values.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use crate::meter::{LogMeter, ProgressMeter};
 use crate::outcome::shortened;
 use crate::session::{Session, SessionView};
 
-/// Bytes a script may show with `text()`, `image()` and `audio()`.
+/// Maximum number of bytes that a script may show with `text()`, `image()` and `audio()`.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
-/// Parts a script may show.
+/// Maximum number of parts that a script may show.
 const MAX_OUTPUT_PARTS: usize = 10_000;
-/// Calls of `notify()` and `yield_control()` a script may make.
+/// Maximum number of calls of `notify()` and `yield_control()` that a script may make.
 pub(crate) const MAX_NOTIFICATIONS: u32 = 50;
-/// Warnings kept.
+/// Maximum number of warnings in an output.
 const MAX_WARNINGS: usize = 20;
 
 /// Output of a script, within its limits. Shared by the bridge, which the sandbox owns, and the
@@ -28,7 +28,7 @@ pub(crate) struct OutputBuffer {
     warnings: Vec<String>,
     pub(crate) session: SessionView,
     pub(crate) last_approval: Option<String>,
-    /// Rejected promises without a handler, described.
+    /// Descriptions of rejected promises without a handler, by the guest's number.
     pub(crate) rejections: BTreeMap<u32, String>,
     output_bytes: usize,
     notified: u32,
@@ -49,7 +49,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Counts a notification; returns whether it is within the limit.
+    /// Counts a notification. Returns whether it is within the limit.
     pub(crate) fn may_notify(&mut self) -> bool {
         self.notified += 1;
         self.notified <= MAX_NOTIFICATIONS
@@ -61,7 +61,7 @@ impl OutputBuffer {
         }
     }
 
-    /// Adds a part; fails with a message if there is no room.
+    /// Adds a part. Fails with a message if the output would exceed its limits.
     pub(crate) fn show(&mut self, part: OutputPart) -> Result<(), String> {
         let bytes = match &part {
             OutputPart::Text { text } => text.len(),
@@ -69,7 +69,9 @@ impl OutputBuffer {
         };
         if self.output_bytes + bytes > MAX_OUTPUT_BYTES || self.output.len() >= MAX_OUTPUT_PARTS {
             let megabytes = MAX_OUTPUT_BYTES >> 20;
-            return Err(format!("a script may show {megabytes} MB in all"));
+            return Err(format!(
+                "a script may show at most {megabytes} MB in {MAX_OUTPUT_PARTS} parts"
+            ));
         }
         self.output_bytes += bytes;
         self.output.push(part);

@@ -11,25 +11,25 @@ use crate::outcome::shortened;
 use crate::recording::HostInput;
 use crate::run::{Answer, Wake};
 
-/// Why a call fails that is made to.
-const MADE_TO_FAIL: &str = "it is made to fail in this replay";
+/// Message of a call that the replay forces to fail.
+const MADE_TO_FAIL: &str = "this replay makes the call fail";
 
 /// The calls of a recorded run.
 #[derive(Default)]
 pub(crate) struct RecordedCalls {
-    /// Returned values by call, as JSON.
+    /// Returned values as JSON, by call id.
     pub(crate) values: HashMap<String, String>,
     pub(crate) records: Vec<CallRecord>,
-    /// A call that is made to fail.
+    /// Id of the call that is forced to fail.
     pub(crate) fail: Option<String>,
-    /// Called for each call.
+    /// Called for each call when it is answered.
     pub(crate) watch: Option<Watch>,
 }
 
 /// Observes the calls of a replay.
 pub type Watch = Box<dyn Fn(&Step<'_>) + Send + Sync>;
 
-/// A call of a replay, as it is answered.
+/// A call of a replay, with its answer.
 #[derive(Debug)]
 pub struct Step<'a> {
     /// The call's id.
@@ -54,7 +54,7 @@ impl RecordedCalls {
         }
     }
 
-    /// The record of a call that is made to fail.
+    /// Creates the record of a call that is forced to fail.
     fn failure(&self, pending: &GuestCall) -> CallRecord {
         let recorded = self
             .records
@@ -79,7 +79,7 @@ impl RecordedCalls {
 }
 
 impl InFlightCalls<'_> {
-    /// The next answer from the recording.
+    /// Returns the next answer from the recording.
     pub(crate) fn replay_next(&mut self, recorded: &RecordedCalls) -> Result<Wake, ScriptError> {
         if self.context.recorder().is_what_if() {
             return self.replay_what_if(recorded);
@@ -97,23 +97,23 @@ impl InFlightCalls<'_> {
             Some(HostInput::Settled { id, call, error }) => {
                 let Some(pending) = self.pending.remove(&id) else {
                     return Err(diverged(&format!(
-                        "{call} was answered, which the script has not made"
+                        "the recording answers {call}, which the script did not make"
                     )));
                 };
                 self.answer(recorded, id, &pending.call, &call, error)
             }
-            Some(_) => Err(diverged("it waits, and had gone on")),
+            Some(_) => Err(diverged("the script waits, the recorded run did not")),
         }
     }
 
-    /// After the call that was made to fail: calls that equal recorded ones get the recorded
-    /// answers.
+    /// After a call was forced to fail: answers calls that are equal to recorded ones with the
+    /// recorded answers.
     fn replay_what_if(&mut self, recorded: &RecordedCalls) -> Result<Wake, ScriptError> {
         let found = self.context.recorder().take_answer(|path, args| {
             let pending = self.pending.iter();
             let equal = pending
                 .filter(|(_, pending)| pending.call.path == path && pending.call.args == args);
-            // Of several equal calls, the one that was made first.
+            // Of several equal calls, the first is answered.
             let first = equal.min_by_key(|(_, pending)| call_number(&pending.call.call_id));
             first.map(|(id, _)| *id)
         });
@@ -127,14 +127,15 @@ impl InFlightCalls<'_> {
         }
         Err(match self.in_order().first() {
             Some(pending) => diverged(&format!(
-                "it goes on to call {} with {}, and nobody recorded what that would come to",
+                "the script calls {} with {}, and the recording has no answer to this call",
                 pending.path,
                 shortened(&pending.args, 200)
             )),
-            None => diverged("it waits for something that was not recorded"),
+            None => diverged("the script waits for an input that is not in the recording"),
         })
     }
 
+    /// Answers a pending call with the recorded answer of `call`.
     fn answer(
         &mut self,
         recorded: &RecordedCalls,
@@ -143,15 +144,15 @@ impl InFlightCalls<'_> {
         call: &str,
         error: Option<String>,
     ) -> Result<Wake, ScriptError> {
-        let to_fail = |fail: &str| call_number(fail) == call_number(&pending.call_id);
-        let fails =
-            recorded.fail.as_deref().is_some_and(to_fail) && !self.context.recorder().is_what_if();
+        let is_this_call = |fail: &str| call_number(fail) == call_number(&pending.call_id);
+        let fails = recorded.fail.as_deref().is_some_and(is_this_call)
+            && !self.context.recorder().is_what_if();
         let answer = match error {
             _ if fails => Err(self.fail(pending)),
             Some(error) => Err(error),
             None => match recorded.values.get(call) {
                 Some(value) => Ok(value.clone()),
-                None => return Err(diverged(&format!("what {call} returned was not recorded"))),
+                None => return Err(diverged(&format!("the value of {call} was not recorded"))),
             },
         };
         if let Some(watch) = &recorded.watch {
@@ -173,10 +174,11 @@ impl InFlightCalls<'_> {
         Ok(Wake::Answer(Answer::Call(answer)))
     }
 
-    /// Makes a call fail. From here on the script may deviate from the recording.
+    /// Returns the error of a call that is forced to fail. From here on the script may deviate from
+    /// the recording.
     fn fail(&mut self, pending: &GuestCall) -> String {
-        // Calls settled before are used up. The recorded answer of this call is not: it answers a
-        // retry.
+        // The answers of settled calls are used. The recorded answer of this call is not: it
+        // answers a retry.
         let used = self.log.iter().map(|record| record.id.clone()).collect();
         self.context.recorder().start_what_if(used);
         json!({
@@ -187,7 +189,7 @@ impl InFlightCalls<'_> {
         .to_string()
     }
 
-    /// Ends pending calls as they ended in the recorded run, and returns them.
+    /// Ends the pending calls with their recorded status, and returns them.
     pub(crate) fn end_as_recorded(&mut self, recorded: &RecordedCalls) -> Vec<GuestCall> {
         let pending = self.in_order();
         self.pending.clear();
@@ -215,7 +217,7 @@ pub(crate) fn diverged(description: &str) -> ScriptError {
     ScriptError::new(
         ErrorCode::ReplayDivergenceError,
         Phase::Executing,
-        format!("the replay left what was recorded: {description}"),
+        format!("the replay differs from the recording: {description}"),
     )
-    .suggest("the script, the recording or the engine is not the one it was recorded with")
+    .suggest("replay with the script, the recording and the build of the recorded run")
 }

@@ -1,8 +1,9 @@
-//! Where things stand: lines and columns of the text as written, and back from compiled code to it.
+//! Positions in a script: from byte offsets to lines and columns, and from compiled code back to
+//! the script as written.
 
 use selvedge_sandbox::Position;
 
-/// Offsets at which the lines of a text begin.
+/// Byte offsets at which the lines of a text begin.
 #[derive(Debug, Clone)]
 pub(crate) struct Lines(Vec<u32>);
 
@@ -16,7 +17,7 @@ impl Lines {
         Self(std::iter::once(0).chain(starts).collect())
     }
 
-    /// Line and column (in characters) of a byte offset.
+    /// Returns the line and column (in characters) of a byte offset.
     pub(crate) fn position(&self, text: &str, offset: u32) -> Position {
         let line = self.0.partition_point(|start| *start <= offset).max(1) - 1;
         let start = self.0[line] as usize;
@@ -30,15 +31,16 @@ impl Lines {
     }
 }
 
-/// From compiled code back to the text as written.
+/// Maps positions in compiled code to the script as written.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct PositionMap {
-    /// Sorted by compiled position.
+    /// Pairs of compiled and original position, sorted by compiled position.
     pairs: Vec<(Position, Position)>,
 }
 
 impl PositionMap {
-    /// `shift` is the number of lines our wrapper puts before the compiled code.
+    /// Creates a map from the tokens of a source map. `shift` is the number of lines that the
+    /// wrapper puts before the compiled code.
     pub(crate) fn new(tokens: impl Iterator<Item = oxc_sourcemap::Token>, shift: u32) -> Self {
         let pairs = tokens.map(|token| {
             let compiled = Position {
@@ -58,11 +60,11 @@ impl PositionMap {
         }
     }
 
-    /// The last known position at or before this one.
+    /// Returns the original position of the last token at or before this position.
     pub(crate) fn locate(&self, compiled: Position) -> Option<Position> {
         let after = self.pairs.partition_point(|(at, _)| *at <= compiled);
         self.pairs
             .get(after.saturating_sub(1))
-            .map(|(_, written)| *written)
+            .map(|(_, original)| *original)
     }
 }

@@ -1,8 +1,10 @@
-//! Before anything runs: every tool call that can be seen, checked against the tools there are.
+//! Checks a script before it runs: every tool call that is visible in its text, against the
+//! registered tools.
 
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use selvedge_tools::{
-    ArgumentErrorKind, Found, Orchestrator, Registered, camel_case, check_partial, snake_case,
+    ArgumentErrorKind, Found, Orchestrator, Registered, camel_case, check_partial, list_from_text,
+    snake_case,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -12,30 +14,30 @@ use crate::globals::is_global;
 use crate::hints;
 use crate::survey::{StaticArgs, StaticObject};
 
-/// What can be said of a script without running it.
+/// The result of checking a script without running it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Preflight {
-    /// Whether it would be run.
+    /// Whether the script has no errors and would be run.
     pub valid: bool,
-    /// Calls that can be seen, in the order they stand in the text.
+    /// Calls that are visible in the text, in the order of the text.
     pub calls: Vec<PlannedCall>,
-    /// What stands in the way.
+    /// Errors because of which the script would be rejected.
     pub errors: Vec<ScriptError>,
 }
 
-/// A call that can be seen in the text. Whether and how often it happens, the run decides.
+/// A call that is visible in the text. The run decides whether and how often it is made.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedCall {
-    /// Canonical name.
+    /// Canonical name of the tool.
     pub tool: String,
-    /// Line, from one.
+    /// Line of the call, counted from one.
     pub line: u32,
-    /// Arguments that are literals.
+    /// The arguments whose values are literals.
     pub args: Value,
-    /// Fields whose values only the run will know.
+    /// Names of the arguments whose values are only known at run time.
     pub dynamic: Vec<String>,
-    /// Whether the tool leaves the world as it was.
+    /// Whether the tool only reads.
     pub read_only: bool,
 }
 
@@ -46,7 +48,7 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
         calls: Vec::new(),
         errors: Vec::new(),
     };
-    // `github.createIssue(…)` is a call where there is such a server, and the name is free.
+    // `github.createIssue(…)` is a tool call if there is such a server and no global of that name.
     let by_server = compiled.server_calls.iter().filter(|seen| {
         let server = seen.path.split('.').nth(1).unwrap_or_default();
         let namespace = format!("mcp.{server}");
@@ -60,7 +62,7 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
             Found::Tool(tool) => tool,
             Found::Namespace => continue,
             Found::Nothing(_) if compiled.probed.contains(&seen.path) => continue,
-            // `.then`, `.raw` and the like on a tool or a namespace: the run will tell.
+            // `.then`, `.raw` and the like on a tool or a namespace are checked at run time.
             Found::Nothing(_) if below_a_tool(&seen.path, orchestrator) => continue,
             Found::Nothing(_) => {
                 let failure = orchestrator.not_found(&seen.path);
@@ -91,14 +93,14 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
                 let mut offsets = object.offsets.iter();
                 Some(offsets.find(|(name, _)| same(name))?.1)
             });
-            let place = match problem.kind {
+            let position = match problem.kind {
                 ArgumentErrorKind::Missing => at,
                 _ => offset.map_or(at, |offset| compiled.position(offset)),
             };
             let message = format!("{}: {}", tool.spec.js_name, problem.message);
             let mut error =
                 ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message)
-                    .at(place.line, place.column);
+                    .at(position.line, position.column);
             error.tool_name = Some(tool.spec.name.clone());
             error.suggestions = problem.suggestions;
             report.errors.push(error);
@@ -112,7 +114,7 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
     report
 }
 
-/// A tool called without `tools.` in front.
+/// Returns the error for a tool that is called without `tools.` before its name.
 fn bare_name(
     name: &str,
     offset: u32,
@@ -120,18 +122,19 @@ fn bare_name(
     orchestrator: &Orchestrator,
 ) -> Option<ScriptError> {
     let tool = match orchestrator.registry().find(name) {
-        // What works elsewhere is simply not there, as a script that tries it may expect.
+        // A name such as `fetch` is left undefined: a script may test for it.
         Found::Tool(tool) if !is_global(name) && !hints::works_elsewhere(name) => tool,
         _ => return None,
     };
     let at = compiled.position(offset);
-    let right = format!("tools.{}", tool.spec.js_name);
-    let message = format!("`{name}` is not defined: did you mean `{right}`?");
+    let correct = format!("tools.{}", tool.spec.js_name);
+    let message = format!("`{name}` is not defined: did you mean `{correct}`?");
     let error = ScriptError::new(ErrorCode::ToolNotFoundError, Phase::Parsing, message);
-    Some(error.at(at.line, at.column).suggest(right))
+    Some(error.at(at.line, at.column).suggest(correct))
 }
 
-/// A literal where an object belongs, and the object that was probably meant.
+/// Returns the error for a literal in place of the arguments object, with the object that was
+/// probably meant.
 fn not_an_object(tool: &Registered, value: &Value) -> ScriptError {
     let schema = &tool.spec.input_schema;
     let first = schema["required"][0].as_str().or_else(|| {
@@ -139,7 +142,16 @@ fn not_an_object(tool: &Registered, value: &Value) -> ScriptError {
         names.next().map(String::as_str)
     });
     let name = &tool.spec.js_name;
-    let arguments = first.map(|field| format!("{{ {}: {value} }}", camel_case(field)));
+    let arguments = first.map(|field| {
+        let takes_list = schema["properties"][field]["type"] == "array";
+        let list = value.as_str().filter(|_| takes_list);
+        let list = list.map(|text| Value::from(list_from_text(field, text)));
+        format!(
+            "{{ {}: {} }}",
+            camel_case(field),
+            list.as_ref().unwrap_or(value)
+        )
+    });
     let arguments = arguments.unwrap_or_default();
     let message = format!("{name}: takes one object with named fields");
     let mut error = ScriptError::new(ErrorCode::ToolValidationError, Phase::Parsing, message)
@@ -158,6 +170,7 @@ fn planned(spec: &selvedge_protocol::ToolSpec, line: u32, object: &StaticObject)
     }
 }
 
+/// Whether a prefix of the path is a tool.
 fn below_a_tool(path: &str, orchestrator: &Orchestrator) -> bool {
     path.match_indices('.').any(|(at, _)| {
         let above = &path[..at];

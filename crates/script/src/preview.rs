@@ -1,10 +1,11 @@
-//! Cutting a value that is too large to a smaller one that is still valid JSON.
+//! Shortens a value that is too large to a preview that is still valid JSON.
 
 use serde_json::{Map, Value};
 
-/// The value in at most about `max_bytes` of JSON; what was left out is said where it was.
+/// Returns the value as at most `max_bytes` of JSON. Omitted parts are replaced by a text that says
+/// how much is missing.
 pub fn preview(value: &Value, max_bytes: usize) -> String {
-    // Parts are shortened until the whole fits: long strings and lists first, then all of them.
+    // Halves the limits until the value fits: long strings and lists are shortened first.
     let mut room = Room {
         items: 64,
         chars: (max_bytes / 8).max(16),
@@ -25,6 +26,7 @@ pub fn preview(value: &Value, max_bytes: usize) -> String {
     }
 }
 
+/// Largest number of items in a list or object, and of characters in a string.
 struct Room {
     items: usize,
     chars: usize,
@@ -85,7 +87,11 @@ mod tests {
 
     #[test]
     fn previews_are_small_and_valid() {
-        let big = json!({"text": "ü".repeat(200_000), "list": (0..50_000).collect::<Vec<_>>(), "deep": vec![vec![vec!["x"; 10]; 10]; 10]});
+        let big = json!({
+            "text": "ü".repeat(200_000),
+            "list": (0..50_000).collect::<Vec<_>>(),
+            "deep": vec![vec![vec!["x"; 10]; 10]; 10],
+        });
         for max in [64, 1000, 131_072] {
             let text = preview(&big, max);
             assert!(text.len() <= max, "{} > {max}", text.len());

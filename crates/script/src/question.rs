@@ -1,4 +1,5 @@
-//! What a run that goes on needs a person for: put to whoever waits for it, now or later.
+//! Questions of live runs to a person: delivered to the client that waits for the run, now or
+//! later.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Instant;
@@ -12,49 +13,51 @@ use tokio::sync::oneshot;
 
 use crate::live::{Asked, Entry, Shared};
 
-/// Something a run needs a person for.
+/// A question of a live run to a person.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
-    /// Names it.
+    /// Id of the question, for [`LiveRun::answer`](crate::LiveRun::answer).
     pub id: String,
-    /// What it is.
+    /// What the person is asked.
     pub kind: QuestionKind,
 }
 
-/// What is asked.
+/// What a person is asked.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum QuestionKind {
     /// Whether calls may run.
     Approval(ApprovalRequest),
-    /// To fill in a form of somebody else's; who asks, and the form.
+    /// To fill in a form of an MCP server.
     Form {
-        /// Who asks.
+        /// Name of the server.
         from: String,
-        /// The form, in the words of whoever asks.
+        /// The elicitation request, as the server sent it.
         form: Value,
     },
 }
 
-/// What was answered.
+/// The answer to a question.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Reply {
-    /// To [`QuestionKind::Approval`].
+    /// Answers [`QuestionKind::Approval`].
     Approval(ApprovalDecision),
-    /// To [`QuestionKind::Form`].
+    /// Answers [`QuestionKind::Form`], with the result of the elicitation.
     Form(Value),
 }
 
-/// Whether an answer was still wanted.
+/// Whether an answer was delivered to the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answered {
-    /// It was.
+    /// The question was open.
     InTime,
-    /// The question was answered, given up or forgotten before.
+    /// The question had been answered or withdrawn before.
     TooLate,
 }
 
+/// Adds a question to a live run and waits for the answer. Returns `None` if the run has ended or
+/// the question is closed without an answer.
 pub(crate) async fn ask(
     shared: &Arc<Shared>,
     run: &str,
@@ -76,7 +79,7 @@ pub(crate) async fn ask(
         since: Instant::now(),
         answer,
     });
-    let _withdrawn = Withdraw {
+    let _withdraw = Withdraw {
         entry: &entry,
         id: &id,
     };
@@ -84,7 +87,7 @@ pub(crate) async fn ask(
     answered.await.ok()
 }
 
-/// Takes back a question that nobody waits for any more.
+/// Withdraws a question when it is dropped: its asker no longer waits.
 struct Withdraw<'a> {
     entry: &'a Entry,
     id: &'a str,
@@ -97,14 +100,14 @@ impl Drop for Withdraw<'_> {
     }
 }
 
-/// Asks a person through whoever waits for the run.
+/// Asks a person through the client that waits for the run.
 pub(crate) struct ThroughTheWaiting(pub(crate) Weak<Shared>);
 
 impl Approver for ThroughTheWaiting {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
         async move {
             let unavailable =
-                || ApprovalDecision::Unavailable("nobody waits for this script".to_owned());
+                || ApprovalDecision::Unavailable("no client waits for this script".to_owned());
             let (Some(shared), Some(run)) = (self.0.upgrade(), &request.script_id) else {
                 return unavailable();
             };

@@ -1,4 +1,4 @@
-//! Record and replay of everything a script receives from its host.
+//! Records everything that a script receives from its host, and replays it.
 //!
 //! A script is a deterministic function of its inputs: the clock, its host's replies, and the order
 //! in which calls and timers are settled. [`Recorder`] writes these inputs to a [`Recording`] while
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::call_log::call_number;
 use crate::outcome::shortened;
 
-/// Approximate size limit of a recording. A longer run cannot be replayed.
+/// Approximate size limit of a recording. A run with more inputs cannot be replayed.
 const MAX_BYTES: usize = 8 << 20;
 
 /// All inputs of a run, in order.
@@ -32,7 +32,7 @@ pub struct Recording {
     bytes: usize,
 }
 
-/// One entry of a recording. Serialized names are short because there are many entries.
+/// One entry of a recording. Serialized names are short, because there are many entries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum HostInput {
     /// Milliseconds since 1970, and how many consecutive reads of the clock returned them.
@@ -49,7 +49,7 @@ pub(crate) enum HostInput {
     /// A call the script made.
     #[serde(rename = "call")]
     Call { path: String, args: String },
-    /// A call was settled, with the value in the ledger or with this error.
+    /// A call was settled, with the value in the ledger or with this error. `id` is the guest's id.
     #[serde(rename = "done")]
     Settled {
         id: u32,
@@ -109,10 +109,10 @@ struct Position {
     next: usize,
     /// Clock reads already served from that input.
     reads: u32,
-    /// The first thing the script did that is not in the recording.
+    /// Description of the first difference between the script and the recording.
     divergence: Option<String>,
-    /// Set once a call was made to fail: the script may deviate from the recording. Holds the
-    /// recorded calls whose answers are used up.
+    /// Set once a call was forced to fail: the script may deviate from the recording. Contains the
+    /// recorded calls whose answers are used.
     what_if: Option<HashSet<String>>,
     /// The time last returned.
     now: i64,
@@ -155,7 +155,8 @@ impl Recorder {
         self.mode = Mode::Recording;
     }
 
-    /// Lets the script deviate from the recording from here on. The answers of these calls are used up.
+    /// Lets the script deviate from the recording from here on. The answers of these calls are
+    /// used.
     pub(crate) fn start_what_if(&mut self, used: HashSet<String>) {
         if let Mode::Replaying(position) = &mut self.mode {
             position.what_if = Some(used);
@@ -167,7 +168,7 @@ impl Recorder {
         matches!(&self.mode, Mode::Replaying(position) if position.what_if.is_some())
     }
 
-    /// Takes the first thing the script did that is not in the recording.
+    /// Takes the description of the first difference between the script and the recording.
     pub(crate) fn take_divergence(&mut self) -> Option<String> {
         match &mut self.mode {
             Mode::Replaying(position) => position.divergence.take(),
@@ -187,7 +188,7 @@ impl Recorder {
         self.recording.inputs.push(input);
     }
 
-    /// The script's clock, in whole milliseconds.
+    /// Returns the script's time, in milliseconds since 1970; on replay, the recorded one.
     pub(crate) fn now(&mut self) -> i64 {
         let Mode::Replaying(position) = &mut self.mode else {
             let now = SystemTime::now()
@@ -212,26 +213,28 @@ impl Recorder {
                 return *now;
             }
             Some(_) if position.what_if.is_none() => {
-                position.diverge(|| "it looked at the clock, which it had not done".to_owned());
+                position
+                    .diverge(|| "the script reads the clock, the recorded run did not".to_owned());
             }
             _ => {}
         }
-        // Outside the recording the clock still advances, so that a script that polls it ends.
+        // Without a recorded value the clock still advances, so that a script that polls it ends.
         position.now = position.now.saturating_add(1);
         position.now
     }
 
-    /// The recorded reply on replay. The outer `None` means that the host must reply now.
+    /// Returns the recorded reply to a message on replay. The outer `None` means that the host must
+    /// reply itself.
     pub(crate) fn reply(&mut self, channel: &str, text: &str) -> Option<Option<String>> {
         let Mode::Replaying(position) = &mut self.mode else {
             return None;
         };
         let same = |input: &HostInput| match input {
             HostInput::Reply {
-                channel: on,
-                text: question,
+                channel: recorded_channel,
+                text: recorded_text,
                 reply,
-            } if on == channel && question == text => Some(reply.clone()),
+            } if recorded_channel == channel && recorded_text == text => Some(reply.clone()),
             _ => None,
         };
         let inputs = &self.recording.inputs;
@@ -244,8 +247,9 @@ impl Recorder {
             _ if what_if => {}
             Some(_) => position.next += 1,
             None if position.next < inputs.len() => {
-                position
-                    .diverge(|| format!("it asked for `{channel}` {text}, which it had not done"));
+                position.diverge(|| {
+                    format!("the script asks for `{channel}` {text}, the recorded run did not")
+                });
             }
             None => {}
         }
@@ -277,29 +281,36 @@ impl Recorder {
             return;
         }
         match self.recording.inputs.get(position.next) {
-            // The run was stopped here; the call stays unanswered.
+            // The recorded run was stopped here: the call stays unanswered.
             None => {}
             Some(HostInput::Call {
                 path: recorded,
-                args: then,
+                args: recorded_args,
             }) if recorded == path => {
-                if then == args || then.contains(REDACTED) {
+                if recorded_args == args || recorded_args.contains(REDACTED) {
                     position.next += 1;
                     return;
                 }
                 position.diverge(|| {
-                    let (args, then) = (shortened(args, 120), shortened(then, 120));
-                    format!("it calls {path} with {args}, and had called it with {then}")
+                    let (args, recorded_args) =
+                        (shortened(args, 120), shortened(recorded_args, 120));
+                    format!(
+                        "the script calls {path} with {args}, the recorded run with {recorded_args}"
+                    )
                 });
             }
             Some(HostInput::Call { path: recorded, .. }) => {
-                position.diverge(|| format!("it calls {path}, and had called {recorded}"));
+                position
+                    .diverge(|| format!("the script calls {path}, the recorded run {recorded}"));
             }
-            Some(_) => position.diverge(|| format!("it calls {path}, which it had not done")),
+            Some(_) => {
+                position.diverge(|| format!("the script calls {path}, the recorded run did not"));
+            }
         }
     }
 
-    /// The next settled call or fired timer of a replay.
+    /// Returns the next settled call or fired timer of a replay. `None` at the end of the
+    /// recording.
     pub(crate) fn next(&mut self) -> Option<HostInput> {
         let Mode::Replaying(position) = &mut self.mode else {
             return None;
@@ -307,14 +318,14 @@ impl Recorder {
         let input = self.recording.inputs.get(position.next)?.clone();
         match input {
             HostInput::Settled { .. } | HostInput::TimerFired { .. } => position.next += 1,
-            _ => position.diverge(|| "it waits, and had gone on".to_owned()),
+            _ => position.diverge(|| "the script waits, the recorded run did not".to_owned()),
         }
         Some(input)
     }
 
-    /// After a deviation: the first recorded answer not used yet for which `pending`, given the
-    /// tool and the arguments of the recorded call, finds a call of the guest. Returns the guest's
-    /// id, the recorded call and its error.
+    /// After a deviation: takes the first unused recorded answer for which `pending`, given the
+    /// tool and the arguments of the recorded call, finds a pending call. Returns the guest's id,
+    /// the recorded call and its error.
     pub(crate) fn take_answer(
         &mut self,
         pending: impl Fn(&str, &str) -> Option<u32>,
@@ -343,10 +354,10 @@ impl Recorder {
     }
 }
 
-/// The reply to a message that is not in the recording.
+/// Returns the reply to a message that is not in the recording.
 fn unrecorded(channel: &str) -> Option<String> {
     (channel == "resolve").then(|| "tool".to_owned())
 }
 
-/// Replaces secrets in an exported recording.
+/// Placeholder for secrets in an exported recording.
 const REDACTED: &str = "[redacted]";

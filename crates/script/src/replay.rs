@@ -1,4 +1,4 @@
-//! Replays a recorded run offline.
+//! Replays a recorded run without its tools, and compares the output.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -21,31 +21,32 @@ use crate::outcome::shortened;
 use crate::playback::{RecordedCalls, Watch, diverged};
 use crate::recording::{Recorder, Recording};
 
-/// A recorded run, whole: it can be played again on another machine, without its tools.
+/// A complete recorded run. It can be replayed on another machine, without its tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cassette {
     /// The script as written.
     pub source: String,
-    /// What it came to.
+    /// The output of the run.
     pub output: ScriptToolCallOutput,
-    /// What its calls returned, by their ids.
+    /// Values that its calls returned, by call id.
     pub values: BTreeMap<String, Value>,
     /// The inputs of the run.
     #[serde(rename = "tape")]
     pub recording: Recording,
 }
 
-/// How to play a cassette.
+/// Options of a replay.
 #[derive(Default)]
 pub struct Replay {
-    /// A call that fails this time: what would the script have done?
+    /// Id of a call that is forced to fail, to see what the script would have done.
     pub fail: Option<String>,
-    /// Called for each call as it is answered.
+    /// Called for each call when it is answered.
     pub watch: Option<Watch>,
 }
 
 impl Cassette {
-    /// A cassette from what a ledger kept; the recording is what it was given at the run's end.
+    /// Creates a recorded run from what a ledger stored. `recording` is what the ledger received at
+    /// the end of the run.
     pub fn new(
         source: String,
         recording: &[u8],
@@ -60,15 +61,15 @@ impl Cassette {
         })
     }
 
-    /// Replays the run. Returns the recorded output, or a `ReplayDivergenceError` that says where
-    /// the replay differs; if a call is made to fail, the output that results from it.
-    pub async fn play(&self, how: Replay) -> Result<ScriptToolCallOutput, Fault> {
+    /// Replays the run. Returns the recorded output, or a `ReplayDivergenceError` that says how the
+    /// replay differs. If a call is forced to fail, returns the output that results from it.
+    pub async fn play(&self, options: Replay) -> Result<ScriptToolCallOutput, Fault> {
         let started = Instant::now();
-        // No tool is there to be called.
+        // The recording answers all calls: no tools are needed.
         let harness = Harness::on(Wasm::shared()?, Orchestrator::new(Registry::new()));
         let harness = harness.with_limits(self.recording.limits.clone());
-        let then = &self.output;
-        let mut output = ScriptToolCallOutput::new(then.id.clone(), then.call_id.clone());
+        let original = &self.output;
+        let mut output = ScriptToolCallOutput::new(original.id.clone(), original.call_id.clone());
         let compiled = match harness.compile(self.source.as_bytes()) {
             Ok(compiled) => compiled,
             Err(error) => {
@@ -80,35 +81,35 @@ impl Cassette {
             .values
             .iter()
             .map(|(id, value)| (id.clone(), value.to_string()));
-        let mut recorded = RecordedCalls::new(values, then.calls.clone());
-        (recorded.fail, recorded.watch) = (how.fail, how.watch);
-        let seed = then.metadata.random_seed.parse().unwrap_or_default();
+        let mut recorded = RecordedCalls::new(values, original.calls.clone());
+        (recorded.fail, recorded.watch) = (options.fail, options.watch);
+        let seed = original.metadata.random_seed.parse().unwrap_or_default();
         let recorder = Recorder::replaying(self.recording.clone());
         let mut launch = Launch::new(Start::Replay(&recorded), seed, recorder);
-        let options = RunOptions {
+        let run_options = RunOptions {
             timeout: Some(self.time()),
             ..RunOptions::default()
         };
         let mut output = harness
-            .execute(output, &compiled, &options, &mut launch, started)
+            .execute(output, &compiled, &run_options, &mut launch, started)
             .await;
         if self.was_ended_from_outside(&output) {
-            (output.status, output.error) = (then.status, then.error.clone());
+            (output.status, output.error) = (original.status, original.error.clone());
             (output.output_json, output.warnings) =
-                (then.output_json.clone(), then.warnings.clone());
-            // Stopped while it computed, it came a little further, or less far.
-            as_far_as(&then.logs, &mut output.logs);
-            as_far_as(&then.output, &mut output.output);
+                (original.output_json.clone(), original.warnings.clone());
+            // A script that is stopped while it computes stops at a slightly different point.
+            as_far_as(&original.logs, &mut output.logs);
+            as_far_as(&original.output, &mut output.output);
         }
         output.metadata = RunMetadata {
             duration_ms: output.metadata.duration_ms,
-            ..then.metadata.clone()
+            ..original.metadata.clone()
         };
         let difference = match &recorded.fail {
-            None => difference(then, &output),
+            None => difference(original, &output),
             Some(_) if launch.recorder().is_what_if() => None,
             Some(fail) => Some(diverged(&format!(
-                "{fail} was never answered, so it cannot fail either"
+                "{fail} was not answered in the recorded run, so it cannot be made to fail"
             ))),
         };
         if let Some(difference) = difference {
@@ -118,19 +119,20 @@ impl Cassette {
         Ok(output)
     }
 
-    /// How long it may compute: no longer than it did where it was stopped.
+    /// Returns the time limit of the replay. A run that was stopped gets little more time than it
+    /// had.
     fn time(&self) -> Duration {
-        // Whoever made the recording does not say how long we compute.
+        // A recording may come from another machine and must not set a longer limit than ours.
         let timeout = self
             .recording
             .timeout
             .min(Duration::from_millis(Limits::default().max_timeout_ms));
-        let then =
+        let duration =
             Duration::from_secs_f64(self.output.metadata.duration_ms.clamp(0.0, 1e9) / 1000.0);
         match self.ended_with() {
             Some(ErrorCode::ScriptCancelledError | ErrorCode::ScriptTimeoutError) => {
-                // Here it may all take longer.
-                timeout.min(then * 4 + Duration::from_secs(2))
+                // This machine may be slower.
+                timeout.min(duration * 4 + Duration::from_secs(2))
             }
             _ => timeout,
         }
@@ -140,32 +142,36 @@ impl Cassette {
         self.output.error.as_ref().map(|error| error.code)
     }
 
-    /// Whether the script did all it had done, and what ended it then is not there now: somebody who interrupts it, time
-    /// that is up, a tool that does not stop.
-    fn was_ended_from_outside(&self, now: &ScriptToolCallOutput) -> bool {
-        let stopped = now.error.as_ref().map(|error| error.code);
+    /// Whether the replay matches up to the point where something outside the script ended the
+    /// recorded run: a cancellation, the time limit, or a call that did not stop.
+    fn was_ended_from_outside(&self, replayed: &ScriptToolCallOutput) -> bool {
+        let stopped = replayed.error.as_ref().map(|error| error.code);
         match self.ended_with() {
             Some(ErrorCode::ScriptCancelledError | ErrorCode::ScriptTimeoutError) => {
-                let at_rest = now.error.is_none() && now.status == RunStatus::Rejected;
-                at_rest || stopped == Some(ErrorCode::ScriptTimeoutError)
+                let waits = replayed.error.is_none() && replayed.status == RunStatus::Rejected;
+                waits || stopped == Some(ErrorCode::ScriptTimeoutError)
             }
-            Some(ErrorCode::DetachedPromiseError) => now.status == RunStatus::Completed,
+            Some(ErrorCode::DetachedPromiseError) => replayed.status == RunStatus::Completed,
             _ => false,
         }
     }
 }
 
-/// Of two lists of which one begins with the other, the one from then. The last of a list may say how much was left out.
-fn as_far_as<T: PartialEq + Clone>(then: &[T], now: &mut Vec<T>) {
-    let alike = then.len().min(now.len()).saturating_sub(1);
-    if then[..alike] == now[..alike] {
-        *now = then.to_vec();
+/// Replaces a list by the recorded one, if one of the two begins with the other. The last entries
+/// are not compared, because they may say how many were omitted.
+fn as_far_as<T: PartialEq + Clone>(recorded: &[T], replayed: &mut Vec<T>) {
+    let common = recorded.len().min(replayed.len()).saturating_sub(1);
+    if recorded[..common] == replayed[..common] {
+        *replayed = recorded.to_vec();
     }
 }
 
-/// What came out otherwise than it had.
-fn difference(then: &ScriptToolCallOutput, now: &ScriptToolCallOutput) -> Option<ScriptError> {
-    if let Some(error) = now
+/// Returns an error that describes the first difference between two outputs.
+fn difference(
+    recorded: &ScriptToolCallOutput,
+    replayed: &ScriptToolCallOutput,
+) -> Option<ScriptError> {
+    if let Some(error) = replayed
         .error
         .as_ref()
         .filter(|error| error.code == ErrorCode::ReplayDivergenceError)
@@ -173,8 +179,8 @@ fn difference(then: &ScriptToolCallOutput, now: &ScriptToolCallOutput) -> Option
         return Some(error.clone());
     }
     let calls = |output: &ScriptToolCallOutput| -> Vec<(String, String, CallStatus)> {
-        let line = |call: &CallRecord| (call.id.clone(), call.tool.clone(), call.status);
-        output.calls.iter().map(line).collect()
+        let key = |call: &CallRecord| (call.id.clone(), call.tool.clone(), call.status);
+        output.calls.iter().map(key).collect()
     };
     let error = |output: &ScriptToolCallOutput| {
         output
@@ -182,22 +188,23 @@ fn difference(then: &ScriptToolCallOutput, now: &ScriptToolCallOutput) -> Option
             .as_ref()
             .map(|error| (error.code, error.message.clone(), error.line, error.column))
     };
-    let differs = |verb: &str, now: &dyn Debug, then: &dyn Debug| {
-        let [now, then] = [now, then].map(|value| shortened(&format!("{value:?}"), 200));
-        format!("it {verb} {now}, and had {verb} {then}")
+    let differs = |verb: &str, replayed: &dyn Debug, recorded: &dyn Debug| {
+        let [replayed, recorded] =
+            [replayed, recorded].map(|value| shortened(&format!("{value:?}"), 200));
+        format!("the script {verb} {replayed}, the recorded run {verb} {recorded}")
     };
-    let words = if error(then) != error(now) {
-        differs("ended with", &error(now), &error(then))
-    } else if then.output_json != now.output_json {
-        differs("returned", &now.output_json, &then.output_json)
-    } else if then.output != now.output {
-        "it showed other things than it had".to_owned()
-    } else if then.logs != now.logs {
-        "it logged other things than it had".to_owned()
-    } else if calls(then) != calls(now) {
-        "it made other calls than it had".to_owned()
+    let description = if error(recorded) != error(replayed) {
+        differs("ended with", &error(replayed), &error(recorded))
+    } else if recorded.output_json != replayed.output_json {
+        differs("returned", &replayed.output_json, &recorded.output_json)
+    } else if recorded.output != replayed.output {
+        "the script showed other output".to_owned()
+    } else if recorded.logs != replayed.logs {
+        "the script logged other lines".to_owned()
+    } else if calls(recorded) != calls(replayed) {
+        "the script made other calls".to_owned()
     } else {
         return None;
     };
-    Some(diverged(&words))
+    Some(diverged(&description))
 }

@@ -1,4 +1,5 @@
-//! One run: lets the guest compute, submits its calls, answers it, and suspends or ends it.
+//! The main loop of a run: lets the guest compute, submits its calls, answers them, and suspends or
+//! ends the run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub(crate) struct Run<'a> {
     pub(crate) heap_peak: u64,
 }
 
-/// What the guest waited for.
+/// An answer to the guest.
 pub(crate) enum Answer {
     Call(CallAnswer),
     Timer(u32),
@@ -39,7 +40,7 @@ pub(crate) enum Answer {
 /// What ended a wait.
 pub(crate) enum Wake {
     Answer(Answer),
-    /// The state of a call changed, or it is time for a snapshot.
+    /// The state of a call changed, or a snapshot is due.
     Changed,
     /// The caller wants the run suspended.
     Suspend,
@@ -64,7 +65,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The main loop. Returns the script's value as JSON, or how else the run ended.
+    /// The main loop. Returns the script's value as JSON, or how the run ended otherwise.
     pub(crate) async fn drive(&mut self, context: Value) -> Result<Option<String>, RunEnd> {
         let (mut guest, mut pump) = self.start(context).await?;
         loop {
@@ -107,11 +108,14 @@ impl<'a> Run<'a> {
             stack_limit: context.limits.max_stack_bytes,
             leash: self.leash.clone(),
         };
-        let (leash, deadline) = (self.leash.clone(), self.clock.deadline());
+        let (interrupt, deadline) = (self.leash.clone(), self.clock.deadline());
         if let Start::Restore(suspension) = context.start {
-            let image = suspension.image();
-            let restore = context.runtime.restore(&image, program, bridge);
-            let restored = self.calls.while_computing(&leash, deadline, restore).await;
+            let snapshot = suspension.image();
+            let restore = context.runtime.restore(&snapshot, program, bridge);
+            let restored = self
+                .calls
+                .while_computing(&interrupt, deadline, restore)
+                .await;
             let guest = restored.map_err(|fault| self.fault(&fault))?;
             self.calls.restore(&suspension.calls);
             let pump = Pump {
@@ -125,7 +129,10 @@ impl<'a> Run<'a> {
             context.enter()?;
         }
         let start = context.runtime.start(program, bridge);
-        let started = self.calls.while_computing(&leash, deadline, start).await;
+        let started = self
+            .calls
+            .while_computing(&interrupt, deadline, start)
+            .await;
         started.map_err(|fault| self.fault(&fault))
     }
 
@@ -144,21 +151,21 @@ impl<'a> Run<'a> {
         if let Some(deadline) = deadline {
             self.leash.stop_at(deadline);
         }
-        let outcome = match &result {
+        let settlement = match &result {
             Ok(value) => Outcome::Value(value),
             Err(error) => Outcome::Error(error),
         };
-        let computing = guest.settle(id, outcome);
-        let leash = self.leash.clone();
+        let computing = guest.settle(id, settlement);
+        let interrupt = self.leash.clone();
         let pump = self
             .calls
-            .while_computing(&leash, deadline, computing)
+            .while_computing(&interrupt, deadline, computing)
             .await;
         pump.map_err(|fault| self.fault(&fault))
     }
 
-    /// Waits for the next answer to the guest. Saves snapshots meanwhile, and suspends the run if
-    /// that is due.
+    /// Waits for the next answer to the guest. Meanwhile saves snapshots, and suspends the run if
+    /// that is requested.
     async fn next_answer(&mut self, guest: &mut dyn Execution) -> Result<Answer, RunEnd> {
         loop {
             if self.suspender.is_enabled() && self.calls.wait_for_people() {
@@ -182,7 +189,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Saves a snapshot of a run that waits for people, unless there is one or the last one is too
+    /// Saves a snapshot of a run that waits for people, unless it has one or the last one is too
     /// recent.
     fn save_if_due(&mut self, guest: &mut dyn Execution) -> Result<(), RunEnd> {
         let suspending = self.state == RunState::Suspending;
@@ -191,7 +198,8 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         match self.save(guest) {
-            // The person is here and may still answer: the run continues, but only in this process.
+            // The person may still answer in this process, so the run continues without a
+            // snapshot.
             Err(error) if !suspending && !matches!(error, SuspendError::TakenOver) => {
                 self.context.output().warn(error.to_string());
                 self.state.snapshot_failed();
@@ -208,6 +216,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Returns how the run ends after this error.
     fn refused(&mut self, error: SuspendError) -> RunEnd {
         match error {
             SuspendError::TakenOver => self.state.taken_over(),
@@ -215,8 +224,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The recording is exhausted: the run of a suspended script continues, a mere replay ends
-    /// here.
+    /// Called at the end of the recording: a suspended run continues live, a replay ends.
     fn resume_after_replay(&mut self) -> Result<(), RunEnd> {
         let Start::ReplayThenResume(_, suspension) = self.context.start else {
             self.check_not_stuck()?;
@@ -228,6 +236,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Returns a held answer, the next recorded input, or waits.
     async fn next_wake(&mut self) -> Result<Wake, RunEnd> {
         if let Some(held) = self.calls.held.pop_front() {
             return Ok(Wake::Answer(Answer::Call(held)));
@@ -240,7 +249,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits until something happens that concerns the guest or ends the run.
+    /// Waits for a report of a call, a timer, the deadline, or a request to stop.
     async fn wait(&mut self) -> Result<Wake, RunEnd> {
         self.check_not_stuck()?;
         if self.calls.all_wait_for_person() {
@@ -258,7 +267,7 @@ impl<'a> Run<'a> {
         tokio::select! {
             biased;
             () = context.scope.cancel.cancelled() => Err(self.fault(&Fault::Cancelled)),
-            // Before the deadline: what has finished counts, and the number of calls is limited.
+            // Before the deadline: calls that have finished count, and their number is limited.
             Some(report) = self.calls.reports.recv() => {
                 let answer = self.take_report(report)?;
                 Ok(answer.map_or(Wake::Changed, |answer| Wake::Answer(Answer::Call(answer))))
@@ -280,7 +289,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Waits until no call is at work. Answers are held back from the guest.
+    /// Waits until no call is running. Answers are held back from the guest.
     async fn finish_calls(&mut self) -> Result<(), RunEnd> {
         let deadline = self.clock.deadline();
         while !self.calls.none_at_work() {
@@ -300,7 +309,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Takes what is reported of the calls in flight; returns an answer if it settles one.
+    /// Handles a report about calls in flight. Returns an answer if it settles a call.
     pub(crate) fn take_report(&mut self, report: Report) -> Result<Option<CallAnswer>, RunEnd> {
         let calls = &mut self.calls;
         match report {
@@ -316,13 +325,13 @@ impl<'a> Run<'a> {
                 calls.asked(&answered, None);
                 self.state.progress();
             }
-            Report::Waits(call, whom) => calls
+            Report::Waits(call, waits_for) => calls
                 .waits(&call)
                 .into_iter()
-                .for_each(|waits| waits.push(whom)),
-            Report::GoesOn(call, whom) => {
+                .for_each(|waits| waits.push(waits_for)),
+            Report::GoesOn(call, waited_for) => {
                 if let Some(waits) = calls.waits(&call)
-                    && let Some(at) = waits.iter().position(|other| *other == whom)
+                    && let Some(at) = waits.iter().position(|other| *other == waited_for)
                 {
                     waits.swap_remove(at);
                 }
@@ -338,7 +347,7 @@ impl<'a> Run<'a> {
         Ok(None)
     }
 
-    /// What the script returned, or the error it ended with.
+    /// Returns the value that the script returned, or the error that it ended with.
     fn value(&self, finish: Finish) -> Result<Option<String>, ScriptError> {
         match finish {
             Finish::Value(value) => Ok(value),
@@ -358,14 +367,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Fails if nothing in flight could ever answer the guest.
+    /// Fails if no call or timer is pending that could answer the guest.
     fn check_not_stuck(&self) -> Result<(), ScriptError> {
         if !self.calls.is_idle() {
             return Ok(());
         }
         let message = "the script waits for a promise that nothing will ever settle";
         let mut error = ScriptError::new(ErrorCode::ScriptRuntimeError, Phase::Executing, message)
-            .suggest("check that every `new Promise` calls its resolve function, and has no async executor");
+            .suggest(
+                "check that every `new Promise` calls its resolve function, \
+                 and has no async executor",
+            );
         let output = self.context.output();
         let rejections = output.rejections.values();
         error

@@ -1,7 +1,7 @@
 //! A run's entry in the ledger, written before the script has any effect outside the sandbox.
 //!
-//! A script that only computes has no effect: its start and its end are one write. Any other run is
-//! entered before its first call, before it first waits, and when it computes for longer than
+//! A script that only computes has no effect: its start and its end are one write. The entry of any
+//! other run is written before its first call, before it first waits, or when it has computed for
 //! [`ENTRY_DELAY`].
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +11,10 @@ use selvedge_protocol::{
     ErrorCode, Ledger, LedgerError, Phase, RunStart, ScriptError, ScriptToolCallOutput,
 };
 
-/// How long a script may compute before its run is entered in the ledger.
+/// Time a script may compute before its entry is written.
 pub(crate) const ENTRY_DELAY: Duration = Duration::from_millis(20);
 
+/// The entry of one run, and whether it is written.
 pub(crate) struct RunEntry<'a> {
     ledger: &'a Arc<dyn Ledger>,
     start: RunStart<'a>,
@@ -24,7 +25,7 @@ pub(crate) struct RunEntry<'a> {
 enum EntryState {
     Missing,
     Written,
-    /// Another run already continues the run this one wants to resume.
+    /// The ledger refused the entry: another run has resumed the run that this one would resume.
     Refused,
 }
 
@@ -49,7 +50,7 @@ impl<'a> RunEntry<'a> {
         };
         if let LedgerError::AlreadyResumed { by, .. } = &error {
             *state = EntryState::Refused;
-            let message = format!("nothing was done: {error}");
+            let message = format!("the script was not run: {error}");
             return Err(ScriptError::new(
                 ErrorCode::ScriptRejectedError,
                 Phase::Executing,
@@ -58,7 +59,8 @@ impl<'a> RunEntry<'a> {
             .suggest(format!("resume {by} when it has ended")));
         }
         let message = format!(
-            "the script was stopped before it did anything, because that it runs could not be written down: {error}"
+            "the script was stopped before it had any effect: \
+             cannot write the run to the journal: {error}"
         );
         Err(ScriptError::new(
             ErrorCode::HarnessInternalError,
@@ -67,7 +69,7 @@ impl<'a> RunEntry<'a> {
         ))
     }
 
-    /// Writes the end of the run, and its start if that is missing.
+    /// Writes the end of the run, and its entry if that is missing.
     pub(crate) fn end(
         &self,
         output: &ScriptToolCallOutput,

@@ -1,4 +1,4 @@
-//! What scripts of one session leave for each other with `store` and `load`.
+//! Values that the scripts of one session share with `store` and `load`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use selvedge_protocol::{LedgerError, Shelf};
 use serde::{Deserialize, Serialize};
 
-/// Bytes one session may store.
+/// Maximum number of bytes that a session may store.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Values by key, as JSON. Clones share them.
+/// The stored values of a session, as JSON by key. Clones share them.
 #[derive(Clone)]
 pub struct Session {
     shelf: Arc<dyn Shelf>,
 }
 
-/// What one script sees and writes: its own writes at once, the session's when it is over.
+/// The stored values as one script sees them: with its own writes, which other scripts see when it
+/// has ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SessionView {
     #[serde(skip)]
@@ -24,12 +25,12 @@ pub(crate) struct SessionView {
 }
 
 impl Session {
-    /// A session whose values stand on this shelf.
+    /// Creates a session whose values are stored there.
     pub fn on(shelf: Arc<dyn Shelf>) -> Self {
         Self { shelf }
     }
 
-    /// The value stored under `key`, as JSON.
+    /// Returns the value stored under `key`, as JSON.
     pub fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
         self.shelf.get(key)
     }
@@ -43,7 +44,7 @@ impl Session {
 }
 
 impl Default for Session {
-    /// A session that ends with the process.
+    /// Creates a session whose values are lost with the process.
     fn default() -> Self {
         Self::on(Arc::new(InMemory::default()))
     }
@@ -56,7 +57,7 @@ impl std::fmt::Debug for Session {
 }
 
 impl SessionView {
-    /// The same writes, on this session.
+    /// Moves the writes of a restored run to this session.
     pub(crate) fn move_to(&mut self, session: &Session) {
         self.session = session.clone();
     }
@@ -71,19 +72,19 @@ impl SessionView {
         }
     }
 
-    /// Stores a value, unless there is no room.
+    /// Stores a value. Fails with a message if the session would exceed its limit.
     pub(crate) fn store(&mut self, key: &str, json: &str) -> Result<(), String> {
         let written: usize = self
             .written
             .iter()
             .map(|(key, value)| key.len() + value.len())
             .sum();
-        let there = self
+        let stored = self
             .session
             .shelf
             .bytes()
             .map_err(|error| format!("store({key:?}): {error}"))?;
-        if there + written + key.len() + json.len() > MAX_BYTES {
+        if stored + written + key.len() + json.len() > MAX_BYTES {
             return Err(format!(
                 "store({key:?}): a session holds at most {} MB",
                 MAX_BYTES >> 20
@@ -93,7 +94,8 @@ impl SessionView {
         Ok(())
     }
 
-    /// Hands the writes to the session. Done when a script ends by itself, also with an error.
+    /// Writes the script's values to the session. Called when a script returns or fails, but not
+    /// when it is cancelled or suspended.
     pub(crate) fn commit(&mut self) -> Result<(), LedgerError> {
         if self.written.is_empty() {
             return Ok(());
@@ -102,7 +104,7 @@ impl SessionView {
     }
 }
 
-/// A shelf that is gone with the process.
+/// Values in memory, which are lost with the process.
 #[derive(Debug, Default)]
 struct InMemory(Mutex<BTreeMap<String, String>>);
 

@@ -1,4 +1,4 @@
-//! The states of a run, and the only place where they change.
+//! The states of a run and their transitions. No other module changes a run's state.
 
 use selvedge_protocol::ScriptError;
 
@@ -28,24 +28,25 @@ pub(crate) enum RunState {
     /// A question will be answered later. The run is suspended as soon as every pending call waits
     /// for a person.
     Suspending,
-    /// As `Suspending`, and the ledger has a snapshot.
+    /// As `Suspending`, and the ledger has a snapshot. The run ends here unless an answer arrives
+    /// first.
     Suspended,
-    /// Another process resumed the run. Nothing more may be done here.
+    /// Another process resumed the run. This process must not continue it.
     TakenOver,
 }
 
 impl RunState {
-    /// Whether the ledger has a snapshot of the run as it is.
+    /// Whether the ledger has a snapshot of the run's current state.
     pub(crate) fn has_snapshot(self) -> bool {
         matches!(self, Self::WaitingForPerson | Self::Suspended)
     }
 
-    /// Whether a snapshot is to be saved once every pending call waits for a person.
+    /// Whether a snapshot must be saved once every pending call waits for a person.
     pub(crate) fn wants_snapshot(self) -> bool {
         matches!(self, Self::Running | Self::Suspending)
     }
 
-    /// Whether the guest may only continue after this process has claimed the run.
+    /// Whether this process must claim the run before the guest continues.
     pub(crate) fn needs_claim(self) -> bool {
         matches!(
             self,
@@ -53,6 +54,7 @@ impl RunState {
         )
     }
 
+    /// A question will be answered later.
     pub(crate) fn answer_deferred(&mut self) {
         *self = match *self {
             Self::Running | Self::Unsaved | Self::Suspending => Self::Suspending,
@@ -61,7 +63,7 @@ impl RunState {
         };
     }
 
-    /// A question was answered, or the guest continues.
+    /// A question was answered, or the guest continues: a saved snapshot is obsolete.
     pub(crate) fn progress(&mut self) {
         *self = match *self {
             Self::WaitingForPerson | Self::Unsaved => Self::Running,
@@ -84,6 +86,7 @@ impl RunState {
         }
     }
 
+    /// Another process resumed the run.
     pub(crate) fn taken_over(&mut self) -> RunEnd {
         *self = Self::TakenOver;
         RunEnd::TakenOver
@@ -93,15 +96,15 @@ impl RunState {
 /// How a run ended in this process.
 #[derive(Debug)]
 pub(crate) enum RunEnd {
-    /// The script returned this JSON, if anything.
+    /// The script returned this JSON, or nothing.
     Returned(Option<String>),
     /// The script failed or was stopped.
     Failed(ScriptError),
-    /// A snapshot is saved; the run can be resumed.
+    /// A snapshot is saved, from which the run can be restored.
     Suspended,
     /// Another process resumed the run.
     TakenOver,
-    /// The recording ended while the script waited: on replay, the point where the recorded run was
+    /// The recording ended while the script waited. On replay, this is where the recorded run was
     /// stopped.
     RecordingEnded,
 }
@@ -123,7 +126,7 @@ mod tests {
 
     #[test]
     fn progress_makes_a_snapshot_obsolete() {
-        for (before, then) in [
+        for (before, expected) in [
             (WaitingForPerson, Running),
             (Unsaved, Running),
             (Suspended, Suspending),
@@ -131,13 +134,13 @@ mod tests {
             (TakenOver, TakenOver),
         ] {
             let state = after(before, RunState::progress);
-            assert_eq!(state, then, "{before:?}");
+            assert_eq!(state, expected, "{before:?}");
             assert!(!state.has_snapshot());
         }
     }
 
     #[test]
-    fn a_deferred_answer_suspends_only_what_is_saved() {
+    fn a_deferred_answer_suspends_a_run_only_if_its_snapshot_is_saved() {
         assert_eq!(
             after(WaitingForPerson, RunState::answer_deferred),
             Suspended

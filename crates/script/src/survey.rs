@@ -1,4 +1,5 @@
-//! One walk over the syntax tree: what must not be there, and which tool calls can be seen.
+//! Static analysis of a script: finds banned constructs, likely mistakes, and the tool calls that
+//! are visible in the text.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +17,10 @@ use oxc_span::{GetSpan, Span};
 use selvedge_protocol::SPAWN;
 use serde_json::{Map, Number, Value};
 
-/// What to do instead of an import.
-const NO_IMPORT: &str = "everything a script can use is already there: see help()";
+/// Suggestion for a script that imports a module.
+const NO_IMPORT: &str = "everything a script can use is already defined: see help()";
 
-/// A construct that may not stand in a script.
+/// A construct that a script must not contain.
 #[derive(Debug)]
 pub(crate) struct Banned {
     pub(crate) what: &'static str,
@@ -27,7 +28,7 @@ pub(crate) struct Banned {
     pub(crate) span: Span,
 }
 
-/// A call `tools.<path>(…)` that can be seen without running the script.
+/// A call `tools.<path>(…)` that is visible in the text.
 #[derive(Debug, Clone)]
 pub(crate) struct StaticCall {
     pub(crate) path: String,
@@ -35,80 +36,83 @@ pub(crate) struct StaticCall {
     pub(crate) args: StaticArgs,
 }
 
-/// What can be said of arguments.
+/// Arguments of a call, as far as they are known before it runs.
 #[derive(Debug, Clone)]
 pub(crate) enum StaticArgs {
-    /// One object literal, or nothing at all.
+    /// One object literal, or no argument.
     Object(StaticObject),
-    /// One literal that is no object.
+    /// One literal that is not an object.
     Literal(Value),
-    /// Something else; not checked before it runs.
+    /// Anything else; checked when the call is made.
     Other,
 }
 
-/// What can be said of an object literal.
+/// Fields of an object literal, as far as they are known before it runs.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StaticObject {
     /// Fields whose values are literals.
     pub(crate) known: Map<String, Value>,
-    /// Fields with values only the run will know.
+    /// Fields whose values are only known at run time.
     pub(crate) dynamic: Vec<String>,
-    /// Where each field stands.
+    /// Byte offset of each field.
     pub(crate) offsets: Vec<(String, u32)>,
     /// Whether a spread or a computed key may add fields.
     pub(crate) open: bool,
 }
 
-/// Something that is allowed and probably not meant.
+/// A warning about code that is allowed but probably a mistake.
 #[derive(Debug, Clone)]
 pub(crate) struct Note {
     pub(crate) message: String,
     pub(crate) offset: u32,
-    /// Only worth saying when the script returned and showed nothing.
+    /// Only shown if the script returned and showed nothing.
     pub(crate) if_silent: bool,
 }
 
-/// The tools that a script may reach, as far as that is known before it runs.
+/// The tools that a script may call, as far as they are known before it runs.
 #[derive(Debug, Clone, Default)]
 pub struct Mentions {
-    /// Paths below `tools`, such as `mcp.github.createIssue`; `mcp` is the namespace as a value.
+    /// Paths below `tools`, such as `mcp.github.createIssue`. A path such as `mcp` is a namespace
+    /// that is used as a value.
     pub paths: BTreeSet<String>,
     /// Names that the script uses and does not declare.
     pub globals: BTreeSet<String>,
-    /// Whether it can reach a tool under a name that only the run will know, such as `tools[name]`.
+    /// Whether the script can call a tool by a name that is only known at run time, such as
+    /// `tools[name]`.
     pub dynamic: bool,
 }
 
-/// Globals that lead to any tool. `tools` itself and `context` count where they are not merely the root
-/// of a known path.
+/// Globals through which any tool can be found. `tools` and `context` count unless they are the
+/// root of a known path.
 const REACH_ANY_TOOL: [&str; 5] = ["tools", "context", "globalThis", "ALL_TOOLS", "help"];
 
-/// Walks a script and collects what it finds.
+/// Walks the syntax tree of a script and collects findings.
 pub(crate) struct Survey<'s> {
     scoping: &'s Scoping,
     pub(crate) found: Findings,
-    /// Names of async functions the script declares.
+    /// Names of async functions that the script declares.
     async_functions: Vec<String>,
-    /// How many namespaces stand around the current node.
+    /// Number of TypeScript namespaces around the current node.
     namespaces: usize,
 }
 
-/// What a survey found.
+/// What the analysis found in a script.
 #[derive(Default)]
 pub(crate) struct Findings {
     pub(crate) banned: Vec<Banned>,
     pub(crate) calls: Vec<StaticCall>,
-    /// Calls `name.<path>(…)` on a name the script does not declare: an MCP server's, perhaps. The
-    /// path begins with `mcp.`.
+    /// Calls `name.<path>(…)` on a name that the script does not declare: possibly of an MCP
+    /// server. The path begins with `mcp.`.
     pub(crate) server_calls: Vec<StaticCall>,
-    /// Names the script tests (`in`, `typeof`, `?.`, a condition): it knows that they may be absent.
+    /// Paths that the script tests (`in`, `typeof`, `?.`, a condition): these tools may be absent.
     pub(crate) probed: Vec<String>,
     pub(crate) notes: Vec<Note>,
-    /// Functions called by a name the script does not declare, and where.
+    /// Functions that are called by a name the script does not declare, with the call's byte
+    /// offset.
     pub(crate) bare_calls: Vec<(String, u32)>,
-    /// Constants that are assigned to.
+    /// Assignments to constants: name and position.
     pub(crate) constants: Vec<(String, Span)>,
-    /// Fields read from a call that was not awaited: tool, field, where.
+    /// Fields read from a call that is not awaited: tool, field, position.
     pub(crate) unawaited: Vec<(String, String, Span)>,
     pub(crate) mentions: Mentions,
 }
@@ -131,11 +135,11 @@ impl<'s> Survey<'s> {
         });
     }
 
-    /// Whether an identifier means the global of that name.
+    /// Whether an identifier refers to the global of that name.
     fn is_global(&self, identifier: &IdentifierReference<'_>) -> bool {
         match self.symbol_of(identifier) {
             None => true,
-            // `declare const tools: …` says what is there, it makes nothing.
+            // `declare const tools: …` describes the global, it does not declare a variable.
             Some(symbol) => self.has_flags(symbol, SymbolFlags::Ambient),
         }
     }
@@ -149,7 +153,7 @@ impl<'s> Survey<'s> {
         self.scoping.get_reference(id).symbol_id()
     }
 
-    /// `tools.x` where only its being there matters.
+    /// Records `tools.x` as tested, if the expression is a path.
     fn probe(&mut self, expression: &Expression<'_>) {
         let path = self.tool_path(expression);
         if let Some((path, _)) = path.or_else(|| self.server_path(expression)) {
@@ -165,7 +169,7 @@ impl<'s> Survey<'s> {
         });
     }
 
-    /// An expression whose value nobody takes.
+    /// Warns about a call of an async function whose promise is discarded.
     fn dropped(&mut self, expression: &Expression<'_>) {
         let Expression::CallExpression(call) = expression.get_inner_expression() else {
             return;
@@ -175,7 +179,8 @@ impl<'s> Survey<'s> {
                 let name = name.name.as_str();
                 if self.async_functions.iter().any(|known| known == name) {
                     let message = format!(
-                        "`{name}()` is not awaited: write `await {name}()`, or `return await {name}()` for its value"
+                        "`{name}()` is not awaited: write `await {name}()`, or \
+                         `return await {name}()` for its value"
                     );
                     self.note(call.span.start, message);
                 }
@@ -186,12 +191,14 @@ impl<'s> Survey<'s> {
             _ => false,
         };
         if is_async {
-            let message = "this async function is called and not awaited: write `await` or `return await` before it";
+            let message = "this async function is called and not awaited: write `await` or \
+                           `return await` before it";
             self.note(call.span.start, message);
         }
     }
 
-    /// What the end of the script looks like.
+    /// Warns about a `return` that ends at a line break, and about a last value that is not
+    /// returned.
     fn ending(&mut self, statements: &[Statement<'_>]) {
         for pair in statements.windows(2) {
             if let Statement::ReturnStatement(early) = &pair[0]
@@ -203,14 +210,14 @@ impl<'s> Survey<'s> {
         }
         if let Some(Statement::ExpressionStatement(last)) = statements.last() {
             let value = last.expression.get_inner_expression();
-            let acts = matches!(
+            let has_effect = matches!(
                 value,
                 Expression::AssignmentExpression(_)
                     | Expression::UpdateExpression(_)
                     | Expression::CallExpression(_)
                     | Expression::NewExpression(_)
             );
-            if !acts {
+            if !has_effect {
                 let message = "the script returned nothing: write `return` before its last line";
                 self.found.notes.push(Note {
                     message: message.to_owned(),
@@ -221,6 +228,7 @@ impl<'s> Survey<'s> {
         }
     }
 
+    /// Returns the name of a global, if the expression is one.
     fn global_name<'e>(&self, expression: &'e Expression<'_>) -> Option<&'e str> {
         match expression.get_inner_expression() {
             Expression::Identifier(identifier) if self.is_global(identifier) => {
@@ -230,8 +238,8 @@ impl<'s> Survey<'s> {
         }
     }
 
-    /// `root.a.b` → `root` and `a.b`, where the script does not declare `root`, and whether a `?.` is
-    /// part of it.
+    /// Splits `root.a.b` into `root` and `a.b`, if the script does not declare `root`. Also returns
+    /// whether it contains a `?.`.
     fn global_path(&self, member: &MemberExpression<'_>) -> Option<(String, String, bool)> {
         let name = member.static_property_name()?;
         if let Some(root) = self.global_name(member.object()) {
@@ -243,21 +251,22 @@ impl<'s> Survey<'s> {
         Some((root, path, optional || member.optional()))
     }
 
-    /// `tools.a.b` → `a.b`, and whether a `?.` is part of it.
+    /// Returns `a.b` for `tools.a.b`, and whether it contains a `?.`.
     fn tool_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
         let member = expression.get_inner_expression().as_member_expression()?;
         let (root, path, optional) = self.global_path(member)?;
         (root == "tools").then_some((path, optional))
     }
 
-    /// `github.createIssue` → `mcp.github.createIssue`, where the script does not declare `github`.
+    /// Returns `mcp.github.createIssue` for `github.createIssue`, if the script does not declare
+    /// `github`.
     fn server_path(&self, expression: &Expression<'_>) -> Option<(String, bool)> {
         let member = expression.get_inner_expression().as_member_expression()?;
         let (root, path, optional) = self.global_path(member)?;
         (root != "tools").then(|| (format!("mcp.{root}.{path}"), optional))
     }
 
-    /// The tool that a task calls: it is named by a string.
+    /// Records the tool that a task calls, which is named by a string.
     fn task_mention(&mut self, call: &CallExpression<'_>) {
         let Some(first) = call.arguments.first() else {
             return;
@@ -285,10 +294,10 @@ impl<'a> Visit<'a> for Survey<'_> {
     fn visit_module_declaration(&mut self, it: &ModuleDeclaration<'a>) {
         match it {
             ModuleDeclaration::ImportDeclaration(_) => self.ban("import", NO_IMPORT, it.span()),
-            // Inside a namespace, `export` is how its members are named.
+            // Inside a namespace, `export` makes members visible.
             _ if self.namespaces > 0 => walk::walk_module_declaration(self, it),
             _ => {
-                let instead = "write `return value` to give a value back";
+                let instead = "write `return value` to return a value";
                 self.ban("export", instead, it.span());
             }
         }
@@ -311,7 +320,7 @@ impl<'a> Visit<'a> for Survey<'_> {
 
     fn visit_program(&mut self, it: &Program<'a>) {
         self.ending(&it.body);
-        // Functions are hoisted: a call may stand before its declaration.
+        // Functions are hoisted: a call may precede its declaration.
         AsyncNames(&mut self.async_functions).visit_program(it);
         walk::walk_program(self, it);
     }
@@ -327,18 +336,19 @@ impl<'a> Visit<'a> for Survey<'_> {
     }
 
     fn visit_import_meta(&mut self, it: &ImportMeta) {
-        let instead = "a script is no module: `context` tells where it runs";
+        let instead = "a script is not a module: use `context.workingDirectory`";
         self.ban("import.meta", instead, it.span);
     }
 
     fn visit_member_expression(&mut self, it: &MemberExpression<'a>) {
         match self.global_path(it) {
             Some((root, path, _)) if root == "tools" => {
-                // Where it is called is seen in `visit_call_expression`: this is the function as a value.
+                // Calls are handled in `visit_call_expression`: here the function is used as a
+                // value.
                 self.found.mentions.dynamic |= path == SPAWN || path == "spawn";
                 self.found.mentions.paths.insert(path);
             }
-            // The rest of `context` names no tool.
+            // Other fields of `context` do not name tools.
             Some((root, path, _)) if root == "context" && !path.starts_with("capabilities") => {}
             _ => walk::walk_member_expression(self, it),
         }
@@ -381,7 +391,7 @@ impl<'a> Visit<'a> for Survey<'_> {
         if let Expression::CallExpression(call) = it.object.get_inner_expression()
             && let Some((path, false)) = self.tool_path(&call.callee)
             && !["then", "catch", "finally"].contains(&it.property.name.as_str())
-            // It returns a task at once, not a promise.
+            // `tools.spawn.exec` returns a task, not a promise.
             && path != SPAWN
         {
             let field = it.property.name.to_string();
@@ -403,9 +413,17 @@ impl<'a> Visit<'a> for Survey<'_> {
         {
             let at = member.property.span.start;
             match member.property.name.as_str() {
-                "forEach" => self.note(at, "`forEach` does not wait for async functions: use `for (const x of list)`, or `await Promise.all(list.map(async x => …))`"),
+                "forEach" => self.note(
+                    at,
+                    "`forEach` does not wait for async functions: use `for (const x of list)`, or \
+                     `await Promise.all(list.map(async x => …))`",
+                ),
                 name @ ("filter" | "some" | "every" | "find" | "findIndex" | "findLast") => {
-                    self.note(at, format!("`{name}` does not wait for async functions, and a promise counts as true: await the values first, then `{name}`"));
+                    let message = format!(
+                        "`{name}` does not wait for async functions, and a promise counts as true: \
+                         await the values first, then `{name}`"
+                    );
+                    self.note(at, message);
                 }
                 _ => {}
             }
@@ -538,7 +556,7 @@ fn object_fields(object: &ObjectExpression<'_>) -> StaticObject {
     fields
 }
 
-/// The value of an expression that is the same whenever it is evaluated.
+/// Returns the value of an expression that is a literal.
 fn literal(expression: &Expression<'_>) -> Option<Value> {
     match expression.get_inner_expression() {
         Expression::StringLiteral(text) => Some(Value::String(text.value.to_string())),
@@ -568,7 +586,7 @@ fn literal(expression: &Expression<'_>) -> Option<Value> {
     }
 }
 
-/// A number the way JSON spells it: whole ones without a fraction.
+/// Returns a number as JSON writes it: integers without a fraction.
 fn numeric(value: f64) -> Option<Value> {
     if value.fract() == 0.0 && value.abs() < 9e15 {
         return Some(Value::Number((value as i64).into()));
@@ -576,7 +594,7 @@ fn numeric(value: f64) -> Option<Value> {
     Number::from_f64(value).map(Value::Number)
 }
 
-/// Which entries of an array literal are calls of tools made on the spot.
+/// Returns which entries of an array literal are tool calls, as a bit mask.
 pub(crate) fn calls_in_place(elements: &[ArrayExpressionElement<'_>]) -> u32 {
     fn is_tool_call(expression: &Expression<'_>) -> bool {
         let Expression::CallExpression(call) = expression.get_inner_expression() else {
@@ -591,7 +609,7 @@ pub(crate) fn calls_in_place(elements: &[ArrayExpressionElement<'_>]) -> u32 {
         }
         false
     }
-    // Where entries are spread in, places in the text are not places in the list.
+    // With a spread entry, positions in the text are not positions in the array.
     let spread = |element: &_| matches!(element, ArrayExpressionElement::SpreadElement(_));
     if elements.len() > 31 || elements.iter().any(spread) {
         return 0;

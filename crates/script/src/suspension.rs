@@ -1,4 +1,4 @@
-//! Suspending a run: when a snapshot is saved, what it holds, and who may resume it.
+//! Suspends runs: saves snapshots to the ledger, and claims a saved run before it continues.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::call_log::CallLog;
 use crate::context::RunContext;
 use crate::in_flight::{CallAnswer, GuestCall};
 
-/// How often a run that waits for people and still makes progress is saved.
+/// Shortest time between two snapshots of a run that waits for a person while its timers fire.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Saves snapshots of a run to the ledger.
@@ -23,7 +23,7 @@ pub(crate) struct Suspender<'a> {
     last_saved: Option<Instant>,
 }
 
-/// Why a snapshot was not saved, or a saved run may not continue.
+/// Why a snapshot was not saved, or why a saved run must not continue here.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SuspendError {
     #[error("another process resumed the run")]
@@ -60,20 +60,20 @@ impl<'a> Suspender<'a> {
         }
     }
 
-    /// Whether runs can be suspended: only the ledger keeps snapshots.
+    /// Whether runs can be suspended. This needs a ledger, which stores the snapshots.
     pub(crate) fn is_enabled(&self) -> bool {
         self.ledger.is_some()
     }
 
-    /// The earliest time of the next snapshot. `None` means now.
+    /// Returns the earliest time of the next snapshot. `None` means now.
     ///
     /// A script whose timers fire while a question is open is not saved each time: an older
-    /// snapshot is as good as long as no call was made since.
+    /// snapshot is valid as long as no call was made since.
     pub(crate) fn not_before(&self) -> Option<Instant> {
         self.last_saved.map(|saved| saved + SAVE_INTERVAL)
     }
 
-    /// Saves a snapshot of the guest, with `left` of its time and these calls.
+    /// Saves a snapshot of the guest with its calls. `left` is what remains of its time limit.
     pub(crate) fn save(
         &mut self,
         run: &RunContext<'_>,
@@ -84,9 +84,9 @@ impl<'a> Suspender<'a> {
         let Some(ledger) = self.ledger else {
             return Ok(());
         };
-        let image = guest.snapshot()?;
+        let snapshot = guest.snapshot()?;
         let suspension = Suspension {
-            build: image.build,
+            build: snapshot.build,
             call_id: run.call_id.to_owned(),
             seed: run.seed,
             recording: to_raw_value(&run.recorder().recording)?,
@@ -95,32 +95,33 @@ impl<'a> Suspender<'a> {
             standing: run.scope.standing(calls.waiting.len()),
             calls,
             output: to_raw_value(&*run.output())?,
-            image: image.bytes,
+            image: snapshot.bytes,
         };
         ledger.suspend(&run.scope.id, &suspension.to_bytes()?)?;
         self.last_saved = Some(Instant::now());
         Ok(())
     }
 
-    /// Claims a saved run for this process, so that no other resumes it.
+    /// Claims a saved run for this process, so that no other process restores it.
     pub(crate) fn claim(&self, run_id: &str) -> Result<(), SuspendError> {
         Ok(self.ledger.map_or(Ok(()), |ledger| ledger.go_on(run_id))?)
     }
 }
 
-/// A suspended run, as the ledger keeps it: everything another process needs to resume it.
+/// A suspended run, as the ledger stores it: everything that another process needs to restore it.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Suspension {
     /// The build of the engine that made the snapshot.
     pub(crate) build: String,
-    /// The model's id of the script call.
+    /// The id that the model gave the script call.
     pub(crate) call_id: String,
     pub(crate) seed: u64,
-    /// A [`crate::recording::Recording`], replayed where the snapshot cannot be restored.
+    /// A [`crate::recording::Recording`], replayed if the snapshot cannot be restored.
     #[serde(rename = "tape")]
     pub(crate) recording: Box<RawValue>,
-    /// The time limit, and what is left of it.
+    /// The time limit.
     pub(crate) timeout: Duration,
+    /// What is left of the time limit.
     pub(crate) left: Duration,
     #[serde(rename = "traffic")]
     pub(crate) calls: SuspendedCalls,
@@ -128,7 +129,7 @@ pub(crate) struct Suspension {
     #[serde(rename = "said")]
     pub(crate) output: Box<RawValue>,
     pub(crate) standing: Standing,
-    /// The guest's memory. Follows the JSON as raw bytes.
+    /// The snapshot of the guest. Stored as raw bytes after the JSON.
     #[serde(skip)]
     pub(crate) image: Vec<u8>,
 }
@@ -136,28 +137,28 @@ pub(crate) struct Suspension {
 /// Calls and timers of a suspended run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct SuspendedCalls {
-    /// Timers, and the time until they fire.
+    /// Guest ids of timers, with the time until they fire.
     pub(crate) timers: Vec<(u32, Duration)>,
-    /// Calls that wait for a person.
+    /// Pending calls, all of which wait for a person.
     pub(crate) waiting: Vec<GuestCall>,
-    /// Settled calls whose answers the guest has not received.
+    /// Answers that the guest has not received yet.
     #[serde(rename = "untold")]
     pub(crate) held: Vec<CallAnswer>,
     #[serde(flatten)]
     pub(crate) log: CallLog,
 }
 
-/// Why a suspended run cannot be resumed.
+/// Why a suspended run cannot be restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResumeError {
-    /// The stored state ends too early.
+    /// The stored state is incomplete.
     #[error("the saved state is truncated")]
     Truncated,
-    /// The stored state is not what this version writes.
+    /// The stored state does not have the form that this version writes.
     #[error("the saved state cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// The script does not compile any more.
+    /// The script no longer compiles.
     #[error("the script does not compile: {0}")]
     Compile(String),
     /// The snapshot needs another build of the engine, and the recording is incomplete.
@@ -168,7 +169,7 @@ pub enum ResumeError {
 }
 
 impl Suspension {
-    /// The length of the JSON, the JSON, the guest's memory.
+    /// Serializes as the length of the JSON, the JSON, and the snapshot.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         let json = serde_json::to_vec(self)?;
         let length = (json.len() as u64).to_le_bytes();
@@ -178,16 +179,16 @@ impl Suspension {
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, ResumeError> {
         let (length, rest) = bytes.split_first_chunk().ok_or(ResumeError::Truncated)?;
         let length = usize::try_from(u64::from_le_bytes(*length));
-        let (json, image) = length
+        let (json, snapshot) = length
             .ok()
             .and_then(|length| rest.split_at_checked(length))
             .ok_or(ResumeError::Truncated)?;
         let mut suspension: Self = serde_json::from_slice(json)?;
-        suspension.image = image.to_vec();
+        suspension.image = snapshot.to_vec();
         Ok(suspension)
     }
 
-    /// Reads one of the parts that are kept as raw JSON.
+    /// Parses one of the parts that are stored as raw JSON.
     pub(crate) fn part<T: DeserializeOwned>(part: &RawValue) -> Result<T, ResumeError> {
         Ok(serde_json::from_str(part.get())?)
     }

@@ -1,4 +1,5 @@
-//! What a model is told about scripts: how to write them, and as many declarations as there is room for.
+//! The description of the `script` tool for models: how to write scripts, and as many tool
+//! declarations as fit into a budget.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +7,35 @@ use selvedge_tools::{Registered, Registry, signature};
 
 use crate::help::server_of;
 
-/// How scripts are written, in as few tokens as it takes.
+/// How to write scripts, in few tokens.
 const LESSON: &str = "\
-Runs a TypeScript program that calls tools. One script instead of many calls: only what it returns is read by you.
-- Top-level `await`; `return value` (JSON) is the result. Fresh sandbox: the world is reached through `tools` alone.
-- Batch: `await Promise.all(list.map(x => tools.a({ id: x.id })))`, then filter, count and join here; return little.
-- A failed call throws (`e.name`, `e.message`, `e.retryable`): `try`, or `Promise.allSettled`. Results are frozen: copy to change.
-- `store(key, v)`/`load(key)` last for the session; `text(v)`, `image(block)` show more; `notify(v)` reports early.
-- `help(\"name\")` shows types. `const [t] = await tools.search(\"what it does\")` finds tools: `await tools[t.name](args)`.
-- After an error, send the corrected script with `resume: \"<id>\"`: completed changes are reused, reads run again.
+Runs a TypeScript program that calls tools. Write one script instead of many calls: you read only \
+what it returns.
+- Top-level `await`; `return value` (JSON) is the result. Each script runs in a fresh sandbox and \
+reaches files, network and processes only through `tools`.
+- Batch: `await Promise.all(list.map(x => tools.a({ id: x.id })))`, then filter, count and join in \
+the script; return little.
+- A failed call throws (`e.name`, `e.message`, `e.retryable`): use `try`, or `Promise.allSettled`. \
+Results are frozen: copy to change.
+- `store(key, v)`/`load(key)` last for the session; `text(v)`, `image(block)` show more; \
+`notify(v)` reports early.
+- `help(\"name\")` shows types. `const [t] = await tools.search(\"what it does\")` finds tools: \
+`await tools[t.name](args)`.
+- After an error, send the corrected script with `resume: \"<id>\"`: completed changes are reused, \
+reads run again.
 ";
 
-/// Bytes a token has at least, of code and short English: the estimate errs on the safe side.
+/// Lower bound of the bytes per token for code and short English, so that the budget is not
+/// exceeded.
 const BYTES_PER_TOKEN: usize = 3;
-/// Characters of one declaration; a longer one is cut to its required fields.
+/// Maximum length of a declaration, in characters. A longer one is reduced to its required fields.
 const MAX_SIGNATURE: usize = 260;
-/// Servers that are named when not all their tools are.
+/// Maximum number of servers that are named if not all tools are declared.
 const MAX_SERVERS: usize = 60;
 
-/// The description of the `script` tool, in at most about `budget` tokens. `uses` says how often a tool was called before:
-/// those come first, then the built-in ones, then one of each server in turn.
+/// Returns the description of the `script` tool, in at most about `budget` tokens. `uses` returns
+/// how often a tool was called before: such tools come first, then built-in tools, then the tools
+/// of the servers in turn.
 pub fn description(registry: &Registry, budget: usize, uses: impl Fn(&str) -> u64) -> String {
     let mut text = String::from(LESSON);
     let mut room = (budget * BYTES_PER_TOKEN).saturating_sub(text.len());
@@ -33,13 +43,13 @@ pub fn description(registry: &Registry, budget: usize, uses: impl Fn(&str) -> u6
     let index = spaces(&servers);
     room = room.saturating_sub(index.len() + 80);
     let mut shown = Vec::new();
-    let mut left_out = 0;
+    let mut omitted = 0;
     for tool in in_order(registry, &servers, uses) {
         let line = declaration(tool);
         if line.len() > room {
-            left_out += 1;
-            // A few more may be shorter; but a long list is not gone through for each.
-            if left_out > 20 {
+            omitted += 1;
+            // Some of the next may be shorter, but a long list is not searched to its end.
+            if omitted > 20 {
                 break;
             }
             continue;
@@ -49,10 +59,10 @@ pub fn description(registry: &Registry, budget: usize, uses: impl Fn(&str) -> u6
     }
     let all = registry.len();
     match shown.len() {
-        0 if all == 0 => text.push_str("There are no tools.\n"),
-        count if count == all => text.push_str("Tools (`tools.` before each):\n"),
+        0 if all == 0 => text.push_str("No tools are registered.\n"),
+        count if count == all => text.push_str("Tools (call as `tools.NAME`):\n"),
         count => text.push_str(&format!(
-            "Tools (`tools.` before each), {count} of {all}; `tools.search` finds the others:\n"
+            "Tools (call as `tools.NAME`), {count} of {all}; `tools.search` finds the others:\n"
         )),
     }
     shown.iter().for_each(|line| text.push_str(line));
@@ -62,7 +72,7 @@ pub fn description(registry: &Registry, budget: usize, uses: impl Fn(&str) -> u6
     text
 }
 
-/// Servers and their tools, in the order of names.
+/// Returns the MCP servers and their tools, sorted by server name.
 fn servers(registry: &Registry) -> BTreeMap<&str, Vec<&Registered>> {
     let mut servers: BTreeMap<&str, Vec<&Registered>> = BTreeMap::new();
     for tool in registry.iter() {
@@ -73,6 +83,7 @@ fn servers(registry: &Registry) -> BTreeMap<&str, Vec<&Registered>> {
     servers
 }
 
+/// Lists the servers with the number of their tools.
 fn spaces(servers: &BTreeMap<&str, Vec<&Registered>>) -> String {
     if servers.is_empty() {
         return String::new();
@@ -88,7 +99,7 @@ fn spaces(servers: &BTreeMap<&str, Vec<&Registered>>) -> String {
     format!("Servers, as `tools.mcp.<server>.<tool>`: {named}\n")
 }
 
-/// The tools, the most useful first.
+/// Returns all tools in the order in which they are declared.
 fn in_order<'a>(
     registry: &'a Registry,
     servers: &BTreeMap<&str, Vec<&'a Registered>>,
@@ -98,15 +109,15 @@ fn in_order<'a>(
     let built_in = all.filter(|tool: &&Registered| !tool.spec.js_name.starts_with("mcp."));
     let mut built_in: Vec<&Registered> = built_in.collect();
     let longest = servers.values().map(Vec::len).max().unwrap_or(0);
-    for turn in 0..longest {
-        built_in.extend(servers.values().filter_map(|tools| tools.get(turn)));
+    for index in 0..longest {
+        built_in.extend(servers.values().filter_map(|tools| tools.get(index)));
     }
-    // Stable: those never used keep their order.
+    // The sort is stable: tools that were never used keep their order.
     built_in.sort_by_key(|tool| std::cmp::Reverse(uses(&tool.spec.name)));
     built_in
 }
 
-/// One tool on one line.
+/// Declares a tool on one line.
 fn declaration(tool: &Registered) -> String {
     let mut line = signature(tool);
     if line.chars().count() > MAX_SIGNATURE {
@@ -120,10 +131,10 @@ fn declaration(tool: &Registered) -> String {
     }
     let first = tool.spec.description.split(['\n', '.']).next();
     let first = first.unwrap_or_default().trim();
-    let words: String = first.chars().take(80).collect();
-    match words.as_str() {
+    let summary: String = first.chars().take(80).collect();
+    match summary.as_str() {
         "" => format!("{line}\n"),
-        words => format!("{line} // {words}\n"),
+        summary => format!("{line} // {summary}\n"),
     }
 }
 
@@ -153,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn all_tools_are_declared_where_there_is_room() {
+    fn all_tools_are_declared_if_they_fit() {
         let text = description(&registry(1, 2), 2000, |_| 0);
         assert!(
             text.contains("readFile(") && text.contains("mcp.server0.doSomething1("),
@@ -163,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_tools_the_used_come_first_and_every_server_is_named() {
+    fn used_tools_come_first_and_every_server_is_named() {
         let text = description(&registry(10, 50), 1500, |name| {
             u64::from(name == "mcp.server7.do_something_33")
         });
@@ -180,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_too_small_for_anything_still_teaches() {
+    fn a_budget_too_small_for_declarations_still_gives_the_instructions() {
         let text = description(&registry(100, 20), 100, |_| 0);
         assert!(
             text.starts_with(LESSON) && text.contains("40 more"),

@@ -1,4 +1,4 @@
-//! The end of a run: its calls are stopped, and what they came to is collected.
+//! Ends a run: stops its calls and collects their records.
 
 use std::time::{Duration, Instant};
 
@@ -14,22 +14,22 @@ use crate::preview::preview;
 use crate::run::Run;
 use crate::state::{RunEnd, RunState};
 
-/// Time calls have to stop after they are cancelled. Each call has a grace period of its own, which
-/// is shorter.
+/// Time that calls have to stop after they are cancelled. Each call also has its own grace period,
+/// which is shorter.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A run that has ended in this process.
 pub(crate) struct EndedRun {
     pub(crate) end: RunEnd,
     pub(crate) calls: Vec<CallRecord>,
-    /// Results of finished calls: call, tool, JSON.
+    /// Results of completed calls: call id, tool, JSON.
     pub(crate) results: Vec<(String, String, String)>,
     pub(crate) dispatched: u32,
     pub(crate) heap_peak: u64,
 }
 
 impl Run<'_> {
-    /// Runs the script and brings every call to an end.
+    /// Runs the script, then ends all its calls.
     pub(crate) async fn run_to_end(mut self, context: Value) -> EndedRun {
         let mut end = match self.drive(context).await {
             Ok(value) => RunEnd::Returned(value),
@@ -67,8 +67,8 @@ impl Run<'_> {
         }
     }
 
-    /// Ends every call and returns those that were pending. `wait` gives them as much time as a
-    /// script has.
+    /// Ends all calls and returns those that were pending. With `wait`, they have the script's time
+    /// limit to finish before they are cancelled.
     async fn stop_calls(&mut self, wait: bool) -> Vec<GuestCall> {
         let pending = self.calls.in_order();
         let cancel = self.context.scope.cancel.clone();
@@ -83,21 +83,21 @@ impl Run<'_> {
         pending
     }
 
-    /// Takes reports until no call is pending, the limit is reached, or `cancel` is cancelled.
+    /// Handles reports until no call is pending, `limit` is reached, or `cancel` is cancelled.
     async fn settle_until(&mut self, limit: Instant, cancel: &CancellationToken) {
         while !self.calls.pending.is_empty() && self.state != RunState::TakenOver {
             tokio::select! {
                 biased;
                 () = sleep_until(Some(limit)) => return,
                 () = cancel.cancelled() => return,
-                // If another process took the run over, the state says so.
+                // An error means that another process took the run over, which the state shows.
                 Some(report) = self.calls.reports.recv() => { let _ = self.take_report(report); }
                 Some(()) = self.calls.batches.next(), if !self.calls.batches.is_empty() => {}
             }
         }
     }
 
-    /// Mentions calls that were pending at the end in the script's warnings or its error.
+    /// Reports calls that were pending at the end in the script's warnings or its error.
     fn mention(&mut self, unfinished: &[GuestCall], end: &mut RunEnd) {
         let described = unfinished
             .iter()
@@ -106,11 +106,11 @@ impl Run<'_> {
             RunEnd::Returned(_) => {
                 for description in described {
                     self.context.output().warn(format!(
-                        "{description}, and was stopped: write `await` for what the script should wait for"
+                        "{description}, and was cancelled: write `await` before calls that the \
+                         script needs"
                     ));
                 }
-                // A call in the queue counts as aborted, like one that ran; its error tells them
-                // apart.
+                // A queued call counts as aborted, as does one that ran; their errors differ.
                 for call in self.calls.log.records.iter_mut().flatten() {
                     if call.status == CallStatus::NotStarted {
                         call.status = CallStatus::Aborted;
@@ -138,13 +138,13 @@ impl Run<'_> {
 
 fn detached(unstoppable: &[String], value: Option<&str>) -> ScriptError {
     let message = format!(
-        "the script ended while calls were running that did not stop: {}",
+        "the script ended while calls were running that could not be stopped: {}",
         unstoppable.join(", ")
     );
     let error = ScriptError::new(ErrorCode::DetachedPromiseError, Phase::Finalizing, message)
         .suggest("await every call before the script returns");
     match value.and_then(|json| serde_json::from_str::<Value>(json).ok()) {
-        // Shortened as JSON, so that it stays JSON.
+        // A preview, so that the metadata stays valid JSON.
         Some(value) => {
             let returned = serde_json::from_str(&preview(&value, 8 << 10)).unwrap_or(Value::Null);
             error.with("returned", returned)

@@ -1,6 +1,6 @@
-//! Text that JavaScript can hold and Unicode cannot.
+//! Lone surrogates: JavaScript strings can contain them, Unicode text cannot.
 
-/// JSON text of a script may hold half a surrogate pair, which no Unicode text can: it becomes U+FFFD.
+/// Replaces escaped lone surrogates in JSON text by U+FFFD.
 pub(crate) fn whole_unicode(json: &str) -> std::borrow::Cow<'_, str> {
     if !json.contains("\\ud") {
         return json.into();
@@ -42,8 +42,8 @@ mod tests {
     use super::whole_unicode;
 
     #[test]
-    fn half_surrogates_become_replacement_characters() {
-        for (given, wanted) in [
+    fn lone_surrogates_become_replacement_characters() {
+        for (given, expected) in [
             (r#"["\ud83d\ude00"]"#, r#"["\ud83d\ude00"]"#),
             (r#"["\ud83d"]"#, r#"["\ufffd"]"#),
             (
@@ -53,7 +53,7 @@ mod tests {
             (r#"["\\\ud800"]"#, r#"["\\\ufffd"]"#),
             (r#"["ü\ud800"]"#, r#"["ü\ufffd"]"#),
         ] {
-            assert_eq!(whole_unicode(given), wanted);
+            assert_eq!(whole_unicode(given), expected);
             serde_json::from_str::<serde_json::Value>(&whole_unicode(given)).unwrap();
         }
     }

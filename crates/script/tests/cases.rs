@@ -1,5 +1,5 @@
-//! Scripts in Markdown files and what must come of them. A file in `cases/` holds many; adding one
-//! adds no code. See `cases/README.md` for the words an `expect` block knows.
+//! Runs the scripts in the Markdown files of `cases/` and checks what each file expects of them. A
+//! new case needs no code. `cases/README.md` lists the keys of an `expect` block.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use selvedge_protocol::{ErrorCode, Limits, OutputPart, ScriptToolCallOutput};
 use selvedge_script::Replay;
 use serde_json::Value;
-use support::{Bench, Notebook, on_a_thread};
+use support::{MemoryLedger, TestFixture, run_on_thread};
 
-/// Beyond its own deadline, no script may hold anybody up longer than this.
-const PATIENCE: Duration = Duration::from_secs(8);
+/// Time after its own time limit within which a script must return.
+const TEST_TIMEOUT: Duration = Duration::from_secs(8);
 
 struct Case {
     title: String,
@@ -27,18 +27,19 @@ fn scripts_as_models_write_them() {
     assert!(run_file("models.md", 30_000, 0..1) >= 50);
 }
 
-/// In two halves, which two cores run side by side.
+/// The cases are split into two tests, which run in parallel.
 #[test]
-fn hostile_scripts_are_contained() {
+fn hostile_scripts_with_even_numbers_are_contained() {
     assert!(run_file("hostile.md", 300, 0..2) >= 70);
 }
 
 #[test]
-fn hostile_scripts_are_contained_too() {
+fn hostile_scripts_with_odd_numbers_are_contained() {
     assert!(run_file("hostile.md", 300, 1..2) >= 70);
 }
 
-/// Runs every n-th case from the first named: `part.start..part.end` is which of how many.
+/// Runs every `part.end`-th case of a file, beginning with number `part.start`. Returns how many
+/// ran.
 fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/cases")
@@ -49,8 +50,8 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
         .skip(part.start)
         .step_by(part.end)
         .collect();
-    let mut wrong = Vec::new();
-    let notebook = Arc::new(Notebook::default());
+    let mut problems = Vec::new();
+    let ledger = Arc::new(MemoryLedger::default());
     for case in &cases {
         let timeout_ms = case
             .expect
@@ -58,8 +59,8 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
             .find(|(key, _)| key == "timeout")
             .map_or(timeout_ms, |(_, ms)| ms.parse().unwrap());
         let attempt = |timeout_ms: u64| {
-            let ledger = notebook.clone();
-            let bench = Bench::with(
+            let ledger = ledger.clone();
+            let fixture = TestFixture::with(
                 move |orchestrator| orchestrator.with_ledger(ledger.clone()),
                 Limits {
                     timeout_ms,
@@ -67,29 +68,29 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
                 },
             );
             let started = Instant::now();
-            let output = bench.run_with(
+            let output = fixture.run_with(
                 &case.code,
-                bench.options(),
-                Duration::from_millis(timeout_ms) + PATIENCE,
+                fixture.options(),
+                Duration::from_millis(timeout_ms) + TEST_TIMEOUT,
             );
-            (bench, output, started.elapsed(), timeout_ms)
+            (fixture, output, started.elapsed(), timeout_ms)
         };
-        let (mut bench, mut output, mut took, mut timeout_ms) = attempt(timeout_ms);
-        // What should end by itself has time for that, on a busy machine too.
+        let (mut fixture, mut output, mut took, mut timeout_ms) = attempt(timeout_ms);
+        // A script that should not time out gets more time, in case the machine is busy.
         let in_time = |output: &ScriptToolCallOutput| {
             output
                 .error
                 .as_ref()
                 .is_none_or(|error| error.code != ErrorCode::ScriptTimeoutError)
         };
-        let ends_by_itself = |(key, wanted): &(String, String)| {
-            key == "value" || key == "error" && wanted != ErrorCode::ScriptTimeoutError.as_str()
+        let expects_no_timeout = |(key, expected): &(String, String)| {
+            key == "value" || key == "error" && expected != ErrorCode::ScriptTimeoutError.as_str()
         };
-        if case.expect.iter().any(ends_by_itself) && !in_time(&output) {
-            (bench, output, took, timeout_ms) = attempt(30_000);
+        if case.expect.iter().any(expects_no_timeout) && !in_time(&output) {
+            (fixture, output, took, timeout_ms) = attempt(30_000);
         }
-        wrong.extend(case.expect.iter().filter_map(|(key, wanted)| {
-            judge(&output, key, wanted).map(|problem| {
+        problems.extend(case.expect.iter().filter_map(|(key, expected)| {
+            check(&output, key, expected).map(|problem| {
                 format!(
                     "{}: {problem}\n{}",
                     case.title,
@@ -98,30 +99,30 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
             })
         }));
         if took > Duration::from_millis(timeout_ms) + Duration::from_secs(4) {
-            wrong.push(format!("{}: took {took:?}", case.title));
+            problems.push(format!("{}: took {took:?}", case.title));
         }
         if name == "models.md"
-            && let Some(cassette) = notebook.cassette(&case.code, &output)
+            && let Some(recorded_run) = ledger.recorded_run(&case.code, &output)
         {
-            let again = on_a_thread(&case.title, PATIENCE, async move {
-                cassette.play(Replay::default()).await.unwrap()
+            let again = run_on_thread(&case.title, TEST_TIMEOUT, async move {
+                recorded_run.play(Replay::default()).await.unwrap()
             });
-            wrong.extend(diverged(&again).map(|words| format!("{}: {words}", case.title)));
+            problems.extend(diverged(&again).map(|message| format!("{}: {message}", case.title)));
         }
-        let next = bench.run("return 'fine'");
+        let next = fixture.run("return 'fine'");
         if next.output_json.as_deref() != Some("\"fine\"") {
-            wrong.push(format!(
+            problems.push(format!(
                 "{}: the next script does not run: {:?}",
                 case.title, next.error
             ));
         }
     }
     assert!(
-        wrong.is_empty(),
-        "{} of {} cases:\n\n{}",
-        wrong.len(),
+        problems.is_empty(),
+        "{} problems in {} cases:\n\n{}",
+        problems.len(),
         cases.len(),
-        wrong.join("\n\n")
+        problems.join("\n\n")
     );
     cases.len()
 }
@@ -131,55 +132,55 @@ fn diverged(output: &ScriptToolCallOutput) -> Option<String> {
     (error.code == ErrorCode::ReplayDivergenceError).then(|| error.message.clone())
 }
 
-/// What is wrong, if anything.
-fn judge(output: &ScriptToolCallOutput, key: &str, wanted: &str) -> Option<String> {
+/// Returns a description of the problem if the output is not as expected.
+fn check(output: &ScriptToolCallOutput, key: &str, expected: &str) -> Option<String> {
     let error = output.error.as_ref();
-    let is = |ok: bool| (!ok).then(|| format!("expected {key}: {wanted}"));
+    let is = |ok: bool| (!ok).then(|| format!("expected {key}: {expected}"));
     let json = |text: &str| {
         serde_json::from_str::<Value>(text).unwrap_or_else(|error| panic!("{text}: {error}"))
     };
     match key {
-        "value" => is(error.is_none() && output.value().unwrap_or(Value::Null) == json(wanted)),
-        "error" => is(error.is_some_and(|error| error.code.as_str() == wanted)),
-        "message" => is(error.is_some_and(|error| error.message.contains(wanted))),
+        "value" => is(error.is_none() && output.value().unwrap_or(Value::Null) == json(expected)),
+        "error" => is(error.is_some_and(|error| error.code.as_str() == expected)),
+        "message" => is(error.is_some_and(|error| error.message.contains(expected))),
         "hint" => is(error.is_some_and(|error| {
-            error.message.contains(wanted)
-                || error.suggestions.iter().any(|hint| hint.contains(wanted))
+            error.message.contains(expected)
+                || error.suggestions.iter().any(|hint| hint.contains(expected))
         })),
         "line" => is(error
             .and_then(|error| error.line)
             .map(|line| line.to_string())
             .as_deref()
-            == Some(wanted)),
+            == Some(expected)),
         "status" => {
-            is(serde_json::to_value(output.status).unwrap() == Value::String(wanted.to_owned()))
+            is(serde_json::to_value(output.status).unwrap() == Value::String(expected.to_owned()))
         }
         "warning" => is(output
             .warnings
             .iter()
-            .any(|warning| warning.contains(wanted))),
-        "warnings" => is(output.warnings.len().to_string() == wanted),
-        "log" => is(output.logs.iter().any(|log| log.message.contains(wanted))),
+            .any(|warning| warning.contains(expected))),
+        "warnings" => is(output.warnings.len().to_string() == expected),
+        "log" => is(output.logs.iter().any(|log| log.message.contains(expected))),
         "text" => is(output
             .output
             .iter()
-            .any(|part| matches!(part, OutputPart::Text { text } if text.contains(wanted)))),
+            .any(|part| matches!(part, OutputPart::Text { text } if text.contains(expected)))),
         "calls" => {
             let calls: Vec<String> = output
                 .calls
                 .iter()
                 .map(|call| format!("{} {}", call.tool, call.status.as_str()))
                 .collect();
-            is(calls.join(", ") == wanted)
+            is(calls.join(", ") == expected)
         }
-        // Ends by itself or is stopped: whatever it answers, it must not be the word of a successful attack.
+        // The script may end in any way, but must not return the word of a successful attack.
         "contained" => is(error.is_some()
             || output
                 .output_json
                 .as_deref()
                 .is_none_or(|json| !json.contains("ESCAPED"))),
         "timeout" => None,
-        other => panic!("an expect block does not know the word {other}"),
+        other => panic!("unknown key in an expect block: {other}"),
     }
 }
 

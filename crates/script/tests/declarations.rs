@@ -1,4 +1,5 @@
-//! The declarations scripts are shown are TypeScript that `tsc --strict` accepts, and that fits real use.
+//! Checks the TypeScript declarations for scripts: `tsc --strict` accepts them, and they match the
+//! globals and error codes.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -76,11 +77,13 @@ fn tsc_accepts_the_declarations() {
 
 #[test]
 fn every_global_is_declared() {
-    let bench = support::Bench::new();
-    let names = bench.value(
-        "return Reflect.ownKeys(globalThis).filter(n => typeof n === 'string' && !n.startsWith('__') && !(/^[A-Z]/.test(n) && n !== 'ALL_TOOLS'))",
+    let fixture = support::TestFixture::new();
+    let names = fixture.value(
+        "const capital = (n) => /^[A-Z]/.test(n) && n !== 'ALL_TOOLS';
+        const strings = Reflect.ownKeys(globalThis).filter(n => typeof n === 'string');
+        return strings.filter(n => !n.startsWith('__') && !capital(n))",
     );
-    // ECMAScript's own, which TypeScript's library declares.
+    // Globals of ECMAScript, which TypeScript's library declares.
     let standard = [
         "globalThis",
         "undefined",
@@ -108,18 +111,19 @@ fn every_global_is_declared() {
         });
         assert!(
             declared || name == "tools" || standard.contains(&name),
-            "globals.d.ts does not know `{name}`"
+            "globals.d.ts does not declare `{name}`"
         );
     }
 }
 
-/// The enum, the classes of the guest, the declarations and the reference name the same codes.
+/// The enum, the guest's error classes, the declarations and `docs/errors.md` have the same codes.
 #[test]
-fn every_error_code_is_a_class_a_declaration_and_a_row_of_the_reference() {
+fn every_error_code_has_a_class_a_declaration_and_a_row_in_the_docs() {
     let codes: Vec<&str> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
-    let bench = support::Bench::new();
-    let mut classes = bench.value(
-        "return Reflect.ownKeys(globalThis).filter(n => globalThis[n]?.prototype instanceof Error && /class/.test(String(globalThis[n])))",
+    let fixture = support::TestFixture::new();
+    let mut classes = fixture.value(
+        "const isErrorClass = (c) => c?.prototype instanceof Error && /class/.test(String(c));
+        return Reflect.ownKeys(globalThis).filter(n => isErrorClass(globalThis[n]))",
     );
     let mut sorted = codes.clone();
     sorted.sort_unstable();

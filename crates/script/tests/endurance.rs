@@ -1,4 +1,5 @@
-//! One process, ten thousand scripts, hostile ones among them, and no more memory at the end.
+//! Runs ten thousand scripts, some of them hostile, in one process and checks that its memory does
+//! not grow.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -6,18 +7,19 @@ mod support;
 use std::time::Duration;
 
 use selvedge_protocol::Limits;
-use support::{Bench, on_a_thread};
+use support::{TestFixture, run_on_thread};
 
 const SCRIPTS: usize = 10_000;
-/// Scripts between two looks at the memory.
-const BETWEEN_LOOKS: usize = 500;
+/// Number of scripts between two measurements of the memory.
+const SCRIPTS_PER_SAMPLE: usize = 500;
 
-/// Scripts of all kinds; those that fail are meant to.
+/// Scripts of different kinds. Some fail on purpose.
 const KINDS: &[&str] = &[
     "return 1 + 1",
     "const f = await tools.readFile({ path: 'README.md' }); return f.totalLines",
     "return await Promise.all([1, 2, 3].map(n => tools.echo({ value: n })))",
-    "enum E { A, B } class P { constructor(private x: number) {} get y() { return this.x } } return new P(E.B).y",
+    "enum E { A, B } class P { constructor(private x: number) {} get y() { return this.x } } \
+     return new P(E.B).y",
     "const m = new Map(); for (let i = 0; i < 1000; i++) m.set('k' + i, { i }); return m.size",
     "throw new Error('on purpose')",
     "await tools.fail({ message: 'on purpose' })",
@@ -26,11 +28,12 @@ const KINDS: &[&str] = &[
     "const deep = (n) => deep(n + 1); deep(0)",
     "await tools.nothing({})",
     "const a = ;",
-    "console.log('a'.repeat(1000)); text('b'.repeat(1000)); return JSON.stringify([...Array(500).keys()])",
+    "console.log('a'.repeat(1000)); text('b'.repeat(1000)); \
+     return JSON.stringify([...Array(500).keys()])",
     "return [...'the quick brown fox'.matchAll(/(?<w>\\w+)/g)].map(m => m.groups.w)",
 ];
 
-/// These run into a limit of time or memory, so fewer of them.
+/// Scripts that reach a time or memory limit. They are slow, so fewer of them run.
 const HOSTILE: &[&str] = &[
     "while (true) {}",
     "[].reverse.call({ length: 2 ** 53 - 1 })",
@@ -41,19 +44,19 @@ const HOSTILE: &[&str] = &[
 ];
 
 #[test]
-fn ten_thousand_scripts_leave_memory_as_it_was() {
-    let bench = Bench::limited(Limits {
+fn ten_thousand_scripts_do_not_grow_the_memory() {
+    let fixture = TestFixture::limited(Limits {
         timeout_ms: 15,
         memory_mb: 16,
         ..Limits::default()
     });
-    let patient = Bench::new();
-    let (strict, relaxed) = (bench.harness.clone(), patient.harness.clone());
-    let seen = on_a_thread(
+    let default_limits = TestFixture::new();
+    let (strict, relaxed) = (fixture.harness.clone(), default_limits.harness.clone());
+    let samples = run_on_thread(
         "ten thousand scripts",
         Duration::from_secs(300),
         async move {
-            let (mut seen, mut fine) = (Vec::new(), 0);
+            let (mut samples, mut succeeded) = (Vec::new(), 0);
             for n in 0..SCRIPTS {
                 if n % 50 == 0 {
                     let output = strict.run(HOSTILE[(n / 50) % HOSTILE.len()]).await;
@@ -63,7 +66,7 @@ fn ten_thousand_scripts_leave_memory_as_it_was() {
                         HOSTILE[(n / 50) % HOSTILE.len()]
                     );
                 } else {
-                    // Half of them are new to the compiler.
+                    // Half of the scripts are not in the compiler's cache.
                     let kind = KINDS[n % KINDS.len()];
                     let source = if n % 2 == 0 {
                         format!("{kind}\n// {n}")
@@ -71,39 +74,42 @@ fn ten_thousand_scripts_leave_memory_as_it_was() {
                         kind.to_owned()
                     };
                     let output = relaxed.run(&source).await;
-                    fine += usize::from(output.error.is_none());
+                    succeeded += usize::from(output.error.is_none());
                 }
-                if n >= SCRIPTS / 4 && n % BETWEEN_LOOKS == 0 {
-                    seen.push(resident_kb());
+                if n >= SCRIPTS / 4 && n % SCRIPTS_PER_SAMPLE == 0 {
+                    samples.push(resident_kb());
                 }
             }
-            // Eight of the fourteen kinds end well.
-            assert!((5_000..6_000).contains(&fine), "{fine} scripts ended well");
-            seen
+            // Eight of the fourteen kinds succeed.
+            assert!(
+                (5_000..6_000).contains(&succeeded),
+                "{succeeded} scripts succeeded"
+            );
+            samples
         },
     );
     assert!(
-        seen.iter().all(|kb| *kb > 0),
-        "the kernel does not tell our memory"
+        samples.iter().all(|kb| *kb > 0),
+        "the kernel does not report the memory of this process"
     );
-    // What leaks grows all the time. The allocator keeps what a flood of calls once needed: that is a step, and no more
-    // follow.
-    let mut grown: Vec<i64> = seen
+    // A leak grows in every interval. The allocator also keeps what a flood of calls once needed,
+    // but that is a single step.
+    let mut growth: Vec<i64> = samples
         .windows(2)
         .map(|pair| pair[1] as i64 - pair[0] as i64)
         .collect();
-    grown.sort_unstable();
+    growth.sort_unstable();
     assert!(
-        grown[grown.len() / 2] * (grown.len() as i64) < 16 * 1024,
-        "it grows: {seen:?} KB"
+        growth[growth.len() / 2] * (growth.len() as i64) < 16 * 1024,
+        "the memory grows: {samples:?} KB"
     );
     assert!(
-        seen[seen.len() - 1] < seen[0] + 64 * 1024,
-        "it keeps too much: {seen:?} KB"
+        samples[samples.len() - 1] < samples[0] + 64 * 1024,
+        "the memory is larger at the end: {samples:?} KB"
     );
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process in KB.
 fn resident_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status

@@ -1,4 +1,4 @@
-//! F1–F30: what a script can do, and what it is told when it cannot.
+//! F1–F30: what scripts can do, and which errors they get.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -13,27 +13,27 @@ use selvedge_protocol::{
 use selvedge_script::RunOptions;
 use selvedge_script::detect::{Segment, detect};
 use serde_json::{Value, json};
-use support::{Bench, Says};
+use support::{FixedApprover, TestFixture};
 
-const WAIT: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-fn asking(says: &Says, limits: Limits) -> Bench {
-    let says = says.clone();
-    Bench::with(
-        move |orchestrator| orchestrator.with_approver(Arc::new(says.clone())),
+fn with_approver(approver: &FixedApprover, limits: Limits) -> TestFixture {
+    let approver = approver.clone();
+    TestFixture::with(
+        move |orchestrator| orchestrator.with_approver(Arc::new(approver.clone())),
         limits,
     )
 }
 
 #[test]
 fn f01_basic_execution() {
-    let bench = Bench::new();
-    let output = bench.run("return await tools.applyPatch({patch: '*** Begin Patch'})");
+    let fixture = TestFixture::new();
+    let output = fixture.run("return await tools.applyPatch({patch: '*** Begin Patch'})");
     assert_eq!(
         output.value().unwrap(),
         json!({"success": true, "summary": "1 lines"})
     );
-    assert_eq!(*bench.seen.patches.lock().unwrap(), ["*** Begin Patch"]);
+    assert_eq!(*fixture.seen.patches.lock().unwrap(), ["*** Begin Patch"]);
     assert_eq!(
         (output.calls.len(), output.metadata.tool_calls_made),
         (1, 1)
@@ -41,7 +41,7 @@ fn f01_basic_execution() {
 }
 
 #[test]
-fn f02_text_around_a_script_is_kept() {
+fn f02_text_around_a_script_is_preserved() {
     let message = "Let me see.\n\n<tool-calls>\nreturn 1\n</tool-calls>\n\nDone — ü.";
     let segments = detect(message);
     assert!(
@@ -56,9 +56,12 @@ fn f03_typescript() {
         enum Colour { Red, Green = 5, Blue }
         interface Point { x: number; y?: number }
         type Pair<T> = [T, T];
-        class Counter { static made = 0; constructor(private readonly start: number, public name = 'c') { Counter.made++ } value(): number { return this.start } }
+        class Counter { static made = 0; \
+            constructor(private readonly start: number, public name = 'c') { Counter.made++ } \
+            value(): number { return this.start } }
         abstract class Shape { abstract area(): number }
-        class Square extends Shape { constructor(public side: number) { super() } override area() { return this.side ** 2 } }
+        class Square extends Shape { constructor(public side: number) { super() } \
+        override area() { return this.side ** 2 } }
         namespace Names { export const first = 'Ada' }
         function pick<T extends object, K extends keyof T>(o: T, k: K): T[K] { return o[k]! }
         const p = { x: 1 } satisfies Point as Point;
@@ -67,22 +70,23 @@ fn f03_typescript() {
         const sleep = async (ms: number): Promise<void> => { await tools.sleep({ ms }) };
         await sleep(1);
         const optional = p?.y ?? 7;
-        return [Colour.Blue, Colour[0], pick(p, 'x'), pair.length, new Counter(3).value(), Counter.made, new Square(3).area(), Names.first, declared, optional] as const;
+        return [Colour.Blue, Colour[0], pick(p, 'x'), pair.length, new Counter(3).value(), \
+        Counter.made, new Square(3).area(), Names.first, declared, optional] as const;
     ";
     assert_eq!(
-        Bench::new().value(source),
+        TestFixture::new().value(source),
         json!([6, "Red", 1, 2, 3, 1, 9, "Ada", "later", 7])
     );
 }
 
 #[test]
-fn f04_parallel() {
-    let bench = Bench::new();
+fn f04_calls_run_in_parallel() {
+    let fixture = TestFixture::new();
     let started = Instant::now();
-    let value = bench
+    let value = fixture
         .value("return await Promise.all([1, 2, 3].map(n => tools.sleep({ms: 300, value: n})))");
     assert_eq!(value, json!([1, 2, 3]));
-    assert_eq!(bench.seen.most_running.load(Ordering::SeqCst), 3);
+    assert_eq!(fixture.seen.max_running.load(Ordering::SeqCst), 3);
     assert!(
         started.elapsed() < Duration::from_millis(850),
         "{:?}",
@@ -91,46 +95,52 @@ fn f04_parallel() {
 }
 
 #[test]
-fn f05_race_losers_are_stopped_at_once() {
-    let bench = Bench::new();
+fn f05_calls_that_lose_a_race_are_cancelled_at_once() {
+    let fixture = TestFixture::new();
     let source = "
-        const winner = await Promise.race([tools.sleep({ms: 10, value: 'fast'}), tools.sleep({ms: 60_000, value: 'slow'})]);
+        const winner = await Promise.race([tools.sleep({ms: 10, value: 'fast'}), \
+        tools.sleep({ms: 60_000, value: 'slow'})]);
         await tools.sleep({ms: 50});
         return winner";
-    let output = bench.run(source);
+    let output = fixture.run(source);
     assert_eq!(output.value().unwrap(), json!("fast"));
     assert_eq!(output.calls[1].status, CallStatus::Aborted);
-    assert_eq!(bench.seen.stopped.load(Ordering::SeqCst), 1);
+    assert_eq!(fixture.seen.stopped.load(Ordering::SeqCst), 1);
     assert!(output.warnings.is_empty(), "{:?}", output.warnings);
-    // A timer can win as well.
-    let source = "const timeout = new Promise(r => setTimeout(() => r('late'), 20)); return await Promise.race([tools.sleep({ms: 60_000}), timeout])";
-    let output = bench.run(source);
+    // A timer can win too.
+    let source = "const timeout = new Promise(r => setTimeout(() => r('late'), 20)); \
+        return await Promise.race([tools.sleep({ms: 60_000}), timeout])";
+    let output = fixture.run(source);
     assert_eq!(
         (output.value().unwrap(), output.calls[0].status),
         (json!("late"), CallStatus::Aborted)
     );
-    // A call that somebody else can still see goes on.
-    let source = "const slow = tools.sleep({ms: 80, value: 'slow'}); const first = await Promise.race([slow, tools.sleep({ms: 5, value: 'fast'})]); return [first, await slow]";
-    assert_eq!(bench.value(source), json!(["fast", "slow"]));
-    // The pool idiom keeps working.
+    // A call that the script still refers to continues.
+    let source = "const slow = tools.sleep({ms: 80, value: 'slow'}); \
+        const first = await Promise.race([slow, tools.sleep({ms: 5, value: 'fast'})]); \
+        return [first, await slow]";
+    assert_eq!(fixture.value(source), json!(["fast", "slow"]));
+    // A promise pool works.
     let source = "
         const executing = new Set(), results = [];
         for (const n of [1, 2, 3, 4, 5, 6]) {
-            const p = tools.sleep({ms: 5 * n, value: n}).then(v => { executing.delete(p); results.push(v) });
+            const p = tools.sleep({ms: 5 * n, value: n}) \
+                .then(v => { executing.delete(p); results.push(v) });
             executing.add(p);
             if (executing.size >= 2) await Promise.race(executing);
         }
         await Promise.all(executing);
         return results.length";
-    assert_eq!(bench.value(source), json!(6));
+    assert_eq!(fixture.value(source), json!(6));
 }
 
 #[test]
 fn f06_error_handling() {
     let source = "try { await tools.fail({message: 'disk full'}) } catch (e) {
-        return [e instanceof Error, e.name, e.message, e.code, e.toolName, e.callId, e.retryable, e.suggestions.length, e.stack.includes('script.ts:1:')] }";
+        return [e instanceof Error, e.name, e.message, e.code, e.toolName, e.callId, e.retryable, \
+        e.suggestions.length, e.stack.includes('script.ts:1:')] }";
     assert_eq!(
-        Bench::new().value(source),
+        TestFixture::new().value(source),
         json!([
             true,
             "ToolExecutionError",
@@ -146,30 +156,40 @@ fn f06_error_handling() {
 }
 
 #[test]
-fn f07_results_compose() {
+fn f07_results_can_be_used_in_further_calls() {
     let source = "const files = await tools.fileSearch({pattern: '*.test.ts'});
         const texts = await Promise.all(files.map(f => tools.readFile({path: f.path})));
         return texts.map((t, i) => files[i].path + ':' + t.totalLines)";
     assert_eq!(
-        Bench::new().value(source),
+        TestFixture::new().value(source),
         json!(["tests/a.test.ts:1", "tests/b.test.ts:2"])
     );
 }
 
 #[test]
 fn f08_custom_return() {
-    let output = Bench::new()
-        .run("return {message: 'two fixed', nested: {list: [1, {deep: true}], none: null, when: new Date(0)}}");
+    let output = TestFixture::new().run(
+        "return {message: 'two fixed', \
+         nested: {list: [1, {deep: true}], none: null, when: new Date(0)}}",
+    );
     assert_eq!(
         output.value().unwrap(),
-        json!({"message": "two fixed", "nested": {"list": [1, {"deep": true}], "none": null, "when": "1970-01-01T00:00:00.000Z"}})
+        json!({
+            "message": "two fixed",
+            "nested": {
+                "list": [1, {"deep": true}],
+                "none": null,
+                "when": "1970-01-01T00:00:00.000Z",
+            },
+        })
     );
     assert_eq!(output.summary.as_deref(), Some("two fixed"));
 }
 
 #[test]
 fn f09_thinking_script_and_text_keep_their_order() {
-    let message = "<thinking>plan</thinking>one<tool-calls>return 1</tool-calls>two\n```ts tool-calls\nreturn 2\n```\nthree";
+    let message = "<thinking>plan</thinking>one<tool-calls>return 1</tool-calls>two\n\
+        ```ts tool-calls\nreturn 2\n```\nthree";
     let kinds: Vec<&str> = detect(message)
         .iter()
         .map(|segment| match segment {
@@ -183,38 +203,43 @@ fn f09_thinking_script_and_text_keep_their_order() {
 
 #[test]
 fn f10_progress_events() {
-    let bench = Bench::new();
-    bench.value("context.emitProgress('one'); await tools.sleep({ms: 520}); context.telemetry.emitProgress('two', 'warn'); return 1");
-    let events = bench.events.lock().unwrap();
-    let said: Vec<&str> = events
+    let fixture = TestFixture::new();
+    fixture.value(
+        "context.emitProgress('one'); await tools.sleep({ms: 520}); \
+        context.telemetry.emitProgress('two', 'warn'); return 1",
+    );
+    let events = fixture.events.lock().unwrap();
+    let messages: Vec<&str> = events
         .iter()
         .filter_map(|event| match event {
             Event::Progress { message, .. } => Some(message.as_str()),
             _ => None,
         })
         .collect();
-    assert_eq!(said, ["one", "two"]);
+    assert_eq!(messages, ["one", "two"]);
 }
 
 #[test]
 fn f11_approval_pauses_the_script_and_its_clock() {
-    let says = Says {
-        after: Duration::from_millis(700),
-        ..Says::new(Answer::Once)
+    let approver = FixedApprover {
+        delay: Duration::from_millis(700),
+        ..FixedApprover::new(Answer::Once)
     };
-    // The person takes longer than the script may run.
-    let bench = asking(
-        &says,
+    // The person takes longer than the script's time limit.
+    let fixture = with_approver(
+        &approver,
         Limits {
             timeout_ms: 300,
             ..Limits::default()
         },
     );
-    let output =
-        bench.run("const r = await tools.exec({command: ['rm', 'x'], approvalContext: 'clean up'}); return r.exitCode");
+    let output = fixture.run(
+        "const r = await tools.exec({command: ['rm', 'x'], approvalContext: 'clean up'}); \
+         return r.exitCode",
+    );
     assert_eq!(output.error, None);
     assert_eq!(output.value().unwrap(), json!(0));
-    let call = says.asked.lock().unwrap()[0].calls[0].clone();
+    let call = approver.asked.lock().unwrap()[0].calls[0].clone();
     assert_eq!(
         (
             call.tool.as_str(),
@@ -225,80 +250,83 @@ fn f11_approval_pauses_the_script_and_its_clock() {
         ("exec", "removes files", Some("clean up"), Some(1))
     );
     assert!(call.snippet.as_deref().unwrap().contains("> "));
-    // The clock runs while another call does.
-    let bench = asking(
-        &says,
+    // The clock is not paused while another call is running.
+    let fixture = with_approver(
+        &approver,
         Limits {
             timeout_ms: 300,
             ..Limits::default()
         },
     );
-    let (code, _) = bench.error(
+    let (code, _) = fixture.error(
         "await Promise.all([tools.exec({command: ['rm', 'x']}), tools.sleep({ms: 60_000})])",
     );
     assert_eq!(code, "ScriptTimeoutError");
 }
 
 #[test]
-fn f11_calls_at_one_await_are_one_question() {
-    let says = Says::new(Answer::Once);
-    let bench = asking(&says, Limits::default());
-    let source = "const r = await Promise.all([1, 2, 3, 4, 5, 6].map(n => tools.exec({command: ['rm', String(n)]})).concat(tools.exec({command: ['ls']}))); return r.length";
-    assert_eq!(bench.value(source), json!(7));
-    let asked = says.asked.lock().unwrap();
+fn f11_calls_of_one_await_are_one_question() {
+    let approver = FixedApprover::new(Answer::Once);
+    let fixture = with_approver(&approver, Limits::default());
+    let source = "const asked = [1, 2, 3, 4, 5, 6] \
+        .map(n => tools.exec({command: ['rm', String(n)]})); \
+        const r = await Promise.all(asked.concat(tools.exec({command: ['ls']}))); return r.length";
+    assert_eq!(fixture.value(source), json!(7));
+    let asked = approver.asked.lock().unwrap();
     assert_eq!(
         (asked.len(), asked[0].calls.len()),
         (1, 6),
-        "the harmless call is not asked for, the others are one question"
+        "the harmless call needs no approval, the others are one question"
     );
 }
 
 #[test]
-fn f11_yes_for_this_script_is_asked_once() {
-    let says = Says::new(Answer::ThisScript);
-    let bench = asking(&says, Limits::default());
+fn f11_an_approval_for_the_script_covers_later_calls() {
+    let approver = FixedApprover::new(Answer::ThisScript);
+    let fixture = with_approver(&approver, Limits::default());
     assert_eq!(
-        bench.value(
+        fixture.value(
             "for (const n of [1, 2, 3]) await tools.exec({command: ['rm', String(n)]}); return 'ok'"
         ),
         json!("ok")
     );
-    assert_eq!(says.asked.lock().unwrap().len(), 1);
-    // Another script is another matter.
-    bench.value("await tools.exec({command: ['rm', 'x']}); return 1");
-    assert_eq!(says.asked.lock().unwrap().len(), 2);
+    assert_eq!(approver.asked.lock().unwrap().len(), 1);
+    // Another script asks again.
+    fixture.value("await tools.exec({command: ['rm', 'x']}); return 1");
+    assert_eq!(approver.asked.lock().unwrap().len(), 2);
 }
 
 #[test]
-fn f12_approval_denied_is_an_error_to_catch() {
-    let says = Says::new(Answer::No(Some("not that folder".into())));
-    let bench = asking(&says, Limits::default());
-    let source = "try { await tools.exec({command: ['rm', '-rf', '/']}); return 'ran' } catch (e) { return [e.name, e.message] }";
+fn f12_a_denied_approval_is_an_error_that_can_be_caught() {
+    let approver = FixedApprover::new(Answer::No(Some("not that folder".into())));
+    let fixture = with_approver(&approver, Limits::default());
+    let source = "try { await tools.exec({command: ['rm', '-rf', '/']}); return 'ran' } \
+        catch (e) { return [e.name, e.message] }";
     assert_eq!(
-        bench.value(source),
+        fixture.value(source),
         json!(["ApprovalDeniedError", "exec was denied: not that folder"])
     );
-    // Nobody answers, and nobody can be asked: two other errors.
-    let bench = asking(
-        &Says::nothing(),
+    // No answer in time, and no approver: two other errors.
+    let fixture = with_approver(
+        &FixedApprover::without_answer(),
         Limits {
             approval_timeout_ms: 50,
             ..Limits::default()
         },
     );
     assert_eq!(
-        bench.error("await tools.exec({command: ['rm', 'x']})").0,
+        fixture.error("await tools.exec({command: ['rm', 'x']})").0,
         "ApprovalTimeoutError"
     );
-    let (code, message) = Bench::new().error("await tools.exec({command: ['rm', 'x']})");
+    let (code, message) = TestFixture::new().error("await tools.exec({command: ['rm', 'x']})");
     assert_eq!(
         (code.as_str(), message.as_str()),
         (
             "ApprovalDeniedError",
-            "exec was denied: nobody can be asked here"
+            "exec was denied: approval is not possible here"
         )
     );
-    let never = Bench::with(
+    let never = TestFixture::with(
         |orchestrator| orchestrator.with_policy(selvedge_protocol::ApprovalPolicy::Never),
         Limits::default(),
     );
@@ -315,27 +343,27 @@ fn f12_approval_denied_is_an_error_to_catch() {
 }
 
 #[test]
-fn f12_untrusted_asks_for_what_is_guarded() {
-    let says = Says::new(Answer::Once);
-    let theirs = says.clone();
-    let bench = Bench::with(
+fn f12_policy_untrusted_asks_about_guarded_calls() {
+    let approver = FixedApprover::new(Answer::Once);
+    let shared_approver = approver.clone();
+    let fixture = TestFixture::with(
         move |orchestrator| {
             orchestrator
                 .with_policy(selvedge_protocol::ApprovalPolicy::Untrusted)
-                .with_approver(Arc::new(theirs.clone()))
+                .with_approver(Arc::new(shared_approver.clone()))
         },
         Limits::default(),
     );
-    bench.value(
+    fixture.value(
         "await tools.exec({command: ['ls']}); await tools.readFile({path: 'README.md'}); return 1",
     );
-    assert_eq!(says.asked.lock().unwrap().len(), 1);
+    assert_eq!(approver.asked.lock().unwrap().len(), 1);
 }
 
 #[test]
 fn f13_outputs_are_items() {
-    let bench = Bench::new();
-    let item = bench.harness.item("return 1", "call_7");
+    let fixture = TestFixture::new();
+    let item = fixture.harness.item("return 1", "call_7");
     let json = serde_json::to_value(&item).unwrap();
     assert_eq!(
         (
@@ -348,12 +376,12 @@ fn f13_outputs_are_items() {
     assert_eq!(json["source_sha256"].as_str().unwrap().len(), 64);
     let options = RunOptions {
         call_id: Some("call_7".into()),
-        ..bench.options()
+        ..fixture.options()
     };
-    let output = serde_json::to_value(bench.run_with(
+    let output = serde_json::to_value(fixture.run_with(
         "await tools.echo({value: 1}); text('shown'); console.warn('w'); return {a: 1}",
         options,
-        WAIT,
+        TEST_TIMEOUT,
     ))
     .unwrap();
     let keys: Vec<&str> = output
@@ -406,38 +434,42 @@ fn f13_outputs_are_items() {
 
 #[test]
 fn f14_timeout_override() {
-    let bench = Bench::limited(Limits {
+    let fixture = TestFixture::limited(Limits {
         timeout_ms: 100,
         max_timeout_ms: 2_000,
         ..Limits::default()
     });
     assert_eq!(
-        bench.error("await tools.sleep({ms: 400})").0,
+        fixture.error("await tools.sleep({ms: 400})").0,
         "ScriptTimeoutError"
     );
     let longer = RunOptions {
         timeout: Some(Duration::from_secs(1)),
-        ..bench.options()
+        ..fixture.options()
     };
     assert_eq!(
-        bench
-            .run_with("await tools.sleep({ms: 400}); return 1", longer, WAIT)
+        fixture
+            .run_with(
+                "await tools.sleep({ms: 400}); return 1",
+                longer,
+                TEST_TIMEOUT
+            )
             .status,
         RunStatus::Completed
     );
-    // The pragma asks as well, and nobody gets more than the maximum.
+    // The pragma sets a limit too. No limit exceeds the maximum.
     assert_eq!(
-        bench.value("// @exec: {\"timeout_ms\": 1000}\nawait tools.sleep({ms: 300}); return 1"),
+        fixture.value("// @exec: {\"timeout_ms\": 1000}\nawait tools.sleep({ms: 300}); return 1"),
         json!(1)
     );
-    let much = RunOptions {
+    let too_long = RunOptions {
         timeout: Some(Duration::from_secs(600)),
-        ..bench.options()
+        ..fixture.options()
     };
     let started = Instant::now();
     assert_eq!(
-        bench
-            .run_with("await tools.sleep({ms: 60_000})", much, WAIT)
+        fixture
+            .run_with("await tools.sleep({ms: 60_000})", too_long, TEST_TIMEOUT)
             .error
             .unwrap()
             .code,
@@ -448,16 +480,16 @@ fn f14_timeout_override() {
 
 #[test]
 fn f15_namespaced_tool() {
-    let bench = Bench::new();
+    let fixture = TestFixture::new();
     assert_eq!(
-        bench.value("return (await tools.mcp.github.listIssues({})).map(i => i.title)"),
+        fixture.value("return (await tools.mcp.github.listIssues({})).map(i => i.title)"),
         json!(["bug", "idea"])
     );
     assert_eq!(
-        bench.value("return (await tools['mcp']['github']['list_issues']()).length"),
+        fixture.value("return (await tools['mcp']['github']['list_issues']()).length"),
         json!(2)
     );
-    let error = bench
+    let error = fixture
         .run("await tools.mcp.github.listIsues()")
         .error
         .unwrap();
@@ -472,11 +504,12 @@ fn f15_namespaced_tool() {
 
 #[test]
 fn f16_state_is_clean_between_runs() {
-    let bench = Bench::new();
+    let fixture = TestFixture::new();
     for _ in 0..50 {
         assert_eq!(
-            bench.value(
-                "const seen = typeof leak; try { leak = 1 } catch {} try { globalThis.leak = 1 } catch {} return seen"
+            fixture.value(
+                "const seen = typeof leak; try { leak = 1 } catch {} try { globalThis.leak = 1 } \
+                 catch {} return seen"
             ),
             json!("undefined")
         );
@@ -484,15 +517,15 @@ fn f16_state_is_clean_between_runs() {
 }
 
 #[test]
-fn f17_disabled() {
-    let bench = Bench::new();
-    let output = bench.run_with(
+fn f17_disabled_mode_rejects_scripts() {
+    let fixture = TestFixture::new();
+    let output = fixture.run_with(
         "return 1",
         RunOptions {
             mode: Some(Mode::Disabled),
-            ..bench.options()
+            ..fixture.options()
         },
-        WAIT,
+        TEST_TIMEOUT,
     );
     assert_eq!(output.status, RunStatus::Rejected);
     assert!(output.error.unwrap().message.contains("disabled"));
@@ -522,21 +555,28 @@ fn f17_disabled() {
 
 #[test]
 fn f18_dry_run_reports() {
-    let bench = Bench::new();
-    let source = "const name = 'x';\nawait tools.readFile({path: name, limit: 3});\nif (name) await tools.exec({command: ['ls']});\nawait tools.readFle({});";
-    let output = bench.run_with(
+    let fixture = TestFixture::new();
+    let source = "const name = 'x';\nawait tools.readFile({path: name, limit: 3});\n\
+        if (name) await tools.exec({command: ['ls']});\nawait tools.readFle({});";
+    let output = fixture.run_with(
         source,
         RunOptions {
             mode: Some(Mode::DryRun),
-            ..bench.options()
+            ..fixture.options()
         },
-        WAIT,
+        TEST_TIMEOUT,
     );
     let report: Value = output.value().unwrap();
     assert_eq!(report["valid"], json!(false));
     assert_eq!(
         report["calls"][0],
-        json!({"tool": "read_file", "line": 2, "args": {"limit": 3}, "dynamic": ["path"], "readOnly": true})
+        json!({
+            "tool": "read_file",
+            "line": 2,
+            "args": {"limit": 3},
+            "dynamic": ["path"],
+            "readOnly": true,
+        })
     );
     assert_eq!(
         (&report["calls"][1]["tool"], &report["calls"][1]["line"]),
@@ -559,18 +599,24 @@ fn f19_fenced_block() {
 
 #[test]
 fn f20_several_blocks_run_in_order() {
-    let bench = Bench::new();
+    let fixture = TestFixture::new();
     let session = selvedge_script::Session::default();
     let mut values = Vec::new();
     for segment in detect(
-        "<tool-calls>store('n', 1); return load('n')</tool-calls> then <tool-calls>store('n', load('n') + 1); return load('n')</tool-calls>",
+        "<tool-calls>store('n', 1); return load('n')</tool-calls> then \
+         <tool-calls>store('n', load('n') + 1); return load('n')</tool-calls>",
     ) {
         if let Segment::Script(block) = segment {
             let options = RunOptions {
                 session: session.clone(),
-                ..bench.options()
+                ..fixture.options()
             };
-            values.push(bench.run_with(&block.code, options, WAIT).value().unwrap());
+            values.push(
+                fixture
+                    .run_with(&block.code, options, TEST_TIMEOUT)
+                    .value()
+                    .unwrap(),
+            );
         }
     }
     assert_eq!(values, [json!(1), json!(2)]);
@@ -578,7 +624,7 @@ fn f20_several_blocks_run_in_order() {
 
 #[test]
 fn f21_context() {
-    let bench = Bench::new();
+    let fixture = TestFixture::new();
     let facts = selvedge_script::Facts {
         conversation_id: "c".into(),
         session_id: "s".into(),
@@ -589,16 +635,20 @@ fn f21_context() {
         model: "m".into(),
     };
     let source = "await tools.echo({value: 1});
-        return [context.conversationId, context.sessionId, context.turnId, context.scriptId.startsWith('scr_'), context.workingDirectory, context.provider, context.model,
-            context.sandbox.timeoutMs, context.sandbox.memoryMb, context.sandbox.remainingToolBudget, context.sandbox.maxConcurrentToolCalls, context.sandbox.mode,
-            context.capabilities.tools.includes('readFile'), context.approvals.required, typeof context.approvals.lastRequestId, typeof context.telemetry.emitProgress]";
-    let output = bench.run_with(
+        const { sandbox, approvals } = context;
+        return [context.conversationId, context.sessionId, context.turnId,
+            context.scriptId.startsWith('scr_'), context.workingDirectory, context.provider,
+            context.model, sandbox.timeoutMs, sandbox.memoryMb, sandbox.remainingToolBudget,
+            sandbox.maxConcurrentToolCalls, sandbox.mode,
+            context.capabilities.tools.includes('readFile'), approvals.required,
+            typeof approvals.lastRequestId, typeof context.telemetry.emitProgress]";
+    let output = fixture.run_with(
         source,
         RunOptions {
             facts,
-            ..bench.options()
+            ..fixture.options()
         },
-        WAIT,
+        TEST_TIMEOUT,
     );
     assert_eq!(
         output.value().unwrap(),
@@ -624,8 +674,8 @@ fn f21_context() {
 }
 
 #[test]
-fn f22_no_return_value() {
-    let output = Bench::new().run("const x = 1");
+fn f22_a_script_may_return_nothing() {
+    let output = TestFixture::new().run("const x = 1");
     assert_eq!(
         (output.status, output.output_json, output.error),
         (RunStatus::Completed, None, None)
@@ -634,14 +684,16 @@ fn f22_no_return_value() {
 
 #[test]
 fn f23_stdout_and_stderr() {
-    let value = Bench::new()
-        .value("const r = await tools.exec({command: ['npm', 'test', 'b']}); return [r.exitCode, r.stdout, r.stderr]");
+    let value = TestFixture::new().value(
+        "const r = await tools.exec({command: ['npm', 'test', 'b']}); \
+         return [r.exitCode, r.stdout, r.stderr]",
+    );
     assert_eq!(value, json!([1, "ran npm test b\n", "1 test failed"]));
 }
 
 #[test]
-fn f24_wrong_arguments_are_found_before_anything_runs() {
-    let bench = Bench::new();
+fn f24_wrong_arguments_are_rejected_before_anything_runs() {
+    let fixture = TestFixture::new();
     for (source, line, part) in [
         (
             "await tools.applyPatch({patch: 'x'});\nawait tools.readFile({pth: 'x'})",
@@ -654,7 +706,8 @@ fn f24_wrong_arguments_are_found_before_anything_runs() {
             "the field `path` is missing",
         ),
         (
-            "await tools.applyPatch({patch: 'x'});\nawait tools.readFile({\n  path: 'x',\n  limit: 'ten' })",
+            "await tools.applyPatch({patch: 'x'});\n\
+             await tools.readFile({\n  path: 'x',\n  limit: 'ten' })",
             4,
             "is not of type",
         ),
@@ -664,7 +717,7 @@ fn f24_wrong_arguments_are_found_before_anything_runs() {
             "is not of type \"array\"",
         ),
     ] {
-        let output = bench.run(source);
+        let output = fixture.run(source);
         assert_eq!(output.status, RunStatus::Rejected, "{source}");
         let error = output.error.unwrap();
         assert_eq!(
@@ -674,29 +727,30 @@ fn f24_wrong_arguments_are_found_before_anything_runs() {
         );
         assert!(error.message.contains(part), "{}", error.message);
     }
-    assert!(bench.seen.patches.lock().unwrap().is_empty());
-    // What only the run can know is found when it happens, and can be caught.
-    let source = "const args = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { return [e.name, e.suggestions] }";
+    assert!(fixture.seen.patches.lock().unwrap().is_empty());
+    // Arguments that are only known at run time fail when the call is made, and can be caught.
+    let source = "const args = {pth: 'x'}; try { await tools.readFile(args) } catch (e) { \
+        return [e.name, e.suggestions] }";
     assert_eq!(
-        bench.value(source),
+        fixture.value(source),
         json!(["ToolValidationError", ["path"]])
     );
-    // Both spellings of a field are the same field.
+    // Both spellings of a field are accepted.
     assert_eq!(
-        bench.value("return (await tools.exec({command: ['ls'], timeoutMs: 5})).exitCode"),
+        fixture.value("return (await tools.exec({command: ['ls'], timeoutMs: 5})).exitCode"),
         json!(0)
     );
     assert_eq!(
-        bench.value("return (await tools.exec({command: ['ls'], timeout_ms: 5})).exitCode"),
+        fixture.value("return (await tools.exec({command: ['ls'], timeout_ms: 5})).exitCode"),
         json!(0)
     );
     assert_eq!(
-        bench
+        fixture
             .error("const p = 'README.md'; await tools.readFile(p)")
             .1,
         "readFile: takes one object, got a string"
     );
-    let error = bench
+    let error = fixture
         .run("await tools.readFile('README.md')")
         .error
         .unwrap();
@@ -704,7 +758,7 @@ fn f24_wrong_arguments_are_found_before_anything_runs() {
         error.suggestions,
         ["write tools.readFile({ path: \"README.md\" })"]
     );
-    let error = bench
+    let error = fixture
         .run("await tools.exec({command: 'npm test'})")
         .error
         .unwrap();
@@ -716,22 +770,23 @@ fn f25_helpers() {
     let source = "
         const pad = (n: number) => String(n).padStart(3, '0');
         async function* numbers() { for (let i = 0; i < 3; i++) yield i }
-        class Stack<T> { #items: T[] = []; push(x: T) { this.#items.push(x); return this } get size() { return this.#items.length } }
+        class Stack<T> { #items: T[] = []; push(x: T) { this.#items.push(x); return this } \
+            get size() { return this.#items.length } }
         const out = []; for await (const n of numbers()) out.push(pad(n));
         return [out.join(), new Stack<number>().push(1).push(2).size, hoisted()];
         function hoisted() { return 'hoisted' }";
     assert_eq!(
-        Bench::new().value(source),
+        TestFixture::new().value(source),
         json!(["000,001,002", 2, "hoisted"])
     );
 }
 
 #[test]
 fn f26_progress_throttling() {
-    let bench = Bench::new();
-    bench.value("for (let i = 0; i < 1000; i++) context.emitProgress('p' + i); return 1");
-    let count = |bench: &Bench| {
-        bench
+    let fixture = TestFixture::new();
+    fixture.value("for (let i = 0; i < 1000; i++) context.emitProgress('p' + i); return 1");
+    let count = |fixture: &TestFixture| {
+        fixture
             .events
             .lock()
             .unwrap()
@@ -739,23 +794,25 @@ fn f26_progress_throttling() {
             .filter(|event| matches!(event, Event::Progress { .. }))
             .count()
     };
-    assert_eq!(count(&bench), 1);
-    let bench = Bench::limited(Limits {
+    assert_eq!(count(&fixture), 1);
+    let fixture = TestFixture::limited(Limits {
         progress_interval_ms: 0,
         ..Limits::default()
     });
-    bench.value("for (let i = 0; i < 1000; i++) context.emitProgress('p' + i); return 1");
-    assert_eq!(count(&bench), 50);
+    fixture.value("for (let i = 0; i < 1000; i++) context.emitProgress('p' + i); return 1");
+    assert_eq!(count(&fixture), 50);
 }
 
 #[test]
-fn f27_timeout_keeps_what_was_done() {
-    let bench = Bench::limited(Limits {
+fn f27_a_timeout_keeps_partial_results() {
+    let fixture = TestFixture::limited(Limits {
         timeout_ms: 400,
         ..Limits::default()
     });
-    let output =
-        bench.run("for (let i = 0; i < 3; i++) await tools.echo({value: i});\nawait tools.sleep({ms: 60_000});");
+    let output = fixture.run(
+        "for (let i = 0; i < 3; i++) await tools.echo({value: i});\n\
+         await tools.sleep({ms: 60_000});",
+    );
     let error = output.error.clone().unwrap();
     assert_eq!(error.code, ErrorCode::ScriptTimeoutError);
     assert_eq!(
@@ -779,13 +836,13 @@ fn f27_timeout_keeps_what_was_done() {
             CallStatus::Aborted
         ]
     );
-    assert_eq!(bench.seen.stopped.load(Ordering::SeqCst), 1);
+    assert_eq!(fixture.seen.stopped.load(Ordering::SeqCst), 1);
 }
 
 #[test]
 fn f28_unknown_tool() {
-    let bench = Bench::new();
-    let output = bench
+    let fixture = TestFixture::new();
+    let output = fixture
         .run("await tools.applyPatch({patch: 'x'});\nconst f = await tools.redFile({path: 'x'})");
     assert_eq!(output.status, RunStatus::Rejected);
     let error = output.error.unwrap();
@@ -798,24 +855,24 @@ fn f28_unknown_tool() {
         "{}",
         error.message
     );
-    assert!(bench.seen.patches.lock().unwrap().is_empty());
-    // Unseen before the run, it is thrown at once, and can be caught.
+    assert!(fixture.seen.patches.lock().unwrap().is_empty());
+    // A name that is only known at run time throws at once, and can be caught.
     let source =
         "const name = 'redFile'; try { tools[name] } catch (e) { return [e.name, e.suggestions] }";
     assert_eq!(
-        bench.value(source),
+        fixture.value(source),
         json!(["ToolNotFoundError", ["readFile"]])
     );
-    // A script that asks first is not rejected.
+    // A script that tests for the tool is not rejected.
     assert_eq!(
-        bench.value("return 'webSearch' in tools ? await tools.webSearch({}) : 'no web'"),
+        fixture.value("return 'webSearch' in tools ? await tools.webSearch({}) : 'no web'"),
         json!("no web")
     );
 }
 
 #[test]
 fn f29_syntax_error() {
-    let bench = Bench::new();
+    let fixture = TestFixture::new();
     for (source, line, column) in [
         ("const a = 1;\nconst b = ;", 2, 11),
         ("return 1;\n}", 2, 1),
@@ -824,7 +881,7 @@ fn f29_syntax_error() {
         ("const s = 'unterminated", 1, 11),
         ("await tools.echo({value: 1}", 1, 28),
     ] {
-        let output = bench.run(source);
+        let output = fixture.run(source);
         assert_eq!(output.status, RunStatus::Rejected, "{source}");
         let error = output.error.unwrap();
         assert_eq!(
@@ -838,11 +895,15 @@ fn f29_syntax_error() {
 
 #[test]
 fn f30_tool_budget() {
-    let bench = Bench::new();
-    let source = "let n = 0; try { for (;;) { await tools.echo({value: n}); n++ } } catch (e) { return [n, e.name] }";
-    assert_eq!(bench.value(source), json!([32, "ToolBudgetExceededError"]));
-    let output =
-        bench.run("await Promise.all(Array.from({length: 40}, (_, i) => tools.echo({value: i})))");
+    let fixture = TestFixture::new();
+    let source = "let n = 0; try { for (;;) { await tools.echo({value: n}); n++ } } \
+        catch (e) { return [n, e.name] }";
+    assert_eq!(
+        fixture.value(source),
+        json!([32, "ToolBudgetExceededError"])
+    );
+    let output = fixture
+        .run("await Promise.all(Array.from({length: 40}, (_, i) => tools.echo({value: i})))");
     assert_eq!(
         output.error.as_ref().unwrap().code,
         ErrorCode::ToolBudgetExceededError

@@ -1,5 +1,5 @@
-//! A bounded fuzz of what strangers' text reaches first: the detector, the compiler front and the wall.
-//! `make fuzz` does the same with coverage for longer; this one runs with every test.
+//! Short fuzz tests of the parts that untrusted text reaches first: the detector, the compiler, and
+//! values that cross the sandbox. `make fuzz` runs longer, with coverage.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use selvedge_script::Compiler;
 use selvedge_script::detect::{Detector, detect, merge};
 use serde_json::Value;
-use support::{Bench, on_a_thread};
+use support::{TestFixture, run_on_thread};
 
-/// For each of the three.
+/// Time for each of the three tests.
 fn budget() -> Duration {
     let seconds = std::env::var("FUZZ_SECONDS")
         .ok()
@@ -21,7 +21,8 @@ fn budget() -> Duration {
     Duration::from_secs(seconds) / 3
 }
 
-/// A small generator: the same seed gives the same inputs, so that a failure can be repeated.
+/// A random number generator. The same seed gives the same inputs, so that a failure can be
+/// repeated.
 struct Random(u64);
 
 impl Random {
@@ -51,7 +52,7 @@ impl Random {
     }
 }
 
-/// Pieces that mean something to the code under test.
+/// Texts that are special to the code under test.
 const PIECES: &[&str] = &[
     "<tool-calls>",
     "</tool-calls>",
@@ -134,7 +135,7 @@ fn seeds() -> Vec<String> {
     seeds
 }
 
-/// A seed with pieces put in, parts taken out, and parts of another seed.
+/// Mutates a seed: inserts pieces and parts of other seeds, and removes parts.
 fn mutate(random: &mut Random, seeds: &[String]) -> String {
     let mut text: Vec<char> = random.pick(seeds).chars().collect();
     for _ in 0..1 + random.below(6) {
@@ -165,7 +166,7 @@ fn mutate(random: &mut Random, seeds: &[String]) -> String {
 }
 
 #[test]
-fn fuzz_detector() {
+fn the_detector_does_not_depend_on_how_text_is_split() {
     let (mut random, seeds, end) = (Random::new(), seeds(), Instant::now() + budget());
     let mut runs = 0;
     while Instant::now() < end {
@@ -190,34 +191,38 @@ fn fuzz_detector() {
 }
 
 #[test]
-fn fuzz_compiler() {
-    on_a_thread("fuzz_compiler", budget() + Duration::from_secs(30), async {
-        let (mut random, seeds, end) = (Random::new(), seeds(), Instant::now() + budget());
-        let compiler = Compiler::default();
-        let mut compiled = 0;
-        while Instant::now() < end {
-            let source = mutate(&mut random, &seeds);
-            match compiler.compile(&source, 20_480) {
-                Ok(_) => compiled += 1,
-                Err(error) => {
-                    let lines = source.split('\n').count() as u32;
-                    assert!(
-                        error.line.is_none_or(|line| (1..=lines).contains(&line)),
-                        "{source:?}: {error:?}"
-                    );
+fn compiler_errors_have_valid_positions() {
+    run_on_thread(
+        "fuzzing the compiler",
+        budget() + Duration::from_secs(30),
+        async {
+            let (mut random, seeds, end) = (Random::new(), seeds(), Instant::now() + budget());
+            let compiler = Compiler::default();
+            let mut compiled = 0;
+            while Instant::now() < end {
+                let source = mutate(&mut random, &seeds);
+                match compiler.compile(&source, 20_480) {
+                    Ok(_) => compiled += 1,
+                    Err(error) => {
+                        let lines = source.split('\n').count() as u32;
+                        assert!(
+                            error.line.is_none_or(|line| (1..=lines).contains(&line)),
+                            "{source:?}: {error:?}"
+                        );
+                    }
                 }
             }
-        }
-        println!("{compiled} compiled");
-    });
+            println!("{compiled} compiled");
+        },
+    );
 }
 
 #[test]
-fn fuzz_wall() {
-    let bench = Bench::new();
-    let harness = bench.harness.clone();
-    on_a_thread(
-        "fuzz_wall",
+fn values_cross_the_sandbox_unchanged() {
+    let fixture = TestFixture::new();
+    let harness = fixture.harness.clone();
+    run_on_thread(
+        "fuzzing values",
         budget() + Duration::from_secs(60),
         async move {
             let (mut random, end) = (Random::new(), Instant::now() + budget());
@@ -236,12 +241,12 @@ fn fuzz_wall() {
                     output.error
                 );
                 if !oversized {
-                    let wanted = Value::Array(vec![value.clone(), value]);
+                    let expected = Value::Array(vec![value.clone(), value]);
                     assert_eq!(
                         output
                             .value()
                             .map(|value| value.to_string().parse::<Value>().unwrap()),
-                        Some(wanted),
+                        Some(expected),
                         "{source}"
                     );
                 }

@@ -1,4 +1,4 @@
-//! Runs nobody waits for: what is told of them, once each, and that they always come to an end.
+//! Live runs: each report is delivered once, and every run ends.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::sync::{Arc, Mutex, mpsc};
@@ -18,33 +18,34 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-/// Long enough for anything here, short enough to end a test that hangs.
-const PATIENCE: Duration = Duration::from_secs(20);
-const NOT_LONG: Duration = Duration::from_millis(30);
+/// Longer than any wait in these tests; ends a test that hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time after which a run that waits for the gate is still running.
+const SHORT_WAIT: Duration = Duration::from_millis(30);
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-struct Bench {
+struct LiveFixture {
     live: LiveRuns,
     harness: Harness,
-    /// Each permit lets one `wait` return.
-    door: Arc<Semaphore>,
+    /// Each permit lets one call of the tool `wait` return.
+    gate: Arc<Semaphore>,
 }
 
-fn bench(limits: LiveLimits) -> Bench {
+fn fixture(limits: LiveLimits) -> LiveFixture {
     let live = LiveRuns::new(limits);
-    let door = Arc::new(Semaphore::new(0));
-    let through = door.clone();
+    let gate = Arc::new(Semaphore::new(0));
+    let shared_gate = gate.clone();
     let wait = move |_: Nothing| {
-        let door = through.clone();
+        let gate = shared_gate.clone();
         async move {
-            door.acquire().await.unwrap().forget();
-            Ok("through")
+            gate.acquire().await.unwrap().forget();
+            Ok("passed")
         }
     };
     let registry = Registry::new()
-        .with(tool("wait", "Waits for the door.", wait))
+        .with(tool("wait", "Waits for a permit.", wait))
         .unwrap()
         .with(
             tool("wipe", "Wipes.", |_: Nothing| async { Ok("wiped") })
@@ -55,14 +56,14 @@ fn bench(limits: LiveLimits) -> Bench {
         )
         .unwrap();
     let harness = Harness::new(Orchestrator::new(registry).with_approver(live.approver())).unwrap();
-    Bench {
+    LiveFixture {
         live,
         harness,
-        door,
+        gate,
     }
 }
 
-impl Bench {
+impl LiveFixture {
     fn start(&self, script: &str) -> LiveRun {
         self.live
             .start(&self.harness, script.into(), RunOptions::default(), None)
@@ -80,10 +81,10 @@ fn value(report: &Report) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_run_goes_on_while_nobody_waits_and_its_end_can_be_asked_for_twice() {
-    let bench = bench(LiveLimits::default());
-    let run = bench.start("console.log('hello'); return await tools.wait({})");
-    assert_eq!(run.report(NOT_LONG).await, Report::StillRunning);
+async fn a_run_continues_without_a_client_and_its_output_can_be_read_twice() {
+    let fixture = fixture(LiveLimits::default());
+    let run = fixture.start("console.log('hello'); return await tools.wait({})");
+    assert_eq!(run.report(SHORT_WAIT).await, Report::StillRunning);
     let handle = run.so_far(vec!["a word".into()]);
     assert_eq!(
         (handle.status, handle.id.as_str()),
@@ -95,56 +96,66 @@ async fn a_run_goes_on_while_nobody_waits_and_its_end_can_be_asked_for_twice() {
             text: "a word".into()
         }]
     );
-    assert_eq!(bench.live.list()[0].calling, ["wait"]);
-    bench.door.add_permits(1);
-    let found = bench.live.find(run.id()).unwrap();
-    assert_eq!(value(&found.report(PATIENCE).await), "through");
+    assert_eq!(fixture.live.list()[0].calling, ["wait"]);
+    fixture.gate.add_permits(1);
+    let found = fixture.live.find(run.id()).unwrap();
+    assert_eq!(value(&found.report(TEST_TIMEOUT).await), "passed");
     assert_eq!(
-        value(&bench.live.find(run.id()).unwrap().report(PATIENCE).await),
-        "through"
+        value(
+            &fixture
+                .live
+                .find(run.id())
+                .unwrap()
+                .report(TEST_TIMEOUT)
+                .await
+        ),
+        "passed"
     );
-    assert!(bench.live.find("scr_other").is_none());
+    assert!(fixture.live.find("scr_other").is_none());
 }
 
 #[tokio::test]
-async fn what_it_says_is_told_once() {
-    let bench = bench(LiveLimits::default());
-    let run = bench
+async fn a_notification_is_reported_once() {
+    let fixture = fixture(LiveLimits::default());
+    let run = fixture
         .start("notify('one'); await tools.wait({}); yield_control(); return await tools.wait({})");
-    assert_eq!(run.report(PATIENCE).await, Report::Says(vec!["one".into()]));
-    assert_eq!(run.report(NOT_LONG).await, Report::StillRunning);
-    bench.door.add_permits(1);
-    assert_eq!(run.report(PATIENCE).await, Report::Yields);
-    assert_eq!(run.report(NOT_LONG).await, Report::StillRunning);
-    bench.door.add_permits(1);
-    assert_eq!(value(&run.report(PATIENCE).await), "through");
+    assert_eq!(
+        run.report(TEST_TIMEOUT).await,
+        Report::Says(vec!["one".into()])
+    );
+    assert_eq!(run.report(SHORT_WAIT).await, Report::StillRunning);
+    fixture.gate.add_permits(1);
+    assert_eq!(run.report(TEST_TIMEOUT).await, Report::Yields);
+    assert_eq!(run.report(SHORT_WAIT).await, Report::StillRunning);
+    fixture.gate.add_permits(1);
+    assert_eq!(value(&run.report(TEST_TIMEOUT).await), "passed");
 }
 
 #[tokio::test]
-async fn what_it_said_before_its_end_is_told_also_to_who_comes_after_it() {
-    let bench = bench(LiveLimits::default());
-    let run = bench.start("notify('quick'); return 1");
+async fn a_notification_is_reported_even_if_the_run_has_ended() {
+    let fixture = fixture(LiveLimits::default());
+    let run = fixture.start("notify('quick'); return 1");
     run.ended().await;
     assert_eq!(
-        run.report(PATIENCE).await,
+        run.report(TEST_TIMEOUT).await,
         Report::Says(vec!["quick".into()])
     );
-    assert_eq!(value(&run.report(PATIENCE).await), 1);
+    assert_eq!(value(&run.report(TEST_TIMEOUT).await), 1);
 }
 
 #[tokio::test]
-async fn a_question_waits_for_whoever_comes() {
-    let bench = bench(LiveLimits::default());
-    let run = bench.start("return await tools.wipe({})");
-    let Report::Asks(question) = run.report(PATIENCE).await else {
+async fn a_question_waits_for_the_next_client() {
+    let fixture = fixture(LiveLimits::default());
+    let run = fixture.start("return await tools.wipe({})");
+    let Report::Asks(question) = run.report(TEST_TIMEOUT).await else {
         panic!()
     };
     let QuestionKind::Approval(request) = &question.kind else {
         panic!()
     };
     assert_eq!(request.calls[0].tool, "wipe");
-    // Told once; given back, told again.
-    assert_eq!(run.report(NOT_LONG).await, Report::StillRunning);
+    // Reported once, and again after it was put back.
+    assert_eq!(run.report(SHORT_WAIT).await, Report::StillRunning);
     assert!(
         run.so_far(Vec::new())
             .warnings
@@ -152,27 +163,27 @@ async fn a_question_waits_for_whoever_comes() {
             .any(|warning| warning.contains("a person's answer"))
     );
     run.give_back(&question.id);
-    let Report::Asks(again) = run.report(PATIENCE).await else {
+    let Report::Asks(again) = run.report(TEST_TIMEOUT).await else {
         panic!()
     };
     assert_eq!(again.id, question.id);
     let yes = || Reply::Approval(ApprovalDecision::Answered(vec![Answer::Once]));
     assert_eq!(run.answer(&question.id, yes()), Answered::InTime);
     assert_eq!(run.answer(&question.id, yes()), Answered::TooLate);
-    assert_eq!(value(&run.report(PATIENCE).await), "wiped");
+    assert_eq!(value(&run.report(TEST_TIMEOUT).await), "wiped");
 }
 
 #[tokio::test]
-async fn a_form_is_put_to_whoever_waits() {
-    let bench = bench(LiveLimits::default());
-    let run = bench.start("return await tools.wait({})");
-    let (live, id) = (bench.live.clone(), run.id().to_owned());
+async fn a_form_is_reported_to_the_client_that_waits() {
+    let fixture = fixture(LiveLimits::default());
+    let run = fixture.start("return await tools.wait({})");
+    let (live, id) = (fixture.live.clone(), run.id().to_owned());
     let form = QuestionKind::Form {
         from: "a server".into(),
         form: json!({"message": "which?"}),
     };
     let asked = tokio::spawn(async move { live.ask(&id, form).await });
-    let Report::Asks(question) = run.report(PATIENCE).await else {
+    let Report::Asks(question) = run.report(TEST_TIMEOUT).await else {
         panic!()
     };
     assert_eq!(
@@ -184,12 +195,12 @@ async fn a_form_is_put_to_whoever_waits() {
         from: "a server".into(),
         form: json!({}),
     };
-    assert_eq!(bench.live.ask("scr_gone", form).await, None);
+    assert_eq!(fixture.live.ask("scr_gone", form).await, None);
 }
 
 #[tokio::test]
 async fn runs_are_listed_by_name_and_cancelled() {
-    let bench = bench(LiveLimits {
+    let fixture = fixture(LiveLimits {
         running: 2,
         ..LiveLimits::default()
     });
@@ -202,8 +213,8 @@ async fn runs_are_listed_by_name_and_cancelled() {
             facts,
             ..RunOptions::default()
         };
-        bench.live.start(
-            &bench.harness,
+        fixture.live.start(
+            &fixture.harness,
             b"return await tools.wait({})".to_vec(),
             options,
             Some(name.into()),
@@ -211,15 +222,14 @@ async fn runs_are_listed_by_name_and_cancelled() {
     };
     let first = named("first").unwrap();
     let _second = named("second").unwrap();
-    let full = named("third").err().unwrap();
-    let words = full.to_string();
+    let message = named("third").err().unwrap().to_string();
     assert!(
-        words.contains("2 scripts are running")
-            && words.contains("(first)")
-            && words.contains(first.id()),
-        "{words}"
+        message.contains("2 scripts are running")
+            && message.contains("(first)")
+            && message.contains(first.id()),
+        "{message}"
     );
-    let names: Vec<_> = bench
+    let names: Vec<_> = fixture
         .live
         .list()
         .into_iter()
@@ -237,44 +247,44 @@ async fn runs_are_listed_by_name_and_cancelled() {
         first.ended().await.error.as_ref().unwrap().code,
         ErrorCode::ScriptCancelledError
     );
-    // The place is free as soon as the end is told to everybody.
+    // The slot is free soon after the run has ended.
     while named("fourth").is_err() {
         tokio::task::yield_now().await;
     }
-    bench.live.stop_all().await;
+    fixture.live.stop_all().await;
 }
 
 #[tokio::test]
-async fn ended_runs_are_forgotten_oldest_first() {
-    let bench = bench(LiveLimits {
+async fn the_oldest_ended_runs_are_dropped_first() {
+    let fixture = fixture(LiveLimits {
         kept: 1,
         ..LiveLimits::default()
     });
-    let first = bench.start("return 1");
+    let first = fixture.start("return 1");
     first.ended().await;
-    while !bench.live.list().is_empty() {
+    while !fixture.live.list().is_empty() {
         tokio::task::yield_now().await;
     }
-    let second = bench.start("return 2");
+    let second = fixture.start("return 2");
     second.ended().await;
-    while bench.live.find(first.id()).is_some() {
+    while fixture.live.find(first.id()).is_some() {
         tokio::task::yield_now().await;
     }
-    assert!(bench.live.find(second.id()).is_some());
+    assert!(fixture.live.find(second.id()).is_some());
 }
 
 #[tokio::test]
-async fn the_script_may_wish_to_be_waited_for_later() {
-    let bench = bench(LiveLimits::default());
-    let run = bench.start("// @exec: {\"yield_time_ms\": 1500}\nreturn 1");
+async fn a_script_can_set_its_yield_time() {
+    let fixture = fixture(LiveLimits::default());
+    let run = fixture.start("// @exec: {\"yield_time_ms\": 1500}\nreturn 1");
     assert_eq!(run.yield_after(), Some(Duration::from_millis(1500)));
-    assert_eq!(bench.start("return 1").yield_after(), None);
+    assert_eq!(fixture.start("return 1").yield_after(), None);
 }
 
-/// Writes nothing down and does not come back from the end of a run.
-struct Stuck(Mutex<mpsc::Receiver<()>>);
+/// A ledger that stores nothing and blocks at the end of a run.
+struct BlockedLedger(Mutex<mpsc::Receiver<()>>);
 
-impl Ledger for Stuck {
+impl Ledger for BlockedLedger {
     fn digest_key(&self) -> [u8; 32] {
         [0; 32]
     }
@@ -306,14 +316,14 @@ impl Ledger for Stuck {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn control_comes_back_from_a_run_that_holds_its_thread() {
+async fn a_run_that_blocks_its_thread_is_aborted() {
     let live = LiveRuns::new(LiveLimits {
         grace: Duration::from_millis(50),
         ..LiveLimits::default()
     });
     let (release, stuck) = mpsc::channel();
     let orchestrator =
-        Orchestrator::new(Registry::new()).with_ledger(Arc::new(Stuck(Mutex::new(stuck))));
+        Orchestrator::new(Registry::new()).with_ledger(Arc::new(BlockedLedger(Mutex::new(stuck))));
     let harness = Harness::new(orchestrator).unwrap();
     let options = RunOptions {
         timeout: Some(Duration::from_millis(50)),
@@ -322,13 +332,13 @@ async fn control_comes_back_from_a_run_that_holds_its_thread() {
     let run = live
         .start(&harness, b"return 1".to_vec(), options, None)
         .unwrap();
-    let Report::Ended(output) = run.report(PATIENCE).await else {
+    let Report::Ended(output) = run.report(TEST_TIMEOUT).await else {
         panic!()
     };
     let error = output.error.as_ref().unwrap();
     assert_eq!(error.code, ErrorCode::HarnessInternalError);
     assert!(
-        error.message.contains("did not end when its time was up"),
+        error.message.contains("did not end within its time limit"),
         "{}",
         error.message
     );
@@ -336,8 +346,8 @@ async fn control_comes_back_from_a_run_that_holds_its_thread() {
 }
 
 #[tokio::test]
-async fn a_long_question_is_not_taken_for_a_run_that_hangs() {
-    let bench = bench(LiveLimits {
+async fn waiting_for_a_person_does_not_make_a_run_overdue() {
+    let fixture = fixture(LiveLimits {
         grace: Duration::from_millis(1),
         ..LiveLimits::default()
     });
@@ -345,19 +355,19 @@ async fn a_long_question_is_not_taken_for_a_run_that_hangs() {
         timeout: Some(Duration::from_millis(300)),
         ..RunOptions::default()
     };
-    let run = bench
+    let run = fixture
         .live
         .start(
-            &bench.harness,
+            &fixture.harness,
             b"return await tools.wipe({})".to_vec(),
             options,
             None,
         )
         .unwrap();
-    let Report::Asks(question) = run.report(PATIENCE).await else {
+    let Report::Asks(question) = run.report(TEST_TIMEOUT).await else {
         panic!()
     };
-    // Three times as long as the script itself may take.
+    // Three times the script's time limit.
     assert_eq!(
         run.report(Duration::from_millis(900)).await,
         Report::StillRunning
@@ -366,5 +376,5 @@ async fn a_long_question_is_not_taken_for_a_run_that_hangs() {
         &question.id,
         Reply::Approval(ApprovalDecision::Answered(vec![Answer::Once])),
     );
-    assert_eq!(value(&run.report(PATIENCE).await), "wiped");
+    assert_eq!(value(&run.report(TEST_TIMEOUT).await), "wiped");
 }

@@ -1,4 +1,4 @@
-//! Scripts that are put away at a question and go on elsewhere.
+//! Runs that are suspended at a question and restored by another process.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -11,35 +11,35 @@ use selvedge_protocol::{Answer, CallStatus, ErrorCode, Limits, RunStatus, Script
 use selvedge_script::{Harness, RunOptions, Session, Suspended};
 use selvedge_tools::{Approver, AskLater, Orchestrator, Registry, Risk, tool};
 use serde_json::json;
-use support::{Bench, Notebook, Says, on_a_thread};
+use support::{FixedApprover, MemoryLedger, TestFixture, run_on_thread};
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One process after the other, on one notebook.
-struct Desk {
-    notebook: Arc<Notebook>,
+/// A run that several processes continue one after the other, with one ledger.
+struct RestartTest {
+    ledger: Arc<MemoryLedger>,
     session: Session,
     limits: Limits,
 }
 
-impl Desk {
+impl RestartTest {
     fn new() -> Self {
         Self {
-            notebook: Arc::default(),
+            ledger: Arc::default(),
             session: Session::default(),
             limits: Limits::default(),
         }
     }
 
-    fn bench(&self, approver: Arc<dyn Approver>) -> Bench {
-        let ledger = self.notebook.clone();
+    fn fixture(&self, approver: Arc<dyn Approver>) -> TestFixture {
+        let ledger = self.ledger.clone();
         let asking = move |orchestrator: selvedge_tools::Orchestrator| {
             orchestrator
                 .with_ledger(ledger.clone())
                 .with_approver(approver.clone())
         };
-        Bench::with(asking, self.limits.clone())
+        TestFixture::with(asking, self.limits.clone())
     }
 
     fn options(&self) -> RunOptions {
@@ -50,17 +50,17 @@ impl Desk {
         }
     }
 
-    fn begin(&self, source: &str) -> ScriptToolCallOutput {
-        self.bench(Arc::new(AskLater))
-            .run_with(source, self.options(), PATIENCE)
+    fn start(&self, source: &str) -> ScriptToolCallOutput {
+        self.fixture(Arc::new(AskLater))
+            .run_with(source, self.options(), TEST_TIMEOUT)
     }
 
-    fn go_on(&self, source: &str, approver: impl Approver + 'static) -> ScriptToolCallOutput {
-        self.go_on_from(source, self.state(), approver)
+    fn restore(&self, source: &str, approver: impl Approver + 'static) -> ScriptToolCallOutput {
+        self.restore_from(source, self.state(), approver)
     }
 
     fn state(&self) -> Vec<u8> {
-        self.notebook
+        self.ledger
             .suspended
             .lock()
             .unwrap()
@@ -69,16 +69,16 @@ impl Desk {
             .clone()
     }
 
-    fn go_on_from(
+    fn restore_from(
         &self,
         source: &str,
         state: Vec<u8>,
         approver: impl Approver + 'static,
     ) -> ScriptToolCallOutput {
-        let harness = self.bench(Arc::new(approver)).harness;
-        let values = self.notebook.values_of("scr_1").into_iter().collect();
+        let harness = self.fixture(Arc::new(approver)).harness;
+        let values = self.ledger.values_of("scr_1").into_iter().collect();
         let (source, options) = (source.to_owned(), self.options());
-        on_a_thread("going on", PATIENCE, async move {
+        run_on_thread("restoring", TEST_TIMEOUT, async move {
             harness
                 .resume(&source, &Suspended { state, values }, options)
                 .await
@@ -87,33 +87,36 @@ impl Desk {
     }
 
     fn intended(&self) -> usize {
-        self.notebook.intended.lock().unwrap().len()
+        self.ledger.intended.lock().unwrap().len()
     }
 }
 
-/// As if the engine had been built otherwise meanwhile.
+/// Changes the build id in a stored state.
 fn of_another_build(state: Vec<u8>) -> Vec<u8> {
-    let mark = b"\"build\":\"";
+    let key = b"\"build\":\"";
     let at = state
-        .windows(mark.len())
-        .position(|window| window == mark)
+        .windows(key.len())
+        .position(|window| window == key)
         .unwrap()
-        + mark.len();
+        + key.len();
     let mut state = state;
     state[at..at + 16].copy_from_slice(b"0123456789abcdef");
     state
 }
 
-const TWICE: &str = "class Box<T> { constructor(public items: T[]) {} get size() { return this.items.length } }
+const TWO_QUESTIONS: &str = "class Box<T> { constructor(public items: T[]) {} get size() { \
+    return this.items.length } }
 const box = new Box([1, 2]); const seen = new Map([['random', Math.random()]]);
-console.log('begun at', Date.now()); text('before'); store('key', 'kept');
+console.log('started at', Date.now()); text('before'); store('key', 'kept');
 const before = await tools.echo({value: {n: 1.5}});
 setTimeout(() => seen.set('timer', 1), 5);
 const one = await tools.exec({command: ['rm', 'one']});
-const [two, ok] = await Promise.all([tools.exec({command: ['rm', 'two']}), tools.echo({value: 'beside'})]);
+const [two, ok] = await Promise.all([tools.exec({command: ['rm', 'two']}), \
+tools.echo({value: 'beside'})]);
 await new Promise(done => setTimeout(done, 10));
 text('after');
-return [box.size, [...seen.keys()], before.n, one.stdout, two.stdout, ok, load('key'), seen.get('random') !== Math.random()]";
+return [box.size, [...seen.keys()], before.n, one.stdout, two.stdout, ok, load('key'), \
+seen.get('random') !== Math.random()]";
 
 fn expected() -> serde_json::Value {
     json!([
@@ -129,9 +132,9 @@ fn expected() -> serde_json::Value {
 }
 
 #[test]
-fn two_questions_two_processes_one_script() {
-    let desk = Desk::new();
-    let first = desk.begin(TWICE);
+fn three_processes_continue_one_script() {
+    let test = RestartTest::new();
+    let first = test.start(TWO_QUESTIONS);
     assert_eq!((first.status, first.error), (RunStatus::Suspended, None));
     assert_eq!(
         first
@@ -141,17 +144,21 @@ fn two_questions_two_processes_one_script() {
             .collect::<Vec<_>>(),
         [CallStatus::Done, CallStatus::NotStarted]
     );
-    assert_eq!(desk.session.get("key").unwrap(), None, "it has not ended");
-    // It is answered, and asks again; nobody is there.
-    let once = Says::new(Answer::Once);
-    let second = desk.go_on(TWICE, OnlyOnce(once.clone(), AskLater));
+    assert_eq!(
+        test.session.get("key").unwrap(),
+        None,
+        "the run has not ended"
+    );
+    // The first question is answered; the second suspends the run again.
+    let once = FixedApprover::new(Answer::Once);
+    let second = test.restore(TWO_QUESTIONS, AnswerFirstQuestion(once.clone(), AskLater));
     assert_eq!(
         (second.status, &second.id),
         (RunStatus::Suspended, &"scr_1".to_owned()),
         "{:?}",
         second.error
     );
-    let third = desk.go_on(TWICE, once);
+    let third = test.restore(TWO_QUESTIONS, once);
     assert_eq!(third.value(), Some(expected()), "{:?}", third.error);
     assert_eq!(
         third
@@ -162,25 +169,29 @@ fn two_questions_two_processes_one_script() {
         ["tool_1", "tool_2", "tool_3", "tool_4"]
     );
     assert_eq!(third.logs.len() + third.output.len(), 3);
-    assert_eq!(desk.intended(), 4, "each call once");
+    assert_eq!(test.intended(), 4, "each call once");
     assert_eq!(
-        desk.session.get("key").unwrap().as_deref(),
+        test.session.get("key").unwrap().as_deref(),
         Some("\"kept\"")
     );
-    // What was told over three processes is one recording.
-    let cassette = desk.notebook.cassette(TWICE, &third).unwrap();
-    let again = on_a_thread("replay", PATIENCE, async move {
-        cassette.play(Default::default()).await.unwrap()
+    // The inputs of all three processes are one recording.
+    let recorded_run = test.ledger.recorded_run(TWO_QUESTIONS, &third).unwrap();
+    let again = run_on_thread("replay", TEST_TIMEOUT, async move {
+        recorded_run.play(Default::default()).await.unwrap()
     });
     assert_eq!((again.output_json, again.error), (third.output_json, None));
 }
 
 #[test]
-fn another_build_of_the_engine_tells_the_script_again_what_it_was_told() {
-    let desk = Desk::new();
-    desk.begin(TWICE);
-    let state = of_another_build(desk.state());
-    let second = desk.go_on_from(TWICE, state, OnlyOnce(Says::new(Answer::Once), AskLater));
+fn another_build_of_the_engine_replays_the_recording() {
+    let test = RestartTest::new();
+    test.start(TWO_QUESTIONS);
+    let state = of_another_build(test.state());
+    let second = test.restore_from(
+        TWO_QUESTIONS,
+        state,
+        AnswerFirstQuestion(FixedApprover::new(Answer::Once), AskLater),
+    );
     assert_eq!(second.status, RunStatus::Suspended, "{:?}", second.error);
     assert!(
         second
@@ -190,36 +201,41 @@ fn another_build_of_the_engine_tells_the_script_again_what_it_was_told() {
         "{:?}",
         second.warnings
     );
-    let state = of_another_build(desk.state());
-    let third = desk.go_on_from(TWICE, state, Says::new(Answer::Once));
+    let state = of_another_build(test.state());
+    let third = test.restore_from(TWO_QUESTIONS, state, FixedApprover::new(Answer::Once));
     assert_eq!(third.value(), Some(expected()), "{:?}", third.error);
-    assert_eq!(desk.intended(), 4, "each call once");
+    assert_eq!(test.intended(), 4, "each call once");
 }
 
 #[test]
-fn no_reaches_the_script() {
-    let desk = Desk::new();
+fn a_denial_reaches_the_restored_script() {
+    let test = RestartTest::new();
     let source =
         "try { await tools.exec({command: ['rm', 'x']}) } catch (e) { return [e.name, e.message] }";
-    desk.begin(source);
-    let output = desk.go_on(source, Says::new(Answer::No(Some("keep it".into()))));
+    test.start(source);
+    let output = test.restore(
+        source,
+        FixedApprover::new(Answer::No(Some("keep it".into()))),
+    );
     assert_eq!(
         output.value(),
         Some(json!(["ApprovalDeniedError", "exec was denied: keep it"]))
     );
-    assert_eq!(desk.intended(), 0);
+    assert_eq!(test.intended(), 0);
 }
 
 #[test]
-fn what_was_agreed_and_spent_holds_in_the_next_process() {
-    let mut desk = Desk::new();
-    desk.limits.max_tool_calls = 3;
-    let source = "await tools.exec({command: ['rm', '1']}); await tools.exec({command: ['rm', '2']});
-        await tools.echo({value: 1}).catch(() => 0); const left = context.sandbox.remainingToolBudget;
+fn approvals_and_used_calls_survive_a_restore() {
+    let mut test = RestartTest::new();
+    test.limits.max_tool_calls = 3;
+    let source = "await tools.exec({command: ['rm', '1']}); await tools.exec({command: ['rm', \
+        '2']});
+        await tools.echo({value: 1}).catch(() => 0); const left = \
+        context.sandbox.remainingToolBudget;
         try { await tools.echo({value: 2}) } catch (e) { return [left, e.name] }";
-    desk.begin(source);
-    let says = Says::new(Answer::ThisScript);
-    let output = desk.go_on(source, says.clone());
+    test.start(source);
+    let approver = FixedApprover::new(Answer::ThisScript);
+    let output = test.restore(source, approver.clone());
     assert_eq!(
         output.value(),
         Some(json!([0, "ToolBudgetExceededError"])),
@@ -227,26 +243,27 @@ fn what_was_agreed_and_spent_holds_in_the_next_process() {
         output.error
     );
     assert_eq!(
-        says.asked.lock().unwrap().len(),
+        approver.asked.lock().unwrap().len(),
         1,
-        "the second is covered by the first answer"
+        "the first answer covers the second call"
     );
 }
 
 #[test]
-fn a_script_is_put_away_when_asked_to_once_its_calls_are_over() {
-    let desk = Desk::new();
-    let source = "const slow = tools.sleep({ms: 300, value: 'slept'}); const [a, b] = await Promise.all([slow, tools.echo({value: 2})]);
+fn a_script_is_suspended_on_request_after_its_calls_have_ended() {
+    let test = RestartTest::new();
+    let source = "const slow = tools.sleep({ms: 300, value: 'slept'}); \
+        const [a, b] = await Promise.all([slow, tools.echo({value: 2})]);
         await new Promise(done => setTimeout(done, 20)); return [a, b, Math.random() < 1]";
     let suspend = CancellationToken::new();
     suspend.cancel();
     let options = RunOptions {
         suspend,
-        ..desk.options()
+        ..test.options()
     };
-    let first = desk
-        .bench(Arc::new(AskLater))
-        .run_with(source, options, PATIENCE);
+    let first = test
+        .fixture(Arc::new(AskLater))
+        .run_with(source, options, TEST_TIMEOUT);
     assert_eq!(first.status, RunStatus::Suspended, "{:?}", first.error);
     assert!(
         first
@@ -256,25 +273,25 @@ fn a_script_is_put_away_when_asked_to_once_its_calls_are_over() {
         "{:?}",
         first.calls
     );
-    let intended = desk.intended();
-    let output = desk.go_on(source, AskLater);
+    let intended = test.intended();
+    let output = test.restore(source, AskLater);
     assert_eq!(
         output.value(),
         Some(json!(["slept", 2, true])),
         "{:?}",
         output.error
     );
-    assert_eq!(desk.intended(), intended, "no call is made twice");
+    assert_eq!(test.intended(), intended, "no call is made twice");
 }
 
 #[test]
-fn whoever_comes_second_does_nothing() {
-    let desk = Desk::new();
+fn a_second_process_does_not_continue_a_run() {
+    let test = RestartTest::new();
     let source = "await tools.exec({command: ['rm', 'x']}); return 'done'";
-    desk.begin(source);
-    // Somebody else has it now.
-    desk.notebook.taken.store(true, Ordering::SeqCst);
-    let output = desk.go_on(source, Says::new(Answer::Once));
+    test.start(source);
+    // Another process has claimed the run.
+    test.ledger.taken.store(true, Ordering::SeqCst);
+    let output = test.restore(source, FixedApprover::new(Answer::Once));
     assert_eq!(output.status, RunStatus::Suspended);
     assert!(
         output
@@ -284,20 +301,20 @@ fn whoever_comes_second_does_nothing() {
         "{:?}",
         output.warnings
     );
-    assert_eq!(desk.intended(), 0);
+    assert_eq!(test.intended(), 0);
 }
 
 #[test]
-fn a_state_that_is_cut_short_is_refused() {
-    let desk = Desk::new();
+fn a_truncated_state_is_refused() {
+    let test = RestartTest::new();
     let source = "await tools.exec({command: ['rm', 'x']})";
-    desk.begin(source);
-    let whole = desk.state();
+    test.start(source);
+    let whole = test.state();
     for length in [0, 4, 8, 100] {
         let state = whole[..length].to_vec();
-        let harness = desk.bench(Arc::new(AskLater)).harness;
-        let (source, options) = (source.to_owned(), desk.options());
-        let refused = on_a_thread("cut", PATIENCE, async move {
+        let harness = test.fixture(Arc::new(AskLater)).harness;
+        let (source, options) = (source.to_owned(), test.options());
+        let refused = run_on_thread("truncated state", TEST_TIMEOUT, async move {
             harness
                 .resume(
                     &source,
@@ -313,10 +330,10 @@ fn a_state_that_is_cut_short_is_refused() {
     }
 }
 
-/// Approves once the run is saved.
-struct OnceSaved(Arc<Notebook>);
+/// Approves after the run was saved.
+struct ApproveAfterSave(Arc<MemoryLedger>);
 
-impl Approver for OnceSaved {
+impl Approver for ApproveAfterSave {
     fn ask<'a>(
         &'a self,
         request: &'a selvedge_protocol::ApprovalRequest,
@@ -333,13 +350,13 @@ impl Approver for OnceSaved {
 
 #[test]
 fn a_run_suspended_after_an_answer_is_saved_again() {
-    let desk = Desk::new();
+    let test = RestartTest::new();
     let suspend = CancellationToken::new();
     let options = RunOptions {
         suspend: suspend.clone(),
-        ..desk.options()
+        ..test.options()
     };
-    // The snapshot that was saved while the question was open does not know of the answer.
+    // The snapshot that was saved while the question was open does not contain the answer.
     let work = move |_: serde_json::Value| {
         suspend.cancel();
         async {
@@ -352,45 +369,45 @@ fn a_run_suspended_after_an_answer_is_saved_again() {
     };
     let registry = Registry::new().with(tool("work", "Works.", work).risk(ask));
     let orchestrator = Orchestrator::new(registry.unwrap())
-        .with_ledger(desk.notebook.clone())
-        .with_approver(Arc::new(OnceSaved(desk.notebook.clone())));
+        .with_ledger(test.ledger.clone())
+        .with_approver(Arc::new(ApproveAfterSave(test.ledger.clone())));
     let harness = Harness::new(orchestrator).unwrap();
-    let (notebook, again) = (desk.notebook.clone(), desk.options());
-    let (first, second) = on_a_thread("suspended after an answer", PATIENCE, async move {
+    let (ledger, again) = (test.ledger.clone(), test.options());
+    let (first, second) = run_on_thread("suspended after an answer", TEST_TIMEOUT, async move {
         let source = "return await tools.work({})";
         let first = harness.run_with(source.as_bytes(), options).await;
-        let state = notebook.suspended.lock().unwrap().last().unwrap().clone();
-        let values = notebook.values_of("scr_1").into_iter().collect();
+        let state = ledger.suspended.lock().unwrap().last().unwrap().clone();
+        let values = ledger.values_of("scr_1").into_iter().collect();
         let suspended = Suspended { state, values };
         (first, harness.resume(source, &suspended, again).await)
     });
     assert_eq!(first.status, RunStatus::Suspended, "{:?}", first.error);
-    assert_eq!(desk.notebook.suspended.lock().unwrap().len(), 2);
+    assert_eq!(test.ledger.suspended.lock().unwrap().len(), 2);
     assert_eq!(second.unwrap().value(), Some(json!("done")));
-    assert_eq!(desk.intended(), 1, "the call is not repeated");
+    assert_eq!(test.intended(), 1, "the call is not repeated");
 }
 
 #[test]
-fn a_run_that_could_not_be_saved_is_cancelled_when_the_caller_leaves() {
-    let desk = Desk::new();
-    desk.notebook.full.store(true, Ordering::SeqCst);
-    let leave = CancellationToken::new();
+fn a_run_that_could_not_be_saved_is_cancelled_if_the_caller_is_gone() {
+    let test = RestartTest::new();
+    test.ledger.full.store(true, Ordering::SeqCst);
+    let disconnect = CancellationToken::new();
     let options = RunOptions {
-        leave: leave.clone(),
-        ..desk.options()
+        leave: disconnect.clone(),
+        ..test.options()
     };
-    let says = Says::nothing();
-    let harness = desk.bench(Arc::new(says.clone())).harness;
-    let output = on_a_thread("leaving", PATIENCE, async move {
+    let approver = FixedApprover::without_answer();
+    let harness = test.fixture(Arc::new(approver.clone())).harness;
+    let output = run_on_thread("caller gone", TEST_TIMEOUT, async move {
         let source = "await tools.exec({command: ['rm', 'x']})";
         let run = harness.run_with(source.as_bytes(), options);
-        let leaving = async {
-            while says.asked.lock().unwrap().is_empty() {
+        let caller_gone = async {
+            while approver.asked.lock().unwrap().is_empty() {
                 tokio::task::yield_now().await;
             }
-            leave.cancel();
+            disconnect.cancel();
         };
-        tokio::join!(run, leaving).0
+        tokio::join!(run, caller_gone).0
     });
     let error = output.error.unwrap();
     assert_eq!(error.code, ErrorCode::ScriptCancelledError, "{error:?}");
@@ -398,14 +415,14 @@ fn a_run_that_could_not_be_saved_is_cancelled_when_the_caller_leaves() {
         output
             .warnings
             .iter()
-            .any(|words| words.contains("disk full"))
+            .any(|warning| warning.contains("disk full"))
     );
 }
 
-/// The first question is for one, every other for another.
-struct OnlyOnce(Says, AskLater);
+/// Answers the first question and defers every other.
+struct AnswerFirstQuestion(FixedApprover, AskLater);
 
-impl Approver for OnlyOnce {
+impl Approver for AnswerFirstQuestion {
     fn ask<'a>(
         &'a self,
         request: &'a selvedge_protocol::ApprovalRequest,

@@ -1,4 +1,5 @@
-//! Work in the background: it outlives its script, is gated and written down like any call, and ends with the session.
+//! Tasks: they outlive their script, need approval and are recorded like any call, and end with the
+//! session.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -16,42 +17,42 @@ use selvedge_tools::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use support::{Notebook, Says};
+use support::{FixedApprover, MemoryLedger};
 use tokio::sync::Notify;
 
 #[derive(Deserialize, JsonSchema)]
-struct Word {
-    /// What to say when it is done.
+struct WordArgs {
+    /// Returned when the call completes.
     word: Option<String>,
 }
 
-/// A session: scripts one after the other, with one set of tasks.
-struct Session {
+/// A session: consecutive scripts with one set of tasks.
+struct TaskSession {
     harness: Harness,
     tasks: Tasks,
-    notebook: Arc<Notebook>,
-    /// Lets `slow` come to its end.
-    go: Arc<Notify>,
-    begun: Arc<AtomicU32>,
+    ledger: Arc<MemoryLedger>,
+    /// Lets one call of `slow` return.
+    release: Arc<Notify>,
+    started: Arc<AtomicU32>,
     stopped: Arc<AtomicU32>,
 }
 
-impl Session {
+impl TaskSession {
     fn new(answer: Answer) -> Self {
-        let (go, begun, stopped) = (
+        let (release, started, stopped) = (
             Arc::new(Notify::new()),
             Arc::new(AtomicU32::new(0)),
             Arc::new(AtomicU32::new(0)),
         );
-        let (tasks, notebook) = (Tasks::default(), Arc::<Notebook>::default());
+        let (tasks, ledger) = (Tasks::default(), Arc::<MemoryLedger>::default());
         let mut registry = Registry::new();
-        let (going, beginning, stopping) = (go.clone(), begun.clone(), stopped.clone());
-        let slow = tool_with_call("slow", "Takes its time.", move |args: Word, call| {
-            let (go, stopped) = (going.clone(), stopping.clone());
-            beginning.fetch_add(1, Ordering::SeqCst);
+        let counters = (release.clone(), started.clone(), stopped.clone());
+        let slow = tool_with_call("slow", "Waits.", move |args: WordArgs, call| {
+            let (release, started, stopped) = counters.clone();
+            started.fetch_add(1, Ordering::SeqCst);
             async move {
                 tokio::select! {
-                    () = go.notified() => Ok(args.word.unwrap_or_default()),
+                    () = release.notified() => Ok(args.word.unwrap_or_default()),
                     () = call.cancel.cancelled() => {
                         stopped.fetch_add(1, Ordering::SeqCst);
                         Err(ToolError::new("stopped"))
@@ -61,9 +62,9 @@ impl Session {
         });
         registry.register(slow).unwrap();
         let fails =
-            |_: Word| async { Err::<Value, _>(ToolError::new("it broke").suggest("mend it")) };
+            |_: WordArgs| async { Err::<Value, _>(ToolError::new("it broke").suggest("fix it")) };
         registry.register(tool("fails", "Fails.", fails)).unwrap();
-        let risky = tool("risky", "Is asked for.", |args: Word| async {
+        let risky = tool("risky", "Needs approval.", |args: WordArgs| async {
             Ok(args.word)
         });
         registry
@@ -71,25 +72,29 @@ impl Session {
                 reason: "it is risky".into(),
             }))
             .unwrap();
-        let keyed = |_: Word, call: Call| std::future::ready(Ok(call.idempotency_key));
+        let keyed = |_: WordArgs, call: Call| std::future::ready(Ok(call.idempotency_key));
         registry
-            .register(tool_with_call("keyed", "Tells its key.", keyed))
+            .register(tool_with_call(
+                "keyed",
+                "Returns its idempotency key.",
+                keyed,
+            ))
             .unwrap();
         registry
-            .register(tool("look", "Looks.", |_: Word| async { Ok("as it is") }).read_only())
+            .register(tool("look", "Looks.", |_: WordArgs| async { Ok("as it is") }).read_only())
             .unwrap();
         tasks.register(&mut registry).unwrap();
         let orchestrator = Orchestrator::new(registry)
             .with_policy(ApprovalPolicy::OnRequest)
-            .with_approver(Arc::new(Says::new(answer)))
-            .with_ledger(notebook.clone());
+            .with_approver(Arc::new(FixedApprover::new(answer)))
+            .with_ledger(ledger.clone());
         let harness = Harness::new(orchestrator).unwrap().with_tasks(&tasks);
         Self {
             harness,
             tasks,
-            notebook,
-            go,
-            begun,
+            ledger,
+            release,
+            started,
             stopped,
         }
     }
@@ -115,18 +120,18 @@ impl Session {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_outlives_its_script_and_a_later_one_waits_for_it() {
-    let session = Session::new(Answer::Once);
+    let session = TaskSession::new(Answer::Once);
     let output = session
         .run("const task = tools.spawn.exec('slow', { word: 'done' }); return task")
         .await;
     assert!(
         output.warnings.is_empty(),
-        "nobody has to wait for it: {:?}",
+        "a task need not be awaited: {:?}",
         output.warnings
     );
     let id = output.value().unwrap()["id"].as_str().unwrap().to_owned();
     assert_eq!(session.tasks.running(), 1);
-    session.go.notify_one();
+    session.release.notify_one();
     assert_eq!(
         session
             .value(&format!("return await tools.spawn.wait({{ id: '{id}' }})"))
@@ -158,32 +163,38 @@ async fn a_task_outlives_its_script_and_a_later_one_waits_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn done_and_cancel_are_on_the_task_itself() {
-    let session = Session::new(Answer::Once);
-    session.go.notify_one();
+async fn a_task_has_done_and_cancel() {
+    let session = TaskSession::new(Answer::Once);
+    session.release.notify_one();
     assert_eq!(
-        session.value("const t = tools.spawn.exec('slow', { word: 'x' }); return [await t.done, await t.done]").await,
+        session
+            .value(
+                "const t = tools.spawn.exec('slow', { word: 'x' }); \
+            return [await t.done, await t.done]"
+            )
+            .await,
         json!(["x", "x"])
     );
     let source = "const t = tools.spawn.exec('slow', {});
         const cancelled = await t.cancel();
         try { await t.done } catch (error) { return [cancelled, error.name, error.message] }";
-    let told = session.value(source).await;
-    // Before it ran or after, as it comes.
+    let value = session.value(source).await;
+    // The message says whether the call had started, which depends on timing.
     assert!(
-        told[2].as_str().unwrap().starts_with("slow was stopped"),
-        "{told}"
+        value[2].as_str().unwrap().starts_with("slow was cancelled"),
+        "{value}"
     );
     assert_eq!(
-        (&told[0], &told[1]),
+        (&value[0], &value[1]),
         (&json!(true), &json!("ToolExecutionError"))
     );
-    let source = "try { await tools.spawn.exec('fails').done } catch (error) { return [error.message, error.suggestions, error.metadata.code] }";
+    let source = "try { await tools.spawn.exec('fails').done } catch (error) { \
+        return [error.message, error.suggestions, error.metadata.code] }";
     assert_eq!(
         session.value(source).await,
-        json!(["it broke", ["mend it"], "ToolExecutionError"])
+        json!(["it broke", ["fix it"], "ToolExecutionError"])
     );
-    for (source, told) in [
+    for (source, message) in [
         (
             "tools.spawn.exec('spawn.exec', { tool: 'slow' })",
             "a task cannot start a task",
@@ -193,33 +204,35 @@ async fn done_and_cancel_are_on_the_task_itself() {
             "spawn.exec takes a tool's name and its arguments",
         ),
     ] {
-        assert_eq!(session.failed(source).await.1, told);
+        assert_eq!(session.failed(source).await.1, message);
     }
-    let source = "try { await tools.spawn.exec('nonsense', {}).done } catch (error) { return [error.message, error.metadata.code] }";
-    let told = session.value(source).await;
+    let source = "try { await tools.spawn.exec('nonsense', {}).done } catch (error) { \
+        return [error.message, error.metadata.code] }";
+    let value = session.value(source).await;
     assert!(
-        told[0]
+        value[0]
             .as_str()
             .unwrap()
             .starts_with("there is no tool `nonsense`")
-            && told[1] == "ToolNotFoundError",
-        "{told}"
+            && value[1] == "ToolNotFoundError",
+        "{value}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_asked_for_and_written_down_like_any_call() {
-    let session = Session::new(Answer::No(None));
-    let source = "try { await tools.spawn.exec('risky', { word: 'x' }).done } catch (error) { return error.metadata.code }";
+async fn a_task_needs_approval_and_is_recorded_like_any_call() {
+    let session = TaskSession::new(Answer::No(None));
+    let source = "try { await tools.spawn.exec('risky', { word: 'x' }).done } catch (error) { \
+        return error.metadata.code }";
     assert_eq!(session.value(source).await, json!("ApprovalDeniedError"));
-    let session = Session::new(Answer::Once);
+    let session = TaskSession::new(Answer::Once);
     assert_eq!(
         session
             .value("return await tools.spawn.exec('risky', { word: 'x' }).done")
             .await,
         json!("x")
     );
-    let values = session.notebook.values.lock().unwrap();
+    let values = session.ledger.values.lock().unwrap();
     let (_, call, value) = values
         .iter()
         .find(|(run, ..)| run.starts_with("tsk_"))
@@ -229,11 +242,11 @@ async fn a_task_is_asked_for_and_written_down_like_any_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
-    let session = Session::new(Answer::Once);
+    let session = TaskSession::new(Answer::Once);
     let start = "const start = () => tools.spawn.exec('keyed', {});";
     session.value(&format!("{start} await start().done")).await;
     let digest = {
-        let digests = session.notebook.digests.lock().unwrap();
+        let digests = session.ledger.digests.lock().unwrap();
         let task = digests.iter().find(|(id, _)| id.starts_with("tsk_"));
         task.unwrap().1.clone()
     };
@@ -264,29 +277,29 @@ async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
         assert!(output.error.is_none(), "{:?}", output.error);
         output.value()
     };
-    let told = resumed("try { start() } catch (error) { return error.name }").await;
-    assert_eq!(told, Some(json!("OutcomeUnknownError")));
-    let told = resumed(
+    let value = resumed("try { start() } catch (error) { return error.name }").await;
+    assert_eq!(value, Some(json!("OutcomeUnknownError")));
+    let value = resumed(
         "resume.repeat('tsk_first');
          const first = await start().done;
          return [first, await start().done === first]",
     )
     .await;
-    assert_eq!(told, Some(json!(["tsk_first.tool_1", false])));
-    let told = resumed("resume.skip('tsk_first', 'paid'); return await start().done").await;
-    assert_eq!(told, Some(json!("paid")));
+    assert_eq!(value, Some(json!(["tsk_first.tool_1", false])));
+    let value = resumed("resume.skip('tsk_first', 'paid'); return await start().done").await;
+    assert_eq!(value, Some(json!("paid")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_are_few_and_end_with_their_session() {
-    let session = Session::new(Answer::Once);
+async fn the_number_of_tasks_is_limited_and_they_end_with_the_session() {
+    let session = TaskSession::new(Answer::Once);
     let source =
         "for (let i = 0; i < 8; i++) tools.spawn.exec('slow', {}); tools.spawn.exec('slow', {})";
     assert_eq!(
         session.failed(source).await.1,
-        "8 tasks are running, and more may not"
+        "8 tasks are running, which is the limit"
     );
-    while session.begun.load(Ordering::SeqCst) < 8 {
+    while session.started.load(Ordering::SeqCst) < 8 {
         tokio::task::yield_now().await;
     }
     assert_eq!(session.tasks.end().await, 8);
@@ -299,17 +312,18 @@ async fn tasks_are_few_and_end_with_their_session() {
     );
     assert_eq!(
         session.failed("tools.spawn.exec('slow', {})").await.1,
-        "no task can be started here: the session is over"
+        "cannot start a task: the session has ended"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_one_of_the_calls_a_script_may_make() {
-    let session = Session::new(Answer::Once);
+async fn a_task_counts_as_a_call_of_its_script() {
+    let session = TaskSession::new(Answer::Once);
     let source = "let n = 0;
-        try { for (; n < 100; n++) { const t = tools.spawn.exec('fails'); await Promise.allSettled([t.done]); } }
+        try { for (; n < 100; n++) { const t = tools.spawn.exec('fails'); \
+        await Promise.allSettled([t.done]); } }
         catch (error) { return [n, error.name] }";
-    // Each task is waited for, which is a call, too.
+    // Waiting for each task is a call too.
     assert_eq!(
         session.value(source).await,
         json!([16, "ToolBudgetExceededError"])

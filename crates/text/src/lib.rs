@@ -1,5 +1,5 @@
-//! Pure functions on text that several crates need: finding secrets, cutting, hex, stemming and BM25.
-//! No I/O.
+//! Pure functions on text that several crates need: secret detection, truncation, hex, stemming and
+//! BM25. No I/O.
 
 pub mod bm25;
 mod secrets;
@@ -10,7 +10,7 @@ pub use secrets::{Redactor, is_secret_variable};
 pub use stem::stem;
 pub use truncate::{one_line, shortened, with_ellipsis};
 
-/// Bytes in lower-case hexadecimal.
+/// Returns the bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

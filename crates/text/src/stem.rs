@@ -1,12 +1,14 @@
-//! Porter's stemmer, with the rules in the order SQLite's FTS5 has them: `like_fts5.rs` of `memory` holds one against the
-//! other, so that a ranking here can be compared with FTS5's.
+//! The Porter stemmer, with its rules in the order that SQLite's FTS5 uses.
+//!
+//! It is hand-written so that rankings can be compared with those of FTS5: the test `like_fts5.rs`
+//! of `memory` checks that both give the same stems.
 
-/// Words longer than this are names of something: they are left as they are.
+/// Words longer than this, in bytes, are usually identifiers and are not stemmed.
 const LONGEST: usize = 64;
 
 type Condition = fn(&[u8]) -> bool;
 
-/// Reduces a lower-case word to its stem.
+/// Reduces a lower-case word to its stem, in place.
 pub fn stem(word: &mut String) {
     if !(3..=LONGEST).contains(&word.len()) {
         return;
@@ -43,7 +45,7 @@ pub fn stem(word: &mut String) {
     if bytes.ends_with(b"ll") && measure(&bytes[..bytes.len() - 1]) > 1 {
         bytes.pop();
     }
-    // Only ASCII letters were cut off or put on.
+    // Still UTF-8: only ASCII letters were removed or added.
     *word = String::from_utf8(bytes).unwrap_or_default();
 }
 
@@ -140,9 +142,10 @@ fn step_4(word: &mut Vec<u8>) {
     }
 }
 
-/// The first ending that fits is the one; whether it is replaced, the condition says.
+/// Replaces the first ending in `rules` that the word has, if `condition` holds for the stem before
+/// it. Later rules are not tried.
 fn replace(word: &mut Vec<u8>, rules: &[(&str, &str)], condition: Condition) {
-    let Some((ending, instead)) = rules
+    let Some((ending, replacement)) = rules
         .iter()
         .find(|(ending, _)| stem_before(word, ending).is_some())
     else {
@@ -150,22 +153,23 @@ fn replace(word: &mut Vec<u8>, rules: &[(&str, &str)], condition: Condition) {
     };
     if condition(&word[..word.len() - ending.len()]) {
         word.truncate(word.len() - ending.len());
-        word.extend_from_slice(instead.as_bytes());
+        word.extend_from_slice(replacement.as_bytes());
     }
 }
 
-/// What stands before an ending; nothing for a word that is all ending.
+/// Returns the part of the word before the ending, or `None` if the word does not have the ending
+/// or consists of it.
 fn stem_before<'a>(word: &'a [u8], ending: &str) -> Option<&'a [u8]> {
     word.strip_suffix(ending.as_bytes())
         .filter(|stem| !stem.is_empty())
 }
 
-/// `y` is a vowel after a consonant.
+/// Returns whether a letter is a vowel. `y` is a vowel after a consonant.
 fn is_vowel(letter: u8, after_consonant: bool) -> bool {
     matches!(letter, b'a' | b'e' | b'i' | b'o' | b'u') || (after_consonant && letter == b'y')
 }
 
-/// How many times vowels are followed by consonants.
+/// Returns Porter's measure: how many times a vowel is followed by a consonant.
 fn measure(stem: &[u8]) -> usize {
     let mut count = 0;
     let mut consonant = false;
@@ -181,10 +185,10 @@ fn measure(stem: &[u8]) -> usize {
 fn has_vowel(stem: &[u8]) -> bool {
     stem.iter()
         .enumerate()
-        .any(|(at, letter)| is_vowel(*letter, at > 0))
+        .any(|(index, letter)| is_vowel(*letter, index > 0))
 }
 
-/// Consonant, vowel, consonant at the end, the last not w, x or y.
+/// Returns whether the stem ends with consonant, vowel, consonant, and the last is not w, x or y.
 fn ends_short(stem: &[u8]) -> bool {
     if matches!(stem.last(), None | Some(b'w' | b'x' | b'y')) {
         return false;
@@ -203,7 +207,7 @@ mod tests {
     use super::stem;
 
     #[test]
-    fn words_of_one_family_meet() {
+    fn words_of_one_family_have_one_stem() {
         for (word, expected) in [
             ("running", "run"),
             ("relational", "relat"),
@@ -218,9 +222,9 @@ mod tests {
             ("at", "at"),
             ("straße", "straß"),
         ] {
-            let mut found = word.to_owned();
-            stem(&mut found);
-            assert_eq!(found, expected, "{word}");
+            let mut stemmed = word.to_owned();
+            stem(&mut stemmed);
+            assert_eq!(stemmed, expected, "{word}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Shorter versions of text, cut between characters.
+//! Truncation of text, always between characters.
 
 use std::borrow::Cow;
 
-/// At most this many characters, with `…` where some are left out.
+/// Returns at most this many characters of the text, followed by `…` if any are omitted.
 pub fn with_ellipsis(text: &str, chars: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars) {
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
@@ -10,7 +10,7 @@ pub fn with_ellipsis(text: &str, chars: usize) -> Cow<'_, str> {
     }
 }
 
-/// At most this many bytes, then how many are left out.
+/// Returns at most this many bytes of the text, followed by the number of omitted bytes.
 pub fn shortened(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
@@ -19,10 +19,11 @@ pub fn shortened(text: &str, bytes: usize) -> String {
     format!("{}… ({} more bytes)", &text[..end], text.len() - end)
 }
 
-/// At most this many characters, with a blank for every control character, line breaks included.
+/// Returns at most this many characters of the text. Control characters, including line breaks,
+/// become spaces.
 pub fn one_line(text: &str, chars: usize) -> String {
-    let blank = |c: char| if c.is_control() { ' ' } else { c };
-    text.chars().map(blank).take(chars).collect()
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    text.chars().map(printable).take(chars).collect()
 }
 
 #[cfg(test)]
@@ -30,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cuts_fall_between_characters() {
+    fn text_is_truncated_between_characters() {
         assert_eq!(with_ellipsis("äöü", 3), "äöü");
         assert_eq!(with_ellipsis("äöü", 2), "äö…");
         assert_eq!(shortened("äöü", 6), "äöü");

@@ -1,4 +1,5 @@
-//! What is redacted and what is not, from two tables; what commands get of the environment; and time.
+//! Redaction of secrets, from two tables: `secrets.tsv` and `ordinary.txt`. Also secret environment
+//! variables, and the time that redaction takes.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::time::{Duration, Instant};
@@ -20,15 +21,15 @@ fn secrets_are_redacted() {
         .filter(|line| !line.starts_with('#'));
     let mut wrong = Vec::new();
     for row in rows.clone() {
-        let [what, text, shown] = row.split('\t').collect::<Vec<_>>()[..] else {
+        let [label, text, expected] = row.split('\t').collect::<Vec<_>>()[..] else {
             panic!("three columns: {row}");
         };
-        let found = redactor.text(&unescaped(text)).into_owned();
-        if found != unescaped(shown) {
-            wrong.push(format!("{what}: {found}"));
+        let redacted = redactor.text(&unescaped(text)).into_owned();
+        if redacted != unescaped(expected) {
+            wrong.push(format!("{label}: {redacted}"));
         }
-        let again = redactor.text(&found);
-        assert_eq!(again, found, "{what}: redacted text is redacted again");
+        let again = redactor.text(&redacted);
+        assert_eq!(again, redacted, "{label}: redacting twice changes the text");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(rows.count() >= 100);
@@ -49,9 +50,9 @@ fn ordinary_text_is_not_changed() {
 }
 
 #[test]
-fn configured_names_suffice() {
+fn values_of_configured_names_are_redacted() {
     let redactor = Redactor::new(["my_field".to_owned(), String::new()]);
-    for (text, shown) in [
+    for (text, expected) in [
         (
             "const x = { my_field: 'hush' }",
             "const x = { my_field: '[redacted]' }",
@@ -67,22 +68,28 @@ fn configured_names_suffice() {
         ),
         ("not_my_field: hush", "not_my_field: hush"),
     ] {
-        assert_eq!(redactor.text(text), shown);
+        assert_eq!(redactor.text(text), expected);
     }
 }
 
 #[test]
-fn fields_of_json_are_redacted_by_name_unless_their_value_is_harmless() {
+fn json_fields_are_redacted_by_name_unless_their_value_is_a_placeholder() {
     let redactor = Redactor::new(["my_field".to_owned()]);
     let hidden = "[redacted]";
-    for (value, shown) in [
+    for (value, expected) in [
         (
             json!({"pwd": "hunter22", "dbPwd": "x", "pass": "y", "smtp_pass": "z", "user": "me"}),
-            json!({"pwd": hidden, "dbPwd": hidden, "pass": hidden, "smtp_pass": hidden, "user": "me"}),
+            json!({
+                "pwd": hidden, "dbPwd": hidden, "pass": hidden, "smtp_pass": hidden, "user": "me"
+            }),
         ),
         (
             json!({"api_key": "short", "my_field": 1, "nested": [{"token": "t", "text": "plain"}]}),
-            json!({"api_key": hidden, "my_field": hidden, "nested": [{"token": hidden, "text": "plain"}]}),
+            json!({
+                "api_key": hidden,
+                "my_field": hidden,
+                "nested": [{"token": hidden, "text": "plain"}]
+            }),
         ),
         (
             json!({"args": "[{\"my_field\":\"hush\"}]", "credentials": ["a", {"b": 1}]}),
@@ -115,12 +122,14 @@ fn fields_of_json_are_redacted_by_name_unless_their_value_is_harmless() {
             ]),
         ),
     ] {
-        assert_eq!(redactor.value(&value), shown);
+        assert_eq!(redactor.value(&value), expected);
     }
     for plain in [
-        json!({"pwd": "/home/me", "pass": 12, "tokens_used": 1200, "inputTokens": 3, "max_tokens": 10}),
-        json!({"tokenizer": "o200k", "author": "me", "token": null, "secret": true, "password": ""}),
-        json!({"properties": {"token": {"type": "string", "description": "The key to all doors."}}}),
+        json!({"pwd": "/home/me", "pass": 12}),
+        json!({"tokens_used": 1200, "inputTokens": 3, "max_tokens": 10}),
+        json!({"tokenizer": "o200k", "author": "me", "token": null, "secret": true}),
+        json!({"password": ""}),
+        json!({"properties": {"token": {"type": "string", "description": "The access token."}}}),
         json!({"token": "string", "password": "${DB_PASSWORD}", "api_key": "<your key>"}),
         json!("{ \"a\":  1 }"),
     ] {
@@ -165,7 +174,7 @@ fn variables_are_secret_by_name_or_value() {
     ] {
         assert!(!is_secret_variable(name, value), "{name}={value}");
     }
-    // Whatever text shows as secret does not reach a command either.
+    // A secret in text is also one in a variable.
     let rows = include_str!("secrets.tsv")
         .lines()
         .filter(|line| !line.starts_with('#'));
@@ -174,7 +183,7 @@ fn variables_are_secret_by_name_or_value() {
     }
 }
 
-/// A line of a megabyte, whatever it repeats, takes a moment. Quadratic work would take minutes.
+/// One line of a megabyte is redacted in seconds. Quadratic time would be minutes.
 #[test]
 fn time_is_linear_in_the_length_of_a_line() {
     let redactor = Redactor::new(["my_field".to_owned()]);
@@ -191,17 +200,17 @@ fn time_is_linear_in_the_length_of_a_line() {
         "secret: \"é",
     ] {
         let text = part.repeat((1 << 20) / part.len());
-        let begun = Instant::now();
-        let shown = redactor.text(&text);
-        let took = begun.elapsed();
-        assert!(took < Duration::from_secs(20), "{part:?}: {took:?}");
-        assert!(shown.len() <= 4 * text.len());
+        let start = Instant::now();
+        let redacted = redactor.text(&text);
+        let elapsed = start.elapsed();
+        assert!(elapsed < Duration::from_secs(20), "{part:?}: {elapsed:?}");
+        assert!(redacted.len() <= 4 * text.len());
     }
 }
 
-/// No cut falls into the middle of a character, wherever marks and odd characters meet.
+/// No slice falls into the middle of a character, in any combination of markers and non-ASCII text.
 #[test]
-fn any_text_can_be_looked_at() {
+fn redaction_does_not_panic_on_any_text() {
     let redactor = Redactor::new(["né".to_owned()]);
     let parts = [
         "token",

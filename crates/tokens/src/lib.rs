@@ -1,8 +1,7 @@
-//! Counts the tokens of a text in o200k, the vocabulary of OpenAI's newer models. For models of other
-//! makers the count is an estimate.
+//! Counts the tokens of a text in o200k, the vocabulary of OpenAI's newer models. For models of
+//! other providers the count is an estimate.
 //!
-//! The vocabulary is loaded on first use, which takes about 100 ms and 20 MB. A process that counts
-//! nothing loads nothing.
+//! The vocabulary is loaded on first use, which takes about 100 ms and 20 MB.
 //!
 //! ```
 //! assert_eq!(selvedge_tokens::count("Hello, world"), 3);
@@ -12,7 +11,7 @@
 
 use tiktoken_rs::o200k_base_singleton;
 
-/// The longest run of non-blank characters, or of blanks, that is encoded in one piece. Encoding time
+/// Longest run of non-blank characters, or of blanks, that is encoded in one piece. Encoding time
 /// grows with the square of a word's length, and a megabyte of base64 is one word.
 const MAX_RUN_CHARS: usize = 4096;
 
@@ -47,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_counts() {
+    fn known_texts_have_known_counts() {
         assert_eq!(count(""), 0);
         assert_eq!(count("hello world"), 2);
         assert_eq!(
@@ -63,7 +62,7 @@ mod tests {
         assert_eq!(count(&text), o200k_base_singleton().count_ordinary(&text));
     }
 
-    /// A megabyte without a space, or of nothing else, would take minutes in one piece.
+    /// A megabyte without spaces, or of spaces only, would take minutes in one piece.
     #[test]
     fn a_run_of_a_million_characters_is_counted() {
         for run in ["abcdefghij".repeat(100_000), " ".repeat(1_000_000)] {

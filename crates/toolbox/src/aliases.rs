@@ -1,10 +1,10 @@
-//! The names that callers use for the same field or the same tool.
+//! Alternative names of tools and of their fields.
 
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
 use selvedge_tools::{Registry, spec_of};
 
-/// Other names of fields, `alias=field`, by tool; a tool of `*` means every tool that has the field.
+/// Aliases of fields by tool, as `alias=field`. The tool `*` means every tool with that field.
 const ALIASES: &[(&str, &str)] = &[
     ("*", "file_path=path dir_path=path filename=path"),
     ("read_file", "start_line=offset max_lines=limit"),
@@ -15,13 +15,16 @@ const ALIASES: &[(&str, &str)] = &[
     ),
     (
         "file_search",
-        "query=pattern exclude=exclude_patterns path=search_directory dir_path=search_directory max_results=limit",
+        "query=pattern exclude=exclude_patterns path=search_directory \
+         dir_path=search_directory max_results=limit",
     ),
     ("write_file", "text=content contents=content key=file_key"),
     ("update_plan", "steps=plan"),
     (
         "apply_patch",
-        "input=patch diff=patch patch_text=patch workdir=cwd working_directory=cwd original=original_content old_content=original_content updated=updated_content new_content=updated_content",
+        "input=patch diff=patch patch_text=patch workdir=cwd working_directory=cwd \
+         original=original_content old_content=original_content updated=updated_content \
+         new_content=updated_content",
     ),
     (
         "exec",
@@ -40,7 +43,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("prompts.get", "key=keys"),
 ];
 
-/// Other names of tools: `(alias, tool)`.
+/// Aliases of tools: `(alias, tool)`. A call by the alias works.
 const TOOL_ALIASES: &[(&str, &str)] = &[
     ("shell", "exec"),
     ("local_shell", "exec"),
@@ -51,8 +54,8 @@ const TOOL_ALIASES: &[(&str, &str)] = &[
     ("fetch_from_file_cabinet", "fetch_from_fc"),
 ];
 
-/// Names that other harnesses give to what some of these tools do: suggestions for a script that calls
-/// one.
+/// Names of similar tools in other agents, and the tools to suggest if a script calls one. A call
+/// by such a name fails.
 const SYNONYMS: &[(&str, &str)] = &[
     (
         "bash shell sh run run_command execute terminal cmd command exec_shell",
@@ -77,24 +80,24 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("google search_web web", "web_search"),
 ];
 
-/// The spec of a built-in tool, with the names that the table above has for its fields. `positional` are
-/// the fields that may be given by position.
+/// Returns the spec of a built-in tool with its field aliases. `positional` are the fields that can
+/// be passed by position.
 pub(crate) fn spec<A: JsonSchema, R: JsonSchema>(
     name: &str,
     positional: &'static [&'static str],
     description: &str,
 ) -> ToolSpec {
     let rows = ALIASES.iter();
-    let mine = rows.filter(|(tool, _)| *tool == name || *tool == "*");
-    let mine = mine.flat_map(|(_, aliases)| aliases.split(' '));
+    let rows = rows.filter(|(tool, _)| *tool == name || *tool == "*");
+    let pairs = rows.flat_map(|(_, aliases)| aliases.split(' '));
     ToolSpec {
-        aliases: mine.filter_map(|pair| pair.split_once('=')).collect(),
+        aliases: pairs.filter_map(|pair| pair.split_once('=')).collect(),
         positional,
         ..spec_of::<A, R>(name, description)
     }
 }
 
-/// Adds the other names of tools to a registry.
+/// Adds the aliases and the suggestions to a registry.
 pub(crate) fn register(registry: &mut Registry) {
     for (alias, name) in TOOL_ALIASES {
         registry.alias(alias, name);

@@ -1,4 +1,4 @@
-//! `apply_patch`: files changed by a patch, all or none.
+//! The tool `apply_patch`: applies a patch to files, or changes none of them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,59 +17,60 @@ use crate::preview::{bounded, file_diff};
 use crate::slot::Links;
 use crate::{TurnDiff, Workspace};
 
-const DESCRIPTION: &str = "Changes, adds, deletes and renames files by a patch, all or none.
-The patch, which may also be the only argument, is a unified diff as git writes it, or this:
+const DESCRIPTION: &str = "\
+Updates, adds, deletes and renames files. If any part fails, nothing changes.
+The patch, which may be the only argument, is a unified diff in git's format, or:
 *** Begin Patch
 *** Update File: path
 *** Move to: path (only to rename)
-@@ line that stands above (optional, may be repeated)
- line that stays
--line that goes
-+line that comes
+@@ line above the hunk (optional, repeatable)
+ unchanged line
+-removed line
++added line
 *** Add File: path
 +line
 *** Delete File: path
 *** End Patch";
 
-/// The patch: its text, or one file's old and new content.
+/// A patch, or the old and new content of one file.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// `*** Begin Patch` … `*** End Patch`, or a unified diff as git writes it.
+    /// `*** Begin Patch` … `*** End Patch`, or a unified diff in git's format.
     patch: Option<String>,
-    /// Folder that the paths in the patch start from, relative to the workspace.
+    /// Folder that paths in the patch are relative to; itself relative to the workspace.
     cwd: Option<String>,
-    /// Instead of a patch: the file whose whole content changes.
+    /// Instead of a patch: the file whose whole content is replaced.
     path: Option<String>,
-    /// All that `path` holds now; nothing for a file that is not there yet.
+    /// The current content of `path`; omit it if the file does not exist.
     original_content: Option<String>,
-    /// All that `path` shall hold.
+    /// The new content of `path`.
     updated_content: Option<String>,
-    /// Told to the person who is asked.
+    /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
     approval_context: Option<String>,
 }
 
-/// What was changed.
+/// The files that the patch changed.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    /// Always true: a patch that cannot be applied throws.
+    /// Always true: a patch that cannot be applied throws an error.
     success: bool,
-    /// The files, one to a line: `A` added, `M` changed or moved here, `D` deleted.
+    /// One line for each file: `A` added, `M` changed or moved here, `D` deleted.
     stdout: String,
     /// Always empty.
     stderr: String,
-    /// The files, in the order of the patch.
+    /// The changed files, in the order of the patch.
     changes: Vec<Change>,
 }
 
-/// What became of one file.
+/// One changed file.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Change {
     /// Relative to the workspace.
     path: String,
-    /// What happened to it.
+    /// What the patch did to the file.
     kind: Kind,
-    /// What it was called before a rename.
+    /// The path before a rename.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
     /// Lines added.
@@ -114,40 +115,43 @@ impl Tool for ApplyPatch {
     }
 }
 
-/// What a call risks.
+/// Returns the risk of a call: guarded, with the changed files as the reason.
 pub(crate) fn risk(workspace: &Workspace, args: &Value) -> Risk {
     Risk::Guarded {
         reason: summary(workspace, args),
     }
 }
 
-/// What "for this script" covers: changes of the same kinds to the same files, wherever a link leads now.
+/// Returns the key that an approval for the whole script is stored under: the same kinds of changes
+/// to the same files. Symbolic links are resolved now, so a link that later points elsewhere does
+/// not match.
 pub(crate) fn agreement(workspace: &Workspace, args: &Value) -> Option<String> {
-    let touched = touched(args);
-    let real = |path: &PathBuf| {
+    let changes = touched(args);
+    let resolve = |path: &PathBuf| {
         let path = workspace.absolute(path, None);
         let follow = workspace.slot(&path, Links::Follow).map(|slot| slot.real());
-        // A link is changed itself where it is moved or deleted.
+        // A move or a deletion changes the link itself, not its target.
         let keep = workspace.slot(&path, Links::Keep).map(|slot| slot.real());
         (
             follow.unwrap_or_else(|_| path.clone()),
             keep.unwrap_or(path),
         )
     };
-    let lines: BTreeSet<String> = touched
+    let lines: BTreeSet<String> = changes
         .iter()
-        .map(|touched| {
+        .map(|change| {
             format!(
                 "{} {:?}",
-                touched.how,
-                touched.paths.iter().map(real).collect::<Vec<_>>()
+                change.how,
+                change.paths.iter().map(resolve).collect::<Vec<_>>()
             )
         })
         .collect();
     Some(lines.into_iter().collect::<Vec<_>>().join("\n")).filter(|lines| !lines.is_empty())
 }
 
-/// What a person is shown: a unified diff of what the call would do.
+/// Returns the preview for an approval: a unified diff of the changes, or no view if the patch does
+/// not apply.
 pub(crate) fn preview(workspace: &Workspace, args: &Value) -> Preview {
     Preview {
         view: unified(workspace, args).ok().map(View::Diff),
@@ -155,7 +159,7 @@ pub(crate) fn preview(workspace: &Workspace, args: &Value) -> Preview {
     }
 }
 
-/// Applies the patch of a command that carries one, and tells what was changed.
+/// Applies the patch that a command contains; returns the list of changed files as `stdout`.
 pub(crate) async fn apply_from_command(
     workspace: &Workspace,
     turn_diff: &TurnDiff,
@@ -182,12 +186,10 @@ fn apply(
     args: &Args,
     cancel: &CancellationToken,
 ) -> Result<Output, ToolError> {
-    let _alone = workspace.changing();
+    let _write_lock = workspace.changing();
     let draft = draft(workspace, args)?;
     if cancel.is_cancelled() {
-        return Err(ToolError::new(
-            "the patch was cancelled before anything was written",
-        ));
+        return Err(ToolError::new("cancelled before any file was written"));
     }
     for path in draft
         .net()
@@ -232,14 +234,16 @@ fn draft<'a>(workspace: &'a Workspace, args: &Args) -> Result<Draft<'a>, ToolErr
     }
 }
 
-/// What a call does to a file, or to two: where the second comes from, or the names it may have.
+/// One planned change to a file.
 struct Touched {
+    /// The kind of change, with the new executable bit if the patch sets one.
     how: String,
-    /// From the workspace, or absolute.
+    /// The target of a move or copy, if any, then the possible names of the file. Absolute, or
+    /// relative to the workspace.
     paths: Vec<PathBuf>,
 }
 
-/// What a call touches, as far as its arguments tell.
+/// Returns the changes that a call's arguments describe; empty if the patch cannot be parsed.
 fn touched(args: &Value) -> Vec<Touched> {
     let base = PathBuf::from(args["cwd"].as_str().unwrap_or_default());
     match (args["patch"].as_str(), args["path"].as_str()) {
@@ -298,16 +302,13 @@ impl Touched {
     }
 }
 
-/// What a call changes, in a few words.
+/// Summarizes a call for an approval, such as "changes a.rs, b.rs and 3 more".
 fn summary(workspace: &Workspace, args: &Value) -> String {
     let mut names: Vec<String> = Vec::new();
-    for touched in touched(args) {
-        let both = if touched.how.starts_with("move") {
-            2
-        } else {
-            1
-        };
-        for path in touched.paths.iter().take(both) {
+    for change in touched(args) {
+        // A move changes its target and its source.
+        let changed_paths = if change.how.starts_with("move") { 2 } else { 1 };
+        for path in change.paths.iter().take(changed_paths) {
             let name = workspace.shown(&workspace.absolute(path, None));
             if !names.contains(&name) {
                 names.push(name);
@@ -353,7 +354,7 @@ impl From<&Net<'_>> for Change {
     }
 }
 
-/// One file's part of a preview.
+/// Renders the diff of one file for the preview.
 fn diff(net: &Net<'_>) -> String {
     let mode = match net.executable {
         Some(true) => "new mode 100755\n",
@@ -375,15 +376,17 @@ mod tests {
     use crate::preview::MAX_PREVIEW;
 
     #[test]
-    fn a_preview_is_a_diff_and_changes_nothing() {
+    fn preview_is_a_diff_and_changes_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
         std::fs::write(dir.path().join("a.txt"), "one\ntwo\n").unwrap();
         std::fs::write(dir.path().join("run.sh"), "echo\n").unwrap();
-        let patch = "*** Begin Patch\n*** Update File: a.txt\n*** Move to: b.txt\n@@\n-two\n+2\n*** Add File: new\n+x\n*** End Patch";
+        let patch = "*** Begin Patch\n*** Update File: a.txt\n*** Move to: b.txt\n@@\n-two\n+2\n\
+                     *** Add File: new\n+x\n*** End Patch";
         assert_eq!(
             unified(&workspace, &json!({"patch": patch})).unwrap(),
-            "--- a/a.txt\n+++ b/b.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+x\n"
+            "--- a/a.txt\n+++ b/b.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n\
+             --- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+x\n"
         );
         let mode = "diff --git a/run.sh b/run.sh\nold mode 100644\nnew mode 100755\n";
         let shown = unified(&workspace, &json!({"patch": mode})).unwrap();
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_preview_hides_neither_its_end_nor_the_names_of_files() {
+    fn truncated_preview_keeps_its_end_and_all_file_names() {
         let dir = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
         let wide = "wide as the sea\u{2026}\n".repeat(10_000);

@@ -1,4 +1,5 @@
-//! A File Cabinet that is gone with the process, for places without a journal; and what its tools have in common.
+//! An in-memory File Cabinet, used when there is no journal, and helpers shared by the tools that
+//! read and write documents.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,13 +11,13 @@ use selvedge_protocol::{
 };
 use selvedge_tools::{Call, ToolError};
 
-/// Bytes of all documents; the oldest make room.
+/// Limit on the bytes of all documents together; the oldest documents are removed first.
 const MAX_BYTES: usize = 64 << 20;
 
-/// How many there are at most.
+/// Limit on the number of documents.
 const MOST: usize = 4096;
 
-/// Documents in memory, the newest last.
+/// Documents in memory, the newest last. They are lost when the process ends.
 #[derive(Default)]
 pub(crate) struct InMemory(Mutex<VecDeque<Document>>);
 
@@ -25,7 +26,7 @@ impl Cabinet for InMemory {
         let bytes = document.content.len();
         if bytes > MAX_BYTES {
             return Err(LedgerError::Failed(format!(
-                "documents have at most {} MB",
+                "document is larger than {} MB",
                 MAX_BYTES >> 20
             )));
         }
@@ -86,39 +87,41 @@ impl InMemory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn newest_that(&self, fits: impl Fn(&Entry) -> bool, within: Duration) -> Option<Document> {
+    fn newest_that(&self, matches: impl Fn(&Entry) -> bool, within: Duration) -> Option<Document> {
         let oldest = now_ms() - within.as_millis() as i64;
         let all = self.all();
         all.iter()
             .rev()
-            .find(|document| document.entry.saved_ms > oldest && fits(&document.entry))
+            .find(|document| document.entry.saved_ms > oldest && matches(&document.entry))
             .cloned()
     }
 }
 
-/// The document of a key, or words that help.
+/// Returns the document with this key, or an error with a suggestion.
 pub(crate) fn open(cabinet: &Arc<dyn Cabinet>, key: &str) -> Result<Document, ToolError> {
     let found = cabinet
         .get(key)
-        .map_err(|error| ToolError::new(format!("the File Cabinet: {error}")))?;
+        .map_err(|error| ToolError::new(format!("cannot access the File Cabinet: {error}")))?;
     found.ok_or_else(|| {
         let key: String = key.chars().take(40).collect();
-        ToolError::new(format!("the File Cabinet has nothing under `{key}`"))
-            .suggest("keys come from saveToFc and fetchUrl, and hold for 30 days")
+        ToolError::new(format!(
+            "no document in the File Cabinet has the key `{key}`"
+        ))
+        .suggest("use a fileKey that saveToFc or fetchUrl returned in the last 30 days")
     })
 }
 
-/// Puts a document into the cabinet.
+/// Stores a document in the cabinet.
 pub(crate) fn keep(
     cabinet: &Arc<dyn Cabinet>,
     document: &NewDocument<'_>,
 ) -> Result<Entry, ToolError> {
     cabinet
         .keep(document)
-        .map_err(|error| ToolError::new(format!("the File Cabinet: {error}")))
+        .map_err(|error| ToolError::new(format!("cannot access the File Cabinet: {error}")))
 }
 
-/// Tells that a document is at hand.
+/// Emits the event that a document was stored or read.
 pub(crate) fn tell(call: &Call, document: &Entry) {
     call.events.emit(Event::DocumentKept {
         parent_id: call.scope_id.clone(),
@@ -132,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_make_room() {
+    fn oldest_documents_are_removed_at_the_size_limit() {
         let cabinet = InMemory::default();
         let keep = |content: &[u8]| {
             let (kind, title, source) = (DocumentKind::Page, "t", "s");

@@ -1,8 +1,8 @@
-//! Output of a command, kept by its beginning and its end when there is too much of it.
+//! Captures the output of a command. If it is too long, keeps the beginning and the end.
 
 use std::collections::VecDeque;
 
-/// What is kept of one stream, in bytes.
+/// The most bytes that are kept of one stream.
 pub(crate) const KEPT: usize = 256 * 1024;
 
 /// The beginning and the end of a stream.
@@ -14,7 +14,7 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Takes what was written.
+    /// Adds output of the command.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let room = (KEPT / 2).saturating_sub(self.head.len()).min(bytes.len());
         self.head.extend_from_slice(&bytes[..room]);
@@ -25,12 +25,12 @@ impl Capture {
         self.omitted += over as u64;
     }
 
-    /// Whether something had to be left out.
+    /// Returns whether part of the output was omitted.
     pub(crate) fn is_cut(&self) -> bool {
         self.omitted > 0
     }
 
-    /// Everything as text, with a line where something was left out.
+    /// Returns the output as text, with a line in place of the omitted part.
     pub(crate) fn text(&self) -> String {
         let (front, back) = self.tail.as_slices();
         if self.omitted == 0 {
@@ -42,7 +42,7 @@ impl Capture {
             String::from_utf8_lossy(&self.head),
             String::from_utf8_lossy(&tail),
         );
-        // A character cut in two at the seam is no character.
+        // Remove characters that were split at the omitted part.
         let (head, tail) = (
             head.trim_end_matches('\u{fffd}'),
             tail.trim_start_matches('\u{fffd}'),
@@ -50,7 +50,7 @@ impl Capture {
         format!("{head}\n… {} bytes left out …\n{tail}", self.omitted)
     }
 
-    /// Everything as text, leaving nothing.
+    /// Returns the output as text and clears it.
     pub(crate) fn take(&mut self) -> String {
         std::mem::take(self).text()
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_much_keeps_both_ends() {
+    fn long_output_keeps_its_beginning_and_end() {
         let mut capture = Capture::default();
         for _ in 0..3 {
             capture.push("é".repeat(100_000).as_bytes());
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_kept_whole() {
+    fn output_within_the_limit_is_kept_whole() {
         let mut capture = Capture::default();
         let text = "x".repeat(KEPT);
         for piece in text.as_bytes().chunks(7) {

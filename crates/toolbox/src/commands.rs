@@ -1,4 +1,5 @@
-//! What all commands have in common: the wall they run behind, their environment, what may run unasked.
+//! Runs commands for `exec` and `exec_command`: their confinement, their environment, and which of
+//! them need approval.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,7 +13,7 @@ use selvedge_confine::{
     WeakerWall,
 };
 use selvedge_protocol::{CommandLimits, EnvironmentPolicy, Preview, SandboxPolicy, View};
-use selvedge_tools::{Call, Risk, ToolError};
+use selvedge_tools::{Call, Risk, ToolError, list_from_text};
 use serde_json::{Value, json};
 
 use crate::apply_patch;
@@ -23,7 +24,7 @@ use crate::patch;
 use crate::privacy::may_show_secrets;
 use crate::{TurnDiff, Workspace};
 
-/// How commands run. Clones share what is learned.
+/// Starts commands and decides which of them need approval. Clones share the rules.
 #[derive(Clone)]
 pub struct Commands {
     inner: Arc<Inner>,
@@ -40,57 +41,59 @@ struct Inner {
     hold: OnceLock<OwnedFd>,
 }
 
-/// What can be said about commands.
+/// Settings for commands.
 #[derive(Default)]
 pub struct CommandSettings {
-    /// Which variables they get.
+    /// Which environment variables commands inherit.
     pub environment: EnvironmentPolicy,
-    /// Names of variables that no command gets, whatever `environment` says, such as the keys of providers.
+    /// Names of variables that commands never get, whatever `environment` says. For example the API
+    /// keys of providers.
     pub never_inherit: Vec<String>,
-    /// Whether they reach the network although confined.
+    /// Whether confined commands can reach the network.
     pub network: bool,
-    /// Whether they make sockets that have a name in the file system.
+    /// Whether confined commands can create Unix sockets that have a path.
     pub named_sockets: NamedSockets,
-    /// A weaker wall that will do where the whole one cannot be built.
+    /// The weakest confinement to accept where the full one is not available. `None` accepts only
+    /// the full one.
     pub weaker_wall: Option<WeakerWall>,
-    /// How much they may use.
+    /// Limits on processes, file size and memory.
     pub limits: CommandLimits,
-    /// What may run without a question.
+    /// Commands that run without approval.
     pub rules: Rules,
-    /// Told when a person adds a rule, to remember it.
+    /// Stores a rule that a person added. `None`: the rule is forgotten when the process exits.
     pub save_rule: Option<SaveRule>,
-    /// What is said to be enforceable here, instead of what is.
+    /// Replaces the detected confinement features of this machine, for tests.
     pub support: Option<Support>,
 }
 
-/// Keeps a rule for the next time.
+/// Stores a rule for later processes.
 pub type SaveRule = Box<dyn Fn(&Rule) + Send + Sync>;
 
-/// Commands that need no question, by how they begin.
+/// Prefixes of commands that run without approval. Each prefix is a list of words.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Behind the wall.
+    /// Prefixes of commands that run confined.
     pub confined: Vec<Vec<String>>,
-    /// Also without it.
+    /// Prefixes of commands that may also run without the sandbox.
     pub unconfined: Vec<Vec<String>>,
 }
 
-/// One rule, as a person agreed to it.
+/// A rule that a person added with the answer "always".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// How the command begins.
+    /// The first words of the commands that the rule covers.
     pub prefix: Vec<String>,
-    /// Whether it may run without the wall.
+    /// Whether the rule also covers commands without the sandbox.
     pub unconfined: bool,
 }
 
-/// How long a command may run where the call does not say.
+/// The time limit of a command if the call does not set one.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a call may say.
+/// The longest time limit that a call can set.
 pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 impl Commands {
-    /// Commands in a workspace.
+    /// Creates the runner for a workspace.
     pub fn new(workspace: &Workspace, turn_diff: &TurnDiff, mut settings: CommandSettings) -> Self {
         let rules = Mutex::new(std::mem::take(&mut settings.rules));
         let support = settings
@@ -116,156 +119,160 @@ impl Commands {
         }
     }
 
-    /// Keeps a file open until every command and everything it started are gone, even if we are gone before.
+    /// Keeps a file open until every command and everything it started have exited, even if this
+    /// process exits before. Later calls have no effect.
     pub fn hold_while_any_runs(&self, file: OwnedFd) {
-        // The first one stays: there is one journal.
+        // A process has one journal, so the first file is enough.
         let _ = self.inner.hold.set(file);
     }
 
-    /// What a command risks.
-    pub(crate) fn risk(&self, wanted: &Wanted) -> Risk {
-        if let Some(patch) = patch_of(wanted) {
+    /// Returns the risk of a command: harmless, guarded by the policy, or always asked for.
+    pub(crate) fn risk(&self, request: &Wanted) -> Risk {
+        if let Some(patch) = patch_of(request) {
             return apply_patch::risk(&self.inner.workspace, &patch);
         }
-        let what = wanted.in_one_line();
-        let safety = self.judge(wanted);
+        let line = request.in_one_line();
+        let safety = self.judge(request);
         if let Safety::Dangerous { why, command } = safety {
-            // In a long script nobody would find it.
-            let place = if what.contains(&command) {
+            // The line is truncated, so it may not show the dangerous part of a long script.
+            let context = if line.contains(&command) {
                 String::new()
             } else {
-                format!(", in `{what}`")
+                format!(", in `{line}`")
             };
-            let command = if place.is_empty() { &what } else { &command };
+            let command = if context.is_empty() { &line } else { &command };
             return Risk::Ask {
-                reason: format!("`{command}`: {why}{place}"),
+                reason: format!("`{command}`: {why}{context}"),
             };
         }
-        match &wanted.unconfined {
-            _ if self.has_rule(wanted) => Risk::Harmless,
-            Some(why) if why.is_empty() => Risk::Ask {
-                reason: format!("`{what}` wants to run without the sandbox"),
+        match &request.unconfined {
+            _ if self.has_rule(request) => Risk::Harmless,
+            Some(justification) if justification.is_empty() => Risk::Ask {
+                reason: format!("runs `{line}` without the sandbox"),
             },
-            Some(why) => Risk::Ask {
-                reason: format!("`{what}` wants to run without the sandbox: {why}"),
+            Some(justification) => Risk::Ask {
+                reason: format!("runs `{line}` without the sandbox: {justification}"),
             },
             None if safety == Safety::ReadOnly => Risk::Harmless,
             None => Risk::Guarded {
-                reason: format!("runs `{what}`{}", wanted.circumstances()),
+                reason: format!("runs `{line}`{}", request.circumstances()),
             },
         }
     }
 
-    /// Whether a command is known to change nothing.
-    pub(crate) fn reads_only(&self, wanted: &Wanted) -> bool {
-        wanted.unconfined.is_none() && self.judge(wanted) == Safety::ReadOnly
+    /// Returns whether a command is known to be read-only.
+    pub(crate) fn reads_only(&self, request: &Wanted) -> bool {
+        request.unconfined.is_none() && self.judge(request) == Safety::ReadOnly
     }
 
-    /// The judgement of the words, with what the circumstances add to it: variables can make any program do anything,
-    /// and a repository elsewhere in the workspace may have been written by anybody and names programs that even
-    /// `git status` runs.
-    fn judge(&self, wanted: &Wanted) -> Safety {
+    /// Classifies a command by its words, its environment and its working folder. Variables can
+    /// make any program do anything. A repository in another folder may come from an untrusted
+    /// source, and its configuration names programs that even `git status` runs.
+    fn judge(&self, request: &Wanted) -> Safety {
         let workspace = &self.inner.workspace;
-        let CommandView { commands, safety } = judge_command(&wanted.argv);
-        let git = |words: &Vec<String>| {
+        let CommandView { commands, safety } = judge_command(&request.argv);
+        let is_git = |words: &Vec<String>| {
             words
                 .first()
                 .is_some_and(|word| word.rsplit('/').next() == Some("git"))
         };
         match safety {
-            Safety::ReadOnly if !wanted.env.is_empty() => Safety::Unknown {
-                why: "it comes with variables of its own".to_owned(),
+            Safety::ReadOnly if !request.env.is_empty() => Safety::Unknown {
+                why: "sets environment variables".to_owned(),
             },
-            Safety::ReadOnly if !self.at_root(wanted) && commands.iter().any(git) => {
+            Safety::ReadOnly if !self.at_root(request) && commands.iter().any(is_git) => {
                 Safety::Unknown {
-                    why: "`git` may run what another folder's repository says".to_owned(),
+                    why: "`git` may run programs configured in another repository".to_owned(),
                 }
             }
             Safety::ReadOnly
                 if !self.hides_secrets()
-                    && may_show_secrets(workspace, &commands, &self.cwd(wanted)) =>
+                    && may_show_secrets(workspace, &commands, &self.cwd(request)) =>
             {
                 Safety::Unknown {
-                    why: "it may show secrets".to_owned(),
+                    why: "may show secrets".to_owned(),
                 }
             }
             safety => safety,
         }
     }
 
-    /// Whether somebody allowed this before. A rule is for the workspace's own folder and no variables: elsewhere and
-    /// with others the same words may run something else.
-    fn has_rule(&self, wanted: &Wanted) -> bool {
+    /// Returns whether a rule allows the command. Rules apply only in the root of the workspace and
+    /// without added variables: otherwise the same words may run another program.
+    fn has_rule(&self, request: &Wanted) -> bool {
         let rules = self
             .inner
             .rules
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        self.is_plain(wanted)
-            && (covered_by(&wanted.argv, &rules.unconfined)
-                || wanted.unconfined.is_none() && covered_by(&wanted.argv, &rules.confined))
+        self.is_plain(request)
+            && (covered_by(&request.argv, &rules.unconfined)
+                || request.unconfined.is_none() && covered_by(&request.argv, &rules.confined))
     }
 
-    fn is_plain(&self, wanted: &Wanted) -> bool {
-        wanted.env.is_empty() && self.at_root(wanted)
+    fn is_plain(&self, request: &Wanted) -> bool {
+        request.env.is_empty() && self.at_root(request)
     }
 
-    fn at_root(&self, wanted: &Wanted) -> bool {
-        self.cwd(wanted) == self.inner.workspace.root()
+    fn at_root(&self, request: &Wanted) -> bool {
+        self.cwd(request) == self.inner.workspace.root()
     }
 
-    fn cwd(&self, wanted: &Wanted) -> PathBuf {
+    fn cwd(&self, request: &Wanted) -> PathBuf {
         self.inner
             .workspace
-            .absolute(wanted.cwd.as_deref().unwrap_or("."), None)
+            .absolute(request.cwd.as_deref().unwrap_or("."), None)
     }
 
-    /// Whether what is private is not there for commands.
+    /// Returns whether secrets are hidden from confined commands.
     fn hides_secrets(&self) -> bool {
         self.are_confined() && self.inner.settings.weaker_wall != Some(WeakerWall::Landlock)
     }
 
-    /// The rule a person can make of a command.
-    fn rule(&self, wanted: &Wanted) -> Option<Rule> {
-        let prefix = prefix_of(&wanted.argv)
-            .filter(|_| self.is_plain(wanted) && patch_of(wanted).is_none())?;
+    /// Returns the rule that the answer "always" would add for this command. `None` if no rule is
+    /// possible.
+    fn rule(&self, request: &Wanted) -> Option<Rule> {
+        let prefix = prefix_of(&request.argv)
+            .filter(|_| self.is_plain(request) && patch_of(request).is_none())?;
         Some(Rule {
             prefix,
-            unconfined: wanted.unconfined.is_some(),
+            unconfined: request.unconfined.is_some(),
         })
     }
 
-    /// What a person is shown, and what "always" would mean.
-    pub(crate) fn preview(&self, wanted: &Wanted) -> Preview {
-        if let Some(patch) = patch_of(wanted) {
+    /// Returns what a person sees before the approval: the command, and the rule that "always"
+    /// adds.
+    pub(crate) fn preview(&self, request: &Wanted) -> Preview {
+        if let Some(patch) = patch_of(request) {
             return apply_patch::preview(&self.inner.workspace, &patch);
         }
-        let rule = self.rule(wanted).map(|rule| {
-            let outside = if rule.unconfined {
+        let rule = self.rule(request).map(|rule| {
+            let suffix = if rule.unconfined {
                 ", without the sandbox"
             } else {
                 ""
             };
-            format!("`{} …`{outside}", rule.prefix.join(" "))
+            format!("`{} …`{suffix}", rule.prefix.join(" "))
         });
-        let view = format!("{}{}", shown(&wanted.argv), wanted.circumstances());
+        let view = format!("{}{}", shown(&request.argv), request.circumstances());
         Preview {
             view: Some(View::Commands(view)),
             rule,
         }
     }
 
-    /// What "for this script" covers: commands that begin alike, as for a rule; or patches of the same files.
-    pub(crate) fn agreement(&self, wanted: &Wanted) -> Option<String> {
-        if let Some(patch) = patch_of(wanted) {
+    /// Returns the key that an approval for the whole script is stored under: the rule for the
+    /// command, or the files of a patch. `None` covers only this call.
+    pub(crate) fn agreement(&self, request: &Wanted) -> Option<String> {
+        if let Some(patch) = patch_of(request) {
             return apply_patch::agreement(&self.inner.workspace, &patch);
         }
-        self.rule(wanted).map(|rule| format!("{rule:?}"))
+        self.rule(request).map(|rule| format!("{rule:?}"))
     }
 
-    /// Remembers that commands which begin like this one need no question.
-    pub(crate) fn allow_always(&self, wanted: &Wanted) {
-        let Some(rule) = self.rule(wanted) else {
+    /// Adds and saves the rule for this command, so that such commands run without approval.
+    pub(crate) fn allow_always(&self, request: &Wanted) {
+        let Some(rule) = self.rule(request) else {
             return;
         };
         let mut rules = self
@@ -286,10 +293,11 @@ impl Commands {
         }
     }
 
-    /// What became of a command that is a patch: what it changed, or why it changed nothing. `None` if it is none.
+    /// Applies the patch if the command is a call of `apply_patch`, and returns a summary of the
+    /// changed files. `None` if it is another command.
     pub(crate) async fn patched(
         &self,
-        wanted: &Wanted,
+        request: &Wanted,
         call: &Call,
     ) -> Option<Result<String, ToolError>> {
         let Inner {
@@ -297,38 +305,38 @@ impl Commands {
             turn_diff,
             ..
         } = self.inner.as_ref();
-        Some(apply_patch::apply_from_command(workspace, turn_diff, patch_of(wanted)?, call).await)
+        Some(apply_patch::apply_from_command(workspace, turn_diff, patch_of(request)?, call).await)
     }
 
-    /// Starts a command. Blocks for a millisecond or two.
-    pub(crate) fn start(&self, wanted: &Wanted, stdio: Stdio) -> Result<Child, ToolError> {
+    /// Starts a command. Blocks, usually for one or two milliseconds.
+    pub(crate) fn start(&self, request: &Wanted, stdio: Stdio) -> Result<Child, ToolError> {
         let inner = &self.inner;
         inner.leaving.forget_gone();
-        if wanted.argv.first().is_none_or(String::is_empty) {
-            return Err(ToolError::new("there is no program to run")
-                .suggest("a command is a program and its arguments: [\"ls\", \"-l\"]"));
+        if request.argv.first().is_none_or(String::is_empty) {
+            return Err(ToolError::new("the command is empty")
+                .suggest("pass a program and its arguments: [\"ls\", \"-l\"]"));
         }
-        let cwd = self.cwd(wanted);
-        if wanted.unconfined.is_none() && self.hides_secrets() && inner.workspace.is_secret(&cwd) {
+        let cwd = self.cwd(request);
+        if request.unconfined.is_none() && self.hides_secrets() && inner.workspace.is_secret(&cwd) {
             let message = format!(
                 "cannot start in {}: it is hidden from commands",
                 cwd.display()
             );
             return Err(ToolError::new(message)
                 .suggest("work in a folder that is not inside SELVEDGE_HOME")
-                .suggest("set SELVEDGE_HOME to a folder of its own, such as ~/.selvedge"));
+                .suggest("set SELVEDGE_HOME to a separate folder, such as ~/.selvedge"));
         }
-        if self.judge(wanted) != Safety::ReadOnly {
+        if self.judge(request) != Safety::ReadOnly {
             inner.turn_diff.before_command();
         }
         let support = inner.support.get_or_init(Support::probe);
-        let wall = if wanted.unconfined.is_some() {
+        let wall = if request.unconfined.is_some() {
             Wall::None
         } else {
             self.wall()
         };
-        let argv = wanted.argv.iter().map(OsString::from).collect();
-        let env = inner.environment.build(&wanted.env);
+        let argv = request.argv.iter().map(OsString::from).collect();
+        let env = inner.environment.build(&request.env);
         let hold = inner.hold.get().and_then(|hold| hold.try_clone().ok());
         selvedge_confine::spawn(
             Command {
@@ -341,15 +349,15 @@ impl Commands {
             &wall,
             support,
         )
-        .map_err(|error| explain(error, wanted))
+        .map_err(|error| explain(error, request))
     }
 
-    /// Commands that have ended and are not quite gone.
+    /// Returns the commands that have exited and whose namespaces still exist.
     pub(crate) fn leaving(&self) -> &Leaving {
         &self.inner.leaving
     }
 
-    /// Whether commands run behind a wall here.
+    /// Returns whether the sandbox policy confines commands.
     pub(crate) fn are_confined(&self) -> bool {
         self.inner.workspace.policy() != SandboxPolicy::DangerFullAccess
     }
@@ -380,19 +388,20 @@ impl Commands {
     }
 }
 
-/// A command somebody wants to run.
+/// A command to check or to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) argv: Vec<String>,
+    /// Relative to the workspace. `None` is its root.
     pub(crate) cwd: Option<String>,
-    /// Variables of its own.
+    /// Variables that the call adds to the environment.
     pub(crate) env: BTreeMap<String, String>,
-    /// Why it should run without its wall; `None` where it should not.
+    /// The justification for running without the sandbox, possibly empty. `None` runs confined.
     pub(crate) unconfined: Option<String>,
 }
 
 impl Wanted {
-    /// From the arguments of a call, with these words.
+    /// Reads everything except `argv` from the arguments of a call.
     pub(crate) fn from_args(argv: Vec<String>, cwd_field: &str, args: &Value) -> Self {
         let text = |name: &str| args[name].as_str().map(str::to_owned);
         let env = args["env"].as_object().into_iter().flatten();
@@ -407,12 +416,14 @@ impl Wanted {
         }
     }
 
+    /// Returns the command in one line, truncated to 120 characters.
     pub(crate) fn in_one_line(&self) -> String {
-        let words = shown(&self.argv).lines().collect::<Vec<_>>().join(" ");
-        selvedge_text::with_ellipsis(&words, 120).into_owned()
+        let line = shown(&self.argv).lines().collect::<Vec<_>>().join(" ");
+        selvedge_text::with_ellipsis(&line, 120).into_owned()
     }
 
-    /// Where it runs and with what, where that is not as usual.
+    /// Returns lines for the working folder and the added variables, each after a newline. Empty if
+    /// the call sets neither.
     fn circumstances(&self) -> String {
         let mut text = String::new();
         if let Some(cwd) = &self.cwd {
@@ -425,40 +436,44 @@ impl Wanted {
     }
 }
 
-/// The arguments for `apply_patch`, where a command means that tool.
-fn patch_of(wanted: &Wanted) -> Option<Value> {
-    patch::of_command(&wanted.argv).map(|patch| json!({"patch": patch, "cwd": wanted.cwd}))
+/// Returns the arguments for `apply_patch` if the command is a call of that tool.
+fn patch_of(request: &Wanted) -> Option<Value> {
+    patch::of_command(&request.argv).map(|patch| json!({"patch": patch, "cwd": request.cwd}))
 }
 
-fn explain(error: ConfineError, wanted: &Wanted) -> ToolError {
+/// Returns the error of a command that could not be started, with hints.
+fn explain(error: ConfineError, request: &Wanted) -> ToolError {
     let mut failure = ToolError::new(error.to_string());
     match error {
         ConfineError::Program { program, error }
             if error.kind() == std::io::ErrorKind::NotFound =>
         {
-            failure = ToolError::new(format!("there is no program `{program}`"));
-            if program.contains(' ') && wanted.argv.len() == 1 {
-                failure = failure.suggest(
-                    "give the command as separate words: [\"npm\", \"test\"], or as [\"bash\", \"-c\", \"…\"]",
-                );
+            failure = ToolError::new(format!("program not found: `{program}`"));
+            if program.contains(' ') && request.argv.len() == 1 {
+                let argv = json!(list_from_text("command", &program));
+                failure = failure.suggest(format!("write the command as {argv}"));
             }
         }
         ConfineError::WorkingDirectory { error, .. } => {
             failure = ToolError::new(format!(
                 "cannot start in {}: {error}",
-                wanted.cwd.as_deref().unwrap_or(".")
+                request.cwd.as_deref().unwrap_or(".")
             ));
         }
         ConfineError::Unprotectable { .. } => {
-            failure = failure
-                .suggest("make it a folder, or the file that git writes for linked work trees");
+            failure = failure.suggest(
+                "replace the link with a folder, or with the `.git` file of a linked work tree",
+            );
         }
-        ConfineError::Everything => failure = failure.suggest("-C takes the folder to work in"),
+        ConfineError::Everything => {
+            failure = failure.suggest("pass -C with the folder to work in");
+        }
         ConfineError::NotEnforceable { .. } => {
             failure = failure
-                .suggest("`selvedge doctor` tells what this machine lacks")
+                .suggest("run `selvedge doctor` to see what this machine lacks")
                 .suggest(
-                    "the setting `weaker_wall` accepts less, `danger-full-access` nothing at all",
+                    "set `weaker_wall` in the configuration to accept weaker confinement, or \
+                     `sandbox_mode = \"danger-full-access\"` to accept none",
                 );
         }
         _ => {}

@@ -1,5 +1,6 @@
-//! Files written all or none: every new content goes to a temporary file first, then all change places,
-//! and if one cannot, those that did change back.
+//! Writes several files atomically: either all of them change or none does. New contents are staged
+//! in temporary files, which are then renamed into place. If one rename fails, the earlier ones are
+//! rolled back.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,27 +15,27 @@ use selvedge_tools::ToolError;
 
 use crate::slot::{Mode, Slot, check_place};
 
-/// A file's new state.
+/// A new content for one file, or its deletion.
 #[derive(Debug)]
 pub(crate) struct Write<'a> {
     pub(crate) slot: &'a Slot,
-    /// Nothing: the file goes.
+    /// The new bytes and mode; `None` deletes the file.
     pub(crate) content: Option<(&'a [u8], Mode)>,
 }
 
-/// Writes all of them, or leaves everything as it was and says why.
+/// Performs all writes. On failure, restores every file and returns the cause.
 pub(crate) fn commit(writes: &[Write<'_>]) -> Result<(), ToolError> {
     for slot in writes
         .iter()
         .filter(|write| write.content.is_some())
         .map(|write| write.slot)
     {
-        let goes = |path: &PathBuf| {
+        let is_deleted = |path: &PathBuf| {
             writes
                 .iter()
                 .any(|write| write.content.is_none() && write.slot.real() == *path)
         };
-        if let Some(path) = slot.blocked.as_ref().filter(|path| !goes(path)) {
+        if let Some(path) = slot.blocked.as_ref().filter(|path| !is_deleted(path)) {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
             return Err(ToolError::new(format!(
                 "{} cannot be written: {file} is a file, not a folder",
@@ -52,15 +53,15 @@ pub(crate) fn commit(writes: &[Write<'_>]) -> Result<(), ToolError> {
     }
 }
 
-/// What has been done so far.
+/// The steps of one commit that have been done so far.
 #[derive(Default)]
 struct Change {
-    /// Contents that wait for their turn: where, and under which name.
+    /// Temporary files that are not yet in place: folder and name.
     temporary: Vec<(Arc<Dir>, OsString)>,
     steps: Vec<Step>,
 }
 
-/// Something to be undone.
+/// A completed step, with what is needed to undo it.
 enum Step {
     MadeFolder {
         parent: Arc<Dir>,
@@ -70,7 +71,7 @@ enum Step {
         folder: Arc<Dir>,
         name: OsString,
     },
-    /// What was there before has another name now.
+    /// The earlier file still exists, under the name `backup_name`.
     Replaced {
         folder: Arc<Dir>,
         name: OsString,
@@ -83,7 +84,7 @@ type Failed<'a> = (&'a Slot, io::Error);
 
 impl Change {
     fn carry_out<'a>(&mut self, writes: &[Write<'a>]) -> Result<(), Failed<'a>> {
-        let mut ready = Vec::new();
+        let mut staged = Vec::new();
         for write in writes {
             let Some((bytes, mode)) = write.content else {
                 continue;
@@ -91,14 +92,14 @@ impl Change {
             let temporary = self
                 .stage(&write.slot.folder, bytes, mode)
                 .map_err(|error| (write.slot, error))?;
-            ready.push((write.slot, temporary));
+            staged.push((write.slot, temporary));
         }
-        // What goes, goes first: a folder may be needed where it was.
+        // Deletions come first: a new folder may need the name of a deleted file.
         for write in writes.iter().filter(|write| write.content.is_none()) {
             self.remove(write.slot)
                 .map_err(|error| (write.slot, error))?;
         }
-        for (slot, temporary) in ready {
+        for (slot, temporary) in staged {
             self.put(slot, &temporary).map_err(|error| (slot, error))?;
         }
         let folders: BTreeMap<_, _> = writes
@@ -106,13 +107,14 @@ impl Change {
             .map(|write| (&write.slot.place, &write.slot.folder))
             .collect();
         for folder in folders.into_values() {
-            // So that the names, too, are on disk. Some systems cannot say; the contents are there in any case.
+            // Flushes the directory entries. Not every system supports this, and the contents are
+            // already flushed, so errors are ignored.
             let _ = folder.open(".").and_then(|folder| folder.sync_all());
         }
         Ok(())
     }
 
-    /// Writes content to a temporary file, safely on disk.
+    /// Writes content to a temporary file and flushes it to disk; returns its name.
     fn stage(&mut self, folder: &Arc<Dir>, bytes: &[u8], mode: Mode) -> io::Result<OsString> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(match mode {
@@ -124,7 +126,8 @@ impl Change {
         self.temporary.push((folder.clone(), name.clone()));
         file.write_all(bytes)?;
         if let Mode::Kept { bits, owner, group } = mode {
-            // The owner first, because that takes rights away; where it is not ours to give, the file is ours now.
+            // Set the owner first, because `fchown` clears permission bits. Without the right to
+            // change the owner, the file belongs to the current user.
             let _ = fchown(&file, Some(owner), Some(group));
             file.set_permissions(Permissions::from_mode(bits))?;
         }
@@ -132,6 +135,7 @@ impl Change {
         Ok(name)
     }
 
+    /// Deletes a file by renaming it, so that the deletion can be undone.
     fn remove(&mut self, slot: &Slot) -> io::Result<()> {
         let (kept_as, ()) =
             with_free_name(|kept_as| match slot.folder.symlink_metadata(kept_as) {
@@ -142,7 +146,7 @@ impl Change {
         Ok(())
     }
 
-    /// Puts a temporary file in its place.
+    /// Renames a temporary file to its final name.
     fn put(&mut self, slot: &Slot, temporary: &OsStr) -> io::Result<()> {
         let folder = self.make_folders(slot)?;
         let kept_as = match folder.symlink_metadata(&slot.name) {
@@ -176,7 +180,7 @@ impl Change {
         });
     }
 
-    /// Makes the folders that are missing on the way, and opens the last.
+    /// Creates the missing parent folders and opens the innermost one.
     fn make_folders(&mut self, slot: &Slot) -> io::Result<Arc<Dir>> {
         let (mut folder, mut place) = (slot.folder.clone(), slot.place.clone());
         for name in &slot.missing {
@@ -185,7 +189,7 @@ impl Change {
                     parent: folder.clone(),
                     name: name.clone(),
                 }),
-                // Another file of this change needed it, too.
+                // An earlier file of this commit created the folder.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
@@ -196,11 +200,11 @@ impl Change {
         Ok(folder)
     }
 
-    /// Takes everything back, last first.
+    /// Undoes all steps in reverse order; returns the error to report.
     fn undo(self, slot: &Slot, error: &io::Error) -> ToolError {
-        let mut stuck = Vec::new();
+        let mut not_restored = Vec::new();
         for step in self.steps.iter().rev() {
-            let (undone, what) = match step {
+            let (undone, name) = match step {
                 Step::MadeFolder { parent, name } => {
                     (parent.remove_dir(name), name.to_string_lossy().into_owned())
                 }
@@ -215,28 +219,25 @@ impl Change {
                     shown,
                 } => (
                     folder.rename(kept_as, folder, name),
-                    format!("{shown} (kept as {})", kept_as.to_string_lossy()),
+                    format!("{shown} (backup: {})", kept_as.to_string_lossy()),
                 ),
             };
             if undone.is_err() {
-                stuck.push(what);
+                not_restored.push(name);
             }
         }
         for (folder, name) in &self.temporary {
             let _ = folder.remove_file(name);
         }
         let mut failure = slot.error(error);
-        failure.message += &match stuck.is_empty() {
+        failure.message += &match not_restored.is_empty() {
             true => "; nothing was changed".to_owned(),
-            false => format!(
-                "; and what was done could not be undone for {}",
-                stuck.join(", ")
-            ),
+            false => format!("; could not restore {}", not_restored.join(", ")),
         };
         failure
     }
 
-    /// Lets go of what was kept to undo with.
+    /// Removes the backups after a successful commit.
     fn tidy(self) {
         for step in &self.steps {
             if let Step::Replaced {
@@ -249,11 +250,12 @@ impl Change {
     }
 }
 
-/// Gives a file a second name, so that the first can be given away. The file itself has no moment without one.
+/// Backs up a file under a second name, which is returned. The file keeps its own name, so it
+/// exists at every moment.
 fn keep(folder: &Dir, name: &OsStr) -> io::Result<OsString> {
     let linked = with_free_name(|kept_as| folder.hard_link(name, folder, kept_as));
     let (kept_as, ()) = linked.or_else(|_| {
-        // Not every file system has links.
+        // Fallback for file systems without hard links.
         with_free_name(|kept_as| {
             folder.open_with(kept_as, OpenOptions::new().write(true).create_new(true))?;
             folder
@@ -265,7 +267,7 @@ fn keep(folder: &Dir, name: &OsStr) -> io::Result<OsString> {
     Ok(kept_as)
 }
 
-/// Does something with a name nobody has yet.
+/// Calls `act` with unused file names until it does not fail with `AlreadyExists`.
 fn with_free_name<T>(mut act: impl FnMut(&OsStr) -> io::Result<T>) -> io::Result<(OsString, T)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -289,25 +291,25 @@ mod tests {
     use crate::Workspace;
     use crate::slot::Links;
 
-    /// Something that happens between the judging and the writing.
-    type Mishap = fn(&Path);
+    /// A change by another process between the checks and the commit.
+    type Interference = fn(&Path);
 
     #[test]
-    fn a_change_that_fails_midway_is_undone() {
-        let becomes_a_folder: Mishap = |path| {
+    fn failed_commit_is_rolled_back() {
+        let replace_with_folder: Interference = |path| {
             let _ = std::fs::remove_file(path);
             std::fs::create_dir_all(path.join("full")).unwrap();
         };
-        let vanishes: Mishap = |path| std::fs::remove_file(path).unwrap();
-        let is_made_a_file: Mishap =
+        let delete: Interference = |path| std::fs::remove_file(path).unwrap();
+        let replace_parent_with_file: Interference =
             |path| std::fs::write(path.parent().unwrap(), "in the way").unwrap();
-        let mishaps = [
-            ("a", becomes_a_folder),
-            ("b", becomes_a_folder),
-            ("gone", vanishes),
-            ("c", becomes_a_folder),
-            ("new/deep/d", is_made_a_file),
-            ("e", becomes_a_folder),
+        let interferences = [
+            ("a", replace_with_folder),
+            ("b", replace_with_folder),
+            ("gone", delete),
+            ("c", replace_with_folder),
+            ("new/deep/d", replace_parent_with_file),
+            ("e", replace_with_folder),
         ];
         let names = [
             "a",
@@ -319,7 +321,7 @@ mod tests {
             "e",
             "also gone",
         ];
-        for (at, mishap) in mishaps {
+        for (at, interfere) in interferences {
             let dir = tempfile::tempdir().unwrap();
             for name in ["a", "b", "c", "gone", "also gone"] {
                 std::fs::write(dir.path().join(name), name).unwrap();
@@ -347,7 +349,7 @@ mod tests {
                     }
                 })
                 .collect();
-            mishap(&dir.path().join(at));
+            interfere(&dir.path().join(at));
             let before = tree(dir.path());
             let error = commit(&writes).unwrap_err();
             assert!(

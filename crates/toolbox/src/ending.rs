@@ -1,4 +1,5 @@
-//! Waiting for a command without holding a thread.
+//! Waits for running commands asynchronously, and keeps exited ones until their namespaces are
+//! gone.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,19 +11,20 @@ use selvedge_tools::{Belongings, ToolError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// The end of a running command.
+/// A running command that can be awaited and killed.
 pub(crate) struct Ending {
     ended: AsyncFd<OwnedFd>,
     gone: AsyncFd<OwnedFd>,
     child: Mutex<Option<Child>>,
 }
 
-/// Commands that have ended and whose walls are being taken down, which takes longer than most commands.
+/// Commands that have exited while the kernel still removes their namespaces, which takes longer
+/// than most commands.
 #[derive(Clone, Default)]
 pub(crate) struct Leaving(Arc<Mutex<Vec<Child>>>);
 
 impl Leaving {
-    /// Forgets those that are gone.
+    /// Drops the commands whose processes and namespaces are gone.
     pub(crate) fn forget_gone(&self) {
         self.0
             .lock()
@@ -31,7 +33,7 @@ impl Leaving {
     }
 }
 
-/// Waits for all that are leaving when it is dropped.
+/// Waits for all exited commands when it is dropped.
 struct WaitForAll(Leaving);
 
 impl Drop for WaitForAll {
@@ -41,17 +43,18 @@ impl Drop for WaitForAll {
     }
 }
 
-/// Killed processes are gone in a millisecond or two; what hangs in the kernel is not waited for.
+/// How long to wait for killed processes. Usually they exit in one or two milliseconds; a process
+/// that hangs in the kernel is not waited for any longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Ending {
     pub(crate) fn of(child: Child) -> Result<Self, ToolError> {
         let watch = |fd: io::Result<OwnedFd>| watch(fd?, Interest::READABLE);
-        let broken = |error: io::Error| {
-            ToolError::new(format!("the command cannot be watched: {error}")).outcome_unknown()
+        let watch_error = |error: io::Error| {
+            ToolError::new(format!("cannot wait for the command: {error}")).outcome_unknown()
         };
-        let ended = watch(child.ended().try_clone_to_owned()).map_err(broken)?;
-        let gone = watch(child.gone().try_clone_to_owned()).map_err(broken)?;
+        let ended = watch(child.ended().try_clone_to_owned()).map_err(watch_error)?;
+        let gone = watch(child.gone().try_clone_to_owned()).map_err(watch_error)?;
         Ok(Self {
             ended,
             gone,
@@ -59,20 +62,21 @@ impl Ending {
         })
     }
 
-    /// Waits for the command. Processes it left behind may go on.
+    /// Waits until the command exits. Its background processes may still run.
     pub(crate) async fn wait(&self) -> Result<End, ToolError> {
-        let broken = |error: io::Error| {
-            ToolError::new(format!("the command was lost: {error}")).outcome_unknown()
+        let wait_error = |error: io::Error| {
+            ToolError::new(format!("cannot get the command's exit status: {error}"))
+                .outcome_unknown()
         };
-        let _ready = self.ended.readable().await.map_err(broken)?;
+        let _ready = self.ended.readable().await.map_err(wait_error)?;
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let child = child
             .as_mut()
-            .ok_or_else(|| ToolError::new("the command was let go"))?;
-        child.end().map_err(broken)
+            .ok_or_else(|| ToolError::new("the command has already been released"))?;
+        child.end().map_err(wait_error)
     }
 
-    /// Ends the command and everything it started.
+    /// Starts killing the command and everything it started.
     pub(crate) fn kill_now(&self) {
         if let Some(child) = self
             .child
@@ -84,14 +88,15 @@ impl Ending {
         }
     }
 
-    /// The same, and returns when they are gone.
+    /// Kills the command and everything it started, and waits until they have exited.
     pub(crate) async fn kill(&self) {
         self.kill_now();
         let _ = tokio::time::timeout(PATIENCE, self.gone.readable()).await;
     }
 
-    /// After the end: what the command left behind lives as long as the scope. Where nothing is left, the wall is
-    /// taken down while the script goes on, and is gone when the scope ends.
+    /// Releases a command that has exited. Its background processes live as long as the scope. If
+    /// it has none, its namespaces are removed while the script continues, at the latest when the
+    /// scope ends.
     pub(crate) fn let_go(self, end: End, leaving: &Leaving, belongings: &Belongings) {
         let child = self
             .child

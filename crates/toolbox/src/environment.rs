@@ -1,4 +1,4 @@
-//! What commands get to see of our environment: nothing that opens doors.
+//! Builds the environment of commands: removes secrets from the inherited variables.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,12 +6,13 @@ use std::ffi::OsString;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use selvedge_protocol::{EnvironmentPolicy, Inherit};
 
+/// The variables that `Inherit::Core` inherits.
 const CORE: [&str; 12] = [
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "TZ",
     "USER",
 ];
 
-/// Without these, a repository's configuration can start programs when it is only looked at.
+/// Keeps `git` from starting programs that a repository's configuration names, and from prompting.
 const TAME_GIT: [(&str, &str); 6] = [
     ("GIT_PAGER", "cat"),
     ("GIT_TERMINAL_PROMPT", "0"),
@@ -21,11 +22,11 @@ const TAME_GIT: [(&str, &str); 6] = [
     ("GIT_CONFIG_VALUE_0", "false"),
 ];
 
-/// Makes environments after a policy.
+/// Builds environments according to a policy.
 #[derive(Debug)]
 pub(crate) struct Environment {
     policy: EnvironmentPolicy,
-    /// Names of variables that no command gets, whatever the policy says.
+    /// Names of variables that commands never get, whatever the policy says.
     never: Vec<String>,
     exclude: GlobSet,
     include: GlobSet,
@@ -42,15 +43,16 @@ impl Environment {
         }
     }
 
-    /// The environment of a command: ours, cut down, then what is set, then what the call asks for.
-    pub(crate) fn build(&self, asked: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
-        self.build_from(std::env::vars_os(), asked)
+    /// Returns the environment of a command: the filtered variables of this process, then those
+    /// that the policy sets, then those of the call. Later ones override earlier ones.
+    pub(crate) fn build(&self, call_env: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
+        self.build_from(std::env::vars_os(), call_env)
     }
 
     fn build_from(
         &self,
-        ours: impl Iterator<Item = (OsString, OsString)>,
-        asked: &BTreeMap<String, String>,
+        inherited: impl Iterator<Item = (OsString, OsString)>,
+        call_env: &BTreeMap<String, String>,
     ) -> Vec<(OsString, OsString)> {
         let policy = &self.policy;
         let keep = |name: &str, value: &str| {
@@ -63,16 +65,15 @@ impl Environment {
                 && !self.exclude.is_match(name)
                 && (policy.include_only.is_empty() || self.include.is_match(name))
         };
-        let mut env: BTreeMap<OsString, OsString> = ours
+        let mut env: BTreeMap<OsString, OsString> = inherited
             .filter(|(name, value)| keep(&name.to_string_lossy(), &value.to_string_lossy()))
             .collect();
-        // Nobody is there to page, and no repository says what runs.
         env.extend(TAME_GIT.map(|(name, value)| (name.into(), value.into())));
         env.extend(
             policy
                 .set
                 .iter()
-                .chain(asked)
+                .chain(call_env)
                 .map(|(name, value)| (name.into(), value.into())),
         );
         env.retain(|name, _| !self.never.iter().any(|never| name == never.as_str()));
@@ -80,7 +81,7 @@ impl Environment {
     }
 }
 
-/// A pattern that is none matches nothing: a variable too many is left out, never one too few.
+/// Builds a set of case-insensitive patterns. An invalid pattern is skipped.
 fn patterns(patterns: &[String]) -> GlobSet {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
@@ -95,8 +96,8 @@ fn patterns(patterns: &[String]) -> GlobSet {
 mod tests {
     use super::*;
 
-    fn names(policy: &EnvironmentPolicy, asked: &[(&str, &str)]) -> Vec<String> {
-        let ours = [
+    fn names(policy: &EnvironmentPolicy, call_env: &[(&str, &str)]) -> Vec<String> {
+        let inherited = [
             ("PATH", "/bin"),
             ("HOME", "/home/me"),
             ("OPENAI_API_KEY", "x"),
@@ -115,12 +116,14 @@ mod tests {
             ("CARGO_HOME", "/cargo"),
             ("PROVIDER", "x"),
         ];
-        let asked = asked
+        let call_env = call_env
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        let env = Environment::new(policy.clone(), vec!["PROVIDER".into()])
-            .build_from(ours.iter().map(|(n, v)| (n.into(), v.into())), &asked);
+        let env = Environment::new(policy.clone(), vec!["PROVIDER".into()]).build_from(
+            inherited.iter().map(|(n, v)| (n.into(), v.into())),
+            &call_env,
+        );
         env.into_iter()
             .map(|(name, _)| name.into_string().unwrap())
             .filter(|name| !name.starts_with("GIT_"))
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_handed_down() {
+    fn secrets_are_not_inherited() {
         let policy = EnvironmentPolicy::default();
         assert_eq!(
             names(&policy, &[]),
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_decides_the_rest() {
+    fn the_policy_filters_the_other_variables() {
         let policy = |change: fn(&mut EnvironmentPolicy)| {
             let mut policy = EnvironmentPolicy::default();
             change(&mut policy);

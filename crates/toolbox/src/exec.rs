@@ -1,4 +1,4 @@
-//! `exec`: a command, run to its end.
+//! The tool `exec`: runs a command and waits until it exits.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,55 +18,56 @@ use crate::capture::{Capture, KEPT};
 use crate::commands::{Commands, DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Wanted};
 use crate::ending::{Ending, Leaving};
 
-/// What to run.
+/// A command and how to run it.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// Program and arguments, one word each; `["bash", "-c", "…"]` for a shell script.
+    /// Program and arguments: `["npm", "test"]`. For shell syntax: `["bash", "-c", "ls | head"]`.
     command: Vec<String>,
-    /// Folder to run in, relative to the workspace.
+    /// Working folder, relative to the workspace.
     cwd: Option<String>,
-    /// Variables to add to its environment.
+    /// Environment variables to add.
     #[serde(default)]
     env: BTreeMap<String, String>,
-    /// Time it may take; 120,000 where it is not said, at most 1,800,000.
+    /// Time limit in milliseconds; default 120,000, at most 1,800,000.
     timeout_ms: Option<u64>,
-    /// Runs it without the sandbox, if a person agrees.
+    /// Whether to run without the sandbox. A person must approve it.
     #[serde(default)]
     with_escalated_permissions: bool,
-    /// Told to that person: why.
+    /// Why the command needs to run without the sandbox; shown to the person who approves it.
     #[allow(dead_code)]
     justification: Option<String>,
-    /// Told to the person who is asked.
+    /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
     approval_context: Option<String>,
 }
 
-/// How it ended and what it wrote.
+/// The exit code and the output of the command.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Output {
-    /// 0 where all went well; 124 after a time-out, 128 and the signal where one killed it.
+    /// 0 on success, 124 after a timeout, 128 plus the signal number if a signal killed it.
     exit_code: i32,
     stdout: String,
     stderr: String,
-    /// Both, in the order they arrived.
+    /// stdout and stderr in the order of arrival.
     aggregated_output: String,
     timed_out: bool,
     duration_ms: u64,
     /// Whether the middle of a long output was left out.
     truncated: bool,
-    /// A guess from what it wrote: the sandbox seems to have stopped it.
+    /// Whether the output suggests that the sandbox blocked the command.
     sandbox_denied: bool,
 }
 
-/// The largest pipe a user may make.
+/// The largest capacity that an unprivileged user can give a pipe.
 const MOST_IN_A_PIPE: usize = 1 << 20;
 
-/// The status that `timeout` gives.
+/// The exit code after a timeout, the same as that of the program `timeout`.
 const TIMED_OUT: i32 = 124;
 
-const DESCRIPTION: &str = "Runs a command in the sandbox and waits for its end, whatever its exit status. \
-    Processes it leaves in the background end with the script.";
+const DESCRIPTION: &str = "Runs a command in the sandbox and waits until it exits. \
+    A nonzero exit code does not throw. \
+    Processes left in the background are killed when the script ends.";
 
 /// The tool `exec`.
 pub(crate) struct Exec(pub(crate) Commands);
@@ -84,7 +85,7 @@ impl Tool for Exec {
         self.0.reads_only(&wanted(args))
     }
 
-    /// A command that failed or was stopped at its time limit runs again in a resumed run.
+    /// A command that failed or timed out runs again in a resumed run.
     fn resume_as(&self, value: &Value) -> ResumeAs {
         match value["exitCode"] == 0 && value["timedOut"] != true {
             true => ResumeAs::Answer,
@@ -116,7 +117,7 @@ impl Tool for Exec {
     }
 }
 
-/// The command in a call's arguments.
+/// Reads the command from the arguments of a call, which may not fit the schema.
 fn wanted(args: &Value) -> Wanted {
     let words = args["command"].as_array().into_iter().flatten();
     let argv = words.filter_map(Value::as_str).map(str::to_owned).collect();
@@ -130,52 +131,53 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
         .map_or(DEFAULT_TIMEOUT, Duration::from_millis)
         .min(LONGEST_TIMEOUT);
     let confined = commands.are_confined() && !args.with_escalated_permissions;
-    let broken = |error: io::Error| ToolError::new(format!("the command's streams broke: {error}"));
-    let wanted = Wanted {
+    let pipe_error =
+        |error: io::Error| ToolError::new(format!("cannot create the command's streams: {error}"));
+    let request = Wanted {
         argv: args.command,
         cwd: args.cwd,
         env: args.env,
         unconfined: args.with_escalated_permissions.then(String::new),
     };
-    if let Some(patched) = commands.patched(&wanted, call).await {
+    if let Some(patched) = commands.patched(&request, call).await {
         return Ok(as_a_program_would(patched, started));
     }
-    let (stdout, stdout_there) = io::pipe().map_err(broken)?;
-    let (stderr, stderr_there) = io::pipe().map_err(broken)?;
+    let (stdout_reader, stdout_writer) = io::pipe().map_err(pipe_error)?;
+    let (stderr_reader, stderr_writer) = io::pipe().map_err(pipe_error)?;
     let stdio = Stdio::Streams {
-        stdin: std::fs::File::open("/dev/null").map_err(broken)?.into(),
-        stdout: stdout_there.into(),
-        stderr: stderr_there.into(),
+        stdin: std::fs::File::open("/dev/null").map_err(pipe_error)?.into(),
+        stdout: stdout_writer.into(),
+        stderr: stderr_writer.into(),
     };
-    let spawning = commands.clone();
-    let child = blocking(move || spawning.start(&wanted, stdio)).await?;
+    let runner = commands.clone();
+    let child = blocking(move || runner.start(&request, stdio)).await?;
     let streams = [
         (
             OutputStream::Stdout,
-            Receiver::from_owned_fd(stdout.into()).map_err(broken)?,
+            Receiver::from_owned_fd(stdout_reader.into()).map_err(pipe_error)?,
         ),
         (
             OutputStream::Stderr,
-            Receiver::from_owned_fd(stderr.into()).map_err(broken)?,
+            Receiver::from_owned_fd(stderr_reader.into()).map_err(pipe_error)?,
         ),
     ];
-    let mut writing = Writing {
+    let mut reader = Writing {
         streams,
         captures: Default::default(),
         all: Capture::default(),
         call,
         leaving: commands.leaving(),
     };
-    let (exit_code, timed_out) = writing.until_end(child, limit).await?;
-    let [stdout, stderr] = &writing.captures;
+    let (exit_code, timed_out) = reader.until_end(child, limit).await?;
+    let [stdout, stderr] = &reader.captures;
     let mut output = Output {
         exit_code,
         stdout: stdout.text(),
         stderr: stderr.text(),
-        aggregated_output: writing.all.text(),
+        aggregated_output: reader.all.text(),
         timed_out,
         duration_ms: started.elapsed().as_millis() as u64,
-        truncated: stdout.is_cut() || stderr.is_cut() || writing.all.is_cut(),
+        truncated: stdout.is_cut() || stderr.is_cut() || reader.all.is_cut(),
         sandbox_denied: false,
     };
     output.sandbox_denied =
@@ -183,7 +185,7 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
     Ok(output)
 }
 
-/// What became of a patch, told as if a program had applied it.
+/// Returns the result of a patch as if a program had applied it.
 fn as_a_program_would(patched: Result<String, ToolError>, started: Instant) -> Output {
     let (exit_code, stdout, stderr) = match patched {
         Ok(summary) => (0, summary, String::new()),
@@ -211,54 +213,63 @@ fn as_a_program_would(patched: Result<String, ToolError>, started: Instant) -> O
     }
 }
 
-/// What a command writes, as it writes it.
+/// Reads the output of a running command and emits it as events.
 struct Writing<'a> {
     streams: [(OutputStream, Receiver); 2],
+    /// The output of each stream, in the order of `streams`.
     captures: [Capture; 2],
+    /// The output of both streams in the order of arrival.
     all: Capture,
     call: &'a Call,
     leaving: &'a Leaving,
 }
 
 impl Writing<'_> {
-    /// Reads until the command has ended, its time is up, or it is told to stop.
+    /// Reads until the command exits, times out or is cancelled. Returns the exit code and whether
+    /// the command timed out.
     async fn until_end(&mut self, child: Child, limit: Duration) -> Result<(i32, bool), ToolError> {
-        let ending = Ending::of(child)?;
+        let command = Ending::of(child)?;
         let mut open = [true; 2];
         let mut buffers = [vec![0; 16 * 1024], vec![0; 16 * 1024]];
-        let too_late = tokio::time::sleep(limit);
-        tokio::pin!(too_late);
+        let timeout = tokio::time::sleep(limit);
+        tokio::pin!(timeout);
         loop {
             let [(_, stdout), (_, stderr)] = &mut self.streams;
-            let [for_stdout, for_stderr] = &mut buffers;
+            let [stdout_buffer, stderr_buffer] = &mut buffers;
             tokio::select! {
                 () = self.call.cancel.cancelled() => {
-                    ending.kill().await;
-                    return Err(ToolError::new("the command was stopped"));
+                    command.kill().await;
+                    return Err(ToolError::new("the command was cancelled"));
                 }
-                () = &mut too_late => {
-                    ending.kill().await;
+                () = &mut timeout => {
+                    command.kill().await;
                     self.drain();
                     return Ok((TIMED_OUT, true));
                 }
-                read = read(stdout, for_stdout), if open[0] => open[0] = self.take(0, &buffers[0][..read]),
-                read = read(stderr, for_stderr), if open[1] => open[1] = self.take(1, &buffers[1][..read]),
-                ended = ending.wait() => {
-                    // All it wrote is in the pipes by now; what runs on in the background is not waited for.
+                read = read(stdout, stdout_buffer), if open[0] => {
+                    open[0] = self.take(0, &buffers[0][..read]);
+                }
+                read = read(stderr, stderr_buffer), if open[1] => {
+                    open[1] = self.take(1, &buffers[1][..read]);
+                }
+                exited = command.wait() => {
+                    // All output of the command is in the pipes by now. Later output of background
+                    // processes is not waited for.
                     self.drain();
-                    let end = ended?;
-                    ending.let_go(end, self.leaving, &self.call.belongings);
+                    let end = exited?;
+                    command.let_go(end, self.leaving, &self.call.belongings);
                     return Ok((end.exit.code(), false));
                 }
             }
         }
     }
 
-    /// Takes what lies in the pipes already.
+    /// Reads the output that is already in the pipes.
     fn drain(&mut self) {
         let mut buffer = vec![0; 16 * 1024];
         for stream in 0..2 {
-            // A pipe holds no more than this; what comes faster than it can be read is from others.
+            // Bounded by the capacity of a pipe: a background process may write faster than this
+            // reads.
             for _ in 0..MOST_IN_A_PIPE / buffer.len() {
                 match self.streams[stream].1.try_read(&mut buffer) {
                     Ok(read @ 1..) => _ = self.take(stream, &buffer[..read]),
@@ -268,7 +279,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Keeps and tells what was written; false at the end of a stream.
+    /// Stores output and emits it as an event. Returns false at the end of the stream.
     fn take(&mut self, stream: usize, bytes: &[u8]) -> bool {
         if !self.captures[stream].is_cut() && !bytes.is_empty() {
             self.call.events.emit(Event::CallOutput {
@@ -284,13 +295,14 @@ impl Writing<'_> {
     }
 }
 
-/// How much was read; nothing at the end, by whatever cause.
+/// Reads from a stream and returns the number of bytes. 0 at the end of the stream or on an error.
 async fn read(stream: &mut Receiver, buffer: &mut [u8]) -> usize {
     use tokio::io::AsyncReadExt;
     stream.read(buffer).await.unwrap_or(0)
 }
 
-/// What programs write when something was refused. Inside a child such errors cannot be seen, so this is a guess.
+/// Texts in the output of programs that were probably blocked by the sandbox. The errors inside a
+/// child process are not visible from outside, so this is a heuristic.
 const SIGNS_OF_DENIAL: [&str; 15] = [
     "operation not permitted",
     "permission denied",
@@ -310,7 +322,7 @@ const SIGNS_OF_DENIAL: [&str; 15] = [
 ];
 
 fn looks_denied(output: &str) -> bool {
-    // The reason stands at the beginning or at the end, never only in the middle of a long output.
+    // Only the beginning and the end are searched: a long output has the error message there.
     let end = output.len().saturating_sub(KEPT / 8);
     let (start, end) = (
         output.floor_char_boundary(KEPT / 8),
@@ -320,10 +332,10 @@ fn looks_denied(output: &str) -> bool {
     SIGNS_OF_DENIAL.iter().any(|sign| text.contains(sign))
 }
 
-/// The same without the sandbox, where that seems to be what it wants.
+/// Returns the same call without the sandbox if the sandbox probably blocked the command.
 fn again(output: &Output, args: &Value, confined: bool) -> Option<Again> {
-    let wanted = wanted(args);
-    if !output.sandbox_denied || !confined || wanted.unconfined.is_some() {
+    let request = wanted(args);
+    if !output.sandbox_denied || !confined || request.unconfined.is_some() {
         return None;
     }
     let mut args = args.clone();
@@ -335,20 +347,21 @@ fn again(output: &Output, args: &Value, confined: bool) -> Option<Again> {
         .last()
         .unwrap_or_default();
     let last: String = last.chars().take(200).collect();
-    let what = wanted.in_one_line();
-    let reason =
-        format!("`{what}`: it seems that the sandbox stopped it ({last}); run it again without?");
+    let line = request.in_one_line();
+    let reason = format!(
+        "`{line}` was probably blocked by the sandbox ({last}); run it without the sandbox?"
+    );
     Some(Again { args, reason })
 }
 
 fn render(output: &Output) -> String {
     let seconds = output.duration_ms as f64 / 1000.0;
     let mut text = match output.timed_out {
-        true => format!("stopped after {seconds:.1} s: its time was up (timeout_ms allows more)\n"),
+        true => format!("timed out after {seconds:.1} s (set timeout_ms to allow more)\n"),
         false => format!("exit code {} after {seconds:.1} s\n", output.exit_code),
     };
     if output.sandbox_denied {
-        text.push_str("it seems that the sandbox stopped it\n");
+        text.push_str("probably blocked by the sandbox\n");
     }
     text.push_str(&output.aggregated_output);
     text

@@ -1,4 +1,5 @@
-//! `exec_command` and `write_stdin`: a command in a terminal that goes on between calls.
+//! The tools `exec_command` and `write_stdin`: commands in terminals that keep running between
+//! calls.
 
 use std::time::Duration;
 
@@ -13,61 +14,62 @@ use crate::commands::{Commands, Wanted};
 use crate::judge::{Safety, judge_command};
 use crate::terminals::{Glance, Terminals};
 
-/// What to run.
+/// A shell command and how to run it.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// A line for the shell.
+    /// Shell command line.
     cmd: String,
-    /// Folder to run in, relative to the workspace.
+    /// Working folder, relative to the workspace.
     workdir: Option<String>,
-    /// The shell; `bash` where it is not said, `sh` where there is none.
+    /// Shell to use; default `bash`, or `sh` if bash is not installed.
     shell: Option<String>,
-    /// Whether the shell reads its login files first.
+    /// Whether to start a login shell.
     #[serde(default)]
     login: bool,
-    /// Time to wait for its end before it is left running; 10,000 where it is not said, at most 30,000.
+    /// Milliseconds to wait for the exit; default 10,000, at most 30,000. Then it keeps running.
     yield_time_ms: Option<u64>,
-    /// Runs it without the sandbox, if a person agrees.
+    /// Whether to run without the sandbox. A person must approve it.
     #[serde(default)]
     with_escalated_permissions: bool,
-    /// Told to that person: why.
+    /// Why the command needs to run without the sandbox; shown to the person who approves it.
     #[allow(dead_code)]
     justification: Option<String>,
-    /// Told to the person who is asked.
+    /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
     approval_context: Option<String>,
 }
 
-/// What to type.
+/// A terminal and the text to type.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Input {
-    /// The terminal, from `execCommand`.
+    /// The `sessionId` that `execCommand` returned.
     session_id: u32,
-    /// What to type; `\n` is the return key, `\u0003` is Ctrl-C. Nothing only looks.
+    /// Text to type; `\n` is Enter, `\u0003` is Ctrl-C. If empty, only reads the output.
     #[serde(default)]
     chars: String,
-    /// Time to wait for an answer; 250 where it is not said, at most 30,000.
+    /// Milliseconds to wait for output; default 250, at most 30,000.
     yield_time_ms: Option<u64>,
 }
 
-/// What the terminal showed.
+/// The output and the state of a terminal.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Output {
-    /// Since the last look.
+    /// Output since the last call.
     output: String,
-    /// The terminal, while the command runs.
+    /// Id for `writeStdin`, while the command runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<u32>,
-    /// How the command ended, once it has.
+    /// Exit code, after the command has exited.
     #[serde(skip_serializing_if = "Option::is_none")]
     exit_code: Option<i32>,
 }
 
+/// The longest `yield_time_ms`.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-const DESCRIPTION: &str = "Runs a shell command in a terminal. Where it has not ended in time, it goes on and can be \
-    typed to with write_stdin, until the script ends.";
+const DESCRIPTION: &str = "Runs a shell command in a terminal. If it does not exit in time, \
+    it keeps running until the script ends; type into it with write_stdin.";
 
 /// The tool `exec_command`.
 pub(crate) struct ExecCommand(pub(crate) Commands, pub(crate) Terminals);
@@ -85,7 +87,7 @@ impl Tool for ExecCommand {
         self.0.reads_only(&wanted(args))
     }
 
-    /// Nothing is known of the end of a command that was left running in its terminal.
+    /// Without an exit code the command was left running, and how it ended is not known.
     fn resume_as(&self, value: &Value) -> ResumeAs {
         match value["exitCode"].as_i64() {
             Some(0) => ResumeAs::Answer,
@@ -119,7 +121,7 @@ pub(crate) struct WriteStdin(pub(crate) Terminals);
 impl Tool for WriteStdin {
     fn spec(&self) -> ToolSpec {
         let description =
-            "Types into a terminal that exec_command opened, and shows what it answered.";
+            "Types into a terminal that exec_command opened, and returns its new output.";
         spec::<Input, Output>("write_stdin", &[], description).judged_by_arguments()
     }
 
@@ -127,7 +129,7 @@ impl Tool for WriteStdin {
         risk_of_typing(args)
     }
 
-    /// The terminal ends with its script: a resumed run has to type again, into another one.
+    /// Terminals are closed when their script ends, so a resumed run must type into a new one.
     fn resume_as(&self, _: &Value) -> ResumeAs {
         ResumeAs::Rerun
     }
@@ -144,14 +146,14 @@ async fn run(
     args: Args,
     call: &Call,
 ) -> Result<Output, ToolError> {
-    let patience = wait(args.yield_time_ms, Duration::from_secs(10));
-    let wanted = Wanted {
+    let yield_time = wait(args.yield_time_ms, Duration::from_secs(10));
+    let request = Wanted {
         argv: words(args.shell.as_deref(), args.login, args.cmd),
         cwd: args.workdir,
         env: [("TERM".to_owned(), "dumb".to_owned())].into(),
         unconfined: args.with_escalated_permissions.then(String::new),
     };
-    if let Some(patched) = commands.patched(&wanted, call).await {
+    if let Some(patched) = commands.patched(&request, call).await {
         let (output, exit_code) = patched.map_or_else(
             |error| (format!("{}\n", error.message), 1),
             |done| (done, 0),
@@ -162,36 +164,37 @@ async fn run(
             exit_code: Some(exit_code),
         });
     }
-    let (id, terminal) = terminals.open(commands, wanted, call).await?;
-    Ok(shown(terminals, id, terminal.look(patience, call).await?))
+    let (id, terminal) = terminals.open(commands, request, call).await?;
+    Ok(shown(terminals, id, terminal.look(yield_time, call).await?))
 }
 
 async fn type_in(terminals: &Terminals, args: Input, call: &Call) -> Result<Output, ToolError> {
     let terminal = terminals.get(args.session_id)?;
     terminal.write(args.chars.as_bytes()).await?;
-    let patience = wait(args.yield_time_ms, Duration::from_millis(250));
+    let yield_time = wait(args.yield_time_ms, Duration::from_millis(250));
     Ok(shown(
         terminals,
         args.session_id,
-        terminal.look(patience, call).await?,
+        terminal.look(yield_time, call).await?,
     ))
 }
 
-fn wait(asked: Option<u64>, default: Duration) -> Duration {
-    asked
+fn wait(requested_ms: Option<u64>, default: Duration) -> Duration {
+    requested_ms
         .map_or(default, Duration::from_millis)
         .min(LONGEST_WAIT)
 }
 
-fn shown(terminals: &Terminals, id: u32, glance: Glance) -> Output {
-    if glance.exit_code.is_some() {
+/// Returns the result of a call, and closes the terminal if its command has exited.
+fn shown(terminals: &Terminals, id: u32, read: Glance) -> Output {
+    if read.exit_code.is_some() {
         terminals.close(id);
     }
-    let session_id = glance.exit_code.is_none().then_some(id);
+    let session_id = read.exit_code.is_none().then_some(id);
     Output {
-        output: glance.output,
+        output: read.output,
         session_id,
-        exit_code: glance.exit_code,
+        exit_code: read.exit_code,
     }
 }
 
@@ -204,7 +207,7 @@ fn render(output: &Output) -> String {
     format!("{state}\n{}", output.output)
 }
 
-/// The command in a call's arguments.
+/// Reads the command from the arguments of a call, which may not fit the schema.
 fn wanted(args: &Value) -> Wanted {
     let text = |name: &str| args[name].as_str().map(str::to_owned);
     let argv = words(
@@ -215,7 +218,8 @@ fn wanted(args: &Value) -> Wanted {
     Wanted::from_args(argv, "workdir", args)
 }
 
-/// What typing risks: whoever listens may be a shell.
+/// Returns the risk of typing. The text is classified as a shell script, because the program in the
+/// terminal may be a shell.
 fn risk_of_typing(args: &Value) -> Risk {
     let chars = args["chars"].as_str().unwrap_or_default();
     let typed: String = chars

@@ -1,4 +1,4 @@
-//! `fetch_from_fc`: reads a document of the File Cabinet.
+//! The tool `fetch_from_fc`: reads a document of the File Cabinet.
 
 use std::sync::Arc;
 
@@ -12,39 +12,40 @@ use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::cabinet::{open, tell};
 
-/// Characters that are returned where the call does not say.
+/// Characters returned if the call sets no `limit`.
 const DEFAULT_LIMIT: usize = 50_000;
-/// Characters a call may say.
+/// The largest accepted `limit`, in characters.
 const MOST: usize = 1_000_000;
 
-/// What to read.
+/// The document and the part of it to read.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// Its key.
+    /// Key of the document.
     file_key: String,
-    /// First character, from zero.
+    /// Index of the first character, starting at 0.
     offset: Option<usize>,
-    /// Characters at most; 50,000 where it is not said.
+    /// Maximum number of characters; 50,000 by default.
     limit: Option<usize>,
 }
 
-/// The document, or part of it.
+/// A document, or a part of it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Output {
     file_key: String,
     title: String,
-    /// Where it came from, such as an address; empty where nobody said.
+    /// Origin of the document, such as a URL; empty if unknown.
     source: String,
     media_type: String,
     content: String,
-    /// Characters in all.
+    /// Number of characters in the whole document.
     total: usize,
-    /// Whether more follows.
+    /// Whether more characters follow.
     truncated: bool,
 }
 
-const DESCRIPTION: &str = "Reads a document of the File Cabinet by its key. write_file({fileKey, path}) saves one without reading it.";
+const DESCRIPTION: &str = "Reads a document of the File Cabinet by its key. \
+    To save it to a file without reading it, use write_file({fileKey, path}).";
 
 /// The tool `fetch_from_fc`.
 pub(crate) struct FetchFromFc(pub(crate) Arc<dyn Cabinet>);
@@ -70,22 +71,22 @@ impl Tool for FetchFromFc {
             Ok(output)
         };
         typed_call(args, run, |output: &Output| {
-            let more = match output.truncated {
-                true => format!(", {} characters in all", output.total),
+            let total = match output.truncated {
+                true => format!(", {} characters in total", output.total),
                 false => String::new(),
             };
             let (title, key) = (&output.title, &output.file_key);
-            Some(format!("# {title} ({key}{more})\n\n{}", output.content))
+            Some(format!("# {title} ({key}{total})\n\n{}", output.content))
         })
     }
 }
 
-/// The part of a document that is asked for.
+/// Returns the requested part of a document. Fails if the document is not UTF-8 text.
 fn read(Document { entry, content }: Document, args: &Args) -> Result<Output, ToolError> {
     let key = &entry.key;
     let text = String::from_utf8(content).map_err(|_| {
-        let hint = format!("writeFile({{ fileKey: \"{key}\", path: … }}) saves it as it is");
-        ToolError::new(format!("{key} is no text but {}", entry.media_type)).suggest(hint)
+        let hint = format!("save it to a file: writeFile({{ fileKey: \"{key}\", path: … }})");
+        ToolError::new(format!("{key} is not text but {}", entry.media_type)).suggest(hint)
     })?;
     let total = text.chars().count();
     let offset = args.offset.unwrap_or(0);

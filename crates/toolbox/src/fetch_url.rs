@@ -1,4 +1,4 @@
-//! `fetch_url`: web pages as Markdown, each kept under a key.
+//! The tool `fetch_url`: fetches web pages as Markdown and stores each in the File Cabinet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,56 +16,56 @@ use crate::cabinet::tell;
 use crate::one_or_many::OneOrMany;
 use crate::web::{Freshness, Got, Web, parse};
 
-/// Pages in one call.
+/// Maximum number of pages in one call.
 const MOST: usize = 20;
-/// Pages fetched at a time.
+/// Maximum number of pages of one call that are fetched at the same time.
 const AT_A_TIME: usize = 4;
-/// Bytes of a page that are returned where the call does not say.
+/// Bytes of each page that are returned if the call sets no `max_length`.
 const DEFAULT_LENGTH: usize = 50 << 10;
-/// Bytes a call may say.
+/// The largest accepted `max_length`, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// What to fetch.
+/// The pages to fetch.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// Address of a page, or several.
+    /// URL of a page, or several URLs.
     urls: OneOrMany,
-    /// Bytes of each page to return; 51,200 where it is not said. The whole page is kept under its key all the same.
+    /// Maximum bytes of each page in the result; 51,200 by default. The whole page is stored.
     max_length: Option<usize>,
-    /// Fetches a page although it was fetched within the last day.
+    /// Fetch pages again even if they were fetched within the last day.
     #[serde(default)]
     fresh: bool,
-    /// Told to the person who is asked.
+    /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
     approval_context: Option<String>,
 }
 
-/// The pages.
+/// The fetched pages, and those that failed.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    /// In the order asked for.
+    /// In the order of `urls`.
     fetches: Vec<Fetch>,
-    /// Pages that could not be fetched, where others could.
+    /// Pages that could not be fetched, if at least one other could.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failed: Vec<Failed>,
 }
 
-/// A page.
+/// A fetched page.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Fetch {
-    /// For fetch_from_fc and write_file: the whole page, for 30 days.
+    /// Key of the whole page for fetch_from_fc and write_file; valid for 30 days.
     file_key: String,
     url: String,
     title: String,
-    /// As Markdown where it was HTML; empty where it is no text.
+    /// Markdown if the page is HTML; empty if it is not text.
     content: String,
     media_type: String,
-    /// Tokens of the whole page, estimated.
+    /// Estimated number of tokens of the whole page.
     tokens: u64,
-    /// Whether it was fetched before, within a day.
+    /// Whether the page was fetched earlier, within the last day.
     cached: bool,
-    /// Whether the whole page is longer than its content here.
+    /// Whether the whole page is longer than `content`.
     truncated: bool,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Failed {
 }
 
 const DESCRIPTION: &str = "Fetches web pages as Markdown, without navigation and advertisements. \
-    Each is kept under a fileKey: write_file({fileKey, path}) saves it without its passing through here.";
+    Each page is stored under a fileKey: write_file({fileKey, path}) saves it without reading it.";
 
 /// The tool `fetch_url`.
 pub(crate) struct FetchUrl(pub(crate) Web, pub(crate) Arc<dyn Cabinet>);
@@ -113,7 +113,7 @@ impl Tool for FetchUrl {
     }
 }
 
-/// The addresses in a call's arguments; those that are none are told when the call runs.
+/// Returns the valid URLs in a call's arguments. Invalid ones are reported when the call runs.
 fn addresses(args: &Value) -> Vec<reqwest::Url> {
     OneOrMany::in_args(args, "urls")
         .iter()
@@ -127,11 +127,11 @@ async fn fetch(
     args: Args,
     call: &Call,
 ) -> Result<Output, ToolError> {
-    let written = args.urls.into_vec();
-    if written.is_empty() || written.len() > MOST {
+    let urls = args.urls.into_vec();
+    if urls.is_empty() || urls.len() > MOST {
         return Err(ToolError::new(format!(
-            "1 to {MOST} addresses can be fetched at once, not {}",
-            written.len()
+            "`urls` must have 1 to {MOST} entries, not {}",
+            urls.len()
         )));
     }
     let freshness = if args.fresh {
@@ -141,32 +141,32 @@ async fn fetch(
     };
     let length = args.max_length.unwrap_or(DEFAULT_LENGTH).min(LONGEST);
     let mut seen = HashSet::new();
-    let distinct = written.into_iter().filter(|url| seen.insert(url.clone()));
-    let one = |written: String| async move {
-        let got = match parse(&written) {
+    let distinct = urls.into_iter().filter(|url| seen.insert(url.clone()));
+    let fetch_one = |url: String| async move {
+        let result = match parse(&url) {
             Ok(url) => web.page(cabinet, &url, freshness).await,
             Err(error) => Err(error),
         };
-        (written, got)
+        (url, result)
     };
-    let all = stream::iter(distinct)
-        .map(one)
+    let results = stream::iter(distinct)
+        .map(fetch_one)
         .buffered(AT_A_TIME)
         .collect::<Vec<_>>();
-    let all = tokio::select! {
-        () = call.cancel.cancelled() => return Err(ToolError::new("the request was stopped")),
-        all = all => all,
+    let results = tokio::select! {
+        () = call.cancel.cancelled() => return Err(ToolError::new("the request was cancelled")),
+        results = results => results,
     };
     let mut output = Output {
         fetches: Vec::new(),
         failed: Vec::new(),
     };
     let mut first_error = None;
-    for (url, got) in all {
-        match got {
-            Ok(got) => {
-                tell(call, &got.entry);
-                output.fetches.push(Fetch::new(got, length));
+    for (url, result) in results {
+        match result {
+            Ok(page) => {
+                tell(call, &page.entry);
+                output.fetches.push(Fetch::new(page, length));
             }
             Err(error) => {
                 output.failed.push(Failed {
@@ -184,18 +184,19 @@ async fn fetch(
 }
 
 impl Fetch {
-    fn new(got: Got, length: usize) -> Self {
-        let whole = got.text.unwrap_or_default();
+    /// Truncates the text of a page to `length` bytes.
+    fn new(page: Got, length: usize) -> Self {
+        let whole = page.text.unwrap_or_default();
         let content = whole[..whole.floor_char_boundary(length)].to_owned();
         Self {
-            file_key: got.entry.key,
-            url: got.entry.source,
-            title: got.entry.title,
+            file_key: page.entry.key,
+            url: page.entry.source,
+            title: page.entry.title,
             truncated: content.len() < whole.len(),
             tokens: (whole.chars().count() as u64).div_ceil(4),
             content,
-            media_type: got.entry.media_type,
-            cached: got.cached,
+            media_type: page.entry.media_type,
+            cached: page.cached,
         }
     }
 }
@@ -213,25 +214,25 @@ fn render(output: &Output) -> String {
             cached,
             truncated,
         } = page;
-        let fetched = if *cached { "fetched before" } else { "fetched" };
+        let fetched = if *cached { "cached" } else { "fetched" };
         text.push_str(&format!(
             "# {title}\n{url} ({fetched}, fileKey {file_key}, about {tokens} tokens)\n\n"
         ));
         match content.is_empty() {
             true => text.push_str(&format!(
-                "[{media_type}: write_file with this fileKey saves it]\n"
+                "[{media_type}: save it with write_file and this fileKey]\n"
             )),
             false => text.push_str(content),
         }
         if *truncated {
             text.push_str(&format!(
-                "\n\n[cut here: fetch_from_fc with fileKey {file_key} reads on]"
+                "\n\n[truncated: read the rest with fetch_from_fc, fileKey {file_key}]"
             ));
         }
         text.push_str("\n\n");
     }
     for Failed { url, error } in &output.failed {
-        text.push_str(&format!("not fetched: {url}: {error}\n"));
+        text.push_str(&format!("failed: {url}: {error}\n"));
     }
     text.truncate(text.trim_end().len());
     text

@@ -1,4 +1,4 @@
-//! `file_search`: files by glob or by fuzzy name, best first.
+//! The tool `file_search`: finds files by glob or by fuzzy name, best match first.
 
 use std::sync::Mutex;
 
@@ -17,31 +17,31 @@ use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::walk::{Gather, globs, here, hundred, walk};
 
-/// What to look for.
+/// The file names to search for.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// A glob if it has `*`, `?` or `[`, such as `*.test.ts`; else letters of the name, in order.
+    /// A glob if it has `*`, `?` or `[`, such as `*.test.ts`; else letters of the path in order.
     pattern: String,
-    /// Files at most.
+    /// Maximum number of files.
     #[serde(default = "hundred")]
     #[schemars(range(min = 1))]
     limit: usize,
     /// Folder to search, relative to the workspace.
     #[serde(default = "here")]
     search_directory: String,
-    /// Globs of files to leave out.
+    /// Globs of files to exclude.
     #[serde(default)]
     exclude_patterns: Vec<String>,
 }
 
-/// A file whose name fits.
+/// A file that matches.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(crate) struct Found {
     /// Relative to the workspace.
     path: String,
-    /// Higher is better.
+    /// Match quality; higher is better.
     score: u32,
-    /// Which characters of the path the letters fell on; empty for a glob.
+    /// Positions in the path of the matched letters; empty for a glob.
     indices: Vec<u32>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct FileSearch(pub(crate) Workspace);
 
 impl Tool for FileSearch {
     fn spec(&self) -> ToolSpec {
-        let description = "Finds files by name; skips what .gitignore names.";
+        let description = "Finds files by name. Skips files ignored by .gitignore.";
         spec::<Args, Vec<Found>>("file_search", &[], description).as_read_only()
     }
 
@@ -83,7 +83,7 @@ fn search(
     };
     workspace.refuse_secrets(&real, &shown)?;
     let is_glob = args.pattern.contains(['*', '?', '[']);
-    let wanted = if is_glob {
+    let included = if is_glob {
         Some(globs([args.pattern.as_str()])?)
     } else {
         None
@@ -91,9 +91,9 @@ fn search(
     let excluded = globs(args.exclude_patterns.iter().map(String::as_str))?;
     let paths = Mutex::new(Vec::new());
     walk(workspace, &folder).run(|| {
-        let (wanted, excluded, paths, folder) = (&wanted, &excluded, &paths, &folder);
-        // Each thread gathers by itself and hands over at its end.
-        let mut mine = Gather::into(paths);
+        let (included, excluded, paths, folder) = (&included, &excluded, &paths, &folder);
+        // Each thread collects its own matches and merges them when it ends.
+        let mut local = Gather::into(paths);
         Box::new(move |entry| {
             if cancel.is_cancelled() {
                 return WalkState::Quit;
@@ -109,11 +109,9 @@ fn search(
             }
             let relative = entry.path().strip_prefix(folder).unwrap_or(entry.path());
             if !excluded.is_match(relative)
-                && wanted
-                    .as_ref()
-                    .is_none_or(|wanted| wanted.is_match(relative))
+                && included.as_ref().is_none_or(|glob| glob.is_match(relative))
             {
-                mine.found.push(workspace.shown(entry.path()));
+                local.found.push(workspace.shown(entry.path()));
             }
             WalkState::Continue
         })
@@ -135,7 +133,8 @@ fn search(
 }
 
 impl Workspace {
-    /// The files whose path has these letters in order, or fits this glob, best first: as `file_search` finds them.
+    /// Returns the paths that the tool `file_search` finds for a pattern, best match first. Returns
+    /// an empty list if the pattern is invalid.
     pub fn find_files(&self, pattern: &str, limit: usize) -> Vec<String> {
         let args = Args {
             pattern: pattern.to_owned(),
@@ -148,6 +147,7 @@ impl Workspace {
     }
 }
 
+/// Ranks paths by how well they match the fuzzy pattern; returns at most `limit`.
 fn ranked(paths: Vec<String>, args: &Args) -> Vec<Found> {
     let mut matcher = Matcher::new(Config::DEFAULT.match_paths());
     let pattern = Pattern::parse(&args.pattern, CaseMatching::Smart, Normalization::Smart);

@@ -1,4 +1,5 @@
-//! `grep_files`: lines that match a regular expression, with ripgrep's own engine.
+//! The tool `grep_files`: finds lines that match a regular expression, with ripgrep's search
+//! engine.
 
 use std::io::ErrorKind;
 use std::sync::Mutex;
@@ -20,30 +21,30 @@ use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::walk::{globs, here, hundred, walk};
 
-/// The longest line that is held, in bytes; a file with a longer one is left.
+/// The longest line that is searched, in bytes. The search of a file stops at a longer line.
 const MAX_HEAP: usize = 16 << 20;
 
-/// Characters of a matching line that are kept.
+/// Maximum number of characters of a matching line in the result.
 const MAX_LINE: usize = 2000;
 
-/// Files that are named because they were not searched, at most.
+/// Maximum number of incompletely searched files in the result.
 const MAX_SKIPPED: usize = 20;
 
-/// What to look for.
+/// The pattern and the files to search.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// Regular expression, as ripgrep knows them.
+    /// Regular expression in ripgrep's syntax.
     pattern: String,
-    /// Only in files whose path matches this glob, such as `*.rs` or `src/**`.
+    /// Search only files whose path matches this glob, such as `*.rs` or `src/**`.
     include: Option<String>,
     /// File or folder to search, relative to the workspace.
     #[serde(default = "here")]
     path: String,
-    /// Matches at most.
+    /// Maximum number of matches.
     #[serde(default = "hundred")]
     #[schemars(range(min = 1))]
     limit: usize,
-    /// Whether capitals matter.
+    /// Whether upper and lower case differ.
     #[serde(default = "yes")]
     case_sensitive: bool,
 }
@@ -52,16 +53,16 @@ fn yes() -> bool {
     true
 }
 
-/// A line that matches; or, after all of those, a file that was not searched to its end.
+/// A matching line, or a file that was not searched completely. Such files come last.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 pub(crate) struct Match {
     /// Relative to the workspace.
     path: String,
-    /// From one; 0 where a file was not searched.
+    /// Line number, starting at 1; 0 for a file that was not searched completely.
     line: u64,
-    /// The line without its ending.
+    /// The line without its line ending.
     text: String,
-    /// Why the file was not searched to its end: it may hold matches that are not told.
+    /// Why the file was not searched completely; it may have more matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     skipped: Option<String>,
 }
@@ -72,7 +73,7 @@ pub(crate) struct GrepFiles(pub(crate) Workspace);
 impl Tool for GrepFiles {
     fn spec(&self) -> ToolSpec {
         let description =
-            "Finds lines in files with a regular expression; skips what .gitignore names.";
+            "Finds lines that match a regular expression. Skips files ignored by .gitignore.";
         spec::<Args, Vec<Match>>("grep_files", &[], description).as_read_only()
     }
 
@@ -87,11 +88,11 @@ fn render(matches: &[Match]) -> String {
     if matches.is_empty() {
         return "no matches".to_owned();
     }
-    let shown = |found: &Match| match &found.skipped {
-        Some(why) => format!("{} was not searched to its end: {why}\n", found.path),
+    let render_one = |found: &Match| match &found.skipped {
+        Some(reason) => format!("{}: not searched completely: {reason}\n", found.path),
         None => format!("{}:{}: {}\n", found.path, found.line, found.text),
     };
-    matches.iter().map(shown).collect()
+    matches.iter().map(render_one).collect()
 }
 
 fn grep(
@@ -131,8 +132,9 @@ fn grep(
     let found = Mutex::new(Vec::new());
     let skipped = Mutex::new(Vec::new());
     let count = AtomicUsize::new(0);
-    // Enough for a stable choice of the first ones by path, without reading the whole disk for a common word.
-    let enough = args.limit.saturating_mul(4).max(1000);
+    // More matches than the limit, so that the first ones by path are mostly the same in every run,
+    // but few enough that a common word does not read the whole disk.
+    let max_collected = args.limit.saturating_mul(4).max(1000);
     walk(workspace, &real).run(|| {
         let mut searcher = SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
@@ -143,7 +145,7 @@ fn grep(
         let (matcher, include, found, skipped) = (&matcher, &include, &found, &skipped);
         let (count, folder, real) = (&count, &folder, &real);
         Box::new(move |entry| {
-            if cancel.is_cancelled() || count.load(Ordering::Relaxed) >= enough {
+            if cancel.is_cancelled() || count.load(Ordering::Relaxed) >= max_collected {
                 return WalkState::Quit;
             }
             let Ok(entry) = entry else {
@@ -165,35 +167,35 @@ fn grep(
             {
                 return WalkState::Continue;
             }
-            let named = if below.as_os_str().is_empty() {
+            let requested = if below.as_os_str().is_empty() {
                 folder.clone()
             } else {
                 folder.join(below)
             };
-            let shown = workspace.shown(&named);
-            let mut here = Vec::new();
+            let shown = workspace.shown(&requested);
+            let mut in_file = Vec::new();
             let sink = Lossy(|line, text| {
                 let text = text.trim_end_matches(['\n', '\r']);
                 let text = text
                     .char_indices()
                     .nth(MAX_LINE)
                     .map_or(text, |(end, _)| &text[..end]);
-                here.push(Match {
+                in_file.push(Match {
                     path: shown.clone(),
                     line,
                     text: text.to_owned(),
                     skipped: None,
                 });
-                Ok(here.len() < enough)
+                Ok(in_file.len() < max_collected)
             });
-            // A walk meets no links, so one in the way was put there meanwhile.
+            // The walk does not follow links, so a link here was created after the walk passed.
             let searched = workspace
                 .open_without_links(path)
                 .and_then(|file| searcher.search_file(matcher, &file, sink));
             if let Err(error) = searched
                 && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
                 && let Ok(mut skipped) = skipped.lock()
-                && skipped.len() < enough
+                && skipped.len() < max_collected
             {
                 let skip = Match {
                     path: shown,
@@ -203,10 +205,10 @@ fn grep(
                 };
                 skipped.push(skip);
             }
-            if !here.is_empty() {
-                count.fetch_add(here.len(), Ordering::Relaxed);
+            if !in_file.is_empty() {
+                count.fetch_add(in_file.len(), Ordering::Relaxed);
                 if let Ok(mut found) = found.lock() {
-                    found.extend(here);
+                    found.extend(in_file);
                 }
             }
             WalkState::Continue
@@ -222,11 +224,11 @@ fn grep(
     Ok(found)
 }
 
-/// Why a file was not searched to its end.
+/// Returns why a file was not searched completely.
 fn why(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        // What the searcher says of its own is that its heap is full.
+        // The searcher's own error is that a line exceeds the heap limit.
         ErrorKind::Other => format!("a line is longer than {} MB", MAX_HEAP >> 20),
         _ => error.to_string(),
     }

@@ -1,4 +1,4 @@
-//! `http`: one plain request, for whoever needs more than a page. Not offered unless the configuration says so.
+//! The tool `http`: sends one HTTP request. Offered only if the configuration enables it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use serde_json::Value;
 use crate::aliases::spec;
 use crate::web::{Ask, Peer, Web, parse, text_of};
 
-/// Bytes of a body that are returned.
+/// Maximum bytes of a body in the result.
 const LONGEST: usize = 1 << 20;
-/// How long a call may say a request takes.
+/// The largest accepted `timeout_ms`.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(5 * 60);
-/// Headers that belong to the connection, or to a proxy.
+/// Headers of the connection or of a proxy, which a call may not set.
 const OURS: [&str; 9] = [
     "host",
     "connection",
@@ -33,39 +33,39 @@ const OURS: [&str; 9] = [
     "proxy-connection",
 ];
 
-/// What to ask.
+/// The request.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// Where.
+    /// URL of the request.
     url: String,
-    /// `GET` where it is not said.
+    /// HTTP method; `GET` by default.
     method: Option<String>,
     /// Headers to send.
     #[serde(default)]
     headers: BTreeMap<String, String>,
-    /// What to send.
+    /// Body to send.
     body: Option<String>,
-    /// Time it may take; at most 300,000.
+    /// Timeout in milliseconds; at most 300,000.
     timeout_ms: Option<u64>,
-    /// Told to the person who is asked.
+    /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
     approval_context: Option<String>,
 }
 
-/// The answer, whatever its status. Redirects are not followed.
+/// The response, whatever its status. Redirects are not followed.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     status: u16,
-    /// Whether the status is one of success.
+    /// Whether the status is 200 to 299.
     ok: bool,
-    /// In lower case.
+    /// Response headers, with names in lower case.
     headers: BTreeMap<String, String>,
-    /// As text; empty where it is none.
+    /// The body as text; empty if it is not text.
     body: String,
-    /// The body where it is no text.
+    /// The body as base64, if it is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
     base64: Option<String>,
-    /// Whether there was more.
+    /// Whether the body was longer.
     truncated: bool,
 }
 
@@ -75,19 +75,19 @@ pub(crate) struct Http(pub(crate) Web);
 impl Tool for Http {
     fn spec(&self) -> ToolSpec {
         let description =
-            "Makes one HTTP request and returns the answer as it is. fetch_url reads pages better.";
+            "Sends one HTTP request and returns the response. To read web pages, use fetch_url.";
         spec::<Args, Output>("http", &["url"], description).judged_by_arguments()
     }
 
-    /// A host that may be read is not one that may be written to.
+    /// The rules that allow hosts apply only to methods that read: sending needs its own approval.
     fn risk(&self, args: &Value) -> Risk {
         let (urls, Some(method)) = (address(args), method(args)) else {
             return Risk::Harmless;
         };
-        let doing = format!("sends {method} to");
+        let action = format!("sends {method} to");
         match only_reads(&method) {
-            true => self.0.risk(&urls, &doing),
-            false => self.0.risk_without_rules(&urls, &doing),
+            true => self.0.risk(&urls, &action),
+            false => self.0.risk_without_rules(&urls, &action),
         }
     }
 
@@ -99,7 +99,7 @@ impl Tool for Http {
         match value["status"].as_u64() {
             Some(..400) => ResumeAs::Answer,
             Some(400..500) => ResumeAs::Rerun,
-            // The server failed, perhaps after it had done something.
+            // The server may have failed after it had an effect.
             _ => ResumeAs::Undecided,
         }
     }
@@ -131,13 +131,18 @@ impl Tool for Http {
     fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
         let run = async move |args| run(&self.0, args, &call).await;
         typed_call(args, run, |output: &Output| {
-            let no_text = output.base64.is_some();
-            let rest = if no_text { "[no text]" } else { &output.body };
-            Some(format!("{}\n\n{rest}", output.status))
+            let is_binary = output.base64.is_some();
+            let body = if is_binary {
+                "[binary body]"
+            } else {
+                &output.body
+            };
+            Some(format!("{}\n\n{body}", output.status))
         })
     }
 }
 
+/// Returns the URL in a call's arguments, if it is valid.
 fn address(args: &Value) -> Vec<Url> {
     args["url"]
         .as_str()
@@ -165,31 +170,31 @@ async fn run(web: &Web, args: Args, call: &Call) -> Result<Output, ToolError> {
     let method = args.method.as_deref().unwrap_or("GET").to_ascii_uppercase();
     let method: Method = method
         .parse()
-        .map_err(|_| ToolError::new(format!("`{method}` is no method of HTTP")))?;
-    let ask = Ask {
+        .map_err(|_| ToolError::new(format!("`{method}` is not an HTTP method")))?;
+    let request = Ask {
         method,
         url,
         headers: headers(&args.headers)?,
         body: args.body.unwrap_or_default().into_bytes(),
     };
-    let limit = args
+    let timeout = args
         .timeout_ms
         .map(|ms| Duration::from_millis(ms).min(LONGEST_TIMEOUT));
-    let mut answered = web
-        .within_time(call, limit, web.exchange(Peer::Stranger, ask))
+    let mut response = web
+        .within_time(call, timeout, web.exchange(Peer::Stranger, request))
         .await?;
-    let truncated = answered.cut || answered.body.len() > LONGEST;
-    answered.body.truncate(LONGEST);
-    let text = text_of(answered.content_type(), &answered.body);
-    let base64 = text.is_none().then(|| STANDARD.encode(&answered.body));
-    let shown = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let truncated = response.cut || response.body.len() > LONGEST;
+    response.body.truncate(LONGEST);
+    let text = text_of(response.content_type(), &response.body);
+    let base64 = text.is_none().then(|| STANDARD.encode(&response.body));
+    let to_text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     Ok(Output {
-        status: answered.status.as_u16(),
-        ok: answered.status.is_success(),
-        headers: answered
+        status: response.status.as_u16(),
+        ok: response.status.is_success(),
+        headers: response
             .headers
             .iter()
-            .map(|(name, value)| (name.as_str().to_owned(), shown(value)))
+            .map(|(name, value)| (name.as_str().to_owned(), to_text(value)))
             .collect(),
         body: text.unwrap_or_default(),
         base64,
@@ -200,16 +205,14 @@ async fn run(web: &Web, args: Args, call: &Call) -> Result<Output, ToolError> {
 fn headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, ToolError> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
-        let wrong = |why: &str| ToolError::new(format!("the header `{name}` {why}"));
-        let own: HeaderName = name
-            .parse()
-            .map_err(|_| wrong("has a name no header may have"))?;
-        if OURS.contains(&own.as_str()) {
-            return Err(wrong("is not the caller's to set"));
+        let invalid = |problem: &str| ToolError::new(format!("header `{name}` {problem}"));
+        let parsed: HeaderName = name.parse().map_err(|_| invalid("has an invalid name"))?;
+        if OURS.contains(&parsed.as_str()) {
+            return Err(invalid("cannot be set by a call"));
         }
         headers.insert(
-            own,
-            HeaderValue::from_str(value).map_err(|_| wrong("has a value no header may have"))?,
+            parsed,
+            HeaderValue::from_str(value).map_err(|_| invalid("has an invalid value"))?,
         );
     }
     Ok(headers)

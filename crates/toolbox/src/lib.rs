@@ -1,5 +1,5 @@
-//! The built-in tools. Each is one file and one line here.
-// Standard streams belong to whoever runs this.
+//! The built-in tools. Each tool is one file and one line in [`Toolbox::register`].
+// Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod aliases;
@@ -61,39 +61,39 @@ use crate::terminals::Terminals;
 use selvedge_protocol::Cabinet;
 use selvedge_tools::{Registry, RegistryError, Tasks};
 
-/// Work in the background: a task runs a command unless the script names another tool.
+/// Creates the tools for background tasks. A task runs `exec` unless the script names another tool.
 pub fn command_tasks() -> Tasks {
     Tasks::with_default_tool("exec", "\"exec\", { command: [\"make\"] }")
 }
 
-/// The built-in tools, and what they share with whoever registers them.
+/// The built-in tools, and the state that they share with the embedder.
 #[derive(Clone)]
 pub struct Toolbox {
-    /// Where they work.
+    /// The folder that the tools work in.
     pub workspace: Workspace,
-    /// The plan they keep.
+    /// The plan that `update_plan` writes.
     pub plan: Plan,
-    /// What they changed.
+    /// The changes of files in the current turn.
     pub turn_diff: TurnDiff,
-    /// How they run commands.
+    /// Runs commands.
     pub commands: Commands,
-    /// Where they keep documents; gone with the process unless somebody puts another here before they are registered.
+    /// Stores documents. In memory by default; an embedder can replace it before `register`.
     pub cabinet: Arc<dyn Cabinet>,
-    /// How they reach the web.
+    /// The web client.
     #[cfg(feature = "web")]
     pub web: Web,
-    /// Whether plain HTTP requests are among them.
+    /// Whether to register the tool `http`. Off by default.
     #[cfg(feature = "web")]
     pub offer_http: bool,
 }
 
 impl Toolbox {
-    /// Tools over a workspace, with default settings.
+    /// Creates the tools for a workspace with default settings.
     pub fn new(workspace: Workspace) -> Self {
         Self::with_commands(workspace, CommandSettings::default())
     }
 
-    /// Tools over a workspace that run commands in this way.
+    /// Creates the tools for a workspace with these settings for commands.
     pub fn with_commands(workspace: Workspace, settings: CommandSettings) -> Self {
         let turn_diff = TurnDiff::new(&workspace);
         let commands = Commands::new(&workspace, &turn_diff, settings);
@@ -110,7 +110,7 @@ impl Toolbox {
         }
     }
 
-    /// Registers them all.
+    /// Registers all tools and their aliases.
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
         let workspace = || self.workspace.clone();
         let (commands, cabinet) = (|| self.commands.clone(), || self.cabinet.clone());

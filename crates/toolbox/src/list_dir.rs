@@ -1,4 +1,4 @@
-//! `list_dir`: what a folder holds, as entries and as a tree.
+//! The tool `list_dir`: lists a folder, as entries and as a rendered tree.
 
 use std::path::Path;
 
@@ -15,36 +15,37 @@ use crate::blocking::blocking;
 use crate::walk::here;
 use crate::workspace::is_below_proc;
 
-/// Entries looked at before giving up on counting.
+/// Number of entries after which the listing stops.
 const MAX_ENTRIES: usize = 100_000;
 
-/// What to list.
+/// The folder to list.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
     /// Folder, relative to the workspace or absolute.
     #[serde(default = "here")]
     path: String,
-    /// First entry, from one.
+    /// Number of the first entry to return, starting at 1.
     #[serde(default = "one")]
     #[schemars(range(min = 1))]
     offset: usize,
-    /// Entries at most.
+    /// Maximum number of entries.
     #[serde(default = "twenty_five")]
     #[schemars(range(min = 1))]
     limit: usize,
-    /// How many levels down; 2 where neither this nor `recursive` is said.
+    /// Number of levels; 2 if neither this nor `recursive` is given.
     #[schemars(range(min = 1))]
     depth: Option<usize>,
-    /// All levels, or the first alone.
+    /// True for all levels, false for the first level only.
     recursive: Option<bool>,
-    /// Only what matches this glob, by name or by path below the folder.
+    /// Return only entries whose name, or path below the folder, matches this glob.
     pattern: Option<String>,
 }
 
-/// Deeper than any folder anybody made on purpose.
+/// Levels that `recursive` descends: more than real folders have.
 const ALL_LEVELS: usize = 64;
 
 impl Args {
+    /// Returns the number of levels to descend.
     fn levels(&self) -> usize {
         match (self.depth, self.recursive) {
             (Some(depth), _) => depth,
@@ -63,23 +64,24 @@ fn twenty_five() -> usize {
     25
 }
 
-/// What a folder holds.
+/// The entries of a folder.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    /// In the order of their paths, folders before what is in them.
+    /// Ordered by path, each folder before its entries.
     entries: Vec<Entry>,
-    /// The same as a tree; `/` marks folders, `@` links, `?` others.
+    /// The entries as a tree; `/` marks folders, `@` links, `?` other types.
     content: String,
-    /// Whether entries follow that were not listed.
+    /// Whether more entries follow.
     truncated: bool,
 }
 
-/// One entry.
+/// One entry of a folder.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Entry {
-    /// Relative to the workspace where it is inside.
+    /// Relative to the workspace; absolute if outside.
     path: String,
     kind: Kind,
+    /// Levels below the listed folder, starting at 1; sets the indentation in the tree.
     #[serde(skip)]
     depth: usize,
 }
@@ -98,7 +100,7 @@ pub(crate) struct ListDir(pub(crate) Workspace);
 
 impl Tool for ListDir {
     fn spec(&self) -> ToolSpec {
-        spec::<Args, Output>("list_dir", &[], "Lists what a folder holds.").as_read_only()
+        spec::<Args, Output>("list_dir", &[], "Lists the entries of a folder.").as_read_only()
     }
 
     fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
@@ -113,7 +115,7 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
     let shown = workspace.shown(&path);
     let real = path.canonicalize().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => ToolError::new(format!("{shown} does not exist"))
-            .suggest("fileSearch finds files by name"),
+            .suggest("list the parent folder with listDir"),
         _ => ToolError::new(format!("{shown} cannot be read: {error}")),
     })?;
     workspace.refuse_secrets(&real, &shown)?;
@@ -169,7 +171,7 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
     }
     if truncated {
         content.push_str(&format!(
-            "… more: offset {} goes on\n",
+            "… more entries: continue with offset {}\n",
             args.offset + entries.len()
         ));
     }
@@ -180,6 +182,7 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
     })
 }
 
+/// Appends the entries of a folder, down to `levels` levels, in path order.
 fn collect(
     workspace: &Workspace,
     folder: &Path,
@@ -193,12 +196,12 @@ fn collect(
             workspace.shown(folder)
         ))
     };
-    let mut found: Vec<_> = std::fs::read_dir(folder)
+    let mut children: Vec<_> = std::fs::read_dir(folder)
         .map_err(unreadable)?
         .filter_map(Result::ok)
         .collect();
-    found.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in found {
+    children.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in children {
         if entries.len() >= MAX_ENTRIES {
             return Ok(());
         }
@@ -214,7 +217,7 @@ fn collect(
             kind,
             depth,
         });
-        // A folder that cannot be read is listed, and not entered; the same goes for secrets and processes.
+        // Unreadable folders, secrets and `/proc` are listed but not entered.
         if matches!(kind, Kind::Dir)
             && levels > 1
             && !workspace.is_secret(&path)

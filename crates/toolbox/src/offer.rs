@@ -1,43 +1,44 @@
-//! What a model is offered for structured calls: the same tools, in the flavours its family was trained on.
+//! Adapts the tools for structured calls to the names and schemas that a model family was trained
+//! on.
 
 use selvedge_tools::{Offered, Registered, Registry, Shape, offerable};
 use serde_json::{Value, json};
 
-/// How tools are shown to one model.
+/// How the tools are offered to one model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolsConfig {
-    /// How commands are run.
+    /// The tool that runs commands.
     pub shell: ShellFlavour,
-    /// How patches are given; `None` offers none.
+    /// The format of patches. `None` does not offer `apply_patch`.
     pub patch: Option<PatchFlavour>,
-    /// Whether it can look at images.
+    /// Whether to offer `view_image`, for models that accept images.
     pub view_image: bool,
-    /// Whether schemas are made for servers that hold models to them: every field required, absent ones null.
+    /// Whether to use strict schemas: every field is required, and optional fields accept null.
     pub strict: bool,
 }
 
-/// How a model runs commands.
+/// The tool with which a model runs commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ShellFlavour {
-    /// `shell` with a list of words.
+    /// `shell` with a program and its arguments as a list.
     #[default]
     Words,
-    /// `shell_command` with one line for a shell.
+    /// `shell_command` with one line for bash.
     Line,
-    /// `exec_command` and `write_stdin`: terminals that go on.
+    /// `exec_command` and `write_stdin`: terminals that keep running between calls.
     Terminal,
-    /// Not at all.
+    /// No such tool.
     None,
 }
 
-/// How a model gives patches.
+/// The format in which a model writes patches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PatchFlavour {
-    /// As plain text, not JSON, where the API has such tools.
+    /// Plain text instead of JSON arguments, for APIs with freeform tools.
     Freeform,
-    /// As one string field.
+    /// The patch as one string field.
     Text,
-    /// As a path with the text before and after.
+    /// A path with the old and the new content.
     Json,
 }
 
@@ -52,7 +53,7 @@ impl Default for ToolsConfig {
     }
 }
 
-/// The line for a shell, and where and how long it runs.
+/// The fields of `exec` that `shell_command` offers.
 const LINE_FIELDS: [&str; 5] = [
     "command",
     "cwd",
@@ -62,7 +63,7 @@ const LINE_FIELDS: [&str; 5] = [
 ];
 
 impl ToolsConfig {
-    /// What a model is offered of these tools.
+    /// Returns the tools to offer to a model.
     pub fn offer(&self, registry: &Registry) -> Vec<Offered> {
         offerable(registry)
             .filter_map(|tool| self.one(tool))
@@ -81,7 +82,7 @@ impl ToolsConfig {
                 offered.name = "shell_command".to_owned();
                 let mut schema = only(tool, &LINE_FIELDS, &["command"]);
                 schema["properties"]["command"] =
-                    json!({"type": "string", "description": "A line for bash."});
+                    json!({"type": "string", "description": "Command line for bash."});
                 offered.shape = function(schema);
                 offered.adapt = words_of_line;
             }
@@ -93,7 +94,7 @@ impl ToolsConfig {
             ("apply_patch", _, Some(PatchFlavour::Freeform)) => {
                 offered.shape = Shape::Freeform {
                     argument: "patch".to_owned(),
-                    description: "The patch.".to_owned(),
+                    description: "The text of the patch.".to_owned(),
                 };
             }
             ("apply_patch", _, Some(PatchFlavour::Text)) => {
@@ -117,7 +118,7 @@ fn function(parameters: Value) -> Shape {
     }
 }
 
-/// A tool's schema with these fields alone.
+/// Returns a tool's schema with only these fields.
 fn only(tool: &Registered, fields: &[&str], required: &[&str]) -> Value {
     let mut schema = tool.spec.input_schema.clone();
     if let Some(properties) = schema["properties"].as_object_mut() {
@@ -127,7 +128,7 @@ fn only(tool: &Registered, fields: &[&str], required: &[&str]) -> Value {
     schema
 }
 
-/// `shell_command` takes a line where `exec` takes words.
+/// Turns the line of a `shell_command` call into the list that `exec` takes.
 fn words_of_line(args: &mut Value) {
     if let Some(line) = args["command"].as_str() {
         args["command"] = json!(["bash", "-lc", line]);

@@ -1,10 +1,10 @@
-//! Arguments that are one string or several.
+//! A tool argument that is a string or a list of strings.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// One or several.
+/// A string or a list of strings.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
@@ -21,7 +21,7 @@ impl OneOrMany {
         }
     }
 
-    /// The strings in a field of arguments.
+    /// Returns the strings in a field of the arguments. Empty if the field has another type.
     pub(crate) fn in_args(args: &Value, field: &str) -> Vec<String> {
         serde_json::from_value(args[field].clone()).map_or_else(|_| Vec::new(), Self::into_vec)
     }

@@ -1,11 +1,11 @@
-//! Tool packs: sets of tools by name.
+//! Tool packs: named sets of tools. Packs can extend other packs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_protocol::{ToolPack, ToolSpec};
 use selvedge_tools::nearest;
 
-/// The packs there always are, and their tools.
+/// The built-in packs, each with the names of its tools.
 const BUILT_IN: &[(&str, &str)] = &[
     (
         "core-codex",
@@ -23,41 +23,42 @@ const BUILT_IN: &[(&str, &str)] = &[
     ("all", "*"),
 ];
 
-/// All packs: the built-in ones and one's own, which may take a built-in one's name.
+/// All packs: the built-in ones and those of the configuration, which may replace a built-in pack
+/// by its name.
 #[derive(Debug, Clone, Default)]
 pub struct Packs(BTreeMap<String, ToolPack>);
 
-/// The tools of a pack.
+/// The tools of a pack, after resolving the packs that it extends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     tools: BTreeSet<String>,
     without: BTreeSet<String>,
 }
 
-/// Why a pack cannot be opened.
+/// Why a pack cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
-    /// Nobody knows it.
-    #[error("there is no tool pack `{name}`")]
+    /// No pack has this name.
+    #[error("unknown tool pack `{name}`")]
     Unknown {
-        /// As it was named.
+        /// The unknown name.
         name: String,
-        /// What may have been meant.
+        /// Names of existing packs that are similar, best first.
         near: Vec<String>,
     },
-    /// It extends itself.
+    /// The pack with this name extends itself, directly or through other packs.
     #[error("the tool pack `{0}` extends itself")]
     Circle(String),
 }
 
 impl Packs {
-    /// The built-in packs and these.
+    /// Adds packs to the built-in ones.
     pub fn with(own: impl IntoIterator<Item = (String, ToolPack)>) -> Self {
         Self(own.into_iter().collect())
     }
 
-    /// The names of all packs.
+    /// Returns the names of all packs.
     pub fn names(&self) -> BTreeSet<&str> {
         BUILT_IN
             .iter()
@@ -66,42 +67,43 @@ impl Packs {
             .collect()
     }
 
-    /// The tools of a pack.
+    /// Returns the tools of a pack.
     pub fn open(&self, name: &str) -> Result<Selection, PackError> {
         self.open_within(name, &mut Vec::new())
     }
 
-    fn open_within(&self, name: &str, above: &mut Vec<String>) -> Result<Selection, PackError> {
+    /// Resolves a pack. `resolving` has the names of the packs that are being resolved.
+    fn open_within(&self, name: &str, resolving: &mut Vec<String>) -> Result<Selection, PackError> {
         let Some(pack) = self
             .0
             .get(name)
-            .filter(|_| !above.iter().any(|open| open == name))
+            .filter(|_| !resolving.iter().any(|open| open == name))
         else {
-            return self.built_in(name, above);
+            return self.built_in(name, resolving);
         };
-        above.push(name.to_owned());
+        resolving.push(name.to_owned());
         let mut selection = Selection::default();
         for extended in &pack.extends {
-            let below = self.open_within(extended, above)?;
-            selection.tools.extend(below.tools);
-            selection.without.extend(below.without);
+            let base = self.open_within(extended, resolving)?;
+            selection.tools.extend(base.tools);
+            selection.without.extend(base.without);
         }
         selection.tools.extend(pack.tools.iter().cloned());
-        // What a pack names itself it has, whatever those it extends leave out.
+        // A tool that the pack itself names overrides exclusions of the packs it extends.
         selection.without.retain(|name| !pack.tools.contains(name));
         selection.without.extend(pack.without.iter().cloned());
-        above.pop();
+        resolving.pop();
         Ok(selection)
     }
 
-    fn built_in(&self, name: &str, above: &[String]) -> Result<Selection, PackError> {
+    fn built_in(&self, name: &str, resolving: &[String]) -> Result<Selection, PackError> {
         if let Some((_, tools)) = BUILT_IN.iter().find(|(pack, _)| *pack == name) {
             return Ok(Selection {
                 tools: tools.split(' ').map(str::to_owned).collect(),
                 ..Selection::default()
             });
         }
-        if above.iter().any(|open| open == name) {
+        if resolving.iter().any(|open| open == name) {
             return Err(PackError::Circle(name.to_owned()));
         }
         Err(PackError::Unknown {
@@ -112,19 +114,19 @@ impl Packs {
 }
 
 impl Selection {
-    /// Whether the pack has this tool.
+    /// Returns whether the pack contains this tool.
     pub fn has(&self, spec: &ToolSpec) -> bool {
-        let named = |name: &String| {
-            let below = name
+        let matches = |name: &String| {
+            let namespace = name
                 .strip_suffix('*')
                 .filter(|prefix| prefix.is_empty() || prefix.ends_with('.'));
             *name == spec.name
                 || *name == spec.js_name
-                || below.is_some_and(|prefix| {
+                || namespace.is_some_and(|prefix| {
                     spec.js_name.starts_with(prefix) || spec.name.starts_with(prefix)
                 })
         };
-        self.tools.iter().any(named) && !self.without.iter().any(named)
+        self.tools.iter().any(matches) && !self.without.iter().any(matches)
     }
 }
 
@@ -154,7 +156,7 @@ mod tests {
             ),
             ("more".to_owned(), pack(&["mine"], &["apply_patch"], &[])),
             ("most".to_owned(), pack(&["all"], &[], &["exec"])),
-            // A pack may stand in for a built-in one and extend it.
+            // A pack can replace a built-in one and extend it.
             (
                 "file-ops".to_owned(),
                 pack(&["file-ops"], &["write_file"], &[]),

@@ -1,13 +1,13 @@
-//! What a call would change, as a diff for the person who is asked.
+//! Diffs that show a person what a call would change, before the approval.
 
 use std::time::Duration;
 
 use similar::TextDiff;
 
-/// Bytes of a preview at most.
+/// The most bytes of a preview.
 pub(crate) const MAX_PREVIEW: usize = 64 << 10;
 
-/// One file before and after; nothing where it is not there.
+/// Returns the unified diff of one file. `None` as content means that the file does not exist.
 pub(crate) fn file_diff(
     old_path: &str,
     new_path: &str,
@@ -33,18 +33,19 @@ pub(crate) fn file_diff(
     diff.unified_diff().header(&old, &new).to_string()
 }
 
-/// Bytes of the end of a preview that are kept where it is too long.
+/// Bytes at the end that are kept if the preview is too long.
 const TAIL: usize = MAX_PREVIEW / 4;
 
-/// Names of files in what is left out, at most, and bytes of one.
+/// The most files that are listed for the omitted middle.
 const MAX_NAMED: usize = 100;
+/// The most bytes of one line in that list.
 const MAX_NAME: usize = 80;
 
-/// Bytes of the beginning that are kept, with room for the end and the names.
+/// Bytes at the beginning that are kept, with room for the end and the list of files.
 const HEAD: usize = MAX_PREVIEW - TAIL - MAX_NAMED * (MAX_NAME + 1) - 200;
 
-/// The diffs one after the other. Where they are too long, the middle is left out, but for the names of the files in
-/// it: what is to be overlooked would stand last.
+/// Joins diffs. If the result is too long, replaces the middle with the names of its files. The end
+/// is kept, because a change that a reader should overlook would come last.
 pub(crate) fn bounded(diffs: impl IntoIterator<Item = String>) -> String {
     let (mut head, mut tail, mut length) = (String::new(), String::new(), 0);
     let mut names: Vec<(usize, String)> = Vec::new();
@@ -60,7 +61,7 @@ pub(crate) fn bounded(diffs: impl IntoIterator<Item = String>) -> String {
     if tail.is_empty() {
         return head;
     }
-    // In whole lines.
+    // Keep whole lines.
     let end = head[..head.floor_char_boundary(HEAD)]
         .rfind('\n')
         .map_or(0, |end| end + 1);
@@ -68,24 +69,24 @@ pub(crate) fn bounded(diffs: impl IntoIterator<Item = String>) -> String {
     let tail = &tail[start..];
     names.retain(|(at, _)| (end..length - tail.len()).contains(at));
     let more = names.len().saturating_sub(MAX_NAMED);
-    let mut gap = "… more than can be shown here, and in it\n".to_owned();
+    let mut gap = "… more than can be shown here; files in the omitted part:\n".to_owned();
     names
         .iter()
         .take(MAX_NAMED)
         .for_each(|(_, name)| gap.push_str(&format!("{name}\n")));
     gap.push_str(&if more > 0 {
-        format!("… and {more} files more\n")
+        format!("… and {more} more files\n")
     } else {
         "…\n".to_owned()
     });
     format!("{}{gap}{tail}", &head[..end])
 }
 
-/// The line of a diff that names its file.
+/// Returns the header line of a diff that names its file, truncated.
 fn name(diff: &str) -> Option<String> {
-    let names = |line: &&str| {
+    let names_file = |line: &&str| {
         (line.starts_with("--- ") || line.starts_with("+++ ")) && !line.ends_with(" /dev/null")
     };
-    let name = diff.lines().take(3).filter(names).last()?;
+    let name = diff.lines().take(3).filter(names_file).last()?;
     Some(name[..name.floor_char_boundary(MAX_NAME)].to_owned())
 }

@@ -1,14 +1,15 @@
-//! Whether a command that only reads might read what is private. Behind the wall it cannot: this is for commands
-//! that run without one. A name can be written in too many ways for this to be a wall: it is a question in time.
+//! Detects read-only commands that may show secrets. Confined commands cannot read secrets, so this
+//! is for commands without confinement. A path can be written in too many ways for this to be
+//! complete: it decides only whether a person is asked.
 
 use std::path::{Path, PathBuf};
 
 use crate::Workspace;
 
-/// Programs that show the lines of all files below a folder.
+/// Programs that print lines of all files below a folder.
 const SEARCHERS: [&str; 5] = ["grep", "egrep", "fgrep", "rg", "diff"];
 
-/// Whether one of these commands, started in this folder, might show what is private.
+/// Returns whether one of these commands, started in `cwd`, may show secrets.
 pub(crate) fn may_show_secrets(
     workspace: &Workspace,
     commands: &[Vec<String>],
@@ -20,7 +21,7 @@ pub(crate) fn may_show_secrets(
         .filter(|words| program(words) == "cd")
         .filter_map(|words| words.get(1))
     {
-        // Each may come before or after another.
+        // The order of several `cd` commands is not known.
         let targets: Vec<PathBuf> = folders
             .iter()
             .map(|folder| real(folder.join(at_home(target))))
@@ -36,28 +37,28 @@ pub(crate) fn may_show_secrets(
         .filter(|secret| secret.exists())
         .map(real)
         .collect();
-    let leads_there = |path: &Path| secrets.iter().any(|secret| path.starts_with(secret));
-    let lies_above = |path: &Path| secrets.iter().any(|secret| secret.starts_with(path));
-    let shows = |words: &Vec<String>, folder: &PathBuf| {
+    let is_secret = |path: &Path| secrets.iter().any(|secret| path.starts_with(secret));
+    let contains_secret = |path: &Path| secrets.iter().any(|secret| secret.starts_with(path));
+    let may_show = |words: &Vec<String>, folder: &PathBuf| {
         let searches = SEARCHERS.contains(&program(words));
-        let named = words.iter().skip(1).any(|word| {
+        let names_secret = words.iter().skip(1).any(|word| {
             let word = word
                 .strip_prefix('-')
                 .and_then(|option| Some(option.split_once('=')?.1))
                 .unwrap_or(word);
             let (path, is_pattern) = before_pattern(&folder.join(at_home(word)));
             let path = real(&path);
-            leads_there(&path) || (is_pattern || searches) && lies_above(&path)
+            is_secret(&path) || (is_pattern || searches) && contains_secret(&path)
         });
-        named || searches && lies_above(folder)
+        names_secret || searches && contains_secret(folder)
     };
-    folders.iter().any(|folder| leads_there(folder))
+    folders.iter().any(|folder| is_secret(folder))
         || commands
             .iter()
-            .any(|words| folders.iter().any(|folder| shows(words, folder)))
+            .any(|words| folders.iter().any(|folder| may_show(words, folder)))
 }
 
-/// Folders a script may be in.
+/// The most working folders that are considered for one script.
 const MAX_FOLDERS: usize = 64;
 
 fn program(words: &[String]) -> &str {
@@ -67,7 +68,7 @@ fn program(words: &[String]) -> &str {
         .unwrap_or_default()
 }
 
-/// A word with the shell's `~` in front of it resolved.
+/// Expands a leading `~` as a shell does.
 fn at_home(word: &str) -> PathBuf {
     match (word.strip_prefix('~'), std::env::home_dir()) {
         (Some(rest), Some(home)) if rest.is_empty() || rest.starts_with('/') => {
@@ -77,7 +78,7 @@ fn at_home(word: &str) -> PathBuf {
     }
 }
 
-/// The folder in which a pattern begins, or the whole path if it holds none.
+/// Returns the part of a path before its first glob pattern, and whether it has a pattern.
 fn before_pattern(path: &Path) -> (PathBuf, bool) {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -94,7 +95,7 @@ fn before_pattern(path: &Path) -> (PathBuf, bool) {
     (plain, false)
 }
 
-/// The path without links, as far as it exists.
+/// Resolves the symbolic links in the existing part of a path.
 fn real(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
     path.canonicalize()

@@ -1,4 +1,5 @@
-//! `prompts.save` and `prompts.get`: prompts under keys, so that one text serves many calls of a model.
+//! The tools `prompts.save` and `prompts.get`: store prompts under keys, so that scripts can reuse
+//! them.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -14,34 +15,34 @@ use crate::blocking::blocking;
 use crate::cabinet::{keep, open};
 use crate::one_or_many::OneOrMany;
 
-/// Prompts in one call.
+/// The most prompts in one call.
 const MOST: usize = 64;
 
-/// What to keep.
+/// The prompts to store.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct SaveArgs {
-    /// One prompt, or several.
+    /// One prompt or a list.
     prompts: OneOrMany,
 }
 
-/// Where they are.
+/// The keys of the stored prompts.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Saved {
-    /// A key for each, in order. The same text has the same key.
+    /// One key for each prompt, in order. The same text has the same key.
     keys: Vec<String>,
 }
 
-/// What to read.
+/// The keys of the prompts to read.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct GetArgs {
-    /// One key, or several.
+    /// One key or a list.
     keys: OneOrMany,
 }
 
-/// The prompts.
+/// The stored prompts.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Prompts {
-    /// In the order of the keys.
+    /// The prompts in the order of the keys.
     prompts: Vec<String>,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct PromptsSave(pub(crate) Arc<dyn Cabinet>);
 
 impl Tool for PromptsSave {
     fn spec(&self) -> ToolSpec {
-        let description = "Keeps prompts for 30 days and returns their keys.";
+        let description = "Stores prompts for 30 days and returns their keys.";
         spec::<SaveArgs, Saved>("prompts.save", &["prompts"], description)
     }
 
@@ -83,7 +84,7 @@ impl Tool for PromptsGet {
         let read = move |key: &String| {
             let document = open(&cabinet, key)?;
             String::from_utf8(document.content)
-                .map_err(|_| ToolError::new(format!("{key} is no text")))
+                .map_err(|_| ToolError::new(format!("{key} is not text")))
         };
         let run = |args: GetArgs| {
             blocking(move || {
@@ -98,27 +99,30 @@ impl Tool for PromptsGet {
     }
 }
 
-fn bounded(some: OneOrMany) -> Result<Vec<String>, ToolError> {
-    let some = some.into_vec();
-    match some.len() {
-        1..=MOST => Ok(some),
+/// Fails if the number of prompts is 0 or above the limit.
+fn bounded(texts: OneOrMany) -> Result<Vec<String>, ToolError> {
+    let texts = texts.into_vec();
+    match texts.len() {
+        1..=MOST => Ok(texts),
         count => Err(ToolError::new(format!(
-            "1 to {MOST} prompts go in one call, not {count}"
+            "expected 1 to {MOST} prompts in one call, got {count}"
         ))),
     }
 }
 
-/// Keeps a prompt; one that is there already, and will be for a while, keeps its key.
+/// Stores a prompt and returns its key. Reuses the key of a stored prompt with the same text,
+/// unless that one expires soon.
 fn save_one(cabinet: &Arc<dyn Cabinet>, prompt: &str) -> Result<String, ToolError> {
-    let failed = |error| ToolError::new(format!("the File Cabinet: {error}"));
-    // Only to find it by: what is found is compared.
+    let cabinet_error =
+        |error| ToolError::new(format!("cannot read from the File Cabinet: {error}"));
+    // The hash only finds candidates; the texts are compared below.
     let mut hasher = DefaultHasher::new();
     prompt.hash(&mut hasher);
     let source = format!("{:016x}", hasher.finish());
-    let there = cabinet
+    let stored = cabinet
         .newest(DocumentKind::Prompt, &source, DOCUMENTS_KEPT / 2)
-        .map_err(failed)?;
-    if let Some(document) = there.filter(|document| document.content == prompt.as_bytes()) {
+        .map_err(cabinet_error)?;
+    if let Some(document) = stored.filter(|document| document.content == prompt.as_bytes()) {
         return Ok(document.entry.key);
     }
     let title: String = prompt

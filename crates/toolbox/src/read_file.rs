@@ -1,4 +1,4 @@
-//! `read_file`: a slice of a text file, or the block around a line by its indentation.
+//! The tool `read_file`: reads a range of lines, or the indented block around a line.
 
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
@@ -12,43 +12,43 @@ use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::text_file::{Line, TextFile};
 
-/// Characters of a line that the rendering shows.
+/// Maximum number of characters of a line in the rendering.
 const SHOWN_LINE: usize = 500;
-/// Bytes of a line that are held.
+/// Maximum bytes of a line that are read.
 const MAX_LINE: usize = 4 << 20;
-/// Bytes one call returns, as they are handed over: written as JSON, where some characters take six.
+/// Maximum bytes of one result, measured as JSON, where some characters take six bytes.
 const MAX_RETURNED: usize = 10 << 20;
-/// Bytes that are held to find a block in them.
+/// Maximum bytes of a file in `indentation` mode, which holds the whole file in memory.
 const MAX_HELD: usize = 64 << 20;
-/// Indentation of a tab.
+/// Columns of indentation that a tab counts for.
 const TAB: usize = 4;
 
-/// What to read.
+/// The file and the lines to read.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
     /// File to read, relative to the workspace or absolute.
     path: String,
-    /// First line, from one.
+    /// Number of the first line, starting at 1.
     #[serde(default = "first")]
     #[schemars(range(min = 0))]
     offset: i64,
-    /// Lines to read at most.
+    /// Maximum number of lines.
     #[serde(default = "two_thousand")]
     #[schemars(range(min = 1))]
     limit: u64,
     /// Last line, instead of `limit`.
     end_line: Option<u64>,
-    /// `slice` reads lines in a row; `indentation` reads the block around `anchor_line`.
+    /// `slice` reads consecutive lines; `indentation` reads the block around `anchor_line`.
     #[serde(default)]
     mode: Mode,
-    /// The line whose block is wanted, in `indentation` mode; `offset` where it is not given.
+    /// In `indentation` mode, the line whose block is read; `offset` by default.
     anchor_line: Option<u64>,
-    /// How many enclosing levels to include, in `indentation` mode; 0 for all.
+    /// In `indentation` mode, the number of enclosing levels to include; 0 for all.
     max_levels: Option<u32>,
-    /// Include blocks beside the anchor's at the same level, in `indentation` mode.
+    /// In `indentation` mode, include neighbouring blocks at the same level.
     #[serde(default)]
     include_siblings: bool,
-    /// Folder the path counts from, instead of the workspace.
+    /// Folder that `path` is relative to, instead of the workspace.
     workdir: Option<String>,
 }
 
@@ -68,23 +68,23 @@ fn two_thousand() -> u64 {
     2000
 }
 
-/// What was read.
+/// The lines that were read.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Output {
-    /// The lines as they stand in the file.
+    /// The lines, unchanged.
     text: String,
     /// The lines with their numbers: `L12: …`.
     content: String,
-    /// Lines in the whole file; a final newline adds none.
+    /// Number of lines in the whole file; a final newline does not start another line.
     total_lines: u64,
-    /// Whether lines follow that were not read.
+    /// Whether more lines follow.
     truncated: bool,
-    /// Whether a line is longer than what was read of it: of a line, 4 MB are.
+    /// Whether a line was truncated: at most 4 MB of each line are read.
     cut: bool,
     /// `utf-8`, `utf-16le` or `utf-16be`.
     encoding: String,
-    /// Whether bytes that are no text were replaced.
+    /// Whether invalid bytes were replaced.
     lossy: bool,
 }
 
@@ -112,7 +112,7 @@ fn read(
     let shown = workspace.shown(&path);
     if args.offset < 1 {
         return Err(ToolError::new(format!(
-            "offset is {}, and lines are counted from one",
+            "offset is {}, but line numbers start at 1",
             args.offset
         )));
     }
@@ -124,21 +124,21 @@ fn read(
     }
 }
 
-/// Reads only what is asked for, and counts the rest.
+/// Reads the requested lines and counts the others.
 fn slice(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, ToolError> {
     let offset = args.offset as u64;
     let last = args
         .end_line
         .unwrap_or_else(|| offset.saturating_add(args.limit - 1));
-    let (mut number, mut picked) = (0, Picked::default());
+    let (mut number, mut selection) = (0, Picked::default());
     loop {
-        let wanted = number + 1 >= offset && number < last && !picked.full;
-        let Some(line) = text.next_line(if wanted { MAX_LINE } else { 0 })? else {
+        let selected = number + 1 >= offset && number < last && !selection.full;
+        let Some(line) = text.next_line(if selected { MAX_LINE } else { 0 })? else {
             break;
         };
         number += 1;
-        if wanted {
-            picked.add(number, line);
+        if selected {
+            selection.add(number, line);
         }
     }
     if offset > number.max(1) {
@@ -146,17 +146,17 @@ fn slice(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
             "offset {offset} is past the end: {shown} has {number} lines"
         )));
     }
-    Ok(picked.output(&text, number))
+    Ok(selection.output(&text, number))
 }
 
-/// The lines around the anchor that are indented at least as deeply as its enclosing block.
+/// Reads the lines around the anchor that are indented at least as deeply as its enclosing block.
 fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, ToolError> {
     let anchor = args.anchor_line.unwrap_or(args.offset as u64);
     let mut lines = Vec::new();
-    let mut held = 0;
+    let mut held_bytes = 0;
     while let Some(line) = text.next_line(MAX_LINE)? {
-        held += line.text.len() + size_of::<Line>();
-        if held > MAX_HELD {
+        held_bytes += line.text.len() + size_of::<Line>();
+        if held_bytes > MAX_HELD {
             return Err(
                 ToolError::new(format!("{shown} is too large for indentation mode"))
                     .suggest("read a slice with offset and limit"),
@@ -173,7 +173,7 @@ fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
     let depth: Vec<Option<usize>> = effective_indents(&lines);
     let at = anchor as usize - 1;
     let own = depth[at].unwrap_or(0);
-    // Every line further out, on the way up, opens one more level.
+    // Going up, each line with less indentation opens one more enclosing level.
     let mut levels: Vec<usize> = Vec::new();
     let mut current = own;
     for indent in depth[..at].iter().rev().flatten() {
@@ -182,23 +182,24 @@ fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
             levels.push(current);
         }
     }
-    let wanted = match args.max_levels.unwrap_or(0) as usize {
+    let block_indent = match args.max_levels.unwrap_or(0) as usize {
         0 => levels.last().copied().unwrap_or(own),
         n => levels.get(n - 1).or(levels.last()).copied().unwrap_or(own),
     };
-    let inside = |indent: &Option<usize>| indent.is_none_or(|indent| indent >= wanted);
+    let inside = |indent: &Option<usize>| indent.is_none_or(|indent| indent >= block_indent);
     let mut start = at;
     while start > 0 && inside(&depth[start - 1]) {
         start -= 1;
-        // A line at the block's own level opens it: further ones at that level are siblings.
-        if depth[start] == Some(wanted) && wanted < own && !args.include_siblings {
+        // A line at the block's own level opens the block; further lines at that level are
+        // siblings.
+        if depth[start] == Some(block_indent) && block_indent < own && !args.include_siblings {
             break;
         }
     }
     let mut end = at;
     while end + 1 < lines.len() && inside(&depth[end + 1]) {
         end += 1;
-        if depth[end] == Some(wanted) && wanted < own && !args.include_siblings {
+        if depth[end] == Some(block_indent) && block_indent < own && !args.include_siblings {
             break;
         }
     }
@@ -207,19 +208,19 @@ fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
         start = start.max(at.saturating_sub(limit / 2));
         end = end.min(start + limit - 1);
     }
-    let mut picked = Picked::default();
+    let mut selection = Picked::default();
     for (index, line) in lines
         .into_iter()
         .enumerate()
         .skip(start)
         .take(end + 1 - start)
     {
-        picked.add(index as u64 + 1, line);
+        selection.add(index as u64 + 1, line);
     }
-    Ok(picked.output(&text, total))
+    Ok(selection.output(&text, total))
 }
 
-/// Indentation of each line; blank lines take that of the line before.
+/// Returns the indentation of each line. A blank line has that of the line before it.
 fn effective_indents(lines: &[Line]) -> Vec<Option<usize>> {
     let mut last = None;
     lines
@@ -238,29 +239,31 @@ fn effective_indents(lines: &[Line]) -> Vec<Option<usize>> {
         .collect()
 }
 
-/// The lines that are given back, as far as there is room.
+/// The selected lines, up to `MAX_OUTPUT_BYTES`.
 #[derive(Default)]
 struct Picked {
     text: String,
     content: String,
-    /// Bytes of both as JSON.
+    /// Bytes of `text` and `content` as JSON.
     weight: usize,
-    /// Whether a line found no room any more.
+    /// Whether a line did not fit.
     full: bool,
+    /// Number of the last line added.
     last: Option<u64>,
+    /// Whether a line was truncated.
     cut: bool,
 }
 
 impl Picked {
     fn add(&mut self, number: u64, mut line: Line) {
-        // The text and its rendering.
+        // Each line is stored twice: as text and in the rendering.
         let room = (MAX_RETURNED - self.weight) / 2;
         if weight(&line.text) > room {
             self.full = true;
             if self.last.is_some() {
                 return;
             }
-            // What does not fit by itself would never be seen.
+            // Truncate the first line: otherwise a line longer than the limit could never be read.
             let end = fitting(&line.text, room);
             line.text.truncate(end);
             line.cut = true;
@@ -293,19 +296,19 @@ impl Picked {
     }
 }
 
-/// Bytes of a text as JSON.
+/// Returns the bytes that a text takes as JSON.
 fn weight(text: &str) -> usize {
     text.bytes().map(byte_weight).sum()
 }
 
-/// How much of a text weighs at most so much.
-fn fitting(text: &str, most: usize) -> usize {
+/// Returns the length of the longest prefix that takes at most `max_weight` bytes as JSON.
+fn fitting(text: &str, max_weight: usize) -> usize {
     let mut weight = 0;
-    let full = text.bytes().position(|byte| {
+    let end = text.bytes().position(|byte| {
         weight += byte_weight(byte);
-        weight > most
+        weight > max_weight
     });
-    text.floor_char_boundary(full.unwrap_or(text.len()))
+    text.floor_char_boundary(end.unwrap_or(text.len()))
 }
 
 fn byte_weight(byte: u8) -> usize {

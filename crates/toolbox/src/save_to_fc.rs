@@ -1,4 +1,4 @@
-//! `save_to_fc`: puts a document into the File Cabinet.
+//! The tool `save_to_fc`: stores a document in the File Cabinet.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use crate::aliases::spec;
 use crate::blocking::blocking;
 use crate::cabinet::{keep, tell};
 
-/// The largest file that is taken in.
+/// The largest file that can be stored.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// What to keep: a text, or a file as it is.
+/// The document to store: a text or a file.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// The text.
+    /// Text to store.
     content: Option<String>,
-    /// Or the file, relative to the workspace or absolute; its bytes do not pass through the caller.
+    /// File to store instead, relative to the workspace or absolute; its bytes are not returned.
     path: Option<String>,
-    /// What it is, in a few words.
+    /// Short description of the document.
     title: Option<String>,
 }
 
-/// Where it is.
+/// The stored document.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Output {
-    /// For fetch_from_fc and write_file, for 30 days.
+    /// Key for fetch_from_fc and write_file; valid for 30 days.
     file_key: String,
     title: String,
     bytes: u64,
@@ -43,7 +43,8 @@ pub(crate) struct SaveToFc(pub(crate) Workspace, pub(crate) Arc<dyn Cabinet>);
 
 impl Tool for SaveToFc {
     fn spec(&self) -> ToolSpec {
-        let description = "Keeps a text or a file in the File Cabinet for 30 days, under a key that other sessions know, too.";
+        let description = "Stores a text or a file in the File Cabinet for 30 days. \
+             Other sessions can use the key, too.";
         spec::<Args, Output>("save_to_fc", &["content", "title"], description)
     }
 
@@ -60,7 +61,7 @@ impl Tool for SaveToFc {
         };
         typed_call(args, run, |output: &Output| {
             Some(format!(
-                "kept as {} ({} bytes)",
+                "saved as {} ({} bytes)",
                 output.file_key, output.bytes
             ))
         })
@@ -79,15 +80,15 @@ fn save(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>, args: Args) -> Result
     keep(cabinet, &document)
 }
 
-/// The bytes, what they may be called, and what they are.
+/// Returns the bytes to store, a default title and the media type.
 fn taken(workspace: &Workspace, args: &Args) -> Result<(Vec<u8>, String, &'static str), ToolError> {
     match (&args.content, &args.path) {
         (Some(content), None) => {
-            let first = content
+            let first_line = content
                 .lines()
                 .map(|line| line.trim_start_matches('#').trim())
                 .find(|line| !line.is_empty());
-            let name = first.unwrap_or("untitled").chars().take(80).collect();
+            let name = first_line.unwrap_or("untitled").chars().take(80).collect();
             Ok((content.as_bytes().to_vec(), name, "text/plain"))
         }
         (None, Some(path)) => {
@@ -103,11 +104,11 @@ fn taken(workspace: &Workspace, args: &Args) -> Result<(Vec<u8>, String, &'stati
                     MAX_BYTES >> 20
                 )));
             }
-            let text = !bytes.contains(&0) && std::str::from_utf8(&bytes).is_ok();
+            let is_text = !bytes.contains(&0) && std::str::from_utf8(&bytes).is_ok();
             Ok((
                 bytes,
                 shown,
-                if text {
+                if is_text {
                     "text/plain"
                 } else {
                     "application/octet-stream"

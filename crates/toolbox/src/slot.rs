@@ -1,5 +1,5 @@
-//! A name in an opened folder: where a file is, or will be. What was judged is what is written, because
-//! the folder is held open and its name is not asked for again.
+//! The target of a write: a file name in an open folder. The folder stays open between the check
+//! and the write, so the file that was checked is the file that is written.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -12,51 +12,54 @@ use selvedge_tools::ToolError;
 use crate::Workspace;
 use crate::workspace::real_path;
 
-/// The largest file that is read to be changed.
+/// The largest file that can be changed.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Where a file is, or will be.
+/// A file that exists or is to be created.
 #[derive(Debug, Clone)]
 pub(crate) struct Slot {
-    /// The deepest folder on the way there that exists.
+    /// The deepest existing folder above the file.
     pub(crate) folder: Arc<Dir>,
-    /// What that folder is really called.
+    /// The canonical path of that folder.
     pub(crate) place: PathBuf,
-    /// Folders to be made below it.
+    /// Names of the folders to create below it, outermost first.
     pub(crate) missing: Vec<OsString>,
+    /// The name of the file.
     pub(crate) name: OsString,
-    /// A file where a folder is needed.
+    /// A file at a path where a folder is needed.
     pub(crate) blocked: Option<PathBuf>,
-    /// For messages.
+    /// The path as messages show it.
     pub(crate) shown: String,
 }
 
-/// Whether the name of a link means the link, or what it leads to.
+/// Whether the path of a symbolic link means its target or the link itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
+    /// The target.
     Follow,
+    /// The link itself.
     Keep,
 }
 
-/// Who owns a file and what they may do with it.
+/// The permissions and the owner of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// As the system makes new files.
+    /// The defaults for a new file.
     New { executable: bool },
-    /// As it was.
+    /// Those of the existing file.
     Kept { bits: u32, owner: u32, group: u32 },
 }
 
 impl Workspace {
-    /// Where a file is that may be written. Nothing is made yet.
+    /// Returns the target for a path if it may be written. Creates nothing.
     pub(crate) fn slot(&self, path: &Path, links: Links) -> Result<Slot, ToolError> {
-        let shown = self.shown(path);
-        self.refuse_protected(path, &shown)?;
+        let display_path = self.shown(path);
+        self.refuse_protected(path, &display_path)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(is_folder(&shown));
+            return Err(is_folder(&display_path));
         };
         let (mut missing, mut blocked, mut ancestor) = (Vec::new(), None, parent);
-        let place = loop {
+        let dir_path = loop {
             match ancestor.canonicalize() {
                 Ok(real) if real.is_dir() => break real,
                 Ok(file) => blocked = Some(file),
@@ -65,68 +68,70 @@ impl Workspace {
                         error.kind(),
                         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                     ) => {}
-                Err(error) => return Err(write_error(&shown, &error)),
+                Err(error) => return Err(write_error(&display_path, &error)),
             }
             let (Some(above), Some(name)) = (ancestor.parent(), ancestor.file_name()) else {
-                return Err(is_folder(&shown));
+                return Err(is_folder(&display_path));
             };
             missing.insert(0, name.to_owned());
             ancestor = above;
         };
-        let real = place.join(missing.iter().collect::<PathBuf>()).join(name);
-        self.writable(&real, &shown)?;
-        self.refuse_secrets(&real, &shown)?;
-        let slot = Slot {
-            folder: Arc::new(self.open_folder(&place, &shown)?),
-            place,
+        let real = dir_path
+            .join(missing.iter().collect::<PathBuf>())
+            .join(name);
+        self.writable(&real, &display_path)?;
+        self.refuse_secrets(&real, &display_path)?;
+        let file = Slot {
+            folder: Arc::new(self.open_folder(&dir_path, &display_path)?),
+            place: dir_path,
             missing,
             name: name.to_owned(),
             blocked,
-            shown,
+            shown: display_path,
         };
         match links {
-            Links::Follow if slot.is_link() => {
-                let target = slot
+            Links::Follow if file.is_link() => {
+                let target = file
                     .real()
                     .canonicalize()
                     .map_err(|error| match error.kind() {
                         io::ErrorKind::NotFound => {
-                            ToolError::new(format!("{} is a link that leads nowhere", slot.shown))
+                            ToolError::new(format!("{} is a broken symbolic link", file.shown))
                         }
-                        _ => write_error(&slot.shown, &error),
+                        _ => write_error(&file.shown, &error),
                     })?;
                 let target = self.slot(&target, Links::Keep).map_err(|error| ToolError {
-                    message: format!("{} is a link: {}", slot.shown, error.message),
+                    message: format!("{} is a symbolic link: {}", file.shown, error.message),
                     ..error
                 })?;
                 Ok(Slot {
-                    shown: slot.shown,
+                    shown: file.shown,
                     ..target
                 })
             }
-            _ => Ok(slot),
+            _ => Ok(file),
         }
     }
 
-    /// Opens a folder by its real name, and makes sure that it still is the one of that name.
-    fn open_folder(&self, place: &Path, shown: &str) -> Result<Dir, ToolError> {
-        let inside = self.writable(place, shown)?;
-        let here = if inside.path.as_os_str().is_empty() {
+    /// Opens a folder by its canonical path. Fails if the folder was replaced by a link meanwhile.
+    fn open_folder(&self, dir_path: &Path, display_path: &str) -> Result<Dir, ToolError> {
+        let writable = self.writable(dir_path, display_path)?;
+        let relative = if writable.path.as_os_str().is_empty() {
             Path::new(".")
         } else {
-            &inside.path
+            &writable.path
         };
-        let folder = inside
+        let folder = writable
             .dir
-            .open_dir(here)
-            .map_err(|error| write_error(shown, &error))?;
-        check_place(&folder, place).map_err(|error| write_error(shown, &error))?;
+            .open_dir(relative)
+            .map_err(|error| write_error(display_path, &error))?;
+        check_place(&folder, dir_path).map_err(|error| write_error(display_path, &error))?;
         Ok(folder)
     }
 }
 
 impl Slot {
-    /// What the file is really called: two slots of one name are one.
+    /// Returns the canonical path of the file. Equal paths mean the same file.
     pub(crate) fn real(&self) -> PathBuf {
         self.place
             .join(self.missing.iter().collect::<PathBuf>())
@@ -141,7 +146,8 @@ impl Slot {
                 .is_ok_and(|metadata| metadata.is_symlink())
     }
 
-    /// The mode of the file, if there is one. Anything else in its place is an error.
+    /// Returns the mode of the file, or `None` if it does not exist. Fails for a folder or a
+    /// special file.
     pub(crate) fn look(&self) -> Result<Option<Mode>, ToolError> {
         if !self.missing.is_empty() {
             return Ok(None);
@@ -160,7 +166,8 @@ impl Slot {
                 self.shown
             )));
         }
-        // Another's rights do not go over to what is written now.
+        // The set-user-id and set-group-id bits are dropped: the new content must not get these
+        // rights.
         Ok(Some(Mode::Kept {
             bits: metadata.mode() & 0o777,
             owner: metadata.uid(),
@@ -168,7 +175,8 @@ impl Slot {
         }))
     }
 
-    /// Makes sure that the file itself, if there is one, may be written: replacing it would not ask.
+    /// Fails if the file exists and is not writable. Replacing a file by renaming does not check
+    /// this.
     pub(crate) fn check_writable(&self) -> Result<(), ToolError> {
         if self.look()?.is_none() {
             return Ok(());
@@ -182,12 +190,12 @@ impl Slot {
         }
     }
 
-    /// What the file holds, if there is one.
+    /// Returns the content and the mode of the file, or `None` if it does not exist.
     pub(crate) fn read(&self) -> Result<Option<(Vec<u8>, Mode)>, ToolError> {
         let Some(mode) = self.look()? else {
             return Ok(None);
         };
-        // A link that was put there meanwhile is not followed, a pipe not waited for.
+        // If the file was replaced meanwhile, a link is not followed and a pipe does not block.
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(flags.bits() as i32);
@@ -226,12 +234,12 @@ impl Mode {
         }
     }
 
-    /// The same for a file that is, or is not, to be run.
+    /// Returns the same mode with or without permission to execute.
     pub(crate) fn with_executable(self, executable: bool) -> Self {
         match self {
             Self::New { .. } => Self::New { executable },
             Self::Kept { bits, owner, group } => {
-                // Who may read may run.
+                // Execute permission for everyone with read permission.
                 let bits = if executable {
                     bits | (bits & 0o444) >> 2
                 } else {
@@ -243,25 +251,26 @@ impl Mode {
     }
 }
 
-/// Fails if an open folder is not the one of this name, because somebody put a link in its way.
-pub(crate) fn check_place(folder: &Dir, place: &Path) -> io::Result<()> {
-    if real_path(folder, place) == place {
+/// Fails if an open folder does not have this canonical path, because a folder above it was
+/// replaced by a link.
+pub(crate) fn check_place(folder: &Dir, dir_path: &Path) -> io::Result<()> {
+    if real_path(folder, dir_path) == dir_path {
         return Ok(());
     }
     Err(io::Error::other(
-        "a folder on the way to it was replaced meanwhile",
+        "a parent folder was replaced in the meantime",
     ))
 }
 
-fn is_folder(shown: &str) -> ToolError {
-    ToolError::new(format!("{shown} is a folder"))
+fn is_folder(display_path: &str) -> ToolError {
+    ToolError::new(format!("{display_path} is a folder"))
 }
 
-fn write_error(shown: &str, error: &io::Error) -> ToolError {
+fn write_error(display_path: &str, error: &io::Error) -> ToolError {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            ToolError::new(format!("{shown} cannot be written: permission denied"))
-        }
-        _ => ToolError::new(format!("{shown} cannot be written: {error}")),
+        io::ErrorKind::PermissionDenied => ToolError::new(format!(
+            "{display_path} cannot be written: permission denied"
+        )),
+        _ => ToolError::new(format!("{display_path} cannot be written: {error}")),
     }
 }

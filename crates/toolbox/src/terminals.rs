@@ -1,4 +1,4 @@
-//! Commands in terminals, which go on between calls.
+//! The open terminals of a process. Their commands keep running between calls.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,7 +19,7 @@ use crate::capture::Capture;
 use crate::commands::{Commands, Wanted};
 use crate::ending::Ending;
 
-/// Terminals at once, in one session.
+/// The most terminals that are open at the same time.
 const MOST: usize = 16;
 const SIZE: Winsize = Winsize {
     ws_row: 40,
@@ -27,19 +27,21 @@ const SIZE: Winsize = Winsize {
     ws_xpixel: 0,
     ws_ypixel: 0,
 };
-/// How long the last words of a command that has ended are waited for.
+/// How long to wait for further output after a command has exited.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// The terminals there are. They belong to the scopes of the calls that opened them. Clones share them.
+/// The open terminals. Each is closed when the scope of the call that opened it ends. Clones share
+/// them.
 #[derive(Clone, Default)]
 pub(crate) struct Terminals {
     open: Arc<Mutex<Open>>,
 }
 
 struct Open {
-    /// Of the newest. Terminals of one process are none of another's: numbers begin anywhere.
+    /// The id of the newest terminal. The first id is random, so that an id from another process is
+    /// not valid here by chance.
     last: u32,
-    /// `None` while it is being opened.
+    /// Terminals by id. `None` while a terminal is being opened.
     terminals: BTreeMap<u32, Option<Arc<Terminal>>>,
 }
 
@@ -61,7 +63,7 @@ impl Drop for CloseAtTheEnd {
     }
 }
 
-/// A command in a terminal. Dropping it ends the command.
+/// A command in a terminal. Dropping it kills the command.
 pub(crate) struct Terminal {
     master: Arc<AsyncFd<OwnedFd>>,
     unread: Arc<Mutex<Capture>>,
@@ -70,17 +72,18 @@ pub(crate) struct Terminal {
     reader: tokio::task::AbortHandle,
 }
 
-/// How far the command is.
+/// Whether the command runs or has exited with a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Running,
     Ended(i32),
 }
 
-/// What a terminal showed since it was last looked at.
+/// The new output and the state of a terminal.
 pub(crate) struct Glance {
+    /// Output since the last read.
     pub(crate) output: String,
-    /// `None` while it runs.
+    /// `None` while the command runs.
     pub(crate) exit_code: Option<i32>,
 }
 
@@ -89,53 +92,60 @@ impl Terminals {
     pub(crate) async fn open(
         &self,
         commands: &Commands,
-        wanted: Wanted,
+        request: Wanted,
         call: &Call,
     ) -> Result<(u32, Arc<Terminal>), ToolError> {
         let id = self.reserve()?;
-        // Whatever happens from here on, the place is given back.
-        let closing = CloseAtTheEnd(self.clone(), id);
-        let (master, terminal) =
-            open_pair().map_err(|error| ToolError::new(format!("no terminal: {error}")))?;
+        // Frees the id if opening fails.
+        let close_guard = CloseAtTheEnd(self.clone(), id);
+        let terminal_error =
+            |error: std::io::Error| ToolError::new(format!("cannot open a terminal: {error}"));
+        let (master, terminal) = open_pair().map_err(terminal_error)?;
         let commands = commands.clone();
-        let child = blocking(move || commands.start(&wanted, Stdio::Terminal(terminal))).await?;
-        let broken = |error: std::io::Error| ToolError::new(format!("the terminal broke: {error}"));
-        let master = watch_fd(master, Interest::READABLE | Interest::WRITABLE).map_err(broken)?;
-        let master = Arc::new(master);
+        let child = blocking(move || commands.start(&request, Stdio::Terminal(terminal))).await?;
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let master = Arc::new(watch_fd(master, interest).map_err(terminal_error)?);
         let unread = Arc::new(Mutex::new(Capture::default()));
-        let (state, watching) = watch::channel(State::Running);
-        let ending = Arc::new(Ending::of(child)?);
-        let reading = follow(master.clone(), ending.clone(), unread.clone(), state);
+        let (state_sender, state) = watch::channel(State::Running);
+        let command = Arc::new(Ending::of(child)?);
+        let reading = follow(
+            master.clone(),
+            command.clone(),
+            unread.clone(),
+            state_sender,
+        );
         let reader = tokio::spawn(reading).abort_handle();
         let terminal = Arc::new(Terminal {
             master,
             unread,
-            state: watching,
-            ending,
+            state,
+            ending: command,
             reader,
         });
         self.lock().terminals.insert(id, Some(terminal.clone()));
-        call.belongings.keep(closing);
+        call.belongings.keep(close_guard);
         Ok((id, terminal))
     }
 
-    /// A place for one more. Those that have ended make room, the oldest first.
+    /// Reserves an id. If all terminals are in use, closes the oldest one whose command has exited.
     fn reserve(&self) -> Result<u32, ToolError> {
         let mut open = self.lock();
         if open.terminals.len() >= MOST {
-            let ended = |terminal: &Option<Arc<Terminal>>| {
-                terminal.as_ref().is_some_and(|it| it.exit_code().is_some())
+            let has_exited = |terminal: &Option<Arc<Terminal>>| {
+                terminal
+                    .as_ref()
+                    .is_some_and(|terminal| terminal.exit_code().is_some())
             };
             let oldest = open
                 .terminals
                 .iter()
-                .find(|(_, terminal)| ended(terminal))
+                .find(|(_, terminal)| has_exited(terminal))
                 .map(|(id, _)| *id);
             let Some(oldest) = oldest else {
-                return Err(ToolError::new(format!(
-                    "{MOST} terminals are open, and no more are allowed"
-                ))
-                .suggest("end one: writeStdin({sessionId, chars: \"\\u0003\"}) sends Ctrl-C"));
+                let message = format!("cannot open more than {MOST} terminals");
+                return Err(ToolError::new(message).suggest(
+                    "end one with Ctrl-C: tools.writeStdin({ sessionId, chars: \"\\u0003\" })",
+                ));
             };
             open.terminals.remove(&oldest);
         }
@@ -145,22 +155,23 @@ impl Terminals {
         Ok(id)
     }
 
-    /// The terminal of this id.
+    /// Returns the terminal with this id.
     pub(crate) fn get(&self, id: u32) -> Result<Arc<Terminal>, ToolError> {
         let open = self.lock();
         open.terminals.get(&id).cloned().flatten().ok_or_else(|| {
             let ids: Vec<String> = open.terminals.keys().map(u32::to_string).collect();
-            let there = if ids.is_empty() {
-                "none is open".to_owned()
+            let ids = if ids.is_empty() {
+                "none".to_owned()
             } else {
-                format!("open: {}", ids.join(", "))
+                ids.join(", ")
             };
-            ToolError::new(format!("there is no terminal {id}: {there}"))
-                .suggest("a terminal ends with its script: open it again with execCommand")
+            ToolError::new(format!("terminal {id} is not open (open terminals: {ids})")).suggest(
+                "open a new one with tools.execCommand; a terminal is closed when its script ends",
+            )
         })
     }
 
-    /// Forgets a terminal, and ends what runs in it.
+    /// Removes a terminal and kills its command.
     pub(crate) fn close(&self, id: u32) {
         let closed = self.lock().terminals.remove(&id);
         drop(closed);
@@ -172,7 +183,7 @@ impl Terminals {
 }
 
 impl Terminal {
-    /// Types something.
+    /// Types text into the terminal.
     pub(crate) async fn write(&self, mut text: &[u8]) -> Result<(), ToolError> {
         while !text.is_empty() {
             let written = self
@@ -183,7 +194,7 @@ impl Terminal {
                 Ok(written) => text = &text[written..],
                 Err(error) => {
                     return Err(ToolError::new(format!(
-                        "the terminal takes nothing: {error}"
+                        "cannot write to the terminal: {error}"
                     )));
                 }
             }
@@ -191,13 +202,14 @@ impl Terminal {
         Ok(())
     }
 
-    /// Waits until the command ends or the time is up, and says what was shown meanwhile.
-    pub(crate) async fn look(&self, patience: Duration, call: &Call) -> Result<Glance, ToolError> {
+    /// Waits until the command exits or `timeout` has passed, and returns the new output.
+    pub(crate) async fn look(&self, timeout: Duration, call: &Call) -> Result<Glance, ToolError> {
         let mut state = self.state.clone();
+        let exited = state.wait_for(|state| *state != State::Running);
         tokio::select! {
             biased;
-            () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
-            _ = tokio::time::timeout(patience, state.wait_for(|state| *state != State::Running)) => {}
+            () = call.cancel.cancelled() => return Err(ToolError::new("the call was cancelled")),
+            _ = tokio::time::timeout(timeout, exited) => {}
         }
         let exit_code = self.exit_code();
         Ok(Glance {
@@ -225,27 +237,31 @@ impl Drop for Terminal {
     }
 }
 
-/// Reads what the terminal shows until the command has ended.
+/// Reads the output of the terminal until the command has exited, then sends its exit code to
+/// `state`.
 async fn follow(
     master: Arc<AsyncFd<OwnedFd>>,
-    ending: Arc<Ending>,
+    command: Arc<Ending>,
     unread: Arc<Mutex<Capture>>,
     state: watch::Sender<State>,
 ) {
     let mut buffer = [0; 8192];
-    let mut ended: Option<(Exit, Instant)> = None;
+    let mut exited: Option<(Exit, Instant)> = None;
     loop {
-        let patience = ended.map_or(Duration::MAX, |(_, at)| {
+        let timeout = exited.map_or(Duration::MAX, |(_, at)| {
             LAST_WORDS.saturating_sub(at.elapsed())
+        });
+        let read_some = master.async_io(Interest::READABLE, |fd| {
+            Ok(rustix::io::read(fd, &mut buffer)?)
         });
         let read = tokio::select! {
             biased;
-            read = master.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut buffer)?)) => read.unwrap_or(0),
-            end = ending.wait(), if ended.is_none() => {
-                ended = Some((end.map_or(Exit::Code(1), |end| end.exit), Instant::now()));
+            read = read_some => read.unwrap_or(0),
+            end = command.wait(), if exited.is_none() => {
+                exited = Some((end.map_or(Exit::Code(1), |end| end.exit), Instant::now()));
                 continue;
             }
-            () = tokio::time::sleep(patience), if ended.is_some() => 0,
+            () = tokio::time::sleep(timeout), if exited.is_some() => 0,
         };
         if read > 0 {
             unread
@@ -254,12 +270,12 @@ async fn follow(
                 .push(&buffer[..read]);
             continue;
         }
-        // The terminal is closed, or silent after the end.
-        let exit = match ended {
+        // The terminal is closed, or the command has exited and no more output has arrived.
+        let exit = match exited {
             Some((exit, _)) => exit,
-            None => ending.wait().await.map_or(Exit::Code(1), |end| end.exit),
+            None => command.wait().await.map_or(Exit::Code(1), |end| end.exit),
         };
-        ending.kill().await;
+        command.kill().await;
         let _ = state.send(State::Ended(exit.code()));
         return;
     }

@@ -1,4 +1,5 @@
-//! A text file line by line, in whatever Unicode encoding it has and however long its lines are.
+//! Reads a text file line by line, in UTF-8 or UTF-16. Lines of any length are read with bounded
+//! memory.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -7,43 +8,46 @@ use encoding_rs::{CoderResult, Decoder};
 use selvedge_tools::ToolError;
 use tokio_util::sync::CancellationToken;
 
-/// Bytes that are read, or decoded, at once. Between two of them somebody may say stop.
+/// Bytes that are read or decoded at once. Cancellation is checked between chunks.
 const CHUNK: usize = 64 << 10;
 
-/// How many bytes at the beginning tell whether a file is text.
+/// Bytes at the start of a file that are checked for a NUL, which marks a binary file.
 const LOOKED_AT: usize = 8192;
 
 /// An open text file.
 pub(crate) struct TextFile<'a> {
     file: BufReader<File>,
-    /// Where the file is not in UTF-8.
+    /// Decoder for UTF-16; `None` if the file is UTF-8.
     wide: Option<Wide>,
+    /// `utf-8`, `utf-16le` or `utf-16be`.
     pub(crate) encoding: &'static str,
-    /// Whether bytes that are no text were replaced in what was given out.
+    /// Whether invalid bytes were replaced in a returned line.
     pub(crate) lossy: bool,
+    /// Path of the file for error messages.
     shown: &'a str,
     cancel: &'a CancellationToken,
 }
 
-/// What makes UTF-8 of another encoding.
+/// Converts UTF-16 to UTF-8 in chunks.
 struct Wide {
     decoder: Decoder,
     decoded: Vec<u8>,
-    /// How much of `decoded` was taken.
+    /// Bytes of `decoded` that were consumed.
     taken: usize,
+    /// Whether the whole file was decoded.
     ended: bool,
 }
 
-/// A line, as far as it was wanted.
+/// A line of a text file, possibly truncated.
 pub(crate) struct Line {
-    /// With its ending.
+    /// The text with its line ending.
     pub(crate) text: String,
-    /// Whether the line is longer than that.
+    /// Whether the line in the file is longer.
     pub(crate) cut: bool,
 }
 
 impl<'a> TextFile<'a> {
-    /// Refuses what is no text.
+    /// Detects the encoding from the byte order mark. Fails if the file is binary.
     pub(crate) fn open(
         file: File,
         shown: &'a str,
@@ -58,7 +62,7 @@ impl<'a> TextFile<'a> {
         };
         if wide.is_none() && memchr::memchr(0, &head[..head.len().min(LOOKED_AT)]).is_some() {
             return Err(ToolError::new(format!("{shown} is a binary file"))
-                .suggest("viewImage shows images"));
+                .suggest("show images with viewImage"));
         }
         if head.starts_with(&[0xEF, 0xBB, 0xBF]) {
             file.consume(3);
@@ -80,13 +84,13 @@ impl<'a> TextFile<'a> {
         })
     }
 
-    /// The next line, of which at most so many bytes are held.
-    pub(crate) fn next_line(&mut self, most: usize) -> Result<Option<Line>, ToolError> {
+    /// Returns the next line, truncated to `max_bytes`; `None` at the end of the file.
+    pub(crate) fn next_line(&mut self, max_bytes: usize) -> Result<Option<Line>, ToolError> {
         let (mut held, mut length) = (Vec::new(), 0);
         let ended = loop {
             if self.cancel.is_cancelled() {
                 return Err(ToolError::new(format!(
-                    "reading {} was stopped",
+                    "reading {} was cancelled",
                     self.shown
                 )));
             }
@@ -96,7 +100,7 @@ impl<'a> TextFile<'a> {
             }
             let end = memchr::memchr(b'\n', chunk);
             let part = &chunk[..end.map_or(chunk.len(), |end| end + 1)];
-            held.extend_from_slice(&part[..part.len().min(most - held.len())]);
+            held.extend_from_slice(&part[..part.len().min(max_bytes - held.len())]);
             length += part.len();
             let taken = part.len();
             self.consume(taken);
@@ -115,7 +119,7 @@ impl<'a> TextFile<'a> {
         }))
     }
 
-    /// What was read, as text; half a character at the cut is left out.
+    /// Decodes the bytes of a line. In a truncated line, an incomplete last character is dropped.
     fn text(&mut self, mut bytes: Vec<u8>, cut: bool) -> String {
         if let Err(error) = std::str::from_utf8(&bytes)
             && cut
@@ -129,7 +133,7 @@ impl<'a> TextFile<'a> {
         })
     }
 
-    /// What comes next, in UTF-8; nothing at the end.
+    /// Returns the next unconsumed bytes as UTF-8; empty at the end of the file.
     fn fill(&mut self) -> Result<&[u8], ToolError> {
         let shown = self.shown;
         let Some(wide) = &mut self.wide else {

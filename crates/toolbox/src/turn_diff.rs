@@ -1,5 +1,6 @@
-//! What a turn changed in the workspace, as one unified diff, whichever tool did it. A tool that knows what it
-//! will write says so before; a command cannot, so before the first one the whole workspace is remembered.
+//! The changes of a turn or session in the workspace, as one unified diff. Tools report each file
+//! before they write it. Commands may change any file, so a baseline of the whole workspace is
+//! taken before the first command.
 
 mod baseline;
 mod changes;
@@ -20,24 +21,25 @@ use crate::workspace::is_protected;
 use baseline::Baseline;
 use file::Held;
 
-/// What a turn changed in the workspace, followed once [`TurnDiff::begin`] was called. Clones share it.
+/// Tracks the changes in a workspace. Tracking starts with [`TurnDiff::begin`] or
+/// [`TurnDiff::begin_session`]. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct TurnDiff {
     workspace: Workspace,
-    /// `None` while nobody wants to know.
+    /// The state at the start of the turn; `None` while turns are not tracked.
     before: Arc<Mutex<Option<Before>>>,
-    /// The same for more than one turn.
+    /// The state at the start of the session; `None` while sessions are not tracked.
     before_session: Arc<Mutex<Option<Before>>>,
 }
 
-/// A turn's changes.
+/// The changes since the start of a turn or session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Diff {
-    /// A unified diff as git writes it; empty if nothing changed. Bytes that are not Unicode are replaced.
+    /// Unified diff in git's format; empty if nothing changed. Invalid UTF-8 is replaced.
     pub text: String,
-    /// The files in it, in order.
+    /// The files in the diff, in the order of the diff.
     pub files: Vec<ChangedFile>,
-    /// What could not be covered, and why.
+    /// Changes that the diff does not show, and why.
     pub notes: Vec<String>,
 }
 
@@ -46,52 +48,52 @@ pub struct Diff {
 pub struct ChangedFile {
     /// Relative to the workspace.
     pub path: String,
-    /// Its path before, if it was renamed.
+    /// The earlier path, if the file was renamed.
     pub from: Option<String>,
-    /// What became of it.
+    /// How the file changed.
     pub kind: ChangeKind,
-    /// Lines added.
+    /// Number of added lines.
     pub added: usize,
-    /// Lines removed.
+    /// Number of removed lines.
     pub removed: usize,
 }
 
-/// What became of a file.
+/// How a file changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeKind {
-    /// It was not there before.
+    /// The file is new.
     Added,
-    /// It is not there any more.
+    /// The file no longer exists.
     Deleted,
-    /// Its content, its mode or its type is another.
+    /// The content, mode or type changed.
     Modified,
-    /// It has another path, and the same content or nearly so.
+    /// The path changed; the content is the same or similar.
     Renamed,
 }
 
-/// How things were when the turn began, as far as anybody asked. Paths are relative to the workspace and ordered
-/// by their bytes, as git orders them.
+/// The known files at the start of a turn or session. Paths are relative to the workspace and
+/// ordered by bytes, as in git.
 #[derive(Debug, Clone, Default)]
 struct Before {
-    /// What tools said they would write; `None` if nothing was there. Wins over the baseline, for whatever
-    /// a tool wrote before the baseline is in it.
+    /// Files that tools reported before writing them; `None` if the file did not exist. They take
+    /// precedence over the baseline, which may contain what a tool wrote before it was taken.
     remembered: BTreeMap<OsString, Option<Arc<Held>>>,
     baseline: Baselined,
 }
 
-/// Whether the workspace was remembered as a whole.
+/// Whether a baseline of the whole workspace was taken.
 #[derive(Debug, Clone, Default)]
 enum Baselined {
     #[default]
     Not,
-    /// It was too large for that.
+    /// The workspace has too many files for a baseline.
     TooMany,
     Taken(Arc<Baseline>),
 }
 
 impl TurnDiff {
-    /// Nobody wants to know yet, and nothing is remembered.
+    /// Creates a tracker that does not track yet.
     pub fn new(workspace: &Workspace) -> Self {
         Self {
             workspace: workspace.clone(),
@@ -100,25 +102,25 @@ impl TurnDiff {
         }
     }
 
-    /// A new turn: how things are now is how they were.
+    /// Starts a turn: later changes are relative to the current state.
     pub fn begin(&self) {
         *lock(&self.before) = Some(Before::default());
     }
 
-    /// A new session: from now on [`TurnDiff::session_diff`] tells what all its turns changed.
+    /// Starts a session: [`TurnDiff::session_diff`] is relative to the current state.
     pub fn begin_session(&self) {
         *lock(&self.before_session) = Some(Before::default());
     }
 
-    /// Called before something that may change any file: a command, or a script as a whole. Remembers the
-    /// workspace the first time in a turn, which blocks.
+    /// Must be called before anything that may change any file: a command or a script. The first
+    /// call in a turn takes the baseline, which blocks.
     pub fn before_command(&self) {
         let mut taken = None;
         for before in [&self.before, &self.before_session] {
             if let Some(before) = lock(before).as_mut()
                 && let Baselined::Not = before.baseline
             {
-                // Both are of the same moment.
+                // The turn and the session share one baseline.
                 let now =
                     taken.get_or_insert_with(|| Baseline::take(&self.workspace).map(Arc::new));
                 before.baseline = now.clone().map_or(Baselined::TooMany, Baselined::Taken);
@@ -126,7 +128,8 @@ impl TurnDiff {
         }
     }
 
-    /// Called before a file is written or removed, with its absolute path. The first call for a path counts.
+    /// Must be called before a tool writes or removes a file, with its absolute path. Only the
+    /// first call for a path has an effect.
     pub(crate) fn before_write(&self, path: &Path) {
         for before in [&self.before, &self.before_session] {
             let mut before = lock(before);
@@ -144,12 +147,12 @@ impl TurnDiff {
         }
     }
 
-    /// What has changed since the turn began. Blocks.
+    /// Returns the changes since the start of the turn. Blocks.
     pub fn diff(&self) -> Diff {
         self.since(&self.before)
     }
 
-    /// What has changed since the session began. Blocks.
+    /// Returns the changes since the start of the session. Blocks.
     pub fn session_diff(&self) -> Diff {
         self.since(&self.before_session)
     }
@@ -171,6 +174,7 @@ fn lock(before: &Mutex<Option<Before>>) -> MutexGuard<'_, Option<Before>> {
 }
 
 impl Before {
+    /// Stores the current state of a file, unless it is already known.
     fn remember(&mut self, workspace: &Workspace, name: &Path) {
         let name = name.as_os_str();
         if self.remembered.contains_key(name) {
@@ -181,17 +185,19 @@ impl Before {
             if baseline.files.contains_key(name) {
                 return;
             }
-            // The baseline has all but what was ignored: what else it lacks has come since.
+            // The baseline has all files except ignored ones, so any other file that it lacks was
+            // created since.
             now = now.filter(|_| baseline.ignored(name));
         }
         self.remembered.insert(name.to_owned(), now.map(Arc::new));
     }
 }
 
-/// Links followed from one name to the next.
+/// Maximum length of a chain of symbolic links that is followed.
 const MAX_LINKS: usize = 8;
 
-/// The directory entries that writing to a path may change: its own, and, where it is a link, those it leads to.
+/// Returns the directory entries that writing to a path may change: the path itself and, if it is a
+/// symbolic link, its targets.
 fn entries(path: &Path) -> Vec<PathBuf> {
     let mut entries = Vec::new();
     let mut next = path.to_owned();
@@ -207,7 +213,7 @@ fn entries(path: &Path) -> Vec<PathBuf> {
     entries
 }
 
-/// The path with its folders resolved and its last name as it is. Folders that are not there have no links.
+/// Resolves symbolic links in the folders of a path, but not in its last component.
 fn real_entry(path: &Path) -> Option<PathBuf> {
     let (folder, name) = (path.parent()?, path.file_name()?);
     let folder = match folder.canonicalize() {

@@ -1,4 +1,4 @@
-//! `update_plan`: the steps of the task, for people to follow.
+//! The tool `update_plan`: shows the steps of a task and their status to the user.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,29 +10,30 @@ use serde_json::Value;
 
 use crate::aliases::spec;
 
-/// The plan.
+/// The new plan, which replaces the earlier one.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// Why it changed.
+    /// Why the plan changed.
     explanation: Option<String>,
-    /// All steps, in order; at most one in progress.
+    /// All steps in order; at most one may be in progress.
     plan: Vec<Step>,
 }
 
-/// One step. What is to be done stands in `step` or in `description`.
+/// One step. Its text is in `step` or `description`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Step {
-    /// What is to be done.
+    /// What to do in this step.
     step: Option<String>,
-    /// The same, under another name.
+    /// Alternative name of `step`.
     description: Option<String>,
-    /// A name for it, if it has one.
+    /// Identifier; used as the text if the step has no other.
     id: Option<String>,
-    /// How far it is.
+    /// Status of the step.
     status: StepStatus,
 }
 
 impl Step {
+    /// Picks the text of the step. Fails if there is none.
     fn plain(self) -> Result<PlanStep, ToolError> {
         let Self {
             step,
@@ -40,20 +41,19 @@ impl Step {
             id,
             status,
         } = self;
-        let words = step.or(description).or(id);
-        let step = words.ok_or_else(|| {
-            ToolError::new("a step does not say what is to be done: give it `step`")
-        })?;
+        let text = step.or(description).or(id);
+        let step =
+            text.ok_or_else(|| ToolError::new("a step of the plan has no text: set its `step`"))?;
         Ok(PlanStep { step, status })
     }
 }
 
-/// The plan as it stands; clones share it.
+/// The current plan of an agent. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Plan(Arc<Mutex<Vec<PlanStep>>>);
 
 impl Plan {
-    /// The steps.
+    /// Returns the steps in order; empty before the first update.
     pub fn steps(&self) -> Vec<PlanStep> {
         self.0
             .lock()
@@ -62,7 +62,7 @@ impl Plan {
     }
 }
 
-/// The plan in words.
+/// A summary of the updated plan.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     content: String,
@@ -74,7 +74,7 @@ pub(crate) struct UpdatePlan(pub(crate) Plan);
 
 impl Tool for UpdatePlan {
     fn spec(&self) -> ToolSpec {
-        let description = "Tells people the steps of the task and how far each is.";
+        let description = "Shows the user the steps of the task and their status.";
         spec::<Args, Output>("update_plan", &[], description).as_read_only()
     }
 
@@ -90,13 +90,13 @@ fn update(plan: &Plan, args: Args, call: &Call) -> Result<Output, ToolError> {
         .into_iter()
         .map(Step::plain)
         .collect::<Result<Vec<_>, _>>()?;
-    let running = steps
+    let in_progress = steps
         .iter()
         .filter(|step| step.status == StepStatus::InProgress)
         .count();
-    if running > 1 {
+    if in_progress > 1 {
         return Err(ToolError::new(format!(
-            "{running} steps are in progress, and at most one may be"
+            "{in_progress} steps are in progress, but at most one is allowed"
         )));
     }
     let done = steps

@@ -1,4 +1,4 @@
-//! `view_image`: an image for the model to look at, made smaller where it is too large.
+//! The tool `view_image`: returns an image for the model, scaled down if it is too large.
 
 use std::io::{Cursor, Read};
 
@@ -16,40 +16,40 @@ use crate::Workspace;
 use crate::aliases::spec;
 use crate::blocking::blocking;
 
-/// Bytes of a file that are looked at.
+/// The largest image file that is read.
 const MAX_BYTES: u64 = 20 << 20;
-/// Bytes that are sent as they are: as Base64 they are less than the five megabytes that models take.
+/// Maximum bytes of the returned image. As base64 this stays below the 5 MB that models accept.
 const MAX_SENT: usize = 3_500_000;
-/// Longest side that is sent as it is.
+/// Maximum width and height of the returned image, in pixels.
 const MAX_SIDE: u32 = 2048;
-/// Sides beyond this are not even decoded.
+/// Maximum width and height of an image that is decoded, in pixels.
 const MAX_DECODED_SIDE: u32 = 20_000;
-/// Bytes an image may take while it is decoded.
+/// Maximum memory for decoding an image, in bytes.
 const MAX_DECODED: u64 = 512 << 20;
-/// Taken while an image is decoded, because of the memory that takes.
+/// Allows one image to be decoded at a time, which bounds the memory.
 static ONE_AT_A_TIME: Semaphore = Semaphore::const_new(1);
 
-/// Which image.
+/// The image to return.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
     /// Image file, relative to the workspace or absolute: PNG, JPEG, GIF or WebP.
     path: String,
-    /// Folder the path counts from, instead of the workspace.
+    /// Folder that `path` is relative to, instead of the workspace.
     workdir: Option<String>,
 }
 
-/// The image; `image(result)` shows it.
+/// The image; pass it to `image()` to show it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Output {
-    /// `image`, so that it is a content block.
+    /// Always `image`, which makes the result a content block.
     r#type: &'static str,
-    /// Base64.
+    /// The image as base64.
     data: String,
     mime_type: String,
     width: u32,
     height: u32,
-    /// Whether it was made smaller, or written anew in fewer bytes.
+    /// Whether the image was scaled down or re-encoded.
     scaled: bool,
 }
 
@@ -58,17 +58,17 @@ pub(crate) struct ViewImage(pub(crate) Workspace);
 
 impl Tool for ViewImage {
     fn spec(&self) -> ToolSpec {
-        let description = "Reads an image, so that it can be shown with image().";
+        let description = "Reads an image. Show it with image().";
         spec::<Args, Output>("view_image", &[], description).as_read_only()
     }
 
     fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
         let run = async |args: Args| {
             let workspace = self.0.clone();
-            let turn = ONE_AT_A_TIME.acquire().await;
+            let permit = ONE_AT_A_TIME.acquire().await;
             blocking(move || {
-                // Kept until the work is done, even if the call was cancelled meanwhile.
-                let _turn = turn;
+                // Held until decoding ends, even if the call is cancelled earlier.
+                let _permit = permit;
                 view(&workspace, &args)
             })
             .await
@@ -97,9 +97,9 @@ fn view(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
             MAX_BYTES >> 20
         )));
     }
-    // Told by its content: the name may say anything.
+    // Detected from the content: the file extension may be wrong.
     let format = image::guess_format(&bytes)
-        .map_err(|_| ToolError::new(format!("{shown} is not an image that can be shown")))?;
+        .map_err(|_| ToolError::new(format!("{shown} is not an image in a supported format")))?;
     let broken =
         |error: image::ImageError| ToolError::new(format!("{shown} cannot be decoded: {error}"));
     let (width, height) = ImageReader::with_format(Cursor::new(&bytes), format)
@@ -110,14 +110,14 @@ fn view(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
             "{shown} is {width} × {height}: too large to decode"
         )));
     }
-    // What cannot be decoded here cannot be looked at there.
+    // Decodes even an image that is returned unchanged: a broken image would fail at the model.
     let mut reader = ImageReader::with_format(Cursor::new(&bytes), format);
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_DECODED);
     reader.limits(limits);
     let image = reader.decode().map_err(broken)?;
-    let as_it_is = width.max(height) <= MAX_SIDE && bytes.len() <= MAX_SENT;
-    let (data, mime_type, width, height) = match as_it_is {
+    let fits = width.max(height) <= MAX_SIDE && bytes.len() <= MAX_SENT;
+    let (data, mime_type, width, height) = match fits {
         true => (bytes, format.to_mime_type(), width, height),
         false => smaller(image).map_err(broken)?,
     };
@@ -128,11 +128,12 @@ fn view(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
         mime_type,
         width,
         height,
-        scaled: !as_it_is,
+        scaled: !fits,
     })
 }
 
-/// The image in few enough bytes, with its size.
+/// Scales an image down, and re-encodes it, until it has at most `MAX_SENT_BYTES`. Returns the
+/// bytes, the media type, the width and the height.
 fn smaller(image: DynamicImage) -> image::ImageResult<(Vec<u8>, &'static str, u32, u32)> {
     let mut side = MAX_SIDE;
     let mut image = image;
@@ -155,7 +156,7 @@ fn smaller(image: DynamicImage) -> image::ImageResult<(Vec<u8>, &'static str, u3
                 ));
             }
         }
-        // A quarter of the pixels; a single one fits.
+        // Each round has a quarter of the pixels. The loop ends, because one pixel always fits.
         side = image.width().max(image.height()).div_ceil(2);
     }
 }

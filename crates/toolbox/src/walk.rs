@@ -1,4 +1,4 @@
-//! Walking a folder the way ripgrep does: in parallel, and past what `.gitignore` names.
+//! Parallel directory walks that skip files ignored by `.gitignore`, and glob sets.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -10,17 +10,17 @@ use selvedge_tools::ToolError;
 use crate::Workspace;
 use crate::workspace::is_protected;
 
-/// The folder that is searched where a call names none.
+/// Default folder of a search: the workspace.
 pub(crate) fn here() -> String {
     ".".to_owned()
 }
 
-/// How much a search returns where a call does not say.
+/// Default number of results of a search.
 pub(crate) fn hundred() -> usize {
     100
 }
 
-/// A parallel walk below `folder`; secrets, processes, and `.git` itself, are not entered.
+/// Returns a parallel walk below `folder`, which skips `.git`, `/proc` and secrets.
 pub(crate) fn walk(workspace: &Workspace, folder: &Path) -> WalkParallel {
     let workspace = workspace.clone();
     WalkBuilder::new(folder)
@@ -34,9 +34,9 @@ pub(crate) fn walk(workspace: &Workspace, folder: &Path) -> WalkParallel {
         .build_parallel()
 }
 
-/// A walk through what version control would look at: `.gitignore` hides, `.ignore` does not.
+/// Returns a walk over the files that git would track: it respects `.gitignore` but not `.ignore`.
 pub(crate) fn walk_like_git(workspace: &Workspace) -> WalkBuilder {
-    let inside = workspace.clone();
+    let filter_workspace = workspace.clone();
     let mut builder = WalkBuilder::new(workspace.root());
     builder
         .hidden(false)
@@ -44,19 +44,19 @@ pub(crate) fn walk_like_git(workspace: &Workspace) -> WalkBuilder {
         .require_git(false)
         .threads(threads())
         .filter_entry(move |entry| {
-            !is_protected(entry.file_name()) && !inside.is_secret(entry.path())
+            !is_protected(entry.file_name()) && !filter_workspace.is_secret(entry.path())
         });
     builder
 }
 
-/// Threads for work that is mostly waiting for the disk.
+/// Returns the number of threads for disk-bound work.
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism()
         .map_or(2, usize::from)
         .min(8)
 }
 
-/// What one thread of a walk has found; given to all when the thread is done.
+/// The results of one thread of a walk; appended to the shared list when dropped.
 pub(crate) struct Gather<'a, T> {
     all: &'a Mutex<Vec<T>>,
     pub(crate) found: Vec<T>,
@@ -79,7 +79,8 @@ impl<T> Drop for Gather<'_, T> {
     }
 }
 
-/// Globs as people write them: one without a slash matches in every folder.
+/// Compiles globs. A glob without a slash matches in every folder, and a glob that matches a folder
+/// matches everything below it.
 pub(crate) fn globs<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<GlobSet, ToolError> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
@@ -90,17 +91,16 @@ pub(crate) fn globs<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<G
             format!("**/{pattern}")
         };
         set.add(Glob::new(&anywhere).map_err(|error| bad_glob(pattern, &error))?);
-        // A folder's name stands for all that is in it.
         set.add(
             Glob::new(&format!("{}/**", anywhere.trim_end_matches('/')))
                 .map_err(|error| bad_glob(pattern, &error))?,
         );
     }
     set.build()
-        .map_err(|error| ToolError::new(format!("the patterns cannot be used: {error}")))
+        .map_err(|error| ToolError::new(format!("cannot compile the globs: {error}")))
 }
 
 fn bad_glob(pattern: &str, error: &globset::Error) -> ToolError {
     ToolError::new(format!("`{pattern}` is not a glob: {}", error.kind()))
-        .suggest("write *.ts, src/**/*.rs or {a,b}.txt")
+        .suggest("use a pattern such as *.ts, src/**/*.rs or {a,b}.txt")
 }

@@ -1,4 +1,5 @@
-//! `web_search`: pages that fit a query. The first of them are fetched meanwhile, for whoever wants to read them next.
+//! The tool `web_search`: searches the web, and prefetches the first results so that a later
+//! `fetch_url` finds them in the cache.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,50 +17,49 @@ use crate::aliases::spec;
 use crate::one_or_many::OneOrMany;
 use crate::web::{Freshness, Hit, Web, parse};
 
-/// Queries in one call.
+/// Maximum number of queries in one call.
 const MOST_QUERIES: usize = 5;
-/// Results where the call does not say.
+/// Results for each query if the call sets no `max_results`.
 const DEFAULT_RESULTS: usize = 10;
-/// Results a call may say.
+/// The largest accepted `max_results`.
 const MOST_RESULTS: usize = 20;
-/// Pages fetched meanwhile where the call does not say.
+/// Prefetched pages if the call sets no `prefetch`.
 const DEFAULT_PREFETCH: usize = 3;
-/// Pages a call may say.
+/// The largest accepted `prefetch`.
 const MOST_PREFETCHED: usize = 10;
 
-/// What to search for.
+/// The queries.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// What to search for; several queries are searched at once.
+    /// Query, or several queries that are searched at once.
     query: OneOrMany,
-    /// Results for each query; 10 where it is not said, at most 20.
+    /// Maximum number of results for each query; 10 by default, at most 20.
     max_results: Option<usize>,
-    /// How many of the first results are fetched meanwhile, as far as the network policy lets them be; 3 where it is
-    /// not said, at most 10.
+    /// Number of results to prefetch if no approval is needed; 3 by default, at most 10.
     prefetch: Option<usize>,
-    /// Told to the person who is asked.
+    /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
     approval_context: Option<String>,
 }
 
-/// What was found.
+/// The search results.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    /// The best first; of several queries in turn.
+    /// Best first; the results of several queries alternate.
     results: Vec<Found>,
 }
 
-/// A page that fits.
+/// A page that matches a query.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Found {
     url: String,
     title: String,
     snippet: String,
-    /// How well it fits, where the search service tells.
+    /// Relevance, if the search service reports one.
     #[serde(skip_serializing_if = "Option::is_none")]
     relevance_score: Option<f64>,
-    /// The query it fits, where there were several.
+    /// The query of this result, if the call had several.
     #[serde(skip_serializing_if = "Option::is_none")]
     query: Option<String>,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Found {
 pub(crate) struct WebSearch(pub(crate) Web, pub(crate) Arc<dyn Cabinet>);
 
 impl WebSearch {
-    /// The addresses that the queries in a call's arguments are sent to.
+    /// Returns the URLs that the queries in a call's arguments are sent to.
     fn addresses(&self, args: &Value) -> Vec<reqwest::Url> {
         self.0.search_addresses(&queries(args))
     }
@@ -76,7 +76,7 @@ impl WebSearch {
 
 impl Tool for WebSearch {
     fn spec(&self) -> ToolSpec {
-        let description = "Searches the web. fetch_url reads what was found.";
+        let description = "Searches the web. Read the results with fetch_url.";
         let spec = spec::<Args, Output>("web_search", &["query"], description);
         spec.as_read_only().judged_by_arguments()
     }
@@ -91,9 +91,9 @@ impl Tool for WebSearch {
 
     fn preview(&self, args: &Value) -> Preview {
         let (urls, queries) = (self.addresses(args), queries(args));
-        let asked = urls.iter().zip(&queries);
-        let asked = asked.map(|(url, query)| format!("{url}\n  search for: {query}"));
-        self.0.preview(&urls, asked.collect::<Vec<_>>().join("\n"))
+        let requests = urls.iter().zip(&queries);
+        let lines = requests.map(|(url, query)| format!("{url}\n  search for: {query}"));
+        self.0.preview(&urls, lines.collect::<Vec<_>>().join("\n"))
     }
 
     fn agreement(&self, args: &Value) -> Option<String> {
@@ -111,7 +111,7 @@ impl Tool for WebSearch {
     }
 }
 
-/// The queries in a call's arguments.
+/// Returns the queries in a call's arguments.
 fn queries(args: &Value) -> Vec<String> {
     OneOrMany::in_args(args, "query")
 }
@@ -130,14 +130,14 @@ async fn search(
         .collect();
     if queries.is_empty() || queries.len() > MOST_QUERIES || queries.iter().any(String::is_empty) {
         return Err(ToolError::new(format!(
-            "1 to {MOST_QUERIES} queries can be searched at once, none of them empty"
+            "`query` must have 1 to {MOST_QUERIES} entries, none of them empty"
         )));
     }
-    let most = args
+    let max_results = args
         .max_results
         .unwrap_or(DEFAULT_RESULTS)
         .clamp(1, MOST_RESULTS);
-    let all = try_join_all(queries.iter().map(|query| web.search(query, most)));
+    let all = try_join_all(queries.iter().map(|query| web.search(query, max_results)));
     let all = web.within_time(call, None, all).await?;
     let results = interleaved(&queries, all);
     let first = results.iter().take(
@@ -149,7 +149,7 @@ async fn search(
     Ok(Output { results })
 }
 
-/// The first of each query, then the second of each, and every page once.
+/// Returns the first result of each query, then the second of each, and so on; each page once.
 fn interleaved(queries: &[String], all: Vec<Vec<Hit>>) -> Vec<Found> {
     let longest = all.iter().map(Vec::len).max().unwrap_or(0);
     let mut seen = HashSet::new();
@@ -171,7 +171,7 @@ fn interleaved(queries: &[String], all: Vec<Vec<Hit>>) -> Vec<Found> {
     results
 }
 
-/// Stops a task when whoever wanted it is gone.
+/// Aborts the prefetch when the scope that owns it ends.
 struct Stopping(AbortHandle);
 
 impl Drop for Stopping {
@@ -180,7 +180,7 @@ impl Drop for Stopping {
     }
 }
 
-/// Fetches pages that need no question while the caller reads the results. It ends with the caller's scope.
+/// Fetches, in the background, those pages that need no approval. Ends with the scope of the call.
 fn prefetch<'a>(
     web: &Web,
     cabinet: &Arc<dyn Cabinet>,
@@ -196,12 +196,12 @@ fn prefetch<'a>(
     }
     let (web, cabinet) = (web.clone(), cabinet.clone());
     let work = async move {
-        let each = stream::iter(urls).for_each_concurrent(None, |url| {
+        let fetches = stream::iter(urls).for_each_concurrent(None, |url| {
             let (web, cabinet) = (&web, &cabinet);
-            // Whoever wants the page finds out what went wrong.
+            // Errors are ignored: a later `fetch_url` reports them.
             async move { _ = web.page(cabinet, &url, Freshness::OfToday).await }
         });
-        each.await;
+        fetches.await;
     };
     call.belongings
         .keep(Stopping(tokio::spawn(work).abort_handle()));
@@ -209,7 +209,7 @@ fn prefetch<'a>(
 
 fn render(output: &Output) -> String {
     if output.results.is_empty() {
-        return "nothing was found".to_owned();
+        return "no results".to_owned();
     }
     let lines = output.results.iter().enumerate().map(|(index, found)| {
         let Found {

@@ -1,5 +1,6 @@
-//! Where tools may read and write. A path is resolved inside an opened folder, symbolic links followed
-//! by the kernel within it, so that nothing can be swapped between the check and the use.
+//! Decides which paths tools may read and write. Writes go through open folders, in which the
+//! kernel resolves symbolic links, so that a path cannot be exchanged between the check and the
+//! use.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -11,17 +12,17 @@ use cap_std::fs::Dir;
 use selvedge_protocol::SandboxPolicy;
 use selvedge_tools::ToolError;
 
-/// Folders inside a writable folder that stay read-only.
+/// Names of folders that stay read-only inside writable folders.
 const PROTECTED: [&str; 2] = [".git", ".selvedge"];
 
-/// Whether nobody has business in a file or folder of this name.
+/// Returns whether a file or folder of this name stays read-only. Ignores case.
 pub(crate) fn is_protected(name: &OsStr) -> bool {
     PROTECTED
         .iter()
         .any(|protected| name.eq_ignore_ascii_case(protected))
 }
 
-/// Files nobody needs for work and everybody wants to steal, below the home folder.
+/// Files and folders with credentials, relative to the home folder.
 pub(crate) const SECRETS: [&str; 27] = [
     ".ssh",
     ".aws",
@@ -52,7 +53,8 @@ pub(crate) const SECRETS: [&str; 27] = [
     ".vault-token",
 ];
 
-/// The same for the whole machine. Only root can read them, and in containers they mostly hold nothing.
+/// System files with credentials. Only root can read them, and in containers they are usually
+/// empty.
 const SYSTEM_SECRETS: [&str; 4] = [
     "/etc/shadow",
     "/etc/shadow-",
@@ -60,7 +62,7 @@ const SYSTEM_SECRETS: [&str; 4] = [
     "/etc/gshadow-",
 ];
 
-/// The folder a session works in, and what else it may touch.
+/// The folder that a session works in, and the other paths that its tools can read and write.
 #[derive(Debug, Clone)]
 pub struct Workspace {
     inner: Arc<Inner>,
@@ -70,14 +72,15 @@ pub struct Workspace {
 struct Inner {
     root: PathBuf,
     policy: SandboxPolicy,
-    /// Canonical path and handle of each folder that may be written.
+    /// Canonical path and handle of each writable folder.
     writable: Vec<(PathBuf, Dir)>,
+    /// Paths that tools and commands cannot read.
     secrets: Vec<PathBuf>,
-    /// Held while files are changed: calls run side by side.
+    /// Held while files are changed, because calls run concurrently.
     changing: Mutex<()>,
 }
 
-/// A path that may be written, relative to an opened folder.
+/// A writable path, relative to an open folder.
 #[derive(Debug)]
 pub(crate) struct Writable<'a> {
     pub(crate) dir: &'a Dir,
@@ -85,12 +88,12 @@ pub(crate) struct Writable<'a> {
 }
 
 impl Workspace {
-    /// Opens the folder. `private` are folders nobody may read, such as Selvedge's own.
+    /// Opens a workspace. `private` are further paths that cannot be read, such as `SELVEDGE_HOME`.
     pub fn open(root: &Path, policy: SandboxPolicy, private: &[PathBuf]) -> io::Result<Self> {
         Self::open_with(root, policy, private, &[])
     }
 
-    /// The same, with more folders that may be written.
+    /// Opens a workspace with further writable folders. Relative ones are relative to `root`.
     pub fn open_with(
         root: &Path,
         policy: SandboxPolicy,
@@ -119,19 +122,20 @@ impl Workspace {
             }
         }
         let mut secrets = private.to_vec();
-        // Each that is hidden costs every command a mount.
-        let holds_one = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text.contains(&b'$'));
-        secrets.extend(SYSTEM_SECRETS.iter().map(PathBuf::from).filter(holds_one));
+        // Only files with a password hash are hidden, because each hidden path costs every command
+        // a mount.
+        let has_hash = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text.contains(&b'$'));
+        secrets.extend(SYSTEM_SECRETS.iter().map(PathBuf::from).filter(has_hash));
         if let Some(home) = std::env::home_dir() {
             secrets.extend(SECRETS.iter().map(|name| home.join(name)));
-            // Where the home folder itself is a link, what is in it has two names.
+            // If the home folder is a link, the files in it have two paths.
             secrets.extend(
                 home.canonicalize()
                     .into_iter()
                     .flat_map(|home| SECRETS.map(|name| home.join(name))),
             );
         }
-        // And where a secret is one, too.
+        // The same if a secret is a link.
         secrets.extend(
             secrets
                 .clone()
@@ -151,35 +155,35 @@ impl Workspace {
         })
     }
 
-    /// The folder itself.
+    /// Returns the canonical path of the workspace folder.
     pub fn root(&self) -> &Path {
         &self.inner.root
     }
 
-    /// What may be changed.
+    /// Returns the sandbox policy, which decides what can be written.
     pub fn policy(&self) -> SandboxPolicy {
         self.inner.policy
     }
 
-    /// Folders that may be written.
+    /// Returns the canonical paths of the writable folders.
     pub fn writable_roots(&self) -> impl Iterator<Item = &Path> {
         self.inner.writable.iter().map(|(path, _)| path.as_path())
     }
 
-    /// What stays read-only inside the folders that may be written.
+    /// Returns the paths inside writable folders that stay read-only.
     pub(crate) fn protected(&self) -> Vec<PathBuf> {
         if self.inner.policy != SandboxPolicy::WorkspaceWrite {
             return Vec::new();
         }
-        let within_reach =
+        let is_writable =
             |folder: &Path| self.writable_roots().any(|root| folder.starts_with(root));
-        // Git looks for a repository from the workspace upwards.
+        // Git searches for a repository in the parent folders of the workspace.
         let above = self
             .inner
             .root
             .ancestors()
             .skip(1)
-            .filter(|folder| within_reach(folder));
+            .filter(|folder| is_writable(folder));
         let mut folders: Vec<&Path> = self.writable_roots().chain(above).collect();
         folders.sort();
         folders.dedup();
@@ -189,7 +193,7 @@ impl Workspace {
             protected.extend(
                 names.filter(|path| folder == self.inner.root || !is_a_strangers_link(path)),
             );
-            // A linked work tree keeps its history elsewhere, perhaps within reach.
+            // The history of a linked work tree is in another folder, which may be writable.
             let linked = linked_git_folder(&folder.join(".git"));
             let shared = linked.as_ref().and_then(|folder| {
                 let text = read_pointer(&folder.join("commondir"))?;
@@ -199,18 +203,18 @@ impl Workspace {
                 shared
                     .into_iter()
                     .chain(linked)
-                    .filter(|folder| within_reach(folder)),
+                    .filter(|folder| is_writable(folder)),
             );
         }
         protected
     }
 
-    /// Folders and files nobody may read.
+    /// Returns the files and folders that cannot be read.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &Path> {
         self.inner.secrets.iter().map(PathBuf::as_path)
     }
 
-    /// A path as given, made absolute; `base` (a `workdir`) counts from the workspace.
+    /// Makes a path absolute. It is relative to `base`, which is relative to the workspace.
     pub(crate) fn absolute(&self, path: impl AsRef<Path>, base: Option<&str>) -> PathBuf {
         let base = base.map_or_else(
             || self.inner.root.clone(),
@@ -219,7 +223,7 @@ impl Workspace {
         lexical(&base.join(path))
     }
 
-    /// A path the way scripts see it: relative to the workspace where it is inside.
+    /// Returns a path as scripts see it: relative to the workspace if it is inside.
     pub(crate) fn shown(&self, path: &Path) -> String {
         let path = path.strip_prefix(&self.inner.root).unwrap_or(path);
         if path.as_os_str().is_empty() {
@@ -229,36 +233,36 @@ impl Workspace {
         }
     }
 
-    /// Opens a file for reading. Anything may be read but secrets.
+    /// Opens a file for reading. Fails for secrets, folders and special files.
     pub(crate) fn open_file(&self, path: &Path) -> Result<std::fs::File, ToolError> {
-        let shown = self.shown(path);
-        let file = open_without_waiting(path).map_err(|error| read_error(&shown, &error))?;
-        // What was opened is what is judged: the name may have pointed elsewhere.
+        let display_path = self.shown(path);
+        let file = open_without_waiting(path).map_err(|error| read_error(&display_path, &error))?;
+        // Checks the open file, not the path, which may lead to another file by now.
         if tells_of_processes(&file) {
-            return Err(of_processes(&shown));
+            return Err(of_processes(&display_path));
         }
-        self.refuse_secrets(&real_path(&file, path), &shown)?;
+        self.refuse_secrets(&real_path(&file, path), &display_path)?;
         let metadata = file
             .metadata()
-            .map_err(|error| read_error(&shown, &error))?;
+            .map_err(|error| read_error(&display_path, &error))?;
         if metadata.is_dir() {
-            return Err(
-                ToolError::new(format!("{shown} is a folder")).suggest("use listDir for folders")
-            );
+            return Err(ToolError::new(format!("{display_path} is a folder"))
+                .suggest("list it with tools.listDir"));
         }
         if !metadata.is_file() {
             return Err(ToolError::new(format!(
-                "{shown} is not a file but a pipe, a socket or a device"
+                "{display_path} is not a file but a pipe, a socket or a device"
             )));
         }
         Ok(file)
     }
 
-    /// Opens a file by its canonical path, which was judged: no link is followed, and nothing but a file is opened.
+    /// Opens a regular file by its canonical path, which the caller has checked. Does not follow
+    /// links.
     #[cfg(target_os = "linux")]
     pub(crate) fn open_without_links(&self, path: &Path) -> io::Result<std::fs::File> {
         let file = match open_resolving(path, rustix::fs::ResolveFlags::NO_SYMLINKS) {
-            // Where the kernel cannot be told, what was opened must have the name that was judged.
+            // Without support in the kernel, check the path of the opened file.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => open_plainly(path)
                 .and_then(|file| match real_path(&file, path) == path {
                     true => Ok(file),
@@ -274,22 +278,22 @@ impl Workspace {
         }
     }
 
-    /// Opens a file by its canonical path, as far as this system can.
+    /// Opens a file by its canonical path. This system cannot forbid links.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn open_without_links(&self, path: &Path) -> io::Result<std::fs::File> {
         self.open_file(path)
             .map_err(|error| io::Error::other(error.message))
     }
 
-    /// Refuses folders and files that hold secrets, below them too.
-    pub(crate) fn refuse_secrets(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
+    /// Fails if a path is or lies below a secret, or is below /proc.
+    pub(crate) fn refuse_secrets(&self, path: &Path, display_path: &str) -> Result<(), ToolError> {
         if self.is_secret(path) {
             return Err(ToolError::new(format!(
-                "{shown} holds secrets and is not read"
+                "{display_path} cannot be accessed: it holds secrets"
             )));
         }
         if is_below_proc(path) {
-            return Err(of_processes(shown));
+            return Err(of_processes(display_path));
         }
         Ok(())
     }
@@ -301,58 +305,70 @@ impl Workspace {
             .any(|secret| path.starts_with(secret))
     }
 
-    /// Lets one change of files at a time through, from reading the old ones to writing the new.
+    /// Takes the lock for changing files. Hold it from reading the old content to writing the new.
     pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
-        // A change that broke off has undone itself or says so: the next may go on.
+        // A change that panicked has been rolled back or reported, so the lock can be used again.
         self.inner
             .changing
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses names that stay as they are, wherever below a folder that may be written.
-    pub(crate) fn refuse_protected(&self, path: &Path, shown: &str) -> Result<(), ToolError> {
-        let below = self
+    /// Fails if a path below a writable folder contains a protected name.
+    pub(crate) fn refuse_protected(
+        &self,
+        path: &Path,
+        display_path: &str,
+    ) -> Result<(), ToolError> {
+        let relative = self
             .writable_roots()
             .filter_map(|root| path.strip_prefix(root).ok());
-        // Below the innermost: the workspace itself may lie in a folder of such a name.
-        let Some(rest) = below.min_by_key(|rest| rest.components().count()) else {
+        // Relative to the innermost root: the workspace may lie in a folder with a protected name.
+        let Some(rest) = relative.min_by_key(|rest| rest.components().count()) else {
             return Ok(());
         };
-        let protected = |name: &str| {
+        let contains = |name: &str| {
             rest.components()
                 .any(|part| part.as_os_str().eq_ignore_ascii_case(name))
         };
-        match PROTECTED.iter().find(|name| protected(name)) {
-            Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => Err(
-                ToolError::new(format!("{shown} cannot be written: {name} is protected")),
-            ),
+        match PROTECTED.iter().find(|name| contains(name)) {
+            Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => {
+                Err(ToolError::new(format!(
+                    "{display_path} cannot be written: {name} is protected"
+                )))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Checks that a path may be written, and returns it relative to an opened folder.
-    pub(crate) fn writable(&self, path: &Path, shown: &str) -> Result<Writable<'_>, ToolError> {
+    /// Returns a path relative to an open folder, or fails if it must not be written.
+    pub(crate) fn writable(
+        &self,
+        path: &Path,
+        display_path: &str,
+    ) -> Result<Writable<'_>, ToolError> {
         if self.inner.policy == SandboxPolicy::ReadOnly {
             return Err(ToolError::new(format!(
-                "{shown} cannot be written: the sandbox is read-only"
+                "{display_path} cannot be written: the sandbox is read-only"
             ))
-            .suggest("the sandbox policy `workspace-write` allows it"));
+            .suggest("set `sandbox_mode = \"workspace-write\"` in the configuration to allow it"));
         }
-        let inside = self
+        let found = self
             .inner
             .writable
             .iter()
             .find_map(|(root, dir)| Some((dir, path.strip_prefix(root).ok()?)));
-        let Some((dir, rest)) = inside else {
+        let Some((dir, rest)) = found else {
             return Err(
-                ToolError::new(format!("{shown} is outside the workspace")).suggest(format!(
-                    "only {} and temporary folders can be written",
-                    self.inner.root.display()
-                )),
+                ToolError::new(format!("{display_path} is outside the workspace")).suggest(
+                    format!(
+                        "write below {} or in a temporary folder",
+                        self.inner.root.display()
+                    ),
+                ),
             );
         };
-        self.refuse_protected(path, shown)?;
+        self.refuse_protected(path, display_path)?;
         Ok(Writable {
             dir,
             path: rest.to_owned(),
@@ -360,40 +376,40 @@ impl Workspace {
     }
 }
 
-fn read_error(shown: &str, error: &io::Error) -> ToolError {
+fn read_error(display_path: &str, error: &io::Error) -> ToolError {
     match error.kind() {
-        io::ErrorKind::NotFound => ToolError::new(format!("{shown} does not exist"))
-            .suggest("fileSearch finds files by name"),
+        io::ErrorKind::NotFound => ToolError::new(format!("{display_path} does not exist"))
+            .suggest("find files by name with tools.fileSearch"),
         io::ErrorKind::PermissionDenied => {
-            ToolError::new(format!("{shown} cannot be read: permission denied"))
+            ToolError::new(format!("{display_path} cannot be read: permission denied"))
         }
-        _ => ToolError::new(format!("{shown} cannot be read: {error}")),
+        _ => ToolError::new(format!("{display_path} cannot be read: {error}")),
     }
 }
 
-/// The path an open file really has.
+/// Returns the current path of an open file.
 #[cfg(target_os = "linux")]
 pub(crate) fn real_path(file: &impl std::os::fd::AsRawFd, path: &Path) -> PathBuf {
     let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     real.or_else(|_| path.canonicalize()).unwrap_or_default()
 }
 
-/// The path an open file really has, as far as this system tells.
+/// Returns the canonical form of `path`. This system cannot look up the path of an open file.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn real_path<T>(_: &T, path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_default()
 }
 
-fn of_processes(shown: &str) -> ToolError {
+fn of_processes(display_path: &str) -> ToolError {
     ToolError::new(format!(
-        "{shown} tells of processes, secrets in their environment among it, and is not read"
+        "{display_path} cannot be accessed: it exposes processes and their environment"
     ))
 }
 
-/// Whether an open file is one of those in which the kernel tells of processes, whatever it is called.
+/// Returns whether an open file is in a proc file system, whatever its path.
 #[cfg(target_os = "linux")]
 fn tells_of_processes(file: &std::fs::File) -> bool {
-    // What cannot be asked is not trusted.
+    // If the check fails, assume that it is.
     rustix::fs::fstatfs(file).map_or(true, |system| system.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 
@@ -402,7 +418,7 @@ fn tells_of_processes(_: &std::fs::File) -> bool {
     false
 }
 
-/// Whether a path, or the nearest part of it that is there, lies where the kernel tells of processes.
+/// Returns whether a path, or its deepest existing part, is in a proc file system.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_below_proc(path: &Path) -> bool {
     let nearest = path
@@ -416,17 +432,19 @@ pub(crate) fn is_below_proc(_: &Path) -> bool {
     false
 }
 
-/// Whether a link is somebody else's: it cannot be replaced by us, and is not ours to protect.
+/// Returns whether a path is a symbolic link of another user. A command cannot replace such a link,
+/// so it needs no protection.
 fn is_a_strangers_link(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
+    let own_uid = rustix::process::geteuid().as_raw();
     path.symlink_metadata()
-        .is_ok_and(|there| there.is_symlink() && there.uid() != rustix::process::geteuid().as_raw())
+        .is_ok_and(|metadata| metadata.is_symlink() && metadata.uid() != own_uid)
 }
 
-/// Opens for reading; a pipe that nobody writes to is not waited for.
+/// Opens a file for reading. Does not block if it is a pipe without a writer.
 #[cfg(target_os = "linux")]
 fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
-    // Links of the kernel's lead to what other processes have open, whatever it is called.
+    // Magic links of /proc lead to the open files of other processes.
     match open_resolving(path, rustix::fs::ResolveFlags::NO_MAGICLINKS) {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => open_plainly(path),
         opened => opened,
@@ -438,7 +456,8 @@ fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
     open_plainly(path)
 }
 
-/// Opens for reading, following links only as far as this; unsupported where the kernel knows no such thing.
+/// Opens a file for reading and restricts which links are followed. Returns `Unsupported` if the
+/// kernel has no `openat2`.
 #[cfg(target_os = "linux")]
 fn open_resolving(path: &Path, resolve: rustix::fs::ResolveFlags) -> io::Result<std::fs::File> {
     use rustix::fs::{CWD, Mode, OFlags, openat2};
@@ -461,7 +480,7 @@ fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
     std::fs::File::open(path)
 }
 
-/// Without `.` and `..`, by names alone: what may be followed, the kernel decides.
+/// Removes `.` and `..` from a path without access to the file system.
 fn lexical(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
@@ -474,23 +493,24 @@ fn lexical(path: &Path) -> PathBuf {
     out
 }
 
-/// The folder that holds a repository's history when `.git` is a file that names it.
+/// Returns the repository folder that a `.git` file names. `None` if `.git` is a folder.
 fn linked_git_folder(git: &Path) -> Option<PathBuf> {
     let text = read_pointer(git)?;
     let folder = text.strip_prefix("gitdir:")?.trim();
     git.parent()?.join(folder).canonicalize().ok()
 }
 
-/// A file that names another. Where others may write, it may be anything: a pipe is not waited for.
+/// Reads a file that contains a path. The file may be untrusted, so at most 16 kB are read and a
+/// pipe does not block.
 fn read_pointer(path: &Path) -> Option<String> {
-    const LONGEST: u64 = 16 << 10;
+    const MAX_BYTES: u64 = 16 << 10;
     let file = open_without_waiting(path).ok()?;
     let mut text = String::new();
     file.metadata()
         .ok()?
         .is_file()
         .then_some(file)?
-        .take(LONGEST)
+        .take(MAX_BYTES)
         .read_to_string(&mut text)
         .ok()?;
     Some(text)

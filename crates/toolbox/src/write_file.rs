@@ -1,4 +1,4 @@
-//! `write_file`: a whole file, written at once: a text, or a document of the File Cabinet that nobody has to read.
+//! The tool `write_file`: writes a whole file from a text or from a document of the File Cabinet.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ use crate::preview::{bounded, file_diff};
 use crate::slot::{Links, Mode};
 use crate::{TurnDiff, Workspace};
 
-/// What to write.
+/// The file to write and its content.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Args {
-    /// File to write, relative to the workspace or absolute; missing folders are made.
+    /// File to write, relative to the workspace or absolute; missing folders are created.
     path: String,
-    /// All of its text.
+    /// The whole text of the file.
     content: Option<String>,
-    /// Or the key of a document in the File Cabinet, whose bytes become the file without passing through the caller.
+    /// Key of a document in the File Cabinet to write instead; its bytes are not returned.
     file_key: Option<String>,
-    /// Told to the person who is asked.
+    /// Reason shown to the person who approves the call.
     #[allow(dead_code)]
     approval_context: Option<String>,
 }
 
-/// What was written.
+/// The written file.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     path: String,
     bytes: usize,
-    /// Whether the file was not there before.
+    /// Whether the file is new.
     created: bool,
 }
 
@@ -48,8 +48,7 @@ pub(crate) struct WriteFile(
 
 impl Tool for WriteFile {
     fn spec(&self) -> ToolSpec {
-        let description =
-            "Writes a file as a whole, from a text or from a document of the File Cabinet.";
+        let description = "Writes a whole file from a text or from a document of the File Cabinet.";
         spec::<Args, Output>("write_file", &["file_key", "path"], description).judged_by_arguments()
     }
 
@@ -59,7 +58,7 @@ impl Tool for WriteFile {
         }
     }
 
-    /// What the file is now against what it would be; nothing where it cannot be read or written.
+    /// A diff of the current and the new content; no view if the file cannot be read or written.
     fn preview(&self, args: &Value) -> Preview {
         let Self(workspace, _, cabinet) = self;
         let Ok(args) = read_args::<Args>(args.clone()) else {
@@ -84,7 +83,7 @@ impl Tool for WriteFile {
         }
     }
 
-    /// The same file, wherever a link leads now.
+    /// The path of the file with symbolic links resolved now.
     fn agreement(&self, args: &Value) -> Option<String> {
         let path = self.0.absolute(args["path"].as_str()?, None);
         let slot = self.0.slot(&path, Links::Follow);
@@ -104,7 +103,7 @@ impl Tool for WriteFile {
     }
 }
 
-/// What the file is to be.
+/// Returns the new content of the file.
 fn content(cabinet: &Arc<dyn Cabinet>, args: Args) -> Result<Vec<u8>, ToolError> {
     match (args.content, args.file_key) {
         (Some(content), None) => Ok(content.into_bytes()),
@@ -125,7 +124,7 @@ fn write(
 ) -> Result<Output, ToolError> {
     let path = workspace.absolute(&args.path, None);
     let content = content(cabinet, args)?;
-    let _alone = workspace.changing();
+    let _write_lock = workspace.changing();
     let slot = workspace.slot(&path, Links::Follow)?;
     slot.check_writable()?;
     let mode = slot.look()?;

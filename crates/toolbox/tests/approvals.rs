@@ -1,4 +1,5 @@
-//! When a person is asked, what they are shown, and what their answer does; every call made both ways.
+//! Approvals: when a person is asked, what the request shows, and the effect of each answer. Every
+//! call is made as a structured call and from a script.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -22,7 +23,7 @@ fn no() -> Answer {
     Answer::No(None)
 }
 
-/// A call that changes something, and how to see that it did.
+/// A call that changes something: tool, arguments, and a check whether it happened.
 type Change = (&'static str, Value, fn(&Desk) -> bool);
 
 fn changes() -> [Change; 4] {
@@ -37,10 +38,10 @@ fn changes() -> [Change; 4] {
 }
 
 #[test]
-fn under_untrusted_every_change_is_asked_for() {
+fn the_untrusted_policy_asks_for_every_change() {
     for (tool, args, done) in changes() {
         let args = |_: &Desk| args.clone();
-        // Without the gate it happens: it is the gate that stops it.
+        // Under another policy the call runs: it is the gate that stops it.
         both_ways(
             || desk(ApprovalPolicy::OnRequest, no()),
             tool,
@@ -82,7 +83,7 @@ fn under_untrusted_every_change_is_asked_for() {
 }
 
 #[test]
-fn what_only_reads_needs_no_question() {
+fn read_only_calls_need_no_approval() {
     for command in [
         json!(["ls"]),
         json!(["bash", "-lc", "cat x | wc -l && pwd"]),
@@ -106,15 +107,15 @@ fn what_only_reads_needs_no_question() {
             assert!(ran.asked.is_empty() && ran.value.is_some(), "{ran:?}");
         },
     );
-    // A repository elsewhere may name programs of its own.
-    let elsewhere = || {
+    // The repository in another folder may configure programs.
+    let with_subfolder = || {
         let desk = desk(ApprovalPolicy::Untrusted, no());
         std::fs::create_dir(desk.path("work/sub")).unwrap();
         desk
     };
     for (command, asked) in [(json!(["git", "status"]), 1), (json!(["ls"]), 0)] {
         both_ways(
-            elsewhere,
+            with_subfolder,
             "exec",
             |_| json!({"command": command, "cwd": "sub"}),
             |_, ran| {
@@ -125,7 +126,7 @@ fn what_only_reads_needs_no_question() {
 }
 
 #[test]
-fn what_is_dangerous_is_asked_for_under_every_policy() {
+fn dangerous_commands_are_asked_for_under_every_policy() {
     let doomed = || json!({"command": ["bash", "-lc", "cd . && rm -rf doomed"]});
     let with_doomed = |policy, answer| {
         let desk = desk(policy, answer);
@@ -169,14 +170,14 @@ fn what_is_dangerous_is_asked_for_under_every_policy() {
 }
 
 #[test]
-fn denied_timed_out_and_cancelled_are_different_errors() {
+fn denied_timed_out_and_cancelled_approvals_are_different_errors() {
     let args = json!({"command": ["touch", "made"]});
     for way in BOTH {
-        let with_words = desk(
+        let with_reason = desk(
             ApprovalPolicy::Untrusted,
             Answer::No(Some("use the Makefile".into())),
         );
-        let ran = with_words.call(way, "exec", &args);
+        let ran = with_reason.call(way, "exec", &args);
         assert_eq!(
             ran.error.unwrap(),
             (
@@ -208,20 +209,21 @@ fn denied_timed_out_and_cancelled_are_different_errors() {
             (ErrorCode::ToolAbortedError, CallStatus::NotStarted),
             "{way:?}"
         );
-        for desk in [with_words, late, cancelled] {
+        for desk in [with_reason, late, cancelled] {
             assert!(!desk.path("work/made").exists());
         }
     }
 }
 
 #[test]
-fn a_script_can_catch_a_denial_and_go_on() {
+fn a_script_can_catch_a_denial_and_continue() {
     let desk = desk(
         ApprovalPolicy::Untrusted,
         Answer::No(Some("not that".into())),
     );
     let output = desk.script(
-        "try { await tools.exec({command: ['touch', 'made']}) } catch (e) { return [e.name, e.message, e.toolName] }",
+        "try { await tools.exec({command: ['touch', 'made']}) }
+         catch (e) { return [e.name, e.message, e.toolName] }",
     );
     assert_eq!(
         output.value(),
@@ -234,7 +236,7 @@ fn a_script_can_catch_a_denial_and_go_on() {
 }
 
 #[test]
-fn calls_at_one_await_are_one_question() {
+fn calls_of_one_await_are_one_approval_request() {
     let call = |n: u32| {
         (
             "exec",
@@ -261,7 +263,7 @@ fn calls_at_one_await_are_one_question() {
             );
         },
     );
-    // A script has lines, which are shown.
+    // The request for a call from a script shows its line.
     let desk = desk(ApprovalPolicy::Untrusted, Answer::Once);
     desk.at_once(Way::Script, &calls);
     let asked = desk.person.asked.lock().unwrap();
@@ -279,25 +281,25 @@ fn calls_at_one_await_are_one_question() {
 }
 
 #[test]
-fn a_person_sees_what_would_happen() {
+fn the_preview_shows_what_a_call_would_do() {
     for way in BOTH {
-        sees_what_would_happen(way);
+        check_previews(way);
     }
 }
 
-fn sees_what_would_happen(way: Way) {
-    let seen = |tool: &str, args: Value| -> Ran {
+fn check_previews(way: Way) {
+    let ask = |tool: &str, args: Value| -> Ran {
         let desk = desk(ApprovalPolicy::Untrusted, no());
         desk.write("work/file", "one\ntwo\n");
         desk.call(way, tool, &args)
     };
     let patch = "*** Begin Patch\n*** Update File: file\n@@\n one\n-two\n+zwei\n*** End Patch\n";
-    let ran = seen("apply_patch", json!({"patch": patch}));
+    let ran = ask("apply_patch", json!({"patch": patch}));
     let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else {
         panic!("{:?}", ran.asked)
     };
     assert!(diff.contains("-two\n+zwei\n"), "{diff}");
-    let ran = seen(
+    let ran = ask(
         "write_file",
         json!({"path": "file", "content": "one\ndos\n"}),
     );
@@ -305,7 +307,7 @@ fn sees_what_would_happen(way: Way) {
         panic!("{:?}", ran.asked)
     };
     assert!(diff.contains("-two\n+dos\n"), "{diff}");
-    let ran = seen(
+    let ran = ask(
         "exec",
         json!({"command": ["bash", "-lc", "cd sub && npm 'test' -- --watch"]}),
     );
@@ -317,13 +319,13 @@ fn sees_what_would_happen(way: Way) {
 }
 
 #[test]
-fn what_is_dangerous_is_named_however_long_the_script_is() {
+fn the_reason_names_the_dangerous_command_of_a_long_script() {
     let script = "echo 1\n".repeat(100) + "sudo rm -rf a";
     let typed = format!("{script}\n");
     for (calls, expected) in [
         (
             vec![("exec", json!({"command": ["bash", "-c", script]}))],
-            "`rm -rf a`: it removes files by force, in `echo 1",
+            "`rm -rf a`: deletes files by force, in `echo 1",
         ),
         (
             vec![
@@ -333,7 +335,7 @@ fn what_is_dangerous_is_named_however_long_the_script_is() {
                     json!({"sessionId": "last", "chars": typed, "yieldTimeMs": 100}),
                 ),
             ],
-            "types `rm -rf a`: it removes files by force, in `echo 1",
+            "types `rm -rf a`: deletes files by force, in `echo 1",
         ),
     ] {
         both_ways_many(
@@ -352,32 +354,32 @@ fn what_is_dangerous_is_named_however_long_the_script_is() {
 }
 
 #[test]
-fn without_a_wall_what_may_show_secrets_is_asked_for() {
-    let open = || {
+fn unconfined_commands_that_may_show_secrets_are_asked_for() {
+    let unconfined = || {
         let mut desk = desk(ApprovalPolicy::Untrusted, no());
         desk.sandbox = SandboxPolicy::DangerFullAccess;
         desk.write("work/inside.txt", "x");
         desk
     };
-    let walled = || desk(ApprovalPolicy::Untrusted, no());
-    let elsewhere = |command: Value, cwd: &str| json!({"command": command, "cwd": cwd});
+    let confined = || desk(ApprovalPolicy::Untrusted, no());
+    let in_folder = |command: Value, cwd: &str| json!({"command": command, "cwd": cwd});
     for args in [
-        elsewhere(json!(["cat", "journal"]), "../private"),
-        elsewhere(json!(["cat", "../private/journal"]), "."),
-        elsewhere(json!(["bash", "-c", "cat ../priv[a]te/journal"]), "."),
-        elsewhere(json!(["bash", "-c", "cd .. && cat p*/journal"]), "."),
-        elsewhere(json!(["grep", "-r", "hunter2", ".."]), "."),
-        elsewhere(json!(["rg", "hunter2"]), ".."),
+        in_folder(json!(["cat", "journal"]), "../private"),
+        in_folder(json!(["cat", "../private/journal"]), "."),
+        in_folder(json!(["bash", "-c", "cat ../priv[a]te/journal"]), "."),
+        in_folder(json!(["bash", "-c", "cd .. && cat p*/journal"]), "."),
+        in_folder(json!(["grep", "-r", "hunter2", ".."]), "."),
+        in_folder(json!(["rg", "hunter2"]), ".."),
     ] {
         both_ways(
-            open,
+            unconfined,
             "exec",
             |_| args.clone(),
             |_, ran| assert_eq!(ran.asked.len(), 1, "{args}: {ran:?}"),
         );
-        // Behind the wall there is nothing to be seen.
+        // Secrets are hidden from confined commands.
         both_ways(
-            walled,
+            confined,
             "exec",
             |_| args.clone(),
             |_, ran| {
@@ -392,13 +394,13 @@ fn without_a_wall_what_may_show_secrets_is_asked_for() {
         );
     }
     for args in [
-        elsewhere(json!(["cat", "inside.txt"]), "."),
-        elsewhere(json!(["bash", "-c", "cat *.txt"]), "."),
-        elsewhere(json!(["grep", "-r", "x", "."]), "."),
-        elsewhere(json!(["ls", ".."]), "."),
+        in_folder(json!(["cat", "inside.txt"]), "."),
+        in_folder(json!(["bash", "-c", "cat *.txt"]), "."),
+        in_folder(json!(["grep", "-r", "x", "."]), "."),
+        in_folder(json!(["ls", ".."]), "."),
     ] {
         both_ways(
-            open,
+            unconfined,
             "exec",
             |_| args.clone(),
             |_, ran| assert!(ran.asked.is_empty(), "{args}: {ran:?}"),
@@ -407,8 +409,8 @@ fn without_a_wall_what_may_show_secrets_is_asked_for() {
 }
 
 #[test]
-fn for_this_script_is_for_this_script() {
-    // The same command, and those that begin alike as a rule would have it.
+fn an_approval_for_the_script_ends_with_the_script() {
+    // It covers the same command, and commands with the same rule prefix.
     let touch = |name: &str| ("exec", json!({"command": ["touch", name]}));
     let calls = [touch("made"), touch("made"), touch("made"), touch("other")];
     both_ways_many(
@@ -424,7 +426,7 @@ fn for_this_script_is_for_this_script() {
             assert_eq!(desk.questions(), 2);
         },
     );
-    // The next one is another matter.
+    // The next script is asked for again.
     for way in BOTH {
         let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
         desk.in_turn(way, &calls);
@@ -434,14 +436,14 @@ fn for_this_script_is_for_this_script() {
 }
 
 #[test]
-fn always_is_remembered_by_its_prefix() {
+fn the_answer_always_saves_a_rule_with_the_prefix() {
     for way in BOTH {
         let saved: Arc<Mutex<Vec<Rule>>> = Arc::default();
-        let keep = saved.clone();
+        let record = saved.clone();
         let desk = desk(ApprovalPolicy::Untrusted, Answer::Always);
         *desk.settings.lock().unwrap() = Some(CommandSettings {
             save_rule: Some(Box::new(move |rule| {
-                keep.lock().unwrap().push(rule.clone())
+                record.lock().unwrap().push(rule.clone())
             })),
             ..Default::default()
         });
@@ -478,7 +480,7 @@ fn always_is_remembered_by_its_prefix() {
 }
 
 #[test]
-fn saved_rules_spare_the_question() {
+fn saved_rules_replace_the_approval() {
     let with_rules = || {
         let desk = desk(ApprovalPolicy::Untrusted, no());
         let rules = Rules {
@@ -518,19 +520,25 @@ fn saved_rules_spare_the_question() {
             },
         );
     }
-    // A rule for the sandbox is none for leaving it.
-    let outside = json!({"command": ["touch", "made"], "withEscalatedPermissions": true});
+    // A rule for confined commands does not cover the command without the sandbox.
+    let escalated = json!({"command": ["touch", "made"], "withEscalatedPermissions": true});
     both_ways(
         with_rules,
         "exec",
-        |_| outside.clone(),
+        |_| escalated.clone(),
         |_, ran| assert_eq!(ran.asked.len(), 1),
     );
 }
 
 #[test]
-fn leaving_the_sandbox_takes_a_person() {
-    let args = |_: &Desk| json!({"command": ["sh", "-c", "echo out > ../outside/new"], "withEscalatedPermissions": true, "justification": "to see it"});
+fn running_without_the_sandbox_needs_approval() {
+    let args = |_: &Desk| {
+        json!({
+            "command": ["sh", "-c", "echo out > ../outside/new"],
+            "withEscalatedPermissions": true,
+            "justification": "to see it",
+        })
+    };
     let out = |desk: &Desk| desk.path("outside/new").exists();
     for policy in [
         ApprovalPolicy::OnRequest,
@@ -569,7 +577,7 @@ fn leaving_the_sandbox_takes_a_person() {
 }
 
 #[test]
-fn what_the_sandbox_stopped_may_run_again_if_a_person_agrees() {
+fn a_command_blocked_by_the_sandbox_runs_again_after_approval() {
     let args = |_: &Desk| json!({"command": ["sh", "-c", "echo tried >> ../outside/file.txt"]});
     let tried = |desk: &Desk| desk.read("outside/file.txt").matches("tried").count();
     both_ways(
@@ -585,7 +593,7 @@ fn what_the_sandbox_stopped_may_run_again_if_a_person_agrees() {
             assert!(
                 ran.asked[0].calls[0]
                     .reason
-                    .contains("it seems that the sandbox stopped it"),
+                    .contains("was probably blocked by the sandbox"),
                 "{ran:?}"
             );
         },
@@ -603,7 +611,7 @@ fn what_the_sandbox_stopped_may_run_again_if_a_person_agrees() {
             assert_eq!(ran.value.as_ref().unwrap()["sandboxDenied"], json!(true));
         },
     );
-    // Never by itself, and not under another policy.
+    // Not under another policy.
     both_ways(
         || desk(ApprovalPolicy::OnRequest, Answer::Once),
         "exec",
@@ -619,9 +627,9 @@ fn what_the_sandbox_stopped_may_run_again_if_a_person_agrees() {
 }
 
 #[test]
-fn the_clock_stands_while_a_person_thinks() {
-    struct Slow;
-    impl selvedge_tools::Approver for Slow {
+fn the_script_timeout_is_paused_while_an_approval_is_pending() {
+    struct SlowApprover;
+    impl selvedge_tools::Approver for SlowApprover {
         fn ask<'a>(
             &'a self,
             request: &'a selvedge_protocol::ApprovalRequest,
@@ -643,7 +651,7 @@ fn the_clock_stands_while_a_person_thinks() {
         .unwrap();
     let orchestrator = desk
         .orchestrator(&desk.toolbox())
-        .with_approver(Arc::new(Slow));
+        .with_approver(Arc::new(SlowApprover));
     let harness = selvedge_script::Harness::new(orchestrator)
         .unwrap()
         .with_limits(desk.limits.clone());
@@ -653,8 +661,8 @@ fn the_clock_stands_while_a_person_thinks() {
 }
 
 #[test]
-fn variables_and_other_folders_make_every_command_a_question() {
-    let evil = || {
+fn commands_with_variables_or_in_other_folders_need_approval() {
+    let with_evil_folder = || {
         let mut desk = desk(ApprovalPolicy::Untrusted, no());
         desk.policy = ApprovalPolicy::Untrusted;
         desk.write("work/evil/ls", "#!/bin/sh\ntouch made\n");
@@ -671,11 +679,15 @@ fn variables_and_other_folders_make_every_command_a_question() {
     for args in [
         json!({"command": ["ls"], "env": {"PATH": "evil:/bin"}}),
         json!({"command": ["bash", "-c", "ls"], "env": {"BASH_ENV": "evil/ls"}}),
-        json!({"command": ["git", "fetch"], "env": {"LD_PRELOAD": "evil.so"}, "withEscalatedPermissions": true}),
+        json!({
+            "command": ["git", "fetch"],
+            "env": {"LD_PRELOAD": "evil.so"},
+            "withEscalatedPermissions": true,
+        }),
         json!({"command": ["make"], "cwd": "evil"}),
     ] {
         both_ways(
-            evil,
+            with_evil_folder,
             "exec",
             |_| args.clone(),
             |desk, ran| {
@@ -696,7 +708,7 @@ fn variables_and_other_folders_make_every_command_a_question() {
 }
 
 #[test]
-fn for_this_script_covers_no_other_command() {
+fn an_approval_for_the_script_covers_no_other_change() {
     let exec = |args: Value| ("exec", args);
     let add = |names: &str, text: &str| {
         let files: String = names
@@ -747,10 +759,10 @@ fn for_this_script_covers_no_other_command() {
             exec(json!({"command": ["touch", "a"], "cwd": ".git/.."})),
             1,
         ),
-        // The same files need no second question, others do.
+        // The same files need no second approval, others do.
         (add("abcd", "one"), add("abcd", "two"), 1),
         (add("abcd", "one"), add("abef", "one"), 2),
-        // A file of the same name elsewhere is another.
+        // A file of the same name in another folder needs its own approval.
         (
             patch("*** Add File: a\n+x", None),
             patch("*** Add File: a\n+x", Some("sub")),
@@ -766,7 +778,7 @@ fn for_this_script_covers_no_other_command() {
             cd("sub", "*** Add File: a\n+x"),
             2,
         ),
-        // So is what is done to it, and where its content comes from.
+        // So does another kind of change, and another source of the content.
         (
             patch("*** Update File: file\n@@\n-x\n+y", None),
             patch("*** Delete File: file", None),
@@ -781,7 +793,7 @@ fn for_this_script_covers_no_other_command() {
             ),
             2,
         ),
-        // A link that leads elsewhere by now.
+        // A link that was changed to another target.
         (
             write("link"),
             exec(json!({"command": ["ln", "-sf", "other", "link"]})),
@@ -789,7 +801,7 @@ fn for_this_script_covers_no_other_command() {
         ),
         (write("link"), write("file"), 1),
         (write("link"), write("other"), 2),
-        // A patch in a command is the patch.
+        // A patch in a command counts as the patch.
         (
             exec(json!({"command": ["apply_patch", envelope("*** Add File: a\n+x")]})),
             exec(json!({"command": ["bash", "-lc", heredoc("*** Add File: a\n+y")]})),
@@ -819,7 +831,7 @@ fn for_this_script_covers_no_other_command() {
 }
 
 #[test]
-fn typing_into_a_terminal_is_judged_too() {
+fn text_typed_into_a_terminal_is_classified_too() {
     let calls = [
         ("exec_command", json!({"cmd": "sh", "yieldTimeMs": 200})),
         (
@@ -847,7 +859,7 @@ fn typing_into_a_terminal_is_judged_too() {
 }
 
 #[test]
-fn what_was_agreed_for_a_second_attempt_holds_for_the_next() {
+fn an_approval_to_run_without_the_sandbox_covers_the_next_attempt() {
     let touch = || ("exec", json!({"command": ["touch", "../outside/made"]}));
     for (answer, questions) in [
         (Answer::Once, 2),
@@ -882,9 +894,9 @@ fn what_was_agreed_for_a_second_attempt_holds_for_the_next() {
 }
 
 #[test]
-fn a_script_can_catch_a_cancelled_question_and_go_on() {
-    struct Dismissive;
-    impl selvedge_tools::Approver for Dismissive {
+fn a_script_can_catch_a_cancelled_approval_and_continue() {
+    struct CancellingApprover;
+    impl selvedge_tools::Approver for CancellingApprover {
         fn ask<'a>(
             &'a self,
             _: &'a selvedge_protocol::ApprovalRequest,
@@ -897,17 +909,18 @@ fn a_script_can_catch_a_cancelled_question_and_go_on() {
     let desk = desk(ApprovalPolicy::Untrusted, no());
     let orchestrator = desk
         .orchestrator(&desk.toolbox())
-        .with_approver(Arc::new(Dismissive));
+        .with_approver(Arc::new(CancellingApprover));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
     let harness = selvedge_script::Harness::new(orchestrator).unwrap();
-    let script = "try { await tools.exec({command: ['touch', 'made']}) } catch (e) { return [e.name, e.message] }";
+    let script = "try { await tools.exec({command: ['touch', 'made']}) }
+        catch (e) { return [e.name, e.message] }";
     let output = runtime.block_on(harness.run(script));
     assert_eq!(
         output.value(),
-        Some(json!(["ToolAbortedError", "exec was stopped"])),
+        Some(json!(["ToolAbortedError", "exec was cancelled"])),
         "{:?}",
         output.error
     );

@@ -1,4 +1,5 @@
-//! The File Cabinet and prompts: content moves byte for byte, and not through the model.
+//! The File Cabinet and prompts: content is copied byte for byte, without passing through the
+//! model.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -13,7 +14,7 @@ use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
 use serde_json::{Value, json};
 use support::{BOTH, Desk, Person, Way};
 
-/// A desk with one cabinet for all its calls.
+/// Returns a desk whose calls share one cabinet.
 fn desk() -> Desk {
     let mut desk = Desk::new();
     let cabinet = desk.toolbox().cabinet;
@@ -21,7 +22,7 @@ fn desk() -> Desk {
     desk
 }
 
-/// Every byte there is, and what text tools like to change.
+/// Every byte value, and sequences that text tools tend to change.
 fn bytes() -> Vec<u8> {
     let all: Vec<u8> = (0..=255).collect();
     [
@@ -31,6 +32,7 @@ fn bytes() -> Vec<u8> {
     .concat()
 }
 
+/// Returns the name of a tool for a way to call it.
 fn named(way: Way, script: &'static str, structured: &'static str) -> &'static str {
     if way == Way::Script {
         script
@@ -40,7 +42,7 @@ fn named(way: Way, script: &'static str, structured: &'static str) -> &'static s
 }
 
 #[test]
-fn a_document_becomes_a_file_byte_for_byte() {
+fn a_document_is_written_to_a_file_byte_for_byte() {
     for way in BOTH {
         let desk = desk();
         let (kind, title, source) = (
@@ -69,7 +71,7 @@ fn a_document_becomes_a_file_byte_for_byte() {
             std::fs::read(desk.path("work/new/archive.bin")).unwrap(),
             bytes()
         );
-        // And a file becomes a document.
+        // And back from the file to a document.
         let saved = desk.call(
             way,
             named(way, "saveToFC", "save_to_fc"),
@@ -87,13 +89,13 @@ fn a_document_becomes_a_file_byte_for_byte() {
         );
         assert_eq!(
             read.error.unwrap().1,
-            format!("{again} is no text but application/octet-stream")
+            format!("{again} is not text but application/octet-stream")
         );
     }
 }
 
 #[test]
-fn nothing_of_a_document_reaches_a_model_that_saves_it() {
+fn saving_a_document_does_not_show_its_content_to_the_model() {
     let desk = desk();
     let secret = "the whole text of a long document ".repeat(500);
     let kept = desk
@@ -109,11 +111,10 @@ fn nothing_of_a_document_reaches_a_model_that_saves_it() {
         (&json!("Long"), &json!(secret.len()))
     );
     let key = kept["fileKey"].as_str().unwrap();
-    let heard = Arc::new(Mutex::new(String::new()));
-    let hearing = heard.clone();
+    let emitted = Arc::new(Mutex::new(String::new()));
+    let sink = emitted.clone();
     let events = EventSink::new(move |event| {
-        hearing
-            .lock()
+        sink.lock()
             .unwrap()
             .push_str(&serde_json::to_string(&event).unwrap())
     });
@@ -135,16 +136,16 @@ fn nothing_of_a_document_reaches_a_model_that_saves_it() {
         arguments,
     };
     let outputs = runtime.block_on(router.route(&scope, vec![call]));
-    let said = format!("{:?}{}", outputs[0], heard.lock().unwrap());
+    let visible = format!("{:?}{}", outputs[0], emitted.lock().unwrap());
     assert!(
-        said.contains("long.txt") && !said.contains("long document"),
-        "{said}"
+        visible.contains("long.txt") && !visible.contains("long document"),
+        "{visible}"
     );
     assert_eq!(desk.read("work/long.txt"), secret);
 }
 
 #[test]
-fn every_spelling_of_the_catalogue_works() {
+fn tools_accept_all_documented_names_and_argument_forms() {
     let desk = desk();
     let ran = desk.script(
         r#"const a = await tools.saveToFC("one", "First");
@@ -174,43 +175,43 @@ fn every_spelling_of_the_catalogue_works() {
 }
 
 #[test]
-fn wrong_keys_and_arguments_are_told() {
+fn wrong_keys_and_arguments_are_errors() {
     let desk = desk();
-    let said = |tool: &str, args: Value| {
+    let message_of = |tool: &str, args: Value| {
         let (code, message) = desk.call(Way::Script, tool, &args).error.unwrap();
         assert_eq!(code, ErrorCode::ToolExecutionError);
         message
     };
     assert_eq!(
-        said("fetchFromFC", json!("FNOTHERE")),
-        "the File Cabinet has nothing under `FNOTHERE`"
+        message_of("fetchFromFC", json!("FNOTHERE")),
+        "no document in the File Cabinet has the key `FNOTHERE`"
     );
     assert_eq!(
-        said("writeFile", json!({"path": "x", "fileKey": "nope"})),
-        "the File Cabinet has nothing under `nope`"
+        message_of("writeFile", json!({"path": "x", "fileKey": "nope"})),
+        "no document in the File Cabinet has the key `nope`"
     );
     assert_eq!(
-        said("writeFile", json!({"path": "x"})),
+        message_of("writeFile", json!({"path": "x"})),
         "write_file takes either `content` or `file_key`"
     );
     let both = json!({"path": "x", "content": "", "fileKey": "F"});
     assert_eq!(
-        said("writeFile", both),
+        message_of("writeFile", both),
         "write_file takes either `content` or `file_key`"
     );
     assert_eq!(
-        said("saveToFC", json!({})),
+        message_of("saveToFC", json!({})),
         "save_to_fc takes either `content` or `path`"
     );
     assert!(
-        said("saveToFC", json!({"path": "../private/journal"}))
-            .ends_with("holds secrets and is not read")
+        message_of("saveToFC", json!({"path": "../private/journal"}))
+            .ends_with("cannot be accessed: it holds secrets")
     );
     assert!(!desk.path("work/x").exists());
 }
 
 #[test]
-fn a_person_sees_what_a_document_would_make_of_a_file() {
+fn approval_shows_the_diff_that_a_document_would_make() {
     let mut desk = desk();
     desk.write("work/notes.txt", "old\n");
     let key = desk
@@ -233,37 +234,40 @@ fn a_person_sees_what_a_document_would_make_of_a_file() {
 }
 
 #[test]
-fn documents_are_announced_to_whoever_listens() {
+fn events_report_stored_and_read_documents() {
     let mut desk = desk();
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let hearing = heard.clone();
+    let emitted = Arc::new(Mutex::new(Vec::new()));
+    let sink = emitted.clone();
     desk.events = EventSink::new(move |event| {
         if let Event::DocumentKept {
             document, call_id, ..
         } = event
         {
-            hearing
-                .lock()
+            sink.lock()
                 .unwrap()
                 .push((call_id, document.key, document.title));
         }
     });
     let ran = desk.script(
-        "const { fileKey } = await tools.saveToFC('x', 'Notes'); await tools.fetchFromFC(fileKey); return fileKey",
+        "const { fileKey } = await tools.saveToFC('x', 'Notes'); \
+         await tools.fetchFromFC(fileKey); return fileKey",
     );
     let key = ran.value().unwrap().as_str().unwrap().to_owned();
-    let told = |call: &str| (call.to_owned(), key.clone(), "Notes".to_owned());
-    assert_eq!(*heard.lock().unwrap(), [told("tool_1"), told("tool_2")]);
+    let event = |call: &str| (call.to_owned(), key.clone(), "Notes".to_owned());
+    assert_eq!(*emitted.lock().unwrap(), [event("tool_1"), event("tool_2")]);
 }
 
 #[test]
-fn prompts_are_kept_and_the_same_text_has_the_same_key() {
+fn prompts_with_the_same_text_have_the_same_key() {
     let desk = desk();
     let ran = desk.script(
-        r#"const { keys } = await tools.prompts.save(["You are terse.", "You are kind.", "You are terse."]);
+        r#"const texts = ["You are terse.", "You are kind.", "You are terse."];
+           const { keys } = await tools.prompts.save(texts);
            const again = await tools.prompts.save({ prompt: "You are kind." });
            const { prompts } = await tools.prompts.get({ keys: [keys[1], keys[0]] });
-           return [keys[0] === keys[2], keys[0] === keys[1], again.keys[0] === keys[1], prompts, (await tools.prompts.get(keys[0])).prompts]"#,
+           const one = await tools.prompts.get(keys[0]);
+           return [keys[0] === keys[2], keys[0] === keys[1], again.keys[0] === keys[1],
+                   prompts, one.prompts]"#,
     );
     let expected = json!([
         true,
@@ -278,5 +282,5 @@ fn prompts_are_kept_and_the_same_text_has_the_same_key() {
         .error
         .unwrap()
         .1;
-    assert_eq!(none, "1 to 64 prompts go in one call, not 0");
+    assert_eq!(none, "expected 1 to 64 prompts in one call, got 0");
 }

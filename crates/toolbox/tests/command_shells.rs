@@ -1,5 +1,5 @@
-//! What was read is what runs: scripts made at random, taken apart, and given to real shells whose programs only note
-//! how they were called.
+//! Compares the parser with real shells: random scripts are split into commands and run by shells
+//! whose programs only record how they were called.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -9,27 +9,31 @@ use std::process::{Command, Stdio};
 
 use selvedge_toolbox::judge_command;
 
-/// Notes its name and its words, each ended by NUL, in a file of its own.
-const PROGRAM: &str = "#!/bin/sh\nprintf '%s\\0' \"${0##*/}\" \"$@\" > \"$NOTES/$$\"\n";
+/// A program that records its name and its arguments in a new file, each followed by NUL.
+const PROGRAM: &str = "#!/bin/sh\nprintf '%s\\0' \"${0##*/}\" \"$@\" > \"$RECORDS/$$\"\n";
 
 const PROGRAMS: [&str; 4] = ["cat", "evil", "ls", "wc"];
 
-/// What scripts are made of, parted by `·`. Plain pieces are there more often, so that enough of them can be taken apart.
+/// The pieces of the scripts, separated by `·`. Simple pieces occur several times, so that enough
+/// scripts can be parsed.
 const PIECES: &str = concat!(
-    "ls·cat·wc·evil·a·b·-l·x.y·ls · evil · · · · ·  ·\t·\n·\n·;·;·&&·&&·|·|·&·|&·;;·(·)·{·}·'·'·\"·\"·'a b'·",
-    "\"a b\"·''·\"\"·\\·\\\n·\\ ·\\a·\\\\·#· #·$·$x·${x}·$(ls)·`ls`·$'a'·$\"a\"·=·a=b·!·2>&1·2>&1 ·",
-    ">/dev/null ·2>/dev/null·&>/dev/null ·1>&2·>&2·22>&1·<f ·<·>·<<·<<<·<(ls)·\r·\u{b}·\u{a0}·é·,·{a,b}·{}·",
+    "ls·cat·wc·evil·a·b·-l·x.y·ls · evil · · · · ·  ·\t·\n·\n·;·;·&&·&&·|·|·&·|&·;;·(·)·{·}·'·'·",
+    "\"·\"·'a b'·",
+    "\"a b\"·''·\"\"·\\·\\\n·\\ ·\\a·\\\\·#· #·$·$x·${x}·$(ls)·`ls`·$'a'·$\"a\"·=·a=b·!·2>&1·",
+    "2>&1 ·",
+    ">/dev/null ·2>/dev/null·&>/dev/null ·1>&2·>&2·22>&1·<f ·<·>·<<·<<<·<(ls)·\r·\u{b}·\u{a0}·é·,·",
+    "{a,b}·{}·",
     "@{u}·1·2·[·]·[[·]]·if·then·fi·do·time·%·^·+·@·:·-·--",
 );
 
 #[test]
-fn shells_run_the_words_that_were_read_and_no_others() {
+fn shells_run_exactly_the_commands_that_the_parser_found() {
     let shells: Vec<&str> = ["/bin/bash", "/bin/dash"]
         .into_iter()
         .filter(|path| Path::new(path).exists())
         .collect();
     if shells.is_empty() {
-        return eprintln!("no shell here: nothing to compare with");
+        return eprintln!("skipped: no shell is installed");
     }
     let dir = tempfile::tempdir().unwrap();
     for name in PROGRAMS {
@@ -45,7 +49,7 @@ fn shells_run_the_words_that_were_read_and_no_others() {
         let script = random.script();
         let argv = ["bash", "-c", &script].map(str::to_owned);
         let commands = judge_command(&argv).commands;
-        // With other programs it would say nothing, and who knows what they do.
+        // Other programs would record nothing, and may do harm.
         if commands.is_empty()
             || !commands
                 .iter()
@@ -59,7 +63,7 @@ fn shells_run_the_words_that_were_read_and_no_others() {
                 ran += 1;
                 assert!(
                     commands.contains(&words),
-                    "{shell} ran {words:?} of {script:?}, read as {commands:?}"
+                    "{shell} ran {words:?} of {script:?}, parsed as {commands:?}"
                 );
             }
         }
@@ -68,9 +72,9 @@ fn shells_run_the_words_that_were_read_and_no_others() {
 }
 
 fn run(shell: &str, script: &str, dir: &Path) -> Vec<Vec<String>> {
-    let notes = tempfile::tempdir_in(dir).unwrap();
+    let records = tempfile::tempdir_in(dir).unwrap();
     let mut command = Command::new(shell);
-    // No patterns: what they stand for is not what was read.
+    // `-f` disables globs: the parser does not expand them.
     command
         .args(["-f", "-c", script])
         .current_dir(dir)
@@ -78,18 +82,18 @@ fn run(shell: &str, script: &str, dir: &Path) -> Vec<Vec<String>> {
         .stdin(Stdio::null());
     command
         .env("PATH", dir.join("bin"))
-        .env("NOTES", notes.path())
+        .env("RECORDS", records.path())
         .output()
         .unwrap();
-    let noted = std::fs::read_dir(notes.path())
+    let recorded = std::fs::read_dir(records.path())
         .unwrap()
         .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
-    noted
+    recorded
         .map(|words| words.split_terminator('\0').map(str::to_owned).collect())
         .collect()
 }
 
-/// The same scripts every time.
+/// A generator with a fixed seed, so that every run tests the same scripts.
 struct Random(u64);
 
 impl Random {

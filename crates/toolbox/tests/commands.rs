@@ -1,4 +1,5 @@
-//! What is made of a command before it runs. The cases are in `commands.tsv` and `command_rules.tsv`.
+//! The classification of commands before they run, and the rules for them. The cases are in
+//! `commands.tsv` and `command_rules.tsv`.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use selvedge_toolbox::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
 use serde_json::Value;
 
-/// Rows of a table without its comments, cut at the tabs.
+/// Returns the rows of a table without comments, split at tabs.
 fn rows(table: &str) -> impl Iterator<Item = Vec<&str>> {
     table
         .lines()
@@ -15,12 +16,12 @@ fn rows(table: &str) -> impl Iterator<Item = Vec<&str>> {
         .map(|line| line.split('\t').collect())
 }
 
-fn argv(how: &str, command: &str) -> Vec<String> {
-    match how {
+fn argv(format: &str, command: &str) -> Vec<String> {
+    match format {
         "words" => command.split(' ').map(str::to_owned).collect(),
         "bash" => words(&["bash", "-lc", &command.replace("\\n", "\n")]),
         "argv" => serde_json::from_str(command).unwrap(),
-        how => panic!("{how} is none of words, bash, argv"),
+        format => panic!("{format} is none of words, bash, argv"),
     }
 }
 
@@ -37,16 +38,16 @@ fn verdict(view: &CommandView) -> &'static str {
 }
 
 #[test]
-fn every_case_is_judged_as_it_says() {
+fn every_case_of_the_table_is_classified_as_expected() {
     let mut wrong = Vec::new();
     for row in rows(include_str!("commands.tsv")) {
-        let [expected, how, command] = row[..] else {
+        let [expected, format, command] = row[..] else {
             panic!("{row:?}")
         };
-        let view = judge_command(&argv(how, command));
+        let view = judge_command(&argv(format, command));
         if verdict(&view) != expected {
             wrong.push(format!(
-                "{command:60} is {expected}, was judged {:?}",
+                "{command:60} should be {expected}, is {:?}",
                 view.safety
             ));
         }
@@ -59,13 +60,13 @@ fn every_case_is_judged_as_it_says() {
     );
 }
 
-/// Where this judge is stricter than the one the rows come from: the command, and why.
+/// Commands that are classified more strictly than in the fixtures, and why.
 const STRICTER: &[(&str, &str)] = &[];
 
 #[test]
-fn the_verdicts_of_codex_are_agreed_with() {
+fn the_classification_agrees_with_that_of_codex() {
     let Some(fixtures) = fixtures() else {
-        return eprintln!("no shared fixtures here: nothing to compare with");
+        return eprintln!("skipped: the shared fixtures are not available");
     };
     let rows: Vec<Value> =
         serde_json::from_slice(&std::fs::read(fixtures.join("command_safety.json")).unwrap())
@@ -77,14 +78,14 @@ fn the_verdicts_of_codex_are_agreed_with() {
         let (ours, strict) = match row["question"].as_str().unwrap() {
             "auto_approve" => (verdict == "read-only", false),
             "forced_rm_dangerous" => (verdict == "dangerous", true),
-            question => panic!("{question} is a question nobody knows"),
+            question => panic!("unknown question {question}"),
         };
         let exception = STRICTER
             .iter()
             .any(|(command, _)| *command == argv.join(" "));
         assert!(
             ours == row["verdict"] || (exception && ours == strict),
-            "{argv:?} was judged {verdict}: {row}"
+            "{argv:?} is {verdict}: {row}"
         );
     }
 }
@@ -97,15 +98,15 @@ fn fixtures() -> Option<PathBuf> {
 }
 
 #[test]
-fn rules_cover_what_they_say() {
+fn rules_are_suggested_and_matched_as_in_the_table() {
     for row in rows(include_str!("command_rules.tsv")) {
-        let (kind, how, command, rest) = (
+        let (kind, format, command, rest) = (
             row[0],
             row[1],
             row[2],
             row.get(3).copied().unwrap_or_default(),
         );
-        let argv = argv(how, command);
+        let argv = argv(format, command);
         let rule = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
         if kind == "prefix" {
             let expected = (rest != "-").then(|| rule(rest));
@@ -126,7 +127,7 @@ fn rules_cover_what_they_say() {
 }
 
 #[test]
-fn the_rule_that_is_offered_covers_the_command_and_nothing_dangerous() {
+fn a_suggested_rule_covers_its_command_and_no_dangerous_one() {
     for row in rows(include_str!("commands.tsv")) {
         let argv = argv(row[1], row[2]);
         let Some(rule) = prefix_of(&argv) else {
@@ -141,7 +142,7 @@ fn the_rule_that_is_offered_covers_the_command_and_nothing_dangerous() {
 }
 
 #[test]
-fn nothing_covers_what_is_dangerous() {
+fn no_rule_covers_a_dangerous_command() {
     for row in rows(include_str!("commands.tsv")).filter(|row| row[0] == "dangerous") {
         let argv = argv(row[1], row[2]);
         let rules: Vec<Vec<String>> = (1..=argv.len())
@@ -152,7 +153,7 @@ fn nothing_covers_what_is_dangerous() {
 }
 
 #[test]
-fn a_command_is_shown_as_it_would_be_typed() {
+fn a_command_is_displayed_as_it_would_be_typed() {
     for (command, expected) in [
         (
             words(&["cargo", "test", "--", "a b"]),
@@ -172,7 +173,7 @@ fn a_command_is_shown_as_it_would_be_typed() {
             words(&["bash", "-lc", "for x in a; do\n\trm $x\ndone"]),
             "for x in a; do\n\trm $x\ndone",
         ),
-        // The words after the script, and how the shell was called, are part of what runs.
+        // Arguments of the script and unusual calls of the shell are shown.
         (
             words(&["bash", "-c", "rm $1", "_", "x"]),
             "bash -c 'rm $1' _ x",
@@ -182,7 +183,7 @@ fn a_command_is_shown_as_it_would_be_typed() {
             "env A=1 bash -c ls",
         ),
         (words(&["./bash", "-c", "ls"]), "./bash -c ls"),
-        // Nothing a terminal acts on, nothing that looks like nothing.
+        // Control characters and invisible characters are escaped.
         (
             words(&["echo", "\u{1b}[2Jx", "a\nb"]),
             r"echo '\u{1b}[2Jx' 'a\nb'",
@@ -201,8 +202,8 @@ fn a_command_is_shown_as_it_would_be_typed() {
 }
 
 #[test]
-fn commands_are_taken_apart_into_their_words() {
-    let commands = |how, command| judge_command(&argv(how, command)).commands;
+fn a_script_is_split_into_simple_commands() {
+    let commands = |format, command| judge_command(&argv(format, command)).commands;
     assert_eq!(commands("words", "cargo test"), [words(&["cargo", "test"])]);
     assert_eq!(
         commands(
@@ -225,48 +226,49 @@ fn commands_are_taken_apart_into_their_words() {
 }
 
 #[test]
-fn reasons_are_in_plain_words() {
-    for (how, command, expected) in [
-        ("words", "cargo build", "`cargo` is not known to only read"),
+fn the_reason_names_what_a_command_does() {
+    for (format, command, expected) in [
+        (
+            "words",
+            "cargo build",
+            "`cargo` is not known to be read-only",
+        ),
         (
             "argv",
             r#"["\u001b[2Jx"]"#,
-            r"`\u{1b}[2Jx` is not known to only read",
+            r"`\u{1b}[2Jx` is not known to be read-only",
         ),
-        ("words", "sort -no x y", "`sort -o` does more than read"),
-        ("bash", "ls > out", "it writes to a file"),
-        ("bash", "ls $x", "it uses a variable"),
+        ("words", "sort -no x y", "`sort -o` is not read-only"),
+        ("bash", "ls > out", "writes to a file"),
+        ("bash", "ls $x", "uses a variable"),
         (
             "bash",
             "sort *",
-            "a file may be named like an option of `sort`",
+            "a file name may act as an option of `sort`",
         ),
-        ("bash", "if", "it has a syntax error"),
-        ("words", "sudo rm -rf x", "it removes files by force"),
-        ("words", "sudo ls", "it runs with another user's rights"),
-        ("bash", "curl x | sh", "it runs what it downloads"),
+        ("bash", "if", "has a syntax error"),
+        ("words", "sudo rm -rf x", "deletes files by force"),
+        ("words", "sudo ls", "runs as another user"),
+        ("bash", "curl x | sh", "runs downloaded code"),
     ] {
-        match judge_command(&argv(how, command)).safety {
+        match judge_command(&argv(format, command)).safety {
             Safety::Unknown { why } | Safety::Dangerous { why, .. } => {
                 assert_eq!(why, expected, "{command}")
             }
-            Safety::ReadOnly => panic!("{command} was judged read-only"),
+            Safety::ReadOnly => panic!("{command} is classified as read-only"),
         }
     }
 }
 
 #[test]
-fn what_is_too_much_to_judge_is_not_known() {
+fn a_command_beyond_the_limits_is_unknown() {
     let unknown = |argv: &[String]| match judge_command(argv).safety {
         Safety::Unknown { why } => why,
         safety => panic!("{safety:?}"),
     };
     let padded = |bytes: usize| words(&["echo", &"x".repeat(bytes - 4)]);
     assert_eq!(judge_command(&padded(100 * 1024)).safety, Safety::ReadOnly);
-    assert_eq!(
-        unknown(&padded(100 * 1024 + 1)),
-        "it is too long to be judged"
-    );
+    assert_eq!(unknown(&padded(100 * 1024 + 1)), "is too long to classify");
     let nested = |shells: usize| {
         let wrap = |script: String| format!("bash -c '{}'", script.replace('\'', r"'\''"));
         words(&[
@@ -276,8 +278,8 @@ fn what_is_too_much_to_judge_is_not_known() {
         ])
     };
     assert_eq!(judge_command(&nested(8)).safety, Safety::ReadOnly);
-    assert_eq!(unknown(&nested(9)), "it is nested too deeply");
-    // What is dangerous is found however long the script around it is.
+    assert_eq!(unknown(&nested(9)), "is nested too deeply");
+    // A dangerous command is found in a long script.
     let long = format!("{}\nrm -rf x\n", "echo 1234567\n".repeat(1000));
     assert_eq!(
         verdict(&judge_command(&words(&["bash", "-c", &long]))),
@@ -285,7 +287,7 @@ fn what_is_too_much_to_judge_is_not_known() {
     );
 }
 
-/// A line of shells that all read the same long text.
+/// Returns a pipeline of shells that all read the same long text.
 fn many_readers() -> Vec<String> {
     words(&[
         "bash",
@@ -294,16 +296,16 @@ fn many_readers() -> Vec<String> {
     ])
 }
 
-/// Text on which a careless reader takes for ever, or runs out of stack.
+/// Text on which a careless parser takes very long or overflows its stack.
 #[test]
-fn hostile_commands_are_judged_in_time() {
-    // Far more than it takes, also where nothing is optimised and much else is running.
-    let in_time = |argv: &[String], what: &str| {
+fn hostile_commands_are_classified_in_time() {
+    // Far more than needed, even in a debug build on a busy machine.
+    let in_time = |argv: &[String], name: &str| {
         let start = Instant::now();
         judge_command(argv);
         assert!(
             start.elapsed() < Duration::from_secs(30),
-            "{what} took {:?}",
+            "{name} took {:?}",
             start.elapsed()
         );
     };

@@ -1,4 +1,4 @@
-//! Commands: how they run, end, and are made to end.
+//! Running commands and terminals: output, exit codes, timeouts, cancellation and cleanup.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -22,7 +22,7 @@ fn exec(desk: &Desk, script: &str) -> Value {
 }
 
 #[test]
-fn a_command_runs_to_its_end_whatever_its_status() {
+fn a_nonzero_exit_code_is_returned_and_does_not_throw() {
     both_ways(
         Desk::new,
         "exec",
@@ -49,10 +49,14 @@ fn a_command_runs_to_its_end_whatever_its_status() {
 }
 
 #[test]
-fn where_and_with_what_it_runs() {
+fn the_working_folder_and_the_environment_of_a_command_can_be_set() {
     let desk = Desk::new();
     std::fs::create_dir(desk.path("work/sub")).unwrap();
-    let args = json!({"argv": ["sh", "-c", "pwd; echo $GREETING; cat; tty"], "workdir": "sub", "env": {"GREETING": "hello"}});
+    let args = json!({
+        "argv": ["sh", "-c", "pwd; echo $GREETING; cat; tty"],
+        "workdir": "sub",
+        "env": {"GREETING": "hello"},
+    });
     let ran = desk.call(support::Way::Structured, "shell", &args);
     let value = ran.value.unwrap();
     let sub = desk.path("work/sub").canonicalize().unwrap();
@@ -63,16 +67,16 @@ fn where_and_with_what_it_runs() {
 }
 
 #[test]
-fn output_comes_in_order_and_is_told_as_it_comes() {
+fn output_is_aggregated_in_order_and_emitted_as_it_arrives() {
     let mut desk = Desk::new();
     let seen: Arc<Mutex<Vec<(OutputStream, String)>>> = Arc::default();
-    let keep = seen.clone();
+    let record = seen.clone();
     desk.events = EventSink::new(move |event| {
         if let Event::CallOutput { stream, text, .. } = event {
-            keep.lock().unwrap().push((stream, text));
+            record.lock().unwrap().push((stream, text));
         }
     });
-    // What is written at the same moment may arrive in another order; what is not, may not.
+    // The pauses fix the order: output written at the same moment may arrive in any order.
     let value = exec(&desk, "echo 1; sleep 0.2; echo 2 >&2; sleep 0.2; echo 3");
     assert_eq!(value["aggregatedOutput"], json!("1\n2\n3\n"));
     let seen = seen.lock().unwrap();
@@ -81,7 +85,7 @@ fn output_comes_in_order_and_is_told_as_it_comes() {
 }
 
 #[test]
-fn too_much_output_keeps_its_ends() {
+fn long_output_keeps_its_beginning_and_end() {
     let desk = Desk::new();
     let value = exec(
         &desk,
@@ -106,8 +110,8 @@ fn too_much_output_keeps_its_ends() {
 }
 
 #[test]
-fn a_time_out_ends_everything() {
-    // The grandchild leaves its group and its session; while it lives it holds the lock.
+fn a_timeout_kills_every_process_of_the_command() {
+    // The grandchild leaves its process group and session. It holds the lock while it lives.
     let script = "(setsid flock alive sleep 600 &) ; sleep 600";
     both_ways(
         Desk::new,
@@ -124,25 +128,25 @@ fn a_time_out_ends_everything() {
     );
 }
 
-/// Nobody holds the lock on `work/alive`, although somebody did.
+/// Checks that the grandchild has started and that no process holds the lock on `work/alive`.
 fn assert_unlocked(desk: &Desk) {
     let file = std::fs::File::open(desk.path("work/alive")).expect("the grandchild never started");
-    file.try_lock().expect("a process is still there");
+    file.try_lock().expect("a process still runs");
 }
 
 #[test]
-fn an_aborted_command_leaves_no_process_behind() {
+fn cancelling_a_command_kills_all_its_processes() {
     for way in BOTH {
         let desk = Desk::new();
         let cancel = desk.cancel.clone();
         let alive = desk.path("work/alive");
         let watcher = std::thread::spawn(move || {
             let started = Instant::now();
-            // Until the grandchild runs.
+            // Wait until the grandchild runs.
             while !alive.exists() {
                 assert!(
                     started.elapsed() < Duration::from_secs(20),
-                    "it never started"
+                    "the grandchild never started"
                 );
                 std::thread::yield_now();
             }
@@ -167,10 +171,11 @@ fn an_aborted_command_leaves_no_process_behind() {
 }
 
 #[test]
-fn background_processes_live_as_long_as_the_script() {
+fn background_processes_run_until_the_script_ends() {
     let desk = Desk::new();
     let output = desk.script(
-        "const first = await tools.exec({command: ['sh', '-c', 'flock alive sleep 600 & while [ ! -e alive ]; do :; done; echo left']});
+        "const script = 'flock alive sleep 600 & while [ ! -e alive ]; do :; done; echo left';
+         const first = await tools.exec({command: ['sh', '-c', script]});
          const held = await tools.exec({command: ['flock', '-n', 'alive', 'true']});
          return [first.stdout, held.exitCode]",
     );
@@ -184,7 +189,7 @@ fn background_processes_live_as_long_as_the_script() {
 }
 
 #[test]
-fn a_script_that_runs_out_of_time_takes_its_commands_along() {
+fn a_script_timeout_kills_the_commands_of_the_script() {
     let mut desk = Desk::new();
     desk.limits.timeout_ms = 600;
     let output = desk
@@ -195,17 +200,17 @@ fn a_script_that_runs_out_of_time_takes_its_commands_along() {
 }
 
 #[test]
-fn what_cannot_run_says_why() {
+fn errors_say_why_a_command_cannot_start() {
     for (args, words) in [
         (
             json!({"command": ["no-such-program-here"]}),
-            "there is no program `no-such-program-here`",
+            "program not found: `no-such-program-here`",
         ),
         (
             json!({"command": ["ls -la"]}),
-            "there is no program `ls -la`",
+            "program not found: `ls -la`",
         ),
-        (json!({"command": []}), "there is no program to run"),
+        (json!({"command": []}), "the command is empty"),
         (
             json!({"command": ["ls"], "cwd": "nowhere"}),
             "cannot start in",
@@ -226,25 +231,59 @@ fn what_cannot_run_says_why() {
 }
 
 #[test]
-fn many_commands_at_once_do_not_mix() {
+fn a_hint_for_a_command_as_one_string_can_be_pasted() {
+    for (call, hint) in [
+        ("exec('ls')", r#"write tools.exec({ command: ["ls"] })"#),
+        (
+            "exec('ls | head -2')",
+            r#"write tools.exec({ command: ["bash","-c","ls | head -2"] })"#,
+        ),
+        ("exec({command: 'ls -l'})", r#"write ["ls","-l"]"#),
+        (
+            "exec({command: 'ls | head -2'})",
+            r#"write ["bash","-c","ls | head -2"]"#,
+        ),
+        (
+            "exec({command: 'A=1 make'})",
+            r#"write ["bash","-c","A=1 make"]"#,
+        ),
+        (
+            "exec({command: ['ls -l']})",
+            r#"write the command as ["ls","-l"]"#,
+        ),
+    ] {
+        let output = Desk::new().script(&format!("await tools.{call}"));
+        assert_eq!(output.error.unwrap().suggestions, [hint], "{call}");
+    }
+}
+
+#[test]
+fn concurrent_commands_keep_their_output_apart() {
     let mut desk = Desk::new();
     desk.limits.max_concurrent_tool_calls = 16;
     desk.limits.max_tool_calls = 64;
     let output = desk.script(
-        "const all = await Promise.all(Array.from({length: 40}, (_, i) => tools.exec({command: ['sh', '-c', `echo ${i}; cat /dev/null; echo ${i} >&2`]})));
-         return all.every((r, i) => r.stdout === `${i}\\n` && r.stderr === `${i}\\n` && r.exitCode === 0)",
+        "const script = i => `echo ${i}; cat /dev/null; echo ${i} >&2`;
+         const run = (_, i) => tools.exec({command: ['sh', '-c', script(i)]});
+         const all = await Promise.all(Array.from({length: 40}, run));
+         const matches = (r, i) => r.stdout === `${i}\\n` && r.stderr === `${i}\\n`;
+         return all.every((r, i) => matches(r, i) && r.exitCode === 0)",
     );
     assert_eq!(output.value(), Some(json!(true)), "{:?}", output.error);
 }
 
 #[test]
-fn a_terminal_goes_on_between_calls() {
+fn a_terminal_keeps_running_between_calls() {
     let desk = Desk::new();
     let output = desk.script(
-        "const opened = await tools.execCommand({cmd: 'echo ready; test -t 0 && echo a terminal; read line; echo got $line; read line; exit 4', yieldTimeMs: 400});
-         const typed = await tools.writeStdin({sessionId: opened.sessionId, chars: 'hello\\n', yieldTimeMs: 400});
-         const ended = await tools.writeStdin({sessionId: opened.sessionId, chars: '\\n', yieldTimeMs: 5000});
-         let gone; try { await tools.writeStdin({sessionId: opened.sessionId, chars: 'x'}) } catch (e) { gone = e.message }
+        "const first = 'echo ready; test -t 0 && echo a terminal; read line; echo got $line';
+         const cmd = `${first}; read line; exit 4`;
+         const opened = await tools.execCommand({cmd, yieldTimeMs: 400});
+         const {sessionId} = opened;
+         const typed = await tools.writeStdin({sessionId, chars: 'hello\\n', yieldTimeMs: 400});
+         const ended = await tools.writeStdin({sessionId, chars: '\\n', yieldTimeMs: 5000});
+         let gone;
+         try { await tools.writeStdin({sessionId, chars: 'x'}) } catch (e) { gone = e.message }
          return {opened, typed, ended, gone}",
     );
     let value = output
@@ -264,13 +303,13 @@ fn a_terminal_goes_on_between_calls() {
         value["gone"]
             .as_str()
             .unwrap()
-            .contains(&format!("there is no terminal {id}")),
+            .contains(&format!("terminal {id} is not open")),
         "{value}"
     );
 }
 
 #[test]
-fn a_terminal_that_ends_in_time_needs_no_session() {
+fn a_terminal_command_that_exits_in_time_returns_no_session_id() {
     both_ways(
         Desk::new,
         "execCommand",
@@ -285,23 +324,21 @@ fn a_terminal_that_ends_in_time_needs_no_session() {
 }
 
 #[test]
-fn terminals_are_bounded_and_end_with_the_script() {
+fn terminals_are_limited_and_closed_when_the_script_ends() {
     let mut desk = Desk::new();
     desk.limits.max_tool_calls = 64;
     desk.limits.max_concurrent_tool_calls = 32;
     let output = desk.script(
         "const cmd = 'flock alive sleep 600'; let opened = 0, refused;
          for (let i = 0; i < 17; i++) {
-           try { await tools.execCommand({cmd: i ? 'sleep 600' : cmd, yieldTimeMs: 50}); opened++ } catch (e) { refused = e.message }
+           const args = {cmd: i ? 'sleep 600' : cmd, yieldTimeMs: 50};
+           try { await tools.execCommand(args); opened++ } catch (e) { refused = e.message }
          }
          return [opened, refused]",
     );
     assert_eq!(
         output.value(),
-        Some(json!([
-            16,
-            "16 terminals are open, and no more are allowed"
-        ])),
+        Some(json!([16, "cannot open more than 16 terminals"])),
         "{:?}",
         output.error
     );
@@ -309,22 +346,29 @@ fn terminals_are_bounded_and_end_with_the_script() {
 }
 
 #[test]
-fn terminals_opened_at_once_are_bounded_and_ended_ones_make_room() {
+fn terminals_opened_concurrently_are_limited_and_exited_ones_are_replaced() {
     let mut desk = Desk::new();
     desk.limits.max_tool_calls = 100;
     desk.limits.max_concurrent_tool_calls = 64;
     let output = desk.script(
-        "const all = await Promise.allSettled(Array.from({length: 30}, () => tools.execCommand({cmd: 'sleep 600', yieldTimeMs: 50})));
+        "const open = () => tools.execCommand({cmd: 'sleep 600', yieldTimeMs: 50});
+         const all = await Promise.allSettled(Array.from({length: 30}, open));
          return all.filter(r => r.status === 'fulfilled').length",
     );
     assert_eq!(output.value(), Some(json!(16)), "{:?}", output.error);
-    // Sixteen that ended by themselves, unread, do not stand in the way of another.
+    // Sixteen terminals whose commands have exited, with unread output, do not block a new one.
     let output = desk.script(
-        "for (let i = 0; i < 16; i++) await tools.execCommand({cmd: `while [ ! -e go ]; do sleep 0.05; done; echo > ended${i}`, yieldTimeMs: 1});
+        "const wait = 'while [ ! -e go ]; do sleep 0.05; done';
+         for (let i = 0; i < 16; i++)
+           await tools.execCommand({cmd: `${wait}; echo > ended${i}`, yieldTimeMs: 1});
          await tools.writeFile({path: 'go', content: ''});
          const ended = async () => (await tools.fileSearch({pattern: 'ended*'})).length;
          while (await ended() < 16) await new Promise(r => setTimeout(r, 100));
-         let late; while (late === undefined) { try { late = await tools.execCommand({cmd: 'echo late'}) } catch (e) { if (!e.message.includes('16 terminals')) throw e } }
+         let late;
+         while (late === undefined) {
+           try { late = await tools.execCommand({cmd: 'echo late'}) }
+           catch (e) { if (!e.message.includes('16 terminals')) throw e }
+         }
          return late.output",
     );
     assert_eq!(
@@ -377,14 +421,14 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
                 assert!(made(desk, name) && ran.ledger.len() == 1, "{args}: {ran:?}");
             },
         );
-        // The same question as for the tool itself.
-        let asked = || {
+        // The approval request is the same as for the tool itself.
+        let asking = || {
             let mut desk = Desk::new();
             desk.policy = ApprovalPolicy::Untrusted;
             desk
         };
         both_ways(
-            asked,
+            asking,
             tool,
             |_| args.clone(),
             |desk, ran| {
@@ -402,7 +446,8 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
             },
         );
     }
-    // What cannot be applied, or is more than a patch, changes nothing and says why, as a program would.
+    // A patch that cannot be applied, or a script with more than a patch, changes nothing and
+    // prints the reason as a program would.
     for (command, why) in [
         (
             json!(["apply_patch", patch("*** Delete File: missing")]),
@@ -414,7 +459,7 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
         ),
         (
             json!(["bash", "-c", heredoc(&add) + "touch more"]),
-            "nothing may follow the patch",
+            "a command must end after its patch",
         ),
     ] {
         both_ways(
@@ -435,32 +480,32 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
 }
 
 #[test]
-fn a_command_of_no_words_says_what_is_missing() {
+fn an_empty_command_is_an_error() {
     for command in [json!([]), json!([""])] {
         both_ways(
             Desk::new,
             "exec",
             |_| json!({"command": command}),
             |_, ran| {
-                assert_eq!(ran.error.as_ref().unwrap().1, "there is no program to run");
+                assert_eq!(ran.error.as_ref().unwrap().1, "the command is empty");
             },
         );
     }
 }
 
 #[test]
-fn what_the_wall_stopped_is_guessed_from_what_was_said() {
+fn sandbox_denial_is_guessed_from_the_output() {
     let desk = Desk::new();
-    for (said, denied) in [
+    for (message, denied) in [
         (
-            "curl: (7) Failed to connect to example.org port 443 after 0 ms: Couldn't connect to server",
+            "curl: (7) Failed to connect to example.org port 443: Couldn't connect to server",
             true,
         ),
         ("curl: (6) Could not resolve host: example.org", true),
         ("touch: cannot touch '/etc/x': Read-only file system", true),
         ("assertion failed: left == right", false),
     ] {
-        let value = exec(&desk, &format!("echo {:?} >&2; exit 7", said));
-        assert_eq!(value["sandboxDenied"], json!(denied), "{said}");
+        let value = exec(&desk, &format!("echo {:?} >&2; exit 7", message));
+        assert_eq!(value["sandboxDenied"], json!(denied), "{message}");
     }
 }

@@ -1,4 +1,4 @@
-//! The file tools over a real folder, called from scripts.
+//! The file tools on a real folder, called from scripts.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::Path;
@@ -10,32 +10,33 @@ use selvedge_tools::{Orchestrator, Registry};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-struct Place {
+/// A folder with a workspace in `work`, and folders `outside` and `private` beside it.
+struct TestWorkspace {
     dir: TempDir,
     policy: SandboxPolicy,
 }
 
-impl Place {
+impl TestWorkspace {
     fn new() -> Self {
-        // Not below /tmp, which may be written whatever the workspace is.
+        // Not in /tmp, which is always writable.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         for folder in ["work/src", "work/.git/hooks", "outside", "private"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();
         }
-        let place = Self {
+        let workspace = Self {
             dir,
             policy: SandboxPolicy::WorkspaceWrite,
         };
-        place.write(
+        workspace.write(
             "work/src/main.rs",
             "fn main() {\n    if true {\n        run();\n    }\n}\n\nfn other() {}\n",
         );
-        place.write("work/src/lib.rs", "pub fn run() {}\n// TODO: more\n");
-        place.write("work/.gitignore", "ignored.txt\n");
-        place.write("work/ignored.txt", "TODO: never seen\n");
-        place.write("outside/secret.txt", "outside\n");
-        place.write("private/journal", "mine\n");
-        place
+        workspace.write("work/src/lib.rs", "pub fn run() {}\n// TODO: more\n");
+        workspace.write("work/.gitignore", "ignored.txt\n");
+        workspace.write("work/ignored.txt", "TODO: never seen\n");
+        workspace.write("outside/secret.txt", "outside\n");
+        workspace.write("private/journal", "mine\n");
+        workspace
     }
 
     fn write(&self, name: &str, text: impl AsRef<[u8]>) {
@@ -75,10 +76,10 @@ impl Place {
 }
 
 #[test]
-fn a_file_is_read_in_slices() {
-    let place = Place::new();
+fn read_file_returns_a_range_of_lines() {
+    let workspace = TestWorkspace::new();
     let value =
-        place.value("return await tools.readFile({path: 'src/main.rs', offset: 2, limit: 2})");
+        workspace.value("return await tools.readFile({path: 'src/main.rs', offset: 2, limit: 2})");
     assert_eq!(value["text"], json!("    if true {\n        run();\n"));
     assert_eq!(
         value["content"],
@@ -88,7 +89,7 @@ fn a_file_is_read_in_slices() {
         (&value["totalLines"], &value["truncated"]),
         (&json!(7), &json!(true))
     );
-    let whole = place.value("return await tools.readFile({filePath: 'src/lib.rs'})");
+    let whole = workspace.value("return await tools.readFile({filePath: 'src/lib.rs'})");
     assert_eq!(
         (
             &whole["totalLines"],
@@ -98,14 +99,18 @@ fn a_file_is_read_in_slices() {
         (&json!(2), &json!(false), &json!("utf-8"))
     );
     assert_eq!(
-        place.value("return (await tools.read_file({path: 'src/main.rs', start_line: 7})).text"),
+        workspace
+            .value("return (await tools.read_file({path: 'src/main.rs', start_line: 7})).text"),
         json!("fn other() {}\n")
     );
 }
 
 #[test]
-fn a_block_is_read_by_its_indentation() {
-    let value = Place::new().value("return (await tools.readFile({path: 'src/main.rs', mode: 'indentation', anchorLine: 3, maxLevels: 1})).content");
+fn read_file_returns_an_indented_block() {
+    let value = TestWorkspace::new().value(
+        "return (await tools.readFile({path: 'src/main.rs', mode: 'indentation', \
+         anchorLine: 3, maxLevels: 1})).content",
+    );
     assert_eq!(
         value,
         json!("L2:     if true {\nL3:         run();\nL4:     }")
@@ -113,32 +118,35 @@ fn a_block_is_read_by_its_indentation() {
 }
 
 #[test]
-fn what_cannot_be_read_says_why() {
-    let place = Place::new();
-    place.write("work/data.bin", b"a\0b");
-    place.write("work/wide.txt", b"\xff\xfeh\0i\0\n\0");
-    place.write("work/latin1.txt", b"caf\xe9\n");
+fn read_file_errors_state_the_reason() {
+    let workspace = TestWorkspace::new();
+    workspace.write("work/data.bin", b"a\0b");
+    workspace.write("work/wide.txt", b"\xff\xfeh\0i\0\n\0");
+    workspace.write("work/latin1.txt", b"caf\xe9\n");
     for (args, part) in [
         ("{path: 'missing.txt'}", "missing.txt does not exist"),
         ("{path: 'src'}", "src is a folder"),
         ("{path: 'data.bin'}", "data.bin is a binary file"),
-        ("{path: 'src/lib.rs', offset: 0}", "counted from one"),
+        (
+            "{path: 'src/lib.rs', offset: 0}",
+            "offset is 0, but line numbers start at 1",
+        ),
         (
             "{path: 'src/lib.rs', offset: 9}",
             "past the end: src/lib.rs has 2 lines",
         ),
     ] {
-        let error = place.error(&format!("await tools.readFile({args})"));
+        let error = workspace.error(&format!("await tools.readFile({args})"));
         assert!(error.contains(part), "{error}");
     }
     assert_eq!(
-        place.value(
+        workspace.value(
             "const f = await tools.readFile({path: 'wide.txt'}); return [f.text, f.encoding]"
         ),
         json!(["hi\n", "utf-16le"])
     );
     assert_eq!(
-        place.value(
+        workspace.value(
             "const f = await tools.readFile({path: 'latin1.txt'}); return [f.text, f.lossy]"
         ),
         json!(["caf\u{fffd}\n", true])
@@ -146,36 +154,41 @@ fn what_cannot_be_read_says_why() {
 }
 
 #[test]
-fn private_folders_are_not_read_by_any_road() {
-    let place = Place::new();
-    std::os::unix::fs::symlink(place.path("private/journal"), place.path("work/link")).unwrap();
-    let private = place.path("private/journal").display().to_string();
+fn private_folders_and_proc_cannot_be_read() {
+    let workspace = TestWorkspace::new();
+    std::os::unix::fs::symlink(
+        workspace.path("private/journal"),
+        workspace.path("work/link"),
+    )
+    .unwrap();
+    let private = workspace.path("private/journal").display().to_string();
     for path in [private.as_str(), "../private/journal", "link"] {
-        let error = place.error(&format!("await tools.readFile({{path: {path:?}}})"));
+        let error = workspace.error(&format!("await tools.readFile({{path: {path:?}}})"));
         assert!(error.contains("holds secrets"), "{path}: {error}");
     }
-    let error = place.error("return await tools.grepFiles({pattern: 'mine', path: '../private'})");
+    let error =
+        workspace.error("return await tools.grepFiles({pattern: 'mine', path: '../private'})");
     assert!(error.contains("holds secrets"), "{error}");
     assert!(
-        place
+        workspace
             .error("await tools.listDir({path: '../private'})")
             .contains("holds secrets")
     );
 
-    // What the kernel tells of processes, our own first of all: keys stand in their environment.
-    std::os::unix::fs::symlink("/proc/self/environ", place.path("work/environ")).unwrap();
-    let open = std::fs::File::open(place.path("outside/secret.txt")).unwrap();
-    let mut other = std::process::Command::new("sleep")
+    // Files in /proc, which show the environment of processes with their keys.
+    std::os::unix::fs::symlink("/proc/self/environ", workspace.path("work/environ")).unwrap();
+    let open = std::fs::File::open(workspace.path("outside/secret.txt")).unwrap();
+    let mut child = std::process::Command::new("sleep")
         .arg("60")
         .env("KEY", "hunter2".repeat(3000))
         .spawn()
         .unwrap();
-    let others = format!("/proc/{}/environ", other.id());
+    let child_environ = format!("/proc/{}/environ", child.id());
     let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
     for path in [
         "/proc/self/environ",
         "/proc/thread-self/environ",
-        &others,
+        &child_environ,
         "environ",
         "/proc/self/status",
         &descriptor,
@@ -185,50 +198,58 @@ fn private_folders_are_not_read_by_any_road() {
             format!("saveToFc({{path: {path:?}}})"),
             format!("viewImage({{path: {path:?}}})"),
         ] {
-            let error = place.error(&format!("await tools.{call}"));
-            let link = path.contains("/fd/") && error.contains("cannot be read");
+            let error = workspace.error(&format!("await tools.{call}"));
+            let is_fd_link = path.contains("/fd/") && error.contains("cannot be read");
             assert!(
-                error.contains("tells of processes") || link,
+                error.contains("exposes processes") || is_fd_link,
                 "{call}: {error}"
             );
         }
         if path != descriptor {
-            let error = place.error(&format!(
+            let error = workspace.error(&format!(
                 "await tools.grepFiles({{pattern: '.', path: {path:?}}})"
             ));
-            assert!(error.contains("tells of processes"), "{path}: {error}");
+            assert!(error.contains("exposes processes"), "{path}: {error}");
         }
     }
     for call in [
         "listDir({path: '/proc/self'})",
         "fileSearch({pattern: '*', searchDirectory: '/proc/self'})",
     ] {
-        let error = place.error(&format!("await tools.{call}"));
-        assert!(error.contains("tells of processes"), "{call}: {error}");
+        let error = workspace.error(&format!("await tools.{call}"));
+        assert!(error.contains("exposes processes"), "{call}: {error}");
     }
-    other.kill().unwrap();
-    other.wait().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
-fn a_file_that_is_written_runs_with_nobody_elses_rights() {
+fn writing_a_file_clears_setuid_and_setgid() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new();
-    let mode = |name: &str| place.path(name).metadata().unwrap().permissions().mode() & 0o7777;
+    let workspace = TestWorkspace::new();
+    let mode = |name: &str| {
+        workspace
+            .path(name)
+            .metadata()
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o7777
+    };
     for call in [
         "writeFile({path: 'tool', content: 'new\\n'})",
         "applyPatch('*** Begin Patch\\n*** Update File: tool\\n@@\\n-old\\n+new\\n*** End Patch')",
     ] {
-        place.write("work/tool", "old\n");
+        workspace.write("work/tool", "old\n");
         std::fs::set_permissions(
-            place.path("work/tool"),
+            workspace.path("work/tool"),
             std::fs::Permissions::from_mode(0o6755),
         )
         .unwrap();
-        assert_eq!(mode("work/tool"), 0o6755, "the file cannot be made");
-        place.value(&format!("await tools.{call}"));
+        assert_eq!(mode("work/tool"), 0o6755, "the file cannot be created");
+        workspace.value(&format!("await tools.{call}"));
         assert_eq!(
-            std::fs::read_to_string(place.path("work/tool")).unwrap(),
+            std::fs::read_to_string(workspace.path("work/tool")).unwrap(),
             "new\n"
         );
         assert_eq!(mode("work/tool"), 0o755, "{call}");
@@ -236,14 +257,15 @@ fn a_file_that_is_written_runs_with_nobody_elses_rights() {
 }
 
 #[test]
-fn lines_of_any_length_are_read_in_bounds() {
-    let place = Place::new();
-    // A gigabyte in one line, which takes no room on disk, and a line after it.
-    let file = std::fs::File::create(place.path("work/long")).unwrap();
+fn very_long_lines_are_read_with_bounded_memory() {
+    let workspace = TestWorkspace::new();
+    // A line of one gigabyte in a sparse file, and a line after it.
+    let file = std::fs::File::create(workspace.path("work/long")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[b'a'; 9000], 0).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"\nsecond\n", 1 << 30).unwrap();
-    let read = "const f = await tools.readFile({path: 'long', limit: 1}); return [f.text.length, f.cut, f.totalLines, f.truncated, f.content.length]";
-    let value = place.value(read);
+    let read = "const f = await tools.readFile({path: 'long', limit: 1}); \
+                return [f.text.length, f.cut, f.totalLines, f.truncated, f.content.length]";
+    let value = workspace.value(read);
     let length = value[0].as_u64().unwrap();
     assert!((500_000..=4 << 20).contains(&length), "{value}");
     assert_eq!(
@@ -260,46 +282,53 @@ fn lines_of_any_length_are_read_in_bounds() {
     let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(peak < 600 << 10, "{peak} kB were used");
     assert_eq!(
-        place.value("const f = await tools.readFile({path: 'long', offset: 2}); return [f.text, f.cut, f.truncated]"),
+        workspace.value(
+            "const f = await tools.readFile({path: 'long', offset: 2}); \
+             return [f.text, f.cut, f.truncated]"
+        ),
         json!(["second\n", false, false])
     );
-    // Half a character is none.
-    place.write("work/wide", "ä".repeat(3 << 20) + "\n");
-    let value =
-        place.value("const f = await tools.readFile({path: 'wide'}); return [f.lossy, f.cut, f.text.endsWith('ä\\n')]");
+    // A character at the truncation point is not split.
+    workspace.write("work/wide", "ä".repeat(3 << 20) + "\n");
+    let value = workspace.value(
+        "const f = await tools.readFile({path: 'wide'}); \
+             return [f.lossy, f.cut, f.text.endsWith('ä\\n')]",
+    );
     assert_eq!(value, json!([false, true, true]));
 }
 
 #[test]
-fn a_long_file_is_not_read_after_somebody_said_stop() {
-    let place = Place::new();
-    let file = std::fs::File::create(place.path("work/endless")).unwrap();
+fn reading_a_long_file_stops_on_cancellation() {
+    let workspace = TestWorkspace::new();
+    let file = std::fs::File::create(workspace.path("work/endless")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[b'a'; 9000], 0).unwrap();
     file.set_len(1 << 42).unwrap();
-    // Detached when the script ends: it must end as well, or the runtime would wait for it for an hour.
-    let output = place.run("tools.readFile({path: 'endless'}); return 'done'");
+    // The call is still running when the script ends. If it did not stop, the runtime would wait
+    // for it for an hour.
+    let output = workspace.run("tools.readFile({path: 'endless'}); return 'done'");
     assert_eq!(output.value(), Some(json!("done")));
 }
 
 #[test]
-fn a_long_file_of_wide_characters_is_read_to_its_end() {
-    let place = Place::new();
+fn a_large_utf16_file_is_read_to_its_end() {
+    let workspace = TestWorkspace::new();
     let line = "a line of wide characters, as some editors write it\n";
     let count = (70 << 20) / (2 * line.len()) + 1;
     let mut bytes = vec![0xff, 0xfe];
     let encoded: Vec<u8> = line.encode_utf16().flat_map(u16::to_le_bytes).collect();
     bytes.extend(encoded.repeat(count));
-    place.write("work/wide.txt", bytes);
-    let value = place.value(&format!(
-        "const f = await tools.readFile({{path: 'wide.txt', offset: {count}}}); return [f.totalLines, f.text, f.encoding, f.lossy]"
+    workspace.write("work/wide.txt", bytes);
+    let value = workspace.value(&format!(
+        "const f = await tools.readFile({{path: 'wide.txt', offset: {count}}}); \
+         return [f.totalLines, f.text, f.encoding, f.lossy]"
     ));
     assert_eq!(value, json!([count, line, "utf-16le", false]));
 }
 
 #[test]
-fn folders_are_listed() {
-    let place = Place::new();
-    let value = place.value("return await tools.listDir({path: '.', depth: 2})");
+fn list_dir_returns_entries_and_a_tree() {
+    let workspace = TestWorkspace::new();
+    let value = workspace.value("return await tools.listDir({path: '.', depth: 2})");
     let entries = value["entries"].as_array().unwrap();
     assert!(
         entries.contains(&json!({"path": "src/main.rs", "kind": "file"}))
@@ -311,7 +340,7 @@ fn folders_are_listed() {
             .unwrap()
             .contains("  src/\n    lib.rs\n    main.rs\n")
     );
-    let first = place.value("return await tools.listDir({dirPath: '.', limit: 1})");
+    let first = workspace.value("return await tools.listDir({dirPath: '.', limit: 1})");
     assert_eq!(
         (
             first["entries"].as_array().unwrap().len(),
@@ -322,49 +351,51 @@ fn folders_are_listed() {
 }
 
 #[test]
-fn lines_are_found() {
-    let place = Place::new();
+fn grep_files_finds_matching_lines() {
+    let workspace = TestWorkspace::new();
     let todo = json!([{"path": "src/lib.rs", "line": 2, "text": "// TODO: more"}]);
     assert_eq!(
-        place.value("return await tools.grepFiles({pattern: 'TODO'})"),
+        workspace.value("return await tools.grepFiles({pattern: 'TODO'})"),
         todo
     );
     assert_eq!(
-        place.value(
+        workspace.value(
             "return await tools.grepFiles({pattern: 'todo', caseSensitive: false, include: '*.rs'})"
         ),
         todo
     );
     assert_eq!(
-        place.value("return await tools.grepFiles({pattern: 'todo'})"),
+        workspace.value("return await tools.grepFiles({pattern: 'todo'})"),
         json!([])
     );
     assert_eq!(
-        place.value("return await tools.grepFiles({pattern: 'TODO', filePattern: '*.md'})"),
+        workspace.value("return await tools.grepFiles({pattern: 'TODO', filePattern: '*.md'})"),
         json!([])
     );
     assert_eq!(
-        place.value(
+        workspace.value(
             "return (await tools.grepFiles({pattern: '^fn', path: 'src/main.rs'})).map(m => m.line)"
         ),
         json!([1, 7])
     );
     assert!(
-        place
+        workspace
             .error("await tools.grepFiles({pattern: '('})")
             .contains("not a regular expression")
     );
 }
 
 #[test]
-fn a_file_that_is_not_searched_is_named() {
-    let place = Place::new();
-    place.write(
+fn grep_files_reports_incompletely_searched_files() {
+    let workspace = TestWorkspace::new();
+    workspace.write(
         "work/long.txt",
         format!("TODO: first\n{}\nTODO: last\n", "x".repeat(40 << 20)),
     );
-    let found = place.value("return await tools.grepFiles({pattern: 'TODO'})");
-    let skipped = json!({"path": "long.txt", "line": 0, "text": "", "skipped": "a line is longer than 16 MB"});
+    let found = workspace.value("return await tools.grepFiles({pattern: 'TODO'})");
+    let skipped = json!({
+        "path": "long.txt", "line": 0, "text": "", "skipped": "a line is longer than 16 MB"
+    });
     assert_eq!(found.as_array().unwrap().last(), Some(&skipped), "{found}");
     assert!(
         found
@@ -375,41 +406,46 @@ fn a_file_that_is_not_searched_is_named() {
 }
 
 #[test]
-fn files_are_found() {
-    let place = Place::new();
+fn file_search_finds_files_by_glob_and_fuzzy_name() {
+    let workspace = TestWorkspace::new();
     assert_eq!(
-        place.value("return (await tools.fileSearch({pattern: '*.rs'})).map(f => f.path)"),
+        workspace.value("return (await tools.fileSearch({pattern: '*.rs'})).map(f => f.path)"),
         json!(["src/lib.rs", "src/main.rs"])
     );
-    let fuzzy = place.value("return await tools.fileSearch({pattern: 'smain'})");
+    let fuzzy = workspace.value("return await tools.fileSearch({pattern: 'smain'})");
     assert_eq!(fuzzy[0]["path"], json!("src/main.rs"));
     assert_eq!(fuzzy[0]["indices"].as_array().unwrap().len(), 5);
     assert_eq!(
-        place.value("return (await tools.fileSearch({pattern: '*.rs', exclude: ['lib*']})).length"),
+        workspace
+            .value("return (await tools.fileSearch({pattern: '*.rs', exclude: ['lib*']})).length"),
         json!(1)
     );
     assert_eq!(
-        place.value("return await tools.fileSearch({pattern: 'ignored.txt'})"),
+        workspace.value("return await tools.fileSearch({pattern: 'ignored.txt'})"),
         json!([])
     );
 }
 
 #[test]
-fn files_are_written_inside_the_workspace_and_nowhere_else() {
-    let mut place = Place::new();
+fn files_can_only_be_written_inside_the_workspace() {
+    let mut workspace = TestWorkspace::new();
     let value =
-        place.value("return await tools.writeFile({path: 'new/deep/a.txt', content: 'hello'})");
+        workspace.value("return await tools.writeFile({path: 'new/deep/a.txt', content: 'hello'})");
     assert_eq!(
         value,
         json!({"path": "new/deep/a.txt", "bytes": 5, "created": true})
     );
     assert_eq!(
-        std::fs::read_to_string(place.path("work/new/deep/a.txt")).unwrap(),
+        std::fs::read_to_string(workspace.path("work/new/deep/a.txt")).unwrap(),
         "hello"
     );
-    std::os::unix::fs::symlink(place.path("outside"), place.path("work/out")).unwrap();
-    std::os::unix::fs::symlink(place.path("outside/secret.txt"), place.path("work/file")).unwrap();
-    let absolute = place.path("outside/secret.txt").display().to_string();
+    std::os::unix::fs::symlink(workspace.path("outside"), workspace.path("work/out")).unwrap();
+    std::os::unix::fs::symlink(
+        workspace.path("outside/secret.txt"),
+        workspace.path("work/file"),
+    )
+    .unwrap();
+    let absolute = workspace.path("outside/secret.txt").display().to_string();
     for path in [
         "../outside/secret.txt",
         absolute.as_str(),
@@ -419,7 +455,7 @@ fn files_are_written_inside_the_workspace_and_nowhere_else() {
         ".GIT/config",
         ".selvedge/config.toml",
     ] {
-        let error = place.error(&format!(
+        let error = workspace.error(&format!(
             "await tools.writeFile({{path: {path:?}, content: 'bad'}})"
         ));
         assert!(
@@ -428,26 +464,26 @@ fn files_are_written_inside_the_workspace_and_nowhere_else() {
         );
     }
     assert_eq!(
-        std::fs::read_to_string(place.path("outside/secret.txt")).unwrap(),
+        std::fs::read_to_string(workspace.path("outside/secret.txt")).unwrap(),
         "outside\n"
     );
-    assert!(!Path::new(&place.path("work/.git/hooks/pre-commit")).exists());
-    place.policy = SandboxPolicy::ReadOnly;
+    assert!(!Path::new(&workspace.path("work/.git/hooks/pre-commit")).exists());
+    workspace.policy = SandboxPolicy::ReadOnly;
     assert!(
-        place
+        workspace
             .error("await tools.writeFile({path: 'b.txt', content: ''})")
             .contains("read-only")
     );
 }
 
 #[test]
-fn a_plan_has_one_step_in_progress() {
-    let place = Place::new();
+fn update_plan_allows_one_step_in_progress() {
+    let workspace = TestWorkspace::new();
     let step = |status: &str| format!("{{step: 'x', status: '{status}'}}");
     let plan =
         |steps: String| format!("return (await tools.updatePlan({{plan: [{steps}]}})).content");
     assert_eq!(
-        place.value(&plan(format!(
+        workspace.value(&plan(format!(
             "{}, {}",
             step("completed"),
             step("in_progress")
@@ -455,15 +491,15 @@ fn a_plan_has_one_step_in_progress() {
         json!("plan updated: 1 of 2 done")
     );
     assert!(
-        place
+        workspace
             .error(&plan(format!("{0}, {0}", step("in_progress"))))
             .contains("at most one")
     );
 }
 
 #[test]
-fn images_are_told_by_their_content_and_made_smaller() {
-    let place = Place::new();
+fn images_are_detected_by_content_and_scaled_down() {
+    let workspace = TestWorkspace::new();
     let png = |width, height| {
         let mut out = std::io::Cursor::new(Vec::new());
         image::DynamicImage::new_rgb8(width, height)
@@ -471,21 +507,26 @@ fn images_are_told_by_their_content_and_made_smaller() {
             .unwrap();
         out.into_inner()
     };
-    place.write("work/small.jpg", png(10, 20));
-    place.write("work/large.png", png(4096, 1024));
-    let source = "const i = await tools.viewImage({path: 'small.jpg'}); image(i); return [i.mimeType, i.width, i.height, i.scaled]";
-    assert_eq!(place.value(source), json!(["image/png", 10, 20, false]));
+    workspace.write("work/small.jpg", png(10, 20));
+    workspace.write("work/large.png", png(4096, 1024));
+    let source = "const i = await tools.viewImage({path: 'small.jpg'}); image(i); \
+                  return [i.mimeType, i.width, i.height, i.scaled]";
+    assert_eq!(workspace.value(source), json!(["image/png", 10, 20, false]));
     assert_eq!(
-        place.value("const i = await tools.viewImage({path: 'large.png'}); return [i.width, i.height, i.scaled]"),
+        workspace.value(
+            "const i = await tools.viewImage({path: 'large.png'}); \
+             return [i.width, i.height, i.scaled]"
+        ),
         json!([2048, 512, true])
     );
     assert!(
-        place
+        workspace
             .error("await tools.viewImage({path: 'src/lib.rs'})")
             .contains("not an image")
     );
 
-    // Few pixels in many bytes, and many that cannot be packed: what is sent is small in bytes, too.
+    // The result is also limited in bytes: an image with few pixels but much metadata, and an image
+    // of noise that does not compress.
     let mut padded = png(10, 20);
     let end = padded.split_off(padded.len() - 12);
     let chunk = vec![b'x'; 15 << 20];
@@ -494,7 +535,7 @@ fn images_are_told_by_their_content_and_made_smaller() {
     crc.update(b"teXt");
     crc.update(&chunk);
     padded.extend([b"teXt", &chunk[..], &crc.sum().to_be_bytes(), &end].concat());
-    place.write("work/padded.png", padded);
+    workspace.write("work/padded.png", padded);
     let mut noise = 1u32;
     let noisy = image::RgbImage::from_fn(1300, 1300, |_, _| {
         image::Rgb(std::array::from_fn(|_| {
@@ -502,24 +543,25 @@ fn images_are_told_by_their_content_and_made_smaller() {
             (noise >> 24) as u8
         }))
     });
-    noisy.save(place.path("work/noisy.png")).unwrap();
+    noisy.save(workspace.path("work/noisy.png")).unwrap();
     let source = |name: &str| {
         format!(
-            "const i = await tools.viewImage({{path: '{name}'}}); return [i.width, i.height, i.scaled, i.data.length < 5_000_000, i.mimeType]"
+            "const i = await tools.viewImage({{path: '{name}'}}); \
+             return [i.width, i.height, i.scaled, i.data.length < 5_000_000, i.mimeType]"
         )
     };
     assert_eq!(
-        place.value(&source("padded.png")),
+        workspace.value(&source("padded.png")),
         json!([10, 20, true, true, "image/png"])
     );
     assert_eq!(
-        place.value(&source("noisy.png")),
+        workspace.value(&source("noisy.png")),
         json!([1300, 1300, true, true, "image/jpeg"])
     );
     let whole = png(10, 20);
-    place.write("work/broken.png", &whole[..whole.len() - 20]);
+    workspace.write("work/broken.png", &whole[..whole.len() - 20]);
     assert!(
-        place
+        workspace
             .error("await tools.viewImage({path: 'broken.png'})")
             .contains("cannot be decoded")
     );
@@ -527,37 +569,39 @@ fn images_are_told_by_their_content_and_made_smaller() {
 
 #[test]
 fn links_to_secrets_are_not_searched() {
-    let place = Place::new();
-    std::os::unix::fs::symlink(place.path("private"), place.path("work/link")).unwrap();
+    let workspace = TestWorkspace::new();
+    std::os::unix::fs::symlink(workspace.path("private"), workspace.path("work/link")).unwrap();
     for call in [
         "grepFiles({pattern: '.', path: 'link'})",
         "fileSearch({pattern: '*', searchDirectory: 'link'})",
     ] {
-        let error = place.error(&format!("return await tools.{call}"));
+        let error = workspace.error(&format!("return await tools.{call}"));
         assert!(error.contains("holds secrets"), "{call}: {error}");
     }
-    let found =
-        place.value("return [await tools.grepFiles({pattern: 'mine'}), await tools.fileSearch({pattern: 'journal'})]");
+    let found = workspace.value(
+        "return [await tools.grepFiles({pattern: 'mine'}), \
+             await tools.fileSearch({pattern: 'journal'})]",
+    );
     assert_eq!(found, json!([[], []]));
 }
 
 #[test]
-fn what_is_no_file_is_not_read() {
-    let place = Place::new();
-    let made = std::process::Command::new("mkfifo")
-        .arg(place.path("work/pipe"))
+fn pipes_and_devices_are_not_read() {
+    let workspace = TestWorkspace::new();
+    let status = std::process::Command::new("mkfifo")
+        .arg(workspace.path("work/pipe"))
         .status()
         .unwrap();
-    assert!(made.success());
-    let error = place.error("return await tools.readFile({path: 'pipe'})");
+    assert!(status.success());
+    let error = workspace.error("return await tools.readFile({path: 'pipe'})");
     assert!(error.contains("is not a file but a pipe"), "{error}");
-    let error = place.error("return await tools.readFile({path: '/dev/zero'})");
+    let error = workspace.error("return await tools.readFile({path: '/dev/zero'})");
     assert!(
         error.contains("is not a file but a pipe, a socket or a device"),
         "{error}"
     );
     assert_eq!(
-        place.value("return (await tools.grepFiles({pattern: 'TODO'})).length"),
+        workspace.value("return (await tools.grepFiles({pattern: 'TODO'})).length"),
         json!(1)
     );
 }

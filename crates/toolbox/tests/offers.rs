@@ -1,4 +1,4 @@
-//! What models are offered for structured calls, and what becomes of their calls.
+//! The tools that models are offered for structured calls, and the results of such calls.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -54,7 +54,7 @@ fn parameters(offered: &[Offered], name: &str) -> Value {
 }
 
 #[test]
-fn each_family_gets_the_shell_it_knows() {
+fn each_shell_flavour_offers_its_own_tools() {
     let with = |shell| {
         names(&ToolsConfig {
             shell,
@@ -147,19 +147,19 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
 }
 
 #[test]
-fn images_are_offered_to_models_that_see() {
-    let blind = ToolsConfig {
+fn view_image_is_offered_only_to_models_that_accept_images() {
+    let without_images = ToolsConfig {
         view_image: false,
         ..ToolsConfig::default()
     };
     assert!(
         names(&ToolsConfig::default()).contains(&"view_image".into())
-            && !names(&blind).contains(&"view_image".into())
+            && !names(&without_images).contains(&"view_image".into())
     );
 }
 
 #[test]
-fn strict_schemas_require_everything_and_take_null_for_nothing() {
+fn strict_schemas_require_every_field_and_accept_null() {
     fn check(schema: &Value, path: &str) {
         if let Some(properties) = schema["properties"].as_object() {
             assert_eq!(schema["additionalProperties"], json!(false), "{path}");
@@ -211,7 +211,7 @@ fn strict_schemas_require_everything_and_take_null_for_nothing() {
 }
 
 #[test]
-fn answers_come_in_the_order_of_the_calls() {
+fn results_are_in_the_order_of_the_calls() {
     let desk = Desk::new();
     let config = ToolsConfig::default();
     let slow = json!({"command": ["sh", "-c", "sleep 0.3; echo slow"]}).to_string();
@@ -229,7 +229,7 @@ fn answers_come_in_the_order_of_the_calls() {
 }
 
 #[test]
-fn bad_calls_are_answered_and_stand_in_the_ledger() {
+fn invalid_calls_get_an_error_and_are_recorded() {
     let desk = Desk::new();
     let out = route(
         &desk,
@@ -265,7 +265,7 @@ fn bad_calls_are_answered_and_stand_in_the_ledger() {
 }
 
 #[test]
-fn a_model_reads_ten_kilobytes_of_a_result_at_most() {
+fn the_text_of_a_result_is_limited_to_ten_kilobytes() {
     let desk = Desk::new();
     let out = route(
         &desk,
@@ -288,7 +288,7 @@ fn a_model_reads_ten_kilobytes_of_a_result_at_most() {
 }
 
 #[test]
-fn a_tool_by_another_harness_s_name_is_suggested() {
+fn names_of_tools_in_other_agents_lead_to_suggestions() {
     let desk = Desk::new();
     let orchestrator = desk.orchestrator(&desk.toolbox());
     let near = |name: &str| match orchestrator.registry().find(name) {

@@ -1,23 +1,24 @@
-//! `applyPatch` over real folders: scenarios as data, diffs of real git, and everything that must leave no trace.
+//! `applyPatch` on real folders: scenarios as data, diffs of real git, and failures that must
+//! change nothing.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-#[path = "patches/chance.rs"]
-mod chance;
 #[path = "patches/git.rs"]
 mod git;
-#[path = "patches/place.rs"]
-mod place;
+#[path = "patches/random.rs"]
+mod random;
 #[path = "patches/scenario.rs"]
 mod scenario;
+#[path = "patches/workspace.rs"]
+mod workspace;
 
 use std::path::{Path, PathBuf};
 
-use place::{Node, Place, Tree};
 use selvedge_protocol::SandboxPolicy;
 use serde_json::json;
+use workspace::{Node, TestWorkspace, Tree};
 
 #[test]
-fn scenarios_end_as_they_say() {
+fn scenarios_have_the_described_result() {
     let all = FAMILIES.iter().flat_map(|family| scenarios(family));
     let failures: Vec<String> = all.filter_map(|scenario| scenario.check().err()).collect();
     assert!(
@@ -29,18 +30,18 @@ fn scenarios_end_as_they_say() {
 }
 
 #[test]
-fn spoilt_patches_break_nothing() {
-    let mut chance = chance::Chance::new(1);
+fn corrupted_patches_fail_without_changes() {
+    let mut random = random::Random::new(1);
     for scenario in FAMILIES.iter().flat_map(|family| scenarios(family)) {
-        (0..8).for_each(|_| scenario.survives(&mut chance));
+        (0..8).for_each(|_| scenario.survives(&mut random));
     }
 }
 
-/// Folders of `patch.txt`, `input/` and `expected/`, where the machine has them.
+/// Runs scenarios in folders with `patch.txt`, `input/` and `expected/`, if this machine has them.
 #[test]
-fn scenarios_of_the_envelope_end_as_expected() {
+fn shared_envelope_scenarios_have_the_expected_result() {
     let Some(folder) = fixtures("apply_patch_scenarios") else {
-        eprintln!("no shared fixtures here");
+        eprintln!("skipped: no shared fixtures");
         return;
     };
     let mut count = 0;
@@ -50,41 +51,42 @@ fn scenarios_of_the_envelope_end_as_expected() {
             continue;
         }
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-        let place = Place::new();
-        // The fixtures themselves may be read-only.
-        for (path, node) in files(&place::tree(&folder.join("input"))) {
-            place.put(&path, &node.with_mode(0o644));
+        let workspace = TestWorkspace::new();
+        // The fixtures may be read-only.
+        for (path, node) in files(&workspace::tree(&folder.join("input"))) {
+            workspace.put(&path, &node.with_mode(0o644));
         }
-        let before = place.tree();
+        let before = workspace.tree();
         let patch = std::fs::read_to_string(folder.join("patch.txt")).unwrap();
-        let result = place.apply(&json!({"patch": patch}));
+        let result = workspace.apply(&json!({"patch": patch}));
         if name.contains("rejects") {
             assert!(result.is_err(), "{name}: {result:?}");
-            assert_eq!(place.tree(), before, "{name}");
+            assert_eq!(workspace.tree(), before, "{name}");
         } else {
             assert!(result.is_ok(), "{name}: {result:?}");
         }
-        let expected = files(&place::tree(&folder.join("expected"))).into_iter();
+        let expected = files(&workspace::tree(&folder.join("expected"))).into_iter();
         let expected: Vec<_> = expected
             .map(|(path, node)| (path, node.with_mode(0o644)))
             .collect();
-        assert_eq!(files(&place.tree()), expected, "{name}");
+        assert_eq!(files(&workspace.tree()), expected, "{name}");
         count += 1;
     }
     assert!(count > 10);
 }
 
 #[test]
-fn diffs_of_git_make_the_new_tree() {
+fn diffs_of_git_produce_the_new_tree() {
     git::rounds(250);
 }
 
 #[test]
-fn a_patch_is_given_by_position_or_by_name_and_says_what_it_did() {
-    let place = Place::new();
-    place.write("a.txt", "one\ntwo\n");
-    let patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n one\n-two\n+2\n+3\n*** Add File: n/b.txt\n+b\n*** End Patch";
-    let value = place.value(&format!("return await tools.applyPatch({})", json!(patch)));
+fn a_patch_is_passed_by_position_or_name_and_returns_its_changes() {
+    let workspace = TestWorkspace::new();
+    workspace.write("a.txt", "one\ntwo\n");
+    let patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n one\n-two\n+2\n+3\n\
+                 *** Add File: n/b.txt\n+b\n*** End Patch";
+    let value = workspace.value(&format!("return await tools.applyPatch({})", json!(patch)));
     assert_eq!(
         value,
         json!({
@@ -97,8 +99,9 @@ fn a_patch_is_given_by_position_or_by_name_and_says_what_it_did() {
             ],
         })
     );
-    let patch = "--- a/a.txt\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-2\n-3\ndiff --git a/n/b.txt b/c.txt\nrename from n/b.txt\nrename to c.txt\n";
-    let value = place.value(&format!(
+    let patch = "--- a/a.txt\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-one\n-2\n-3\n\
+                 diff --git a/n/b.txt b/c.txt\nrename from n/b.txt\nrename to c.txt\n";
+    let value = workspace.value(&format!(
         "return (await tools.apply_patch({{diff: {}}})).changes",
         json!(patch)
     ));
@@ -110,37 +113,41 @@ fn a_patch_is_given_by_position_or_by_name_and_says_what_it_did() {
         ])
     );
     assert_eq!(
-        files(&place.tree()),
+        files(&workspace.tree()),
         ["c.txt"].map(|name| (PathBuf::from(name), Node::text("b\n")))
     );
 }
 
 #[test]
-fn a_file_is_replaced_if_it_is_what_was_thought() {
-    let place = Place::new();
-    place.write("a.txt", "one\ntwo\nthree\n");
+fn a_file_is_replaced_only_if_original_content_matches() {
+    let workspace = TestWorkspace::new();
+    workspace.write("a.txt", "one\ntwo\nthree\n");
     let call = |args: &str| format!("return (await tools.applyPatch({{{args}}})).changes[0]");
     assert_eq!(
-        place.value(&call(
-            "path: 'a.txt', originalContent: 'one\\ntwo\\nthree\\n', updatedContent: 'one\\n2\\nthree\\n'"
+        workspace.value(&call(
+            "path: 'a.txt', originalContent: 'one\\ntwo\\nthree\\n', \
+             updatedContent: 'one\\n2\\nthree\\n'"
         )),
         json!({"path": "a.txt", "kind": "update", "added": 1, "removed": 1})
     );
     assert_eq!(
-        place.value(&call("cwd: 'sub', path: 'new.txt', updatedContent: 'new'")),
+        workspace.value(&call("cwd: 'sub', path: 'new.txt', updatedContent: 'new'")),
         json!({"path": "sub/new.txt", "kind": "add", "added": 1, "removed": 0})
     );
-    let before = place.tree();
+    let before = workspace.tree();
     for (args, part) in [
         (
             "path: 'a.txt', original: 'one\\ntwo\\nthree\\n', updated: ''",
-            r#"differ at line 2, where the file has "2\n" and `original_content` "two\n""#,
+            r#"at line 2: the file has "2\n", `original_content` has "two\n""#,
         ),
         (
             "path: 'a.txt', original: 'one\\n2\\nthree\\nfour', updated: ''",
-            r#"differ at line 4, where the file has nothing and `original_content` "four""#,
+            r#"at line 4: the file has nothing, `original_content` has "four""#,
         ),
-        ("path: 'a.txt', updated: 'x'", "differ at line 1"),
+        (
+            "path: 'a.txt', updated: 'x'",
+            "a.txt differs from `original_content` at line 1",
+        ),
         (
             "path: 'b.txt', original: 'x', updated: 'y'",
             "the file has nothing",
@@ -155,15 +162,16 @@ fn a_file_is_replaced_if_it_is_what_was_thought() {
         ),
         ("cwd: '.'", "give either `patch`, or `path`"),
     ] {
-        let error = place.error(&call(args));
+        let error = workspace.error(&call(args));
         assert!(error.contains(part), "{args}: {error}");
     }
-    assert_eq!(place.tree(), before);
+    assert_eq!(workspace.tree(), before);
 }
 
 #[test]
-fn nothing_is_changed_and_nothing_left_when_one_of_many_cannot_be() {
-    // Each breaks at another moment: while paths are judged, contents computed, files put in place.
+fn nothing_is_changed_if_one_of_many_operations_fails() {
+    // These fail at different stages: checking paths, computing contents, renaming files into
+    // workspace.
     let broken = [
         (
             "*** Add File: file.txt/below.txt\n+x\n",
@@ -208,78 +216,82 @@ fn nothing_is_changed_and_nothing_left_when_one_of_many_cannot_be() {
     ];
     for (bad, part) in broken {
         for at in 0..=good.len() {
-            let place = Place::new();
+            let workspace = TestWorkspace::new();
             for name in ["a", "c", "d", "sub/e", "full/g"] {
-                place.write(
+                workspace.write(
                     &format!("{name}.txt"),
                     format!("{}\n", &name[name.len() - 1..]),
                 );
             }
-            place.write("file.txt", "f\n");
-            let before = place.tree();
+            workspace.write("file.txt", "f\n");
+            let before = workspace.tree();
             let (first, rest) = good.split_at(at);
             let patch = format!(
                 "*** Begin Patch\n{}{bad}{}*** End Patch\n",
                 first.concat(),
                 rest.concat()
             );
-            let error = place.apply(&json!({"patch": patch})).unwrap_err();
+            let error = workspace.apply(&json!({"patch": patch})).unwrap_err();
             assert!(error.contains(part), "{bad} at {at}: {error}");
-            assert_eq!(place.tree(), before, "{bad} at {at}: {error}");
+            assert_eq!(workspace.tree(), before, "{bad} at {at}: {error}");
         }
     }
 }
 
 #[test]
-fn links_and_permissions_stay() {
-    let place = Place::new();
-    place.put(
+fn links_and_permissions_are_kept() {
+    let workspace = TestWorkspace::new();
+    workspace.put(
         Path::new("real/run.sh"),
         &Node::File {
             bytes: b"one\n".to_vec(),
             mode: 0o750,
         },
     );
-    place.link("real/run.sh", "link.sh");
-    place.link(place.path("real").to_str().unwrap(), "folder");
-    let update = |path: &str, from: &str, to: &str| json!({"patch": format!("*** Begin Patch\n*** Update File: {path}\n@@\n-{from}\n+{to}\n*** End Patch")});
-    place.apply(&update("link.sh", "one", "two")).unwrap();
-    place
+    workspace.link("real/run.sh", "link.sh");
+    workspace.link(workspace.path("real").to_str().unwrap(), "folder");
+    let update = |path: &str, from: &str, to: &str| {
+        let update = format!("*** Update File: {path}\n@@\n-{from}\n+{to}\n");
+        json!({"patch": format!("*** Begin Patch\n{update}*** End Patch")})
+    };
+    workspace.apply(&update("link.sh", "one", "two")).unwrap();
+    workspace
         .apply(&update("folder/run.sh", "two", "three"))
         .unwrap();
-    assert_eq!(place.node("link.sh"), Node::Link("real/run.sh".into()));
+    assert_eq!(workspace.node("link.sh"), Node::Link("real/run.sh".into()));
     assert_eq!(
-        place.node("real/run.sh"),
+        workspace.node("real/run.sh"),
         Node::File {
             bytes: b"three\n".to_vec(),
             mode: 0o750
         }
     );
-    // A file of two names is one file.
-    let both = "*** Begin Patch\n*** Update File: link.sh\n@@\n-three\n+four\n*** Update File: folder/run.sh\n@@\n-four\n+five\n*** End Patch";
-    place.apply(&json!({"patch": both})).unwrap();
+    // Two paths to one file are one file.
+    let both = "*** Begin Patch\n*** Update File: link.sh\n@@\n-three\n+four\n\
+                *** Update File: folder/run.sh\n@@\n-four\n+five\n*** End Patch";
+    workspace.apply(&json!({"patch": both})).unwrap();
     assert_eq!(
-        place.node("real/run.sh"),
+        workspace.node("real/run.sh"),
         Node::File {
             bytes: b"five\n".to_vec(),
             mode: 0o750
         }
     );
-    place.value("return await tools.writeFile({path: 'link.sh', content: 'six\\n'})");
+    workspace.value("return await tools.writeFile({path: 'link.sh', content: 'six\\n'})");
     assert_eq!(
-        place.node("real/run.sh"),
+        workspace.node("real/run.sh"),
         Node::File {
             bytes: b"six\n".to_vec(),
             mode: 0o750
         }
     );
-    // A link itself is what is deleted.
-    place
+    // Deleting a link deletes the link, not its target.
+    workspace
         .apply(&json!({"patch": "*** Begin Patch\n*** Delete File: link.sh\n*** End Patch"}))
         .unwrap();
-    assert!(!place.tree().contains_key(Path::new("link.sh")));
+    assert!(!workspace.tree().contains_key(Path::new("link.sh")));
     assert_eq!(
-        place.node("real/run.sh"),
+        workspace.node("real/run.sh"),
         Node::File {
             bytes: b"six\n".to_vec(),
             mode: 0o750
@@ -288,20 +300,20 @@ fn links_and_permissions_stay() {
 }
 
 #[test]
-fn no_link_leads_out_or_into_what_is_protected() {
-    let place = Place::new();
-    let outside = Place::new();
+fn links_cannot_lead_outside_or_into_protected_folders() {
+    let workspace = TestWorkspace::new();
+    let outside = TestWorkspace::new();
     outside.write("secret.txt", "secret\n");
-    place.write(".git/config", "config\n");
-    place.write("store/config", "config\n");
-    place.put(Path::new("sub"), &Node::Folder);
-    place.link(outside.path("secret.txt").to_str().unwrap(), "file");
-    place.link(outside.path("").to_str().unwrap(), "out");
-    place.link("../store", "sub/.git");
-    place.link(".git", "innocent");
-    place.link(".git/config", "config");
-    place.link("nowhere", "dangling");
-    let before = (place.tree(), outside.tree());
+    workspace.write(".git/config", "config\n");
+    workspace.write("store/config", "config\n");
+    workspace.put(Path::new("sub"), &Node::Folder);
+    workspace.link(outside.path("secret.txt").to_str().unwrap(), "file");
+    workspace.link(outside.path("").to_str().unwrap(), "out");
+    workspace.link("../store", "sub/.git");
+    workspace.link(".git", "innocent");
+    workspace.link(".git/config", "config");
+    workspace.link("nowhere", "dangling");
+    let before = (workspace.tree(), outside.tree());
     for (path, part) in [
         ("file", "outside the workspace"),
         ("out/secret.txt", "outside the workspace"),
@@ -310,44 +322,46 @@ fn no_link_leads_out_or_into_what_is_protected() {
         ("innocent/hooks/post-commit", ".git is protected"),
         ("config", ".git is protected"),
         ("sub/.git/config", ".git is protected"),
-        ("dangling", "leads nowhere"),
+        ("dangling", "broken symbolic link"),
     ] {
         for patch in [
             format!("*** Begin Patch\n*** Add File: {path}\n+x\n*** End Patch"),
             format!("*** Begin Patch\n*** Update File: {path}\n@@\n-secret\n+x\n*** End Patch"),
         ] {
-            let error = place.apply(&json!({"patch": patch})).unwrap_err();
+            let error = workspace.apply(&json!({"patch": patch})).unwrap_err();
             assert!(
                 error.contains(part) || error.contains("does not exist"),
                 "{path}: {error}"
             );
         }
-        let error = place.error(&format!(
+        let error = workspace.error(&format!(
             "await tools.writeFile({{path: '{path}', content: 'x'}})"
         ));
         assert!(error.contains(part), "{path}: {error}");
     }
-    assert_eq!((place.tree(), outside.tree()), before);
+    assert_eq!((workspace.tree(), outside.tree()), before);
 }
 
 #[test]
-fn under_read_only_nothing_is_patched() {
-    let mut place = Place::new();
-    place.write("a.txt", "a\n");
-    place.policy = SandboxPolicy::ReadOnly;
-    let error = place
+fn the_read_only_policy_refuses_patches() {
+    let mut workspace = TestWorkspace::new();
+    workspace.write("a.txt", "a\n");
+    workspace.policy = SandboxPolicy::ReadOnly;
+    let error = workspace
         .apply(&json!({"patch": "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-a\n+b\n"}))
         .unwrap_err();
     assert!(error.contains("read-only"), "{error}");
 }
 
 #[test]
-fn patches_side_by_side_lose_nothing() {
-    let place = Place::new();
-    place.write("list.txt", "start\n");
-    let source = "await Promise.all(Array.from({length: 16}, (_, i) => tools.applyPatch(`*** Begin Patch\\n*** Update File: list.txt\\n@@\\n+line ${i}\\n*** End Patch`)))";
-    place.value(source);
-    let Node::File { bytes, .. } = place.node("list.txt") else {
+fn concurrent_patches_lose_no_changes() {
+    let workspace = TestWorkspace::new();
+    workspace.write("list.txt", "start\n");
+    let source = "await Promise.all(Array.from({length: 16}, (_, i) => tools.applyPatch(\
+                  `*** Begin Patch\\n*** Update File: list.txt\\n\
+                  @@\\n+line ${i}\\n*** End Patch`)))";
+    workspace.value(source);
+    let Node::File { bytes, .. } = workspace.node("list.txt") else {
         panic!()
     };
     let mut lines: Vec<&str> = std::str::from_utf8(&bytes).unwrap().lines().collect();
@@ -358,9 +372,9 @@ fn patches_side_by_side_lose_nothing() {
 }
 
 #[test]
-fn the_risk_names_the_files() {
-    let place = Place::new();
-    let registry = place.registry();
+fn the_risk_reason_names_the_files() {
+    let workspace = TestWorkspace::new();
+    let registry = workspace.registry();
     let tool = &registry.get("apply_patch").unwrap().tool;
     let add = |names: &[&str]| {
         let adds: String = names
@@ -403,7 +417,7 @@ fn fixtures(name: &str) -> Option<PathBuf> {
         .find(|folder| folder.is_dir())
 }
 
-/// A tree without its folders.
+/// Returns the files and links of a tree.
 fn files(tree: &Tree) -> Vec<(PathBuf, Node)> {
     tree.iter()
         .filter(|(_, node)| **node != Node::Folder)

@@ -1,5 +1,5 @@
-//! What a turn changed, as a diff. Git is the judge: whatever was done to a folder, `git apply` of the diff must do
-//! it to a copy of the old folder, and undo it in the new one.
+//! The diff of a turn, checked with git: `git apply` of the diff must turn a copy of the old folder
+//! into the new one, and `git apply -R` must undo it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "turn_diff/random.rs"]
@@ -22,14 +22,14 @@ use tempfile::TempDir;
 use random::Random;
 use tree::Tree;
 
-struct Place {
+struct TestWorkspace {
     dir: TempDir,
     toolbox: Toolbox,
 }
 
-impl Place {
+impl TestWorkspace {
     fn new() -> Self {
-        // Not below /tmp, which may be written whatever the workspace is.
+        // Not in /tmp, which is always writable.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let (work, private) = (dir.path().join("work"), dir.path().join("work/private"));
         fs::create_dir_all(&private).unwrap();
@@ -48,12 +48,12 @@ impl Place {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// The folder is remembered; what the test does next is what a command did.
+    /// Takes the baseline: changes that the test makes afterwards count as changes by a command.
     fn before_command(&self) {
         self.toolbox.turn_diff.before_command();
     }
 
-    /// The tool, as a script calls it.
+    /// Calls the tool `write_file` from a script.
     fn write_file(&self, name: &str, content: &str) {
         let mut registry = Registry::new();
         self.toolbox.register(&mut registry).unwrap();
@@ -76,18 +76,18 @@ impl Place {
 }
 
 #[test]
-fn git_does_and_undoes_what_the_diff_says() {
+fn git_applies_and_reverts_random_diffs() {
     for seed in 0..200 {
         let mut random = Random(seed);
-        let place = Place::new();
+        let workspace = TestWorkspace::new();
         let before = Tree::random(&mut random);
-        before.write(&place.path(""));
-        place.before_command();
+        before.write(&workspace.path(""));
+        workspace.before_command();
         for _ in 0..1 + random.below(12) {
-            random::edit(&mut random, &place.path(""));
+            random::edit(&mut random, &workspace.path(""));
         }
-        let after = Tree::read(&place.path(""));
-        let diff = place.diff();
+        let after = Tree::read(&workspace.path(""));
+        let diff = workspace.diff();
         assert_eq!(diff.notes, [""; 0], "seed {seed}");
         let named = diff
             .files
@@ -103,7 +103,7 @@ fn git_does_and_undoes_what_the_diff_says() {
             diff.text
         );
         for (from, to, reverse) in [(&before, &after, false), (&after, &before, true)] {
-            let copy = tempfile::tempdir_in(place.dir.path()).unwrap();
+            let copy = tempfile::tempdir_in(workspace.dir.path()).unwrap();
             from.write(copy.path());
             tree::apply(&diff, copy.path(), to, reverse)
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}\n{}", diff.text));
@@ -118,11 +118,11 @@ fn git_does_and_undoes_what_the_diff_says() {
 }
 
 #[test]
-fn a_session_is_all_its_turns() {
-    let place = Place::new();
-    place.write("a.txt", "a\n");
-    place.write("c.txt", "c\n");
-    let tracker = &place.toolbox.turn_diff;
+fn session_diff_covers_all_turns() {
+    let workspace = TestWorkspace::new();
+    workspace.write("a.txt", "a\n");
+    workspace.write("c.txt", "c\n");
+    let tracker = &workspace.toolbox.turn_diff;
     tracker.begin_session();
     let names = |diff: Diff| {
         diff.files
@@ -130,14 +130,14 @@ fn a_session_is_all_its_turns() {
             .map(|file| file.path)
             .collect::<Vec<_>>()
     };
-    place.write_file("a.txt", "first\n");
-    place.before_command();
-    place.write("b.txt", "b\n");
+    workspace.write_file("a.txt", "first\n");
+    workspace.before_command();
+    workspace.write("b.txt", "b\n");
     assert_eq!(names(tracker.diff()), ["a.txt", "b.txt"]);
     tracker.begin();
     assert_eq!(names(tracker.diff()), [""; 0]);
-    place.write_file("a.txt", "second\n");
-    place.write_file("c.txt", "changed\n");
+    workspace.write_file("a.txt", "second\n");
+    workspace.write_file("c.txt", "changed\n");
     assert_eq!(names(tracker.diff()), ["a.txt", "c.txt"]);
     let whole = tracker.session_diff();
     assert!(
@@ -146,68 +146,69 @@ fn a_session_is_all_its_turns() {
         whole.text
     );
     assert_eq!(names(whole), ["a.txt", "b.txt", "c.txt"]);
-    // What was changed and changed back is no change.
-    place.write_file("c.txt", "c\n");
+    // A reverted change does not show.
+    workspace.write_file("c.txt", "c\n");
     assert_eq!(names(tracker.session_diff()), ["a.txt", "b.txt"]);
 }
 
 #[test]
-fn the_words_are_gits() {
-    let place = Place::new();
+fn diff_has_the_format_of_git() {
+    let workspace = TestWorkspace::new();
     let long: String = (0..40).map(|n| format!("line {n}\n")).collect();
-    place.write("long.txt", &long);
-    place.write("moved.txt", long.replace("line", "row"));
-    place.write("with space.txt", "a\n");
-    place.write("b\u{fc}ro \"x\"\\\t.txt", "a\nb\n");
-    place.write("gone.txt", "a\nb");
-    place.write("empty", "");
-    place.write("run.sh", "#!/bin/sh\n");
-    place.write("image.png", b"\x89PNG\0\0");
-    place.write("becomes-link", "text\n");
-    symlink("gone.txt", place.path("link")).unwrap();
-    git(&place, &["init", "-q"]);
-    git(&place, &["add", "-A"]);
-    let old = git(&place, &["write-tree"]);
-    place.before_command();
-    place.write(
+    workspace.write("long.txt", &long);
+    workspace.write("moved.txt", long.replace("line", "row"));
+    workspace.write("with space.txt", "a\n");
+    workspace.write("b\u{fc}ro \"x\"\\\t.txt", "a\nb\n");
+    workspace.write("gone.txt", "a\nb");
+    workspace.write("empty", "");
+    workspace.write("run.sh", "#!/bin/sh\n");
+    workspace.write("image.png", b"\x89PNG\0\0");
+    workspace.write("becomes-link", "text\n");
+    symlink("gone.txt", workspace.path("link")).unwrap();
+    git(&workspace, &["init", "-q"]);
+    git(&workspace, &["add", "-A"]);
+    let old = git(&workspace, &["write-tree"]);
+    workspace.before_command();
+    workspace.write(
         "long.txt",
         long.replace("line 5\n", "line five\n")
             .replace("line 30\n", "")
             + "end",
     );
-    fs::create_dir(place.path("sub dir")).unwrap();
+    fs::create_dir(workspace.path("sub dir")).unwrap();
     fs::rename(
-        place.path("moved.txt"),
-        place.path("sub dir/moved \u{e9}.txt"),
+        workspace.path("moved.txt"),
+        workspace.path("sub dir/moved \u{e9}.txt"),
     )
     .unwrap();
-    place.write(
+    workspace.write(
         "sub dir/moved \u{e9}.txt",
         long.replace("line", "row")
             .replace("row 20\n", "row twenty\n"),
     );
-    place.write("with space.txt", "b\n");
-    place.write("b\u{fc}ro \"x\"\\\t.txt", "a\nB\n");
-    fs::remove_file(place.path("gone.txt")).unwrap();
-    place.write("made", "");
-    place.write("made too.txt", "one\r\ntwo");
+    workspace.write("with space.txt", "b\n");
+    workspace.write("b\u{fc}ro \"x\"\\\t.txt", "a\nB\n");
+    fs::remove_file(workspace.path("gone.txt")).unwrap();
+    workspace.write("made", "");
+    workspace.write("made too.txt", "one\r\ntwo");
     Command::new("chmod")
         .arg("755")
-        .arg(place.path("run.sh"))
+        .arg(workspace.path("run.sh"))
         .status()
         .unwrap();
-    place.write("image.png", b"\x89PNG\0\x01");
-    fs::remove_file(place.path("becomes-link")).unwrap();
-    symlink("long.txt", place.path("becomes-link")).unwrap();
-    fs::remove_file(place.path("link")).unwrap();
-    symlink("long.txt", place.path("link")).unwrap();
-    git(&place, &["add", "-A"]);
-    let theirs = git(&place, &["diff", "-M", "--cached", old.trim()]);
-    let ours = place.text();
-    // Left out by us: object ids, and the line above a hunk. The measure of likeness is our own.
-    let plain = |text: &str| -> Vec<String> {
+    workspace.write("image.png", b"\x89PNG\0\x01");
+    fs::remove_file(workspace.path("becomes-link")).unwrap();
+    symlink("long.txt", workspace.path("becomes-link")).unwrap();
+    fs::remove_file(workspace.path("link")).unwrap();
+    symlink("long.txt", workspace.path("link")).unwrap();
+    git(&workspace, &["add", "-A"]);
+    let theirs = git(&workspace, &["diff", "-M", "--cached", old.trim()]);
+    let ours = workspace.text();
+    // Our diff has no object ids and no function context in hunk headers, and computes similarity
+    // differently.
+    let normalize = |text: &str| -> Vec<String> {
         let lines = text.split('\n').filter(|line| !line.starts_with("index "));
-        let plain = |line: &str| match line
+        let normalize_line = |line: &str| match line
             .strip_prefix("@@ ")
             .and_then(|rest| rest.split_once(" @@"))
         {
@@ -215,17 +216,17 @@ fn the_words_are_gits() {
             None if line.starts_with("similarity index") => "similarity index".to_owned(),
             None => line.to_owned(),
         };
-        lines.map(plain).collect()
+        lines.map(normalize_line).collect()
     };
     assert_eq!(
-        plain(&ours),
-        plain(&theirs),
+        normalize(&ours),
+        normalize(&theirs),
         "\nours:\n{ours}\ntheirs:\n{theirs}"
     );
 }
 
-fn git(place: &Place, args: &[&str]) -> String {
-    let output = tree::git(&place.path(""), args).output().unwrap();
+fn git(workspace: &TestWorkspace, args: &[&str]) -> String {
+    let output = tree::git(&workspace.path(""), args).output().unwrap();
     assert!(
         output.status.success(),
         "{args:?}: {}",
@@ -235,107 +236,112 @@ fn git(place: &Place, args: &[&str]) -> String {
 }
 
 #[test]
-fn nothing_changed_is_nothing_said() {
-    let place = Place::new();
-    place.write("a.txt", "a\n");
-    assert_eq!(place.diff(), Diff::default());
-    place.before_command();
-    assert_eq!(place.diff(), Diff::default());
-    // Touched, written with the same content, and of another mode that git does not know.
-    place.write("a.txt", "a\n");
+fn diff_is_empty_without_changes() {
+    let workspace = TestWorkspace::new();
+    workspace.write("a.txt", "a\n");
+    assert_eq!(workspace.diff(), Diff::default());
+    workspace.before_command();
+    assert_eq!(workspace.diff(), Diff::default());
+    // Written with the same content, and with a mode that git does not distinguish.
+    workspace.write("a.txt", "a\n");
     Command::new("chmod")
         .arg("600")
-        .arg(place.path("a.txt"))
+        .arg(workspace.path("a.txt"))
         .status()
         .unwrap();
-    assert_eq!(place.diff(), Diff::default());
+    assert_eq!(workspace.diff(), Diff::default());
 }
 
 #[test]
-fn what_is_undone_within_the_turn_is_not_shown() {
-    let place = Place::new();
-    place.write("a.txt", "a\n");
-    place.write("b.txt", "b\n");
-    place.before_command();
-    place.write("a.txt", "changed\n");
-    fs::rename(place.path("b.txt"), place.path("c.txt")).unwrap();
-    place.write("d.txt", "d\n");
-    assert_eq!(place.diff().files.len(), 3);
-    fs::remove_file(place.path("a.txt")).unwrap();
-    place.write("a.txt", "a\n");
-    fs::rename(place.path("c.txt"), place.path("b.txt")).unwrap();
-    fs::remove_file(place.path("d.txt")).unwrap();
-    assert_eq!(place.diff(), Diff::default());
+fn changes_reverted_in_the_turn_are_not_shown() {
+    let workspace = TestWorkspace::new();
+    workspace.write("a.txt", "a\n");
+    workspace.write("b.txt", "b\n");
+    workspace.before_command();
+    workspace.write("a.txt", "changed\n");
+    fs::rename(workspace.path("b.txt"), workspace.path("c.txt")).unwrap();
+    workspace.write("d.txt", "d\n");
+    assert_eq!(workspace.diff().files.len(), 3);
+    fs::remove_file(workspace.path("a.txt")).unwrap();
+    workspace.write("a.txt", "a\n");
+    fs::rename(workspace.path("c.txt"), workspace.path("b.txt")).unwrap();
+    fs::remove_file(workspace.path("d.txt")).unwrap();
+    assert_eq!(workspace.diff(), Diff::default());
 }
 
 #[test]
-fn a_new_turn_begins_with_what_is_there() {
-    let place = Place::new();
-    place.before_command();
-    place.write("a.txt", "a\n");
-    place.write_file("b.txt", "b\n");
-    assert_eq!(place.diff().files.len(), 2);
-    place.toolbox.turn_diff.begin();
-    assert_eq!(place.diff(), Diff::default());
-    place.before_command();
-    place.write("a.txt", "A\n");
+fn a_new_turn_starts_from_the_current_files() {
+    let workspace = TestWorkspace::new();
+    workspace.before_command();
+    workspace.write("a.txt", "a\n");
+    workspace.write_file("b.txt", "b\n");
+    assert_eq!(workspace.diff().files.len(), 2);
+    workspace.toolbox.turn_diff.begin();
+    assert_eq!(workspace.diff(), Diff::default());
+    workspace.before_command();
+    workspace.write("a.txt", "A\n");
     assert_eq!(
-        place.text(),
+        workspace.text(),
         "diff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-a\n+A\n"
     );
 }
 
 #[test]
-fn a_change_of_the_same_size_at_the_same_time_is_seen() {
-    let place = Place::new();
+fn a_change_with_the_same_size_and_time_is_found() {
+    let workspace = TestWorkspace::new();
     for round in 0..100 {
-        place.write("a.txt", "old");
-        place.toolbox.turn_diff.begin();
-        place.before_command();
-        let modified = place.path("a.txt").metadata().unwrap().modified().unwrap();
-        place.write("a.txt", "new");
+        workspace.write("a.txt", "old");
+        workspace.toolbox.turn_diff.begin();
+        workspace.before_command();
+        let modified = workspace
+            .path("a.txt")
+            .metadata()
+            .unwrap()
+            .modified()
+            .unwrap();
+        workspace.write("a.txt", "new");
         fs::File::options()
             .write(true)
-            .open(place.path("a.txt"))
+            .open(workspace.path("a.txt"))
             .unwrap()
             .set_modified(modified)
             .unwrap();
-        assert_eq!(place.diff().files.len(), 1, "round {round}");
+        assert_eq!(workspace.diff().files.len(), 1, "round {round}");
     }
-    // The time is long gone, and set back after the write: only the inode knows.
-    let long_ago = SystemTime::now() - Duration::from_secs(86_400);
-    let age = || {
+    // An old modification time is restored after the write: only the inode's change time differs.
+    let yesterday = SystemTime::now() - Duration::from_secs(86_400);
+    let set_old_time = || {
         fs::File::options()
             .write(true)
-            .open(place.path("a.txt"))
+            .open(workspace.path("a.txt"))
             .unwrap()
-            .set_modified(long_ago)
+            .set_modified(yesterday)
             .unwrap()
     };
-    age();
-    place.toolbox.turn_diff.begin();
-    place.before_command();
-    place.write("a.txt", "old");
-    age();
-    assert_eq!(place.diff().files.len(), 1);
+    set_old_time();
+    workspace.toolbox.turn_diff.begin();
+    workspace.before_command();
+    workspace.write("a.txt", "old");
+    set_old_time();
+    assert_eq!(workspace.diff().files.len(), 1);
 }
 
 #[test]
-fn tools_that_say_what_they_write_need_no_baseline() {
-    let place = Place::new();
-    place.write("a.txt", "one\n");
-    place.write_file("a.txt", "two\n");
-    place.write_file("a.txt", "three\n");
-    place.write_file("new/b.txt", "b");
-    // Nobody told of this one.
-    place.write("c.txt", "c\n");
+fn files_written_by_tools_need_no_baseline() {
+    let workspace = TestWorkspace::new();
+    workspace.write("a.txt", "one\n");
+    workspace.write_file("a.txt", "two\n");
+    workspace.write_file("a.txt", "three\n");
+    workspace.write_file("new/b.txt", "b");
+    // Not reported by a tool, and no baseline was taken.
+    workspace.write("c.txt", "c\n");
     assert_eq!(
-        place.text(),
+        workspace.text(),
         "diff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n+three\n\
          diff --git a/new/b.txt b/new/b.txt\nnew file mode 100644\n--- /dev/null\n+++ b/new/b.txt\n\
          @@ -0,0 +1 @@\n+b\n\\ No newline at end of file\n"
     );
-    let files = place.diff().files;
+    let files = workspace.diff().files;
     assert_eq!(
         (files[0].kind, files[0].added, files[0].removed),
         (ChangeKind::Modified, 1, 1)
@@ -347,54 +353,57 @@ fn tools_that_say_what_they_write_need_no_baseline() {
 }
 
 #[test]
-fn commands_and_tools_in_any_order() {
-    let place = Place::new();
-    place.write("a.txt", "one\n");
-    // A tool before the first command: the baseline has what the tool wrote, the diff what was there before.
-    place.write_file("a.txt", "two\n");
-    place.write_file("b.txt", "b\n");
-    place.before_command();
-    place.write("b.txt", "B\n");
-    place.write("made.txt", "by a command\n");
-    place.write("passing.txt", "by a command\n");
-    place.before_command();
-    // A tool that writes what a command has made.
-    place.write_file("made.txt", "by a tool\n");
-    place.write_file("passing.txt", "by a tool\n");
-    fs::remove_file(place.path("passing.txt")).unwrap();
+fn commands_and_tools_combine_in_any_order() {
+    let workspace = TestWorkspace::new();
+    workspace.write("a.txt", "one\n");
+    // A tool writes before the first command: the diff is relative to the content before the tool,
+    // not to the baseline.
+    workspace.write_file("a.txt", "two\n");
+    workspace.write_file("b.txt", "b\n");
+    workspace.before_command();
+    workspace.write("b.txt", "B\n");
+    workspace.write("made.txt", "by a command\n");
+    workspace.write("passing.txt", "by a command\n");
+    workspace.before_command();
+    // A tool overwrites files that a command created.
+    workspace.write_file("made.txt", "by a tool\n");
+    workspace.write_file("passing.txt", "by a tool\n");
+    fs::remove_file(workspace.path("passing.txt")).unwrap();
     assert_eq!(
-        place.text(),
+        workspace.text(),
         "diff --git a/a.txt b/a.txt\n--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-one\n+two\n\
-         diff --git a/b.txt b/b.txt\nnew file mode 100644\n--- /dev/null\n+++ b/b.txt\n@@ -0,0 +1 @@\n+B\n\
-         diff --git a/made.txt b/made.txt\nnew file mode 100644\n--- /dev/null\n+++ b/made.txt\n@@ -0,0 +1 @@\n+by a tool\n"
+         diff --git a/b.txt b/b.txt\nnew file mode 100644\n--- /dev/null\n+++ b/b.txt\n\
+         @@ -0,0 +1 @@\n+B\n\
+         diff --git a/made.txt b/made.txt\nnew file mode 100644\n\
+         --- /dev/null\n+++ b/made.txt\n@@ -0,0 +1 @@\n+by a tool\n"
     );
 }
 
 #[test]
 fn ignored_files_are_shown_only_if_a_tool_wrote_them() {
     for baseline_first in [true, false] {
-        let place = Place::new();
-        place.write(".gitignore", "target/\n*.log\n");
-        place.write(".ignore", "*.gen\n");
+        let workspace = TestWorkspace::new();
+        workspace.write(".gitignore", "target/\n*.log\n");
+        workspace.write(".ignore", "*.gen\n");
         for name in ["target/a", "target/b", "a.log", "a.gen"] {
-            place.write(name, "old\n");
+            workspace.write(name, "old\n");
         }
         if baseline_first {
-            place.before_command();
+            workspace.before_command();
         }
-        place.write_file("target/b", "new\n");
-        place.write_file("target/c", "new\n");
-        place.before_command();
+        workspace.write_file("target/b", "new\n");
+        workspace.write_file("target/c", "new\n");
+        workspace.before_command();
         for name in ["target/a", "target/d", "a.log", "b.log", "a.gen"] {
-            place.write(name, "new\n");
+            workspace.write(name, "new\n");
         }
-        let files: Vec<_> = place
+        let files: Vec<_> = workspace
             .diff()
             .files
             .into_iter()
             .map(|file| (file.path, file.kind))
             .collect();
-        // `.ignore` speaks to searches, not to version control.
+        // `.ignore` applies to searches, not to version control.
         let expected = [
             ("a.gen".to_owned(), ChangeKind::Modified),
             ("target/b".to_owned(), ChangeKind::Modified),
@@ -405,31 +414,31 @@ fn ignored_files_are_shown_only_if_a_tool_wrote_them() {
 }
 
 #[test]
-fn a_changed_gitignore_neither_deletes_nor_makes_files() {
-    let place = Place::new();
-    place.write(".gitignore", "old/\n");
-    place.write("old/a", "there all the time\n");
-    place.write("new/a", "there all the time\n");
-    place.write("new/b", "old\n");
-    place.before_command();
-    place.write(".gitignore", "new/\n");
-    place.write("new/b", "new\n");
-    place.write("new/c", "ignored from the start\n");
-    let diff = place.diff();
+fn a_changed_gitignore_neither_deletes_nor_adds_files() {
+    let workspace = TestWorkspace::new();
+    workspace.write(".gitignore", "old/\n");
+    workspace.write("old/a", "there all the time\n");
+    workspace.write("new/a", "there all the time\n");
+    workspace.write("new/b", "old\n");
+    workspace.before_command();
+    workspace.write(".gitignore", "new/\n");
+    workspace.write("new/b", "new\n");
+    workspace.write("new/c", "ignored from the start\n");
+    let diff = workspace.diff();
     let names: Vec<_> = diff.files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(names, [".gitignore", "new/b"]);
     assert_eq!(
         diff.notes,
-        ["files that were ignored when the turn began are not shown: 1"]
+        ["files not shown because they were ignored when the turn began: 1"]
     );
 }
 
 #[test]
-fn what_is_private_or_elsewhere_is_not_shown() {
-    let place = Place::new();
-    place.write("private/key", "old\n");
+fn private_protected_and_outside_files_are_not_shown() {
+    let workspace = TestWorkspace::new();
+    workspace.write("private/key", "old\n");
     let elsewhere = tempfile::tempdir().unwrap();
-    place.before_command();
+    workspace.before_command();
     for name in [
         "private/key",
         "private/new",
@@ -437,64 +446,65 @@ fn what_is_private_or_elsewhere_is_not_shown() {
         "sub/.git/config",
         ".selvedge/config.toml",
     ] {
-        place.write(name, "new\n");
+        workspace.write(name, "new\n");
     }
-    place.write_file(elsewhere.path().join("a.txt").to_str().unwrap(), "outside");
-    assert_eq!(place.diff(), Diff::default());
+    workspace.write_file(elsewhere.path().join("a.txt").to_str().unwrap(), "outside");
+    assert_eq!(workspace.diff(), Diff::default());
 }
 
 #[test]
-fn links_are_shown_as_git_shows_them() {
-    let place = Place::new();
-    place.write("real/a.txt", "one\n");
-    symlink("real", place.path("folder")).unwrap();
-    symlink("real/a.txt", place.path("link")).unwrap();
-    // Written through links: it is the files that change.
-    place.write_file("folder/b.txt", "b\n");
-    place.write_file("link", "two\n");
-    let names: Vec<_> = place
+fn links_are_shown_as_in_git() {
+    let workspace = TestWorkspace::new();
+    workspace.write("real/a.txt", "one\n");
+    symlink("real", workspace.path("folder")).unwrap();
+    symlink("real/a.txt", workspace.path("link")).unwrap();
+    // Writing through a link changes its target.
+    workspace.write_file("folder/b.txt", "b\n");
+    workspace.write_file("link", "two\n");
+    let names: Vec<_> = workspace
         .diff()
         .files
         .into_iter()
         .map(|file| file.path)
         .collect();
     assert_eq!(names, ["real/a.txt", "real/b.txt"]);
-    place.toolbox.turn_diff.begin();
-    place.before_command();
-    fs::remove_file(place.path("link")).unwrap();
-    symlink("real/b.txt", place.path("link")).unwrap();
-    fs::remove_file(place.path("folder")).unwrap();
+    workspace.toolbox.turn_diff.begin();
+    workspace.before_command();
+    fs::remove_file(workspace.path("link")).unwrap();
+    symlink("real/b.txt", workspace.path("link")).unwrap();
+    fs::remove_file(workspace.path("folder")).unwrap();
     assert_eq!(
-        place.text(),
+        workspace.text(),
         "diff --git a/folder b/folder\ndeleted file mode 120000\n--- a/folder\n+++ /dev/null\n\
          @@ -1 +0,0 @@\n-real\n\\ No newline at end of file\n\
          diff --git a/link b/link\n--- a/link\n+++ b/link\n\
-         @@ -1 +1 @@\n-real/a.txt\n\\ No newline at end of file\n+real/b.txt\n\\ No newline at end of file\n"
+         @@ -1 +1 @@\n-real/a.txt\n\\ No newline at end of file\n\
+         +real/b.txt\n\\ No newline at end of file\n"
     );
 }
 
 #[test]
-fn what_is_too_large_is_named() {
-    let place = Place::new();
+fn files_that_are_too_large_are_named() {
+    let workspace = TestWorkspace::new();
     let large = "x".repeat(1_000_001);
-    place.write("fits.txt", &large[1..]);
-    place.write("grows.txt", "small\n");
+    workspace.write("fits.txt", &large[1..]);
+    workspace.write("grows.txt", "small\n");
     for name in ["changed.txt", "moved.txt", "deleted.txt", "kept.txt"] {
-        place.write(name, &large);
+        workspace.write(name, &large);
     }
-    place.before_command();
-    place.write("fits.txt", "small\n");
+    workspace.before_command();
+    workspace.write("fits.txt", "small\n");
     for name in ["changed.txt", "grows.txt", "made.txt"] {
-        place.write(name, large.replace('x', "yy"));
+        workspace.write(name, large.replace('x', "yy"));
     }
-    fs::rename(place.path("moved.txt"), place.path("to.txt")).unwrap();
+    fs::rename(workspace.path("moved.txt"), workspace.path("to.txt")).unwrap();
     Command::new("chmod")
         .arg("755")
-        .arg(place.path("kept.txt"))
+        .arg(workspace.path("kept.txt"))
         .status()
         .unwrap();
-    fs::remove_file(place.path("deleted.txt")).unwrap();
-    let diff = place.diff();
+    fs::remove_file(workspace.path("deleted.txt")).unwrap();
+    let diff = workspace.diff();
     let section = |name: &str| format!("diff --git a/{name} b/{name}\n");
     let too_large = |name: &str| {
         format!(
@@ -509,11 +519,22 @@ fn what_is_too_large_is_named() {
     );
     for part in [
         too_large("grows.txt"),
-        format!("{}deleted file mode 100644\nFiles a/deleted.txt and /dev/null are", section("deleted.txt")),
-        format!("{}new file mode 100644\nFiles /dev/null and b/made.txt are", section("made.txt")),
+        format!(
+            "{}deleted file mode 100644\nFiles a/deleted.txt and /dev/null are",
+            section("deleted.txt")
+        ),
+        format!(
+            "{}new file mode 100644\nFiles /dev/null and b/made.txt are",
+            section("made.txt")
+        ),
         format!("-{}\n\\ No newline at end of file\n+small\n", &large[1..]),
-        format!("{}old mode 100644\nnew mode 100755\ndiff --git", section("kept.txt")),
-        "diff --git a/moved.txt b/to.txt\nsimilarity index 100%\nrename from moved.txt\nrename to to.txt\n".to_owned(),
+        format!(
+            "{}old mode 100644\nnew mode 100755\ndiff --git",
+            section("kept.txt")
+        ),
+        "diff --git a/moved.txt b/to.txt\nsimilarity index 100%\n\
+         rename from moved.txt\nrename to to.txt\n"
+            .to_owned(),
     ] {
         assert!(diff.text.contains(&part), "{part}");
     }
@@ -521,37 +542,37 @@ fn what_is_too_large_is_named() {
     assert_eq!(diff.notes.len(), 4);
     assert_eq!(
         diff.notes[0],
-        "changed.txt changed, and is not shown: it has more than 1 MB"
+        "changed.txt changed but is not shown: larger than 1 MB"
     );
-    // Not one by one without end.
+    // The number of notes is limited.
     for n in 0..30 {
-        fs::File::create(place.path(&format!("{n}.bin")))
+        fs::File::create(workspace.path(&format!("{n}.bin")))
             .unwrap()
             .set_len(1_000_001)
             .unwrap();
     }
-    let diff = place.diff();
+    let diff = workspace.diff();
     assert_eq!((diff.files.len(), diff.notes.len()), (37, 21));
-    assert_eq!(diff.notes[20], "more files changed, and are not shown: 14");
+    assert_eq!(diff.notes[20], "further changed files not shown: 14");
 }
 
 #[test]
-fn of_a_large_workspace_the_small_files_are_remembered() {
-    let place = Place::new();
-    place.write("small.txt", "old\n");
+fn in_a_large_workspace_small_files_are_stored_first() {
+    let workspace = TestWorkspace::new();
+    workspace.write("small.txt", "old\n");
     let grow = |size| {
         for n in 0..70 {
-            fs::File::create(place.path(&format!("{n}.bin")))
+            fs::File::create(workspace.path(&format!("{n}.bin")))
                 .unwrap()
                 .set_len(size)
                 .unwrap();
         }
     };
     grow(1_000_000);
-    place.before_command();
+    workspace.before_command();
     grow(10);
-    place.write("small.txt", "new\n");
-    let diff = place.diff();
+    workspace.write("small.txt", "new\n");
+    let diff = workspace.diff();
     assert!(diff.text.ends_with("-old\n+new\n"));
     assert_eq!(diff.text.matches("\nBinary files ").count(), 63);
     assert_eq!(
@@ -561,32 +582,32 @@ fn of_a_large_workspace_the_small_files_are_remembered() {
         7
     );
     assert!(
-        diff.notes[0].ends_with("is not shown: the workspace is too large to remember all of it"),
+        diff.notes[0].ends_with("is not shown: the workspace is too large to store all of it"),
         "{:?}",
         diff.notes
     );
 }
 
 #[test]
-fn text_that_is_not_unicode_is_text_all_the_same() {
-    let place = Place::new();
-    place.write("a.txt", b"caf\xe9\nb\n");
-    place.write("late.bin", [vec![b'x'; 8000], vec![0]].concat());
-    place.before_command();
-    place.write("a.txt", b"caf\xe9\nc\n");
-    place.write("late.bin", "x");
-    let text = place.text();
+fn text_with_invalid_utf8_is_shown_as_text() {
+    let workspace = TestWorkspace::new();
+    workspace.write("a.txt", b"caf\xe9\nb\n");
+    workspace.write("late.bin", [vec![b'x'; 8000], vec![0]].concat());
+    workspace.before_command();
+    workspace.write("a.txt", b"caf\xe9\nc\n");
+    workspace.write("late.bin", "x");
+    let text = workspace.text();
     assert!(
         text.contains("@@ -1,2 +1,2 @@\n caf\u{fffd}\n-b\n+c\n"),
         "{text}"
     );
-    // The first 8000 bytes decide.
+    // Only the first 8000 bytes are checked for NUL.
     assert!(text.contains("--- a/late.bin\n"), "{text}");
 }
 
 #[test]
-fn a_hard_case_ends() {
-    let place = Place::new();
+fn an_expensive_diff_ends_in_bounded_time() {
+    let workspace = TestWorkspace::new();
     let mut random = Random(1);
     let mut noise = || -> String {
         (0..250_000)
@@ -594,23 +615,23 @@ fn a_hard_case_ends() {
             .collect()
     };
     for n in 0..15 {
-        place.write(&format!("{n}.txt"), noise());
+        workspace.write(&format!("{n}.txt"), noise());
     }
-    place.before_command();
-    let before = Tree::read(&place.path(""));
+    workspace.before_command();
+    let before = Tree::read(&workspace.path(""));
     for n in 0..15 {
-        place.write(&format!("{n}.txt"), noise());
+        workspace.write(&format!("{n}.txt"), noise());
     }
     let started = Instant::now();
-    let diff = place.diff();
+    let diff = workspace.diff();
     assert!(
         started.elapsed() < Duration::from_secs(60),
         "{:?}",
         started.elapsed()
     );
-    // Not the shortest way, but the right one.
-    let copy = tempfile::tempdir_in(place.dir.path()).unwrap();
-    let after = Tree::read(&place.path(""));
+    // The diff need not be the shortest, but it must be correct.
+    let copy = tempfile::tempdir_in(workspace.dir.path()).unwrap();
+    let after = Tree::read(&workspace.path(""));
     before.write(copy.path());
     tree::apply(&diff, copy.path(), &after, false).unwrap();
     assert!(Tree::read(copy.path()) == after);

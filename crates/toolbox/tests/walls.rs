@@ -1,5 +1,5 @@
-//! Real commands that try to get out, made both ways, with a look at the outside afterwards. Each attempt is made
-//! without the wall first: it must succeed there, or it would prove nothing.
+//! Runs real commands that try to escape from the confinement, as structured calls and from
+//! scripts. Each attempt must succeed without confinement first, or the test would prove nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 #![cfg(target_os = "linux")]
 
@@ -13,82 +13,94 @@ use selvedge_toolbox::CommandSettings;
 use serde_json::{Value, json};
 use support::{BOTH, Desk, both_ways};
 
-/// A way out: a script for the shell, and how to see that it was taken.
+/// An attempt to escape: a shell script, and a check whether it succeeded.
 struct Escape {
     name: &'static str,
     script: &'static str,
-    taken: fn(&Desk, &Value) -> bool,
+    succeeded: fn(&Desk, &Value) -> bool,
 }
 
-fn said(value: &Value, words: &str) -> bool {
-    value["aggregatedOutput"].as_str().unwrap().contains(words)
+fn printed(value: &Value, text: &str) -> bool {
+    value["aggregatedOutput"].as_str().unwrap().contains(text)
 }
 
 const ESCAPES: &[Escape] = &[
     Escape {
-        name: "writes outside",
+        name: "writes outside the workspace",
         script: "echo escaped > ../outside/file.txt",
-        taken: |desk, _| desk.read("outside/file.txt").contains("escaped"),
+        succeeded: |desk, _| desk.read("outside/file.txt").contains("escaped"),
     },
     Escape {
         name: "writes through a link",
-        script: "ln -s ../outside out && echo escaped > out/file.txt; mkdir -p a && ln -sf ../../outside/file.txt a/l && echo escaped >> a/l",
-        taken: |desk, _| desk.read("outside/file.txt").contains("escaped"),
+        script: "ln -s ../outside out && echo escaped > out/file.txt
+            mkdir -p a && ln -sf ../../outside/file.txt a/l && echo escaped >> a/l",
+        succeeded: |desk, _| desk.read("outside/file.txt").contains("escaped"),
     },
     Escape {
-        name: "makes a hard link to the outside",
+        name: "creates a hard link to a file outside",
         script: "ln ../outside/file.txt here && echo escaped > here",
-        taken: |desk, _| desk.read("outside/file.txt").contains("escaped"),
+        succeeded: |desk, _| desk.read("outside/file.txt").contains("escaped"),
     },
     Escape {
-        name: "writes a hook",
-        script: "echo escaped > .git/hooks/pre-commit; mv .git was; mkdir -p .git/hooks; echo escaped > .git/hooks/pre-commit",
-        taken: |desk, _| desk.read("work/.git/hooks/pre-commit").contains("escaped"),
+        name: "writes a git hook",
+        script: "echo escaped > .git/hooks/pre-commit; mv .git was; mkdir -p .git/hooks
+            echo escaped > .git/hooks/pre-commit",
+        succeeded: |desk, _| desk.read("work/.git/hooks/pre-commit").contains("escaped"),
     },
     Escape {
-        name: "writes our configuration",
+        name: "writes the project configuration",
         script: "mkdir -p .selvedge; echo escaped > .selvedge/config.toml",
-        taken: |desk, _| desk.read("work/.selvedge/config.toml").contains("escaped"),
+        succeeded: |desk, _| desk.read("work/.selvedge/config.toml").contains("escaped"),
     },
     Escape {
         name: "reads the journal",
-        script: "cat ../private/journal; find ../.. -maxdepth 4 -name journal 2>/dev/null | xargs cat",
-        taken: |desk, value| said(value, desk.read("private/journal").trim()),
+        script: "cat ../private/journal
+            find ../.. -maxdepth 4 -name journal 2>/dev/null | xargs cat",
+        succeeded: |desk, value| printed(value, desk.read("private/journal").trim()),
     },
     Escape {
-        name: "reads our memory",
-        script: "cat /proc/1/environ /proc/$PPID/environ; head -c 100 /proc/$PPID/maps; head -c 100 /proc/1/maps",
-        taken: |_, value| said(value, "=") || said(value, "r-"),
+        name: "reads the memory of the parent",
+        script: "cat /proc/1/environ /proc/$PPID/environ
+            head -c 100 /proc/$PPID/maps; head -c 100 /proc/1/maps",
+        succeeded: |_, value| printed(value, "=") || printed(value, "r-"),
     },
     Escape {
         name: "signals another process",
         script: "kill -0 $(cat ../outside/pid) && echo reached",
-        taken: |_, value| said(value, "reached"),
+        succeeded: |_, value| printed(value, "reached"),
     },
     Escape {
         name: "traces a process",
-        script: "sleep 5 & python3 -c \"import ctypes,sys; print('traced' if ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0) == 0 else 'refused')\" $!",
-        taken: |_, value| said(value, "traced"),
+        script: "sleep 5 & python3 -c \"import ctypes, sys
+result = ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0)
+print('traced' if result == 0 else 'refused')\" $!",
+        succeeded: |_, value| printed(value, "traced"),
     },
     Escape {
-        name: "opens a socket to the machine",
-        script: "python3 -c \"import socket; socket.create_connection(('127.0.0.1', int(open('../outside/port').read())), 2); print('connected')\"",
-        taken: |_, value| said(value, "connected"),
+        name: "connects to a port of the host",
+        script: "python3 -c \"import socket
+port = int(open('../outside/port').read())
+socket.create_connection(('127.0.0.1', port), 2); print('connected')\"",
+        succeeded: |_, value| printed(value, "connected"),
     },
     Escape {
-        name: "talks to a named socket",
-        script: "python3 -c \"import socket; s = socket.socket(socket.AF_UNIX); s.connect('s'); print('connected')\"",
-        taken: |_, value| said(value, "connected"),
+        name: "connects to a Unix socket",
+        script: "python3 -c \"import socket
+s = socket.socket(socket.AF_UNIX); s.connect('s'); print('connected')\"",
+        succeeded: |_, value| printed(value, "connected"),
     },
     Escape {
-        name: "sends a letter to a named socket",
-        script: "python3 -c \"import socket; socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', 'letters'); print('sent')\"",
-        taken: |_, value| said(value, "sent"),
+        name: "sends a datagram to a Unix socket",
+        script: "python3 -c \"import socket
+pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+pair[0].sendto(b'x', 'datagrams'); print('sent')\"",
+        succeeded: |_, value| printed(value, "sent"),
     },
     Escape {
-        name: "makes a program that runs as its owner",
-        script: "python3 -c \"import os; os.umask(0); os.open('suid', os.O_CREAT | os.O_RDWR, 0o6755)\"",
-        taken: |desk, _| {
+        name: "creates a set-user-id file",
+        script: "python3 -c \"import os
+os.umask(0); os.open('suid', os.O_CREAT | os.O_RDWR, 0o6755)\"",
+        succeeded: |desk, _| {
             use std::os::unix::fs::PermissionsExt;
             desk.path("work/suid")
                 .metadata()
@@ -96,44 +108,45 @@ const ESCAPES: &[Escape] = &[
         },
     },
     Escape {
-        name: "writes a hook in another folder that can be written",
-        script: "mkdir -p ../more/.git/hooks; echo escaped > ../more/.git/hooks/pre-commit; mkdir -p ../more/.selvedge; echo escaped > ../more/.selvedge/config.toml",
-        taken: |desk, _| {
+        name: "writes a git hook in another writable folder",
+        script: "mkdir -p ../more/.git/hooks; echo escaped > ../more/.git/hooks/pre-commit
+            mkdir -p ../more/.selvedge; echo escaped > ../more/.selvedge/config.toml",
+        succeeded: |desk, _| {
             desk.read("more/.git/hooks/pre-commit").contains("escaped")
                 || desk.read("more/.selvedge/config.toml").contains("escaped")
         },
     },
     Escape {
-        name: "makes a repository in a folder that can be written",
+        name: "creates a repository in a writable folder",
         script: "mkdir -p ../empty/.git/hooks && echo escaped > ../empty/.git/hooks/pre-commit",
-        taken: |desk, _| desk.read("empty/.git/hooks/pre-commit").contains("escaped"),
+        succeeded: |desk, _| desk.read("empty/.git/hooks/pre-commit").contains("escaped"),
     },
     Escape {
-        name: "shows our command line",
+        name: "shows the command line of the parent",
         script: "tr '\\0' '\\n' < /proc/1/cmdline | head -1; echo",
-        taken: |_, value| !value["stdout"].as_str().unwrap().trim().is_empty(),
+        succeeded: |_, value| !value["stdout"].as_str().unwrap().trim().is_empty(),
     },
     Escape {
-        name: "fills memory that others see",
+        name: "writes to the shared memory of the host",
         script: "echo escaped > /dev/shm/$(basename $(cd ..; pwd))",
-        taken: |desk, _| {
+        succeeded: |desk, _| {
             let shared = std::path::Path::new("/dev/shm").join(desk.path("").file_name().unwrap());
-            let taken = shared.exists();
+            let succeeded = shared.exists();
             let _ = std::fs::remove_file(shared);
-            taken
+            succeeded
         },
     },
 ];
 
-/// A desk with something to reach on the outside.
-struct Neighbourhood {
+/// A workspace with targets outside it for the attempts.
+struct EscapeTargets {
     desk: Desk,
     _listener: std::net::TcpListener,
     _socket: UnixListener,
-    _letters: UnixDatagram,
+    _datagrams: UnixDatagram,
 }
 
-fn neighbourhood(sandbox: SandboxPolicy) -> Neighbourhood {
+fn escape_targets(sandbox: SandboxPolicy) -> EscapeTargets {
     let mut desk = Desk::new();
     desk.sandbox = sandbox;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -143,49 +156,49 @@ fn neighbourhood(sandbox: SandboxPolicy) -> Neighbourhood {
     );
     desk.write("outside/pid", std::process::id().to_string());
     let socket = UnixListener::bind(desk.path("work/s")).unwrap();
-    let letters = UnixDatagram::bind(desk.path("work/letters")).unwrap();
-    // Folders beside the workspace that can be written as well: one with a repository, one without.
+    let datagrams = UnixDatagram::bind(desk.path("work/datagrams")).unwrap();
+    // Further writable folders: one with a repository, one without.
     std::fs::create_dir_all(desk.path("more/.git/hooks")).unwrap();
     std::fs::create_dir(desk.path("empty")).unwrap();
     desk.writable_too = vec!["../more".into(), "../empty".into()];
-    Neighbourhood {
+    EscapeTargets {
         desk,
         _listener: listener,
         _socket: socket,
-        _letters: letters,
+        _datagrams: datagrams,
     }
 }
 
 #[test]
-fn nothing_gets_out() {
+fn confined_commands_cannot_escape() {
     for escape in ESCAPES {
         let args = json!({"command": ["sh", "-c", escape.script]});
         for way in BOTH {
-            let open = neighbourhood(SandboxPolicy::DangerFullAccess);
-            let ran = open.desk.call(way, "exec", &args);
+            let unconfined = escape_targets(SandboxPolicy::DangerFullAccess);
+            let ran = unconfined.desk.call(way, "exec", &args);
             let value = ran.value.unwrap();
             assert!(
-                (escape.taken)(&open.desk, &value),
-                "without a wall it {} not: {value}",
+                (escape.succeeded)(&unconfined.desk, &value),
+                "without confinement it should succeed: {}: {value}",
                 escape.name
             );
         }
         let mut ledgers = Vec::new();
         for sandbox in [SandboxPolicy::WorkspaceWrite, SandboxPolicy::ReadOnly] {
             for way in BOTH {
-                let walled = neighbourhood(sandbox);
-                let ran = walled.desk.call(way, "exec", &args);
+                let confined = escape_targets(sandbox);
+                let ran = confined.desk.call(way, "exec", &args);
                 let value = ran
                     .value
                     .unwrap_or_else(|| panic!("{}: {:?}", escape.name, ran.error));
                 assert!(
-                    !(escape.taken)(&walled.desk, &value),
-                    "{way:?} under {sandbox:?} it {}: {value}",
+                    !(escape.succeeded)(&confined.desk, &value),
+                    "{way:?} under {sandbox:?}: {}: {value}",
                     escape.name
                 );
                 assert!(
-                    !walled.desk.path("work/.selvedge").exists(),
-                    "{}: something is left behind",
+                    !confined.desk.path("work/.selvedge").exists(),
+                    "{}: a placeholder was not removed",
                     escape.name
                 );
                 ledgers.push(ran.ledger);
@@ -199,7 +212,7 @@ fn nothing_gets_out() {
     }
 }
 
-/// A workspace below a repository, all of it in a folder that can be written.
+/// A workspace in a subfolder of a writable repository.
 fn below_a_repository() -> Desk {
     let mut desk = Desk::new();
     desk.workspace = "repository/sub/pkg";
@@ -210,8 +223,9 @@ fn below_a_repository() -> Desk {
 }
 
 #[test]
-fn a_repository_above_the_workspace_is_not_written() {
-    let script = "echo x > ../../.git/hooks/a; mkdir -p ../.git; echo x > ../.git/a; mkdir -p .git; echo x > .git/a; echo x > ../fine";
+fn the_git_folders_above_the_workspace_are_protected() {
+    let script = "echo x > ../../.git/hooks/a; mkdir -p ../.git; echo x > ../.git/a
+        mkdir -p .git; echo x > .git/a; echo x > ../fine";
     let hooks = [
         "repository/.git/hooks/a",
         "repository/sub/.git/a",
@@ -226,10 +240,10 @@ fn a_repository_above_the_workspace_is_not_written() {
         );
         assert!(
             !desk.path("repository/sub/.git").exists(),
-            "something is left behind"
+            "a placeholder was not removed"
         );
     });
-    // Whatever stands there, it is not waited for.
+    // A pipe in place of `.git` does not block.
     let with_pipe = || {
         let desk = below_a_repository();
         let pipe = desk.path("repository/sub/.git");
@@ -245,15 +259,15 @@ fn a_repository_above_the_workspace_is_not_written() {
     both_ways(with_pipe, "exec", args, |desk, ran| {
         assert!(desk.path("repository/sub/fine").exists(), "{ran:?}")
     });
-    let open = || {
+    let unconfined = || {
         let mut desk = below_a_repository();
         desk.sandbox = SandboxPolicy::DangerFullAccess;
         desk
     };
-    both_ways(open, "exec", args, |desk, _| {
+    both_ways(unconfined, "exec", args, |desk, _| {
         assert!(hooks.iter().all(|hook| desk.path(hook).exists()))
     });
-    // The tools that write files keep to it as well, in every repository below.
+    // The same holds for the tools that write files, in every repository below the writable folder.
     let paths = [
         "../../.git/hooks/a",
         "../.git/a",
@@ -271,7 +285,7 @@ fn a_repository_above_the_workspace_is_not_written() {
                 "{path}: {ran:?}"
             );
         });
-        both_ways(open, "write_file", args, |desk, _| {
+        both_ways(unconfined, "write_file", args, |desk, _| {
             assert!(
                 desk.path("repository/sub/pkg").join(path).exists(),
                 "{path}"
@@ -289,8 +303,9 @@ fn under(sandbox: SandboxPolicy) -> impl Fn() -> Desk {
 }
 
 #[test]
-fn terminals_are_behind_the_same_wall() {
-    let cmd = "echo escaped > ../outside/file.txt; cat ../private/journal; echo x > .git/hooks/a; echo fine > fine";
+fn commands_in_terminals_are_confined_too() {
+    let cmd = "echo escaped > ../outside/file.txt; cat ../private/journal
+        echo x > .git/hooks/a; echo fine > fine";
     let args = |_: &Desk| json!({"cmd": cmd});
     both_ways(
         under(SandboxPolicy::WorkspaceWrite),
@@ -329,7 +344,11 @@ fn the_workspace_and_temporary_folders_can_be_written() {
     both_ways(
         Desk::new,
         "exec",
-        |_| json!({"command": ["sh", "-c", "mkdir -p a/b && echo x > a/b/c && t=$(mktemp) && echo y > $t && rm $t && echo done"]}),
+        |_| {
+            let script = "mkdir -p a/b && echo x > a/b/c && t=$(mktemp) && echo y > $t && rm $t \
+                && echo done";
+            json!({"command": ["sh", "-c", script]})
+        },
         |desk, ran| {
             assert_eq!(
                 ran.value.as_ref().unwrap()["stdout"],
@@ -342,9 +361,12 @@ fn the_workspace_and_temporary_folders_can_be_written() {
 }
 
 #[test]
-fn a_folder_elsewhere_widens_nothing() {
-    let args = |_: &Desk| json!({"command": ["sh", "-c", "pwd; echo escaped > file.txt"], "cwd": "../outside"});
-    for (sandbox, left) in [
+fn a_working_folder_outside_the_workspace_is_not_writable() {
+    let args = |_: &Desk| {
+        let script = "pwd; echo escaped > file.txt";
+        json!({"command": ["sh", "-c", script], "cwd": "../outside"})
+    };
+    for (sandbox, content) in [
         (SandboxPolicy::WorkspaceWrite, "outside\n"),
         (SandboxPolicy::DangerFullAccess, "escaped\n"),
     ] {
@@ -356,14 +378,15 @@ fn a_folder_elsewhere_widens_nothing() {
                     .ends_with("/outside\n"),
                 "{ran:?}"
             );
-            assert_eq!(desk.read("outside/file.txt"), left, "{sandbox:?}");
+            assert_eq!(desk.read("outside/file.txt"), content, "{sandbox:?}");
         });
     }
 }
 
 #[test]
-fn nothing_is_written_when_nothing_may_be() {
-    let args = |_: &Desk| json!({"command": ["sh", "-c", "echo x > here; t=/tmp/selvedge-$$; echo x > $t && rm $t && echo temporary"]});
+fn the_read_only_policy_prevents_all_writes() {
+    let script = "echo x > here; t=/tmp/selvedge-$$; echo x > $t && rm $t && echo temporary";
+    let args = |_: &Desk| json!({"command": ["sh", "-c", script]});
     both_ways(under(SandboxPolicy::ReadOnly), "exec", args, |desk, ran| {
         let value = ran.value.as_ref().unwrap();
         assert_eq!(
@@ -389,11 +412,11 @@ fn nothing_is_written_when_nothing_may_be() {
 }
 
 #[test]
-fn no_secret_is_in_the_environment() {
-    // The body runs in a process whose environment was made for it.
+fn secrets_are_removed_from_the_environment() {
+    // The body runs in a child process with a prepared environment.
     if std::env::var_os("SELVEDGE_TEST_VISIBLE").is_none() {
         let status = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "no_secret_is_in_the_environment"])
+            .args(["--exact", "secrets_are_removed_from_the_environment"])
             .env("SELVEDGE_TEST_API_KEY", "hunter2-by-name")
             .env("SELVEDGE_TEST_PLAIN", "sk-proj-hunter2-by-its-looks")
             .env("SELVEDGE_TEST_PROVIDER", "hunter2-by-configuration")
@@ -415,14 +438,14 @@ fn no_secret_is_in_the_environment() {
         |_| json!({"command": ["env"]}),
         |_, ran| {
             let value = ran.value.as_ref().unwrap();
-            assert!(!said(value, "hunter2"), "{value}");
-            assert!(said(value, "SELVEDGE_TEST_VISIBLE=seen"), "{value}");
+            assert!(!printed(value, "hunter2"), "{value}");
+            assert!(printed(value, "SELVEDGE_TEST_VISIBLE=seen"), "{value}");
         },
     );
 }
 
 #[test]
-fn where_there_can_be_no_wall_nothing_runs() {
+fn without_support_for_confinement_no_command_runs() {
     let desk = || {
         let desk = Desk::new();
         let support = Support {
@@ -444,17 +467,16 @@ fn where_there_can_be_no_wall_nothing_runs() {
         |desk, ran| {
             let (code, message) = ran.error.as_ref().unwrap();
             assert_eq!(*code, ErrorCode::ToolExecutionError);
-            assert!(
-                message.contains("cannot be confined here: user namespaces are switched off"),
-                "{message}"
-            );
+            let expected =
+                "cannot confine the command on this machine: user namespaces are switched off";
+            assert!(message.contains(expected), "{message}");
             assert!(!desk.path("work/ran").exists());
         },
     );
 }
 
 #[test]
-fn this_machine_builds_the_whole_wall() {
+fn this_machine_supports_full_confinement() {
     let support = Support::probe();
     assert!(
         matches!(support.namespaces, Feature::Present(_)),

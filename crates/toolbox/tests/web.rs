@@ -1,4 +1,4 @@
-//! The web tools against a real server: what they fetch, whom they refuse, when they ask and when they stop.
+//! The web tools against a real server: content, refused addresses, approvals and cancellation.
 #![cfg(feature = "web")]
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
@@ -19,17 +19,19 @@ use futures_util::future::BoxFuture;
 use selvedge_protocol::{Answer, ApprovalPolicy, CallStatus, ErrorCode, View};
 use selvedge_toolbox::{Names, SearchService, Service, Web, WebSettings};
 use serde_json::{Value, json};
-use server::{End, Reply, Server};
+use server::{AfterBody, Reply, Server};
 use support::{BOTH, Desk, Person, Way};
 
-/// Names that stand for what a test says; each time for the next of the list, then for the last.
-struct Made {
+/// A resolver with fixed answers. Each lookup uses the next answer of a name, and then the last
+/// one.
+struct FixedResolver {
     names: HashMap<&'static str, Vec<Vec<IpAddr>>>,
-    asked: AtomicUsize,
+    /// Number of lookups so far.
+    lookups: AtomicUsize,
 }
 
-impl Made {
-    fn names(list: &[(&'static str, &[&str])]) -> Arc<Self> {
+impl FixedResolver {
+    fn new(list: &[(&'static str, &[&str])]) -> Arc<Self> {
         let address = |address: &&str| vec![address.parse().unwrap()];
         let names = list
             .iter()
@@ -37,13 +39,13 @@ impl Made {
             .collect();
         Arc::new(Self {
             names,
-            asked: AtomicUsize::new(0),
+            lookups: AtomicUsize::new(0),
         })
     }
 
-    /// Names of servers here.
+    /// Resolves these names to 127.0.0.1.
     fn local(names: &[&'static str]) -> Arc<Self> {
-        Self::names(
+        Self::new(
             &names
                 .iter()
                 .map(|name| (*name, &["127.0.0.1"][..]))
@@ -52,28 +54,32 @@ impl Made {
     }
 }
 
-impl Names for Made {
+impl Names for FixedResolver {
     fn resolve(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> {
-        let turn = self.asked.fetch_add(1, Ordering::SeqCst);
-        let found = self
+        let lookup = self.lookups.fetch_add(1, Ordering::SeqCst);
+        let addresses = self
             .names
             .get(name.as_str())
-            .map(|each| each[turn.min(each.len() - 1)].clone());
-        async move { found.ok_or_else(|| std::io::Error::other("no such name")) }.boxed()
+            .map(|each| each[lookup.min(each.len() - 1)].clone());
+        async move { addresses.ok_or_else(|| std::io::Error::other("no such name")) }.boxed()
     }
 }
 
-/// The network is on, and `docs.test` and `more.test` are known to be here.
+/// Settings with the network on, where `docs.test` and `more.test` may be on this machine.
 fn settings() -> WebSettings {
     WebSettings {
         network: true,
         allow_private_hosts: ["docs.test", "more.test"].map(str::to_owned).into(),
-        names: Some(Made::local(&["docs.test", "more.test", "evil.test"])),
+        names: Some(FixedResolver::local(&[
+            "docs.test",
+            "more.test",
+            "evil.test",
+        ])),
         ..WebSettings::default()
     }
 }
 
-/// A desk with one web and one cabinet for all its calls.
+/// Returns a desk whose calls share one web access and one cabinet.
 fn desk(settings: WebSettings) -> Desk {
     let mut desk = Desk::new();
     let web = Web::new(settings);
@@ -85,6 +91,7 @@ fn desk(settings: WebSettings) -> Desk {
     desk
 }
 
+/// Fetches a page from a script.
 fn fetch(desk: &Desk, url: &str) -> Result<Value, (ErrorCode, String)> {
     let ran = desk.call(Way::Script, "fetchUrl", &json!({"urls": url}));
     match ran.error {
@@ -93,6 +100,7 @@ fn fetch(desk: &Desk, url: &str) -> Result<Value, (ErrorCode, String)> {
     }
 }
 
+/// Fetches a page, which must fail; returns the error message.
 fn refused(desk: &Desk, url: &str) -> String {
     let (code, message) = fetch(desk, url).expect_err(url);
     assert_eq!(code, ErrorCode::ToolExecutionError, "{message}");
@@ -102,7 +110,7 @@ fn refused(desk: &Desk, url: &str) -> String {
 const PAGE: &str = include_str!("web/page.html");
 
 #[test]
-fn a_page_becomes_markdown_without_its_surroundings() {
+fn a_page_becomes_markdown_without_navigation() {
     let server = Server::start(|_| Reply::html(PAGE));
     for way in BOTH {
         let desk = desk(settings());
@@ -127,8 +135,10 @@ fn a_page_becomes_markdown_without_its_surroundings() {
         let text = page["content"].as_str().unwrap();
         for kept in [
             "## Reading",
-            "```rust\nlet mut total = 0;\nwhile let Some(chunk) = stream.read().await? {\n    total += chunk.len(); // a < b\n}\n```",
-            "| kind | who waits | memory |\n| ---- | --------- | ------ |\n| pull | writer | 8 KB |",
+            "```rust\nlet mut total = 0;\nwhile let Some(chunk) = stream.read().await? {\n\
+             \x20   total += chunk.len(); // a < b\n}\n```",
+            "| kind | who waits | memory |\n| ---- | --------- | ------ |\n\
+             | pull | writer | 8 KB |",
             &format!(
                 "[the guide to errors]({})",
                 server.url("docs.test", "/errors.html")
@@ -156,8 +166,8 @@ fn a_page_becomes_markdown_without_its_surroundings() {
 }
 
 #[test]
-fn characters_and_packing_are_undone() {
-    let server = Server::start(|asked| match asked.path.as_str() {
+fn text_is_decoded_and_decompressed() {
+    let server = Server::start(|request| match request.path.as_str() {
         "/latin" => Reply::new(200, "text/plain; charset=ISO-8859-1", *b"caf\xe9"),
         "/meta" => Reply::new(
             200,
@@ -183,8 +193,8 @@ fn characters_and_packing_are_undone() {
         (json!("packed"), json!(""))
     );
     let why = |path| refused(&desk, &server.url("docs.test", path));
-    assert!(why("/damaged").ends_with("answered with something damaged"));
-    assert!(why("/odd").ends_with("in an encoding nobody asked for: br"));
+    assert!(why("/damaged").ends_with("answered with invalid gzip data"));
+    assert!(why("/odd").ends_with("answered with an unsupported content encoding: br"));
     assert_eq!(
         why("/gone"),
         format!(
@@ -195,22 +205,22 @@ fn characters_and_packing_are_undone() {
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    packed.write_all(bytes).unwrap();
-    packed.finish().unwrap()
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
 }
 
 #[test]
-fn large_answers_are_cut_and_the_rest_is_not_waited_for() {
-    let server = Server::start(|asked| {
+fn large_responses_are_truncated_without_reading_the_rest() {
+    let server = Server::start(|request| {
         let line = "a line of text that is repeated very often\n".repeat(24_000);
-        match asked.path.as_str() {
-            "/text" => Reply::new(200, "text/plain", line).end(End::Repeated(50)),
-            "/bytes" => Reply::new(200, "application/zip", line).end(End::Repeated(50)),
-            // Small on the way, large once it is here.
+        match request.path.as_str() {
+            "/text" => Reply::new(200, "text/plain", line).end(AfterBody::Repeated(50)),
+            "/bytes" => Reply::new(200, "application/zip", line).end(AfterBody::Repeated(50)),
+            // Small when sent, large after decompression.
             "/packed" => Reply::new(200, "text/plain", gzip(line.repeat(3).as_bytes()))
                 .header("content-encoding", "gzip"),
-            _ => Reply::html(&"<div><b><p>".repeat(50_000)).end(End::Repeated(100)),
+            _ => Reply::html(&"<div><b><p>".repeat(50_000)).end(AfterBody::Repeated(100)),
         }
     });
     let desk = desk(WebSettings {
@@ -223,8 +233,8 @@ fn large_answers_are_cut_and_the_rest_is_not_waited_for() {
         (50 << 10, &json!(true))
     );
     assert!(
-        server.wait_until_one_left() < 20 << 20,
-        "all of it was read"
+        server.wait_until_closed() < 20 << 20,
+        "the whole response was read"
     );
     let message = refused(&desk, &server.url("docs.test", "/bytes"));
     assert!(message.ends_with("/bytes is larger than 1 MB"), "{message}");
@@ -248,20 +258,20 @@ fn large_answers_are_cut_and_the_rest_is_not_waited_for() {
         whole["content"]
             .as_str()
             .unwrap()
-            .ends_with("[cut here: more than 1 MB]"),
+            .ends_with("[truncated: more than 1 MB]"),
         "{whole}"
     );
 }
 
 #[test]
-fn slow_servers_are_given_up() {
-    let server = Server::start(|asked| match asked.path.as_str() {
+fn slow_servers_time_out() {
+    let server = Server::start(|request| match request.path.as_str() {
         "/silent" => Reply {
             headers: Vec::new(),
             ..Reply::html("")
         }
-        .end(End::Silent),
-        _ => Reply::new(200, "text/plain", "the beginning").end(End::Silent),
+        .end(AfterBody::Silent),
+        _ => Reply::new(200, "text/plain", "the beginning").end(AfterBody::Silent),
     });
     let desk = desk(WebSettings {
         timeout: Duration::from_millis(300),
@@ -270,26 +280,26 @@ fn slow_servers_are_given_up() {
     for path in ["/silent", "/half"] {
         let message = refused(&desk, &server.url("docs.test", path));
         assert!(
-            message.ends_with(&format!("{path}: no whole answer within 0.3 s")),
+            message.ends_with(&format!("{path}: no complete response within 0.3 s")),
             "{message}"
         );
-        server.wait_until_one_left();
+        server.wait_until_closed();
     }
 }
 
 #[test]
-fn nobody_is_sent_to_a_private_address() {
-    let server = Server::start(|asked| match asked.path.as_str() {
-        "/literal" => Reply::to("http://127.0.0.2:9/secret"),
-        "/odd" => Reply::to("http://0x7f000001/secret"),
-        "/metadata" => Reply::to("http://169.254.169.254/latest/meta-data/"),
-        "/name" => Reply::to(&format!(
+fn redirects_to_private_addresses_are_not_followed() {
+    let server = Server::start(|request| match request.path.as_str() {
+        "/literal" => Reply::redirect("http://127.0.0.2:9/secret"),
+        "/odd" => Reply::redirect("http://0x7f000001/secret"),
+        "/metadata" => Reply::redirect("http://169.254.169.254/latest/meta-data/"),
+        "/name" => Reply::redirect(&format!(
             "http://evil.test:{}/secret",
-            asked.header("host").unwrap().split(':').nth(1).unwrap()
+            request.header("host").unwrap().split(':').nth(1).unwrap()
         )),
-        "/file" => Reply::to("file:///etc/passwd"),
-        "/around" => Reply::to("/around"),
-        "/moved" => Reply::to("./here?x=1#y"),
+        "/file" => Reply::redirect("file:///etc/passwd"),
+        "/around" => Reply::redirect("/around"),
+        "/moved" => Reply::redirect("./here?x=1#y"),
         "/here?x=1" => Reply::new(200, "text/plain", "moved here"),
         _ => Reply::new(200, "text/plain", "secret"),
     });
@@ -297,17 +307,17 @@ fn nobody_is_sent_to_a_private_address() {
     let why = |path: &str| refused(&desk, &server.url("docs.test", path));
     assert!(
         why("/literal")
-            .ends_with("sends us on to http://127.0.0.2:9/secret, a private address: not followed")
+            .ends_with("redirects to http://127.0.0.2:9/secret, a private address: not followed")
     );
     assert!(why("/odd").contains("http://127.0.0.1/secret, a private address"));
     assert!(why("/metadata").ends_with("meta-data/, a private address: not followed"));
     assert!(
-        why("/name").ends_with("`evil.test` stands for 127.0.0.1, a private address"),
+        why("/name").ends_with("`evil.test` resolves to 127.0.0.1, a private address"),
         "{}",
         why("/name")
     );
     assert!(why("/file").contains("neither http nor https"));
-    assert!(why("/around").ends_with("sends us on and on"));
+    assert!(why("/around").ends_with("caused more than 10 redirects"));
     assert_eq!(
         fetch(&desk, &server.url("docs.test", "/moved")).unwrap()["content"],
         "moved here"
@@ -320,33 +330,30 @@ fn nobody_is_sent_to_a_private_address() {
 }
 
 #[test]
-fn a_name_is_asked_for_once_and_what_was_judged_is_connected_to() {
+fn a_name_is_resolved_once_and_the_checked_address_is_used() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "secret"));
-    // Public when it is looked at, private a moment later.
-    let names = Made::names(&[("rebind.test", &["192.31.196.1", "127.0.0.1"])]);
+    // Public at the first lookup, private at the next.
+    let names = FixedResolver::new(&[("rebind.test", &["192.31.196.1", "127.0.0.1"])]);
     let desk = desk(WebSettings {
         names: Some(names.clone()),
         timeout: Duration::from_millis(300),
         ..settings()
     });
     refused(&desk, &server.url("rebind.test", "/"));
-    assert_eq!(names.asked.load(Ordering::SeqCst), 1);
-    assert!(server.asked().is_empty());
-    // And a name that is private at once, or stands for nothing.
+    assert_eq!(names.lookups.load(Ordering::SeqCst), 1);
+    assert!(server.requests().is_empty());
+    // A name that is private at the first lookup, and a name that cannot be resolved.
     let desk = self::desk(settings());
     assert!(
         refused(&desk, &server.url("evil.test", "/"))
-            .contains("`evil.test` stands for 127.0.0.1, a private address")
+            .contains("`evil.test` resolves to 127.0.0.1, a private address")
     );
-    assert!(
-        refused(&desk, "http://unknown.test/")
-            .contains("cannot find out what `unknown.test` stands for")
-    );
-    assert!(server.asked().is_empty());
+    assert!(refused(&desk, "http://unknown.test/").contains("cannot resolve host `unknown.test`"));
+    assert!(server.requests().is_empty());
 }
 
 #[test]
-fn with_the_network_off_a_host_is_asked_for_with_its_address() {
+fn with_the_network_off_approval_shows_the_url() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
     let url = server.url("docs.test", "/page?q=1");
     let off = || WebSettings {
@@ -376,7 +383,7 @@ fn with_the_network_off_a_host_is_asked_for_with_its_address() {
             call.preview.rule,
             Some(format!("requests to docs.test:{}", server.port))
         );
-        assert!(server.asked().is_empty());
+        assert!(server.requests().is_empty());
         desk.policy = ApprovalPolicy::Never;
         let ran = desk.call(way, tool, &json!({"urls": url}));
         assert!(ran.asked.is_empty() && ran.error.unwrap().0 == ErrorCode::ApprovalDeniedError);
@@ -387,8 +394,8 @@ fn with_the_network_off_a_host_is_asked_for_with_its_address() {
 }
 
 #[test]
-fn for_this_script_covers_the_host_and_no_other() {
-    let server = Server::start(|asked| Reply::new(200, "text/plain", asked.path.as_str()));
+fn approval_for_the_script_covers_one_host() {
+    let server = Server::start(|request| Reply::new(200, "text/plain", request.path.as_str()));
     let mut desk = desk(WebSettings {
         network: false,
         ..settings()
@@ -413,7 +420,7 @@ fn for_this_script_covers_the_host_and_no_other() {
             .lock()
             .unwrap()
             .drain(..)
-            .map(|asked| asked.calls[0].reason.clone())
+            .map(|request| request.calls[0].reason.clone())
             .collect();
         assert_eq!(hosts.len(), 2, "{hosts:?}");
         assert!(hosts[0].contains("docs.test") && hosts[1].contains("more.test"));
@@ -421,7 +428,7 @@ fn for_this_script_covers_the_host_and_no_other() {
 }
 
 #[test]
-fn always_is_a_rule_for_the_host() {
+fn approval_for_always_stores_a_rule_for_the_host() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
     let saved = Arc::new(Mutex::new(Vec::new()));
     let saving = saved.clone();
@@ -442,7 +449,7 @@ fn always_is_a_rule_for_the_host() {
     fetch(&desk, &server.url("docs.test", "/2")).unwrap();
     assert_eq!(desk.questions(), 0);
     assert!(fetch(&desk, &server.url("more.test", "/3")).is_err());
-    // The next process has it from where it was saved.
+    // The next process loads the stored rule.
     let allow_hosts = saved.lock().unwrap().clone();
     let desk = self::desk(WebSettings {
         network: false,
@@ -453,7 +460,7 @@ fn always_is_a_rule_for_the_host() {
 }
 
 #[test]
-fn private_addresses_are_asked_for_and_some_never_reached() {
+fn private_addresses_need_approval_and_blocked_ones_are_refused() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "the app"));
     let local = server.url("127.0.0.1", "/");
     let mut desk = desk(settings());
@@ -464,23 +471,20 @@ fn private_addresses_are_asked_for_and_some_never_reached() {
         format!("fetches {local} (a private address)")
     );
     assert_eq!(ran.error.unwrap().0, ErrorCode::ApprovalDeniedError);
-    for nobodys in [
+    for blocked in [
         "http://169.254.169.254/latest/meta-data/",
         "http://[fe80::1]/",
         "http://0.0.0.0/",
     ] {
-        let ran = desk.call(Way::Script, "fetchUrl", &json!({"urls": nobodys}));
-        assert!(ran.asked.is_empty(), "{nobodys}");
-        assert!(
-            ran.error
-                .unwrap()
-                .1
-                .ends_with("is not fetched: no public address"),
-            "{nobodys}"
+        let ran = desk.call(Way::Script, "fetchUrl", &json!({"urls": blocked}));
+        assert!(ran.asked.is_empty(), "{blocked}");
+        assert_eq!(
+            ran.error.unwrap().1,
+            format!("refused to fetch {blocked}: not a public address")
         );
     }
-    assert!(server.asked().is_empty());
-    // A person knows their own machine, and what is there now is not what was there yesterday.
+    assert!(server.requests().is_empty());
+    // With approval the page is fetched, and pages of private hosts are not cached.
     desk.person = Person::who_says(Answer::Once);
     for _ in 0..2 {
         let page = fetch(&desk, &local).unwrap();
@@ -492,15 +496,15 @@ fn private_addresses_are_asked_for_and_some_never_reached() {
 }
 
 #[test]
-fn another_host_is_not_followed_unasked() {
-    let server = Server::start(|asked| {
+fn redirects_to_another_host_need_approval() {
+    let server = Server::start(|request| {
         match (
-            asked.path.as_str(),
-            asked.header("host").unwrap().split(':').next(),
+            request.path.as_str(),
+            request.header("host").unwrap().split(':').next(),
         ) {
-            ("/away", _) => Reply::to(&format!(
+            ("/away", _) => Reply::redirect(&format!(
                 "http://more.test:{}/there",
-                asked.header("host").unwrap().split(':').nth(1).unwrap()
+                request.header("host").unwrap().split(':').nth(1).unwrap()
             )),
             _ => Reply::new(200, "text/plain", "there"),
         }
@@ -518,7 +522,7 @@ fn another_host_is_not_followed_unasked() {
     let message = refused(&desk, &server.url("docs.test", "/away"));
     assert!(
         message.ends_with(&format!(
-            "sends us on to http://{more}/there, another host: not followed unasked"
+            "redirects to http://{more}/there on another host: not followed without approval"
         )),
         "{message}"
     );
@@ -530,7 +534,7 @@ fn another_host_is_not_followed_unasked() {
 }
 
 #[test]
-fn a_page_is_fetched_once_a_day() {
+fn a_page_is_cached_for_a_day() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
     let desk = desk(settings());
     let url = server.url("docs.test", "/page");
@@ -544,19 +548,20 @@ fn a_page_is_fetched_once_a_day() {
         (&first["fileKey"], &first["content"]),
         (&second["fileKey"], &second["content"])
     );
-    assert_eq!(server.asked().len(), 1);
+    assert_eq!(server.requests().len(), 1);
     let again = desk
         .call(Way::Script, "fetchUrl", &json!({"url": url, "fresh": true}))
         .value
         .unwrap();
     assert_eq!(
-        (&again["fetches"][0]["cached"], server.asked().len()),
+        (&again["fetches"][0]["cached"], server.requests().len()),
         (&json!(false), 2)
     );
-    // Several at once are one request, too.
+    // Concurrent calls share one request.
     let url = server.url("docs.test", "/other");
     let ran = desk.script(&format!(
-        "return (await Promise.all([1, 2, 3].map(() => tools.fetchUrl({url:?})))).map(r => r.fetches[0].content)"
+        "return (await Promise.all([1, 2, 3].map(() => tools.fetchUrl({url:?}))))\
+         .map(r => r.fetches[0].content)"
     ));
     assert_eq!(
         ran.value(),
@@ -564,12 +569,12 @@ fn a_page_is_fetched_once_a_day() {
         "{:?}",
         ran.error
     );
-    assert_eq!(server.asked().len(), 3);
+    assert_eq!(server.requests().len(), 3);
 }
 
 #[test]
-fn several_pages_come_in_order_and_failures_beside_them() {
-    let server = Server::start(|asked| match asked.path.as_str() {
+fn several_pages_are_returned_in_order_with_failures_listed() {
+    let server = Server::start(|request| match request.path.as_str() {
         "/2" => Reply::new(500, "text/plain", "oh"),
         path => Reply::new(200, "text/plain", path),
     });
@@ -606,21 +611,21 @@ fn several_pages_come_in_order_and_failures_beside_them() {
         .error
         .unwrap()
         .1;
-    assert_eq!(message, "1 to 20 addresses can be fetched at once, not 0");
+    assert_eq!(message, "`urls` must have 1 to 20 entries, not 0");
 }
 
 #[test]
-fn a_call_that_is_stopped_leaves_the_server() {
+fn a_cancelled_call_closes_its_connection() {
     let server = Arc::new(Server::start(|_| {
-        Reply::new(200, "text/plain", "beginning").end(End::Silent)
+        Reply::new(200, "text/plain", "beginning").end(AfterBody::Silent)
     }));
     for way in BOTH {
         let desk = desk(settings());
-        let (cancel, seen) = (desk.cancel.clone(), server.clone());
-        let stopping = std::thread::spawn(move || {
-            seen.wait_for_a_request();
+        let (cancel, observed) = (desk.cancel.clone(), server.clone());
+        let canceller = std::thread::spawn(move || {
+            observed.wait_for_request();
             cancel.cancel();
-            seen.wait_until_one_left();
+            observed.wait_until_closed();
         });
         let tool = if way == Way::Script {
             "fetchUrl"
@@ -628,26 +633,29 @@ fn a_call_that_is_stopped_leaves_the_server() {
             "fetch_url"
         };
         let ran = desk.call(way, tool, &json!({"urls": server.url("docs.test", "/")}));
-        stopping.join().unwrap();
+        canceller.join().unwrap();
         assert!(ran.value.is_none(), "{ran:?}");
         assert_eq!(ran.ledger[0].status, CallStatus::Aborted);
     }
 }
 
-/// What Perplexity and SearXNG answer, in the shapes they document.
+/// A server that answers like Perplexity and SearXNG, in their documented formats.
 fn search_server() -> Server {
-    Server::start(|asked| {
-        let port = asked
+    Server::start(|request| {
+        let port = request
             .header("host")
             .unwrap()
             .split(':')
             .nth(1)
             .unwrap()
             .to_owned();
-        let result = |n: usize, text: &str| json!({"title": format!("Result {n}"), "url": format!("http://docs.test:{port}/page/{n}"), text: format!("About {n}.\nMore.")});
-        let body: Value = serde_json::from_str(&asked.body).unwrap_or_default();
-        match asked.path.split('?').next().unwrap() {
-            "/search" if asked.method == "POST" => {
+        let result = |n: usize, text: &str| {
+            let url = format!("http://docs.test:{port}/page/{n}");
+            json!({"title": format!("Result {n}"), "url": url, text: format!("About {n}.\nMore.")})
+        };
+        let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
+        match request.path.split('?').next().unwrap() {
+            "/search" if request.method == "POST" => {
                 let wanted = body["max_results"].as_u64().unwrap() as usize;
                 let mut results: Vec<Value> = (1..=wanted).map(|n| result(n, "snippet")).collect();
                 results[0]["date"] = json!("2026-05-01");
@@ -665,15 +673,22 @@ fn search_server() -> Server {
                     result["engines"] = json!(["duckduckgo"]);
                 }
                 results.insert(0, json!({"title": "no address", "url": "", "content": ""}));
-                let query = asked.path.split(['=', '&']).nth(1).unwrap();
-                let answer = json!({"query": query, "number_of_results": 0, "results": results, "answers": [], "corrections": [], "infoboxes": [], "suggestions": [], "unresponsive_engines": []});
+                let query = request.path.split(['=', '&']).nth(1).unwrap();
+                let answer = json!({
+                    "query": query, "number_of_results": 0, "results": results, "answers": [],
+                    "corrections": [], "infoboxes": [], "suggestions": [],
+                    "unresponsive_engines": []
+                });
                 Reply::new(200, "application/json", answer.to_string())
             }
             "/closed/search" => Reply::new(403, "text/html", "Forbidden"),
             "/denied/search" => Reply::new(
                 401,
                 "application/json",
-                json!({"error": {"message": "Invalid API key", "type": "invalid_api_key", "code": 401}}).to_string(),
+                json!({"error": {
+                    "message": "Invalid API key", "type": "invalid_api_key", "code": 401
+                }})
+                .to_string(),
             ),
             path => Reply::new(200, "text/plain", path),
         }
@@ -688,7 +703,7 @@ fn service(server: &Server, path: &str) -> Service {
 }
 
 #[test]
-fn perplexity_searches_and_the_first_results_are_fetched_meanwhile() {
+fn perplexity_searches_and_the_first_results_are_prefetched() {
     let server = search_server();
     let search = Some(SearchService::Perplexity(service(&server, "")));
     let allow_hosts = vec![format!("127.0.0.1:{}", server.port)];
@@ -709,21 +724,25 @@ fn perplexity_searches_and_the_first_results_are_fetched_meanwhile() {
         "{:?}",
         ran.error
     );
-    let first = json!({"url": server.url("docs.test", "/page/1"), "title": "Result 1", "snippet": "About 1.\nMore."});
+    let url = server.url("docs.test", "/page/1");
+    let first = json!({"url": url, "title": "Result 1", "snippet": "About 1.\nMore."});
     assert_eq!(value["results"][0], first);
     assert_eq!(value["contents"], json!(["/page/1", "/page/2", "/page/3"]));
-    // Each page was asked for once, whoever was first.
+    // Each page was requested once, by the prefetch or by the call.
     assert_eq!(server.paths(), ["/page/1", "/page/2", "/page/3", "/search"]);
-    let asked = server
-        .asked()
+    let request = server
+        .requests()
         .into_iter()
-        .find(|asked| asked.path == "/search")
+        .find(|request| request.path == "/search")
         .unwrap();
     assert_eq!(
-        serde_json::from_str::<Value>(&asked.body).unwrap(),
+        serde_json::from_str::<Value>(&request.body).unwrap(),
         json!({"query": "streams", "max_results": 4})
     );
-    assert_eq!(asked.header("authorization").unwrap(), "Bearer pplx-secret");
+    assert_eq!(
+        request.header("authorization").unwrap(),
+        "Bearer pplx-secret"
+    );
 }
 
 #[test]
@@ -732,7 +751,7 @@ fn searxng_searches_several_queries_at_once() {
     let search = Some(SearchService::Searxng {
         base_url: server.url("localhost", "/sx/"),
     });
-    let names = Some(Made::local(&["localhost", "docs.test"]) as Arc<dyn Names>);
+    let names = Some(FixedResolver::local(&["localhost", "docs.test"]) as Arc<dyn Names>);
     let allow_hosts = vec![format!("localhost:{}", server.port)];
     let desk = desk(WebSettings {
         search,
@@ -767,7 +786,7 @@ fn searxng_searches_several_queries_at_once() {
 }
 
 #[test]
-fn searching_is_asked_for_like_any_host_and_says_what_is_missing() {
+fn searching_needs_approval_and_errors_name_the_cause() {
     let server = search_server();
     let with = |search, network| {
         desk(WebSettings {
@@ -793,8 +812,8 @@ fn searching_is_asked_for_like_any_host_and_says_what_is_missing() {
             server.url("127.0.0.1", "/search")
         )
     );
-    assert!(server.asked().is_empty());
-    let said = |search| {
+    assert!(server.requests().is_empty());
+    let message_of = |search| {
         let mut desk = with(search, true);
         desk.person = Person::who_says(Answer::Once);
         desk.call(Way::Script, "webSearch", &json!("x"))
@@ -802,12 +821,12 @@ fn searching_is_asked_for_like_any_host_and_says_what_is_missing() {
             .unwrap()
             .1
     };
-    assert_eq!(said(None), "no search service is set up");
+    assert_eq!(message_of(None), "no search service is configured");
     let closed = SearchService::Searxng {
         base_url: server.url("127.0.0.1", "/closed"),
     };
-    assert!(said(Some(closed)).ends_with("answered 403 Forbidden"));
-    let denied = said(Some(SearchService::Perplexity(service(&server, "/denied"))));
+    assert!(message_of(Some(closed)).ends_with("answered 403 Forbidden"));
+    let denied = message_of(Some(SearchService::Perplexity(service(&server, "/denied"))));
     assert!(
         denied.ends_with("answered 401 Unauthorized: Invalid API key")
             && !denied.contains("pplx-secret"),
@@ -816,18 +835,21 @@ fn searching_is_asked_for_like_any_host_and_says_what_is_missing() {
 }
 
 #[test]
-fn what_is_fetched_meanwhile_needs_no_question_and_ends_with_its_scope() {
-    let server = Server::start(|asked| {
-        let port = asked
+fn prefetch_skips_hosts_that_need_approval_and_ends_with_its_scope() {
+    let server = Server::start(|request| {
+        let port = request
             .header("host")
             .unwrap()
             .split(':')
             .nth(1)
             .unwrap()
             .to_owned();
-        let result = |host: &str| json!({"title": "t", "url": format!("http://{host}:{port}/page"), "content": "c"});
-        match asked.path.as_str() {
-            "/page" => Reply::new(200, "text/plain", "slow").end(End::Silent),
+        let result = |host: &str| {
+            let url = format!("http://{host}:{port}/page");
+            json!({"title": "t", "url": url, "content": "c"})
+        };
+        match request.path.as_str() {
+            "/page" => Reply::new(200, "text/plain", "slow").end(AfterBody::Silent),
             _ => Reply::new(
                 200,
                 "application/json",
@@ -848,23 +870,23 @@ fn what_is_fetched_meanwhile_needs_no_question_and_ends_with_its_scope() {
         ..settings()
     });
     let server = Arc::new(server);
-    let watching = server.clone();
+    let observed = server.clone();
     let (cancel, finished) = (desk.cancel.clone(), std::sync::mpsc::channel::<()>());
     let (done, wait) = finished;
-    let watch = std::thread::spawn(move || {
-        watching.wait_for_a_request();
-        watching.wait_for_a_request();
-        // Now the page is being fetched, and only the allowed one.
-        let hosts: Vec<_> = watching
-            .asked()
+    let observer = std::thread::spawn(move || {
+        observed.wait_for_request();
+        observed.wait_for_request();
+        // The prefetch is running, only for the allowed host.
+        let hosts: Vec<_> = observed
+            .requests()
             .iter()
-            .filter(|asked| asked.path == "/page")
-            .map(|asked| asked.header("host").unwrap())
+            .filter(|request| request.path == "/page")
+            .map(|request| request.header("host").unwrap())
             .collect();
         cancel.cancel();
-        // The search, then the page that nobody waits for any more.
-        watching.wait_until_one_left();
-        watching.wait_until_one_left();
+        // The search ends, and then the prefetch.
+        observed.wait_until_closed();
+        observed.wait_until_closed();
         drop(done);
         hosts
     });
@@ -873,17 +895,22 @@ fn what_is_fetched_meanwhile_needs_no_question_and_ends_with_its_scope() {
     assert!(ran.error.is_some());
     wait.recv().unwrap_err();
     assert_eq!(
-        watch.join().unwrap(),
+        observer.join().unwrap(),
         [format!("docs.test:{}", server.port)]
     );
 }
 
 #[test]
-fn firecrawl_reads_pages_where_there_is_a_key() {
-    let server = Server::start(|asked| {
-        let body: Value = serde_json::from_str(&asked.body).unwrap_or_default();
+fn firecrawl_fetches_public_pages_if_configured() {
+    let server = Server::start(|request| {
+        let body: Value = serde_json::from_str(&request.body).unwrap_or_default();
         let url = body["url"].as_str().unwrap_or_default().to_owned();
-        let data = |markdown: &str, status: u16| json!({"success": true, "data": {"markdown": markdown, "metadata": {"title": "From Firecrawl", "sourceURL": url, "statusCode": status, "language": "en"}}});
+        let data = |markdown: &str, status: u16| {
+            let metadata = json!({
+                "title": "From Firecrawl", "sourceURL": url, "statusCode": status, "language": "en"
+            });
+            json!({"success": true, "data": {"markdown": markdown, "metadata": metadata}})
+        };
         let (status, answer) = match url.rsplit('/').next().unwrap_or_default() {
             "good" => (200, data("# Good\n\nText.", 200)),
             "missing" => (200, data("# Not Found", 404)),
@@ -899,7 +926,7 @@ fn firecrawl_reads_pages_where_there_is_a_key() {
         base_url: server.url("127.0.0.1", ""),
         key: "fc-secret".into(),
     });
-    let names = Made::names(&[
+    let names = FixedResolver::new(&[
         ("docs.test", &["192.31.196.1"]),
         ("evil.test", &["127.0.0.1"]),
     ]);
@@ -914,15 +941,15 @@ fn firecrawl_reads_pages_where_there_is_a_key() {
         (&page["title"], &page["content"]),
         (&json!("From Firecrawl"), &json!("# Good\n\nText."))
     );
-    let asked = &server.asked()[0];
+    let request = &server.requests()[0];
     assert_eq!(
-        (asked.method.as_str(), asked.path.as_str()),
+        (request.method.as_str(), request.path.as_str()),
         ("POST", "/v2/scrape")
     );
-    assert_eq!(asked.header("authorization").unwrap(), "Bearer fc-secret");
+    assert_eq!(request.header("authorization").unwrap(), "Bearer fc-secret");
     let body =
         json!({"url": "https://docs.test/good", "formats": ["markdown"], "onlyMainContent": true});
-    assert_eq!(serde_json::from_str::<Value>(&asked.body).unwrap(), body);
+    assert_eq!(serde_json::from_str::<Value>(&request.body).unwrap(), body);
     assert_eq!(
         refused(&desk, "https://docs.test/missing"),
         "Firecrawl could not fetch https://docs.test/missing: the page answered 404"
@@ -932,13 +959,13 @@ fn firecrawl_reads_pages_where_there_is_a_key() {
         refused(&desk, "https://docs.test/paid").contains("402 Payment Required: Payment required")
     );
     assert!(fetch(&desk, "https://docs.test/good").unwrap()["cached"] == json!(true));
-    // What nobody else can see is nobody else's to fetch, or to hear of.
-    let before = server.asked().len();
+    // Firecrawl is not told about private hosts.
+    let before = server.requests().len();
     assert!(
         refused(&desk, "https://evil.test/good")
-            .contains("stands for 127.0.0.1, a private address")
+            .contains("resolves to 127.0.0.1, a private address")
     );
-    assert_eq!(server.asked().len(), before);
+    assert_eq!(server.requests().len(), before);
     let mut desk = self::desk(WebSettings {
         firecrawl: Some(Service {
             base_url: "https://api.invalid".into(),
@@ -950,25 +977,26 @@ fn firecrawl_reads_pages_where_there_is_a_key() {
     assert!(fetch(&desk, &server.url("127.0.0.1", "/")).is_ok());
     assert!(
         fetch(&desk, &server.url("docs.test", "/")).is_ok(),
-        "a neighbour that is listed is asked directly"
+        "a listed private host is fetched directly"
     );
 }
 
 #[test]
-fn plain_requests_are_offered_only_where_the_configuration_says_so() {
-    let server = Server::start(|asked| match asked.path.as_str() {
-        "/away" => Reply::to("http://127.0.0.9/"),
+fn http_is_offered_only_if_the_configuration_enables_it() {
+    let server = Server::start(|request| match request.path.as_str() {
+        "/away" => Reply::redirect("http://127.0.0.9/"),
         "/png" => Reply::new(200, "image/png", *b"\x89P\0"),
         _ => Reply::new(
             201,
             "application/json",
-            json!({"you": asked.header("x-me"), "sent": asked.body, "by": asked.method})
+            json!({"you": request.header("x-me"), "sent": request.body, "by": request.method})
                 .to_string(),
         )
         .header("x-them", "yes"),
     });
     let off = desk(settings());
-    let args = json!({"url": server.url("docs.test", "/things"), "method": "post", "headers": {"X-Me": "me"}, "body": "{}"});
+    let url = server.url("docs.test", "/things");
+    let args = json!({"url": url, "method": "post", "headers": {"X-Me": "me"}, "body": "{}"});
     assert_eq!(
         off.call(Way::Script, "http", &args).error.unwrap().0,
         ErrorCode::ToolNotFoundError
@@ -1013,14 +1041,15 @@ fn plain_requests_are_offered_only_where_the_configuration_says_so() {
         (&get("/png")["base64"], &get("/png")["body"]),
         (&json!("iVAA"), &json!(""))
     );
-    let said = |args: Value| desk.call(Way::Script, "http", &args).error.unwrap().1;
+    let message_of = |args: Value| desk.call(Way::Script, "http", &args).error.unwrap().1;
     assert_eq!(
-        said(json!({"url": server.url("docs.test", "/"), "headers": {"Host": "x"}})),
-        "the header `Host` is not the caller's to set"
+        message_of(json!({"url": server.url("docs.test", "/"), "headers": {"Host": "x"}})),
+        "header `Host` cannot be set by a call"
     );
-    assert!(said(json!({"url": server.url("evil.test", "/")})).contains("a private address"));
+    assert!(message_of(json!({"url": server.url("evil.test", "/")})).contains("a private address"));
 
-    // A host that may be read is asked for again before anything is sent there, and that is no rule for ever.
+    // Sending to a host that is allowed for reading needs approval, which cannot be stored as a
+    // rule.
     let allow_hosts = vec![format!("docs.test:{}", server.port)];
     let mut desk = with(WebSettings {
         network: false,

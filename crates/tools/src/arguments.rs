@@ -1,4 +1,4 @@
-//! Arguments on their way in: spellings made canonical, then checked against the tool's schema.
+//! Conversion of arguments to canonical spelling, and validation against the tool's schema.
 
 use jsonschema::error::ValidationErrorKind;
 use selvedge_protocol::ToolSpec;
@@ -7,33 +7,33 @@ use serde_json::{Map, Value, json};
 
 use crate::{Registered, camel_case, nearest, snake_case};
 
-/// What is wrong with arguments.
+/// An error in the arguments of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArgumentError {
-    /// Which kind.
+    /// Kind of the error.
     pub kind: ArgumentErrorKind,
-    /// Top-level field it concerns, if one.
+    /// Top-level field with the error, in camelCase. `None` if it concerns the whole object.
     pub field: Option<String>,
-    /// One line.
+    /// One line that says what is wrong.
     pub message: String,
-    /// What may have been meant.
+    /// What the caller may have meant.
     pub suggestions: Vec<String>,
 }
 
-/// Kinds of argument errors.
+/// Kind of an argument error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentErrorKind {
-    /// A required field is not there.
+    /// A required field is missing.
     Missing,
-    /// A field the tool does not have.
+    /// The tool has no such field.
     Unknown,
-    /// A value of the wrong type or out of range.
+    /// A value has the wrong type or is out of range.
     Value,
-    /// Not an object at all.
+    /// The arguments are not one object.
     Shape,
 }
 
-/// A tool's schema, ready to check with.
+/// Validates arguments against the schema of one tool.
 pub(crate) struct Checker {
     validator: jsonschema::Validator,
     schema: Value,
@@ -47,12 +47,8 @@ impl Checker {
             Value::Object(schema) => Value::Object(schema.clone()),
             _ => json!({"type": "object"}),
         };
-        let validator = jsonschema::validator_for(&schema).map_err(|error| {
-            format!(
-                "the tool `{}` has an input schema that is not valid: {error}",
-                spec.name
-            )
-        })?;
+        let validator = jsonschema::validator_for(&schema)
+            .map_err(|error| format!("the input schema of `{}` is invalid: {error}", spec.name))?;
         Ok(Self {
             validator,
             schema,
@@ -61,7 +57,7 @@ impl Checker {
         })
     }
 
-    /// Arguments as a script passes them, a list, made into the one object a tool takes.
+    /// Converts the argument list of a script's call to the one object that a tool takes.
     pub(crate) fn gather(&self, mut list: Vec<Value>) -> Result<Value, ArgumentError> {
         match list.len() {
             0 => return Ok(Value::Object(Map::new())),
@@ -91,14 +87,16 @@ impl Checker {
             field: None,
             message: format!("takes one object, got {given}"),
             suggestions: vec![if list.len() > 1 {
-                "in list.map(tools.x) write list.map(x => tools.x({ … })): map passes three arguments".to_owned()
+                "instead of list.map(tools.x) write list.map(x => tools.x({ … })): map passes \
+                 three arguments"
+                    .to_owned()
             } else {
                 format!("({{ {}: … }})", camel_case(wanted))
             }],
         })
     }
 
-    /// Every error, worst first.
+    /// Returns all errors: unknown fields first, then missing ones, then invalid values.
     pub(crate) fn check(&self, args: &Value) -> Vec<ArgumentError> {
         let mut errors: Vec<ArgumentError> = self
             .validator
@@ -113,22 +111,22 @@ impl Checker {
         errors
     }
 
-    /// Renames fields to the spelling of the schema, at every depth.
+    /// Renames fields to their spelling in the schema, at every depth.
     pub(crate) fn canonical(&self, mut args: Value) -> Value {
         if let Some(object) = args.as_object_mut() {
-            let taken: Vec<(String, String)> = object
+            let aliased: Vec<(String, String)> = object
                 .keys()
                 .filter(|key| !self.has_property(key))
                 .filter_map(|key| {
-                    let spelled = snake_case(key);
+                    let snake = snake_case(key);
                     let (_, field) = self
                         .aliases
                         .iter()
-                        .find(|(alias, _)| alias == key || *alias == spelled)?;
+                        .find(|(alias, _)| alias == key || *alias == snake)?;
                     (!object.contains_key(*field)).then(|| (key.clone(), (*field).to_owned()))
                 })
                 .collect();
-            for (key, field) in taken {
+            for (key, field) in aliased {
                 rename(object, &key, &field);
             }
         }
@@ -136,6 +134,7 @@ impl Checker {
         args
     }
 
+    /// Converts an error of the validator to messages with suggestions.
     fn explain(&self, error: &jsonschema::ValidationError<'_>) -> Vec<ArgumentError> {
         let path = error.instance_path().to_string();
         let field = path
@@ -148,7 +147,7 @@ impl Checker {
         } else {
             format!(" in `{}`", readable(&path))
         };
-        let of = |kind, field, message, suggestions| ArgumentError {
+        let argument_error = |kind, field, message, suggestions| ArgumentError {
             kind,
             field,
             message,
@@ -157,7 +156,7 @@ impl Checker {
         match error.kind() {
             ValidationErrorKind::Required { property } => {
                 let name = camel_case(property.as_str().unwrap_or_default());
-                vec![of(
+                vec![argument_error(
                     ArgumentErrorKind::Missing,
                     Some(name.clone()),
                     format!("the field `{name}` is missing{place}"),
@@ -187,7 +186,7 @@ impl Checker {
                                 .join(", ")
                         ),
                     };
-                    of(
+                    argument_error(
                         ArgumentErrorKind::Unknown,
                         Some(name.clone()),
                         format!("there is no field `{name}`{place}{hint}"),
@@ -196,13 +195,19 @@ impl Checker {
                 })
                 .collect(),
             _ => {
-                let said = with_ellipsis(&error.to_string(), 200).into_owned();
+                let reason = with_ellipsis(&error.to_string(), 200).into_owned();
                 let message = if path.is_empty() {
-                    said
+                    reason
                 } else {
-                    format!("`{}`: {said}", readable(&path))
+                    format!("`{}`: {reason}", readable(&path))
                 };
-                vec![of(ArgumentErrorKind::Value, field, message, as_list(error))]
+                let suggestions = as_list(error);
+                vec![argument_error(
+                    ArgumentErrorKind::Value,
+                    field,
+                    message,
+                    suggestions,
+                )]
             }
         }
     }
@@ -232,8 +237,10 @@ impl Checker {
     }
 }
 
-/// Checks what is known of a call before it runs. `known` has the fields whose values are literals;
-/// `dynamic` names fields that are there with a value nobody knows yet; `open` says that more may come.
+/// Checks a call in a script's source before it runs.
+///
+/// `known` are the fields whose values are literals, `dynamic` the names of fields whose values are
+/// computed at run time. `open` means that there may be further fields.
 pub fn check_partial(
     tool: &Registered,
     known: Map<String, Value>,
@@ -244,11 +251,11 @@ pub fn check_partial(
         return Vec::new();
     };
     let mut args = known;
-    // A field with an unknown value takes part in the check of names only.
+    // Of a field with an unknown value only the name is checked.
     for field in dynamic {
         args.entry(field.clone()).or_insert(Value::Null);
     }
-    let unknown = |field: &str| {
+    let is_dynamic = |field: &str| {
         dynamic
             .iter()
             .any(|name| camel_case(&snake_case(name)) == field || name == field)
@@ -272,7 +279,7 @@ pub fn check_partial(
         .validator
         .iter_errors(&args)
         .filter(|error| {
-            // Inside alternatives an error about one branch says nothing while other values are unknown.
+            // Inside alternatives an error in one branch is meaningless while values are unknown.
             let path = error.schema_path().to_string();
             !["anyOf", "oneOf", "allOf", "if", "then", "else", "not"]
                 .iter()
@@ -280,7 +287,7 @@ pub fn check_partial(
         })
         .flat_map(|error| checker.explain(&error))
         .filter(|error| match error.kind {
-            ArgumentErrorKind::Missing => !open && !error.field.as_deref().is_some_and(unknown),
+            ArgumentErrorKind::Missing => !open && !error.field.as_deref().is_some_and(is_dynamic),
             ArgumentErrorKind::Unknown => true,
             ArgumentErrorKind::Value => !error
                 .field
@@ -292,12 +299,12 @@ pub fn check_partial(
 }
 
 impl Registered {
-    /// The arguments a tool is called with, from a script's list, or everything that is wrong with them.
+    /// Returns the canonical arguments of a call, or all errors in them.
     pub(crate) fn accept(
         &self,
         args: crate::orchestrator::Arguments,
     ) -> Result<Value, Vec<ArgumentError>> {
-        let broken = |message: &str| {
+        let invalid = |message: &str| {
             vec![ArgumentError {
                 kind: ArgumentErrorKind::Shape,
                 field: None,
@@ -305,13 +312,13 @@ impl Registered {
                 suggestions: vec![],
             }]
         };
-        let checker = self.checker().map_err(broken)?;
+        let checker = self.checker().map_err(invalid)?;
         let args = match args {
             crate::orchestrator::Arguments::List(list) => {
                 checker.gather(list).map_err(|error| vec![error])?
             }
             crate::orchestrator::Arguments::Object(args) => checker.canonical(args),
-            crate::orchestrator::Arguments::Unreadable(why) => return Err(broken(&why)),
+            crate::orchestrator::Arguments::Unreadable(message) => return Err(invalid(&message)),
         };
         let errors = checker.check(&args);
         if errors.is_empty() {
@@ -322,14 +329,14 @@ impl Registered {
     }
 }
 
-/// Words in one string where a list of words belongs: the list.
+/// Suggests a list of words if a string is given where a list is required.
 fn as_list(error: &jsonschema::ValidationError<'_>) -> Vec<String> {
     let wants_array = matches!(error.kind(), ValidationErrorKind::Type { .. })
         && error.to_string().contains("\"array\"");
     match error.instance().as_str() {
         Some(text) if wants_array => vec![format!(
             "write {}",
-            json!(text.split_whitespace().collect::<Vec<_>>())
+            json!(list_from_text(error.instance_path().as_str(), text))
         )],
         _ => Vec::new(),
     }
@@ -342,7 +349,8 @@ fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
     *object = renamed.collect();
 }
 
-/// Gives each key that the schema does not know the spelling of the one it does.
+/// Renames each key that is not in the schema to the key that differs only in spelling, if there is
+/// exactly one.
 fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
     if depth > 16 {
         return;
@@ -353,14 +361,14 @@ fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
             let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
                 return;
             };
-            let strange: Vec<String> = object
+            let unknown: Vec<String> = object
                 .keys()
                 .filter(|key| !properties.contains_key(*key))
                 .cloned()
                 .collect();
-            for key in strange {
-                let plain = snake_case(&key);
-                let mut same = properties.keys().filter(|name| snake_case(name) == plain);
+            for key in unknown {
+                let snake = snake_case(&key);
+                let mut same = properties.keys().filter(|name| snake_case(name) == snake);
                 if let (Some(name), None) = (same.next(), same.next())
                     && !object.contains_key(name)
                 {
@@ -384,7 +392,7 @@ fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
     }
 }
 
-/// Follows a local reference.
+/// Resolves a local `$ref`. Returns the schema itself if it has none.
 fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let target = schema
         .get("$ref")
@@ -393,7 +401,7 @@ fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     target.unwrap_or(schema)
 }
 
-/// `/plan/0/step` → `plan[0].step`.
+/// Converts the JSON pointer `/plan/0/step` to `plan[0].step`.
 fn readable(path: &str) -> String {
     let mut out = String::new();
     for part in path.split('/').skip(1) {
@@ -407,4 +415,18 @@ fn readable(path: &str) -> String {
         }
     }
     out
+}
+
+/// Returns the list to suggest for a text in place of a list: its words, or `bash -c` if the text is
+/// a command with syntax that only bash understands. `field` is the name of the field or its path.
+pub fn list_from_text(field: &str, text: &str) -> Vec<String> {
+    const BASH_SYNTAX: &str = "|&;<>()$`\\\"'*?[]{}~#\n";
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    let is_command = field.trim_start_matches('/') == "command";
+    let sets_variable = words.first().is_some_and(|word| word.contains('='));
+    let needs_bash = sets_variable || text.contains(|c: char| BASH_SYNTAX.contains(c));
+    match is_command && needs_bash {
+        true => vec!["bash".to_owned(), "-c".to_owned(), text.to_owned()],
+        false => words,
+    }
 }

@@ -1,4 +1,4 @@
-//! The gate: one question about all calls that wait for a person, and what becomes of the answer.
+//! The approval gate: one request for all calls of a batch that need approval, and its decisions.
 
 use std::panic::AssertUnwindSafe;
 
@@ -16,17 +16,18 @@ use crate::orchestrator::{Orchestrator, Prepared, Report, SoFar, refused};
 use crate::scope::{Rest, Scope};
 
 impl Orchestrator {
-    /// Asks one question about all of them and returns those that may run.
+    /// Requests approval for calls with their reasons, and returns those that may run. The others
+    /// are finished.
     pub(crate) async fn ask(
         &self,
         scope: &Scope,
         gated: Vec<(Prepared, String)>,
         reports: &UnboundedSender<Report>,
     ) -> Vec<Prepared> {
-        let (gated, given_up): (Vec<_>, Vec<_>) = gated
+        let (gated, cancelled): (Vec<_>, Vec<_>) = gated
             .into_iter()
             .partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
-        for (prepared, _) in given_up {
+        for (prepared, _) in cancelled {
             let name = prepared.tool.spec.name.clone();
             self.finish(
                 scope,
@@ -66,14 +67,18 @@ impl Orchestrator {
                 Decision::Denied(None) => {
                     CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied"))
                 }
-                Decision::Denied(Some(words)) => CallFailure::new(
+                Decision::Denied(Some(reason)) => CallFailure::new(
                     ErrorCode::ApprovalDeniedError,
-                    format!("{tool} was denied: {words}"),
+                    format!("{tool} was denied: {reason}"),
                 ),
-                Decision::TimedOut => CallFailure::new(
-                    ErrorCode::ApprovalTimeoutError,
-                    format!("nobody answered in time whether {tool} may run"),
-                ),
+                Decision::TimedOut => {
+                    let limit = scope.limits.approval_timeout.unwrap_or_default();
+                    let seconds = limit.as_secs_f64();
+                    CallFailure::new(
+                        ErrorCode::ApprovalTimeoutError,
+                        format!("approval of {tool} timed out after {seconds} s"),
+                    )
+                }
                 Decision::Cancelled => aborted(tool),
                 Decision::TakenOver => continue,
             };
@@ -86,7 +91,8 @@ impl Orchestrator {
         allowed
     }
 
-    /// Asks whether a call that seems to have been stopped by its confinement may run without it.
+    /// Requests approval to retry a call outside the confinement that seems to have blocked it.
+    /// `first` is the id of the first attempt.
     pub(crate) async fn ask_again(
         &self,
         scope: &Scope,
@@ -121,7 +127,7 @@ impl Orchestrator {
         }
     }
 
-    /// Puts the question, and tells everybody that it was put and answered.
+    /// Creates the approval request for these calls, and returns one decision per call.
     async fn question(
         &self,
         scope: &Scope,
@@ -148,7 +154,8 @@ impl Orchestrator {
             .await
     }
 
-    /// The same for a question that is written already. Where it is cancelled, nobody needs the answer.
+    /// Submits an approval request to the approver, with its records, events and reports. Returns
+    /// one decision per call. The request ends when `cancelled` completes.
     pub(crate) async fn put(
         &self,
         scope: &Scope,
@@ -159,14 +166,14 @@ impl Orchestrator {
         reports: &UnboundedSender<Report>,
     ) -> Vec<Decision> {
         let calls = request.calls.len();
-        // The harness may be gone already; then nobody needs to know.
+        // If the receiver is gone, the batch has ended and the report is not needed.
         let _ = reports.send(Report::Asking {
             request_id: request.id.clone(),
             calls: waiting.clone(),
             so_far,
         });
         if let Some(ledger) = &self.ledger {
-            // The question is put all the same: a person is there, and the answer is what counts.
+            // A failure is ignored: the approver can still decide.
             let _ = ledger.ask(&scope.id, &request);
         }
         scope.events.emit(Event::ApprovalRequested {
@@ -175,15 +182,15 @@ impl Orchestrator {
         let mut decision = self
             .decide(scope, &request, cancelled, so_far, reports)
             .await;
-        // Where the scope was suspended meanwhile, somebody else may have answered first.
+        // If the scope was suspended meanwhile, another process may have resumed it.
         match self.ledger.as_ref().map(|ledger| ledger.go_on(&scope.id)) {
             Some(Err(LedgerError::TakenOver)) => {
                 let _ = reports.send(Report::TakenOver);
                 return vec![Decision::TakenOver; calls];
             }
             Some(Err(error)) => {
-                let because = format!("that it goes on could not be written down: {error}");
-                decision = vec![Decision::Denied(Some(because)); calls];
+                let reason = format!("that the run continues could not be recorded: {error}");
+                decision = vec![Decision::Denied(Some(reason)); calls];
             }
             Some(Ok(())) | None => {}
         }
@@ -199,6 +206,7 @@ impl Orchestrator {
         decision
     }
 
+    /// Waits for the response or a cancellation, and returns one decision per call.
     async fn decide(
         &self,
         scope: &Scope,
@@ -219,20 +227,23 @@ impl Orchestrator {
                         Some(Answer::Once) => Decision::Run,
                         Some(Answer::ThisScript) => Decision::RunAll,
                         Some(Answer::Always) => Decision::RunAlways,
-                        Some(Answer::No(words)) => Decision::Denied(words),
+                        Some(Answer::No(reason)) => Decision::Denied(reason),
                         None => Decision::Denied(None),
                     }).collect()
                 }
                 Some(ApprovalDecision::Cancelled) => all(Decision::Cancelled),
-                Some(ApprovalDecision::Unavailable(because)) => all(Decision::Denied(Some(because))),
-                Some(ApprovalDecision::Later) => all(Decision::Denied(Some("nobody can be asked here".to_owned()))),
+                Some(ApprovalDecision::Unavailable(reason)) => all(Decision::Denied(Some(reason))),
+                Some(ApprovalDecision::Later) => {
+                    all(Decision::Denied(Some("approval is not possible here".to_owned())))
+                }
             },
         }
     }
 }
 
 impl Orchestrator {
-    /// What the person says in time. Where that comes later and the scope can be put away, it never comes here.
+    /// Returns the approver's response, or `None` if the request timed out. If the response is
+    /// deferred and the scope can be suspended, it never returns: the owner drops the future.
     async fn answer(
         &self,
         scope: &Scope,
@@ -245,15 +256,16 @@ impl Orchestrator {
             Some(limit) => tokio::time::timeout(limit, asked).await.ok()?,
             None => asked.await,
         };
-        let rests = scope.rest == Rest::AtQuestions && so_far == SoFar::Nothing;
-        if decision == ApprovalDecision::Later && rests && reports.send(Report::Later).is_ok() {
+        let can_suspend = scope.rest == Rest::AtQuestions && so_far == SoFar::Nothing;
+        if decision == ApprovalDecision::Later && can_suspend && reports.send(Report::Later).is_ok()
+        {
             std::future::pending::<()>().await;
         }
         Some(decision)
     }
 }
 
-/// What became of a question, for one call.
+/// Result of an approval request for one call.
 #[derive(Debug, Clone)]
 pub(crate) enum Decision {
     Run,
@@ -266,13 +278,14 @@ pub(crate) enum Decision {
 }
 
 impl Decision {
+    /// Returns the text that the journal and events contain.
     fn words(&self) -> String {
         match self {
             Self::Run => "yes".into(),
             Self::RunAll => "yes, for this script".into(),
             Self::RunAlways => "yes, always".into(),
             Self::Denied(None) => "no".into(),
-            Self::Denied(Some(words)) => format!("no: {words}"),
+            Self::Denied(Some(reason)) => format!("no: {reason}"),
             Self::TimedOut => "no answer".into(),
             Self::Cancelled => "cancelled".into(),
             Self::TakenOver => "answered elsewhere".into(),
@@ -280,6 +293,7 @@ impl Decision {
     }
 }
 
+/// Describes a call for the approver.
 fn describe(scope: &Scope, prepared: &Prepared, reason: &str) -> GatedCall {
     let context = prepared
         .args
@@ -303,7 +317,7 @@ fn describe(scope: &Scope, prepared: &Prepared, reason: &str) -> GatedCall {
     }
 }
 
-/// What the tool shows of the call; one that breaks over it shows nothing.
+/// Returns the tool's preview of the call, or an empty one if the tool panics.
 fn preview(prepared: &Prepared) -> Preview {
     std::panic::catch_unwind(AssertUnwindSafe(|| {
         prepared.tool.tool.preview(&prepared.args)

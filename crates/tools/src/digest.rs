@@ -6,13 +6,13 @@ use sha2::Sha256;
 
 use crate::FieldCase;
 
-/// Fields of our own tools that only explain a call to a person. They are not part of what it does.
+/// Fields of built-in tools that only explain a call to the approver.
 const EXPLANATORY_FIELDS: [&str; 2] = ["approval_context", "justification"];
 
-/// A keyed digest of a tool's canonical name and a call's canonical arguments.
+/// Returns a keyed digest of a tool's canonical name and a call's canonical arguments.
 ///
-/// The order of object fields and the explanatory fields do not count. Without the key the
-/// arguments cannot be guessed from the digest.
+/// It does not depend on the order of object fields or on [`EXPLANATORY_FIELDS`]. Without the key
+/// the arguments cannot be guessed from the digest.
 pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value, fields: FieldCase) -> String {
     let mut args = sorted(args);
     if let (Value::Object(fields), FieldCase::Camel) = (&mut args, fields) {
@@ -26,6 +26,7 @@ pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value, fields: FieldCase
     selvedge_text::hex(&hash[..16])
 }
 
+/// Sorts the fields of all objects in a value by name.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(object) => {

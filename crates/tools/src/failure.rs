@@ -1,4 +1,4 @@
-//! Why a call has no output, in words and facts for whoever asked.
+//! Failure of a call, for scripts and models.
 
 use selvedge_protocol::{CallError, ErrorCode};
 use serde_json::{Map, Value};
@@ -8,17 +8,17 @@ use crate::ToolError;
 /// Why a call has no output.
 #[derive(Debug, Clone)]
 pub struct CallFailure {
-    /// Which error.
+    /// Code of the error.
     pub code: ErrorCode,
-    /// One line.
+    /// One line that says what failed.
     pub message: String,
-    /// Whether trying again can help.
+    /// Whether a retry can help.
     pub retryable: bool,
-    /// Whether it may have had its effect all the same.
+    /// Whether the call may have taken effect.
     pub outcome_unknown: bool,
-    /// What may have been meant, or to do instead.
+    /// What the caller may have meant, or can do instead.
     pub suggestions: Vec<String>,
-    /// Facts.
+    /// Further data, which depends on the code and the tool.
     pub metadata: Map<String, Value>,
 }
 
@@ -34,7 +34,7 @@ impl CallFailure {
         }
     }
 
-    /// What a model reads of it.
+    /// Returns the error and its hints as text for a model.
     pub fn in_words(&self) -> String {
         let hints = self
             .suggestions
@@ -57,7 +57,7 @@ impl From<ToolError> for CallFailure {
     }
 }
 
-/// The line a ledger has for a failure.
+/// Returns the failure in the form of call records, with a truncated message.
 pub(crate) fn call_error(failure: &CallFailure) -> CallError {
     CallError {
         code: failure.code,
@@ -65,6 +65,7 @@ pub(crate) fn call_error(failure: &CallFailure) -> CallError {
     }
 }
 
+/// Returns the failure of a cancelled call.
 pub(crate) fn aborted(tool: &str) -> CallFailure {
-    CallFailure::new(ErrorCode::ToolAbortedError, format!("{tool} was stopped"))
+    CallFailure::new(ErrorCode::ToolAbortedError, format!("{tool} was cancelled"))
 }

@@ -1,4 +1,4 @@
-//! Closures as tools: the argument and result types give the schemas.
+//! Tools from closures. The types of arguments and result define the schemas.
 
 use std::marker::PhantomData;
 
@@ -12,14 +12,16 @@ use serde_json::Value;
 
 use crate::{Call, CallFuture, Risk, Tool, ToolError, spec_of, typed_call};
 
-/// A tool from an async closure over its arguments.
+/// Creates a tool from an async closure over its arguments.
 ///
 /// ```
 /// # use schemars::JsonSchema; use serde::{Deserialize, Serialize};
 /// #[derive(Deserialize, JsonSchema)]
 /// struct Add { /** first summand */ a: i64, /** second summand */ b: i64 }
 ///
-/// let add = selvedge_tools::tool("add", "Adds two numbers.", |args: Add| async move { Ok(args.a + args.b) });
+/// let add = selvedge_tools::tool("add", "Adds two numbers.", |args: Add| async move {
+///     Ok(args.a + args.b)
+/// });
 /// ```
 pub fn tool<A, R, Run, Fut>(name: &str, description: &str, run: Run) -> FunctionTool<A, R>
 where
@@ -31,7 +33,8 @@ where
     tool_with_call(name, description, move |args, _| run(args))
 }
 
-/// The same, for closures that want to know the circumstances: cancellation, events, the idempotency key.
+/// Creates a tool from an async closure that also needs the call's context: cancellation, events,
+/// the idempotency key.
 pub fn tool_with_call<A, R, Run, Fut>(name: &str, description: &str, run: Run) -> FunctionTool<A, R>
 where
     A: DeserializeOwned + JsonSchema + Send + 'static,
@@ -55,8 +58,8 @@ type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
 type Render<R> = dyn Fn(&R) -> String + Send + Sync;
 type Agree = dyn Fn(&Value) -> Option<String> + Send + Sync;
 
-/// A closure with a schema. Made by [`tool`]. A tool that needs more of [`Tool`] than this offers is a
-/// struct that implements it.
+/// A tool from a closure, created by [`tool`]. For methods of [`Tool`] that this type does not
+/// offer, implement the trait for a struct.
 pub struct FunctionTool<A, R> {
     spec: ToolSpec,
     run: Box<Run<A, R>>,
@@ -68,26 +71,27 @@ pub struct FunctionTool<A, R> {
 }
 
 impl<A, R> FunctionTool<A, R> {
-    /// Promises that it leaves the world as it was.
+    /// Declares that no call changes anything.
     pub fn read_only(mut self) -> Self {
         self.spec.read_only = true;
         self
     }
 
-    /// Judges each call by its arguments.
+    /// Sets the function that judges the risk of a call from its arguments.
     pub fn risk(mut self, risk: impl Fn(&Value) -> Risk + Send + Sync + 'static) -> Self {
         self.spec = self.spec.judged_by_arguments();
         self.risk = Some(Box::new(risk));
         self
     }
 
-    /// Shows results to models in its own words instead of as JSON.
+    /// Sets the function that renders results as text for models, instead of JSON.
     pub fn render(mut self, render: impl Fn(&R) -> String + Send + Sync + 'static) -> Self {
         self.render = Some(Box::new(render));
         self
     }
 
-    /// Says which other calls "for this script" covers: those with the same words.
+    /// Sets the function that returns the key of a call. An approval "for this script" covers all
+    /// calls with the same key.
     pub fn agreement(
         mut self,
         agreement: impl Fn(&Value) -> Option<String> + Send + Sync + 'static,
@@ -96,7 +100,7 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Accepts other names for fields: `(alias, field)`.
+    /// Adds other names that are accepted for fields: `(alias, field)`.
     pub fn aliases(
         mut self,
         aliases: impl IntoIterator<Item = (&'static str, &'static str)>,
@@ -105,13 +109,13 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Accepts these fields by position.
+    /// Sets the fields that may be given by position.
     pub fn positional(mut self, fields: &'static [&'static str]) -> Self {
         self.spec.positional = fields;
         self
     }
 
-    /// Says that it waits for a model: a script's clock stands still meanwhile.
+    /// Declares that calls wait for a model. The script's clock stops meanwhile.
     pub fn takes_its_time(mut self) -> Self {
         self.takes_its_time = true;
         self

@@ -1,4 +1,4 @@
-//! The port through which a person is asked: before calls run, and by a call that runs.
+//! The approver interface, and the gate through which a running call requests approvals.
 
 use std::sync::Arc;
 
@@ -15,13 +15,14 @@ use crate::asking::Decision;
 use crate::orchestrator::{Orchestrator, Report, SoFar};
 use crate::{Risk, Scope, ToolError, Verdict, judge};
 
-/// Asks a person. One request carries every call that waits at the same await.
+/// Decides approval requests: a person in the terminal, an MCP client, or stored decisions.
 pub trait Approver: Send + Sync {
-    /// Resolves when the person has answered. Dropped when the call is cancelled or times out.
+    /// Returns the response to a request for one or more calls. The future is dropped if the calls
+    /// are cancelled or the request times out.
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision>;
 }
 
-/// An approver for places where a person answers later: the script is put away until then.
+/// An approver that defers every decision: the run is suspended until one is made.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AskLater;
 
@@ -31,10 +32,10 @@ impl Approver for AskLater {
     }
 }
 
-/// An approver for places without a person: every question is answered with why nobody was asked.
+/// An approver for environments without one: every request is answered with the reason.
 #[derive(Debug, Clone)]
 pub struct NobodyToAsk {
-    /// Such as `there is no terminal`.
+    /// Why no approver is available, such as `there is no terminal`.
     pub because: String,
 }
 
@@ -44,8 +45,8 @@ impl Approver for NobodyToAsk {
     }
 }
 
-/// The gate as a call finds it that runs already: what only turns out on the way is asked about here, by the same policy
-/// and of the same person as everything else.
+/// Requests approvals for a call that is already running, under the same policy and from the same
+/// approver as calls that have not started.
 #[derive(Clone, Default)]
 pub struct Gate(Option<Arc<Inside>>);
 
@@ -55,29 +56,29 @@ struct Inside {
     call: String,
     line: Option<u32>,
     cancel: CancellationToken,
-    /// Whoever keeps the gate longer than its call holds up nobody.
+    /// Weak, so that a gate that outlives its call does not keep the batch open.
     reports: WeakUnboundedSender<Report>,
 }
 
-/// Something that a call wants to do on somebody else's behalf.
+/// An action for which a running call requests approval, on behalf of an MCP server for example.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wish {
-    /// Who wishes it, in the place of a tool's name.
+    /// Name of the requester, shown in place of the tool's name.
     pub who: String,
-    /// What it is, in one line.
+    /// Why approval is needed, in one line.
     pub reason: String,
-    /// What a person is shown of it.
+    /// What an approver is shown of the action.
     pub preview: Preview,
-    /// What "for this script" covers.
+    /// Key shared by all actions that an approval "for this script" covers.
     pub agreement: String,
 }
 
-/// Whom a call waits for that cannot be hurried.
+/// What a running call waits for while its script's clock is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitsFor {
-    /// Nobody's time runs meanwhile.
+    /// A person. No time limit applies.
     Person,
-    /// Which has limits of its own.
+    /// A model, which has its own time limits.
     Model,
 }
 
@@ -98,26 +99,28 @@ impl Gate {
         })))
     }
 
-    /// Why nobody is asked anything here, where that is so.
+    /// Returns why no approval can be requested, or `None` if it can.
     pub fn why_shut(&self) -> Option<&'static str> {
         match &self.0 {
-            None => Some("nobody can be asked here"),
-            Some(inside) if inside.orchestrator.policy() == ApprovalPolicy::Never => {
-                Some("the approval policy is `never`, so nobody is asked")
+            None => Some("approval is not possible here"),
+            Some(context) if context.orchestrator.policy() == ApprovalPolicy::Never => {
+                Some("the approval policy is `never`")
             }
             Some(_) => None,
         }
     }
 
-    /// Whether a person agrees; the error is why not. Given up with the call, or when `given_up` says so: better than
-    /// dropping this, which would leave the question open for whoever looks at the journal.
+    /// Requests approval. The error says why it was not given.
+    ///
+    /// The request is cancelled with the call, or when `abandoned` completes. Do not drop the future
+    /// instead: the request would stay open in the journal.
     pub async fn agree(
         &self,
-        wish: Wish,
-        given_up: impl Future<Output = ()>,
+        action: Wish,
+        abandoned: impl Future<Output = ()>,
     ) -> Result<(), ToolError> {
-        let Some(inside) = &self.0 else {
-            return Err(ToolError::new("nobody can be asked here"));
+        let Some(context) = &self.0 else {
+            return Err(ToolError::new("approval is not possible here"));
         };
         let Inside {
             orchestrator,
@@ -126,29 +129,29 @@ impl Gate {
             line,
             cancel,
             reports,
-        } = &**inside;
-        if scope.has_agreed(&wish.agreement) {
+        } = &**context;
+        if scope.has_agreed(&action.agreement) {
             return Ok(());
         }
         if let Verdict::Refuse { reason } = judge(
             orchestrator.policy(),
             Risk::Ask {
-                reason: wish.reason.clone(),
+                reason: action.reason.clone(),
             },
         ) {
             return Err(ToolError::new(reason));
         }
         let Some(reports) = reports.upgrade() else {
-            return Err(ToolError::new("the call is over"));
+            return Err(ToolError::new("the call has ended"));
         };
         let request = ApprovalRequest {
             id: new_id("apr"),
             script_id: Some(scope.id.clone()),
             calls: vec![GatedCall {
                 call_id: call.clone(),
-                tool: wish.who,
+                tool: action.who,
                 args: Value::Null,
-                reason: wish.reason,
+                reason: action.reason,
                 context: None,
                 line: *line,
                 snippet: scope
@@ -156,13 +159,13 @@ impl Gate {
                     .as_ref()
                     .zip(*line)
                     .map(|(source, line)| source.around(line)),
-                preview: wish.preview,
+                preview: action.preview,
             }],
         };
         let cancelled = async {
             tokio::select! {
                 () = cancel.cancelled() => {}
-                () = given_up => {}
+                () = abandoned => {}
             }
         };
         let waiting = vec![call.clone()];
@@ -179,27 +182,30 @@ impl Gate {
         match decision.into_iter().next() {
             Some(Decision::Run) => Ok(()),
             Some(Decision::RunAll | Decision::RunAlways) => {
-                scope.agree(wish.agreement);
+                scope.agree(action.agreement);
                 Ok(())
             }
-            Some(Decision::Denied(Some(words))) => Err(ToolError::new(words)),
-            Some(Decision::TimedOut) => Err(ToolError::new("nobody answered in time")),
-            Some(Decision::Cancelled) => Err(ToolError::new("the question was left unanswered")),
+            Some(Decision::Denied(Some(reason))) => Err(ToolError::new(reason)),
+            Some(Decision::TimedOut) => Err(ToolError::new("approval timed out")),
+            Some(Decision::Cancelled) => Err(ToolError::new("the approval request was cancelled")),
             Some(Decision::Denied(None) | Decision::TakenOver) | None => {
-                Err(ToolError::new("it was not wanted"))
+                Err(ToolError::new("it was denied"))
             }
         }
     }
 
-    /// The call waits for somebody until this is dropped.
-    pub fn wait(&self, whom: WaitsFor) -> Waiting {
-        let told = self
+    /// Reports that the call waits, until the returned guard is dropped.
+    pub fn wait(&self, target: WaitsFor) -> Waiting {
+        let channel = self
             .0
             .as_ref()
-            .map(|inside| (inside.call.clone(), inside.reports.clone()));
-        let waiting = Waiting { told, whom };
-        waiting.tell(Report::Waits);
-        waiting
+            .map(|context| (context.call.clone(), context.reports.clone()));
+        let guard = Waiting {
+            told: channel,
+            whom: target,
+        };
+        guard.tell(Report::Waits);
+        guard
     }
 }
 
@@ -209,7 +215,7 @@ impl std::fmt::Debug for Gate {
     }
 }
 
-/// A call waits for somebody.
+/// Guard of a wait of a running call.
 #[must_use = "the wait is over when this is dropped"]
 pub struct Waiting {
     told: Option<(String, WeakUnboundedSender<Report>)>,
@@ -221,7 +227,7 @@ impl Waiting {
         if let Some((call, reports)) = &self.told
             && let Some(reports) = reports.upgrade()
         {
-            // The harness may be gone already; then nobody needs to know.
+            // If the receiver is gone, the batch has ended and the report is not needed.
             let _ = reports.send(report(call.clone(), self.whom));
         }
     }

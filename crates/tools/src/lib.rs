@@ -1,15 +1,14 @@
-//! The tool system: what a tool is, where tools are found, and the one path every call takes.
+//! The tool system: the [`Tool`] trait, the registry, and the single path of every call.
 //!
 //! ```text
-//! CallRequest ─► Registry (who?) ─► arguments (well-formed?) ─► Policy (ask?) ─► Gate (a person)
-//!                                    ─► queue ─► Tool ─► CallOutcome
+//! CallRequest ─► Registry ─► check of arguments ─► policy ─► approval gate
+//!                            ─► queue ─► Tool ─► CallOutcome
 //! ```
 //!
-//! [`ToolRouter`] makes structured calls into that; `script` does it for scripts.
-//!
-//! A structured call, a call from a script, a sub-agent's call and an MCP client's call are all
-//! [`CallRequest`]s in a batch for [`Orchestrator::run_batch`]; no tool can tell which it was.
-// Standard streams belong to whoever runs this.
+//! Calls of scripts, structured calls of models and calls of MCP clients are all [`CallRequest`]s
+//! in a batch for [`Orchestrator::run_batch`]; a tool cannot distinguish them. [`ToolRouter`]
+//! submits structured calls, the crate `script` submits those of scripts.
+// Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod arguments;
@@ -34,7 +33,7 @@ mod tool;
 mod typescript;
 mod words;
 
-pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial};
+pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, list_from_text};
 pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_call};
 pub use gate::{Approver, AskLater, Gate, NobodyToAsk, Waiting, WaitsFor, Wish};

@@ -1,14 +1,14 @@
-//! Spellings of names, and which known name a wrong one may have meant.
+//! Conversion between spellings of names, and suggestions for misspelled names.
 
-/// `create_issue` → `createIssue`; dots separate parts that are converted each by itself.
+/// Converts `create_issue` to `createIssue`. Parts separated by dots are converted separately.
 pub fn camel_case(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut chars = name.chars().peekable();
     while let Some(c) = chars.next() {
-        let between = out.ends_with(char::is_alphanumeric)
+        let is_inside_word = out.ends_with(char::is_alphanumeric)
             && chars.peek().is_some_and(|next| next.is_alphanumeric());
         match c {
-            '_' | '-' | ' ' | '/' | ':' if between => {
+            '_' | '-' | ' ' | '/' | ':' if is_inside_word => {
                 out.extend(chars.next().into_iter().flat_map(char::to_uppercase))
             }
             '-' | ' ' | '/' | ':' => out.push('_'),
@@ -18,7 +18,7 @@ pub fn camel_case(name: &str) -> String {
     out
 }
 
-/// `createIssue` → `create_issue`.
+/// Converts `createIssue` to `create_issue`.
 pub fn snake_case(name: &str) -> String {
     let mut out = String::with_capacity(name.len() + 4);
     let mut previous_lower = false;
@@ -32,22 +32,22 @@ pub fn snake_case(name: &str) -> String {
     out
 }
 
-/// Longest name that is compared with others.
+/// Longest name that is compared with others, in bytes.
 const MAX_NAME: usize = 80;
 
-/// At most three of `known` that look like `wrong`, the nearest first.
+/// Returns at most three of `known` that are similar to `wrong`, the most similar first.
 pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
-    let plain = |name: &str| {
+    let normalised = |name: &str| {
         name.chars()
             .filter(|c| c.is_alphanumeric())
             .flat_map(char::to_lowercase)
             .collect::<String>()
     };
-    // Names come from strangers: what no name is as long as is not worth the comparison.
+    // Names come from untrusted input: very long ones are not compared.
     if wrong.len() > MAX_NAME {
         return Vec::new();
     }
-    let wanted = plain(wrong);
+    let wanted = normalised(wrong);
     if wanted.is_empty() {
         return Vec::new();
     }
@@ -55,14 +55,14 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
         .into_iter()
         .filter(|name| name.len() <= MAX_NAME)
         .filter_map(|name| {
-            let candidate = plain(name);
+            let candidate = normalised(name);
             let distance = strsim::damerau_levenshtein(&wanted, &candidate);
             let length = wanted.chars().count();
-            let near = distance <= if length < 6 { 1 } else { (length / 3).max(2) };
-            let inside = wanted.len() >= 3
+            let is_near = distance <= if length < 6 { 1 } else { (length / 3).max(2) };
+            let contains = wanted.len() >= 3
                 && candidate.len() >= 3
                 && (candidate.contains(&wanted) || wanted.contains(&candidate));
-            (near || inside).then_some((distance, name))
+            (is_near || contains).then_some((distance, name))
         })
         .collect();
     scored.sort();
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings() {
+    fn names_are_converted_between_spellings() {
         assert_eq!(camel_case("create_issue"), "createIssue");
         assert_eq!(
             camel_case("mcp.git-hub.create_pull_request"),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn near_names() {
+    fn similar_names_are_found() {
         let known = ["createIssue", "listIssues", "weatherToday", "pay"];
         assert_eq!(nearest("creatIssue", known), ["createIssue"]);
         assert_eq!(nearest("create_issue", known), ["createIssue"]);

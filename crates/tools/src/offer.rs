@@ -1,46 +1,46 @@
-//! Tools as a model sees them in structured calls.
+//! Tools as they are offered to models for structured calls.
 
 use serde_json::{Map, Value, json};
 
 use crate::Registry;
 use crate::registry::Registered;
 
-/// A tool as a model sees it.
+/// A tool as it is offered to a model.
 #[derive(Debug, Clone)]
 pub struct Offered {
-    /// What the model calls it.
+    /// Name under which the model calls it.
     pub name: String,
-    /// What it is for.
+    /// Description for the model.
     pub description: String,
-    /// How it is called.
+    /// Form of the arguments.
     pub shape: Shape,
-    /// The canonical name of the tool behind it.
+    /// Canonical name of the registered tool.
     pub tool: String,
-    /// Turns the model's arguments into those of the tool.
+    /// Converts the model's arguments to those of the tool, in place.
     pub adapt: fn(&mut Value),
 }
 
-/// How a tool is called.
+/// Form of the arguments of an offered tool.
 #[derive(Debug, Clone)]
 pub enum Shape {
-    /// With a JSON object.
+    /// JSON object.
     Function {
-        /// Its schema.
+        /// JSON Schema of the object.
         parameters: Value,
-        /// Whether a server may hold the model to it.
+        /// Whether the provider enforces the schema.
         strict: bool,
     },
-    /// With plain text.
+    /// Plain text.
     Freeform {
-        /// The field of the tool's arguments that takes the text.
+        /// Field of the tool's arguments that receives the text.
         argument: String,
-        /// What the text is.
+        /// Description of the text, for the model.
         description: String,
     },
 }
 
 impl Offered {
-    /// The tool under its own name, with its own arguments.
+    /// Offers a tool under its own name, with its own arguments.
     pub fn as_it_is(tool: &Registered) -> Self {
         Self {
             name: tool.spec.name.clone(),
@@ -54,8 +54,8 @@ impl Offered {
         }
     }
 
-    /// The same, with a schema for servers that hold models to it: every field is required, and null
-    /// stands for one that is absent.
+    /// Converts the schema to the form that providers can enforce: every field is required, and
+    /// null represents an absent field.
     pub fn strict(mut self) -> Self {
         if let Shape::Function { parameters, strict } = &mut self.shape {
             *parameters = strict_schema(std::mem::take(parameters));
@@ -65,20 +65,20 @@ impl Offered {
     }
 }
 
-/// The tools that are offered for structured calls, before any adaptation. Those of MCP servers, which
-/// may be hundreds, are reached through `mcp_call_tool`; a task is started by a script, and belongs to
-/// it.
+/// Returns the tools that can be offered for structured calls. Tools of MCP servers, of which there
+/// may be hundreds, are called through `mcp_call_tool`; tasks can only be started by scripts.
 pub fn offerable(registry: &Registry) -> impl Iterator<Item = &Registered> {
-    let elsewhere = |name: &str| name.starts_with("mcp.") || name.starts_with("spawn.");
+    let is_excluded = |name: &str| name.starts_with("mcp.") || name.starts_with("spawn.");
     let tools = registry.iter().map(AsRef::as_ref);
-    tools.filter(move |tool: &&Registered| !elsewhere(&tool.spec.name))
+    tools.filter(move |tool: &&Registered| !is_excluded(&tool.spec.name))
 }
 
-/// The schema in the form strict servers take: every object closed, every field required, absent ones null.
+/// Converts a schema to strict form: no additional fields, every field required, optional fields
+/// nullable.
 fn strict_schema(schema: Value) -> Value {
     match schema {
         Value::Object(mut object) => {
-            // These say what servers refuse to enforce.
+            // Providers reject keywords that they do not enforce.
             for key in [
                 "default", "format", "minimum", "maximum", "$schema", "title",
             ] {

@@ -1,4 +1,4 @@
-//! The one path of every call: found, checked, judged, asked for, queued, run.
+//! The path of every call: lookup, validation, policy, approval, queue, execution, record.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -22,89 +22,89 @@ use crate::supervise::supervise;
 use crate::words::about;
 use crate::{ArgumentError, Call, FieldCase, Risk, Scope, ToolOutput, Verdict, judge};
 
-/// A call somebody wants made.
+/// A request to call a tool.
 #[derive(Debug)]
 pub struct CallRequest {
-    /// Unique in its scope: `tool_1`, or the model's own.
+    /// Id of the call, unique in its scope: `tool_1`, or the model's own id.
     pub id: String,
     /// Any spelling of the tool's name.
     pub tool: String,
-    /// Its arguments.
+    /// Arguments, not validated yet.
     pub args: Arguments,
-    /// Line in the script, from one.
+    /// Line in the script, 1-based. `None` for structured calls.
     pub line: Option<u32>,
-    /// Stops this call alone. A child of the scope's.
+    /// Cancels this call alone. A child of the scope's token.
     pub cancel: CancellationToken,
 }
 
-/// Arguments as they come.
+/// Arguments before validation.
 #[derive(Debug)]
 pub enum Arguments {
-    /// From a script: what stands between the parentheses.
+    /// Argument list of a call in a script.
     List(Vec<Value>),
-    /// From a structured call.
+    /// Argument object of a structured call.
     Object(Value),
-    /// From a structured call whose arguments could not be read, and why.
+    /// Arguments of a structured call that could not be parsed: the error message.
     Unreadable(String),
 }
 
-/// What is told of a batch while it runs.
+/// Progress of a batch, for its owner.
 #[derive(Debug)]
 pub enum Report {
-    /// These calls wait for a person.
+    /// Calls wait for an approval.
     Asking {
-        /// The question.
+        /// Id of the approval request.
         request_id: String,
-        /// The calls.
+        /// Ids of the calls.
         calls: Vec<String>,
-        /// What was done of them before.
+        /// Whether the calls have started.
         so_far: SoFar,
     },
-    /// The person has answered for them, or will not.
+    /// The approval request for these calls ended.
     Answered(Vec<String>),
-    /// A call that runs waits for somebody: it cannot be hurried.
+    /// A running call waits for a person or a model.
     Waits(String, WaitsFor),
-    /// It waits for them no longer; told as often as it waited.
+    /// A wait of a running call ended. Sent once for each start of a wait.
     GoesOn(String, WaitsFor),
-    /// A call is over, but not its work: it is done again, and that call settles both.
+    /// A first attempt ended and the call is retried. The outcome of the retry settles the call.
     Repeated(CallRecord),
-    /// A call is over.
+    /// A call ended.
     Finished(Box<CallOutcome>),
-    /// The question will be answered later: the scope is to be put away.
+    /// The approval is deferred: the owner should suspend the scope.
     Later,
-    /// Another process goes on with the scope: nothing more is done here.
+    /// Another process has resumed the run: this process must not continue it.
     TakenOver,
 }
 
-/// What was done of a call before a person was asked.
+/// Whether a call had started when its approval was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SoFar {
-    /// Nothing: it can be asked for again, elsewhere and later.
+    /// The call has not started. It can be made again after the scope is restored.
     Nothing,
-    /// It ran once, and may run again.
+    /// The call is running or ran once.
     OneAttempt,
 }
 
-/// A call that is over.
+/// Outcome of a call.
 #[derive(Debug)]
 pub struct CallOutcome {
-    /// The call that was made: the record's own, or the one it repeats.
+    /// Id of the requested call. The record of a retry has an id of its own.
     pub settles: String,
-    /// Its line in the ledger.
+    /// Record of the call.
     pub record: CallRecord,
-    /// Its output, or why there is none.
+    /// Output of the tool, or why there is none.
     pub result: Result<ToolOutput, CallFailure>,
-    /// It was told to stop and had not when its time was up.
+    /// Whether the tool did not stop in time after a cancellation.
     pub stubborn: bool,
-    /// Whether the tool was entered.
+    /// Whether the tool was invoked.
     pub dispatched: bool,
-    /// What a run that resumes this one makes of it.
+    /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,
-    /// What was asked, if the call was answered without running.
+    /// Details of a call that was answered without running. `None` for other calls.
     pub answered: Option<Answered>,
 }
 
-/// Takes batches of calls through registry, policy and gate to their tools.
+/// Runs batches of calls: registry, policy, approval gate, queue, tool.
 #[derive(Clone)]
 pub struct Orchestrator {
     registry: Registry,
@@ -114,102 +114,102 @@ pub struct Orchestrator {
     digest_key: [u8; 32],
 }
 
-/// A call that was found and whose arguments fit.
+/// A call whose tool exists and whose arguments are valid.
 pub(crate) struct Prepared {
     pub(crate) request: CallRequest,
     pub(crate) args: Value,
     pub(crate) tool: Arc<Registered>,
     pub(crate) digest: String,
-    /// Whether it leaves the world as it was.
+    /// Whether the call changes nothing.
     pub(crate) read_only: bool,
-    /// The recorded call of the resumed run that this one repeats.
+    /// Id of the recorded call of the resumed run that this call repeats.
     pub(crate) origin: Option<String>,
-    /// Sent instead of a key of its own.
+    /// Idempotency key to use instead of one derived from the ids.
     pub(crate) idempotency_key: Option<String>,
 }
 
 impl Prepared {
-    /// What "for this script" covers: this very call, and what its tool says is the same.
+    /// Returns the key of an approval "for this script": the tool's own key, or else a digest of
+    /// the arguments.
     pub(crate) fn agreement(&self) -> String {
         let agreement = self.tool.tool.agreement(&self.args);
-        let words = agreement.unwrap_or_else(|| {
+        let key = agreement.unwrap_or_else(|| {
             let fields = self.tool.tool.field_case();
             digest(&[0; 32], &self.tool.spec.name, &self.args, fields)
         });
-        format!("{}\n{words}", self.tool.spec.name)
+        format!("{}\n{key}", self.tool.spec.name)
     }
 }
 
 impl Orchestrator {
-    /// An orchestrator that asks nobody: what needs a person is denied.
+    /// Creates an orchestrator without an approver: calls that need approval are denied.
     pub fn new(registry: Registry) -> Self {
-        let nobody = NobodyToAsk {
-            because: "nobody can be asked here".to_owned(),
+        let approver = NobodyToAsk {
+            because: "approval is not possible here".to_owned(),
         };
         Self {
             registry,
-            approver: Arc::new(nobody),
+            approver: Arc::new(approver),
             policy: ApprovalPolicy::default(),
             ledger: None,
             digest_key: [0; 32],
         }
     }
 
-    /// The same with somebody to ask.
+    /// Sets the approver.
     pub fn with_approver(mut self, approver: Arc<dyn Approver>) -> Self {
         self.approver = approver;
         self
     }
 
-    /// The same, with everything written down before and after it happens.
+    /// Sets the ledger that records every call before it starts and after it ends.
     pub fn with_ledger(mut self, ledger: Arc<dyn Ledger>) -> Self {
         self.digest_key = ledger.digest_key();
         self.ledger = Some(ledger);
         self
     }
 
-    /// Where things are written down.
+    /// Returns the ledger.
     pub fn ledger(&self) -> Option<&Arc<dyn Ledger>> {
         self.ledger.as_ref()
     }
 
-    /// The same under another policy.
+    /// Sets the approval policy.
     pub fn with_policy(mut self, policy: ApprovalPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// The same with these tools alone.
+    /// Removes the tools for which `keep` returns false.
     pub fn only(mut self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
         self.registry = self.registry.filtered(keep);
         self
     }
 
-    /// The same with other tools.
+    /// Sets the registry.
     pub fn with_registry(mut self, registry: Registry) -> Self {
         self.registry = registry;
         self
     }
 
-    /// The digest that identifies calls of a tool with these canonical arguments.
+    /// Returns the digest that identifies calls of a tool with these canonical arguments.
     pub(crate) fn digest_of(&self, tool: &str, args: &Value, fields: FieldCase) -> String {
         digest(&self.digest_key, tool, args, fields)
     }
 
-    /// The tools there are.
+    /// Returns the registry.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// When a person is asked.
+    /// Returns the approval policy.
     pub fn policy(&self) -> ApprovalPolicy {
         self.policy
     }
 
-    /// Takes a batch to its end. Everything it starts is inside this future and ends with it.
+    /// Runs all calls of a batch. Everything it starts is part of this future and ends with it.
     ///
-    /// The gate sees the whole batch at once, before the queue does: calls that need a person become
-    /// one question, and those that do not are not held up by it.
+    /// Calls that need approval become one approval request; the other calls do not wait for it.
     pub async fn run_batch(
         &self,
         scope: &Scope,
@@ -260,6 +260,7 @@ impl Orchestrator {
         tokio::join!(free, gated);
     }
 
+    /// Finds the tool, takes the call from the budget and validates the arguments.
     fn prepare(
         &self,
         scope: &Scope,
@@ -295,7 +296,7 @@ impl Orchestrator {
         }
     }
 
-    /// The error for a name that is no tool.
+    /// Returns the error for a name that is not a tool.
     pub fn not_found(&self, name: &str) -> CallFailure {
         let name = &name.chars().take(80).collect::<String>();
         let near = match self.registry.find(name) {
@@ -313,7 +314,7 @@ impl Orchestrator {
             if names.is_empty() {
                 ": no tools are registered".to_owned()
             } else {
-                format!(": there are {}", names.join(", "))
+                format!(": available tools are {}", names.join(", "))
             }
         } else {
             format!(
@@ -332,7 +333,7 @@ impl Orchestrator {
         failure
     }
 
-    /// Runs a call; one that its confinement seems to have stopped may run again where a person agrees.
+    /// Runs a call. If its confinement seems to have blocked it, requests approval to retry it.
     async fn run(&self, scope: &Scope, prepared: Prepared, reports: &UnboundedSender<Report>) {
         let (tool, line, cancel) = (
             prepared.tool.clone(),
@@ -347,7 +348,8 @@ impl Orchestrator {
             }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
             _ => return self.finish(scope, reports, outcome),
         };
-        // It is over before anybody is asked: whatever happens while the question is open, this is known.
+        // Recorded before approval is requested, so that the outcome of the first attempt is known
+        // even if the process ends meanwhile.
         if self.write_down(scope, &outcome) == Err(LedgerError::TakenOver) {
             let _ = reports.send(Report::TakenOver);
             return;
@@ -371,7 +373,7 @@ impl Orchestrator {
             origin: None,
             idempotency_key: None,
         };
-        // Somebody may have agreed to this before.
+        // An earlier approval may cover the retry.
         let agreed = judge(self.policy, risk(&second)) == Verdict::Run
             || scope.has_agreed(&second.agreement());
         let second = match agreed {
@@ -396,6 +398,7 @@ impl Orchestrator {
         }
     }
 
+    /// Waits for a free slot, records the call, and runs its tool once.
     async fn attempt(
         &self,
         scope: &Scope,
@@ -412,21 +415,21 @@ impl Orchestrator {
             idempotency_key,
         } = prepared;
         let name = tool.spec.name.clone();
-        let place = tokio::select! {
+        let permit = tokio::select! {
             biased;
             () = request.cancel.cancelled() => None,
-            place = scope.places.acquire() => place.ok(),
+            permit = scope.places.acquire() => permit.ok(),
         };
-        let Some(_place) = place else {
+        let Some(_permit) = permit else {
             let failure = CallFailure::new(
                 ErrorCode::ToolAbortedError,
-                format!("{name} was stopped before it ran"),
+                format!("{name} was cancelled before it ran"),
             );
             let mut outcome = refused(&request, name, failure);
             outcome.record.args_digest = digest;
             return outcome;
         };
-        // Nothing is done that was not written down before.
+        // A call that is not recorded must not run.
         let intent = Intent {
             run: &scope.id,
             id: &request.id,
@@ -438,8 +441,7 @@ impl Orchestrator {
             origin: origin.as_deref(),
         };
         if let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.intend(&intent)) {
-            let message =
-                format!("{name} did not run, because that could not be written down: {error}");
+            let message = format!("{name} did not run, because it could not be recorded: {error}");
             return refused(
                 &request,
                 name,
@@ -503,7 +505,7 @@ impl Orchestrator {
 }
 
 impl Orchestrator {
-    /// A call is over: written down, told, reported.
+    /// Records the outcome of a call, and sends it as an event and as a report.
     pub(crate) fn finish(
         &self,
         scope: &Scope,
@@ -521,8 +523,7 @@ impl Orchestrator {
         }
         if let Err(error) = written {
             let tool = &outcome.record.tool;
-            let message =
-                format!("{tool} ran, but what came of it could not be written down: {error}");
+            let message = format!("{tool} ran, but its outcome could not be recorded: {error}");
             outcome.result = Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
         }
         scope.events.emit(Event::CallFinished {
@@ -534,7 +535,7 @@ impl Orchestrator {
 
     fn write_down(&self, scope: &Scope, outcome: &CallOutcome) -> Result<(), LedgerError> {
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
-        // Where there is no script, it is a model that reads the result.
+        // Without a script, a model reads the result.
         let shown = match (&scope.source, &outcome.result) {
             (None, Ok(output)) => output.rendering.clone(),
             (None, Err(failure)) => Some(failure.in_words()),
@@ -558,14 +559,15 @@ impl Orchestrator {
     }
 }
 
-/// Whether the call leaves the world as it was; a tool that breaks over that changes it.
+/// Returns whether the call changes nothing. If the tool panics over the question, it counts as one
+/// that may change something.
 pub(crate) fn reads_only(tool: &Registered, args: &Value) -> bool {
-    let asked = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.reads_only(args)));
-    tool.spec.read_only || asked().unwrap_or(false)
+    let judged = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.reads_only(args)));
+    tool.spec.read_only || judged().unwrap_or(false)
 }
 
-/// What a run that resumes this one makes of a call. If the tool panics over its own value, the
-/// outcome counts as unknown.
+/// Returns what a call means to a run that resumes this one. If the tool panics over its own value,
+/// the outcome counts as unknown.
 fn resume_as(
     tool: &Registered,
     read_only: bool,
@@ -585,16 +587,16 @@ fn resume_as(
     }
 }
 
-/// What the tool makes of the arguments; one that breaks over them is asked for.
+/// Returns the risk of a call. If the tool panics over the arguments, the call needs approval.
 fn risk(prepared: &Prepared) -> Risk {
     let judged =
         std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.risk(&prepared.args)));
     judged.unwrap_or_else(|_| Risk::Ask {
-        reason: "its risk could not be judged".to_owned(),
+        reason: "its risk could not be determined".to_owned(),
     })
 }
 
-/// The outcome of a call that never ran.
+/// Returns the outcome of a call that never ran.
 pub(crate) fn refused(
     request: &CallRequest,
     tool: String,
@@ -625,6 +627,7 @@ pub(crate) fn refused(
     })
 }
 
+/// Returns the failure of a call with invalid arguments.
 fn invalid(tool: &Registered, errors: &[ArgumentError]) -> CallFailure {
     let messages: Vec<&str> = errors
         .iter()

@@ -1,49 +1,49 @@
-//! Whether a call runs, is asked for, or is refused.
+//! The approval policy: decides from a call's risk whether it runs, needs approval or is denied.
 
 use selvedge_protocol::ApprovalPolicy;
 
-/// What could go wrong if a call ran, as its tool judges from the arguments.
+/// Risk of a call, as its tool judges from the arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Risk {
-    /// Nothing worth a question.
+    /// The call needs no approval under any policy.
     Harmless,
-    /// Something is changed, within what the sandbox policy allows.
+    /// The call changes something, within what the sandbox policy allows.
     Guarded {
-        /// Why, in a few words.
+        /// Why, in a few words for the approver.
         reason: String,
     },
-    /// A person has to agree, whatever the policy.
+    /// The call needs approval under every policy.
     Ask {
-        /// Why, in a few words.
+        /// Why, in a few words for the approver.
         reason: String,
     },
 }
 
-/// What the policy makes of a risk.
+/// Decision of the policy about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Run it.
+    /// Run the call.
     Run,
-    /// Ask a person.
+    /// Request approval.
     Ask {
-        /// Why.
+        /// Why approval is needed.
         reason: String,
     },
-    /// Do not run it.
+    /// Deny the call.
     Refuse {
-        /// Why.
+        /// Why the call is denied.
         reason: String,
     },
 }
 
-/// Judges a risk under a policy.
+/// Applies a policy to the risk of a call.
 pub fn judge(policy: ApprovalPolicy, risk: Risk) -> Verdict {
     match (risk, policy) {
         (Risk::Harmless, _) => Verdict::Run,
         (Risk::Guarded { reason }, ApprovalPolicy::Untrusted) => Verdict::Ask { reason },
         (Risk::Guarded { .. }, _) => Verdict::Run,
         (Risk::Ask { reason }, ApprovalPolicy::Never) => Verdict::Refuse {
-            reason: format!("{reason}; the approval policy is `never`, so nobody is asked"),
+            reason: format!("{reason}; the approval policy is `never`"),
         },
         (Risk::Ask { reason }, _) => Verdict::Ask { reason },
     }

@@ -2,7 +2,7 @@
 //!
 //! 1. A recorded call that succeeded and changed something, or cost money, answers an identical
 //!    call once, in recorded order. Failed calls run again.
-//! 2. Calls that only read and cost nothing always run again; they never come here.
+//! 2. Calls that only read and cost nothing always run again; they are not looked up.
 //! 3. While the outcome of a recorded call is unknown, no call that may change something runs. The
 //!    script decides each one: `resume.repeat(callId)` or `resume.skip(callId, value)`.
 
@@ -40,20 +40,20 @@ pub struct PriorCall {
     pub tool: String,
     /// Canonical arguments.
     pub args: Value,
-    /// Identifies tool and arguments; see [`crate::CallRequest`].
+    /// Digest of tool and arguments. Calls with the same digest are identical.
     pub digest: String,
-    /// What is known of its end.
+    /// How the call ended, as far as it is recorded.
     pub outcome: PriorOutcome,
-    /// Sent with the first attempt, and with every repetition of a call of unknown outcome.
+    /// Idempotency key of the first attempt. Repetitions of a call of unknown outcome reuse it.
     pub idempotency_key: String,
 }
 
-/// What is known of the end of a recorded call.
+/// How a recorded call ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PriorOutcome {
-    /// It returned this.
+    /// The call returned this value.
     Succeeded(Value),
-    /// It was started; its end was not recorded.
+    /// The call was started; its end was not recorded.
     Unknown,
 }
 
@@ -87,23 +87,23 @@ pub enum DecisionError {
     NoCall {
         /// As the script spelled it.
         id: String,
-        /// The ids there are, as a sentence.
+        /// The ids that exist, as part of a sentence.
         known: String,
     },
-    /// A run of the chain has repeated it.
+    /// A later run of the chain has repeated the call.
     #[error("`{0}` was repeated by a later run: remove this line, or decide about the repetition")]
     Repeated(String),
-    /// An identical call was answered or repeated already.
+    /// A call of this run has already used the recorded call.
     #[error("`{id}` cannot be decided any more: {by} has used it")]
     Used {
-        /// The recorded call.
+        /// Id of the recorded call.
         id: String,
-        /// The call of this run.
+        /// Id of the call of this run.
         by: String,
     },
 }
 
-/// What a call may do to the world.
+/// Whether a call may change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     ReadOnly,
@@ -122,25 +122,25 @@ impl Effect {
 /// What the recorded calls say about a call that is about to run.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Lookup {
-    /// Nothing: it runs.
+    /// No recorded call applies: the call runs.
     New,
-    /// It runs, as a repetition of this recorded call.
+    /// The call runs, as a repetition of this recorded call.
     Repeat {
         origin: String,
         /// The key of the first attempt, if that attempt's outcome is unknown.
         idempotency_key: Option<String>,
     },
-    /// It returns what this recorded call returned.
+    /// The call returns the value of this recorded call.
     Recorded { origin: String, value: Value },
-    /// It returns what the script gave for the recorded call.
+    /// The call returns the value that the script passed to `resume.skip`.
     Skipped { value: Value },
-    /// It may change something and must not run before the script has decided.
+    /// The call may change something and must not run before the script has decided.
     Blocked,
 }
 
 impl PriorCalls {
-    /// The calls of `run` and of the runs it resumed, in recorded order, and the ids of those that
-    /// were repeated on the way.
+    /// Creates the list from the calls of `run` and of the runs it resumed, in recorded order, and
+    /// the ids of calls that a later run of the chain repeated.
     pub fn new(run: impl Into<String>, calls: Vec<PriorCall>, repeated: BTreeSet<String>) -> Self {
         Self {
             run: run.into(),
@@ -162,7 +162,7 @@ impl PriorCalls {
         *self.progress() = progress.clone();
     }
 
-    /// Frees the recorded call that this call was to repeat: it was refused and never ran.
+    /// Frees the recorded call that this call was to repeat, because it was denied and never ran.
     pub(crate) fn release(&self, call_id: &str) {
         self.progress().used.retain(|_, by| by != call_id);
     }
@@ -194,8 +194,8 @@ impl PriorCalls {
         Ok(())
     }
 
-    /// What is recorded for a call with this digest. A recorded call is used once, by the call with
-    /// this id: a restored script makes its open calls again under the same ids.
+    /// Looks up a call with this digest, and marks the recorded call as used by `call_id`. A
+    /// recorded call is used once; a restored script makes its open calls again under the same ids.
     pub(crate) fn look_up(&self, call_id: &str, digest: &str, effect: Effect) -> Lookup {
         let mut progress = self.progress();
         let mut identical = self.calls.iter().filter(|call| call.digest == digest);
@@ -235,7 +235,8 @@ impl PriorCalls {
         })
     }
 
-    /// Why a call of this tool must not run yet: names each undecided call and how to decide it.
+    /// Returns the failure of a call that must not run yet. It names each undecided call and how to
+    /// decide it.
     pub(crate) fn undecided(&self, tool: &str) -> CallFailure {
         let progress = self.progress();
         let undecided: Vec<&PriorCall> = self.undecided_given(&progress).collect();
@@ -264,7 +265,8 @@ impl PriorCalls {
                 "resume.repeat(\"{id}\") // it had no effect: the next identical call runs"
             ));
             failure.suggestions.push(format!(
-                "resume.skip(\"{id}\", value) // it took effect: the next identical call returns value"
+                "resume.skip(\"{id}\", value) // it took effect: the next identical call \
+                 returns value"
             ));
         }
         let list: Vec<Value> = named
@@ -276,8 +278,8 @@ impl PriorCalls {
         failure
     }
 
-    /// Warnings that name each recorded call that answered a call of this run, and each decision
-    /// that no call was identical to.
+    /// Returns warnings that name each recorded call that answered a call of this run, and each
+    /// decision that no identical call used.
     pub fn warnings(&self) -> Vec<String> {
         self.reuse_warning()
             .into_iter()
@@ -317,14 +319,22 @@ impl PriorCalls {
 impl PriorCall {
     fn described(&self) -> String {
         let args = self.args.to_string();
-        let shown: String = args.chars().take(MAX_ARGS_SHOWN).collect();
-        let cut = if shown.len() < args.len() { "…" } else { "" };
-        format!("{} {} {shown}{cut}", self.id, camel_case(&self.tool))
+        let truncated: String = args.chars().take(MAX_ARGS_SHOWN).collect();
+        let ellipsis = if truncated.len() < args.len() {
+            "…"
+        } else {
+            ""
+        };
+        format!(
+            "{} {} {truncated}{ellipsis}",
+            self.id,
+            camel_case(&self.tool)
+        )
     }
 }
 
 impl Orchestrator {
-    /// The call, if it has to run; its outcome, if the recorded calls settle it.
+    /// Returns the call if it has to run, and its outcome if the recorded calls answer or deny it.
     pub(crate) fn check_prior(
         &self,
         scope: &Scope,
@@ -354,7 +364,7 @@ impl Orchestrator {
                 return Err(refused(request, name, failure));
             }
             Lookup::Recorded { origin, value } => (Some(origin), value),
-            // Not a result: a run that resumes this one has to decide again.
+            // Not a recorded result: a run that resumes this one has to decide again.
             Lookup::Skipped { value } => (None, value),
         };
         let mut outcome = refused(request, name, crate::failure::aborted(""));

@@ -1,4 +1,4 @@
-//! Where tools are found, by any of their spellings.
+//! The registry of tools, which finds a tool by any spelling of its name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
@@ -10,46 +10,46 @@ use crate::names::nearest;
 use crate::search::Index;
 use crate::{Tool, snake_case};
 
-/// A set of tools. A clone costs nothing and is a set of its own: whoever holds one while servers come and go keeps
-/// what it saw.
+/// A set of tools. Clones are cheap, and a change to one does not affect the others, so that a
+/// script keeps its tools while MCP servers start and stop.
 #[derive(Clone, Default)]
 pub struct Registry(Arc<Set>);
 
 #[derive(Clone, Default)]
 struct Set {
-    /// By canonical name.
+    /// Tools by canonical name.
     tools: BTreeMap<String, Arc<Registered>>,
-    /// Script name to canonical name.
+    /// Canonical names by name in scripts.
     js_names: HashMap<String, String>,
-    /// Other canonical names to the one that is.
+    /// Canonical names by alias.
     aliases: HashMap<String, String>,
-    /// Names that are no tools here, and the tools to suggest to a script that calls one.
+    /// Names that are not tools, and the tools to suggest to a script that calls one of them.
     synonyms: HashMap<&'static str, &'static str>,
-    /// Dotted prefixes of script names and of canonical ones.
+    /// Dotted prefixes of names in scripts and of canonical names.
     namespaces: BTreeSet<String>,
-    /// Prefixes below which nobody knows what there is, and the tool that stands for all of it.
+    /// Prefixes whose tools are not known yet, and the tool that handles all calls below them.
     stand_ins: BTreeMap<String, Arc<Registered>>,
-    /// Made on the first search.
+    /// Created on the first search.
     index: OnceLock<Arc<Index>>,
 }
 
-/// A tool and what was derived from it.
+/// A registered tool with its spec.
 pub struct Registered {
     /// The tool itself.
     pub tool: Box<dyn Tool>,
-    /// Its spec, taken once.
+    /// Spec of the tool, cached.
     pub spec: ToolSpec,
     checker: OnceLock<Result<Checker, String>>,
     raw: OnceLock<Option<Arc<Registered>>>,
 }
 
-/// What a name stands for.
+/// Result of looking up a name.
 pub enum Found<'a> {
     /// A tool.
     Tool(&'a Arc<Registered>),
-    /// A prefix of tools.
+    /// A prefix of tool names.
     Namespace,
-    /// Nothing; these are near.
+    /// Neither. These names are similar.
     Nothing(Vec<String>),
 }
 
@@ -58,15 +58,15 @@ pub enum Found<'a> {
 #[non_exhaustive]
 pub enum RegistryError {
     /// Another tool has the name.
-    #[error("two tools are called `{0}`")]
+    #[error("a tool named `{0}` is already registered")]
     Duplicate(String),
     /// The name cannot be called from a script.
-    #[error("`{0}` cannot be a tool's name: use letters, digits and `_`")]
+    #[error("invalid tool name `{0}`: use letters, digits and `_`")]
     BadName(String),
 }
 
 impl Registry {
-    /// No tools.
+    /// Creates an empty registry.
     pub fn new() -> Self {
         Self::default()
     }
@@ -74,14 +74,14 @@ impl Registry {
     /// Adds a tool.
     pub fn register(&mut self, tool: impl Tool + 'static) -> Result<(), RegistryError> {
         let spec = tool.spec();
-        let identifier = |part: &str| {
+        let is_identifier = |part: &str| {
             !part.is_empty()
                 && !part.starts_with(|c: char| c.is_ascii_digit())
                 && part
                     .chars()
                     .all(|c| c.is_alphanumeric() || c == '_' || c == '$')
         };
-        if !spec.js_name.split('.').all(identifier) {
+        if !spec.js_name.split('.').all(is_identifier) {
             return Err(RegistryError::BadName(spec.name));
         }
         if self.0.tools.contains_key(&spec.name) || self.0.js_names.contains_key(&spec.js_name) {
@@ -91,29 +91,27 @@ impl Registry {
         Ok(())
     }
 
-    /// Lets a tool be called by another name as well. A tool of that name goes first.
+    /// Adds another name for a tool. A tool that is registered under that name has precedence.
     pub fn alias(&mut self, alias: &str, name: &str) {
         Arc::make_mut(&mut self.0)
             .aliases
             .insert(alias.to_owned(), name.to_owned());
     }
 
-    /// Suggests these tools, as far as they are registered, to a script that calls an unknown tool by
-    /// one of these names. Both are in snake_case, separated by spaces.
+    /// Adds suggestions: if a script calls one of `names`, which is not a tool, the error suggests
+    /// those of `tools` that are registered. Both are in snake_case, separated by spaces.
     pub fn synonyms(&mut self, names: &'static str, tools: &'static str) {
         let synonyms = names.split(' ').map(|name| (name, tools));
         Arc::make_mut(&mut self.0).synonyms.extend(synonyms);
     }
 
-    /// Adds a tool and returns the set, for building one in a single expression.
+    /// Adds a tool and returns the registry, to build one in a single expression.
     pub fn with(mut self, tool: impl Tool + 'static) -> Result<Self, RegistryError> {
         self.register(tool)?;
         Ok(self)
     }
 
-    /// The tool of this canonical or script name.
-    ///
-    /// `x.raw` is what `x` calls its raw form, where it has one.
+    /// Returns the tool with this name, in any spelling. `x.raw` is the raw variant of `x`.
     pub fn get(&self, name: &str) -> Option<&Arc<Registered>> {
         self.named(name)
             .or_else(|| self.named(name.strip_suffix(".raw")?)?.raw())
@@ -136,7 +134,8 @@ impl Registry {
             })
     }
 
-    /// Puts a tool in the place of all that may be below its name: whatever is called there is that tool. Not listed.
+    /// Registers a tool that handles all calls below its name, whatever their names. It is not
+    /// listed.
     pub fn stand_in(&mut self, tool: impl Tool + 'static) {
         let spec = tool.spec();
         let set = Arc::make_mut(&mut self.0);
@@ -149,44 +148,44 @@ impl Registry {
         }
     }
 
-    /// Makes a prefix known although nothing is below it yet.
+    /// Registers a namespace that has no tools yet.
     pub fn reserve(&mut self, namespace: &str) {
         let set = Arc::make_mut(&mut self.0);
         set.namespaces.extend(namespaces_of(namespace));
         set.namespaces.insert(namespace.to_owned());
     }
 
-    /// Whether this is the very set that the other one is.
+    /// Returns whether both are unchanged clones of the same registry.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The tools that have most to do with these words, the best first.
+    /// Returns the tools that match the text best, the best first.
     pub fn search(&self, words: &str, limit: usize) -> Vec<&Arc<Registered>> {
         let index = self
             .0
             .index
             .get_or_init(|| Arc::new(Index::new(self.iter().map(|tool| &tool.spec))));
-        let found = index.search(words, limit);
-        found
+        let names = index.search(words, limit);
+        names
             .into_iter()
             .filter_map(|name| self.0.tools.get(name))
             .collect()
     }
 
-    /// What a script means by `tools.<path>`.
+    /// Looks up `tools.<path>` of a script.
     pub fn find(&self, path: &str) -> Found<'_> {
         match self.get(path) {
             Some(tool) => Found::Tool(tool),
             None if self.0.namespaces.contains(path) => Found::Namespace,
             None => {
-                let same = self.0.synonyms.get(snake_case(path).as_str());
-                let same = same
+                let synonyms = self.0.synonyms.get(snake_case(path).as_str());
+                let suggested = synonyms
                     .into_iter()
                     .flat_map(|names| names.split(' '))
                     .filter_map(|name| self.0.tools.get(name))
                     .map(|tool| tool.spec.js_name.clone());
-                let mut near: Vec<String> = same
+                let mut near: Vec<String> = suggested
                     .chain(nearest(path, self.0.js_names.keys().map(String::as_str)))
                     .collect();
                 near.truncate(3);
@@ -196,12 +195,13 @@ impl Registry {
         }
     }
 
-    /// Whether `name` is the first part of dotted names.
+    /// Returns whether `name` is a prefix of tool names.
     pub fn is_namespace(&self, name: &str) -> bool {
         self.0.namespaces.contains(name)
     }
 
-    /// Script names directly below a prefix that is empty or ends with a dot.
+    /// Returns the next part of all script names with this prefix, which is empty or ends with a
+    /// dot.
     pub fn names_below(&self, prefix: &str) -> BTreeSet<String> {
         let below = |name: &String| {
             name.strip_prefix(prefix)
@@ -210,43 +210,44 @@ impl Registry {
         self.0.js_names.keys().filter_map(below).collect()
     }
 
-    /// All tools, in the order of their names.
+    /// Returns all tools, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Registered>> {
         self.0.tools.values()
     }
 
-    /// How many tools there are.
+    /// Returns the number of tools.
     pub fn len(&self) -> usize {
         self.0.tools.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no tools.
     pub fn is_empty(&self) -> bool {
         self.0.tools.is_empty()
     }
 
-    /// The set with only the tools that `keep` agrees to.
+    /// Returns a registry with only the tools for which `keep` returns true.
     pub fn filtered(&self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
-        let mut kept = Set {
+        let mut filtered = Set {
             aliases: self.0.aliases.clone(),
             synonyms: self.0.synonyms.clone(),
             stand_ins: self.0.stand_ins.clone(),
             ..Set::default()
         };
         for name in self.0.stand_ins.keys() {
-            kept.namespaces
+            filtered
+                .namespaces
                 .extend(namespaces_of(name).chain([name.clone()]));
         }
         self.0
             .tools
             .values()
             .filter(|tool| keep(&tool.spec))
-            .for_each(|tool| kept.insert(tool.clone()));
-        Self(Arc::new(kept))
+            .for_each(|tool| filtered.insert(tool.clone()));
+        Self(Arc::new(filtered))
     }
 }
 
-/// The dotted prefixes of a name.
+/// Returns the dotted prefixes of a name.
 fn namespaces_of(name: &str) -> impl Iterator<Item = String> {
     let dots = name.match_indices('.');
     dots.map(|(dot, _)| name[..dot].to_owned())
@@ -275,7 +276,7 @@ impl Registered {
         }
     }
 
-    /// The same tool with everything it said, where it has such a form.
+    /// Returns the raw variant of the tool, if it has one. See [`Tool::raw`].
     pub fn raw(&self) -> Option<&Arc<Registered>> {
         let raw = || {
             let tool = self.tool.raw()?;
@@ -285,7 +286,8 @@ impl Registered {
         self.raw.get_or_init(raw).as_ref()
     }
 
-    /// Checks arguments; made on first use, because most tools of a large catalogue are never called.
+    /// Returns the checker of arguments. It is created on first use, because most tools of a large
+    /// catalogue are never called.
     pub(crate) fn checker(&self) -> Result<&Checker, &str> {
         self.checker
             .get_or_init(|| Checker::new(&self.spec))

@@ -1,4 +1,4 @@
-//! Structured calls: a model's function calls on their way to the tools, and the answers it gets.
+//! Routes structured calls of a model to tools, and converts the outcomes to text for the model.
 
 use selvedge_protocol::CallRecord;
 use serde_json::{Value, json};
@@ -7,51 +7,51 @@ use tokio::sync::mpsc::unbounded_channel;
 use crate::offer::{Offered, Shape};
 use crate::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, Scope};
 
-/// What a model sees of one result, in bytes.
+/// Longest result that a model is shown in full, in bytes.
 const SHOWN: usize = 10 * 1024;
 
-/// Takes structured calls to the tools, in the flavours a model was offered.
+/// Runs structured calls of the tools that a model was offered.
 #[derive(Clone)]
 pub struct ToolRouter {
     orchestrator: Orchestrator,
     offered: Vec<Offered>,
 }
 
-/// A function call as a model made it.
+/// A structured call as a model made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StructuredCall {
-    /// The model's own id.
+    /// The model's id for the call.
     pub call_id: String,
-    /// As it was offered, or any spelling of the tool's name.
+    /// Name under which the tool was offered, or any spelling of the tool's own name.
     pub name: String,
-    /// JSON; plain text for a freeform tool.
+    /// JSON object as text; for a freeform tool, plain text.
     pub arguments: String,
 }
 
-/// What a model is told of a call.
+/// Result of a structured call.
 #[derive(Debug)]
 pub struct StructuredOutput {
-    /// The call.
+    /// The model's id for the call.
     pub call_id: String,
-    /// What the model reads.
+    /// Text for the model.
     pub content: String,
-    /// The value, for those who are not models.
+    /// Returned value, for programs. `None` if the call failed.
     pub value: Option<Value>,
-    /// Its lines in the ledger; the last one is the call's own.
+    /// Records of all attempts; the last one is the outcome.
     pub records: Vec<CallRecord>,
 }
 
 impl StructuredOutput {
-    /// Whether it worked.
+    /// Returns whether the call succeeded.
     pub fn success(&self) -> bool {
         self.value.is_some()
     }
 }
 
 impl ToolRouter {
-    /// A router for a model that is offered these tools.
+    /// Creates a router for a model that is offered these tools.
     pub fn new(orchestrator: Orchestrator, offered: Vec<Offered>) -> Self {
-        // What was not offered cannot be called, by whatever name.
+        // A tool that was not offered cannot be called under any name.
         let orchestrator =
             orchestrator.only(|spec| offered.iter().any(|offered| offered.tool == spec.name));
         Self {
@@ -60,12 +60,13 @@ impl ToolRouter {
         }
     }
 
-    /// What the model is offered.
+    /// Returns the tools that the model is offered.
     pub fn offered(&self) -> &[Offered] {
         &self.offered
     }
 
-    /// Makes the calls of a turn, side by side where the limits allow, and returns the answers in their order.
+    /// Runs the calls of one answer, in parallel within the limits, and returns the results in the
+    /// order of the calls.
     pub async fn route(&self, scope: &Scope, calls: Vec<StructuredCall>) -> Vec<StructuredOutput> {
         let ids: Vec<String> = calls.iter().map(|call| call.call_id.clone()).collect();
         let batch = calls
@@ -80,20 +81,20 @@ impl ToolRouter {
             match report {
                 Report::Repeated(record) => repeated.push(record),
                 Report::Finished(outcome) => {
-                    let before = repeated
+                    let first_attempts = repeated
                         .extract_if(.., |record| record.id == outcome.settles)
                         .collect();
-                    // Ids are the model's own: should two be the same, each answer goes to one of them.
-                    let place = ids
+                    // Models choose the ids: if two are equal, each result goes to one of them.
+                    let index = ids
                         .iter()
                         .zip(&outputs)
-                        .position(|(id, at)| *id == outcome.settles && at.is_none());
-                    if let Some(place) = place {
+                        .position(|(id, output)| *id == outcome.settles && output.is_none());
+                    if let Some(index) = index {
                         let handle = self
                             .orchestrator
                             .ledger()
                             .map(|_| format!("{}/{}", scope.id, outcome.settles));
-                        outputs[place] = Some(answer(*outcome, before, handle));
+                        outputs[index] = Some(answer(*outcome, first_attempts, handle));
                     }
                 }
                 Report::Asking { .. }
@@ -104,7 +105,7 @@ impl ToolRouter {
                 | Report::TakenOver => {}
             }
         }
-        // Every request of a batch is reported once.
+        // Every request of a batch is reported as finished once.
         outputs.into_iter().flatten().collect()
     }
 
@@ -148,7 +149,7 @@ fn parse(text: &str, offered: Option<&Offered>) -> Arguments {
     Arguments::Object(args)
 }
 
-/// Where every field is required, null stands for one that is not there.
+/// Removes null fields: in a strict schema they represent absent fields.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(object) => {
@@ -162,7 +163,7 @@ fn drop_nulls(value: &mut Value) {
 
 fn answer(
     outcome: CallOutcome,
-    before: Vec<CallRecord>,
+    first_attempts: Vec<CallRecord>,
     handle: Option<String>,
 ) -> StructuredOutput {
     let (content, value) = match outcome.result {
@@ -172,7 +173,7 @@ fn answer(
         ),
         Err(failure) => (failure.in_words(), None),
     };
-    let records = before.into_iter().chain([outcome.record]).collect();
+    let records = first_attempts.into_iter().chain([outcome.record]).collect();
     StructuredOutput {
         call_id: outcome.settles,
         content: shown_of_result(content, handle.as_deref()),
@@ -181,21 +182,21 @@ fn answer(
     }
 }
 
-/// What a model sees of one result: the beginning and the end of a text that is too long, and by which handle it can
-/// be read whole.
+/// Truncates a result for a model: keeps the beginning and the end of a text that is too long, and
+/// says with which handle all of it can be read.
 pub fn shown_of_result(text: String, handle: Option<&str>) -> String {
     if text.len() <= SHOWN {
         return text;
     }
     let head = text.floor_char_boundary(SHOWN / 2);
     let tail = text.ceil_char_boundary(text.len() - SHOWN / 2);
-    let whole =
-        handle.map(|handle| format!("; `tools.recall({{ handle: \"{handle}\" }})` reads it whole"));
+    let hint = handle
+        .map(|handle| format!("; read all of it with `tools.recall({{ handle: \"{handle}\" }})`"));
     format!(
         "{}\n… {} bytes left out{} …\n{}",
         &text[..head],
         tail - head,
-        whole.unwrap_or_default(),
+        hint.unwrap_or_default(),
         &text[tail..]
     )
 }

@@ -1,4 +1,4 @@
-//! What a group of calls belongs to: a script, a turn, a session. It ends with its scope.
+//! The scope of calls: the lifetime of a run, turn or task, with its limits and resources.
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashSet};
@@ -13,22 +13,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{CallFailure, PriorCalls, PriorProgress};
 
-/// The owner of calls: their budget, their queue, and the word to stop.
+/// Owner of calls: their budget, queue, cancellation and resources. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Scope {
-    /// Names the owner in events and requests.
+    /// Id of the run, turn or task, used in events and approval requests.
     pub id: String,
-    /// Ends every call of the scope.
+    /// Cancels every call of the scope.
     pub cancel: CancellationToken,
-    /// Where events go.
+    /// Receives the events of the calls.
     pub events: EventSink,
-    /// The text the calls come from, for showing the lines around one.
+    /// Source of the script that makes the calls. `None` for structured calls.
     pub source: Option<Source>,
-    /// The recorded calls of the run that the scope's script resumes.
+    /// Recorded calls of the run that the script resumes.
     pub prior: Option<Arc<PriorCalls>>,
-    /// Sent with the scope's calls instead of a key of their own: the scope repeats a recorded call.
+    /// Idempotency key for the calls, instead of one per call. Set if the scope repeats a recorded
+    /// call.
     pub(crate) idempotency_key: Option<String>,
-    /// What becomes of it when a question is answered later.
+    /// Whether the owner suspends the scope when an approval is deferred.
     pub rest: Rest,
     pub(crate) limits: ScopeLimits,
     pub(crate) places: Arc<Semaphore>,
@@ -37,26 +38,28 @@ pub struct Scope {
     pub(crate) belongings: Belongings,
 }
 
-/// Whether a scope can be put away while a person is asked.
+/// Whether a scope can be suspended while it waits for an approval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Rest {
-    /// It must have its answers now.
+    /// It cannot be suspended. Calls whose approval is deferred are denied.
     #[default]
     Never,
-    /// Its owner puts it away when it hears [`crate::Report::Later`].
+    /// Its owner suspends it on [`crate::Report::Later`].
     AtQuestions,
 }
 
-/// What a scope has used and been promised, so that another can stand in its place.
+/// Budget and approvals that a scope has used, to restore it in another process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
+    #[serde(rename = "made")]
     made: u32,
+    #[serde(rename = "agreed")]
     agreed: BTreeSet<String>,
     prior: Option<PriorProgress>,
 }
 
-/// What calls leave behind that lives as long as their scope: processes in the background, terminals.
-/// Clones share it.
+/// Resources that outlive their call and end with the scope: background processes, terminals.
+/// Clones share them.
 #[derive(Clone, Default)]
 pub struct Belongings(Arc<Mutex<Kept>>);
 
@@ -67,21 +70,23 @@ struct Kept {
 }
 
 impl Belongings {
-    /// Keeps something until the scope ends, then drops it; at once where it has ended.
-    pub fn keep(&self, thing: impl Send + 'static) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !kept.ended {
-            kept.things.push(Box::new(thing));
+    /// Owns a resource until the scope ends, then drops it. If the scope has ended, drops it at
+    /// once.
+    pub fn keep(&self, resource: impl Send + 'static) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.ended {
+            state.things.push(Box::new(resource));
         }
     }
 
     fn end(&self) {
-        let things = {
-            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.ended = true;
-            std::mem::take(&mut kept.things)
+        let resources = {
+            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            state.ended = true;
+            std::mem::take(&mut state.things)
         };
-        drop(things);
+        // Outside the lock: dropping a resource may take long.
+        drop(resources);
     }
 }
 
@@ -91,20 +96,20 @@ impl std::fmt::Debug for Belongings {
     }
 }
 
-/// A script's text.
+/// Source text of a script.
 #[derive(Debug, Clone)]
 pub struct Source(pub Arc<str>);
 
-/// How much the calls of a scope may do.
+/// Limits of the calls of a scope.
 #[derive(Debug, Clone)]
 pub struct ScopeLimits {
-    /// Calls in all.
+    /// Number of calls in total.
     pub max_calls: u32,
-    /// Calls at once.
+    /// Number of calls at the same time.
     pub max_concurrent: u32,
-    /// Time to stop in.
+    /// How long a cancelled call may take to stop.
     pub abort_grace: Duration,
-    /// Time a person has to answer; `None` waits for ever.
+    /// Time limit of an approval request. `None` waits without limit.
     pub approval_timeout: Option<Duration>,
 }
 
@@ -121,7 +126,7 @@ impl From<&Limits> for ScopeLimits {
 }
 
 impl Scope {
-    /// A new scope below `parent`.
+    /// Creates a scope that is cancelled with `parent`.
     pub fn new(
         id: String,
         limits: ScopeLimits,
@@ -144,23 +149,25 @@ impl Scope {
         }
     }
 
-    /// Ends the scope: its calls are told to stop, and what they left behind is gone when this returns.
+    /// Ends the scope: cancels its calls and drops its resources before it returns.
     pub fn end(&self) {
         self.cancel.cancel();
         self.belongings.end();
     }
 
-    /// Calls that may still be made.
+    /// Returns how many more calls the scope may make.
     pub fn calls_left(&self) -> u32 {
         self.limits
             .max_calls
             .saturating_sub(self.made.load(Ordering::Relaxed))
     }
 
-    /// How the scope stands, but for so many calls that will be made anew.
-    pub fn standing(&self, but: usize) -> Standing {
+    /// Returns a snapshot for another process. `open_calls` calls are not counted, because the
+    /// restored scope makes them again.
+    pub fn standing(&self, open_calls: usize) -> Standing {
+        let made = self.made.load(Ordering::Relaxed);
         Standing {
-            made: self.made.load(Ordering::Relaxed).saturating_sub(but as u32),
+            made: made.saturating_sub(open_calls as u32),
             agreed: self
                 .agreed
                 .lock()
@@ -172,56 +179,64 @@ impl Scope {
         }
     }
 
-    /// Stands in the place of another scope.
-    pub fn stand_in(&self, place: &Standing) {
-        self.made.store(place.made, Ordering::Relaxed);
+    /// Restores budget and approvals from a snapshot.
+    pub fn stand_in(&self, snapshot: &Standing) {
+        self.made.store(snapshot.made, Ordering::Relaxed);
         self.agreed
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .extend(place.agreed.iter().cloned());
-        if let Some((prior, progress)) = self.prior.as_ref().zip(place.prior.as_ref()) {
+            .extend(snapshot.agreed.iter().cloned());
+        if let Some((prior, progress)) = self.prior.as_ref().zip(snapshot.prior.as_ref()) {
             prior.restore(progress);
         }
     }
 
-    /// Takes one call from the budget, if one is left.
+    /// Takes one call from the budget. The error says that none is left.
     pub(crate) fn take_call(&self) -> Result<(), CallFailure> {
         let max = self.limits.max_calls;
-        let took = |made| (made < max).then_some(made + 1);
-        self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, took).map(drop).map_err(|_| {
-            let message = format!("this script may make {max} tool calls, and has made them all");
+        let increment = |made| (made < max).then_some(made + 1);
+        let updated = self
+            .made
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment);
+        updated.map(drop).map_err(|_| {
+            let message = format!("the script reached its limit of {max} tool calls");
             let mut failure = CallFailure::new(ErrorCode::ToolBudgetExceededError, message);
-            failure.suggestions.push("do more with each call (a wider pattern, one command for many files), or split the work into several scripts".into());
+            failure.suggestions.push(
+                "do more with each call (a wider pattern, one command for many files), or split \
+                 the work into several scripts"
+                    .into(),
+            );
             failure
         })
     }
 
-    /// Remembers what a person agreed to for the rest of the scope.
-    pub(crate) fn agree(&self, to: String) {
+    /// Stores an approval for the rest of the scope.
+    pub(crate) fn agree(&self, approval_key: String) {
         self.agreed
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(to);
+            .insert(approval_key);
     }
 
-    pub(crate) fn has_agreed(&self, to: &str) -> bool {
+    /// Returns whether an earlier approval in this scope covers the key.
+    pub(crate) fn has_agreed(&self, approval_key: &str) -> bool {
         self.agreed
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .contains(to)
+            .contains(approval_key)
     }
 }
 
 impl Source {
-    /// The line and its neighbours, numbered, the line itself marked.
+    /// Returns a line and its neighbours with line numbers, the line itself marked with `>`.
     pub fn around(&self, line: u32) -> String {
         let first = line.saturating_sub(1).max(1);
         let lines = self.0.lines().enumerate().skip(first as usize - 1).take(3);
         let mut out = String::new();
         for (index, text) in lines {
             let number = index as u32 + 1;
-            let mark = if number == line { '>' } else { ' ' };
-            out.push_str(&format!("{mark} {number:>3} | {text}\n"));
+            let marker = if number == line { '>' } else { ' ' };
+            out.push_str(&format!("{marker} {number:>3} | {text}\n"));
         }
         out
     }

@@ -1,4 +1,5 @@
-//! Finding a tool among many: BM25 over names, descriptions and parameters, and the tool that does it for scripts.
+//! Search for tools with BM25 over names, descriptions and parameters, and the tool `search` for
+//! scripts.
 
 use std::collections::HashMap;
 
@@ -10,17 +11,17 @@ use serde_json::Value;
 
 use crate::{FunctionTool, Registry, signature, tool};
 
-/// A word in the name says more than one in the description.
+/// Weight of a word in a tool's name. A word in the description has weight 1.
 const NAME_WEIGHT: f64 = 3.0;
-/// Bytes of description and of parameters that are looked at.
+/// Bytes of a description, and of parameters, that are indexed.
 const MAX_TEXT: usize = 4096;
 
-/// Words of every tool, weighed.
+/// Inverted index of the words of all tools, with weights.
 pub(crate) struct Index {
     names: Vec<String>,
     lengths: Vec<f64>,
     mean: f64,
-    /// Word to the tools that have it, with how often.
+    /// For each word: the tools that contain it, with its weighted count.
     postings: HashMap<String, Vec<(u32, f64)>>,
 }
 
@@ -55,24 +56,25 @@ impl Index {
         index
     }
 
-    /// Names of the tools that have most to do with the words, the best first.
+    /// Returns the names of the tools that match the text best, the best first.
     pub(crate) fn search(&self, text: &str, limit: usize) -> Vec<&str> {
-        let mut wanted = words(head(text));
-        wanted.sort();
-        wanted.dedup();
-        wanted.truncate(64);
-        let mut meant: Vec<String> = wanted.iter().flat_map(|word| same_deed(word)).collect();
-        meant.retain(|word| !wanted.contains(word));
-        let meant = meant.iter().map(|word| (word.as_str(), SAME_DEED));
+        let mut query = words(head(text));
+        query.sort();
+        query.dedup();
+        query.truncate(64);
+        let mut synonyms: Vec<String> = query.iter().flat_map(|word| same_deed(word)).collect();
+        synonyms.retain(|word| !query.contains(word));
+        let synonyms = synonyms.iter().map(|word| (word.as_str(), SAME_DEED));
         let mut scores: HashMap<u32, f64> = HashMap::new();
-        for (word, trust) in wanted.iter().map(|word| (word.as_str(), 1.0)).chain(meant) {
+        let query = query.iter().map(|word| (word.as_str(), 1.0));
+        for (word, weight) in query.chain(synonyms) {
             let Some(list) = self.postings.get(word) else {
                 continue;
             };
-            let rare = bm25::idf_of_few(self.names.len(), list.len());
+            let idf = bm25::idf_of_few(self.names.len(), list.len());
             for (id, count) in list {
-                let weight = bm25::frequency(*count, self.lengths[*id as usize], self.mean);
-                *scores.entry(*id).or_default() += trust * rare * weight;
+                let frequency = bm25::frequency(*count, self.lengths[*id as usize], self.mean);
+                *scores.entry(*id).or_default() += weight * idf * frequency;
             }
         }
         let mut best: Vec<(u32, f64)> = scores.into_iter().collect();
@@ -84,7 +86,7 @@ impl Index {
     }
 }
 
-/// Names and meanings of parameters, at every depth.
+/// Appends names and descriptions of parameters, at every depth.
 fn gather(schema: &Value, out: &mut String, depth: usize) {
     if depth > 4 || out.len() > MAX_TEXT {
         return;
@@ -108,11 +110,12 @@ fn gather(schema: &Value, out: &mut String, depth: usize) {
     }
 }
 
+/// Returns the first [`MAX_TEXT`] bytes of a text.
 fn head(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT)]
 }
 
-/// The words of a text in lower case: `createPullRequests` → create, pull, request.
+/// Returns the stems of the words of a text: `createPullRequests` has create, pull and request.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -132,16 +135,16 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Words that say nothing about a tool.
+/// Words that are not indexed.
 const STOP_WORDS: [&str; 20] = [
     "a", "an", "and", "are", "as", "at", "by", "for", "from", "in", "is", "it", "of", "on", "or",
     "that", "the", "this", "to", "with",
 ];
 
-/// How much a word counts that was not said, but means the same deed as one that was.
+/// Weight of a synonym of a word in the query.
 const SAME_DEED: f64 = 0.6;
 
-/// Deeds that go by several names.
+/// Groups of verbs with the same meaning.
 const DEEDS: [&[&str]; 8] = [
     &["search", "find", "query", "lookup", "look"],
     &["delete", "remove", "destroy", "drop", "erase"],
@@ -153,34 +156,34 @@ const DEEDS: [&[&str]; 8] = [
     &["run", "execute", "start", "invoke", "call"],
 ];
 
-/// The stems of the other names of the deed that a stem names.
+/// Returns the stems of the synonyms of a verb, given its stem.
 fn same_deed(word: &str) -> Vec<String> {
-    let stems = DEEDS.map(|names| words(&names.join(" ")));
-    let same = stems
+    let groups = DEEDS.map(|verbs| words(&verbs.join(" ")));
+    let group = groups
         .into_iter()
-        .find(|names| names.iter().any(|name| name == word));
-    let mut same = same.unwrap_or_default();
-    same.retain(|name| name != word);
-    same
+        .find(|verbs| verbs.iter().any(|verb| verb == word));
+    let mut synonyms = group.unwrap_or_default();
+    synonyms.retain(|verb| verb != word);
+    synonyms
 }
 
-/// What to look for.
+/// Arguments of the tool `search`.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct Search {
     /// What the tool should do, in a few words.
     query: String,
-    /// How many tools to name; 5 by default, at most 20.
+    /// Maximum number of results; 5 by default, at most 20.
     limit: Option<usize>,
 }
 
-/// A tool that was found.
+/// A tool that matches a search.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct FoundTool {
-    /// Its name: call it as `tools[name](args)`.
+    /// Name of the tool: call it as `tools[name](args)`.
     pub name: String,
-    /// What it does.
+    /// What the tool does.
     pub description: String,
-    /// Its arguments and result as TypeScript.
+    /// Arguments and result in TypeScript.
     pub signature: String,
 }
 
@@ -195,14 +198,16 @@ impl FoundTool {
     }
 }
 
-/// `search`: finds tools among those of `registry`.
+/// Returns the tool `search`, which searches the tools of `registry`.
 pub fn search_tool(registry: Registry) -> FunctionTool<Search, Vec<FoundTool>> {
     let find = move |args: Search| {
         let found = registry.search(&args.query, args.limit.unwrap_or(5).clamp(1, 20));
         let found: Vec<FoundTool> = found.into_iter().map(|tool| FoundTool::new(tool)).collect();
         async move { Ok(found) }
     };
-    tool("search", "Finds tools by what they do, the best first: `const [t] = await tools.search(\"open an issue\")`, then `await tools[t.name](args)`.", find)
+    let description = "Finds tools by description, best match first: `const [t] = await \
+        tools.search(\"open an issue\")`, then `await tools[t.name](args)`.";
+    tool("search", description, find)
         .read_only()
         .positional(&["query", "limit"])
 }
@@ -212,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_cut_and_made_alike() {
+    fn words_are_split_and_stemmed() {
         assert_eq!(
             words("createPullRequests for the repository"),
             ["creat", "pull", "request", "repositori"]
@@ -225,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tool_that_is_meant_comes_first() {
+    fn the_best_match_is_first() {
         let mut registry = Registry::new();
         for (name, description) in [
             (

@@ -1,4 +1,4 @@
-//! Stopping a run from outside its process: whoever wants it says so to the ledger, which is asked now and then.
+//! Stops a run at the request of another process, which leaves the request in the ledger.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,21 +8,22 @@ use selvedge_protocol::Ledger;
 
 use crate::Scope;
 
-/// A run that ends sooner is never asked about.
+/// Age of a run at the first check. Most runs end sooner and are never checked.
 const FIRST: Duration = Duration::from_secs(1);
-/// Then it is, this often.
+/// Time between later checks.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Why a run stopped, as far as it did not by itself.
+/// Whether another process requested that a run stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stopped {
-    /// Nobody outside has said anything.
+    /// No request was found.
     NotFromOutside,
-    /// Somebody outside wanted it.
+    /// A stop was requested, and the scope was cancelled.
     FromOutside,
 }
 
-/// Lets a run of this scope come to its end, and cancels the scope when somebody outside wants it to stop.
+/// Awaits a run of this scope. If another process requests a stop, cancels the scope and awaits the
+/// end of the run.
 pub async fn heeding<T>(
     ledger: Option<&Arc<dyn Ledger>>,
     scope: &Scope,
@@ -31,7 +32,7 @@ pub async fn heeding<T>(
     let Some(ledger) = ledger else {
         return (run.await, Stopped::NotFromOutside);
     };
-    let asked = async {
+    let stop_requested = async {
         tokio::time::sleep(FIRST).await;
         while !ledger.is_to_stop(&scope.id) {
             tokio::time::sleep(AGAIN).await;
@@ -40,7 +41,7 @@ pub async fn heeding<T>(
     tokio::select! {
         biased;
         ended = &mut run => return (ended, Stopped::NotFromOutside),
-        () = asked => scope.cancel.cancel(),
+        () = stop_requested => scope.cancel.cancel(),
     }
     (run.await, Stopped::FromOutside)
 }

@@ -1,4 +1,4 @@
-//! Running one tool: it may fail, break, or have to be told to stop.
+//! Runs one call of a tool: handles failure, panic and cancellation.
 
 use std::panic::AssertUnwindSafe;
 
@@ -11,7 +11,8 @@ use crate::failure::{CallFailure, aborted};
 use crate::registry::Registered;
 use crate::{Call, Scope, ToolOutput};
 
-/// Runs a tool; when told to stop, gives it the grace it has and then lets it go.
+/// Runs a call. After a cancellation the tool has the scope's `abort_grace` to stop. The flag is
+/// true if it did not stop in time and its future was dropped.
 pub(crate) async fn supervise(
     scope: &Scope,
     tool: &Registered,
@@ -27,7 +28,7 @@ pub(crate) async fn supervise(
         Either::Left((ended, _)) => ended,
         Either::Right(((), work)) => {
             return match tokio::time::timeout(scope.limits.abort_grace, work).await {
-                // It was done before it could stop: what is done is done.
+                // It completed despite the cancellation: its result counts.
                 Ok(Ok(Ok(output))) => (Ok(output), false),
                 Ok(_) => (Err(aborted(name)), false),
                 Err(_) => (Err(aborted(name)), true),
@@ -36,18 +37,18 @@ pub(crate) async fn supervise(
     };
     let result = match ended {
         Ok(Ok(output)) => Ok(output),
-        // It stopped by itself when it was told to.
+        // It failed because it was cancelled.
         Ok(Err(_)) if cancel.is_cancelled() => Err(aborted(name)),
         Ok(Err(error)) => Err(error.into()),
         Err(panic) => {
-            let words = panic
+            let panic_message = panic
                 .downcast_ref::<&str>()
                 .map(|s| (*s).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned());
-            let message = format!(
-                "{name} broke: {}",
-                words.unwrap_or_else(|| "it panicked".into())
-            );
+            let message = match panic_message {
+                Some(panic_message) => format!("{name} panicked: {panic_message}"),
+                None => format!("{name} panicked"),
+            };
             Err(CallFailure {
                 outcome_unknown: true,
                 ..CallFailure::new(ErrorCode::ToolExecutionError, message)

@@ -1,6 +1,7 @@
-//! Work in the background: calls that go on when their script has ended. They belong to a session, and end with it.
+//! Tasks: calls that run in the background and continue after their script has ended. They belong
+//! to a session and end with it.
 //!
-//! A task is a call like any other: one batch of one call, for the same orchestrator, in a scope of its own.
+//! A task is a batch of one call for the same orchestrator, in a scope of its own.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -27,11 +28,11 @@ use crate::{
     tool_with_call,
 };
 
-/// Tasks at a time.
+/// Largest number of running tasks of a session.
 const MOST: usize = 8;
-/// How long tasks have to stop when their session ends.
+/// How long tasks may take to stop when their session ends.
 const TIME_TO_STOP: Duration = Duration::from_secs(2);
-/// Tasks that are over and can still be asked about.
+/// Number of ended tasks whose results can still be requested.
 const REMEMBERED: usize = 64;
 
 /// The tasks of a session. Clones share them.
@@ -43,34 +44,34 @@ struct Inner {
     all: Mutex<VecDeque<Task>>,
     cancel: CancellationToken,
     recall: OnceLock<Box<Recall>>,
-    /// The tool that a task calls if the script names none, and the arguments of a call that starts one.
+    /// Tool that a task calls if the script names none, and example arguments of `spawn`.
     default_task: Option<(String, String)>,
 }
 
-/// What is recorded of a task that is not of this session, by its id; `None` if it failed or does
-/// not exist.
+/// Looks up the recorded outcome of a task of another session, by its id. Returns `None` if the
+/// task failed or does not exist.
 type Recall = dyn Fn(&str) -> Option<PriorOutcome> + Send + Sync;
 
-/// Who makes a task's call, and where it is written down.
+/// What is needed to run and record a task.
 #[derive(Clone)]
 pub struct Means {
-    /// Makes the call.
+    /// Runs the call.
     pub orchestrator: Orchestrator,
-    /// What holds for it.
+    /// Limits of the task's scope. The number of calls is always one.
     pub limits: ScopeLimits,
-    /// The folder its run is written down for.
+    /// Working directory of the task's run.
     pub directory: String,
-    /// The session it is written down for.
+    /// Id of the session that the task's run belongs to.
     pub session: String,
 }
 
-/// A task that is to be started.
+/// A task to start.
 struct New {
     id: String,
     tool: String,
     args: Map<String, Value>,
     events: EventSink,
-    /// Sent with its call instead of a key of its own.
+    /// Idempotency key of the recorded task that this task repeats.
     idempotency_key: Option<String>,
 }
 
@@ -80,12 +81,12 @@ struct Task {
     came_to: watch::Receiver<Option<CameOut>>,
 }
 
-/// What a task came to.
+/// Result of a task.
 type CameOut = Result<Value, CallFailure>;
 
 impl Tasks {
-    /// Tasks that call `tool` if the script names none. `example` is what stands between the
-    /// parentheses of a call that starts one, for descriptions and hints.
+    /// Creates an empty set of tasks. `tool` is the tool to call if the script names none;
+    /// `example` are arguments of a call that starts a task, for descriptions and hints.
     pub fn with_default_tool(tool: &str, example: &str) -> Self {
         Self(Arc::new(Inner {
             default_task: Some((tool.to_owned(), example.to_owned())),
@@ -93,26 +94,27 @@ impl Tasks {
         }))
     }
 
-    /// A call that starts a task, for descriptions and hints.
+    /// Returns an example call that starts a task, for descriptions and hints.
     fn example(&self) -> String {
         let default = self.0.default_task.as_ref();
         let args = default.map_or("\"name\", { … }", |(_, example)| example);
         format!("tools.{SPAWN}({args})")
     }
 
-    /// Adds the tools that start tasks, wait for them and stop them.
+    /// Registers the tools that start tasks, wait for them and cancel them.
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
-        let [waiting, stopping] = [(); 2].map(|()| self.clone());
+        let [for_wait, for_cancel] = [(); 2].map(|()| self.clone());
         let example = format!("const task = {}", self.example());
         let description = format!(
-            "Starts another tool in the background and returns at once; the work goes on when the \
-            script has ended, until the session ends.\nIn scripts: {example}; \
-            later `await task.done`, `await task.cancel()`, or from another script tools.spawn.wait({{ id }})."
+            "Starts a call of another tool in the background and returns at once. The task \
+             continues after the script ends, until the session ends.\nIn scripts: {example}; \
+             later `await task.done`, `await task.cancel()`, or in another script \
+             tools.spawn.wait({{ id }})."
         );
         registry.register(
-            // A script's call never comes here: it is answered at once, with the script's own means.
+            // Scripts start tasks through `start_from_script`; only structured calls come here.
             tool(SPAWN, &description, move |_: StartArgs| {
-                let error = ToolError::new("a task is started in a script");
+                let error = ToolError::new("tasks can only be started by a script");
                 std::future::ready(Err::<Started, _>(error.suggest(&example)))
             })
             .positional(&["tool", "args"]),
@@ -120,9 +122,9 @@ impl Tasks {
         registry.register(
             tool_with_call(
                 "spawn.wait",
-                "Waits for a task and returns what it came to.",
+                "Waits for a task and returns its result.",
                 move |args: TaskArgs, call| {
-                    let tasks = waiting.clone();
+                    let tasks = for_wait.clone();
                     async move { tasks.wait(&args.id, &call.cancel).await }
                 },
             )
@@ -132,24 +134,24 @@ impl Tasks {
         registry.register(
             tool(
                 "spawn.cancel",
-                "Stops a task; false where it was over already.",
-                move |args: TaskArgs| std::future::ready(stopping.cancel(&args.id)),
+                "Cancels a task. Returns false if it had already ended.",
+                move |args: TaskArgs| std::future::ready(for_cancel.cancel(&args.id)),
             )
             .positional(&["id"]),
         )
     }
 
-    /// Where to ask for tasks that are not of this session: a script that was put away may wait for one in another
-    /// process.
+    /// Sets the lookup for tasks of other sessions: a script that was suspended may wait in another
+    /// process for a task it started. Later calls have no effect.
     pub fn recall_from(
         &self,
         recall: impl Fn(&str) -> Option<PriorOutcome> + Send + Sync + 'static,
     ) {
-        // There is one ledger.
+        // Already set: there is one ledger per process.
         let _ = self.0.recall.set(Box::new(recall));
     }
 
-    /// How many are running.
+    /// Returns the number of running tasks.
     pub fn running(&self) -> usize {
         self.all()
             .iter()
@@ -157,8 +159,8 @@ impl Tasks {
             .count()
     }
 
-    /// Ends the session: no task can be started any more, and those that run are told to stop and given time to.
-    /// Returns how many ran.
+    /// Ends the session: cancels running tasks, waits a limited time until they stop, and refuses
+    /// new ones. Returns the number of tasks that were running.
     pub async fn end(&self) -> usize {
         let running: Vec<_> = self
             .all()
@@ -173,13 +175,13 @@ impl Tasks {
                 .into_iter()
                 .map(|mut task| async move { _ = task.wait_for(Option::is_some).await }),
         );
-        // A tool that will not stop is left to the end of the process.
+        // A tool that does not stop is ended with the process.
         let _ = tokio::time::timeout(TIME_TO_STOP, all).await;
         count
     }
 
-    /// Starts a task as a script asks for it, with what stands between the parentheses, and returns
-    /// its id. It counts among the calls of the script and follows the same rules in a resumed run.
+    /// Starts a task with the argument list of a script's call, and returns its id. It counts as a
+    /// call of the script and follows the same rules in a resumed run.
     pub fn start_as_written(
         &self,
         list: Vec<Value>,
@@ -200,7 +202,7 @@ impl Tasks {
                 let undecided = scope.prior.as_ref().map(|prior| prior.undecided(SPAWN));
                 return Err(undecided.unwrap_or_else(|| crate::failure::aborted(SPAWN)));
             }
-            // The task itself is recorded as well: waiting for it tells what it returned.
+            // The task's own run is recorded as well: waiting for the task returns its result.
             Lookup::Recorded { origin, .. } => {
                 spawn.record(&origin, SpawnRecord::Reused)?;
                 return Ok(origin);
@@ -228,7 +230,7 @@ impl Tasks {
         started
     }
 
-    /// The tool that a script wants started, and its arguments.
+    /// Returns the tool to start and its arguments.
     fn read(&self, list: Vec<Value>) -> Result<(String, Map<String, Value>), ToolError> {
         let mut list = list.into_iter();
         let (tool, args) = match (list.next(), list.next()) {
@@ -248,7 +250,7 @@ impl Tasks {
         Ok((tool, args))
     }
 
-    /// A task that is over before it began, because the script said what it returns.
+    /// Adds a task that has already ended, because the script decided what it returns.
     fn add_finished(&self, id: String, value: Value) {
         let (_, came_to) = watch::channel(Some(Ok(value)));
         let cancel = CancellationToken::new();
@@ -278,20 +280,20 @@ impl Tasks {
             return Err(ToolError::new("a task cannot start a task").into());
         }
         if self.0.cancel.is_cancelled() {
-            let message = "no task can be started here: the session is over";
+            let message = "cannot start a task: the session has ended";
             return Err(ToolError::new(message).into());
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return Err(ToolError::new("no task can be started here").into());
+            return Err(ToolError::new("cannot start a task: there is no async runtime").into());
         };
         if self.running() >= MOST {
             let hint =
                 "wait for one with `await task.done`, or stop one with `await task.cancel()`";
-            let message = format!("{MOST} tasks are running, and more may not");
+            let message = format!("{MOST} tasks are running, which is the limit");
             return Err(ToolError::new(message).suggest(hint).into());
         }
         let mut all = self.all();
-        // Nothing is started that was not recorded before.
+        // A task that is not recorded must not start.
         record(&id)?;
         let limits = ScopeLimits {
             max_calls: 1,
@@ -300,7 +302,7 @@ impl Tasks {
         };
         let mut scope = Scope::new(id.clone(), limits, &self.0.cancel, events);
         scope.idempotency_key = idempotency_key;
-        let (tell, came_to) = watch::channel(None);
+        let (sender, came_to) = watch::channel(None);
         let cancel = scope.cancel.child_token();
         remember(
             &mut all,
@@ -318,8 +320,8 @@ impl Tasks {
             cancel,
         };
         runtime.spawn(async move {
-            let came_out = carry_out(&means, &scope, request).await;
-            tell.send_replace(Some(came_out));
+            let result = carry_out(&means, &scope, request).await;
+            sender.send_replace(Some(result));
         });
         Ok(id)
     }
@@ -329,24 +331,25 @@ impl Tasks {
             Ok(task) => task,
             Err(error) => return self.recalled(id).unwrap_or(Err(error)),
         };
-        let over = tokio::select! {
-            () = cancel.cancelled() => return Err(ToolError::new("the wait was stopped; the task goes on")),
-            over = came_to.wait_for(Option::is_some) => over,
+        let result = tokio::select! {
+            () = cancel.cancelled() => {
+                return Err(ToolError::new("the wait was cancelled; the task is still running"));
+            }
+            result = came_to.wait_for(Option::is_some) => result,
         };
-        let over = over.map(|over| over.clone()).unwrap_or_default();
-        match over {
+        match result.map(|result| result.clone()).unwrap_or_default() {
             Some(Ok(value)) => Ok(value),
             Some(Err(failure)) => Err(of_a_task(failure)),
-            None => Err(ToolError::new(format!("the task {id} broke"))),
+            None => Err(ToolError::new(format!("task {id} ended without a result"))),
         }
     }
 
-    /// What a task of another session came to, where that is known.
+    /// Returns the recorded result of a task of another session.
     fn recalled(&self, id: &str) -> Option<Result<Value, ToolError>> {
         Some(match self.0.recall.get()?(id)? {
             PriorOutcome::Succeeded(value) => Ok(value),
             PriorOutcome::Unknown => {
-                let message = format!("the outcome of the task {id} is unknown");
+                let message = format!("the outcome of task {id} is unknown");
                 let failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
                 Err(of_a_task(failure))
             }
@@ -362,12 +365,12 @@ impl Tasks {
         running.or_else(|error| self.recalled(id).map(|_| false).ok_or(error))
     }
 
-    fn find<T>(&self, id: &str, look: impl FnOnce(&Task) -> T) -> Result<T, ToolError> {
-        let found = self.all().iter().find(|task| task.id == id).map(look);
+    fn find<T>(&self, id: &str, read: impl FnOnce(&Task) -> T) -> Result<T, ToolError> {
+        let found = self.all().iter().find(|task| task.id == id).map(read);
         found.ok_or_else(|| {
             let id: String = id.chars().take(40).collect();
             ToolError::new(format!("there is no task `{id}` in this session")).suggest(format!(
-                "`selvedge runs show {id}` tells what became of one that an earlier run started"
+                "run `selvedge runs show {id}` for a task of an earlier session"
             ))
         })
     }
@@ -385,17 +388,18 @@ impl std::fmt::Debug for Tasks {
     }
 }
 
-/// One task more; the oldest that are over make room.
+/// Adds a task. If there are too many, the oldest that have ended are removed.
 fn remember(all: &mut VecDeque<Task>, task: Task) {
     while all.len() >= REMEMBERED + MOST {
-        let Some(over) = all.iter().position(|task| task.came_to.borrow().is_some()) else {
+        let Some(ended) = all.iter().position(|task| task.came_to.borrow().is_some()) else {
             break;
         };
-        all.remove(over);
+        all.remove(ended);
     }
     all.push_back(task);
 }
 
+/// Converts the failure of a task's call to an error of the call that waits for the task.
 fn of_a_task(failure: CallFailure) -> ToolError {
     let mut error = ToolError::new(failure.message);
     (error.retryable, error.suggestions, error.metadata) =
@@ -406,23 +410,23 @@ fn of_a_task(failure: CallFailure) -> ToolError {
     error
 }
 
-/// The call by which a script starts a task, recorded among the script's calls.
+/// The call with which a script starts a task. It is recorded as a call of the script.
 struct SpawnCall<'a> {
     orchestrator: &'a Orchestrator,
     scope: &'a Scope,
-    /// The canonical tool and arguments if there is such a tool, else as written.
+    /// Canonical tool name and arguments if the tool exists and accepts them, else as written.
     args: Value,
     digest: String,
     effect: Effect,
 }
 
-/// How a task came to be.
+/// Where a task comes from.
 enum SpawnRecord {
-    /// It was started now, possibly to repeat a recorded task.
+    /// Started by this call, possibly to repeat a recorded task.
     Started { repeats: Option<String> },
-    /// It was started by the resumed run.
+    /// Started by the resumed run.
     Reused,
-    /// The script said what it returns.
+    /// Not started: the script decided what it returns.
     Skipped,
 }
 
@@ -458,7 +462,7 @@ impl<'a> SpawnCall<'a> {
         }
     }
 
-    /// What the recorded calls of the resumed run say about it. A task that only reads runs again.
+    /// Looks up the recorded calls of the resumed run. A task that only reads runs again.
     fn look_up(&self, id: &str) -> Lookup {
         match &self.scope.prior {
             Some(prior) if self.effect == Effect::MayChange => {
@@ -502,38 +506,39 @@ impl<'a> SpawnCall<'a> {
             answered: Some(&answered),
         };
         ledger.settle(&settled).map_err(|error| {
-            let message = format!("the task was not started: it could not be recorded: {error}");
+            let message =
+                format!("the task was not started, because it could not be recorded: {error}");
             ToolError::new(message).into()
         })
     }
 }
 
-/// What to start.
+/// Arguments of `spawn`.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct StartArgs {
-    /// The tool; without it, the arguments are those of the tool that runs commands.
+    /// Name of the tool. Defaults to the tool that runs commands.
     tool: Option<String>,
-    /// Its arguments, which may also stand here directly.
+    /// Arguments of the tool. They may also be given directly, beside `tool`.
     args: Option<Map<String, Value>>,
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
 
-/// A task that was started.
+/// Result of `spawn`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Started {
-    /// For spawn.wait and spawn.cancel, in this script and later ones of the session.
+    /// Id for spawn.wait and spawn.cancel, in this script and later ones of the session.
     id: String,
 }
 
-/// Which task.
+/// Arguments of the tools that wait for a task or cancel it.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct TaskArgs {
-    /// Its id.
+    /// Id of the task.
     id: String,
 }
 
-/// Makes the call. It is a run of its own in the ledger.
+/// Runs the call of a task. In the ledger it is a run of its own.
 async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOut {
     let failed = |message: String| Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
     let Means {
@@ -561,11 +566,11 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
         };
         if let Err(error) = ledger.begin(&start) {
             return failed(format!(
-                "the task did not run, because that could not be written down: {error}"
+                "the task did not run, because it could not be recorded: {error}"
             ));
         }
     }
-    let (reports, mut heard) = mpsc::unbounded_channel();
+    let (reports, mut received) = mpsc::unbounded_channel();
     heeding(
         ledger.as_ref(),
         scope,
@@ -574,22 +579,23 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
     .await;
     scope.end();
     let mut outcome = None;
-    while let Ok(report) = heard.try_recv() {
+    while let Ok(report) = received.try_recv() {
         if let Report::Finished(finished) = report {
             outcome = Some(finished);
         }
     }
     let Some(outcome) = outcome else {
-        return failed("the task was given up".to_owned());
+        return failed("the task ended without a result".to_owned());
     };
     let output = in_the_ledger(&scope.id, &outcome);
     if let Some(ledger) = &ledger {
-        // The call itself is written down; that the run around it has an end is told by that.
+        // A failure is ignored: the outcome of the call is already recorded.
         let _ = ledger.end(&output, None);
     }
     outcome.result.map(|output| output.value)
 }
 
+/// Returns the output of a task's run, as it is recorded.
 fn in_the_ledger(id: &str, outcome: &CallOutcome) -> ScriptToolCallOutput {
     let error = outcome.result.as_ref().err().map(|failure| {
         ScriptError::new(

@@ -1,4 +1,4 @@
-//! What a tool is.
+//! The [`Tool`] trait, and helpers to implement it.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -11,136 +11,144 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Belongings, Gate, Risk, camel_case};
 
-/// A call on its way to its result.
+/// Future of a call's result.
 pub type CallFuture<'a> = BoxFuture<'a, Result<ToolOutput, ToolError>>;
 
-/// Something a script or a model can call. [`spec_of`] and [`typed_call`] implement `spec` and `call`
-/// for a tool whose arguments and result are Rust types.
+/// A tool that scripts and models can call. [`spec_of`] and [`typed_call`] implement `spec` and
+/// `call` for a tool whose arguments and result are Rust types.
 pub trait Tool: Send + Sync {
-    /// Name, purpose and shape.
+    /// Returns name, description and schemas. Called once, when the tool is registered.
     fn spec(&self) -> ToolSpec;
 
-    /// What could go wrong if this ran, judged from the arguments.
+    /// Returns the risk of a call with these arguments, which decides whether it needs approval.
     fn risk(&self, args: &Value) -> Risk {
         let _ = args;
         Risk::Harmless
     }
 
-    /// Whether a call with these arguments leaves the world as it was, although not every call does.
+    /// Returns whether a call with these arguments changes nothing. Only asked if the spec does not
+    /// declare the whole tool read-only.
     fn reads_only(&self, args: &Value) -> bool {
         let _ = args;
         false
     }
 
-    /// What a successful call that returned this value means to a run that resumes its run. A tool
-    /// whose value can report a failure, or work that goes on, says so here.
+    /// Returns what a successful call with this value means to a run that resumes its run. A tool
+    /// whose value can report a failure or unfinished work overrides it.
     fn resume_as(&self, value: &Value) -> ResumeAs {
         let _ = value;
         ResumeAs::Answer
     }
 
-    /// Whether a call costs money. A resumed run reuses the result of such a call even if it only
-    /// read something.
+    /// Returns whether a call costs money. A resumed run reuses the result of such a call even if
+    /// the call only read something.
     fn costs_money(&self) -> bool {
         false
     }
 
-    /// What a person is shown before agreeing. May take its time: it is only asked for when a person is.
+    /// Returns what an approver is shown of the call. It may be slow: it is called only if the call
+    /// needs approval.
     fn preview(&self, args: &Value) -> Preview {
         let _ = args;
         Preview::default()
     }
 
-    /// What "for this script" covers besides this very call; `None` covers nothing else.
+    /// Returns a key shared by all calls that an approval "for this script" covers. With `None` it
+    /// covers only calls with the same arguments.
     fn agreement(&self, args: &Value) -> Option<String> {
         let _ = args;
         None
     }
 
-    /// A person agreed to this call and to all that its preview's rule covers, for ever.
+    /// Stores the approval "always" for this call and everything that the rule of its preview
+    /// covers.
     fn allow_always(&self, args: &Value) {
         let _ = args;
     }
 
-    /// Whether it waits for a model, which has limits of its own: a script's clock stands still while it waits for such
-    /// calls alone.
+    /// Returns whether a call waits for a model, which has its own time limits. The clock of a
+    /// script stops while all its pending calls wait for models.
     fn takes_its_time(&self) -> bool {
         false
     }
 
-    /// Runs it. The arguments fit the schema. Must stop soon after `call.cancel` says so.
+    /// Runs a call with arguments that match the schema. Must stop soon after `call.cancel` is
+    /// cancelled.
     fn call(&self, args: Value, call: Call) -> CallFuture<'_>;
 
-    /// The same tool, giving back everything it was told instead of the value that matters. Scripts call it as
-    /// `tools.x.raw(…)`.
+    /// Returns a variant of the tool that returns the complete response instead of its relevant
+    /// part. Scripts call it as `tools.x.raw(…)`.
     fn raw(&self) -> Option<Box<dyn Tool>> {
         None
     }
 
-    /// How scripts see the argument fields.
+    /// Returns how the argument fields are spelled in scripts.
     fn field_case(&self) -> FieldCase {
         FieldCase::Camel
     }
 }
 
-/// How scripts see argument fields. Both spellings are accepted either way.
+/// How argument fields are spelled in scripts. Calls may use either spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldCase {
-    /// In camelCase.
+    /// camelCase.
     Camel,
-    /// As the schema spells them.
+    /// As in the schema.
     Verbatim,
 }
 
-/// The circumstances of one call.
+/// Context of one call, passed to its tool.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The call's id in its scope.
+    /// Id of the call, unique in its scope.
     pub id: String,
-    /// The scope's id.
+    /// Id of the scope: the run, turn or task.
     pub scope_id: String,
-    /// The same for every attempt at this call in its scope: a tool may hand it to a service that knows such keys.
+    /// Idempotency key, the same for every attempt at this call. A tool may send it to a service
+    /// that supports such keys.
     pub idempotency_key: String,
-    /// Says when to stop.
+    /// Cancelled when the call has to stop.
     pub cancel: CancellationToken,
-    /// Where to tell of progress.
+    /// Receives progress events.
     pub events: EventSink,
-    /// For what outlives the call, but not its scope.
+    /// Owns what outlives the call and ends with the scope, such as background processes.
     pub belongings: Belongings,
-    /// For what has to be asked on the way.
+    /// Requests approvals while the call runs.
     pub gate: Gate,
 }
 
-/// What a tool gives back: a value for scripts and, where it reads better, a rendering for models.
+/// Result of a call: a value for scripts and, optionally, a text for models.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolOutput {
-    /// For scripts.
+    /// Value for scripts.
     pub value: Value,
-    /// For models; the value as JSON where there is none.
+    /// Text for models. `None` shows them the value as JSON.
     pub rendering: Option<String>,
-    /// How it could be tried again with a person's agreement, where it looks stopped by its confinement.
+    /// How to retry the call outside its confinement, which seems to have blocked it. The retry
+    /// needs approval.
     pub again: Option<Again>,
 }
 
-/// The same work once more, less confined.
+/// Retry of a call outside its confinement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Again {
-    /// With these arguments.
+    /// Arguments of the retry.
     pub args: Value,
-    /// What it looks like, for the person who is asked.
+    /// Why the confinement seems to have blocked the call, for the approver.
     pub reason: String,
 }
 
 impl ToolOutput {
-    /// A result as JSON.
+    /// Creates an output from a value that serialises to JSON.
     pub fn of(result: &impl Serialize) -> Result<Self, ToolError> {
         serde_json::to_value(result)
             .map(Self::from)
-            .map_err(|error| ToolError::new(format!("cannot write the result: {error}")))
+            .map_err(|error| ToolError::new(format!("cannot serialise the result: {error}")))
     }
 }
 
-/// The spec of a tool with these types of arguments and result, which asks for no approval.
+/// Returns the spec of a tool with these types of arguments and result. It may change something and
+/// needs no approval.
 pub fn spec_of<A: JsonSchema, R: JsonSchema>(name: &str, description: &str) -> ToolSpec {
     ToolSpec {
         name: name.to_owned(),
@@ -155,14 +163,14 @@ pub fn spec_of<A: JsonSchema, R: JsonSchema>(name: &str, description: &str) -> T
     }
 }
 
-/// Arguments that fit the schema as the type that gave the schema.
+/// Deserialises arguments that match the schema of `A`.
 pub fn read_args<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
     serde_json::from_value(args)
         .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))
 }
 
-/// Implements [`Tool::call`] with a function over typed arguments. `render` says what a model reads;
-/// `None` is the result as JSON.
+/// Implements [`Tool::call`] with a function over typed arguments. `render` returns the text for
+/// models; with `None` they read the result as JSON.
 pub fn typed_call<'a, A, R, Fut>(
     args: Value,
     run: impl FnOnce(A) -> Fut + Send + 'a,
@@ -192,7 +200,7 @@ fn schema_of<T: JsonSchema>() -> Value {
         .to_value()
 }
 
-/// Arguments say so when a field is unknown, unless their type decided otherwise.
+/// Disallows unknown fields in a schema of arguments, unless the type allows them.
 fn closed(mut schema: Value) -> Value {
     if let Some(object) = schema.as_object_mut() {
         object.remove("title");
@@ -213,24 +221,24 @@ impl From<Value> for ToolOutput {
     }
 }
 
-/// A tool that ran and failed.
+/// Failure of a tool that ran.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct ToolError {
-    /// One line that says what happened to what.
+    /// One line that says what failed.
     pub message: String,
     /// Whether the same call may succeed later.
     pub retryable: bool,
-    /// What to try instead.
+    /// What to do instead, each one line.
     pub suggestions: Vec<String>,
-    /// Facts, such as an exit status.
+    /// Further data, such as an exit status.
     pub metadata: Map<String, Value>,
-    /// Whether the call may have had its effect all the same: nobody saw its end.
+    /// Whether the call may have taken effect, because its end was not observed.
     pub outcome_unknown: bool,
 }
 
 impl ToolError {
-    /// A failure in one line.
+    /// Creates a failure that is not retryable.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -241,19 +249,19 @@ impl ToolError {
         }
     }
 
-    /// The same failure, worth trying again.
+    /// Marks the failure as one that a later call may not have.
     pub fn retryable(mut self) -> Self {
         self.retryable = true;
         self
     }
 
-    /// The same failure, of a call that may have had its effect all the same.
+    /// Marks the call as one that may have taken effect.
     pub fn outcome_unknown(mut self) -> Self {
         self.outcome_unknown = true;
         self
     }
 
-    /// The same failure with a hint.
+    /// Adds a suggestion.
     pub fn suggest(mut self, suggestion: impl Into<String>) -> Self {
         self.suggestions.push(suggestion.into());
         self

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{FieldCase, Registered, Registry, camel_case};
 
-/// A `declare const tools: {…}` that `tsc --strict` accepts.
+/// Returns a `declare const tools: {…}` that `tsc --strict` accepts.
 pub fn declarations(registry: &Registry) -> String {
     let mut root = Space::default();
     for tool in registry.iter() {
@@ -24,7 +24,8 @@ pub fn declarations(registry: &Registry) -> String {
     out
 }
 
-/// One tool on one line, without what its fields mean: `mcp.git.gitStatus(args: { repo_path: string; }): Promise<string>`.
+/// Returns the signature of a tool on one line, without doc comments:
+/// `mcp.git.gitStatus(args: { repo_path: string; }): Promise<string>`.
 pub fn signature(tool: &Registered) -> String {
     let text = format!(
         "{}({}): Promise<{}>",
@@ -35,8 +36,8 @@ pub fn signature(tool: &Registered) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The tools one to a line, each below what it does: a third of what [`declarations`] take. What fields mean, `help`
-/// tells.
+/// Returns the signatures of all tools, each after its description. It is about a third as long as
+/// [`declarations`]; scripts get the descriptions of fields from `help`.
 pub fn signatures(registry: &Registry) -> String {
     let mut out = String::new();
     for tool in registry.iter() {
@@ -48,13 +49,14 @@ pub fn signatures(registry: &Registry) -> String {
     out
 }
 
-/// Whether what fields mean stands beside them.
+/// Whether fields have doc comments.
 #[derive(Clone, Copy, PartialEq)]
 enum Words {
     All,
     None,
 }
 
+/// Tools and nested namespaces with a common prefix.
 #[derive(Default)]
 struct Space<'a> {
     tools: Vec<&'a Registered>,
@@ -99,11 +101,11 @@ fn parameters(tool: &Registered, depth: usize, words: Words) -> String {
         .get("required")
         .and_then(Value::as_array)
         .is_some_and(|fields| !fields.is_empty());
-    let none = schema
+    let has_no_fields = schema
         .get("properties")
         .and_then(Value::as_object)
         .is_none_or(Map::is_empty);
-    if none && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
+    if has_no_fields && schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         return "args?: {}".to_owned();
     }
     format!(
@@ -125,6 +127,7 @@ fn result(tool: &Registered, depth: usize, words: Words) -> String {
     }
 }
 
+/// Renders JSON Schemas as TypeScript types.
 struct Renderer<'a> {
     root: &'a Value,
     camel: bool,
@@ -132,7 +135,8 @@ struct Renderer<'a> {
 }
 
 impl Renderer<'_> {
-    /// `open` holds the references on the way here: a type that contains itself is `unknown` inside.
+    /// Renders a schema. `open` are the references that are being rendered: a type that contains
+    /// itself is `unknown` inside.
     fn render(&self, schema: &Value, depth: usize, open: &mut BTreeSet<String>) -> String {
         let Some(object) = schema.as_object() else {
             return if schema == &Value::Bool(false) {
@@ -260,7 +264,7 @@ impl Renderer<'_> {
                     &format!("{description}{}", default.unwrap_or_default()),
                 );
             }
-            let shown = if self.camel {
+            let spelled = if self.camel {
                 camel_case(name)
             } else {
                 name.clone()
@@ -272,29 +276,30 @@ impl Renderer<'_> {
             };
             let mut kind = self.render(schema, depth + 1, open);
             if self.words == Words::None && !optional.is_empty() {
-                // That it may be left out says enough.
+                // `?` already says that the field may be absent.
                 kind = kind
                     .strip_suffix(" | null")
                     .map_or(kind.clone(), str::to_owned);
             }
-            let _ = writeln!(out, "{pad}{}{optional}: {kind};", key(&shown));
+            let _ = writeln!(out, "{pad}{}{optional}: {kind};", key(&spelled));
         }
         let _ = write!(out, "{}}}", "  ".repeat(depth));
         out
     }
 }
 
+/// Joins types with `|`, without duplicates.
 fn union(parts: impl Iterator<Item = String>) -> String {
-    let mut seen = Vec::new();
+    let mut types = Vec::new();
     for part in parts {
-        if !seen.contains(&part) {
-            seen.push(part);
+        if !types.contains(&part) {
+            types.push(part);
         }
     }
-    match seen.len() {
+    match types.len() {
         0 => "never".to_owned(),
-        _ if seen.iter().any(|part| part == "unknown") => "unknown".to_owned(),
-        _ => seen.join(" | "),
+        _ if types.iter().any(|part| part == "unknown") => "unknown".to_owned(),
+        _ => types.join(" | "),
     }
 }
 
@@ -305,19 +310,21 @@ fn literal(value: &Value) -> String {
     }
 }
 
+/// Returns a property name, in quotes if it is not an identifier.
 fn key(name: &str) -> String {
-    let plain = !name.is_empty()
+    let is_identifier = !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '$');
-    if plain {
+    if is_identifier {
         name.to_owned()
     } else {
         Value::String(name.to_owned()).to_string()
     }
 }
 
+/// Writes a text as a doc comment.
 fn comment(out: &mut String, pad: &str, text: &str) {
     let text = text.trim().replace("*/", "*\u{200b}/");
     if text.is_empty() {

@@ -1,11 +1,12 @@
-//! A call in a few words, for people.
+//! One-line summary of a call's arguments.
 
 use selvedge_text::{one_line, with_ellipsis};
 use serde_json::Value;
 
-/// Arguments in a few words, for a line on a terminal.
+/// Returns the strings and numbers of the arguments, joined and truncated to one line of a
+/// terminal.
 pub(crate) fn about(args: &Value) -> String {
-    let words = match args.as_object() {
+    let summary = match args.as_object() {
         Some(fields) => fields
             .values()
             .filter_map(|value| match value {
@@ -24,5 +25,5 @@ pub(crate) fn about(args: &Value) -> String {
             .join(" "),
         None => args.to_string(),
     };
-    with_ellipsis(&one_line(&words, 81), 80).into_owned()
+    with_ellipsis(&one_line(&summary, 81), 80).into_owned()
 }

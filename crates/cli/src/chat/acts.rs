@@ -1,4 +1,4 @@
-//! What the words behind a slash do.
+//! Runs the slash commands of the chat.
 
 use ratatui_core::text::Span;
 use selvedge_journal::{Filter, RunState};
@@ -17,7 +17,9 @@ use crate::problem::Problem;
 use crate::providers;
 use crate::runs::{ago, count_of_calls};
 
+/// Sessions or runs that one list shows.
 const RUNS: usize = 20;
+/// Lines per file that `/diff` shows.
 const DIFF_LINES: usize = 1000;
 
 impl Chat {
@@ -43,8 +45,8 @@ impl Chat {
             Command::Quit => self.leaving = true,
             _ if busy => {
                 let name = text.split_whitespace().next().unwrap_or_default();
-                let problem = Problem::new(format!("{name} waits until the turn is over"));
-                self.complain(&problem.hint("Ctrl-C stops the turn"));
+                let problem = Problem::new(format!("{name} is not available during a turn"));
+                self.complain(&problem.hint("press Ctrl-C to stop the turn"));
             }
             Command::Model(Some(name)) => self.choose_model(&name),
             Command::Approvals(Some(policy)) => self.choose_policy(policy),
@@ -58,8 +60,8 @@ impl Chat {
         }
     }
 
-    fn tell(&mut self, words: impl Into<String>) {
-        self.say_block([Row::text(words).indent(2)]);
+    fn tell(&mut self, text: impl Into<String>) {
+        self.say_block([Row::text(text).indent(2)]);
     }
 
     fn complain_of(&mut self, error: &anyhow::Error) {
@@ -69,25 +71,26 @@ impl Chat {
     fn tell_model(&mut self) {
         let (model, provider) = (self.agent.model(), &self.agent.client().provider().name);
         let (name, window) = (&model.name, model.context_window);
-        self.tell(format!("{name} of {provider}, {window} tokens of context"));
+        self.tell(format!(
+            "{name} ({provider}), context window of {window} tokens"
+        ));
     }
 
     fn choose_model(&mut self, name: &str) {
-        // `provider/model` names both, where there is such a provider.
-        let both = name.split_once('/');
-        let both = both.filter(|(provider, _)| self.is_provider(provider));
-        let (provider, model) = both.unwrap_or((&self.agent.client().provider().name, name));
+        // `provider/model` names both if such a provider is configured.
+        let split = name.split_once('/');
+        let split = split.filter(|(provider, _)| self.is_provider(provider));
+        let (provider, model) = split.unwrap_or((&self.agent.client().provider().name, name));
         let args = ModelArgs {
             model: Some(model.to_owned()),
             provider: Some(provider.to_owned()),
         };
-        // Both are named: nothing has to be asked for over the network.
-        let chosen =
+        // Provider and model are both known, so the future needs no network and is ready at once.
+        let choice =
             futures_util::FutureExt::now_or_never(providers::choose(&self.setup.config, &args));
-        let chosen = chosen.unwrap_or_else(|| {
-            Err(Problem::new("the provider does not say which models it has").into())
-        });
-        match chosen.and_then(|choice| self.choose(choice)) {
+        let choice =
+            choice.unwrap_or_else(|| Err(Problem::new("cannot list the provider's models").into()));
+        match choice.and_then(|choice| self.choose(choice)) {
             Ok(()) => self.tell_model(),
             Err(error) => self.complain_of(&error),
         }
@@ -101,7 +104,7 @@ impl Chat {
     fn choose_policy(&mut self, policy: ApprovalPolicy) {
         let before = std::mem::replace(&mut self.setup.config.approval_policy, policy);
         match self.rebuild() {
-            Ok(()) => self.tell(format!("{} from now on", about_policy(policy).0)),
+            Ok(()) => self.tell(format!("approval policy: {}", about_policy(policy).0)),
             Err(error) => {
                 self.setup.config.approval_policy = before;
                 self.complain_of(&error);
@@ -111,16 +114,16 @@ impl Chat {
 
     fn compact(&mut self) {
         let Some(session) = &mut self.session else {
-            return self.tell("there is nothing to make shorter");
+            return self.tell("the session is empty");
         };
         match self.agent.compact(session) {
             Ok(Some((before, after))) => {
                 self.status.context = self.agent.context_in_use(session);
                 self.tell(format!(
-                    "from about {before} to {after} tokens; the originals stay in the journal"
+                    "compacted about {before} tokens to {after}; the originals stay in the journal"
                 ));
             }
-            Ok(None) => self.tell("it would not become much shorter"),
+            Ok(None) => self.tell("compacting would not save much"),
             Err(error) => self.complain(&Problem::new(error.to_string())),
         }
     }
@@ -131,31 +134,31 @@ impl Chat {
         self.setup.session.clear();
         self.setup.toolbox.turn_diff.begin_session();
         self.refresh_status();
-        self.tell("a new session");
+        self.tell("started a new session");
     }
 
     fn tell_thought(&mut self) {
         match self.last_thought.clone() {
             Some(thought) => self.say_block(thought_rows(&thought)),
-            None => self.tell("nothing was thought yet that shows"),
+            None => self.tell("the model has shown no thinking yet"),
         }
     }
 
     fn help(&mut self) {
-        let look = self.look;
+        let theme = self.look;
         let width = ALL.iter().map(|(usage, _)| usage.len()).max().unwrap_or(0);
-        let row = |name: &str, what: &str| {
-            let lead = Span::styled(format!("  {name:<width$}  "), look.code());
-            Row::text(what).behind(lead)
+        let row = |name: &str, help: &str| {
+            let prefix = Span::styled(format!("  {name:<width$}  "), theme.code());
+            Row::text(help).behind(prefix)
         };
-        let mut rows: Vec<Row> = ALL.iter().map(|(usage, what)| row(usage, what)).collect();
+        let mut rows: Vec<Row> = ALL.iter().map(|(usage, help)| row(usage, help)).collect();
         rows.push(Row::blank());
-        for (keys, what) in KEYS {
+        for (keys, help) in KEYS {
             rows.push(match keys.len() <= width {
-                true => row(keys, what),
+                true => row(keys, help),
                 false => Row::spans(vec![
-                    Span::styled(keys, look.code()),
-                    Span::raw(format!("  {what}")),
+                    Span::styled(keys, theme.code()),
+                    Span::raw(format!("  {help}")),
                 ])
                 .indent(2),
             });
@@ -178,12 +181,12 @@ impl Chat {
             .map(|session| {
                 let name = crate::sessions::title(&journal, session, &redactor);
                 let when = ago(now, session.touched_ms);
-                let words = format!("{}  {when:>7}  {name}", session.id);
-                Row::text(one_line(&words)).cut().indent(2)
+                let text = format!("{}  {when:>7}  {name}", session.id);
+                Row::text(one_line(&text)).cut().indent(2)
             })
             .collect();
-        let hint = "/resume ID goes on with one";
-        self.say_list(rows, "there is no session of this folder", hint);
+        let hint = "type /resume ID to continue a session";
+        self.say_list(rows, "no sessions in this folder", hint);
     }
 
     fn list_runs(&mut self) {
@@ -207,7 +210,7 @@ impl Chat {
                     RunState::Running => ("running", self.look.busy()),
                     RunState::Completed => ("completed", self.look.good()),
                     RunState::Failed => ("failed", self.look.bad()),
-                    RunState::Suspended => ("waits", self.look.asks()),
+                    RunState::Suspended => ("suspended", self.look.asks()),
                     RunState::Died => ("died", self.look.bad()),
                 };
                 let when = ago(now, run.started_ms);
@@ -219,11 +222,11 @@ impl Chat {
                 Row::spans(body).cut().indent(2)
             })
             .collect();
-        let hint = "`selvedge runs show ID` shows one of them";
-        self.say_list(rows, "nothing ran in this session yet", hint);
+        let hint = "run `selvedge runs show ID` for details";
+        self.say_list(rows, "no runs in this session yet", hint);
     }
 
-    /// Prints a list with a hint, or that it is empty.
+    /// Prints the rows and the hint, or `empty` if there are no rows.
     fn say_list(&mut self, rows: Vec<Row>, empty: &str, hint: &str) {
         let last = if rows.is_empty() {
             Row::text(empty)
@@ -234,37 +237,37 @@ impl Chat {
     }
 
     fn nothing_kept(&mut self) {
-        let problem = Problem::new("nothing is written down in this chat");
-        self.complain(&problem.hint("leave out --ephemeral"));
+        let problem = Problem::new("this chat has no journal");
+        self.complain(&problem.hint("start selvedge without --ephemeral"));
     }
 
     fn look_after_servers(&mut self) {
         if self.parts.servers.is_empty() {
-            return self.tell("no MCP servers are configured; docs/mcp.md says how to add one");
+            return self.tell("no MCP servers are configured; see docs/mcp.md");
         }
         let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
         tokio::spawn(async move {
             let status = servers.try_out().await;
-            // The chat may be over.
+            // Sending fails only if the chat has ended.
             let _ = sender.send(News::Servers(status));
         });
     }
 
     pub(super) fn show_servers(&mut self, status: &[ServerStatus]) {
-        let look = self.look;
+        let theme = self.look;
         let mut rows = Vec::new();
         for server in status {
             let (mark, style) = match server.state {
-                ServerState::Ready => ("✓ ", look.good()),
-                ServerState::Disabled => ("– ", look.quiet()),
-                _ => ("✗ ", look.bad()),
+                ServerState::Ready => ("✓ ", theme.good()),
+                ServerState::Disabled => ("– ", theme.quiet()),
+                _ => ("✗ ", theme.bad()),
             };
-            let mut words = format!("{}  {}", server.name, server.state.as_str());
+            let mut text = format!("{}  {}", server.name, server.state.as_str());
             if server.state == ServerState::Ready {
-                words.push_str(&format!(", {} tools", server.tools.len()));
+                text.push_str(&format!(", {} tools", server.tools.len()));
             }
             let mark = Span::styled(mark, style);
-            rows.push(Row::text(one_line(&words)).behind(mark).indent(2));
+            rows.push(Row::text(one_line(&text)).behind(mark).indent(2));
             let notes = server.why.iter().chain(&server.notes);
             rows.extend(notes.map(|note| Row::quiet(one_line(note)).indent(6)));
         }
@@ -274,19 +277,19 @@ impl Chat {
     fn look_for_changes(&self) {
         let (turn_diff, sender) = (self.setup.toolbox.turn_diff.clone(), self.sender.clone());
         tokio::task::spawn_blocking(move || {
-            // The chat may be over.
+            // Sending fails only if the chat has ended.
             let _ = sender.send(News::Diff(Box::new(turn_diff.session_diff())));
         });
     }
 
     pub(super) fn show_diff(&mut self, diff: &Diff) {
-        let look = self.look;
+        let theme = self.look;
         let mut rows: Vec<Row> = diff::files(&diff.text)
             .iter()
-            .flat_map(|file| file.rows(DIFF_LINES, look))
+            .flat_map(|file| file.rows(DIFF_LINES, theme))
             .collect();
         if rows.is_empty() {
-            rows.push(Row::text("  nothing was changed in this session"));
+            rows.push(Row::text("  no changes in this session"));
         }
         let notes = diff.notes.iter();
         rows.extend(notes.map(|note| Row::quiet(format!("note: {}", one_line(note)))));

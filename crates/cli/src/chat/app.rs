@@ -1,4 +1,4 @@
-//! The chat: what is typed, what the turn beside it tells, and what is drawn of both.
+//! The chat's state and main loop: handles input and updates of the running turn, and redraws.
 
 use std::collections::VecDeque;
 use std::io::{self, Stdout};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use crossterm::event::Event as Typed;
+use crossterm::event::Event as InputEvent;
 use ratatui_core::text::Span;
 use selvedge_agent::{Agent, Session, TurnOptions};
 use selvedge_memory::SmallModel;
@@ -34,42 +34,45 @@ use crate::remember::{remembering, small_model};
 use crate::run::{Told, told_to_stop};
 use crate::setup::Setup;
 
-/// Between two pictures, at least.
+/// Minimum time between two redraws.
 const FRAME: Duration = Duration::from_millis(16);
-/// While something is under way, times are told anew this often.
+/// How often elapsed times are redrawn while a turn runs.
 const TICK: Duration = Duration::from_millis(100);
-/// How long a turn that was told to stop is waited for.
+/// How long the chat waits at its end for the turn, and then for the MCP servers, to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Within this time, a second Ctrl-C leaves.
+/// A second Ctrl-C within this time quits.
 const SECOND_PRESS: Duration = Duration::from_secs(3);
 
+/// The whole state of a chat.
 pub(crate) struct Chat {
     pub(super) setup: Setup,
     pub(super) args: ChatArgs,
     pub(super) parts: Parts,
-    /// Helps to remember, where there is one.
+    /// The model that memory uses for summaries, if one is configured.
     pub(super) small: Option<Arc<dyn SmallModel>>,
-    /// The pack of the configuration, whatever a model asks for.
+    /// The tool pack set in the configuration; `None` if the model decides.
     pub(super) pack: Option<String>,
-    /// Whether it is known what the servers have.
+    /// Whether the catalogues of the MCP servers are loaded. Turns start only then.
     pub(super) prepared: bool,
-    /// What the agent was made of: the servers' generation.
+    /// The generation of the MCP servers' tools with which the agent was built.
     pub(super) generation: u64,
     pub(super) agent: Agent,
-    /// `None` while a turn has it, and before the first one.
+    /// `None` before the first turn, and while a turn owns the session.
     pub(super) session: Option<Session>,
     pub(super) session_id: Option<String>,
     pub(super) sender: UnboundedSender<News>,
     receiver: UnboundedReceiver<News>,
     pub(super) running: Option<Running>,
-    /// Whether a turn that was broken off is to go on.
+    /// Whether the next turn recovers the interrupted turn of the opened session.
     pub(super) go_on: bool,
+    /// Messages to send when the current turn ends.
     pub(super) queue: VecDeque<String>,
+    /// Unanswered questions. Only the first is shown.
     pub(super) asking: VecDeque<Pending>,
-    /// The first of them was put to the person.
+    /// Whether the first question is on the screen.
     pub(super) put: bool,
     pub(super) editor: Editor,
-    /// The words of a "no", or of a form's field.
+    /// Input for the first question: the reason of a denial, or a form field.
     pub(super) why: Editor,
     pub(super) history: History,
     pub(super) offers: Option<Offers>,
@@ -77,28 +80,33 @@ pub(crate) struct Chat {
     pub(super) thoughts: Thoughts,
     pub(super) last_thought: Option<String>,
     pub(super) status: Status,
-    /// Usage and cost of the turns before the one that runs.
+    /// Usage and cost in US dollars of the session's earlier turns.
     pub(super) before: (selvedge_protocol::Usage, f64),
+    /// Text shown in place of the status line until the next key.
     pub(super) notice: Option<String>,
-    /// When Ctrl-C was pressed with nothing to stop.
+    /// When Ctrl-C was pressed while no turn was running and the input was empty.
     pub(super) pressed: Option<Instant>,
     pub(super) look: Look,
     pub(super) screen: Screen<Stdout>,
+    /// Rows to print above the live part at the next redraw.
     finished: Vec<Row>,
+    /// Ends the main loop.
     pub(super) leaving: bool,
 }
 
+/// The turn in progress.
 pub(super) struct Running {
     pub(super) turn: Turn,
     pub(super) options: TurnOptions,
+    /// Whether the turn was cancelled and has not ended yet.
     pub(super) stopping: bool,
 }
 
 impl Chat {
-    /// A chat that is ready to be drawn.
+    /// Builds the agent and an empty chat. Draws nothing and starts no server.
     pub(crate) async fn new(mut setup: Setup, args: ChatArgs) -> Result<Self> {
         let (width, height) = size();
-        let look = Look::of_environment();
+        let theme = Look::of_environment();
         let (sender, receiver) = news(setup.toolbox.turn_diff.clone());
         let choice = providers::choose(&setup.config, &args.model).await?;
         let person = Arc::new(InTheChat(sender.clone()));
@@ -138,7 +146,7 @@ impl Chat {
             put: false,
             editor: Editor::default(),
             why: Editor::default(),
-            // Where the journal is sealed, what was asked is not kept beside it in the clear.
+            // If the journal is encrypted, messages must not be stored in a plain file.
             history: History::open(home.as_deref().filter(|_| !setup.config.journal.encrypt)),
             offers: None,
             searching: false,
@@ -148,7 +156,7 @@ impl Chat {
             before: Default::default(),
             notice: None,
             pressed: None,
-            look,
+            look: theme,
             screen: Screen::new(io::stdout(), width, height),
             finished: Vec::new(),
             leaving: false,
@@ -159,14 +167,14 @@ impl Chat {
         Ok(chat)
     }
 
-    /// The session to go on with later, where there is one.
+    /// Returns the id of the session if it can be continued later.
     pub(crate) fn to_resume(&self) -> Option<&str> {
         let id = self.session_id.as_deref();
         id.filter(|_| self.setup.journal.is_some())
     }
 
     pub(crate) async fn run(&mut self) -> Result<()> {
-        let mut typed = typed();
+        let mut input = typed();
         let stop = told_to_stop();
         tokio::pin!(stop);
         self.prepare_servers();
@@ -174,58 +182,58 @@ impl Chat {
         let mut dirty = true;
         while !self.leaving {
             if dirty && painted.is_none_or(|at| at.elapsed() >= FRAME) {
-                // Where nobody can see it, nobody is there any more.
+                // If the terminal cannot be written, the user is gone.
                 self.leaving |= self.paint().is_err();
                 (painted, dirty) = (Some(Instant::now()), false);
                 continue;
             }
             let wait = self.wait(painted, dirty);
-            let void = self.asking.front_mut();
+            let first_question = self.asking.front_mut();
             tokio::select! {
                 biased;
-                told = &mut stop => match told {
+                signal = &mut stop => match signal {
                     Told::Interrupt => {
                         self.interrupt(Instant::now());
                         stop.set(told_to_stop());
                     }
                     Told::End => self.leaving = true,
                 },
-                event = typed.recv() => match event {
+                event = input.recv() => match event {
                     Some(event) => self.typed(event),
-                    // Nobody is there any more.
+                    // The terminal is closed.
                     None => self.leaving = true,
                 },
-                Some(news) = self.receiver.recv() => self.hear(news),
-                () = gone(void) => {}
+                Some(update) = self.receiver.recv() => self.hear(update),
+                () = gone(first_question) => {}
                 () = tokio::time::sleep(wait) => {}
             }
-            // What is there already is taken in before the next picture.
-            while let Ok(event) = typed.try_recv() {
+            // Handle everything that is already queued before the next redraw.
+            while let Ok(event) = input.try_recv() {
                 self.typed(event);
             }
             for _ in 0..256 {
-                let Ok(news) = self.receiver.try_recv() else {
+                let Ok(update) = self.receiver.try_recv() else {
                     break;
                 };
-                self.hear(news);
+                self.hear(update);
             }
             if self.asking.front().is_some_and(Pending::is_void) {
                 self.put = false;
             }
-            self.asking.retain(|asking| !asking.is_void());
+            self.asking.retain(|question| !question.is_void());
             self.put_first(Instant::now());
             dirty = true;
         }
         self.conclude().await
     }
 
-    /// How long nothing needs to be drawn.
+    /// Returns how long the main loop may sleep before the next redraw.
     fn wait(&mut self, painted: Option<Instant>, dirty: bool) -> Duration {
         if dirty {
             return FRAME.saturating_sub(painted.map_or(FRAME, |at| at.elapsed()));
         }
-        let asking = self.asking.front_mut();
-        if let Some(at) = asking.and_then(|asking| asking.quiet().opens_at()) {
+        let question = self.asking.front_mut();
+        if let Some(at) = question.and_then(|question| question.quiet().opens_at()) {
             return at.saturating_duration_since(Instant::now()).min(TICK);
         }
         match self.running.is_some() || self.pressed.is_some() {
@@ -234,11 +242,13 @@ impl Chat {
         }
     }
 
-    fn typed(&mut self, event: Typed) {
+    fn typed(&mut self, event: InputEvent) {
         match event {
-            Typed::Key(key) if key.kind != crossterm::event::KeyEventKind::Release => self.key(key),
-            Typed::Paste(text) => self.pasted(&text),
-            Typed::Resize(width, height) => self.redraw(width.into(), height.into()),
+            InputEvent::Key(key) if key.kind != crossterm::event::KeyEventKind::Release => {
+                self.key(key)
+            }
+            InputEvent::Paste(text) => self.pasted(&text),
+            InputEvent::Resize(width, height) => self.redraw(width.into(), height.into()),
             _ => {}
         }
     }
@@ -257,7 +267,7 @@ impl Chat {
         self.screen.paint(finished, frame)
     }
 
-    /// Prints rows above the live part, for good.
+    /// Prints rows above the live part at the next redraw. They are never redrawn.
     pub(super) fn say(&mut self, rows: impl IntoIterator<Item = Row>) {
         self.finished.extend(rows);
     }
@@ -268,23 +278,23 @@ impl Chat {
         self.say([Row::blank()]);
     }
 
-    /// One line that says what is wrong, and what to do.
+    /// Prints an error and its hints.
     pub(super) fn complain(&mut self, problem: &Problem) {
-        let look = self.look;
-        self.say_block(problem.lines().into_iter().map(|(word, text)| {
-            let style = if word == "error" {
-                look.bad()
+        let theme = self.look;
+        self.say_block(problem.lines().into_iter().map(|(label, text)| {
+            let style = if label == "error" {
+                theme.bad()
             } else {
-                look.busy()
+                theme.busy()
             };
-            Row::text(one_line(&text)).behind(Span::styled(format!("{word}: "), style))
+            Row::text(one_line(&text)).behind(Span::styled(format!("{label}: "), style))
         }));
     }
 
-    fn hear(&mut self, news: News) {
+    fn hear(&mut self, update: News) {
         let now = Instant::now();
         let width = self.screen.width();
-        match news {
+        match update {
             News::Event(event) => {
                 if let Event::UsageUpdated {
                     usage,
@@ -301,23 +311,24 @@ impl Chat {
                 }
                 if let Some(running) = &mut self.running {
                     let rows = running.turn.take(event, width, self.thoughts, now);
-                    let thought = running.turn.last_thought.clone();
-                    self.last_thought = thought.or(self.last_thought.take());
+                    let thinking = running.turn.last_thought.clone();
+                    self.last_thought = thinking.or(self.last_thought.take());
                     self.say(rows);
                 }
             }
             News::Question(question) => {
-                let asking = Asking::new(question, now);
-                self.asking.push_back(Pending::Gate(asking));
+                let prompt = Asking::new(question, now);
+                self.asking.push_back(Pending::Gate(prompt));
             }
             News::Form(question) => {
-                // One that cannot be shown is not answered, and whoever waits hears of that.
-                if let Some(asking) = FormAsking::new(question, now) {
-                    self.asking.push_back(Pending::Form(Box::new(asking)));
+                // A form that cannot be shown is dropped: its reply channel closes, and the server
+                // gets an error.
+                if let Some(prompt) = FormAsking::new(question, now) {
+                    self.asking.push_back(Pending::Form(Box::new(prompt)));
                 }
             }
-            News::Over(over) => {
-                let (session, outcome) = *over;
+            News::Over(finished) => {
+                let (session, outcome) = *finished;
                 self.over(session, &outcome, now);
             }
             News::Broke => self.broke(now),
@@ -338,22 +349,22 @@ impl Chat {
         self.status.session = self.to_resume().map(str::to_owned);
     }
 
-    /// Ends what runs, and takes the live part away.
+    /// Ends the running turn, prints the remaining rows and clears the live part.
     async fn conclude(&mut self) -> Result<()> {
         if let Some(running) = &self.running {
-            let leaving = self.asking.front().map_or(Leaving::Stop, Pending::leaving);
-            match leaving {
+            let action = self.asking.front().map_or(Leaving::Stop, Pending::leaving);
+            match action {
                 Leaving::Stop => running.options.cancel.cancel(),
                 Leaving::PutAway => running.options.leave.cancel(),
                 Leaving::LeaveAsItIs => {}
             }
-            let waits = leaving != Leaving::LeaveAsItIs;
+            let wait_for_turn = action != Leaving::LeaveAsItIs;
             let ended = async {
-                while waits && let Some(news) = self.receiver.recv().await {
-                    let over = matches!(news, News::Over(_) | News::Broke);
+                while wait_for_turn && let Some(update) = self.receiver.recv().await {
+                    let is_end = matches!(update, News::Over(_) | News::Broke);
                     self.queue.clear();
-                    self.hear(news);
-                    if over {
+                    self.hear(update);
+                    if is_end {
                         break;
                     }
                 }
@@ -361,7 +372,7 @@ impl Chat {
             let _ = tokio::time::timeout(PATIENCE, ended).await;
         }
         let finished = std::mem::take(&mut self.finished);
-        // A terminal that is gone shows nothing, and that is no failure.
+        // Errors are ignored: the terminal may be closed.
         let _ = self.screen.paint(finished, Default::default());
         let _ = self.screen.clear();
         let _ = tokio::time::timeout(PATIENCE, self.parts.servers.stop()).await;
@@ -369,8 +380,9 @@ impl Chat {
     }
 }
 
-/// What is typed, from a thread that does nothing else; it ends with the process, or with the terminal.
-fn typed() -> UnboundedReceiver<Typed> {
+/// Reads terminal events on a thread of its own, which ends when the terminal or the receiver
+/// closes.
+fn typed() -> UnboundedReceiver<InputEvent> {
     let (sender, receiver) = unbounded_channel();
     std::thread::spawn(move || {
         while let Ok(event) = crossterm::event::read() {
@@ -382,14 +394,15 @@ fn typed() -> UnboundedReceiver<Typed> {
     receiver
 }
 
-async fn gone(asking: Option<&mut Pending>) {
-    match asking {
-        Some(asking) => asking.void().await,
+/// Completes when the asker of this question no longer waits. Never completes without a question.
+async fn gone(question: Option<&mut Pending>) {
+    match question {
+        Some(question) => question.void().await,
         None => std::future::pending().await,
     }
 }
 
-/// The size of the window; a usual one where nobody knows.
+/// Returns the width and height of the terminal, or 80 by 24 if it does not report them.
 pub(super) fn size() -> (usize, usize) {
     match crossterm::terminal::size() {
         Ok((width @ 1.., height @ 1..)) => (width.into(), height.into()),

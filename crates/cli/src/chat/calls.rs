@@ -1,4 +1,4 @@
-//! One line per call: what it is, how it stands, how long it took. Calls that run side by side are seen together.
+//! The list of calls in a turn, one line per call: tool, arguments, state, and duration or error.
 
 use std::time::{Duration, Instant};
 
@@ -10,42 +10,46 @@ use serde_json::Value;
 use super::look::Look;
 use super::rows::{Fit, Row, one_line, short};
 
+/// The state of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Standing {
-    /// The model has asked for it; it has not begun.
+    /// The model requested the call; it has not started.
     Wanted,
+    /// Waits for approval.
     Asked,
     Running {
         since: Instant,
-        /// The last line it wrote.
+        /// The last line of the call's output.
         last_words: String,
     },
     Over(Box<CallRecord>),
 }
 
+/// One call and what is shown of it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CallLine {
-    /// The run it belongs to; nobody knows before it began.
+    /// The run that the call belongs to. Unknown until the call starts.
     parent: Option<String>,
     id: String,
     tool: String,
+    /// A summary of the arguments.
     about: String,
     standing: Standing,
-    /// The first of what it returned, where that is shown.
+    /// The first lines of the result. Only structured calls show them.
     result: Vec<Row>,
 }
 
-/// Calls that belong together: those of a script, or those a model made side by side.
+/// The calls of a script, or the structured calls of one answer.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Calls {
     lines: Vec<CallLine>,
-    /// The run they belong to; those of other runs are calls of agents they launched.
+    /// The run of the script. Calls of other runs belong to sub-agents and are indented.
     run: Option<String>,
 }
 
-/// While they run, more than this are summed up.
+/// Calls that are listed while calls run; further ones are counted.
 const MOST_LIVE: usize = 10;
-/// Once they are over, more than this are summed up.
+/// Calls that are listed once all have ended; further ones are counted.
 const MOST: usize = 40;
 const SPINNER: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠟"];
 
@@ -61,7 +65,7 @@ impl Calls {
         self.lines.is_empty()
     }
 
-    /// A model made this call; it has not begun.
+    /// Adds a call that the model requested, or updates its arguments while they stream in.
     pub(crate) fn wanted(&mut self, id: &str, tool: &str, arguments: &str) {
         let about = about(arguments);
         let is_same = |line: &&mut CallLine| line.id == id && line.standing == Standing::Wanted;
@@ -74,13 +78,13 @@ impl Calls {
         }
     }
 
-    /// The model did not want this call after all.
+    /// Removes a requested call whose answer was dropped.
     pub(crate) fn forget(&mut self, id: &str) {
         self.lines
             .retain(|line| line.id != id || line.standing != Standing::Wanted);
     }
 
-    /// Shows what a call returned below it.
+    /// Sets the result rows that are shown below a call.
     pub(crate) fn returned(&mut self, id: &str, rows: Vec<Row>) {
         let mut lines = self.lines.iter_mut();
         if let Some(line) = lines.find(|line| line.id == id && line.result.is_empty()) {
@@ -88,6 +92,7 @@ impl Calls {
         }
     }
 
+    /// Updates the calls from an event. Events that are not about calls are ignored.
     pub(crate) fn take(&mut self, event: &Event, now: Instant) {
         match event {
             Event::CallStarted {
@@ -123,9 +128,9 @@ impl Calls {
             }
             Event::ApprovalRequested { request } => {
                 let run = request.script_id.clone().unwrap_or_default();
-                // What comes up on the way of a call has no arguments: that call has its line already.
-                let before = request.calls.iter().filter(|call| !call.args.is_null());
-                for call in before {
+                // A question of a call that already runs has no arguments; its line exists.
+                let not_started = request.calls.iter().filter(|call| !call.args.is_null());
+                for call in not_started {
                     let line = self.line(&run, &call.call_id, &call.tool);
                     line.about = about(&call.args.to_string());
                     line.standing = Standing::Asked;
@@ -139,77 +144,84 @@ impl Calls {
         self.lines.iter_mut().find(|line| line.is_of(parent, id))
     }
 
+    /// Returns the line of this call, and adds it if there is none.
     fn line(&mut self, parent: &str, id: &str, tool: &str) -> &mut CallLine {
-        let at = self
+        let index = self
             .lines
             .iter()
             .position(|line| line.is_of(parent, id) && line.tool_fits(tool));
-        let at = at.unwrap_or_else(|| {
+        let index = index.unwrap_or_else(|| {
             self.lines.push(CallLine::new(id, tool));
             self.lines.len() - 1
         });
-        let line = &mut self.lines[at];
+        let line = &mut self.lines[index];
         line.parent = Some(parent.to_owned());
         line.tool = tool.to_owned();
         line
     }
 
-    pub(crate) fn live_rows(&self, now: Instant, look: Look) -> Vec<Row> {
+    /// Returns the rows while calls run. If there are many, ended calls are only counted.
+    pub(crate) fn live_rows(&self, now: Instant, theme: Look) -> Vec<Row> {
         if self.lines.len() <= MOST_LIVE {
             let lines = self.lines.iter();
             return lines
-                .flat_map(|line| self.with_result(line, now, look))
+                .flat_map(|line| self.with_result(line, now, theme))
                 .collect();
         }
-        let over = |line: &&CallLine| matches!(line.standing, Standing::Over(_));
-        let done = self.lines.iter().filter(over).count();
-        let open: Vec<&CallLine> = self.lines.iter().filter(|line| !over(line)).collect();
+        let is_finished = |line: &&CallLine| matches!(line.standing, Standing::Over(_));
+        let finished = self.lines.iter().filter(is_finished).count();
+        let open: Vec<&CallLine> = self
+            .lines
+            .iter()
+            .filter(|line| !is_finished(line))
+            .collect();
         let all = self.lines.len();
-        let mut rows = vec![Row::quiet(format!("  {done} of {all} calls are over"))];
+        let mut rows = vec![Row::quiet(format!("  {finished} of {all} calls finished"))];
         let shown = open.iter().take(MOST_LIVE);
-        rows.extend(shown.map(|line| self.row(line, now, look)));
+        rows.extend(shown.map(|line| self.row(line, now, theme)));
         if open.len() > MOST_LIVE {
             rows.push(Row::quiet(format!("  … {} more", open.len() - MOST_LIVE)));
         }
         rows
     }
 
-    pub(crate) fn rows(&self, now: Instant, look: Look) -> Vec<Row> {
+    /// Returns the final rows, once all calls have ended.
+    pub(crate) fn rows(&self, now: Instant, theme: Look) -> Vec<Row> {
         let shown = self.lines.iter().take(MOST);
         let mut rows: Vec<Row> = shown
-            .flat_map(|line| self.with_result(line, now, look))
+            .flat_map(|line| self.with_result(line, now, theme))
             .collect();
         if self.lines.len() > MOST {
             let more = self.lines.len() - MOST;
             rows.push(Row::quiet(format!(
-                "  … {more} more calls; /runs names the run"
+                "  … {more} more calls; type /runs to list the runs"
             )));
         }
         rows
     }
 
-    fn with_result(&self, line: &CallLine, now: Instant, look: Look) -> Vec<Row> {
-        std::iter::once(self.row(line, now, look))
+    fn with_result(&self, line: &CallLine, now: Instant, theme: Look) -> Vec<Row> {
+        std::iter::once(self.row(line, now, theme))
             .chain(line.result.iter().cloned())
             .collect()
     }
 
-    fn row(&self, line: &CallLine, now: Instant, look: Look) -> Row {
-        let inner = line.parent.is_some() && self.run.is_some() && line.parent != self.run;
-        let indent = if inner { "    " } else { "  " };
-        let (mark, style, words) = line.told(now, look);
+    fn row(&self, line: &CallLine, now: Instant, theme: Look) -> Row {
+        let of_sub_agent = line.parent.is_some() && self.run.is_some() && line.parent != self.run;
+        let indent = if of_sub_agent { "    " } else { "  " };
+        let (mark, style, status) = line.told(now, theme);
         let mut body = vec![Span::raw(one_line(&line.tool))];
         if !line.about.is_empty() {
             let about = format!(" {}", one_line(&line.about));
-            body.push(Span::styled(about, look.quiet()));
+            body.push(Span::styled(about, theme.quiet()));
         }
-        if !words.is_empty() {
-            let style = if style == look.bad() {
+        if !status.is_empty() {
+            let style = if style == theme.bad() {
                 style
             } else {
-                look.quiet()
+                theme.quiet()
             };
-            body.push(Span::styled(format!("  {words}"), style));
+            body.push(Span::styled(format!("  {status}"), style));
         }
         let fit = match &line.standing {
             Standing::Over(record) if record.error.is_some() => Fit::Words,
@@ -239,34 +251,36 @@ impl CallLine {
         self.id == id && self.parent.as_deref().is_none_or(|own| own == parent)
     }
 
+    /// Whether an event of this tool may update the line. Until the run is known, any tool may: the
+    /// model may have spelled its name differently.
     fn tool_fits(&self, tool: &str) -> bool {
         self.parent.is_none() || self.tool == tool
     }
 
-    /// Its mark, how that is drawn, and what is said behind it.
-    fn told(&self, now: Instant, look: Look) -> (&'static str, Style, String) {
+    /// Returns the mark of the state, its style, and the status text.
+    fn told(&self, now: Instant, theme: Look) -> (&'static str, Style, String) {
         match &self.standing {
-            Standing::Wanted => ("·", look.quiet(), String::new()),
-            Standing::Asked => ("?", look.asks(), "waits for an answer".to_owned()),
+            Standing::Wanted => ("·", theme.quiet(), String::new()),
+            Standing::Asked => ("?", theme.asks(), "waiting for approval".to_owned()),
             Standing::Running { since, last_words } => {
-                let time = now.saturating_duration_since(*since);
-                let turn = SPINNER[(time.as_millis() / 100) as usize % SPINNER.len()];
-                let time = match time.as_secs() {
+                let elapsed = now.saturating_duration_since(*since);
+                let spinner = SPINNER[(elapsed.as_millis() / 100) as usize % SPINNER.len()];
+                let elapsed = match elapsed.as_secs() {
                     0 => String::new(),
-                    _ => took(time),
+                    _ => took(elapsed),
                 };
-                let words = format!("{time} {}", short(&one_line(last_words), 60));
-                (turn, look.busy(), words.trim().to_owned())
+                let status = format!("{elapsed} {}", short(&one_line(last_words), 60));
+                (spinner, theme.busy(), status.trim().to_owned())
             }
             Standing::Over(record) => {
                 let (mark, style) = match record.status {
-                    CallStatus::Done if record.reused => ("↺", look.good()),
-                    CallStatus::Done => ("✓", look.good()),
-                    CallStatus::Failed => ("✗", look.bad()),
-                    CallStatus::Aborted | CallStatus::NotStarted => ("–", look.quiet()),
-                    CallStatus::OutcomeUnknown => ("!", look.bad()),
+                    CallStatus::Done if record.reused => ("↺", theme.good()),
+                    CallStatus::Done => ("✓", theme.good()),
+                    CallStatus::Failed => ("✗", theme.bad()),
+                    CallStatus::Aborted | CallStatus::NotStarted => ("–", theme.quiet()),
+                    CallStatus::OutcomeUnknown => ("!", theme.bad()),
                 };
-                let words = match (&record.error, record.status) {
+                let status = match (&record.error, record.status) {
                     (_, CallStatus::Done) if record.reused => "reused".to_owned(),
                     (_, CallStatus::Done) => took_ms(record.duration_ms),
                     (Some(error), status) => {
@@ -275,17 +289,21 @@ impl CallLine {
                     }
                     (None, status) => status.as_str().to_owned(),
                 };
-                (mark, style, words)
+                (mark, style, status)
             }
         }
     }
 }
 
-pub(crate) fn took(time: Duration) -> String {
-    match time.as_millis() {
-        0..1000 => format!("{} ms", time.as_millis()),
-        1000..60_000 => format!("{:.1} s", time.as_secs_f64()),
-        _ => format!("{} min {:02} s", time.as_secs() / 60, time.as_secs() % 60),
+/// Formats a duration in milliseconds, seconds or minutes.
+pub(crate) fn took(duration: Duration) -> String {
+    match duration.as_millis() {
+        0..1000 => format!("{} ms", duration.as_millis()),
+        1000..60_000 => format!("{:.1} s", duration.as_secs_f64()),
+        _ => {
+            let seconds = duration.as_secs();
+            format!("{} min {:02} s", seconds / 60, seconds % 60)
+        }
     }
 }
 
@@ -293,26 +311,26 @@ pub(crate) fn took_ms(milliseconds: f64) -> String {
     took(Duration::from_secs_f64(milliseconds.max(0.0) / 1000.0))
 }
 
-/// Arguments in a few words, before a tool has looked at them.
+/// Summarizes arguments in at most 80 columns, before the tool has described the call itself.
 fn about(arguments: &str) -> String {
     let Ok(value) = serde_json::from_str::<Value>(arguments) else {
-        // Still on its way, or a text by itself.
+        // Incomplete JSON, or a plain text.
         let mut lines = arguments.trim_start_matches(['{', '"']).lines();
         return short(lines.next().unwrap_or_default(), 80);
     };
     let Some(fields) = value.as_object() else {
         return short(&one_line(&value.to_string()), 80);
     };
-    let words = fields.values().filter_map(|value| match value {
+    let texts = fields.values().filter_map(|value| match value {
         Value::String(text) => Some(text.clone()),
         Value::Array(items) => {
-            let words: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
-            Some(words?.join(" "))
+            let texts: Option<Vec<&str>> = items.iter().map(Value::as_str).collect();
+            Some(texts?.join(" "))
         }
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     });
-    short(&one_line(&words.collect::<Vec<_>>().join(" ")), 80)
+    short(&one_line(&texts.collect::<Vec<_>>().join(" ")), 80)
 }
 
 #[cfg(test)]
@@ -356,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn every_standing_has_its_line() {
+    fn every_state_has_its_line() {
         let now = Instant::now();
         let mut calls = Calls::of_run("scr_1");
         for (id, tool) in [
@@ -367,13 +385,13 @@ mod tests {
         ] {
             calls.take(&started("scr_1", id, tool, "a.txt"), now);
         }
-        let written = Event::CallOutput {
+        let output = Event::CallOutput {
             parent_id: "scr_1".into(),
             call_id: "tool_3".into(),
             stream: OutputStream::Stdout,
             text: "one\ntwo\n".into(),
         };
-        calls.take(&written, now);
+        calls.take(&output, now);
         calls.take(
             &finished("scr_1", record("tool_1", "read_file", CallStatus::Done)),
             now,
@@ -401,7 +419,7 @@ mod tests {
             ..record("tool_5", "write_file", CallStatus::Done)
         };
         calls.take(&finished("scr_1", reused), now);
-        // A call of an agent that was launched.
+        // A call of a sub-agent.
         calls.take(&started("scr_2", "tool_1", "list_dir", "."), now);
         let request = ApprovalRequest {
             id: "apr_1".into(),
@@ -428,13 +446,13 @@ mod tests {
                 "  – grep_files a.txt  aborted",
                 "  ↺ write_file  reused",
                 "    ⠟ list_dir .  2.3 s",
-                "  ? exec rm -rf x  waits for an answer",
+                "  ? exec rm -rf x  waiting for approval",
             ]
         );
     }
 
     #[test]
-    fn many_calls_are_summed_up_while_they_run() {
+    fn finished_calls_are_counted_if_there_are_many() {
         let now = Instant::now();
         let mut calls = Calls::of_run("scr_1");
         for number in 0..20 {
@@ -454,13 +472,13 @@ mod tests {
         }
         assert_eq!(
             plain(&calls.live_rows(now, Look::Plain)),
-            ["  18 of 20 calls are over", "  ⠋ exec", "  ⠋ exec"]
+            ["  18 of 20 calls finished", "  ⠋ exec", "  ⠋ exec"]
         );
         assert_eq!(calls.rows(now, Look::Plain).len(), 20);
     }
 
     #[test]
-    fn arguments_are_told_in_a_few_words() {
+    fn arguments_are_summarized() {
         assert_eq!(
             about(r#"{"path":"a.txt","limit":3,"deep":{"x":1}}"#),
             "a.txt 3"

@@ -1,4 +1,4 @@
-//! Code in colour. The grammars are loaded when the first piece of code is shown.
+//! Syntax highlighting. The grammars are loaded when code is first shown.
 
 use std::sync::LazyLock;
 
@@ -9,14 +9,14 @@ use syntect::parsing::{ParseState, Scope, ScopeStack, SyntaxReference, SyntaxSet
 use super::look::Look;
 use super::rows::{Row, clean};
 
-/// More than this is shown without colour: it takes too long to look at every letter of it.
+/// Longer code is shown without colour, because highlighting it takes too long.
 const MOST_BYTES: usize = 64 << 10;
 
 static GRAMMARS: LazyLock<SyntaxSet> = LazyLock::new(SyntaxSet::load_defaults_newlines);
 
 type StyleOf = fn(Look) -> Style;
 
-/// How scopes of the grammars are drawn; the innermost that is known counts.
+/// Styles of the grammars' scopes. The innermost scope that matches decides.
 static STYLES: LazyLock<Vec<(Scope, StyleOf)>> = LazyLock::new(|| {
     let styles: [(&str, StyleOf); 12] = [
         ("comment", Look::quiet),
@@ -38,16 +38,16 @@ static STYLES: LazyLock<Vec<(Scope, StyleOf)>> = LazyLock::new(|| {
         .collect()
 });
 
-/// A row per line of code. What nobody knows the language of stays plain.
-pub(crate) fn code(language: &str, text: &str, look: Look) -> Vec<Row> {
+/// Returns one row per line of code. Code in an unknown language is not coloured.
+pub(crate) fn code(language: &str, text: &str, theme: Look) -> Vec<Row> {
     let text = clean(text);
     let text = text.trim_end_matches('\n');
-    let grammar = match look {
+    let grammar = match theme {
         Look::Colour if text.len() <= MOST_BYTES => grammar(language),
         _ => None,
     };
     let lines = match grammar {
-        Some(grammar) => coloured(grammar, text, look),
+        Some(grammar) => coloured(grammar, text, theme),
         None => text
             .split('\n')
             .map(|line| vec![Span::raw(line.to_owned())])
@@ -57,14 +57,14 @@ pub(crate) fn code(language: &str, text: &str, look: Look) -> Vec<Row> {
 }
 
 fn grammar(language: &str) -> Option<&'static SyntaxReference> {
-    let word = language
+    let token = language
         .split([',', ' ', '{'])
         .next()
         .unwrap_or_default()
         .to_lowercase();
-    let name = match word.as_str() {
+    let name = match token.as_str() {
         "" | "text" | "txt" | "plain" | "console" => return None,
-        // The grammars have no TypeScript of their own; what it adds reads well enough as JavaScript.
+        // There is no grammar for TypeScript; the one for JavaScript comes close enough.
         "ts" | "tsx" | "jsx" | "typescript" | "mts" | "cts" | "mjs" | "javascript" => "js",
         "shell" | "zsh" => "sh",
         "rust" => "rs",
@@ -74,47 +74,47 @@ fn grammar(language: &str) -> Option<&'static SyntaxReference> {
     GRAMMARS.find_syntax_by_token(name)
 }
 
-fn coloured(grammar: &SyntaxReference, text: &str, look: Look) -> Vec<Vec<Span<'static>>> {
+fn coloured(grammar: &SyntaxReference, text: &str, theme: Look) -> Vec<Vec<Span<'static>>> {
     let mut state = ParseState::new(grammar);
     let mut scopes = ScopeStack::new();
     let mut lines = Vec::new();
     for line in text.split('\n') {
-        let ended = format!("{line}\n");
-        let Ok(changes) = state.parse_line(&ended, &GRAMMARS) else {
+        let with_newline = format!("{line}\n");
+        let Ok(changes) = state.parse_line(&with_newline, &GRAMMARS) else {
             lines.push(vec![Span::raw(line.to_owned())]);
             continue;
         };
         let mut spans: Vec<Span<'static>> = Vec::new();
-        let mut from = 0;
-        let mut add = |from: usize, to: usize, scopes: &ScopeStack| {
-            let piece = line
-                .get(from.min(line.len())..to.min(line.len()))
+        let mut start = 0;
+        let mut push = |start: usize, end: usize, scopes: &ScopeStack| {
+            let text = line
+                .get(start.min(line.len())..end.min(line.len()))
                 .unwrap_or_default();
-            if !piece.is_empty() {
-                spans.push(Span::styled(piece.to_owned(), style(scopes, look)));
+            if !text.is_empty() {
+                spans.push(Span::styled(text.to_owned(), style(scopes, theme)));
             }
         };
-        for (at, change) in &changes {
-            add(from, *at, &scopes);
-            from = *at;
+        for (offset, change) in &changes {
+            push(start, *offset, &scopes);
+            start = *offset;
             if scopes.apply(change).is_err() {
                 break;
             }
         }
-        add(from, line.len(), &scopes);
+        push(start, line.len(), &scopes);
         lines.push(spans);
     }
     lines
 }
 
-fn style(scopes: &ScopeStack, look: Look) -> Style {
+fn style(scopes: &ScopeStack, theme: Look) -> Style {
     let known = |scope: &Scope| {
         STYLES
             .iter()
             .find(|(prefix, _)| prefix.is_prefix_of(*scope))
     };
     let innermost = scopes.as_slice().iter().rev().find_map(known);
-    innermost.map_or_else(Style::new, |(_, style)| style(look))
+    innermost.map_or_else(Style::new, |(_, style)| style(theme))
 }
 
 #[cfg(test)]
@@ -125,14 +125,14 @@ mod tests {
         "const n: number = 1; // one\n\nreturn await tools.readFile({ path: 'a' });";
 
     #[test]
-    fn code_is_coloured_and_stays_what_it_was() {
+    fn code_is_coloured_and_its_text_is_unchanged() {
         let rows = code("ts", SOURCE, Look::Colour);
         let lines: Vec<String> = rows.iter().map(Row::plain).collect();
         assert_eq!(lines.join("\n"), SOURCE);
-        let styled = |words: &str| {
+        let styled = |text: &str| {
             rows.iter()
                 .flat_map(|row| &row.body)
-                .find(|span| span.content.contains(words))
+                .find(|span| span.content.contains(text))
         };
         assert_eq!(styled("one").unwrap().style, Look::Colour.quiet());
         assert_eq!(styled("const").unwrap().style, Look::Colour.keyword());
@@ -140,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn without_colour_or_a_known_language_it_is_plain() {
-        for (language, look) in [
+    fn code_is_plain_without_colour_or_a_known_language() {
+        for (language, theme) in [
             ("ts", Look::Plain),
-            ("nothing-known", Look::Colour),
+            ("no-such-language", Look::Colour),
             ("", Look::Colour),
         ] {
-            let rows = code(language, SOURCE, look);
+            let rows = code(language, SOURCE, theme);
             assert!(
                 rows.iter()
                     .all(|row| row.body.iter().all(|span| span.style == Style::new())),

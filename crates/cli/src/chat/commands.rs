@@ -1,7 +1,8 @@
-//! What can be said to the chat itself: a word behind a slash.
+//! The slash commands and keys of the chat: their names, their help, and the parser for commands.
 
 use selvedge_protocol::ApprovalPolicy;
 
+/// A parsed slash command.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Command {
     Model(Option<String>),
@@ -17,74 +18,76 @@ pub(crate) enum Command {
     Quit,
 }
 
-/// How each command is used, and what it does.
+/// The usage of each command and its help line. `docs/terminal.md` is generated from this table.
 pub(crate) const ALL: [(&str, &str); 11] = [
-    (
-        "/model [NAME]",
-        "which model is asked, or another one from now on",
-    ),
+    ("/model [NAME]", "Show the model, or switch to NAME"),
     (
         "/approvals [POLICY]",
-        "when you are asked, or another policy from now on",
+        "Show the approval policy, or switch to POLICY",
     ),
-    ("/diff", "what this session changed in the folder"),
-    ("/compact", "make the conversation shorter, to have room"),
-    ("/resume [ID]", "go on with an earlier session"),
-    ("/new", "begin a new session"),
-    ("/runs", "what ran in this session"),
-    ("/mcp", "the MCP servers, and how they are doing"),
-    ("/thinking", "what was thought last"),
-    ("/help", "the keys and commands"),
-    ("/quit", "leave; the session stays"),
+    ("/diff", "Show what this session changed in the folder"),
+    ("/compact", "Shorten the conversation to free context"),
+    (
+        "/resume [ID]",
+        "List the sessions of this folder, or continue session ID",
+    ),
+    ("/new", "Start a new session"),
+    ("/runs", "List the runs of this session"),
+    ("/mcp", "Show the MCP servers and their state"),
+    ("/thinking", "Show the model's last thinking"),
+    ("/help", "Show the commands and keys"),
+    ("/quit", "Quit; `selvedge continue` reopens the session"),
 ];
 
-/// The name of a command, of how it is used.
+/// Returns the command's name from its usage: `/model` for `/model [NAME]`.
 pub(crate) fn name_of(usage: &str) -> &str {
     usage.split(' ').next().unwrap_or_default()
 }
 
+/// The name of each approval policy and what it does.
 pub(crate) const POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
     (
         "untrusted",
-        "whatever is not known to be harmless is asked for",
+        "ask before every call that is not known to be harmless",
         ApprovalPolicy::Untrusted,
     ),
     (
         "on-request",
-        "what needs more than the sandbox allows is asked for",
+        "ask when a call needs more than the sandbox allows",
         ApprovalPolicy::OnRequest,
     ),
     (
         "on-failure",
-        "what the sandbox stopped is asked for",
+        "ask to rerun a call that the sandbox blocked",
         ApprovalPolicy::OnFailure,
     ),
     (
         "never",
-        "nothing is asked; what would have to be is refused",
+        "never ask; deny anything that needs approval",
         ApprovalPolicy::Never,
     ),
 ];
 
+/// Keys and what they do. `docs/terminal.md` is generated from this table.
 pub(crate) const KEYS: [(&str, &str); 9] = [
-    ("Enter", "send; while a turn runs, for the next one"),
-    ("Alt-Enter, Ctrl-J, \\ Enter", "a new line"),
-    ("Up, Down", "what was asked before"),
-    ("@", "a file of this folder"),
-    ("Tab", "take what is offered"),
-    ("Ctrl-T", "show thoughts, or fold them"),
-    ("Ctrl-C", "stop the turn; else clear the line; twice: leave"),
-    ("Ctrl-D", "leave, when nothing is typed"),
-    ("Ctrl-A E K U W Y, Alt-B F D", "as in a shell"),
+    ("Enter", "Send; during a turn, queue for the next turn"),
+    ("Alt-Enter, Ctrl-J, \\ Enter", "Insert a line break"),
+    ("Up, Down", "Browse earlier messages"),
+    ("@", "Complete a file name"),
+    ("Tab", "Accept the completion"),
+    ("Ctrl-T", "Show or hide the model's thinking"),
+    ("Ctrl-C", "Stop the turn, or clear the input; twice to quit"),
+    ("Ctrl-D", "Quit if the input is empty"),
+    ("Ctrl-A E K U W Y, Alt-B F D", "Edit as in a shell"),
 ];
 
-/// The name of a policy, and what it means.
+/// Returns the name of a policy and what it does.
 pub(crate) fn about_policy(policy: ApprovalPolicy) -> (&'static str, &'static str) {
     let known = POLICIES.iter().find(|(.., own)| *own == policy);
     known.map_or(("", ""), |(name, meaning, _)| (name, meaning))
 }
 
-/// Whether a text is meant for the chat: a path is not.
+/// Whether the text is a slash command: one line that starts with `/` and is not a path.
 pub(crate) fn is_command(text: &str) -> bool {
     let first = text.split_whitespace().next().unwrap_or_default();
     text.starts_with('/') && !first[1..].contains('/') && !text.trim_end().contains('\n')
@@ -95,13 +98,13 @@ fn policy(word: String) -> Result<ApprovalPolicy, (String, String)> {
     named.map(|(.., policy)| *policy).ok_or_else(|| {
         let names = POLICIES.map(|(name, ..)| name).join(", ");
         (
-            format!("there is no policy `{word}`"),
-            format!("there are {names}"),
+            format!("unknown approval policy `{word}`"),
+            format!("use one of {names}"),
         )
     })
 }
 
-/// What a text asks of the chat; else one line that says what is wrong, and what to do.
+/// Parses a slash command. The error is a message and its hint.
 pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
     let mut words = text.split_whitespace();
     let name = words.next().unwrap_or_default();
@@ -109,8 +112,9 @@ pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
     let usage = ALL.iter().find(|(usage, _)| name_of(usage) == name);
     let usage = usage.map(|(usage, _)| *usage);
     if words.next().is_some() || (argument.is_some() && usage == Some(name)) {
-        let usage = usage.unwrap_or(name).to_owned();
-        return Err((format!("too many words behind {name}"), usage));
+        let usage = usage.unwrap_or(name);
+        let message = format!("too many arguments for {name}");
+        return Err((message, format!("type {usage}")));
     }
     Ok(match name {
         "/model" => Command::Model(argument),
@@ -127,10 +131,10 @@ pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
         other => {
             let mut names = ALL.iter().map(|(usage, _)| name_of(usage));
             let hint = match names.find(|name| name.starts_with(other) || other.starts_with(name)) {
-                Some(name) => format!("did you mean {name}? /help lists all"),
-                None => "/help lists what there is".to_owned(),
+                Some(name) => format!("did you mean {name}? type /help to list all commands"),
+                None => "type /help to list all commands".to_owned(),
             };
-            return Err((format!("there is no command {other}"), hint));
+            return Err((format!("unknown command {other}"), hint));
         }
     })
 }
@@ -140,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_understood_and_a_path_is_none() {
+    fn commands_are_parsed_and_a_path_is_not_a_command() {
         assert_eq!(
             parse("/model gpt-5"),
             Ok(Command::Model(Some("gpt-5".into())))
@@ -159,18 +163,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_says_why_and_what_to_do() {
-        let wrong = |text| parse(text).unwrap_err();
-        assert_eq!(wrong("/foo").0, "there is no command /foo");
-        assert!(wrong("/mod").1.contains("did you mean /model?"));
+    fn parse_errors_have_a_message_and_a_hint() {
+        let error = |text| parse(text).unwrap_err();
+        assert_eq!(error("/foo").0, "unknown command /foo");
+        assert!(error("/mod").1.contains("did you mean /model?"));
         assert!(
-            wrong("/approvals maybe")
+            error("/approvals maybe")
                 .1
                 .contains("untrusted, on-request")
         );
         assert_eq!(
-            wrong("/diff now"),
-            ("too many words behind /diff".into(), "/diff".into())
+            error("/diff now"),
+            ("too many arguments for /diff".into(), "type /diff".into())
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What is offered while somebody types: commands, their words, and files behind an `@`.
+//! Completions while the user types: slash commands, their arguments, and files after an `@`.
 
 use crossterm::event::{KeyCode, KeyEvent};
 use ratatui_core::text::Span;
@@ -7,8 +7,10 @@ use super::commands::{ALL, POLICIES, name_of};
 use super::look::Look;
 use super::rows::{Row, one_line, short};
 
+/// Completions that are visible at once.
 const SHOWN: usize = 6;
 
+/// One completion: the text to insert, and a description that may be empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) text: String,
@@ -24,7 +26,7 @@ impl Offer {
     }
 }
 
-/// What the letters before the cursor ask for.
+/// What is being completed, with the text typed so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wish {
     Command(String),
@@ -34,19 +36,20 @@ pub(crate) enum Wish {
     File(String),
 }
 
-/// What is offered, where it would go, and which of it is chosen.
+/// The menu of completions and its selected entry. The list is never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Offers {
     pub(crate) wish: Wish,
-    /// Where in the text it goes.
+    /// Byte offset from which the text up to the cursor is replaced.
     pub(crate) from: usize,
     pub(crate) list: Vec<Offer>,
     chosen: usize,
 }
 
-/// What the text up to the cursor asks for, and from where it would be replaced.
-pub(crate) fn wish(text: &str, at: usize) -> Option<(Wish, usize)> {
-    let before = text.get(..at)?;
+/// Returns what the text before the cursor can be completed to, and the byte offset from which it
+/// is replaced. `cursor` is a byte offset.
+pub(crate) fn wish(text: &str, cursor: usize) -> Option<(Wish, usize)> {
+    let before = text.get(..cursor)?;
     if before.starts_with('/') && !before.contains('\n') {
         let Some((command, argument)) = before.split_once(' ') else {
             return (!before[1..].contains('/')).then(|| (Wish::Command(before.to_owned()), 0));
@@ -64,31 +67,32 @@ pub(crate) fn wish(text: &str, at: usize) -> Option<(Wish, usize)> {
     let word = before.rfind(char::is_whitespace).map_or(0, |space| {
         space + before[space..].chars().next().map_or(0, char::len_utf8)
     });
-    let letters = before[word..].strip_prefix('@')?;
-    Some((Wish::File(letters.to_owned()), word))
+    let name = before[word..].strip_prefix('@')?;
+    Some((Wish::File(name.to_owned()), word))
 }
 
-pub(crate) fn commands(word: &str) -> Vec<Offer> {
+pub(crate) fn commands(typed: &str) -> Vec<Offer> {
     let all = ALL
         .iter()
-        .map(|(usage, what)| Offer::new(name_of(usage), *what));
-    all.filter(|offer| offer.text.starts_with(word)).collect()
+        .map(|(usage, help)| Offer::new(name_of(usage), *help));
+    all.filter(|completion| completion.text.starts_with(typed))
+        .collect()
 }
 
-pub(crate) fn policies(word: &str) -> Vec<Offer> {
+pub(crate) fn policies(typed: &str) -> Vec<Offer> {
     let all = POLICIES
         .iter()
-        .map(|(name, what, _)| Offer::new(*name, *what));
-    all.filter(|offer| offer.text.starts_with(word)).collect()
+        .map(|(name, help, _)| Offer::new(*name, *help));
+    all.filter(|completion| completion.text.starts_with(typed))
+        .collect()
 }
 
 impl Offers {
-    /// `None` where there is nothing to offer.
+    /// Returns `None` if the list is empty, or if its only entry is already typed.
     pub(crate) fn new(wish: Wish, from: usize, list: Vec<Offer>) -> Option<Self> {
         let typed = wish.letters();
-        // What is there already is not offered.
-        let done = list.len() == 1 && list[0].text == typed;
-        (!list.is_empty() && !done).then_some(Self {
+        let already_typed = list.len() == 1 && list[0].text == typed;
+        (!list.is_empty() && !already_typed).then_some(Self {
             wish,
             from,
             list,
@@ -100,7 +104,7 @@ impl Offers {
         self.list.get(self.chosen)
     }
 
-    /// Moves the choice; says whether the key was for it.
+    /// Moves the selection. Returns whether the key was used.
     pub(crate) fn press(&mut self, key: KeyEvent) -> bool {
         let step = match key.code {
             KeyCode::Up => self.list.len() - 1,
@@ -111,30 +115,30 @@ impl Offers {
         true
     }
 
-    pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
+    pub(crate) fn rows(&self, theme: Look) -> Vec<Row> {
         let last = self.list.len().saturating_sub(SHOWN);
         let first = self.chosen.saturating_sub(SHOWN - 1).min(last);
-        let lengths = self.list.iter().map(|offer| offer.text.chars().count());
+        let lengths = self.list.iter().map(|entry| entry.text.chars().count());
         let width = lengths.max().unwrap_or(0).min(40);
         let shown = self.list.iter().enumerate().skip(first).take(SHOWN);
         let mut rows: Vec<Row> = shown
-            .map(|(at, offer)| {
-                let (mark, style) = match at == self.chosen {
-                    true => ("▸ ", look.chosen()),
+            .map(|(index, entry)| {
+                let (mark, style) = match index == self.chosen {
+                    true => ("▸ ", theme.chosen()),
                     false => ("  ", Default::default()),
                 };
-                let mut body = vec![Span::styled(one_line(&offer.text), style)];
-                if !offer.about.is_empty() {
-                    let room = " ".repeat(width.saturating_sub(offer.text.chars().count()) + 2);
-                    let about = short(&one_line(&offer.about), 80);
-                    body.push(Span::styled(format!("{room}{about}"), look.quiet()));
+                let mut body = vec![Span::styled(one_line(&entry.text), style)];
+                if !entry.about.is_empty() {
+                    let padding = " ".repeat(width.saturating_sub(entry.text.chars().count()) + 2);
+                    let about = short(&one_line(&entry.about), 80);
+                    body.push(Span::styled(format!("{padding}{about}"), theme.quiet()));
                 }
                 Row::spans(body).cut().behind(Span::raw(mark))
             })
             .collect();
         if self.list.len() > SHOWN {
-            let (at, all) = (self.chosen + 1, self.list.len());
-            rows.push(Row::quiet(format!("  {at} of {all}")));
+            let (position, total) = (self.chosen + 1, self.list.len());
+            rows.push(Row::quiet(format!("  {position} of {total}")));
         }
         rows
     }
@@ -157,38 +161,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_says_what_is_wished_for() {
-        let wished = |text: &str| wish(text, text.len());
-        assert_eq!(wished("/mo"), Some((Wish::Command("/mo".into()), 0)));
+    fn the_text_before_the_cursor_decides_what_is_completed() {
+        let target = |text: &str| wish(text, text.len());
+        assert_eq!(target("/mo"), Some((Wish::Command("/mo".into()), 0)));
         assert_eq!(
-            wished("/approvals on"),
+            target("/approvals on"),
             Some((Wish::Policy("on".into()), 11))
         );
         assert_eq!(
-            wished("look at @src/ma"),
+            target("look at @src/ma"),
             Some((Wish::File("src/ma".into()), 8))
         );
-        assert_eq!(wished("@"), Some((Wish::File(String::new()), 0)));
-        for nothing in ["", "me@example.com", "/usr/bin", "/diff x", "plain"] {
-            assert_eq!(wished(nothing), None, "{nothing}");
+        assert_eq!(target("@"), Some((Wish::File(String::new()), 0)));
+        for text in ["", "me@example.com", "/usr/bin", "/diff x", "plain"] {
+            assert_eq!(target(text), None, "{text}");
         }
     }
 
     #[test]
-    fn the_choice_goes_round_and_stays_in_sight() {
+    fn the_selection_wraps_around_and_stays_visible() {
         let list = (0..9)
             .map(|n| Offer {
                 text: format!("file{n}"),
                 about: String::new(),
             })
             .collect();
-        let mut offers = Offers::new(Wish::File(String::new()), 0, list).unwrap();
-        assert!(offers.press(KeyEvent::from(KeyCode::Up)));
-        let rows: Vec<String> = offers.rows(Look::Plain).iter().map(Row::plain).collect();
+        let mut menu = Offers::new(Wish::File(String::new()), 0, list).unwrap();
+        assert!(menu.press(KeyEvent::from(KeyCode::Up)));
+        let rows: Vec<String> = menu.rows(Look::Plain).iter().map(Row::plain).collect();
         assert_eq!(rows.last().unwrap(), "  9 of 9");
         assert!(rows.contains(&"▸ file8".to_owned()), "{rows:?}");
-        assert!(offers.press(KeyEvent::from(KeyCode::Down)));
-        assert_eq!(offers.chosen().unwrap().text, "file0");
+        assert!(menu.press(KeyEvent::from(KeyCode::Down)));
+        assert_eq!(menu.chosen().unwrap().text, "file0");
         assert!(Offers::new(Wish::Command("/diff".into()), 0, commands("/diff")).is_none());
     }
 }

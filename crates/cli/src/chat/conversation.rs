@@ -1,4 +1,5 @@
-//! The conversation: what is asked when, of whom, and how a turn ends.
+//! Sessions and turns of the chat: opens sessions, queues messages, starts turns and handles
+//! their end.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,13 +27,17 @@ use crate::remember::remembering;
 use crate::setting::Setting;
 use crate::setup::Setup;
 
+/// How a turn starts.
 enum Task {
+    /// With a user message.
     Ask(String),
+    /// By recovering the interrupted turn of the session.
     GoOn,
 }
 
 impl Chat {
-    /// Opens a session that was there before, and shows how it went.
+    /// Opens an earlier session, the last one of this folder if `id` is `None`, and prints its last
+    /// turns.
     pub(crate) fn open(&mut self, id: Option<&str>) -> Result<()> {
         let session =
             assembly::session(&mut self.setup, &Conversation::Old(id.map(str::to_owned)))?;
@@ -47,43 +52,43 @@ impl Chat {
         self.say_block([Row::quiet(format!("session {}", session.id()))]);
         let rows = past(&session, self.screen.width(), self.look);
         self.say(rows);
-        let broken_off = session.is_open();
+        let interrupted = session.is_open();
         self.session = Some(session);
-        if broken_off {
-            self.say_block([Row::quiet("the last turn was broken off, and goes on")]);
+        if interrupted {
+            self.say_block([Row::quiet("the last turn was interrupted; continuing it")]);
             self.go_on = true;
             self.next_turn();
         }
         Ok(())
     }
 
-    /// Learns beside everything else what the servers have.
+    /// Loads the catalogues of the MCP servers in the background.
     pub(super) fn prepare_servers(&self) {
         if !self.prepared {
             let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
             tokio::spawn(async move {
                 servers.prepare_all().await;
-                // The chat may be over.
+                // Sending fails only if the chat has ended.
                 let _ = sender.send(News::Prepared);
             });
         }
     }
 
-    /// Asks, now or when the turn that runs is over.
+    /// Sends a message now, or queues it if a turn is running.
     pub(super) fn ask(&mut self, text: String) {
         self.history.add(&text);
         self.queue.push_back(text);
         self.next_turn();
     }
 
-    /// Begins the next turn, where there is one to begin.
+    /// Starts the next turn if there is work, no turn is running and the servers are ready.
     pub(super) fn next_turn(&mut self) {
         let nothing_to_do = !self.go_on && self.queue.is_empty();
         if nothing_to_do || self.running.is_some() || self.leaving {
             return;
         }
         if !self.prepared {
-            self.notice = Some("MCP servers start first".to_owned());
+            self.notice = Some("starting the MCP servers…".to_owned());
             return;
         }
         self.notice = None;
@@ -101,7 +106,8 @@ impl Chat {
         self.begin(Task::Ask(text));
     }
 
-    /// A session, and an agent that knows of it and of all tools there are.
+    /// Creates the session if there is none, and rebuilds the agent if the session or the tools
+    /// changed.
     fn make_ready(&mut self) -> Result<()> {
         let new = self.session.is_none();
         if new {
@@ -116,7 +122,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Makes the agent anew, of what is chosen now.
+    /// Rebuilds the agent from the current configuration, model and servers.
     pub(super) fn rebuild(&mut self) -> Result<()> {
         self.setup.config.tool_pack = self.args.place.pack.clone().or_else(|| self.pack.clone());
         self.generation = self.parts.servers.generation();
@@ -125,6 +131,7 @@ impl Chat {
         Ok(())
     }
 
+    /// Switches to another model. Keeps the current one if the agent cannot be built.
     pub(super) fn choose(&mut self, choice: Choice) -> Result<()> {
         let config = &self.setup.config;
         let memory = self.setup.memory.clone();
@@ -166,12 +173,12 @@ impl Chat {
                 };
                 (session, outcome)
             };
-            let news = match std::panic::AssertUnwindSafe(turn).catch_unwind().await {
-                Ok(over) => News::Over(Box::new(over)),
+            let update = match std::panic::AssertUnwindSafe(turn).catch_unwind().await {
+                Ok(finished) => News::Over(Box::new(finished)),
                 Err(_) => News::Broke,
             };
-            // The chat may be over.
-            let _ = sender.send(news);
+            // Sending fails only if the chat has ended.
+            let _ = sender.send(update);
         });
     }
 
@@ -185,22 +192,22 @@ impl Chat {
             Ok(TurnEnd::Stop) => return self.next_turn(),
             Ok(TurnEnd::Interrupted) => self.say_block([Row::quiet("– stopped")]),
             Ok(TurnEnd::Length) => {
-                let words = "the answer was cut by the limit of tokens";
-                self.say_block([Row::of(words, self.look.bad())]);
+                let text = "the answer was truncated at the token limit";
+                self.say_block([Row::of(text, self.look.bad())]);
                 return self.next_turn();
             }
             Ok(end) => {
                 let problem = Problem::new(format!("the turn ended early: {}", end.as_str()));
-                self.complain(&problem.hint("say \"go on\" to go on"));
+                self.complain(&problem.hint("send \"continue\" to let the model continue"));
             }
             Err(error) => {
                 let problem = Problem::new(format!("{}: {}", error.kind, error.message));
                 self.complain(&match error.kind {
                     TurnErrorKind::Model(ModelErrorKind::Auth) => {
-                        problem.hint("`selvedge models test` tries the key")
+                        problem.hint("check the API key with `selvedge models test`")
                     }
                     TurnErrorKind::Model(ModelErrorKind::ContextTooLong) => {
-                        problem.hint("/compact makes room, /new begins anew")
+                        problem.hint("type /compact to free context, or /new to start over")
                     }
                     _ => problem,
                 });
@@ -212,9 +219,9 @@ impl Chat {
     pub(super) fn broke(&mut self, now: Instant) {
         self.end_turn(now);
         self.complain(&Problem::new(
-            "the turn broke off, which is a mistake of this program",
+            "the turn panicked; this is a bug in Selvedge",
         ));
-        // What was written down before is where it goes on.
+        // The task that panicked owned the session: read it again from the journal.
         let id = self.session_id.clone();
         match assembly::session(&mut self.setup, &Conversation::Old(id)) {
             Ok(session) => self.session = Some(session),
@@ -232,7 +239,8 @@ impl Chat {
         self.put = false;
     }
 
-    /// What was meant to follow a turn that did not end well is not sent by itself.
+    /// Moves queued messages back into the editor after a turn that was stopped or failed, so that
+    /// they are not sent without the user.
     fn give_back_queue(&mut self) {
         if !self.queue.is_empty() {
             let mut all: Vec<String> = self.queue.drain(..).collect();
@@ -241,7 +249,7 @@ impl Chat {
         }
     }
 
-    /// Ctrl-C: stops the turn; with none, clears what is typed; again, leaves.
+    /// Handles Ctrl-C: stops the turn, else clears the input, else quits at the second press.
     pub(super) fn interrupt(&mut self, now: Instant) {
         match &mut self.running {
             Some(running) if running.stopping => self.leaving = true,
@@ -256,46 +264,47 @@ impl Chat {
             None if self.pressed.is_some() => self.leaving = true,
             None => {
                 self.pressed = Some(now);
-                self.notice = Some("Ctrl-C again leaves".to_owned());
+                self.notice = Some("press Ctrl-C again to quit".to_owned());
             }
         }
     }
 
-    /// Puts the question that stands first, once it does: whatever was pressed until then was meant for another.
+    /// Prints the first question if it is not shown yet. Its pause starts then: keys pressed before
+    /// were not meant for it.
     pub(super) fn put_first(&mut self, now: Instant) {
-        let Some(asking) = self.asking.front_mut() else {
+        let Some(question) = self.asking.front_mut() else {
             return;
         };
         if self.put {
-            return asking.quiet().open_if_quiet(now);
+            return question.quiet().open_if_quiet(now);
         }
-        asking.quiet().disturbed(now);
-        let told = asking.told(self.look);
+        question.quiet().disturbed(now);
+        let rows = question.told(self.look);
         self.put = true;
-        self.say(told);
+        self.say(rows);
     }
 
-    /// Hands over what was decided about the question that stands first.
+    /// Answers the first question, which must be an approval.
     pub(super) fn decide(&mut self, decision: ApprovalDecision) {
-        if let Some(Pending::Gate(asking)) = self.asking.pop_front() {
+        if let Some(Pending::Gate(prompt)) = self.asking.pop_front() {
             self.put = false;
             self.say_block([decided(&decision, self.look)]);
-            asking.decide(decision);
+            prompt.decide(decision);
         }
     }
 
-    /// Hands over what became of the form that stands first.
-    pub(super) fn fill(&mut self, filled: Elicited) {
+    /// Answers the first question, which must be a form.
+    pub(super) fn fill(&mut self, outcome: Elicited) {
         self.why.clear();
-        if let Some(Pending::Form(asking)) = self.asking.pop_front() {
+        if let Some(Pending::Form(prompt)) = self.asking.pop_front() {
             self.put = false;
-            self.say_block([elicited(&filled, self.look)]);
-            asking.decide(filled);
+            self.say_block([elicited(&outcome, self.look)]);
+            prompt.decide(outcome);
         }
     }
 }
 
-/// An agent of these parts, which asks the person in the chat.
+/// Builds an agent whose approvals are asked in the chat.
 pub(super) fn make_agent(
     setup: &mut Setup,
     args: &ChatArgs,
@@ -307,7 +316,7 @@ pub(super) fn make_agent(
         limits: &args.limits,
         turn: &args.turn,
         approver: Some(Arc::new(InTheChat(sender.clone()))),
-        // The servers are there already.
+        // Only needed to create the servers, which `parts` already has.
         person: None,
         instructions: None,
         conversation: Conversation::New,

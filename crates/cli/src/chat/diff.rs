@@ -1,4 +1,4 @@
-//! Diffs in colour, one file after the other.
+//! Renders unified diffs in colour, file by file.
 
 use ratatui_core::text::Span;
 
@@ -6,14 +6,14 @@ use super::look::Look;
 use super::rows::{Fit, Row, clean, folded, one_line};
 use crate::ends::{Shown, ends};
 
-/// The part of a unified diff that is about one file.
+/// The part of a unified diff for one file. `path` is empty if the diff has no git header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FileDiff {
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
-/// A unified diff as git writes it, file by file.
+/// Splits a diff in git's format by file.
 pub(crate) fn files(diff: &str) -> Vec<FileDiff> {
     let mut files: Vec<FileDiff> = Vec::new();
     for line in diff.lines() {
@@ -36,63 +36,63 @@ pub(crate) fn files(diff: &str) -> Vec<FileDiff> {
 }
 
 impl FileDiff {
-    /// Lines added and removed.
+    /// Returns the numbers of added and removed lines.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let body = || self.text.lines().skip_while(|line| !line.starts_with("@@"));
         let starting = |sign: char| body().filter(|line| line.starts_with(sign)).count();
         (starting('+'), starting('-'))
     }
 
-    /// What became of the file, and at most so many lines of how.
-    pub(crate) fn rows(&self, most: usize, look: Look) -> Vec<Row> {
+    /// Returns the path with its line counts, and at most `max_lines` lines of the diff.
+    pub(crate) fn rows(&self, max_lines: usize, theme: Look) -> Vec<Row> {
         let mut rows = Vec::new();
         if !self.path.is_empty() {
             let (added, removed) = self.counts();
             rows.push(
                 Row::spans(vec![
-                    Span::styled(one_line(&self.path), look.strong()),
-                    Span::styled(format!("  +{added}"), look.good()),
-                    Span::styled(format!(" -{removed}"), look.bad()),
+                    Span::styled(one_line(&self.path), theme.strong()),
+                    Span::styled(format!("  +{added}"), theme.good()),
+                    Span::styled(format!(" -{removed}"), theme.bad()),
                 ])
                 .cut(),
             );
         }
         let lines: Vec<&str> = self.text.lines().collect();
-        let heads = |line: &str| {
+        let is_header = |line: &str| {
             ["diff --git ", "index ", "--- ", "+++ "]
                 .iter()
-                .any(|head| line.starts_with(head))
+                .any(|header| line.starts_with(header))
         };
-        // What git says before the first change is in the line above, but for modes and renames.
+        // The row above replaces git's header lines, except those about modes and renames.
         let start = lines.iter().position(|line| line.starts_with("@@"));
         let start = if self.path.is_empty() {
             0
         } else {
             start.unwrap_or(lines.len())
         };
-        let (head, body) = lines.split_at(start);
-        let told = head.iter().filter(|line| !heads(line)).chain(body);
-        let told = told.map(|line| line_row(line, look)).collect();
-        rows.extend(folded(told, most));
+        let (header, body) = lines.split_at(start);
+        let shown = header.iter().filter(|line| !is_header(line)).chain(body);
+        let shown = shown.map(|line| line_row(line, theme)).collect();
+        rows.extend(folded(shown, max_lines));
         rows
     }
 }
 
-/// Any unified diff, at most so many lines of it, from both ends.
-pub(crate) fn rows(diff: &str, most: usize, look: Look) -> Vec<Row> {
+/// Returns at most `max_lines` lines of a diff, half from each end.
+pub(crate) fn rows(diff: &str, max_lines: usize, theme: Look) -> Vec<Row> {
     let row = |line: &Shown<'_>| match line {
-        Shown::Line(line) => line_row(line, look),
+        Shown::Line(line) => line_row(line, theme),
         Shown::LeftOut(_) => Row::quiet(line.text()),
     };
-    ends(diff, most).iter().map(row).collect()
+    ends(diff, max_lines).iter().map(row).collect()
 }
 
-fn line_row(line: &str, look: Look) -> Row {
+fn line_row(line: &str, theme: Look) -> Row {
     let style = match line.as_bytes().first() {
-        Some(b'+') => look.good(),
-        Some(b'-') => look.bad(),
-        Some(b'@') => look.busy(),
-        _ => look.quiet(),
+        Some(b'+') => theme.good(),
+        Some(b'-') => theme.bad(),
+        Some(b'@') => theme.busy(),
+        _ => theme.quiet(),
     };
     Row::of(clean(line).into_owned(), style).fit(Fit::Letters)
 }
@@ -101,11 +101,13 @@ fn line_row(line: &str, look: Look) -> Row {
 mod tests {
     use super::*;
 
-    const DIFF: &str = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2 100644\n--- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n\
-                        diff --git a/b.txt b/b.txt\nnew file mode 100644\n--- /dev/null\n+++ b/b.txt\n@@ -0,0 +1 @@\n+new\n";
+    const DIFF: &str = "diff --git a/src/a.rs b/src/a.rs\nindex 1..2 100644\n\
+                        --- a/src/a.rs\n+++ b/src/a.rs\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n\
+                        diff --git a/b.txt b/b.txt\nnew file mode 100644\n\
+                        --- /dev/null\n+++ b/b.txt\n@@ -0,0 +1 @@\n+new\n";
 
     #[test]
-    fn a_diff_is_told_file_by_file() {
+    fn a_diff_is_split_by_file_and_folded() {
         let files = files(DIFF);
         assert_eq!(
             files
@@ -137,10 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_and_removed_is_told_apart() {
+    fn added_and_removed_lines_have_different_styles() {
         let rows = rows(DIFF, 100, Look::Colour);
-        let style =
-            |words: &str| rows.iter().find(|row| row.plain() == words).unwrap().body[0].style;
+        let style = |text: &str| rows.iter().find(|row| row.plain() == text).unwrap().body[0].style;
         assert_eq!(
             (style("+2"), style("-two")),
             (Look::Colour.good(), Look::Colour.bad())

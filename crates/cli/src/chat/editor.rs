@@ -1,4 +1,5 @@
-//! What is being typed: several lines, with the keys of a shell. A long paste is one piece, kept as it came.
+//! A multi-line text editor with the keys of a shell. A long paste is shown as a placeholder and
+//! kept unchanged.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui_core::text::{Line, Span};
@@ -8,27 +9,34 @@ use unicode_width::UnicodeWidthStr;
 use super::look::Look;
 use super::rows::clean;
 
-/// A paste of more lines or letters is shown as one piece.
+/// A paste with more lines than this is shown as a placeholder.
 const LONG_LINES: usize = 6;
+/// A paste with more characters than this is shown as a placeholder.
 const LONG_LETTERS: usize = 600;
-/// In the text a long paste is one letter of a private range.
+/// First and last placeholder character. The text holds one character of this private-use range
+/// for each long paste; its offset in the range is the index of the paste.
 const FIRST_PIECE: u32 = 0xF_0000;
 const LAST_PIECE: u32 = 0xF_FFFD;
 
+/// The text being edited and its cursor.
 #[derive(Debug, Default)]
 pub(crate) struct Editor {
+    /// The text, with a placeholder character for each long paste.
     text: String,
-    /// Where the cursor is, in bytes.
+    /// Byte offset of the cursor in `text`.
     at: usize,
+    /// The long pastes, in the order of their placeholders.
     pieces: Vec<String>,
+    /// The text that Ctrl-Y inserts: the last one cut with Ctrl-W, -U, -K or Alt-D.
     cut: String,
 }
 
+/// What a key did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Edit {
     Changed,
     Moved,
-    /// Up in the first line, or down in the last.
+    /// Up in the first line, or Down in the last. The text and cursor are unchanged.
     Beyond,
     Ignored,
 }
@@ -38,18 +46,18 @@ impl Editor {
         self.text.is_empty()
     }
 
-    /// The text as it was typed and pasted.
+    /// Returns the whole text, with every paste as it was pasted.
     pub(crate) fn text(&self) -> String {
-        self.text.chars().fold(String::new(), |mut whole, letter| {
-            match self.piece(letter) {
-                Some(piece) => whole.push_str(piece),
-                None => whole.push(letter),
+        self.text.chars().fold(String::new(), |mut whole, c| {
+            match self.piece(c) {
+                Some(paste) => whole.push_str(paste),
+                None => whole.push(c),
             }
             whole
         })
     }
 
-    /// The text with long pastes as single letters, and the place in it.
+    /// Returns the text with placeholders for long pastes, and the cursor as a byte offset in it.
     pub(crate) fn typed(&self) -> (&str, usize) {
         (&self.text, self.at)
     }
@@ -70,28 +78,28 @@ impl Editor {
     }
 
     pub(crate) fn insert(&mut self, text: &str) {
-        let text: String = text.chars().filter(|letter| !is_piece(*letter)).collect();
+        let text: String = text.chars().filter(|c| !is_piece(*c)).collect();
         self.text.insert_str(self.at, &text);
         self.at += text.len();
     }
 
-    /// Takes a paste as it is; line ends as a terminal sends them become line ends.
+    /// Inserts a paste. Terminals send line breaks as `\r`; they become `\n`.
     pub(crate) fn paste(&mut self, text: &str) {
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let long = text.lines().count() > LONG_LINES || text.chars().count() > LONG_LETTERS;
         match char::from_u32(FIRST_PIECE + self.pieces.len() as u32)
-            .filter(|letter| long && is_piece(*letter))
+            .filter(|placeholder| long && is_piece(*placeholder))
         {
             None => self.insert(&text),
-            Some(letter) => {
+            Some(placeholder) => {
                 self.pieces.push(text);
-                self.text.insert(self.at, letter);
-                self.at += letter.len_utf8();
+                self.text.insert(self.at, placeholder);
+                self.at += placeholder.len_utf8();
             }
         }
     }
 
-    /// Replaces what stands between here and the cursor.
+    /// Replaces the text from byte offset `from` up to the cursor.
     pub(crate) fn replace_from(&mut self, from: usize, with: &str) {
         if self.text.is_char_boundary(from) && from <= self.at {
             self.text.replace_range(from..self.at, with);
@@ -99,6 +107,7 @@ impl Editor {
         }
     }
 
+    /// Applies an editing key.
     pub(crate) fn press(&mut self, key: KeyEvent) -> Edit {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         let alt = key.modifiers.contains(KeyModifiers::ALT);
@@ -126,7 +135,7 @@ impl Editor {
                 let cut = self.cut.clone();
                 self.add(&cut)
             }
-            KeyCode::Char(letter) if !control && !alt => self.add(letter.encode_utf8(&mut [0; 4])),
+            KeyCode::Char(c) if !control && !alt => self.add(c.encode_utf8(&mut [0; 4])),
             KeyCode::Backspace if alt || control => self.cut_out(self.word_before(), self.at),
             KeyCode::Backspace => self.remove(self.before(), self.at),
             KeyCode::Delete => self.remove(self.at, self.after()),
@@ -142,8 +151,9 @@ impl Editor {
         }
     }
 
+    /// Inserts text at the cursor. Unlike `insert` it keeps placeholders, which Ctrl-Y may bring
+    /// back.
     fn add(&mut self, text: &str) -> Edit {
-        // A cut piece may come back: its letter is still known.
         self.text.insert_str(self.at, text);
         self.at += text.len();
         Edit::Changed
@@ -160,6 +170,7 @@ impl Editor {
         Edit::Changed
     }
 
+    /// Removes text and keeps it for Ctrl-Y.
     fn cut_out(&mut self, from: usize, to: usize) -> Edit {
         if from < to {
             self.cut = self.text[from..to].to_owned();
@@ -186,10 +197,11 @@ impl Editor {
         self.go(self.in_line(end + 1, before.graphemes(true).count()))
     }
 
+    /// Returns the byte offset of a column in the line that begins at `start`, or of its end.
     fn in_line(&self, start: usize, column: usize) -> usize {
         let line = self.text[start..].split('\n').next().unwrap_or_default();
-        let letters = line.graphemes(true).take(column);
-        start + letters.map(str::len).sum::<usize>()
+        let graphemes = line.graphemes(true).take(column);
+        start + graphemes.map(str::len).sum::<usize>()
     }
 
     fn line_start(&self) -> usize {
@@ -201,81 +213,87 @@ impl Editor {
         end.map_or(self.text.len(), |end| self.at + end)
     }
 
+    /// Returns the start of the grapheme before the cursor.
     fn before(&self) -> usize {
-        let letter = self.text[..self.at].graphemes(true).next_back();
-        letter.map_or(0, |letter| self.at - letter.len())
+        let grapheme = self.text[..self.at].graphemes(true).next_back();
+        grapheme.map_or(0, |grapheme| self.at - grapheme.len())
     }
 
+    /// Returns the end of the grapheme after the cursor.
     fn after(&self) -> usize {
-        let letter = self.text[self.at..].graphemes(true).next();
-        letter.map_or(self.at, |letter| self.at + letter.len())
+        let grapheme = self.text[self.at..].graphemes(true).next();
+        grapheme.map_or(self.at, |grapheme| self.at + grapheme.len())
     }
 
-    /// Where the word before the cursor begins.
+    /// Returns the start of the word before the cursor.
     fn word_before(&self) -> usize {
         let mut words = self.text[..self.at].split_word_bound_indices();
         let word = words.rfind(|(_, word)| is_word(word));
-        word.map_or(0, |(at, _)| at)
+        word.map_or(0, |(start, _)| start)
     }
 
+    /// Returns the end of the word after the cursor.
     fn word_after(&self) -> usize {
         let mut words = self.text[self.at..].split_word_bound_indices();
         let word = words.find(|(_, word)| is_word(word));
-        word.map_or(self.text.len(), |(at, word)| self.at + at + word.len())
-    }
-
-    /// Where what stands between blanks begins.
-    fn blank_before(&self) -> usize {
-        let before = self.text[..self.at].trim_end();
-        before.rfind(char::is_whitespace).map_or(0, |at| {
-            at + before[at..].chars().next().map_or(0, char::len_utf8)
+        word.map_or(self.text.len(), |(start, word)| {
+            self.at + start + word.len()
         })
     }
 
-    fn piece(&self, letter: char) -> Option<&str> {
-        let number = (letter as u32).checked_sub(FIRST_PIECE)?;
-        let piece = self
-            .pieces
-            .get(number as usize)
-            .filter(|_| is_piece(letter));
-        piece.map(String::as_str)
+    /// Returns the start of the whitespace-delimited word before the cursor.
+    fn blank_before(&self) -> usize {
+        let before = self.text[..self.at].trim_end();
+        before.rfind(char::is_whitespace).map_or(0, |space| {
+            space + before[space..].chars().next().map_or(0, char::len_utf8)
+        })
     }
 
-    /// The text in lines of at most this width, and where the cursor is: line and column.
-    pub(crate) fn lines(&self, width: usize, look: Look) -> (Vec<Line<'static>>, (usize, usize)) {
+    /// Returns the paste for a placeholder.
+    fn piece(&self, placeholder: char) -> Option<&str> {
+        let index = (placeholder as u32).checked_sub(FIRST_PIECE)?;
+        let paste = self
+            .pieces
+            .get(index as usize)
+            .filter(|_| is_piece(placeholder));
+        paste.map(String::as_str)
+    }
+
+    /// Returns the text wrapped to `width`, and the cursor as line and column.
+    pub(crate) fn lines(&self, width: usize, theme: Look) -> (Vec<Line<'static>>, (usize, usize)) {
         let width = width.max(2);
         let mut lines: Vec<Vec<Span<'static>>> = vec![Vec::new()];
         let mut used = 0;
         let mut cursor = (0, 0);
-        let mut at = 0;
-        for letter in self.text.graphemes(true) {
-            let piece = letter.chars().next().and_then(|letter| self.piece(letter));
-            let shown = match piece {
-                Some(piece) => Span::styled(told(piece), look.code()),
-                None => Span::raw(clean(letter).into_owned()),
+        let mut offset = 0;
+        for grapheme in self.text.graphemes(true) {
+            let paste = grapheme.chars().next().and_then(|c| self.piece(c));
+            let shown = match paste {
+                Some(paste) => Span::styled(told(paste), theme.code()),
+                None => Span::raw(clean(grapheme).into_owned()),
             };
-            let wide = if letter == "\n" {
+            let columns = if grapheme == "\n" {
                 0
             } else {
                 shown.content.width()
             };
-            if used + wide > width && used > 0 {
+            if used + columns > width && used > 0 {
                 lines.push(Vec::new());
                 used = 0;
             }
-            if at == self.at {
+            if offset == self.at {
                 cursor = (lines.len() - 1, used);
             }
-            at += letter.len();
-            if letter == "\n" {
+            offset += grapheme.len();
+            if grapheme == "\n" {
                 lines.push(Vec::new());
                 used = 0;
             } else if let Some(line) = lines.last_mut() {
                 line.push(shown);
-                used += wide;
+                used += columns;
             }
         }
-        if self.at >= at {
+        if self.at >= offset {
             if used >= width {
                 lines.push(Vec::new());
                 used = 0;
@@ -286,16 +304,16 @@ impl Editor {
     }
 }
 
-/// What stands for a long paste.
-fn told(piece: &str) -> String {
-    match piece.lines().count() {
-        0 | 1 => format!("[{} letters pasted]", piece.chars().count()),
+/// Returns the text shown in place of a long paste.
+fn told(paste: &str) -> String {
+    match paste.lines().count() {
+        0 | 1 => format!("[{} characters pasted]", paste.chars().count()),
         lines => format!("[{lines} lines pasted]"),
     }
 }
 
-fn is_piece(letter: char) -> bool {
-    (FIRST_PIECE..=LAST_PIECE).contains(&(letter as u32))
+fn is_piece(c: char) -> bool {
+    (FIRST_PIECE..=LAST_PIECE).contains(&(c as u32))
 }
 
 fn is_word(word: &str) -> bool {
@@ -340,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn up_and_down_move_between_lines_and_say_when_there_is_none() {
+    fn up_and_down_move_between_lines_and_report_the_edge() {
         let mut editor = typed("first\nx\nthird");
         assert_eq!(
             press(&mut editor, KeyCode::Up, KeyModifiers::NONE),
@@ -365,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_paste_is_one_piece_and_comes_out_as_it_went_in() {
+    fn a_long_paste_is_shown_as_a_placeholder_and_kept_unchanged() {
         let long = "line\r\n".repeat(30) + "  end\t";
         let mut editor = typed("see ");
         editor.paste(&long);
@@ -387,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cursor_is_where_the_next_letter_goes() {
+    fn the_cursor_is_where_the_next_character_goes() {
         let mut editor = typed("abcdef");
         assert_eq!(editor.lines(4, Look::Plain).1, (1, 2));
         editor.insert("gh");

@@ -1,6 +1,7 @@
-//! A server's form in the chat: whose it is and what it wants, filled in field by field, looked at and sent, or not.
+//! The form prompt of the chat: a form or an address that an MCP server sends in an elicitation.
+//! A form is filled in field by field, reviewed, and sent or declined.
 //!
-//! As with the gate, keys count once nothing was typed for a moment.
+//! As with approvals, keys are accepted after a pause without input.
 
 use std::time::Instant;
 
@@ -21,12 +22,14 @@ use crate::filling::{self, Filling};
 /// Lines of a server's message that are shown.
 const MESSAGE_LINES: usize = 60;
 
+/// A server's form and the channel for its outcome.
 pub(crate) struct FormQuestion {
     pub(crate) server: String,
     pub(crate) form: Form,
     pub(crate) reply: oneshot::Sender<Elicited>,
 }
 
+/// The state of a form prompt.
 pub(crate) struct FormAsking {
     server: String,
     message: String,
@@ -34,35 +37,41 @@ pub(crate) struct FormAsking {
     reply: oneshot::Sender<Elicited>,
     pub(super) quiet: QuietWait,
     state: State,
-    /// What is wrong with what was typed.
+    /// Why the last input was rejected.
     wrong: Option<String>,
 }
 
+/// What the server requests.
 enum Wanted {
     Fields(Filling),
+    /// The user should open this address.
     Visit(Address),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Whether it is filled in at all.
+    /// Asks whether to fill in the form.
     Open,
+    /// Takes the value of the next field.
     Field,
-    /// All is filled in, and not sent.
+    /// All fields are filled in; asks whether to send them.
     Review,
 }
 
+/// What the prompt did with a key.
 #[derive(Debug, PartialEq)]
 pub(crate) enum FormPressed {
+    /// Nothing: the key is for the editor.
     NotMine,
     Taken,
-    /// Something was filled in, which is told.
+    /// A field was filled in. The row shows its value.
     Filled(Row),
     Decided(Elicited),
 }
 
 impl FormAsking {
-    /// `None` where it wants something that cannot be shown; whoever waits hears of it.
+    /// Returns `None` if the chat cannot show the request. The reply channel closes then, and the
+    /// server gets an error.
     pub(crate) fn new(question: FormQuestion, now: Instant) -> Option<Self> {
         let wants = match question.form.wants {
             Wants::Fields(fields) => Wanted::Fields(Filling::new(fields)),
@@ -80,20 +89,22 @@ impl FormAsking {
         })
     }
 
+    /// Whether the server no longer waits for an answer.
     pub(crate) fn is_void(&self) -> bool {
         self.reply.is_closed()
     }
 
+    /// Completes when the server no longer waits for an answer.
     pub(crate) async fn void(&mut self) {
         self.reply.closed().await;
     }
 
-    pub(crate) fn decide(self, elicited: Elicited) {
-        // Where nobody waits any more, nobody needs it.
-        let _ = self.reply.send(elicited);
+    pub(crate) fn decide(self, outcome: Elicited) {
+        // Sending fails only if the server no longer waits.
+        let _ = self.reply.send(outcome);
     }
 
-    /// What stands before what is typed into a field.
+    /// Returns the label before the input of the current field, or `None` if no field is open.
     pub(crate) fn mark(&self) -> Option<String> {
         match (&self.wants, self.state) {
             (Wanted::Fields(filling), State::Field) => {
@@ -104,25 +115,26 @@ impl FormAsking {
         }
     }
 
-    pub(crate) fn press(&mut self, key: KeyEvent, words: &mut Editor, now: Instant) -> FormPressed {
+    /// Handles a key. `input` is the editor for field values.
+    pub(crate) fn press(&mut self, key: KeyEvent, input: &mut Editor, now: Instant) -> FormPressed {
         if !self.quiet.is_over {
             self.quiet.disturbed(now);
             return FormPressed::NotMine;
         }
         match self.state {
-            State::Field => self.typed(key, words),
-            State::Open | State::Review => self.chosen(key, words),
+            State::Field => self.typed(key, input),
+            State::Open | State::Review => self.chosen(key, input),
         }
     }
 
-    fn typed(&mut self, key: KeyEvent, words: &mut Editor) -> FormPressed {
+    fn typed(&mut self, key: KeyEvent, input: &mut Editor) -> FormPressed {
         let Wanted::Fields(filling) = &mut self.wants else {
             return FormPressed::Taken;
         };
         match key.code {
-            KeyCode::Enter => match filling.fill(&words.text()) {
+            KeyCode::Enter => match filling.fill(&input.text()) {
                 Ok(()) => {
-                    words.clear();
+                    input.clear();
                     self.wrong = None;
                     if filling.next().is_none() {
                         self.state = State::Review;
@@ -130,13 +142,13 @@ impl FormAsking {
                     let line = one_line(&filling.last().unwrap_or_default());
                     FormPressed::Filled(Row::text(line).indent(4))
                 }
-                Err(why) => {
-                    self.wrong = Some(why.to_string());
+                Err(error) => {
+                    self.wrong = Some(error.to_string());
                     FormPressed::Taken
                 }
             },
             KeyCode::Esc => {
-                words.clear();
+                input.clear();
                 self.wrong = None;
                 if filling.back().is_none() {
                     self.state = State::Open;
@@ -144,13 +156,13 @@ impl FormAsking {
                 FormPressed::Taken
             }
             _ => {
-                words.press(key);
+                input.press(key);
                 FormPressed::Taken
             }
         }
     }
 
-    fn chosen(&mut self, key: KeyEvent, words: &mut Editor) -> FormPressed {
+    fn chosen(&mut self, key: KeyEvent, input: &mut Editor) -> FormPressed {
         if key
             .modifiers
             .intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
@@ -173,8 +185,8 @@ impl FormAsking {
                 if self.state == State::Review {
                     filling.again();
                 }
-                words.clear();
-                // A form without fields only wants to be agreed to.
+                input.clear();
+                // A form without fields is only confirmed.
                 self.state = match filling.next() {
                     Some(_) => State::Field,
                     None => State::Review,
@@ -187,71 +199,76 @@ impl FormAsking {
         }
     }
 
-    /// Whose form it is and what it wants, for the page above.
-    pub(crate) fn told(&self, look: Look) -> Vec<Row> {
+    /// Returns the server's name and its request, which are printed once.
+    pub(crate) fn told(&self, theme: Look) -> Vec<Row> {
         let head = format!("the server {} asks:", one_line(&self.server));
         let mut rows = vec![
             Row::blank(),
-            Row::of(head, look.asks()).behind(Span::styled("? ", look.asks())),
+            Row::of(head, theme.asks()).behind(Span::styled("? ", theme.asks())),
         ];
-        // Its words are indented: they cannot look like a question of ours.
-        let foreign = |text: String| Row::text(text).indent(6);
+        // The server's text is indented so that it cannot imitate a prompt.
+        let quoted = |text: String| Row::text(text).indent(6);
         let message = clean(&self.message);
         let lines = ends(&message, MESSAGE_LINES);
-        rows.extend(lines.iter().map(|line| foreign(line.text())));
+        rows.extend(lines.iter().map(|line| quoted(line.text())));
         match &self.wants {
             Wanted::Fields(filling) => {
                 for field in filling.fields() {
-                    let about = Row::of(one_line(&filling::about(field)), look.strong());
+                    let about = Row::of(one_line(&filling::about(field)), theme.strong());
                     rows.push(about.behind(Span::raw("  · ")));
-                    rows.extend(field.about.iter().map(|words| foreign(one_line(words))));
-                    rows.extend(choices(field).map(foreign));
+                    rows.extend(field.about.iter().map(|text| quoted(one_line(text))));
+                    rows.extend(choices(field).map(quoted));
                 }
             }
             Wanted::Visit(address) => {
-                let words = format!(
-                    "it wants you to open this address, which leads to {}; it is not opened for you:",
+                let text = format!(
+                    "open this address on {} yourself; Selvedge does not open it:",
                     one_line(&address.host)
                 );
-                rows.push(Row::of(words, look.strong()).indent(2));
-                rows.push(foreign(one_line(&address.url)).fit(Fit::Letters));
+                rows.push(Row::of(text, theme.strong()).indent(2));
+                rows.push(quoted(one_line(&address.url)).fit(Fit::Letters));
             }
         }
         rows.push(Row::blank());
         rows
     }
 
-    /// What is asked for right now, and the keys.
-    pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
+    /// Returns the live rows: the current field, if any, and the keys.
+    pub(crate) fn rows(&self, theme: Look) -> Vec<Row> {
         let server = one_line(&self.server);
-        let keys = |keys: Vec<(&'static str, String)>| vec![keys_row(keys, look)];
-        let (no, leave) = (("n", "no".to_owned()), ("Esc", "leave it".to_owned()));
+        let keys = |keys: Vec<(&'static str, String)>| vec![keys_row(keys, theme)];
+        let decline = ("n", "decline".to_owned());
+        let cancel = ("Esc", "cancel".to_owned());
         match (&self.wants, self.state) {
             _ if !self.quiet.is_over => vec![Row::quiet("  …")],
-            (Wanted::Visit(_), _) => keys(vec![("y", "I open it".to_owned()), no, leave]),
+            (Wanted::Visit(_), _) => {
+                let open = ("y", "I will open it".to_owned());
+                keys(vec![open, decline, cancel])
+            }
             (Wanted::Fields(_), State::Open) => {
-                let fill = ("y", format!("fill it in for {server}"));
-                keys(vec![fill, no, leave])
+                let fill = ("y", format!("fill in for {server}"));
+                keys(vec![fill, decline, cancel])
             }
             (Wanted::Fields(_), State::Review) => {
-                let send = ("y", format!("send this to {server}"));
-                keys(vec![send, ("e", "fill it in again".to_owned()), no, leave])
+                let send = ("y", format!("send to {server}"));
+                let restart = ("e", "start over".to_owned());
+                keys(vec![send, restart, decline, cancel])
             }
             (Wanted::Fields(filling), State::Field) => {
                 let Some(field) = filling.next() else {
                     return Vec::new();
                 };
-                let place = format!("{} of {}: ", filling.place(), filling.fields().len());
+                let position = format!("{} of {}: ", filling.place(), filling.fields().len());
                 let body = vec![
-                    Span::raw(place),
-                    Span::styled(one_line(&filling::about(field)), look.strong()),
+                    Span::raw(position),
+                    Span::styled(one_line(&filling::about(field)), theme.strong()),
                 ];
-                let mut rows = vec![Row::spans(body).behind(Span::styled("? ", look.asks()))];
+                let mut rows = vec![Row::spans(body).behind(Span::styled("? ", theme.asks()))];
                 rows.extend(choices(field).map(|line| Row::text(line).indent(6).cut()));
-                let wrong = self.wrong.iter();
-                rows.extend(wrong.map(|why| Row::of(one_line(why), look.bad()).indent(2)));
+                let error = self.wrong.iter();
+                rows.extend(error.map(|text| Row::of(one_line(text), theme.bad()).indent(2)));
                 rows.push(Row::quiet(format!(
-                    "  for {server}; Enter goes on, Esc goes back"
+                    "  for {server}; Enter accepts, Esc goes back"
                 )));
                 rows
             }
@@ -259,21 +276,21 @@ impl FormAsking {
     }
 }
 
-/// The choices of a field in one line, where it has any.
+/// Returns the choices of a field in one line, or `None` if it has none.
 fn choices(field: &Field) -> Option<String> {
     let choices = filling::choices(field);
     (!choices.is_empty()).then(|| one_line(&choices.join("  ")))
 }
 
-/// What became of a form, in a row.
-pub(crate) fn elicited(elicited: &Elicited, look: Look) -> Row {
-    let words = match elicited {
-        Elicited::Accepted(Value::Null) => "yes",
+/// Returns a row that reports the outcome of a form.
+pub(crate) fn elicited(outcome: &Elicited, theme: Look) -> Row {
+    let text = match outcome {
+        Elicited::Accepted(Value::Null) => "accepted",
         Elicited::Accepted(_) => "sent",
-        Elicited::Declined => "no",
-        Elicited::Cancelled => "left",
+        Elicited::Declined => "declined",
+        Elicited::Cancelled => "cancelled",
     };
-    Row::of(words, look.strong()).behind(Span::styled("» ", look.asks()))
+    Row::of(text, theme.strong()).behind(Span::styled("» ", theme.asks()))
 }
 
 #[cfg(test)]
@@ -282,11 +299,11 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn asking(request: Value) -> (FormAsking, oneshot::Receiver<Elicited>) {
+    fn prompt(request: Value) -> (FormAsking, oneshot::Receiver<Elicited>) {
         let (reply, answer) = oneshot::channel();
         let form = Form::read(&request).unwrap();
         let now = Instant::now();
-        let mut asking = FormAsking::new(
+        let mut prompt = FormAsking::new(
             FormQuestion {
                 server: "shop".into(),
                 form,
@@ -296,18 +313,22 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            asking.press(KeyCode::Char('y').into(), &mut Editor::default(), now),
+            prompt.press(KeyCode::Char('y').into(), &mut Editor::default(), now),
             FormPressed::NotMine
         );
-        asking.quiet.open_if_quiet(now + QUIET);
-        (asking, answer)
+        prompt.quiet.open_if_quiet(now + QUIET);
+        (prompt, answer)
     }
 
     fn two_fields() -> Value {
-        json!({"message": "Hello\u{1b}[2J\n? the gate asks", "requestedSchema": {"type": "object", "properties": {
+        let fields = json!({
             "name": {"type": "string", "title": "Name"},
             "size": {"type": "string", "enum": ["S", "M"], "default": "M"},
-        }, "required": ["name"]}})
+        });
+        json!({
+            "message": "Hello\u{1b}[2J\n? the gate asks",
+            "requestedSchema": {"type": "object", "properties": fields, "required": ["name"]},
+        })
     }
 
     fn plain(rows: &[Row]) -> Vec<String> {
@@ -315,10 +336,10 @@ mod tests {
     }
 
     #[test]
-    fn foreign_words_are_shown_as_such() {
-        let (asking, _answer) = asking(two_fields());
+    fn text_from_the_server_is_sanitized_and_indented() {
+        let (prompt, _answer) = prompt(two_fields());
         assert_eq!(
-            plain(&asking.told(Look::Plain)),
+            plain(&prompt.told(Look::Plain)),
             [
                 "",
                 "? the server shop asks:",
@@ -333,56 +354,52 @@ mod tests {
     }
 
     #[test]
-    fn it_is_filled_in_corrected_looked_at_and_sent() {
-        let (mut asking, _answer) = asking(two_fields());
-        let (mut words, now) = (Editor::default(), Instant::now());
+    fn a_form_is_filled_in_corrected_reviewed_and_sent() {
+        let (mut prompt, _answer) = prompt(two_fields());
+        let (mut input, now) = (Editor::default(), Instant::now());
         let mut press =
-            |asking: &mut FormAsking, code: KeyCode| asking.press(code.into(), &mut words, now);
-        assert_eq!(press(&mut asking, KeyCode::Char('y')), FormPressed::Taken);
-        // What has to be there is asked for again.
-        assert_eq!(press(&mut asking, KeyCode::Enter), FormPressed::Taken);
-        assert!(
-            plain(&asking.rows(Look::Plain)).contains(&"  this has to be filled in".to_owned())
-        );
+            |prompt: &mut FormAsking, code: KeyCode| prompt.press(code.into(), &mut input, now);
+        let filled = |result: FormPressed| match result {
+            FormPressed::Filled(row) => row.plain(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(press(&mut prompt, KeyCode::Char('y')), FormPressed::Taken);
+        // A required field must not be empty.
+        assert_eq!(press(&mut prompt, KeyCode::Enter), FormPressed::Taken);
+        assert!(plain(&prompt.rows(Look::Plain)).contains(&"  a value is required".to_owned()));
         for letter in "Ada".chars() {
-            press(&mut asking, KeyCode::Char(letter));
+            press(&mut prompt, KeyCode::Char(letter));
         }
+        assert_eq!(filled(press(&mut prompt, KeyCode::Enter)), "    name: Ada");
+        press(&mut prompt, KeyCode::Char('9'));
+        press(&mut prompt, KeyCode::Enter);
+        assert!(plain(&prompt.rows(Look::Plain)).contains(&"  not one of the choices".to_owned()));
+        press(&mut prompt, KeyCode::Backspace);
+        assert_eq!(filled(press(&mut prompt, KeyCode::Enter)), "    size: M");
         assert!(
-            matches!(press(&mut asking, KeyCode::Enter), FormPressed::Filled(row) if row.plain() == "    name: Ada")
-        );
-        press(&mut asking, KeyCode::Char('9'));
-        press(&mut asking, KeyCode::Enter);
-        assert!(
-            plain(&asking.rows(Look::Plain)).contains(&"  this is none of the choices".to_owned())
-        );
-        press(&mut asking, KeyCode::Backspace);
-        assert!(
-            matches!(press(&mut asking, KeyCode::Enter), FormPressed::Filled(row) if row.plain() == "    size: M")
-        );
-        assert!(
-            asking.rows(Look::Plain)[0]
+            prompt.rows(Look::Plain)[0]
                 .plain()
-                .contains("y send this to shop")
+                .contains("y send to shop")
         );
         let sent = Elicited::Accepted(json!({"name": "Ada", "size": "M"}));
         assert_eq!(
-            press(&mut asking, KeyCode::Char('y')),
+            press(&mut prompt, KeyCode::Char('y')),
             FormPressed::Decided(sent)
         );
     }
 
     #[test]
-    fn an_address_is_shown_and_asked_about() {
+    fn an_address_is_shown_with_its_host_and_can_be_declined() {
         let request =
             json!({"mode": "url", "message": "Log in", "url": "https://example.com/login?x=1"});
-        let (mut asking, _answer) = asking(request);
-        let told = plain(&asking.told(Look::Plain)).join("\n");
+        let (mut prompt, _answer) = prompt(request);
+        let shown = plain(&prompt.told(Look::Plain)).join("\n");
         assert!(
-            told.contains("leads to example.com")
-                && told.contains("      https://example.com/login?x=1"),
-            "{told}"
+            shown.contains("open this address on example.com yourself")
+                && shown.contains("      https://example.com/login?x=1"),
+            "{shown}"
         );
-        let pressed = asking.press(
+        let pressed = prompt.press(
             KeyCode::Char('n').into(),
             &mut Editor::default(),
             Instant::now(),

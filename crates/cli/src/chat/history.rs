@@ -1,25 +1,29 @@
-//! What was asked before, to be asked again: kept across chats, for the person alone.
+//! The input history of the chat, stored in `chat_history.jsonl` in Selvedge's home, readable by
+//! the user only.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+/// Entries kept in the file.
 const MOST: usize = 1000;
 
-/// Everything asked before, oldest first, and where somebody looks.
+/// The messages sent before, and the position while the user browses them.
 #[derive(Debug, Default)]
 pub(crate) struct History {
+    /// Oldest first.
     entries: Vec<String>,
-    /// `None` while nobody looks back.
+    /// Index of the entry in the editor; `None` while the user is not browsing.
     at: Option<usize>,
-    /// What was being typed before somebody looked back.
+    /// The input from before browsing started.
     draft: String,
+    /// `None` if the history is not stored.
     file: Option<PathBuf>,
 }
 
 impl History {
-    /// That of this folder; nothing is kept where there is none.
+    /// Reads the history stored in `home`. Without a home, the history is kept in memory only.
     pub(crate) fn open(home: Option<&Path>) -> Self {
         let file = home.map(|home| home.join("chat_history.jsonl"));
         let text = file
@@ -37,7 +41,7 @@ impl History {
                     .iter()
                     .map(|entry| format!("{}\n", serde_json::json!(entry)));
                 let lines: String = lines.collect();
-                // The next time will do.
+                // If this fails, the next chat truncates the file.
                 let _ = write(file, &lines, OpenOptions::new().write(true).truncate(true));
             }
         }
@@ -48,7 +52,7 @@ impl History {
         }
     }
 
-    /// Remembers what was asked. That it cannot be kept is no reason not to ask it.
+    /// Adds a message, unless it repeats the last one. Errors while writing the file are ignored.
     pub(crate) fn add(&mut self, text: &str) {
         self.at = None;
         if self.entries.last().is_some_and(|last| last == text) {
@@ -61,58 +65,60 @@ impl History {
         }
     }
 
-    pub(crate) fn back(&mut self, typed: &str) -> Option<&str> {
+    /// Returns the next older entry. The first step back saves the current input as the draft.
+    pub(crate) fn back(&mut self, input: &str) -> Option<&str> {
         if self.at.is_none() {
-            self.draft = typed.to_owned();
+            self.draft = input.to_owned();
         }
-        let at = self.at.unwrap_or(self.entries.len()).checked_sub(1)?;
-        self.at = Some(at);
-        self.entries.get(at).map(String::as_str)
+        let index = self.at.unwrap_or(self.entries.len()).checked_sub(1)?;
+        self.at = Some(index);
+        self.entries.get(index).map(String::as_str)
     }
 
-    /// What was asked after that; at the end what was being typed.
+    /// Returns the next newer entry, and the draft after the newest.
     pub(crate) fn forth(&mut self) -> Option<&str> {
-        let at = self.at? + 1;
-        if at < self.entries.len() {
-            self.at = Some(at);
-            return self.entries.get(at).map(String::as_str);
+        let index = self.at? + 1;
+        if index < self.entries.len() {
+            self.at = Some(index);
+            return self.entries.get(index).map(String::as_str);
         }
         self.at = None;
         Some(&self.draft)
     }
 
-    /// Something else was typed.
+    /// Stops browsing, after the input was edited.
     pub(crate) fn leave(&mut self) {
         self.at = None;
     }
 }
 
-/// Takes these out of what was asked before.
+/// Removes these messages from the stored history.
 pub(crate) fn forget_asked(home: &Path, texts: &BTreeSet<String>) -> std::io::Result<()> {
     let file = home.join("chat_history.jsonl");
-    let Ok(there) = std::fs::read_to_string(&file) else {
+    let Ok(stored) = std::fs::read_to_string(&file) else {
         return Ok(());
     };
     let is_kept =
         |line: &&str| serde_json::from_str::<String>(line).is_ok_and(|text| !texts.contains(&text));
-    let kept: String = there
+    let kept: String = stored
         .lines()
         .filter(is_kept)
         .map(|line| format!("{line}\n"))
         .collect();
-    if kept.len() == there.len() {
+    if kept.len() == stored.len() {
         return Ok(());
     }
     write(&file, &kept, OpenOptions::new().write(true).truncate(true))
 }
 
-fn write(file: &Path, text: &str, how: &mut OpenOptions) -> std::io::Result<()> {
+/// Writes the file; a new one is readable by the user only.
+fn write(file: &Path, text: &str, options: &mut OpenOptions) -> std::io::Result<()> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        how.mode(0o600);
+        options.mode(0o600);
     }
-    how.create(true).open(file)?.write_all(text.as_bytes())
+    options.create(true).open(file)?.write_all(text.as_bytes())
 }
 
 #[cfg(test)]
@@ -120,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_looks_back_and_comes_forth_to_what_was_being_typed() {
+    fn browsing_forward_ends_at_the_draft() {
         let mut history = History::default();
         for text in ["one", "two", "two"] {
             history.add(text);
@@ -134,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_kept_for_the_person_alone() {
+    fn the_history_is_stored_readable_by_the_user_only() {
         let home = tempfile::tempdir().unwrap();
         History::open(Some(home.path())).add("several\nlines");
         let mut history = History::open(Some(home.path()));

@@ -1,4 +1,4 @@
-//! What keys do.
+//! Keyboard input of the chat: dispatches keys to the question, the completion menu or the editor.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -15,7 +15,9 @@ use super::pending::Pending;
 use super::question::Pressed;
 use super::turn::Thoughts;
 
+/// Files offered as completions.
 const FILES: usize = 50;
+/// Sessions offered as completions.
 const SESSIONS: u32 = 20;
 
 impl Chat {
@@ -26,15 +28,15 @@ impl Chat {
         }
         (self.notice, self.pressed) = (None, None);
         match self.asking.front_mut() {
-            Some(Pending::Gate(asking)) => match asking.press(key, &mut self.why, Instant::now()) {
+            Some(Pending::Gate(prompt)) => match prompt.press(key, &mut self.why, Instant::now()) {
                 Pressed::Taken => return,
                 Pressed::Decided(decision) => return self.decide(decision),
                 Pressed::NotMine => {}
             },
-            Some(Pending::Form(asking)) => match asking.press(key, &mut self.why, Instant::now()) {
+            Some(Pending::Form(prompt)) => match prompt.press(key, &mut self.why, Instant::now()) {
                 FormPressed::Taken => return,
                 FormPressed::Filled(row) => return self.say([row]),
-                FormPressed::Decided(elicited) => return self.fill(elicited),
+                FormPressed::Decided(outcome) => return self.fill(outcome),
                 FormPressed::NotMine => {}
             },
             None => {}
@@ -42,15 +44,15 @@ impl Chat {
         match key.code {
             KeyCode::Char('d') if control && self.editor.is_empty() => self.leaving = true,
             KeyCode::Char('t') if control => {
-                let (thoughts, words) = match self.thoughts {
+                let (display, notice) = match self.thoughts {
                     Thoughts::Folded => (
                         Thoughts::Unfolded,
-                        "thoughts are shown from now on; /thinking shows the last one",
+                        "new thinking is shown; /thinking shows the last one",
                     ),
-                    Thoughts::Unfolded => (Thoughts::Folded, "thoughts are folded from now on"),
+                    Thoughts::Unfolded => (Thoughts::Folded, "new thinking is hidden"),
                 };
-                self.thoughts = thoughts;
-                self.notice = Some(words.to_owned());
+                self.thoughts = display;
+                self.notice = Some(notice.to_owned());
             }
             KeyCode::Char('l') if control => {
                 let (width, height) = size();
@@ -61,16 +63,16 @@ impl Chat {
     }
 
     fn edit(&mut self, key: KeyEvent) {
-        if let Some(offers) = &mut self.offers {
+        if let Some(menu) = &mut self.offers {
             match key.code {
-                KeyCode::Up | KeyCode::Down if offers.press(key) => return,
+                KeyCode::Up | KeyCode::Down if menu.press(key) => return,
                 KeyCode::Tab => return self.accept(),
                 KeyCode::Esc => {
                     self.offers = None;
                     return;
                 }
                 KeyCode::Enter if key.modifiers.is_empty() => {
-                    let is_file = matches!(offers.wish, Wish::File(_));
+                    let is_file = matches!(menu.wish, Wish::File(_));
                     self.accept();
                     if is_file {
                         return;
@@ -81,10 +83,10 @@ impl Chat {
         }
         let new_line = KeyModifiers::ALT | KeyModifiers::SHIFT;
         if key.code == KeyCode::Enter && !key.modifiers.intersects(new_line) {
-            let (text, at) = self.editor.typed();
-            // A backslash at the end of a line is a new line.
-            return match text[..at].ends_with('\\') {
-                true => self.editor.replace_from(at - 1, "\n"),
+            let (text, cursor) = self.editor.typed();
+            // Enter after a backslash replaces the backslash by a line break.
+            return match text[..cursor].ends_with('\\') {
+                true => self.editor.replace_from(cursor - 1, "\n"),
                 false => self.send(),
             };
         }
@@ -112,8 +114,8 @@ impl Chat {
     pub(super) fn pasted(&mut self, text: &str) {
         self.notice = None;
         match self.asking.front_mut() {
-            Some(asking) if asking.mark().is_some() => return self.why.paste(text),
-            Some(asking) => asking.quiet().disturbed(Instant::now()),
+            Some(question) if question.mark().is_some() => return self.why.paste(text),
+            Some(question) => question.quiet().disturbed(Instant::now()),
             None => {}
         }
         self.editor.paste(text);
@@ -135,21 +137,21 @@ impl Chat {
         self.ask(text);
     }
 
-    /// Offers what fits the letters before the cursor.
+    /// Updates the completion menu for the text before the cursor.
     pub(super) fn offer(&mut self) {
-        let (text, at) = self.editor.typed();
-        let Some((wish, from)) = complete::wish(text, at) else {
+        let (text, cursor) = self.editor.typed();
+        let Some((target, start)) = complete::wish(text, cursor) else {
             self.offers = None;
             return;
         };
-        let list = match &wish {
-            Wish::Command(word) => complete::commands(word),
-            Wish::Policy(word) => complete::policies(word),
-            Wish::Model(word) => self.models(word),
-            Wish::Session(word) => self.sessions(word),
-            Wish::File(letters) => {
-                self.look_for_files(letters.clone());
-                // What was found for the letters before stands until something better comes.
+        let list = match &target {
+            Wish::Command(typed) => complete::commands(typed),
+            Wish::Policy(typed) => complete::policies(typed),
+            Wish::Model(typed) => self.models(typed),
+            Wish::Session(typed) => self.sessions(typed),
+            Wish::File(typed) => {
+                self.look_for_files(typed.clone());
+                // Keep the files of the last search until this one ends.
                 match self.offers.take() {
                     Some(Offers {
                         wish: Wish::File(_),
@@ -160,29 +162,31 @@ impl Chat {
                 }
             }
         };
-        self.offers = Offers::new(wish, from, list);
+        self.offers = Offers::new(target, start, list);
     }
 
     fn accept(&mut self) {
-        let Some(offers) = self.offers.take() else {
+        let Some(menu) = self.offers.take() else {
             return;
         };
-        let Some(offer) = offers.chosen() else { return };
-        // A command that takes nothing is used by its name alone.
-        let takes_a_word = |name: &str| !commands::ALL.iter().any(|(usage, _)| *usage == name);
-        let text = match &offers.wish {
-            Wish::File(_) => format!("@{} ", offer.text),
-            Wish::Command(_) if takes_a_word(&offer.text) => format!("{} ", offer.text),
-            _ => offer.text.clone(),
+        let Some(selected) = menu.chosen() else {
+            return;
         };
-        self.editor.replace_from(offers.from, &text);
-        // A command may want a word.
-        if matches!(offers.wish, Wish::Command(_)) {
+        // The usage of a command without arguments is its name alone.
+        let takes_argument = |name: &str| !commands::ALL.iter().any(|(usage, _)| *usage == name);
+        let text = match &menu.wish {
+            Wish::File(_) => format!("@{} ", selected.text),
+            Wish::Command(_) if takes_argument(&selected.text) => format!("{} ", selected.text),
+            _ => selected.text.clone(),
+        };
+        self.editor.replace_from(menu.from, &text);
+        // Offer the command's arguments next.
+        if matches!(menu.wish, Wish::Command(_)) {
             self.offer();
         }
     }
 
-    /// Looks for files beside everything else, one search at a time.
+    /// Searches files in the background. Only one search runs at a time.
     fn look_for_files(&mut self, letters: String) {
         if std::mem::replace(&mut self.searching, true) {
             return;
@@ -190,38 +194,41 @@ impl Chat {
         let (workspace, sender) = (self.setup.toolbox.workspace.clone(), self.sender.clone());
         tokio::task::spawn_blocking(move || {
             let paths = workspace.find_files(&letters, FILES);
-            // The chat may be over.
+            // Sending fails only if the chat has ended.
             let _ = sender.send(News::Files { letters, paths });
         });
     }
 
-    /// Files were found; they are offered if they are still wished for.
-    pub(super) fn found(&mut self, letters: &str, paths: Vec<String>) {
+    /// Offers the files that a search for `query` found, or searches again if the text before the
+    /// cursor has changed since.
+    pub(super) fn found(&mut self, query: &str, paths: Vec<String>) {
         self.searching = false;
-        let (text, at) = self.editor.typed();
-        match complete::wish(text, at) {
-            Some((Wish::File(wished), from)) if wished == letters => {
+        let (text, cursor) = self.editor.typed();
+        match complete::wish(text, cursor) {
+            Some((Wish::File(typed), start)) if typed == query => {
                 let list = paths.into_iter().map(|path| Offer::new(path, "")).collect();
-                self.offers = Offers::new(Wish::File(wished), from, list);
+                self.offers = Offers::new(Wish::File(typed), start, list);
             }
-            // More was typed meanwhile.
-            Some((Wish::File(wished), _)) => self.look_for_files(wished),
+            Some((Wish::File(typed), _)) => self.look_for_files(typed),
             _ => {}
         }
     }
 
-    fn models(&self, word: &str) -> Vec<Offer> {
+    fn models(&self, typed: &str) -> Vec<Offer> {
         let config = &self.setup.config;
         let names = config
             .models
             .keys()
             .chain(&config.model)
             .chain([&self.agent.model().name]);
-        let fits: BTreeSet<&String> = names.filter(|name| name.starts_with(word)).collect();
-        fits.into_iter().map(|name| Offer::new(name, "")).collect()
+        let matching: BTreeSet<&String> = names.filter(|name| name.starts_with(typed)).collect();
+        matching
+            .into_iter()
+            .map(|name| Offer::new(name, ""))
+            .collect()
     }
 
-    fn sessions(&self, word: &str) -> Vec<Offer> {
+    fn sessions(&self, typed: &str) -> Vec<Offer> {
         let Some(journal) = &self.setup.journal else {
             return Vec::new();
         };
@@ -229,7 +236,7 @@ impl Chat {
         let redactor = self.setup.redactor();
         let all = journal.sessions(SESSIONS * 5).unwrap_or_default();
         all.into_iter()
-            .filter(|session| session.directory == here && session.id.starts_with(word))
+            .filter(|session| session.directory == here && session.id.starts_with(typed))
             .take(SESSIONS as usize)
             .map(|session| {
                 let about = crate::sessions::title(journal, &session, &redactor);

@@ -1,16 +1,17 @@
-//! How things look: what each kind of text is drawn in, and nothing in colour where nobody wants it.
+//! The theme: a style for each kind of text, with or without colour.
 
 use ratatui_core::style::{Color, Modifier, Style};
 
-/// Which escapes are used. Only the terminal's own sixteen colours, so that its theme holds.
+/// Whether colours are used. Only the sixteen ANSI colours are, which follow the terminal's theme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
     Colour,
-    /// Bold, dim and underlined, but no colour.
+    /// Bold, dim and underlined text only.
     Plain,
 }
 
 impl Look {
+    /// Returns `Plain` if `NO_COLOR` is set and not empty.
     pub(crate) fn of_environment() -> Self {
         match std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
             true => Self::Plain,
@@ -25,7 +26,7 @@ impl Look {
         }
     }
 
-    /// What is said beside the point.
+    /// Secondary text.
     pub(crate) fn quiet(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
@@ -38,7 +39,7 @@ impl Look {
         self.coloured(Color::Cyan).add_modifier(Modifier::BOLD)
     }
 
-    /// Code among words, and the names of functions in code.
+    /// Inline code, and names of functions in code.
     pub(crate) fn code(self) -> Style {
         self.coloured(Color::Cyan)
     }
@@ -55,15 +56,17 @@ impl Look {
         self.coloured(Color::Red)
     }
 
-    /// What waits for somebody.
+    /// Questions to the user.
     pub(crate) fn asks(self) -> Style {
         self.coloured(Color::Yellow).add_modifier(Modifier::BOLD)
     }
 
+    /// Work in progress.
     pub(crate) fn busy(self) -> Style {
         self.coloured(Color::Cyan)
     }
 
+    /// The user's messages and input.
     pub(crate) fn person(self) -> Style {
         self.coloured(Color::Blue).add_modifier(Modifier::BOLD)
     }

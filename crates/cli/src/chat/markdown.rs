@@ -1,4 +1,5 @@
-//! Markdown as rows, and where a text that still comes can be cut: everything before its last block is final.
+//! Renders Markdown as rows, and finds the last block of a text that streams in: everything before
+//! it is final.
 
 use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 use ratatui_core::style::{Modifier, Style};
@@ -13,7 +14,8 @@ const OPTIONS: Options = Options::ENABLE_TABLES
     .union(Options::ENABLE_STRIKETHROUGH)
     .union(Options::ENABLE_TASKLISTS);
 
-/// Where the last block of a text begins: nothing that follows can change what is before it.
+/// Returns the byte offset of the last top-level block. Further text cannot change what is before
+/// it.
 pub(crate) fn last_block(text: &str) -> usize {
     let mut depth = 0_usize;
     let mut last = 0;
@@ -30,14 +32,14 @@ pub(crate) fn last_block(text: &str) -> usize {
             _ => {}
         }
     }
-    // The line it begins on, with its indent.
+    // The start of its line, so that the block keeps its indentation.
     text[..last].rfind('\n').map_or(0, |end| end + 1)
 }
 
-/// A text as rows. Tables are made for this width.
-pub(crate) fn markdown(text: &str, width: usize, look: Look) -> Vec<Row> {
-    let mut page = Page {
-        look,
+/// Renders Markdown as rows. Only tables depend on `width`; other rows are wrapped later.
+pub(crate) fn markdown(text: &str, width: usize, theme: Look) -> Vec<Row> {
+    let mut renderer = Page {
+        look: theme,
         width,
         rows: Vec::new(),
         words: Vec::new(),
@@ -49,35 +51,39 @@ pub(crate) fn markdown(text: &str, width: usize, look: Look) -> Vec<Row> {
         link: None,
     };
     for event in Parser::new_ext(text, OPTIONS) {
-        page.take(event);
+        renderer.take(event);
     }
-    page.end_of_words();
-    while page.rows.last().is_some_and(Row::is_blank) {
-        page.rows.pop();
+    renderer.end_of_words();
+    while renderer.rows.last().is_some_and(Row::is_blank) {
+        renderer.rows.pop();
     }
-    page.rows
+    renderer.rows
 }
 
-/// What stands before the lines of a block.
+/// The prefix of a block's lines, such as a bullet or a quote bar.
 struct Mark {
-    /// Before the first one, until it was used.
+    /// Prefix of the first line; `None` once it is used.
     first: Option<Span<'static>>,
     rest: Span<'static>,
 }
 
+/// Turns Markdown events into rows.
 struct Page {
     look: Look,
     width: usize,
     rows: Vec<Row>,
-    /// The paragraph so far.
+    /// The current paragraph or table cell.
     words: Vec<Span<'static>>,
+    /// Styles of the open inline elements; the last one applies.
     styles: Vec<Style>,
+    /// Prefixes of the open blocks, outermost first.
     marks: Vec<Mark>,
-    /// The next number of each list that is open.
+    /// The next number of each open list; `None` for a bullet list.
     lists: Vec<Option<u64>>,
-    /// The language and text of a code block.
+    /// Language and text of the open code block.
     code: Option<(String, String)>,
     table: Option<Table>,
+    /// Address and text of the open link.
     link: Option<(String, String)>,
 }
 
@@ -90,8 +96,8 @@ impl Page {
             Event::Code(text) => self.say(&text, self.style().patch(self.look.code())),
             Event::Html(text) | Event::InlineHtml(text) => {
                 let quiet = self.style().patch(self.look.quiet());
-                for (at, line) in text.trim_end_matches('\n').split('\n').enumerate() {
-                    if at > 0 {
+                for (index, line) in text.trim_end_matches('\n').split('\n').enumerate() {
+                    if index > 0 {
                         self.end_of_words();
                     }
                     self.say(line, quiet);
@@ -115,21 +121,21 @@ impl Page {
     }
 
     fn start(&mut self, tag: Tag<'_>) {
-        let look = self.look;
+        let theme = self.look;
         match tag {
             Tag::Paragraph => self.between_blocks(),
             Tag::Heading { level, .. } => {
                 self.between_blocks();
                 self.styles.push(match level {
-                    HeadingLevel::H1 => look.heading().add_modifier(Modifier::UNDERLINED),
-                    _ => look.heading(),
+                    HeadingLevel::H1 => theme.heading().add_modifier(Modifier::UNDERLINED),
+                    _ => theme.heading(),
                 });
             }
             Tag::BlockQuote(_) => {
                 self.between_blocks();
                 self.marks.push(Mark {
                     first: None,
-                    rest: Span::styled("│ ", look.quiet()),
+                    rest: Span::styled("│ ", theme.quiet()),
                 });
             }
             Tag::CodeBlock(kind) => {
@@ -141,25 +147,25 @@ impl Page {
                 };
                 self.code = Some((language, String::new()));
             }
-            Tag::List(from) => {
+            Tag::List(first_number) => {
                 self.end_of_words();
                 if self.lists.is_empty() {
                     self.between_blocks();
                 }
-                self.lists.push(from);
+                self.lists.push(first_number);
             }
             Tag::Item => {
                 self.end_of_words();
-                let mark = match self.lists.last_mut() {
+                let bullet = match self.lists.last_mut() {
                     Some(Some(number)) => {
                         *number += 1;
                         format!("{}. ", *number - 1)
                     }
                     _ => "• ".to_owned(),
                 };
-                let rest = Span::raw(" ".repeat(mark.chars().count()));
+                let rest = Span::raw(" ".repeat(bullet.chars().count()));
                 self.marks.push(Mark {
-                    first: Some(Span::styled(mark, look.quiet())),
+                    first: Some(Span::styled(bullet, theme.quiet())),
                     rest,
                 });
             }
@@ -168,7 +174,7 @@ impl Page {
             Tag::Strikethrough => self.modify(Modifier::CROSSED_OUT),
             Tag::Link { dest_url, .. } => self.begin_link(&dest_url),
             Tag::Image { dest_url, .. } => {
-                self.say("image: ", self.style().patch(look.quiet()));
+                self.say("image: ", self.style().patch(theme.quiet()));
                 self.begin_link(&dest_url);
             }
             Tag::Table(_) => {
@@ -216,8 +222,12 @@ impl Page {
             }
             TagEnd::Item => {
                 self.end_of_words();
-                // An item without words is one all the same.
-                if self.marks.last().is_some_and(|mark| mark.first.is_some()) {
+                // An empty item still shows its bullet.
+                if self
+                    .marks
+                    .last()
+                    .is_some_and(|prefix| prefix.first.is_some())
+                {
                     self.push(Row::blank());
                 }
                 self.marks.pop();
@@ -227,23 +237,23 @@ impl Page {
             }
             TagEnd::Link | TagEnd::Image => {
                 self.styles.pop();
-                if let Some((address, words)) = self.link.take()
+                if let Some((address, text)) = self.link.take()
                     && !address.is_empty()
-                    && address != words
-                    && address.strip_prefix("mailto:") != Some(&words)
+                    && address != text
+                    && address.strip_prefix("mailto:") != Some(&text)
                 {
                     let quiet = self.style().patch(self.look.quiet());
                     self.say(&format!(" ({address})"), quiet);
                 }
             }
             TagEnd::TableCell => {
-                let words = std::mem::take(&mut self.words);
+                let cell = std::mem::take(&mut self.words);
                 if let Some(table) = &mut self.table {
-                    table.add(words);
+                    table.add(cell);
                 }
             }
             TagEnd::Table => {
-                let indent: usize = self.marks.iter().map(|mark| mark.rest.width()).sum();
+                let indent: usize = self.marks.iter().map(|prefix| prefix.rest.width()).sum();
                 let table = self.table.take().unwrap_or_default();
                 for row in table.rows(self.width.saturating_sub(indent), self.look) {
                     self.push(row);
@@ -258,8 +268,8 @@ impl Page {
             code.push_str(text);
             return;
         }
-        if let Some((_, words)) = &mut self.link {
-            words.push_str(text);
+        if let Some((_, link_text)) = &mut self.link {
+            link_text.push_str(text);
         }
         self.say(text, self.style());
     }
@@ -273,6 +283,7 @@ impl Page {
         self.styles.last().copied().unwrap_or_default()
     }
 
+    /// Adds the current paragraph as a row. Cells of a table are added elsewhere.
     fn end_of_words(&mut self) {
         if self.words.is_empty() || self.table.is_some() {
             return;
@@ -281,21 +292,24 @@ impl Page {
         self.push(Row::spans(body));
     }
 
-    /// Adds a row behind the marks of the blocks around it.
+    /// Adds a row with the prefixes of the blocks around it.
     fn push(&mut self, mut row: Row) {
         row.hang
-            .splice(0..0, self.marks.iter().map(|mark| mark.rest.clone()));
-        let marks = self.marks.iter_mut();
-        let lead = marks.map(|mark| mark.first.take().unwrap_or_else(|| mark.rest.clone()));
-        row.lead.splice(0..0, lead);
+            .splice(0..0, self.marks.iter().map(|prefix| prefix.rest.clone()));
+        let prefixes = self.marks.iter_mut();
+        let first = prefixes.map(|prefix| {
+            let first = prefix.first.take();
+            first.unwrap_or_else(|| prefix.rest.clone())
+        });
+        row.lead.splice(0..0, first);
         self.rows.push(row);
     }
 
-    /// Blocks are kept apart, but not those of a list.
+    /// Separates blocks by a blank row, except inside lists.
     fn between_blocks(&mut self) {
         self.end_of_words();
-        let is_apart = |row: &Row| row.is_blank() && row.lead.is_empty();
-        if self.lists.is_empty() && self.rows.last().is_some_and(|row| !is_apart(row)) {
+        let is_separator = |row: &Row| row.is_blank() && row.lead.is_empty();
+        if self.lists.is_empty() && self.rows.last().is_some_and(|row| !is_separator(row)) {
             self.push(Row::blank());
         }
     }
@@ -314,25 +328,31 @@ mod tests {
         lines.join("\n")
     }
 
-    const PAGE: &str = "# Title\n\nSome *words* with `code` and [a link](https://e.org).\n\n1. first\n2. second, which is long enough to be broken\n   - inner\n\n> quoted\n> words\n\n```ts\nconst a = 1;\n  two();\n```\n\n---\n<b>html</b>\n\n- [x] done\n- [ ] open\n\nhttps://e.org";
+    const PAGE: &str = "# Title\n\nSome *words* with `code` and [a link](https://e.org).\n\n\
+        1. first\n2. second, which is long enough to be broken\n   - inner\n\n\
+        > quoted\n> words\n\n```ts\nconst a = 1;\n  two();\n```\n\n\
+        ---\n<b>html</b>\n\n- [x] done\n- [ ] open\n\nhttps://e.org";
 
     #[test]
     fn a_page_is_readable_at_forty_columns() {
         assert_eq!(
             shown(PAGE, 40),
-            "Title\n\nSome words with code and a link\n(https://e.org).\n\n1. first\n2. second, which is long enough to be\n   broken\n   • inner\n\n\
-             │ quoted words\n\n  const a = 1;\n    two();\n\n────────────────────────────────────────\n\n<b>html</b>\n\n• [x] done\n• [ ] open\n\nhttps://e.org"
+            "Title\n\nSome words with code and a link\n(https://e.org).\n\n\
+             1. first\n2. second, which is long enough to be\n   broken\n   • inner\n\n\
+             │ quoted words\n\n  const a = 1;\n    two();\n\n\
+             ────────────────────────────────────────\n\n<b>html</b>\n\n\
+             • [x] done\n• [ ] open\n\nhttps://e.org"
         );
     }
 
     #[test]
     fn emphasis_and_code_have_their_styles() {
         let rows = markdown("**bold** *slanted* `code`", 40, Look::Colour);
-        let style = |words: &str| {
+        let style = |text: &str| {
             rows[0]
                 .body
                 .iter()
-                .find(|span| span.content == words)
+                .find(|span| span.content == text)
                 .unwrap()
                 .style
         };
@@ -342,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_still_comes_is_cut_before_its_last_block() {
+    fn the_last_block_of_a_streaming_text_is_found() {
         for (text, rest) in [
             ("one", "one"),
             ("one\n\ntwo", "two"),
@@ -358,13 +378,13 @@ mod tests {
         }
     }
 
-    /// However a text is cut on its way, what was final stays final.
+    /// Blocks that were final at any length of the text render as they do in the whole text.
     #[test]
-    fn what_is_printed_early_is_what_the_whole_shows() {
+    fn blocks_printed_early_equal_those_of_the_whole_text() {
         let mut done = 0;
         let mut early: Vec<Row> = Vec::new();
-        let mut boundaries = PAGE.char_indices().map(|(at, _)| at).chain([PAGE.len()]);
-        for end in boundaries.by_ref() {
+        let ends = PAGE.char_indices().map(|(end, _)| end).chain([PAGE.len()]);
+        for end in ends {
             let last = done + last_block(&PAGE[done..end]);
             if last > done {
                 if !early.is_empty() {

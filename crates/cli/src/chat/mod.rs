@@ -1,8 +1,8 @@
 //! `selvedge` and `selvedge continue`: a chat in the terminal.
 //!
-//! The turn runs beside what is drawn and typed; [`news`] is the only way between them. What is drawn is made by plain
-//! functions from what is known ([`turn`], [`markdown`], [`calls`], [`question`], [`status`]) and put on the terminal by
-//! [`screen`] alone.
+//! A turn runs in its own task and reports to the chat through the channel in [`news`] only. Pure
+//! functions render the state as rows ([`turn`], [`markdown`], [`calls`], [`question`],
+//! [`status`]). Only [`screen`] writes to the terminal.
 
 mod acts;
 mod app;
@@ -52,7 +52,7 @@ pub(crate) fn continue_session(args: ContinueArgs) -> Result<Exit> {
 fn open(args: ChatArgs, opening: Conversation) -> Result<Exit> {
     terminal::must_be_there()?;
     let setup = assembly::setup(&args.place)?;
-    // Two threads beside the one that draws: a script that holds one leaves the other.
+    // Two workers besides the thread that draws: a script that blocks one leaves the other free.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -63,12 +63,12 @@ fn open(args: ChatArgs, opening: Conversation) -> Result<Exit> {
         if let Conversation::Old(id) = &opening {
             chat.open(id.as_deref())?;
         }
-        let held = terminal::Held::take()?;
+        let raw_terminal = terminal::Held::take()?;
         let ended = chat.run().await;
-        drop(held);
+        drop(raw_terminal);
         anyhow::Ok((chat, ended))
     })?;
-    // A tool that hangs in the system is not waited for.
+    // Does not wait for a tool that is blocked in a system call.
     runtime.shutdown_background();
     chat.setup.tidy_journal();
     ended?;
@@ -79,13 +79,13 @@ fn open(args: ChatArgs, opening: Conversation) -> Result<Exit> {
 }
 
 fn greet(chat: &mut Chat) {
-    let look = look::Look::of_environment();
+    let theme = look::Look::of_environment();
     let directory = one_line(&chat.setup.directory.display().to_string());
     let body = vec![
-        Span::styled("selvedge", look.strong()),
-        Span::styled(format!(" {}  ", env!("CARGO_PKG_VERSION")), look.quiet()),
-        Span::styled("/help", look.code()),
-        Span::styled(format!("  {directory}"), look.quiet()),
+        Span::styled("selvedge", theme.strong()),
+        Span::styled(format!(" {}  ", env!("CARGO_PKG_VERSION")), theme.quiet()),
+        Span::styled("/help", theme.code()),
+        Span::styled(format!("  {directory}"), theme.quiet()),
     ];
     chat.say_block([Row::spans(body).cut()]);
 }

@@ -1,4 +1,5 @@
-//! What the chat hears of the turn that runs beside it. Everything comes the same way, so that it comes in order.
+//! The channel from background tasks to the chat. All updates use one channel so that they stay in
+//! order.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -13,41 +14,47 @@ use tokio::sync::oneshot;
 use super::form::FormQuestion;
 use super::question::Question;
 
+/// A message from a background task to the chat.
 pub(crate) enum News {
     Event(Event),
     Question(Question),
     Form(FormQuestion),
-    /// The turn is over, and the session is free again.
+    /// The turn ended. Returns the session to the chat.
     Over(Box<(Session, TurnOutcome)>),
-    /// The turn panicked.
+    /// The turn panicked. Its session is lost and must be read again.
     Broke,
-    /// Files whose names have these letters.
+    /// The result of a file search.
     Files {
+        /// The text that was searched for.
         letters: String,
         paths: Vec<String>,
     },
-    /// What the servers have is known, as far as they answer.
+    /// The catalogues of all MCP servers that answer are loaded.
     Prepared,
+    /// The result of `/mcp`.
     Servers(Vec<ServerStatus>),
+    /// The result of `/diff`.
     Diff(Box<Diff>),
 }
 
-/// The two ends of the way: what is sent to the first comes out of the second, and behind a call that changed a file
-/// comes what has changed.
+/// Creates the channel. After each call that changed files it inserts an [`Event::DiffUpdated`].
 pub(crate) fn news(turn_diff: TurnDiff) -> (UnboundedSender<News>, UnboundedReceiver<News>) {
     let (sender, mut raw) = unbounded_channel();
     let (forward, receiver) = unbounded_channel();
     tokio::spawn(async move {
-        while let Some(news) = raw.recv().await {
-            let changed = matches!(&news, News::Event(Event::CallFinished { call, .. }) if changes(&call.tool, call.status));
-            if forward.send(news).is_err() {
+        while let Some(update) = raw.recv().await {
+            let changed = matches!(
+                &update,
+                News::Event(Event::CallFinished { call, .. }) if changes(&call.tool, call.status)
+            );
+            if forward.send(update).is_err() {
                 return;
             }
             if changed {
                 let turn_diff = turn_diff.clone();
                 let diff = tokio::task::spawn_blocking(move || turn_diff.diff().text).await;
                 let diff = diff.unwrap_or_default();
-                // The next message ends the loop if the chat is over.
+                // If the chat has ended, sending the next update ends the loop.
                 let _ = forward.send(News::Event(Event::DiffUpdated { diff }));
             }
         }
@@ -55,11 +62,12 @@ pub(crate) fn news(turn_diff: TurnDiff) -> (UnboundedSender<News>, UnboundedRece
     (sender, receiver)
 }
 
-/// Whether a call is known to have changed files.
+/// Whether the call is known to have changed files.
 fn changes(tool: &str, status: CallStatus) -> bool {
     status == CallStatus::Done && matches!(tool, "apply_patch" | "write_file")
 }
 
+/// Asks the user of the chat for approvals and shows the forms of MCP servers.
 pub(crate) struct InTheChat(pub(crate) UnboundedSender<News>);
 
 impl Approver for InTheChat {
@@ -73,7 +81,7 @@ impl Approver for InTheChat {
             if self.0.send(News::Question(question)).is_err() {
                 return ApprovalDecision::Later;
             }
-            // A chat that is gone answers later.
+            // If the chat ends first, the approval can be answered in a later process.
             answer.await.unwrap_or(ApprovalDecision::Later)
         }
         .boxed()
@@ -81,19 +89,21 @@ impl Approver for InTheChat {
 }
 
 impl AskPerson for InTheChat {
-    fn elicit<'a>(&'a self, wanted: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
+    fn elicit<'a>(
+        &'a self,
+        elicitation: &'a Elicitation,
+    ) -> BoxFuture<'a, Result<Elicited, AskError>> {
         async move {
-            let form = Form::read(&wanted.request)?;
+            let form = Form::read(&elicitation.request)?;
             let (reply, answer) = oneshot::channel();
             let question = FormQuestion {
-                server: wanted.server.clone(),
+                server: elicitation.server.clone(),
                 form,
                 reply,
             };
-            // A chat that is gone answers nothing.
-            let gone = || AskError::Unavailable("the chat is over".to_owned());
-            self.0.send(News::Form(question)).map_err(|_| gone())?;
-            answer.await.map_err(|_| gone())
+            let ended = || AskError::Unavailable("the chat has ended".to_owned());
+            self.0.send(News::Form(question)).map_err(|_| ended())?;
+            answer.await.map_err(|_| ended())
         }
         .boxed()
     }

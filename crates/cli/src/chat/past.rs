@@ -1,4 +1,4 @@
-//! What was said before, for a chat that goes on: the last turns, in the words they were shown in.
+//! Renders the last turns of a session that is continued.
 
 use ratatui_core::text::Span;
 use selvedge_agent::Session;
@@ -9,26 +9,28 @@ use super::markdown::markdown;
 use super::rows::{Row, clean, folded, one_line, short};
 use super::script::{script_head, script_result};
 
+/// Turns that are shown when a session is opened.
 const TURNS: u32 = 3;
-/// Lines of a question that are shown.
+/// Lines of a user message, and calls of a script, that are shown.
 const LINES: usize = 20;
 
-pub(crate) fn past(session: &Session, width: usize, look: Look) -> Vec<Row> {
+/// Returns the last [`TURNS`] turns of the session as rows.
+pub(crate) fn past(session: &Session, width: usize, theme: Look) -> Vec<Row> {
     let history = session.history();
-    let from = session.turn().saturating_sub(TURNS - 1).max(1);
+    let first_turn = session.turn().saturating_sub(TURNS - 1).max(1);
     let mut rows = Vec::new();
-    if from > 1 {
-        rows.push(Row::quiet(format!("… {} earlier turns", from - 1)));
+    if first_turn > 1 {
+        rows.push(Row::quiet(format!("… {} earlier turns", first_turn - 1)));
         rows.push(Row::blank());
     }
-    let shown = history.iter().filter(|(turn, _)| *turn >= from);
+    let shown = history.iter().filter(|(turn, _)| *turn >= first_turn);
     let shown: Vec<&TurnItem> = shown.map(|(_, item)| item).collect();
-    for (at, item) in shown.iter().enumerate() {
-        let more = item_rows(item, width, look);
-        if more.is_empty() {
+    for (index, item) in shown.iter().enumerate() {
+        let rendered = item_rows(item, width, theme);
+        if rendered.is_empty() {
             continue;
         }
-        rows.extend(more);
+        rows.extend(rendered);
         use Item::{FunctionCall, FunctionCallOutput};
         let is_call = |item: &&TurnItem| {
             matches!(
@@ -36,50 +38,50 @@ pub(crate) fn past(session: &Session, width: usize, look: Look) -> Vec<Row> {
                 TurnItem::Item(FunctionCall(_) | FunctionCallOutput(_))
             )
         };
-        let goes_on = matches!(item, TurnItem::ScriptToolCall(_))
-            || is_call(item) && shown.get(at + 1).is_some_and(is_call);
-        if !goes_on {
+        let joins_next = matches!(item, TurnItem::ScriptToolCall(_))
+            || is_call(item) && shown.get(index + 1).is_some_and(is_call);
+        if !joins_next {
             rows.push(Row::blank());
         }
     }
     rows
 }
 
-fn item_rows(item: &TurnItem, width: usize, look: Look) -> Vec<Row> {
+fn item_rows(item: &TurnItem, width: usize, theme: Look) -> Vec<Row> {
     match item {
         TurnItem::Item(Item::Message(message)) if message.role == Role::User => {
-            asked(&message.text(), look)
+            asked(&message.text(), theme)
         }
-        TurnItem::Item(Item::Message(message)) => markdown(&message.text(), width, look),
+        TurnItem::Item(Item::Message(message)) => markdown(&message.text(), width, theme),
         TurnItem::Item(Item::Reasoning(_)) => vec![Row::quiet("· thought")],
         TurnItem::Item(Item::FunctionCall(call)) => {
             let arguments = short(&one_line(&call.arguments), 100);
             let body = vec![
                 Span::raw(one_line(&call.name)),
-                Span::styled(format!(" {arguments}"), look.quiet()),
+                Span::styled(format!(" {arguments}"), theme.quiet()),
             ];
             vec![Row::spans(body).cut().behind(Span::raw("  · "))]
         }
-        TurnItem::Item(Item::FunctionCallOutput(output)) => call_result(output, look),
+        TurnItem::Item(Item::FunctionCallOutput(output)) => call_result(output, theme),
         TurnItem::Item(Item::Native(_)) => Vec::new(),
         TurnItem::ScriptToolCall(call) => {
-            script_head(&call.id, &call.language, &call.source_code, look)
+            script_head(&call.id, &call.language, &call.source_code, theme)
         }
         TurnItem::ScriptToolCallOutput(output) => {
             let call = |call: &selvedge_protocol::CallRecord| {
-                let words = format!("{}  {}", one_line(&call.tool), call.status.as_str());
-                Row::quiet(words).cut().behind(Span::raw("  · "))
+                let text = format!("{}  {}", one_line(&call.tool), call.status.as_str());
+                Row::quiet(text).cut().behind(Span::raw("  · "))
             };
             let calls = output.calls.iter().take(LINES).map(call);
-            calls.chain(script_result(output, look)).collect()
+            calls.chain(script_result(output, theme)).collect()
         }
     }
 }
 
-fn call_result(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
+fn call_result(output: &FunctionCallOutput, theme: Look) -> Vec<Row> {
     let (mark, style) = match output.failed {
-        true => ("✗", look.bad()),
-        false => ("✓", look.good()),
+        true => ("✗", theme.bad()),
+        false => ("✓", theme.good()),
     };
     let text = output.text();
     let first = short(&one_line(text.lines().next().unwrap_or_default()), 200);
@@ -87,15 +89,16 @@ fn call_result(output: &FunctionCallOutput, look: Look) -> Vec<Row> {
     vec![Row::quiet(first).cut().behind(mark)]
 }
 
-pub(crate) fn asked(text: &str, look: Look) -> Vec<Row> {
+/// Returns a user message as rows, folded if it is long.
+pub(crate) fn asked(text: &str, theme: Look) -> Vec<Row> {
     let text = clean(text.trim_end());
     let rows = text
         .lines()
-        .map(|line| Row::of(line, look.strong()))
+        .map(|line| Row::of(line, theme.strong()))
         .collect();
     let rows = folded(rows, LINES).into_iter().enumerate();
-    rows.map(|(at, row)| match at {
-        0 => row.behind(Span::styled("› ", look.person())),
+    rows.map(|(index, row)| match index {
+        0 => row.behind(Span::styled("› ", theme.person())),
         _ => row.indent(2),
     })
     .collect()

@@ -1,4 +1,4 @@
-//! What stands to be answered in the chat: a question of the gate, or a server's form.
+//! Unanswered questions of the chat: an approval, or a form of an MCP server.
 
 use std::time::{Duration, Instant};
 
@@ -7,13 +7,15 @@ use super::look::Look;
 use super::question::Asking;
 use super::rows::Row;
 
-/// How long nothing must be typed before a key is an answer.
+/// Time without input after which keys answer a question.
 pub(crate) const QUIET: Duration = Duration::from_millis(400);
 
-/// Waits for a moment without typing: what a person was writing when a question came is no answer to it.
+/// The pause between showing a question and accepting keys as its answer. Any input restarts it,
+/// so that text typed while the question appeared does not answer it.
 pub(crate) struct QuietWait {
+    /// When the question was shown, or the last input during the pause.
     since: Instant,
-    /// Keys count from now on.
+    /// Whether keys are accepted.
     pub(crate) is_over: bool,
 }
 
@@ -25,91 +27,95 @@ impl QuietWait {
         }
     }
 
-    /// When keys begin to count, where they do not yet.
+    /// Returns when the pause ends, or `None` if it is over.
     pub(crate) fn opens_at(&self) -> Option<Instant> {
         (!self.is_over).then_some(self.since + QUIET)
     }
 
+    /// Ends the pause if there was no input for [`QUIET`].
     pub(crate) fn open_if_quiet(&mut self, now: Instant) {
         self.is_over |= now >= self.since + QUIET;
     }
 
-    /// Something was typed or pasted that was meant for something else.
+    /// Restarts the pause after input that was not an answer.
     pub(crate) fn disturbed(&mut self, now: Instant) {
         self.since = now;
     }
 }
 
+/// A question that waits for an answer.
 pub(crate) enum Pending {
     Gate(Asking),
     Form(Box<FormAsking>),
 }
 
-/// What becomes of the turn when the person leaves while something is asked.
+/// What happens to the turn if the user quits while a question is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaving {
-    /// It ends.
+    /// The turn is cancelled.
     Stop,
-    /// Its script is put away with the question.
+    /// The script that asks is suspended.
     PutAway,
-    /// Its calls have not begun, and are asked for again.
+    /// The turn stays interrupted. Its calls have not started, and are asked for again when the
+    /// session is continued.
     LeaveAsItIs,
 }
 
 impl Pending {
-    /// Nobody waits for an answer any more.
+    /// Whether the asker no longer waits for an answer.
     pub(crate) fn is_void(&self) -> bool {
         match self {
-            Self::Gate(asking) => asking.is_void(),
-            Self::Form(asking) => asking.is_void(),
+            Self::Gate(prompt) => prompt.is_void(),
+            Self::Form(prompt) => prompt.is_void(),
         }
     }
 
-    /// Waits until nobody waits any more.
+    /// Completes when the asker no longer waits for an answer.
     pub(crate) async fn void(&mut self) {
         match self {
-            Self::Gate(asking) => asking.void().await,
-            Self::Form(asking) => asking.void().await,
+            Self::Gate(prompt) => prompt.void().await,
+            Self::Form(prompt) => prompt.void().await,
         }
     }
 
     pub(crate) fn leaving(&self) -> Leaving {
         match self {
-            // The server waits, and would not be there later.
+            // A server's request cannot be answered in a later process.
             Self::Form(_) => Leaving::Stop,
-            Self::Gate(asking) if asking.is_of_running_call() => Leaving::Stop,
-            Self::Gate(asking) if asking.is_of_script() => Leaving::PutAway,
+            Self::Gate(prompt) if prompt.is_of_running_call() => Leaving::Stop,
+            Self::Gate(prompt) if prompt.is_of_script() => Leaving::PutAway,
             Self::Gate(_) => Leaving::LeaveAsItIs,
         }
     }
 
-    /// What is said when it is put.
-    pub(crate) fn told(&self, look: Look) -> Vec<Row> {
+    /// Returns the rows that are printed once, when the question is shown.
+    pub(crate) fn told(&self, theme: Look) -> Vec<Row> {
         match self {
-            Self::Gate(asking) => asking.told(look),
-            Self::Form(asking) => asking.told(look),
+            Self::Gate(prompt) => prompt.told(theme),
+            Self::Form(prompt) => prompt.told(theme),
         }
     }
 
     pub(crate) fn quiet(&mut self) -> &mut QuietWait {
         match self {
-            Self::Gate(asking) => &mut asking.quiet,
-            Self::Form(asking) => &mut asking.quiet,
+            Self::Gate(prompt) => &mut prompt.quiet,
+            Self::Form(prompt) => &mut prompt.quiet,
         }
     }
 
-    /// What stands before the words it wants, where it wants any.
+    /// Returns the label before the question's own input, or `None` if it takes no text now.
     pub(crate) fn mark(&self) -> Option<String> {
         match self {
-            Self::Gate(asking) => asking.wants_words().then(|| "why › ".to_owned()),
-            Self::Form(asking) => asking.mark(),
+            Self::Gate(prompt) => prompt.wants_words().then(|| "reason › ".to_owned()),
+            Self::Form(prompt) => prompt.mark(),
         }
     }
 
-    pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
+    /// Returns the rows of the live part: the current field or call, and the keys.
+    pub(crate) fn rows(&self, theme: Look) -> Vec<Row> {
         match self {
-            Self::Gate(asking) => asking.rows(look),
-            Self::Form(asking) => asking.rows(look),
+            Self::Gate(prompt) => prompt.rows(theme),
+            Self::Form(prompt) => prompt.rows(theme),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A question of the gate: what is asked, exactly, and which key is which answer.
+//! The approval prompt of the chat: shows the calls to approve and handles the answering keys.
 //!
-//! The keys are shown, and count, once nothing was typed for a moment: what somebody was writing when the question came
-//! is no answer to it.
+//! Keys are shown and accepted after a pause without input, so that text typed while the prompt
+//! appeared does not answer it.
 
 use std::time::Instant;
 
@@ -17,38 +17,44 @@ use super::pending::QuietWait;
 use super::rows::{Row, clean, one_line};
 use crate::ends::ends;
 
-/// Lines of a view that are shown before the rest is only counted.
+/// Lines of a command, diff or snippet that are shown; of a longer one, half from each end.
 const VIEW_LINES: usize = 400;
 
-/// A question, and who waits for the answer.
+/// A request for approval and the channel for its decision.
 pub(crate) struct Question {
     pub(crate) request: ApprovalRequest,
     pub(crate) reply: oneshot::Sender<ApprovalDecision>,
 }
 
+/// The state of an approval prompt.
 pub(crate) struct Asking {
     question: Question,
     pub(super) quiet: QuietWait,
     state: State,
+    /// Answers so far, in the order of the calls.
     answers: Vec<Answer>,
     mode: Mode,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// Waits for a key.
     Open,
-    /// The words of a "no".
+    /// Takes the reason of a denial.
     Why,
 }
 
+/// Whether one answer covers all calls, or each call gets its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     All,
     Each,
 }
 
+/// What the prompt did with a key.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Pressed {
+    /// Nothing: the key is for the editor.
     NotMine,
     Taken,
     Decided(ApprovalDecision),
@@ -65,65 +71,66 @@ impl Asking {
         }
     }
 
-    /// Nobody waits for an answer any more.
+    /// Whether the asker no longer waits for a decision.
     pub(crate) fn is_void(&self) -> bool {
         self.question.reply.is_closed()
     }
 
-    /// Waits until nobody waits any more.
+    /// Completes when the asker no longer waits for a decision.
     pub(crate) async fn void(&mut self) {
         self.question.reply.closed().await;
     }
 
-    /// Whether a script asks, which can be put away until there is an answer.
+    /// Whether a script asks. A script can be suspended until the question is answered.
     pub(crate) fn is_of_script(&self) -> bool {
         let id = self.question.request.script_id.as_deref();
         id.is_some_and(|id| id.starts_with("scr_"))
     }
 
-    /// Whether it came up on the way of a call that runs: what is asked there has no arguments.
+    /// Whether a call that is already running asks. Such questions have no arguments.
     pub(crate) fn is_of_running_call(&self) -> bool {
         self.calls().iter().any(|call| call.args.is_null())
     }
 
     pub(crate) fn decide(self, decision: ApprovalDecision) {
-        // Where nobody waits any more, nobody needs it.
+        // Sending fails only if the asker no longer waits.
         let _ = self.question.reply.send(decision);
     }
 
-    /// Whether the words of a "no" are being typed.
+    /// Whether the prompt takes the reason of a denial now.
     pub(crate) fn wants_words(&self) -> bool {
         self.state == State::Why
     }
 
-    pub(crate) fn press(&mut self, key: KeyEvent, words: &mut Editor, now: Instant) -> Pressed {
+    /// Handles a key. `reason` is the editor for the reason of a denial.
+    pub(crate) fn press(&mut self, key: KeyEvent, reason: &mut Editor, now: Instant) -> Pressed {
         if !self.quiet.is_over {
             self.quiet.disturbed(now);
             return Pressed::NotMine;
         }
         match self.state {
-            State::Open => self.answer(key, words),
+            State::Open => self.answer(key, reason),
             State::Why => match key.code {
                 KeyCode::Enter => {
-                    let text = words.take();
+                    let text = reason.take();
                     let text = text.trim();
                     self.state = State::Open;
                     self.give(Answer::No((!text.is_empty()).then(|| text.to_owned())))
                 }
                 KeyCode::Esc => {
-                    words.clear();
+                    reason.clear();
                     self.state = State::Open;
                     Pressed::Taken
                 }
                 _ => {
-                    words.press(key);
+                    reason.press(key);
                     Pressed::Taken
                 }
             },
         }
     }
 
-    fn answer(&mut self, key: KeyEvent, words: &mut Editor) -> Pressed {
+    fn answer(&mut self, key: KeyEvent, reason: &mut Editor) -> Pressed {
         if key
             .modifiers
             .intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
@@ -135,7 +142,7 @@ impl Asking {
             KeyCode::Char('s' | 'S') => self.give(Answer::ThisScript),
             KeyCode::Char('a' | 'A') if self.rule().is_some() => self.give(Answer::Always),
             KeyCode::Char('n' | 'N') => {
-                words.clear();
+                reason.clear();
                 self.state = State::Why;
                 Pressed::Taken
             }
@@ -148,6 +155,7 @@ impl Asking {
         }
     }
 
+    /// Records an answer for all calls or for the current one, and decides after the last.
     fn give(&mut self, answer: Answer) -> Pressed {
         let calls = self.calls().len();
         match self.mode {
@@ -166,18 +174,18 @@ impl Asking {
         &self.question.request.calls
     }
 
-    /// The calls the next key is about.
+    /// Returns the calls that the next key answers.
     fn asked_now(&self) -> &[GatedCall] {
         match self.mode {
             Mode::All => self.calls(),
             Mode::Each => {
-                let at = self.answers.len();
-                self.calls().get(at..=at).unwrap_or_default()
+                let current = self.answers.len();
+                self.calls().get(current..=current).unwrap_or_default()
             }
         }
     }
 
-    /// What "always" would allow; `None` where that would be too much.
+    /// Returns the rules that "always" would save, or `None` if not every call has one.
     fn rule(&self) -> Option<String> {
         let calls = self.asked_now();
         let mut rules: Vec<&str> = calls
@@ -189,110 +197,113 @@ impl Asking {
         all.then(|| rules.join(", "))
     }
 
-    /// Everything that is asked, for the page above.
-    pub(crate) fn told(&self, look: Look) -> Vec<Row> {
+    /// Returns the description of all calls, which is printed once.
+    pub(crate) fn told(&self, theme: Look) -> Vec<Row> {
         let calls = self.calls();
         let head = match calls {
-            [_] => "this needs an answer:".to_owned(),
-            calls => format!("these {} calls need an answer:", calls.len()),
+            [_] => "approval needed:".to_owned(),
+            calls => format!("approval needed for {} calls:", calls.len()),
         };
         let mut rows = vec![
             Row::blank(),
-            Row::of(head, look.asks()).behind(Span::styled("? ", look.asks())),
+            Row::of(head, theme.asks()).behind(Span::styled("? ", theme.asks())),
         ];
-        rows.extend(calls.iter().flat_map(|call| describe(call, look)));
+        rows.extend(calls.iter().flat_map(|call| describe(call, theme)));
         rows.push(Row::blank());
         rows
     }
 
-    /// Which call the keys are about, where it is one of several, and the keys.
-    pub(crate) fn rows(&self, look: Look) -> Vec<Row> {
+    /// Returns the live rows: the keys, preceded by the current call if calls are answered one by
+    /// one.
+    pub(crate) fn rows(&self, theme: Look) -> Vec<Row> {
         let mut rows = Vec::new();
         if self.mode == Mode::Each {
-            let mark = Span::styled("? ", look.asks());
+            let mark = Span::styled("? ", theme.asks());
             let calls = self.asked_now().iter();
-            rows.extend(calls.map(|call| head_of(call, look).behind(mark.clone())));
+            rows.extend(calls.map(|call| head_of(call, theme).behind(mark.clone())));
         }
         rows.push(match self.state {
             _ if !self.quiet.is_over => Row::quiet("  …"),
-            State::Why => Row::quiet("  no; why? Enter sends, Esc goes back"),
-            State::Open => self.keys(look),
+            State::Why => Row::quiet("  reason (optional); Enter denies, Esc goes back"),
+            State::Open => self.keys(theme),
         });
         rows
     }
 
-    fn keys(&self, look: Look) -> Row {
+    fn keys(&self, theme: Look) -> Row {
         let mut keys = vec![
-            ("y", "once".to_owned()),
+            ("y", "approve once".to_owned()),
             ("s", "for this script".to_owned()),
         ];
         let always = self
             .rule()
             .map(|rule| format!("always, for {}", one_line(&rule)));
         keys.extend(always.map(|always| ("a", always)));
-        keys.push(("n", "no".to_owned()));
+        keys.push(("n", "deny".to_owned()));
         if self.mode == Mode::All && self.calls().len() > 1 {
-            keys.push(("e", "each by itself".to_owned()));
+            keys.push(("e", "one by one".to_owned()));
         }
-        keys.push(("Esc", "none of it".to_owned()));
-        keys_row(keys, look)
+        keys.push(("Esc", "cancel".to_owned()));
+        keys_row(keys, theme)
     }
 }
 
-/// Keys and what they mean, in a row.
-pub(super) fn keys_row(keys: Vec<(&'static str, String)>, look: Look) -> Row {
+/// Returns a row that lists keys and what they do.
+pub(super) fn keys_row(keys: Vec<(&'static str, String)>, theme: Look) -> Row {
     let mut body = Vec::new();
     for (key, meaning) in keys {
         if !body.is_empty() {
-            body.push(Span::styled(" · ", look.quiet()));
+            body.push(Span::styled(" · ", theme.quiet()));
         }
-        body.push(Span::styled(key, look.asks()));
+        body.push(Span::styled(key, theme.asks()));
         body.push(Span::raw(format!(" {meaning}")));
     }
     Row::spans(body).indent(2)
 }
 
-pub(crate) fn decided(decision: &ApprovalDecision, look: Look) -> Row {
-    let words = match decision {
+/// Returns a row that reports the decision.
+pub(crate) fn decided(decision: &ApprovalDecision, theme: Look) -> Row {
+    let text = match decision {
         ApprovalDecision::Answered(answers) => {
-            let mut words: Vec<String> = answers.iter().map(answered).collect();
-            words.dedup();
-            words.join(", then ")
+            let mut texts: Vec<String> = answers.iter().map(answered).collect();
+            texts.dedup();
+            texts.join(", then ")
         }
-        ApprovalDecision::Cancelled => "none of it".to_owned(),
-        ApprovalDecision::Unavailable(why) => why.clone(),
-        ApprovalDecision::Later => "later".to_owned(),
+        ApprovalDecision::Cancelled => "cancelled".to_owned(),
+        ApprovalDecision::Unavailable(reason) => reason.clone(),
+        ApprovalDecision::Later => "not answered yet".to_owned(),
     };
-    Row::of(one_line(&words), look.strong()).behind(Span::styled("» ", look.asks()))
+    Row::of(one_line(&text), theme.strong()).behind(Span::styled("» ", theme.asks()))
 }
 
 fn answered(answer: &Answer) -> String {
     match answer {
-        Answer::Once => "yes, once".to_owned(),
-        Answer::ThisScript => "yes, for this script".to_owned(),
-        Answer::Always => "yes, always".to_owned(),
-        Answer::No(None) => "no".to_owned(),
-        Answer::No(Some(why)) => format!("no: {why}"),
+        Answer::Once => "approved once".to_owned(),
+        Answer::ThisScript => "approved for this script".to_owned(),
+        Answer::Always => "approved always".to_owned(),
+        Answer::No(None) => "denied".to_owned(),
+        Answer::No(Some(reason)) => format!("denied: {reason}"),
     }
 }
 
-/// The tool and the reason. What a script says stays on its line: it could look like a question of ours.
-fn head_of(call: &GatedCall, look: Look) -> Row {
+/// Returns the tool and the reason for asking. Text from the script is kept on one line so that it
+/// cannot imitate a prompt.
+fn head_of(call: &GatedCall, theme: Look) -> Row {
     let reason = format!(": {}", one_line(&call.reason));
     Row::spans(vec![
-        Span::styled(one_line(&call.tool), look.strong()),
+        Span::styled(one_line(&call.tool), theme.strong()),
         Span::raw(reason),
     ])
 }
 
-fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
+fn describe(call: &GatedCall, theme: Look) -> Vec<Row> {
     let indent = |row: Row| row.indent(6);
-    let mut rows = vec![head_of(call, look).indent(2)];
+    let mut rows = vec![head_of(call, theme).indent(2)];
     match &call.preview.view {
         Some(View::Diff(text)) => {
-            rows.extend(diff::rows(text, VIEW_LINES, look).into_iter().map(indent))
+            rows.extend(diff::rows(text, VIEW_LINES, theme).into_iter().map(indent))
         }
-        // What the reason says already is not said twice.
+        // Skip the commands if the reason already quotes them.
         Some(View::Commands(commands)) if !call.reason.contains(commands.as_str()) => {
             rows.extend(block(commands, Row::text).into_iter().map(indent));
         }
@@ -302,7 +313,7 @@ fn describe(call: &GatedCall, look: Look) -> Vec<Row> {
         rows.extend(block(snippet, Row::quiet).into_iter().map(indent));
     }
     if let Some(context) = &call.context {
-        rows.push(Row::quiet(format!("it says: {}", one_line(context))).indent(4));
+        rows.push(Row::quiet(format!("stated reason: {}", one_line(context))).indent(4));
     }
     rows
 }
@@ -335,7 +346,7 @@ mod tests {
         }
     }
 
-    fn asking(
+    fn prompt(
         calls: Vec<GatedCall>,
         now: Instant,
     ) -> (Asking, oneshot::Receiver<ApprovalDecision>) {
@@ -353,102 +364,102 @@ mod tests {
     }
 
     #[test]
-    fn what_was_typed_before_it_was_quiet_is_no_answer() {
+    fn keys_pressed_during_the_pause_do_not_answer() {
         let now = Instant::now();
-        let (mut asking, _answer) = asking(vec![call("exec", None)], now);
-        let mut words = Editor::default();
+        let (mut prompt, _answer) = prompt(vec![call("exec", None)], now);
+        let mut reason = Editor::default();
         assert_eq!(
-            asking.press(key('y'), &mut words, now + QUIET / 2),
+            prompt.press(key('y'), &mut reason, now + QUIET / 2),
             Pressed::NotMine
         );
-        // Each key begins the wait anew.
-        asking.quiet.open_if_quiet(now + QUIET);
+        // Each key restarts the pause.
+        prompt.quiet.open_if_quiet(now + QUIET);
         assert_eq!(
-            asking.press(key('y'), &mut words, now + QUIET),
+            prompt.press(key('y'), &mut reason, now + QUIET),
             Pressed::NotMine
         );
-        asking.quiet.open_if_quiet(now + QUIET * 2);
+        prompt.quiet.open_if_quiet(now + QUIET * 2);
         let once = Pressed::Decided(ApprovalDecision::Answered(vec![Answer::Once]));
-        assert_eq!(asking.press(key('y'), &mut words, now + QUIET * 2), once);
+        assert_eq!(prompt.press(key('y'), &mut reason, now + QUIET * 2), once);
     }
 
     #[test]
-    fn no_takes_words_and_always_only_what_it_may() {
+    fn deny_takes_a_reason_and_always_needs_a_rule() {
         let now = Instant::now();
-        let (mut asking, _answer) = asking(vec![call("exec", None)], now);
-        asking.quiet.open_if_quiet(now + QUIET);
-        let mut words = Editor::default();
+        let (mut prompt, _answer) = prompt(vec![call("exec", None)], now);
+        prompt.quiet.open_if_quiet(now + QUIET);
+        let mut reason = Editor::default();
         assert_eq!(
-            asking.press(key('a'), &mut words, now),
+            prompt.press(key('a'), &mut reason, now),
             Pressed::Taken,
             "there is no rule"
         );
         assert!(
-            !asking
+            !prompt
                 .rows(Look::Plain)
                 .last()
                 .unwrap()
                 .plain()
                 .contains("always")
         );
-        assert_eq!(asking.press(key('n'), &mut words, now), Pressed::Taken);
+        assert_eq!(prompt.press(key('n'), &mut reason, now), Pressed::Taken);
         for letter in "use y".chars() {
-            assert_eq!(asking.press(key(letter), &mut words, now), Pressed::Taken);
+            assert_eq!(prompt.press(key(letter), &mut reason, now), Pressed::Taken);
         }
-        let no = ApprovalDecision::Answered(vec![Answer::No(Some("use y".into()))]);
+        let denied = ApprovalDecision::Answered(vec![Answer::No(Some("use y".into()))]);
         assert_eq!(
-            asking.press(KeyEvent::from(KeyCode::Enter), &mut words, now),
-            Pressed::Decided(no)
+            prompt.press(KeyEvent::from(KeyCode::Enter), &mut reason, now),
+            Pressed::Decided(denied)
         );
     }
 
     #[test]
-    fn several_calls_are_answered_at_once_or_each_by_itself() {
+    fn several_calls_are_answered_together_or_one_by_one() {
         let now = Instant::now();
-        let (mut asking, _answer) = asking(
+        let (mut prompt, _answer) = prompt(
             vec![call("exec", Some("`rm …`")), call("write_file", None)],
             now,
         );
-        asking.quiet.open_if_quiet(now + QUIET);
-        let mut words = Editor::default();
+        prompt.quiet.open_if_quiet(now + QUIET);
+        let mut reason = Editor::default();
         assert!(
-            asking
+            prompt
                 .rows(Look::Plain)
                 .last()
                 .unwrap()
                 .plain()
-                .contains("e each by itself")
+                .contains("e one by one")
         );
-        assert_eq!(asking.press(key('e'), &mut words, now), Pressed::Taken);
+        assert_eq!(prompt.press(key('e'), &mut reason, now), Pressed::Taken);
         assert!(
-            asking
+            prompt
                 .rows(Look::Plain)
                 .last()
                 .unwrap()
                 .plain()
                 .contains("a always, for `rm …`")
         );
-        assert_eq!(asking.press(key('a'), &mut words, now), Pressed::Taken);
-        assert_eq!(asking.press(key('n'), &mut words, now), Pressed::Taken);
+        assert_eq!(prompt.press(key('a'), &mut reason, now), Pressed::Taken);
+        assert_eq!(prompt.press(key('n'), &mut reason, now), Pressed::Taken);
         let decision = ApprovalDecision::Answered(vec![Answer::Always, Answer::No(None)]);
         assert_eq!(
-            asking.press(KeyEvent::from(KeyCode::Enter), &mut words, now),
+            prompt.press(KeyEvent::from(KeyCode::Enter), &mut reason, now),
             Pressed::Decided(decision)
         );
     }
 
     #[test]
-    fn what_a_script_says_stays_on_its_line() {
-        let (asking, _answer) = asking(vec![call("exec", None)], Instant::now());
-        let told: Vec<String> = asking.told(Look::Plain).iter().map(Row::plain).collect();
+    fn text_from_a_script_stays_on_one_line() {
+        let (prompt, _answer) = prompt(vec![call("exec", None)], Instant::now());
+        let rows: Vec<String> = prompt.told(Look::Plain).iter().map(Row::plain).collect();
         assert_eq!(
-            told,
+            rows,
             [
                 "",
-                "? this needs an answer:",
+                "? approval needed:",
                 "  exec: runs `rm -rf x`",
                 "      > 1 | await tools.exec()",
-                "    it says: old⏎build",
+                "    stated reason: old⏎build",
                 ""
             ]
         );

@@ -1,4 +1,4 @@
-//! Rows: text before it is fitted to the width of a window, and the fitting.
+//! Styled rows of text, and wrapping them to the width of the terminal.
 
 use std::borrow::Cow;
 
@@ -10,23 +10,24 @@ use unicode_width::UnicodeWidthStr;
 use super::look::Look;
 use crate::out::harmless;
 
+/// How a row that is too long for the terminal is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Fit {
-    /// Broken between words.
+    /// Wrapped between words.
     #[default]
     Words,
-    /// Broken anywhere: what is verbatim stays so.
+    /// Wrapped anywhere; keeps all spaces.
     Letters,
-    /// One line; what is too long is cut off.
+    /// Truncated to one line.
     Cut,
 }
 
-/// A paragraph, a line of code, a line about something.
+/// A logical line of text, such as a paragraph or a line of code, before it is wrapped.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Row {
-    /// Stands before the first line.
+    /// Prefix of the first wrapped line.
     pub(crate) lead: Vec<Span<'static>>,
-    /// Stands before the others.
+    /// Prefix of the further wrapped lines.
     pub(crate) hang: Vec<Span<'static>>,
     pub(crate) body: Vec<Span<'static>>,
     pub(crate) fit: Fit,
@@ -45,7 +46,7 @@ impl Row {
         Self::of(text, Style::new())
     }
 
-    /// Dimmed text, which every look draws the same.
+    /// A row of dimmed text. Dimming needs no colour, so the theme does not matter.
     pub(crate) fn quiet(text: impl Into<String>) -> Self {
         Self::of(text, Look::Plain.quiet())
     }
@@ -57,11 +58,11 @@ impl Row {
         }
     }
 
-    /// The same behind this, the lines after the first one as far in.
-    pub(crate) fn behind(mut self, lead: Span<'static>) -> Self {
-        let room = " ".repeat(lead.content.width());
-        self.lead.insert(0, lead);
-        self.hang.insert(0, Span::raw(room));
+    /// Puts a prefix before the row. Further lines are indented by its width.
+    pub(crate) fn behind(mut self, prefix: Span<'static>) -> Self {
+        let indent = " ".repeat(prefix.content.width());
+        self.lead.insert(0, prefix);
+        self.hang.insert(0, Span::raw(indent));
         self
     }
 
@@ -82,7 +83,7 @@ impl Row {
         self.body.iter().all(|span| span.content.trim().is_empty())
     }
 
-    /// The words alone, for whoever looks at a test.
+    /// Returns the text without styles.
     #[cfg(test)]
     pub(crate) fn plain(&self) -> String {
         self.lead
@@ -92,50 +93,53 @@ impl Row {
             .collect()
     }
 
-    /// The row in lines of at most this width.
+    /// Returns the row as lines of at most `width` columns.
     pub(crate) fn fitted(&self, width: usize) -> Vec<Line<'static>> {
         let width = width.max(1);
-        let letters = letters(&self.body);
+        let graphemes = letters(&self.body);
         let lead_width = spans_width(&self.lead);
         let hang_width = spans_width(&self.hang);
-        // Where even the indent does not fit, there is none.
+        // Drop the prefixes if they leave fewer than four columns.
         let (lead, hang) = match lead_width.max(hang_width) + 4 > width {
             true => (Vec::new(), Vec::new()),
             false => (self.lead.clone(), self.hang.clone()),
         };
         let (first, rest) = (width - spans_width(&lead), width - spans_width(&hang));
         let lines = match self.fit {
-            Fit::Words => break_words(&letters, first, rest),
-            Fit::Letters => break_letters(&letters, first, rest),
-            Fit::Cut => vec![cut(letters, first)],
+            Fit::Words => break_words(&graphemes, first, rest),
+            Fit::Letters => break_letters(&graphemes, first, rest),
+            Fit::Cut => vec![cut(graphemes, first)],
         };
         let lines = lines.into_iter().enumerate();
         lines
-            .map(|(at, letters)| {
-                let mut spans = if at == 0 { lead.clone() } else { hang.clone() };
-                spans.extend(joined(&letters));
+            .map(|(index, graphemes)| {
+                let mut spans = match index {
+                    0 => lead.clone(),
+                    _ => hang.clone(),
+                };
+                spans.extend(joined(&graphemes));
                 Line::from(spans)
             })
             .collect()
     }
 }
 
-/// All rows in lines of at most this width.
+/// Returns all rows as lines of at most `width` columns.
 pub(crate) fn fitted(rows: &[Row], width: usize) -> Vec<Line<'static>> {
     rows.iter().flat_map(|row| row.fitted(width)).collect()
 }
 
-/// The first rows, and how many lines are left out where there are more.
-pub(crate) fn folded(mut rows: Vec<Row>, most: usize) -> Vec<Row> {
-    let more = rows.len().saturating_sub(most);
-    rows.truncate(most);
+/// Keeps the first `max_rows` rows, and adds a row that counts the others.
+pub(crate) fn folded(mut rows: Vec<Row>, max_rows: usize) -> Vec<Row> {
+    let more = rows.len().saturating_sub(max_rows);
+    rows.truncate(max_rows);
     if more > 0 {
         rows.push(Row::quiet(format!("… {more} more lines")));
     }
     rows
 }
 
-/// Text that a terminal shows as it is: nothing in it steers, tabs have a width.
+/// Replaces control characters, which a terminal would obey, and expands tabs.
 pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     match harmless(text) {
         Cow::Borrowed(text) if !text.contains('\t') => Cow::Borrowed(text),
@@ -143,22 +147,22 @@ pub(crate) fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The same in one line.
+/// Replaces control characters as [`clean`] does, and line breaks by a visible character.
 pub(crate) fn one_line(text: &str) -> String {
     clean(text).replace('\n', "⏎")
 }
 
-/// At most so many columns, with a sign where something was cut.
+/// Truncates text to `width` columns. A truncated text ends with `…`.
 pub(crate) fn short(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
     let mut shown = String::new();
-    for letter in text.graphemes(true) {
-        if shown.width() + letter.width() + 1 > width {
+    for grapheme in text.graphemes(true) {
+        if shown.width() + grapheme.width() + 1 > width {
             break;
         }
-        shown.push_str(letter);
+        shown.push_str(grapheme);
     }
     shown.push('…');
     shown
@@ -168,7 +172,7 @@ fn spans_width(spans: &[Span<'_>]) -> usize {
     spans.iter().map(|span| span.content.width()).sum()
 }
 
-/// What a person sees as one letter.
+/// A grapheme cluster with its style and its width in columns.
 #[derive(Debug, Clone)]
 struct Letter {
     text: String,
@@ -183,7 +187,7 @@ impl Letter {
 }
 
 fn letters(spans: &[Span<'_>]) -> Vec<Letter> {
-    let letter = |text: &str, style| Letter {
+    let grapheme = |text: &str, style| Letter {
         text: text.to_owned(),
         width: text.width(),
         style,
@@ -191,64 +195,70 @@ fn letters(spans: &[Span<'_>]) -> Vec<Letter> {
     let of_span = |span: &Span<'_>| -> Vec<Letter> {
         span.content
             .graphemes(true)
-            .map(|text| letter(text, span.style))
+            .map(|text| grapheme(text, span.style))
             .collect()
     };
     spans.iter().flat_map(of_span).collect()
 }
 
-fn joined(letters: &[Letter]) -> Vec<Span<'static>> {
-    let runs = letters.chunk_by(|one, next| one.style == next.style);
-    runs.map(|run| {
-        let text: String = run.iter().map(|letter| letter.text.as_str()).collect();
-        Span::styled(text, run[0].style)
-    })
-    .collect()
+/// Joins graphemes of the same style into spans.
+fn joined(graphemes: &[Letter]) -> Vec<Span<'static>> {
+    let same_style = graphemes.chunk_by(|one, next| one.style == next.style);
+    same_style
+        .map(|chunk| {
+            let text: String = chunk
+                .iter()
+                .map(|grapheme| grapheme.text.as_str())
+                .collect();
+            Span::styled(text, chunk[0].style)
+        })
+        .collect()
 }
 
-fn break_words(letters: &[Letter], first: usize, rest: usize) -> Vec<Vec<Letter>> {
+/// Wraps between words, to `first` columns in the first line and `rest` in the others.
+fn break_words(graphemes: &[Letter], first: usize, rest: usize) -> Vec<Vec<Letter>> {
     let mut lines: Vec<Vec<Letter>> = Vec::new();
     let mut line: Vec<Letter> = Vec::new();
     let mut used = 0;
-    let mut at = 0;
-    while at < letters.len() {
-        let room = if lines.is_empty() { first } else { rest };
-        let spaces = letters[at..]
+    let mut next = 0;
+    while next < graphemes.len() {
+        let available = if lines.is_empty() { first } else { rest };
+        let spaces = graphemes[next..]
             .iter()
-            .take_while(|letter| letter.is_space())
+            .take_while(|grapheme| grapheme.is_space())
             .count();
-        let word = letters[at + spaces..]
+        let word = graphemes[next + spaces..]
             .iter()
-            .take_while(|letter| !letter.is_space())
+            .take_while(|grapheme| !grapheme.is_space())
             .count();
-        let piece = &letters[at..at + spaces + word];
-        let width: usize = piece.iter().map(|letter| letter.width).sum();
-        if used + width <= room {
-            line.extend_from_slice(piece);
+        let chunk = &graphemes[next..next + spaces + word];
+        let width: usize = chunk.iter().map(|grapheme| grapheme.width).sum();
+        if used + width <= available {
+            line.extend_from_slice(chunk);
             used += width;
-            at += spaces + word;
+            next += spaces + word;
             continue;
         }
         if line.is_empty() || width - spaces > rest {
-            // A word longer than a line is broken where the line ends.
+            // A word longer than a line is broken at the end of the line.
             let from = if line.is_empty() && !lines.is_empty() {
                 spaces
             } else {
                 0
             };
             let mut taken = from;
-            for letter in &piece[from..] {
-                if used + letter.width > room && !line.is_empty() {
+            for grapheme in &chunk[from..] {
+                if used + grapheme.width > available && !line.is_empty() {
                     break;
                 }
-                used += letter.width;
-                line.push(letter.clone());
+                used += grapheme.width;
+                line.push(grapheme.clone());
                 taken += 1;
             }
-            at += taken;
+            next += taken;
         } else {
-            // The spaces between words end with the line.
-            at += spaces;
+            // Drop the spaces at which the line is broken.
+            next += spaces;
         }
         lines.push(std::mem::take(&mut line));
         used = 0;
@@ -259,41 +269,43 @@ fn break_words(letters: &[Letter], first: usize, rest: usize) -> Vec<Vec<Letter>
     lines
 }
 
-fn break_letters(letters: &[Letter], first: usize, rest: usize) -> Vec<Vec<Letter>> {
+/// Wraps anywhere, to `first` columns in the first line and `rest` in the others.
+fn break_letters(graphemes: &[Letter], first: usize, rest: usize) -> Vec<Vec<Letter>> {
     let mut lines: Vec<Vec<Letter>> = vec![Vec::new()];
     let mut used = 0;
-    for letter in letters {
-        let room = if lines.len() == 1 { first } else { rest };
-        if used + letter.width > room && used > 0 {
+    for grapheme in graphemes {
+        let available = if lines.len() == 1 { first } else { rest };
+        if used + grapheme.width > available && used > 0 {
             lines.push(Vec::new());
             used = 0;
         }
-        used += letter.width;
+        used += grapheme.width;
         if let Some(line) = lines.last_mut() {
-            line.push(letter.clone());
+            line.push(grapheme.clone());
         }
     }
     lines
 }
 
-fn cut(letters: Vec<Letter>, room: usize) -> Vec<Letter> {
-    let width: usize = letters.iter().map(|letter| letter.width).sum();
-    if width <= room {
-        return letters;
+/// Truncates to `available` columns. A truncated line ends with `…`.
+fn cut(graphemes: Vec<Letter>, available: usize) -> Vec<Letter> {
+    let width: usize = graphemes.iter().map(|grapheme| grapheme.width).sum();
+    if width <= available {
+        return graphemes;
     }
     let mut used = 0;
     let mut shown: Vec<Letter> = Vec::new();
-    for letter in letters {
-        if used + letter.width + 1 > room {
+    for grapheme in graphemes {
+        if used + grapheme.width + 1 > available {
             shown.push(Letter {
                 text: "…".to_owned(),
                 width: 1,
-                style: letter.style,
+                style: grapheme.style,
             });
             break;
         }
-        used += letter.width;
-        shown.push(letter);
+        used += grapheme.width;
+        shown.push(grapheme);
     }
     shown
 }
@@ -307,14 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn words_are_kept_whole_and_hang_behind_their_mark() {
+    fn rows_wrap_between_words_and_align_after_their_prefix() {
         let row = Row::of("one two three fourteen", Style::new()).behind(Span::raw("- "));
         assert_eq!(lines(&row, 11), ["- one two", "  three", "  fourteen"]);
         assert_eq!(lines(&Row::blank(), 10), [""]);
     }
 
     #[test]
-    fn a_word_longer_than_the_line_is_broken_and_nothing_is_lost() {
+    fn a_word_longer_than_the_line_is_broken_without_losing_text() {
         let text = "a https://example.com/a/very/long/path end";
         let joined: String = lines(&Row::of(text, Style::new()), 12).concat();
         assert_eq!(joined.replace(' ', ""), text.replace(' ', ""));
@@ -336,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_a_text_steers_the_terminal() {
+    fn control_characters_are_replaced() {
         assert_eq!(clean("a\u{1b}[2J\tb"), "a\u{fffd}[2J    b");
         assert_eq!(one_line("a\nb"), "a⏎b");
         assert_eq!(short("abcdef", 4), "abc…");

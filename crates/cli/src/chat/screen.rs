@@ -1,8 +1,9 @@
-//! The part of the terminal that is drawn again and again: a few lines below everything that is finished.
+//! Writes the chat to the terminal: finished rows once, and below them the live part, which is
+//! redrawn in place.
 //!
-//! What is finished is printed once and belongs to the terminal: it scrolls, can be selected, and stays when the chat
-//! ends. The live part is found again by moving up from where the cursor was left, so that nobody has to ask the
-//! terminal where the cursor is. When the window changes its size, what is still in sight is printed anew.
+//! Finished rows belong to the terminal: they scroll, can be selected, and stay when the chat ends.
+//! The live part is reached by moving up from the last cursor position, so the terminal is never
+//! asked where its cursor is. After a resize all visible rows are printed again.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -13,24 +14,25 @@ use ratatui_core::text::Line;
 use super::rows::Row;
 use crate::out::harmless;
 
-/// Rows that are remembered for the next change of size.
+/// Finished rows that are kept to be printed again after a resize.
 const REMEMBERED: usize = 400;
 
-/// What is drawn below the finished part.
+/// The live part: the lines below the finished rows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Frame {
     pub(crate) lines: Vec<Line<'static>>,
-    /// Where the cursor stands: line and column.
+    /// Line and column of the cursor, from zero.
     pub(crate) cursor: (usize, usize),
 }
 
+/// The terminal and what is currently drawn on it.
 pub(crate) struct Screen<W: Write> {
     out: W,
     width: usize,
     height: usize,
-    /// The live part as it is on the terminal.
+    /// The live part that is on the terminal.
     drawn: Frame,
-    /// The last of what is finished.
+    /// The last [`REMEMBERED`] finished rows.
     finished: VecDeque<Row>,
 }
 
@@ -53,7 +55,8 @@ impl<W: Write> Screen<W> {
         self.height
     }
 
-    /// Prints what is finished above, and draws the live part where it differs from what is there.
+    /// Prints finished rows above the live part, and redraws the lines of the live part that
+    /// changed.
     pub(crate) fn paint(&mut self, finished: Vec<Row>, frame: Frame) -> io::Result<()> {
         let frame = self.bounded(frame);
         if finished.is_empty() && frame == self.drawn {
@@ -73,32 +76,33 @@ impl<W: Write> Screen<W> {
         }
         bytes.extend(END);
         self.finished.extend(finished);
-        let over = self.finished.len().saturating_sub(REMEMBERED);
-        self.finished.drain(..over);
+        let excess = self.finished.len().saturating_sub(REMEMBERED);
+        self.finished.drain(..excess);
         self.drawn = frame;
         self.out.write_all(&bytes)?;
         self.out.flush()
     }
 
-    /// The window has another size: everything in sight is printed again.
+    /// Prints all visible rows again for a new size of the terminal.
     pub(crate) fn resize(&mut self, width: usize, height: usize, frame: Frame) -> io::Result<()> {
         let (old_width, old_height) = (self.width, self.height);
         (self.width, self.height) = (width.max(1), height.max(2));
         let frame = self.bounded(frame);
         let mut bytes: Vec<u8> = BEGIN.into();
-        // Most terminals break long lines anew when they become narrower: then there are more of them above the cursor.
-        let breaks = |line: &Line<'_>| line.width().max(1).div_ceil(self.width);
-        let above = self.drawn.lines.iter().take(self.drawn.cursor.0);
-        let above: usize = above.map(breaks).sum();
+        // Most terminals rewrap long lines when they become narrower, which adds lines above the
+        // cursor.
+        let rewrapped = |line: &Line<'_>| line.width().max(1).div_ceil(self.width);
+        let live_above = self.drawn.lines.iter().take(self.drawn.cursor.0);
+        let live_above: usize = live_above.map(rewrapped).sum();
         let shown = self.finished.iter().flat_map(|row| row.fitted(old_width));
-        let mine: usize = shown.map(|line| breaks(&line)).sum::<usize>() + above;
-        // Moving up ends at the top of the window.
-        up(&mut bytes, mine.min(self.height.max(old_height)));
+        let above: usize = shown.map(|line| rewrapped(&line)).sum::<usize>() + live_above;
+        // The cursor cannot move above the top of the terminal.
+        up(&mut bytes, above.min(self.height.max(old_height)));
         bytes.extend(CLEAR_BELOW);
         let lines = self.finished.iter().flat_map(|row| row.fitted(self.width));
         let lines: Vec<Line<'static>> = lines.collect();
-        let room = self.height.saturating_sub(frame.lines.len());
-        for line in &lines[lines.len().saturating_sub(room)..] {
+        let available = self.height.saturating_sub(frame.lines.len());
+        for line in &lines[lines.len().saturating_sub(available)..] {
             put(&mut bytes, line);
             bytes.extend(b"\r\n");
         }
@@ -109,7 +113,7 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
-    /// Takes the live part away; the cursor stands below what is finished.
+    /// Clears the live part and leaves the cursor below the finished rows.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();
         up(&mut bytes, self.drawn.cursor.0);
@@ -119,24 +123,25 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
-    /// The live part must stay in sight: of too many lines, the last ones are drawn.
+    /// Drops the first lines of a live part that is taller than the terminal.
     fn bounded(&self, mut frame: Frame) -> Frame {
-        let over = frame.lines.len().saturating_sub(self.height - 1);
-        frame.lines.drain(..over);
+        let excess = frame.lines.len().saturating_sub(self.height - 1);
+        frame.lines.drain(..excess);
         let last = frame.lines.len().saturating_sub(1);
-        frame.cursor.0 = frame.cursor.0.saturating_sub(over).min(last);
+        frame.cursor.0 = frame.cursor.0.saturating_sub(excess).min(last);
         frame.cursor.1 = frame.cursor.1.min(self.width - 1);
         frame
     }
 
+    /// Redraws the lines that differ from those on the terminal.
     fn redraw(&self, bytes: &mut Vec<u8>, frame: &Frame) {
         let old = &self.drawn.lines;
         let mut row = self.drawn.cursor.0;
-        for (at, line) in frame.lines.iter().enumerate() {
-            if old.get(at) == Some(line) {
+        for (index, line) in frame.lines.iter().enumerate() {
+            if old.get(index) == Some(line) {
                 continue;
             }
-            move_to(bytes, &mut row, at, old.len());
+            move_to(bytes, &mut row, index, old.len());
             bytes.extend(b"\r\x1b[K");
             put(bytes, line);
         }
@@ -150,15 +155,16 @@ impl<W: Write> Screen<W> {
     }
 }
 
-/// Between these a terminal that can shows nothing half drawn; the cursor does not run about.
+/// Starts and ends a synchronized update with the cursor hidden, so that no intermediate state is
+/// visible.
 const BEGIN: &[u8] = b"\x1b[?2026h\x1b[?25l";
 const END: &[u8] = b"\x1b[?25h\x1b[?2026l";
 const CLEAR_BELOW: &[u8] = b"\r\x1b[J";
 
-/// Draws all lines from where the cursor is, and puts it where it belongs.
+/// Draws all lines of the live part at the cursor, and moves the cursor to its place in them.
 fn draw(bytes: &mut Vec<u8>, frame: &Frame) {
-    for (at, line) in frame.lines.iter().enumerate() {
-        if at > 0 {
+    for (index, line) in frame.lines.iter().enumerate() {
+        if index > 0 {
             bytes.extend(b"\r\n");
         }
         put(bytes, line);
@@ -168,10 +174,11 @@ fn draw(bytes: &mut Vec<u8>, frame: &Frame) {
     column(bytes, frame.cursor.1);
 }
 
-/// Moves to a line of the live part; what is below it so far is made by a line break.
-fn move_to(bytes: &mut Vec<u8>, row: &mut usize, to: usize, there: usize) {
+/// Moves from line `row` to line `to` of the live part. Lines below the `existing` ones are created
+/// with line breaks.
+fn move_to(bytes: &mut Vec<u8>, row: &mut usize, to: usize, existing: usize) {
     while *row < to {
-        let last = there.saturating_sub(1);
+        let last = existing.saturating_sub(1);
         if *row < last {
             let down = to.min(last) - *row;
             bytes.extend(format!("\x1b[{down}B").bytes());
@@ -201,7 +208,8 @@ fn column(bytes: &mut Vec<u8>, column: usize) {
 fn put(bytes: &mut Vec<u8>, line: &Line<'_>) {
     for span in &line.spans {
         let codes = codes(span.style);
-        // Whoever made it should have seen to that; nothing but what is written here steers the terminal.
+        // Rows should be sanitized already. This ensures that only escape sequences written here
+        // reach the terminal.
         let text = harmless(&span.content);
         if codes.is_empty() {
             bytes.extend(text.bytes());
@@ -211,6 +219,7 @@ fn put(bytes: &mut Vec<u8>, line: &Line<'_>) {
     }
 }
 
+/// Returns the parameters of the SGR escape sequence for a style.
 fn codes(style: Style) -> String {
     let modifiers = [
         (Modifier::BOLD, "1"),
@@ -242,7 +251,6 @@ fn codes(style: Style) -> String {
 mod tests {
     use super::*;
 
-    /// A terminal of this size, and what is on it.
     fn terminal(width: u16, height: u16) -> vt100::Parser {
         let size = |n: u16| std::num::NonZeroU16::new(n).unwrap();
         vt100::Parser::new(size(height), size(width), 100)
@@ -272,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_lines_scroll_away_and_the_live_part_stays_below() {
+    fn finished_rows_scroll_and_the_live_part_stays_below() {
         let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 5), terminal(20, 5));
         screen
             .paint(Vec::new(), frame(&["live", "> in", "status"]))
@@ -293,7 +301,7 @@ mod tests {
         terminal.screen_mut().set_scrollback(100);
         assert!(
             terminal.screen().contents().starts_with("line 0\nline 1"),
-            "nothing is lost"
+            "all rows are in the scrollback"
         );
     }
 
@@ -326,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn another_size_shows_the_same_in_other_lines() {
+    fn after_a_resize_the_rows_are_wrapped_again() {
         let (mut screen, mut terminal) = (Screen::new(Vec::new(), 30, 10), terminal(30, 10));
         screen
             .paint(
@@ -351,17 +359,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_shown_steers_the_terminal() {
+    fn control_characters_do_not_reach_the_terminal() {
         let (mut screen, mut terminal) = (Screen::new(Vec::new(), 30, 5), terminal(30, 5));
         screen
             .paint(rows(&["a\u{1b}[2Jb"]), frame(&["\u{7}live"]))
             .unwrap();
-        // This terminal shows nothing for the sign that stands for what was taken out.
+        // This emulator does not show the replacement character.
         assert_eq!(show(&mut screen, &mut terminal), "a[2Jb\nlive");
     }
 
     #[test]
-    fn colours_are_asked_for_by_number() {
+    fn styles_become_sgr_codes() {
         let style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
         assert_eq!(codes(style), "1;31");
         assert_eq!(codes(Style::new()), "");

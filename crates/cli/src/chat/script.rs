@@ -1,4 +1,4 @@
-//! A script: its source before it runs, what it says while it does, and what it came to.
+//! The view of a script: its source before it runs, its logs and calls, and its result.
 
 use std::time::Instant;
 
@@ -10,19 +10,22 @@ use super::code::code;
 use super::look::Look;
 use super::rows::{Row, folded, one_line, short};
 
-/// More lines of a script are folded.
+/// A script with more lines than this is folded.
 const SCRIPT_LINES: usize = 12;
-/// More lines that a script logged are only counted.
+/// Log lines of a script that are shown; further ones are counted.
 const LOG_LINES: usize = 12;
 
+/// A run of a script in a turn.
 pub(crate) struct Script {
     pub(super) id: String,
     pub(super) calls: Calls,
     logs: Vec<Row>,
+    /// Number of lines logged, including those not in `logs`.
     logged: usize,
     pub(super) plan: Vec<Row>,
     pub(super) diffs: Vec<Row>,
     pub(super) since: Instant,
+    /// `None` while the script runs.
     pub(super) result: Option<Vec<Row>>,
 }
 
@@ -40,30 +43,31 @@ impl Script {
         }
     }
 
-    /// Keeps the first lines it logs, and counts the others.
+    /// Keeps the first [`LOG_LINES`] log lines and counts the others.
     pub(crate) fn log(&mut self, rows: Vec<Row>) {
         self.logged += rows.len();
         let room = LOG_LINES.saturating_sub(self.logs.len());
         self.logs.extend(rows.into_iter().take(room));
     }
 
+    /// Returns the logs, the plan and the diffs, which are shown below the calls.
     pub(crate) fn notes(&self) -> Vec<Row> {
         let mut rows = self.logs.clone();
         let more = self.logged - self.logs.len();
         if more > 0 {
-            rows.push(Row::quiet(format!("  … {more} more lines logged")));
+            rows.push(Row::quiet(format!("  … {more} more log lines")));
         }
         rows.extend(self.plan.iter().chain(&self.diffs).cloned());
         rows
     }
 }
 
-pub(crate) fn plan_rows(plan: &[PlanStep], look: Look) -> Vec<Row> {
+pub(crate) fn plan_rows(plan: &[PlanStep], theme: Look) -> Vec<Row> {
     let row = |step: &PlanStep| {
         let (mark, style) = match step.status {
-            StepStatus::Completed => ("✓ ", look.quiet()),
-            StepStatus::InProgress => ("▸ ", look.strong()),
-            StepStatus::Pending => ("· ", look.quiet()),
+            StepStatus::Completed => ("✓ ", theme.quiet()),
+            StepStatus::InProgress => ("▸ ", theme.strong()),
+            StepStatus::Pending => ("· ", theme.quiet()),
         };
         Row::of(one_line(&step.step), style)
             .behind(Span::styled(mark, style))
@@ -72,28 +76,29 @@ pub(crate) fn plan_rows(plan: &[PlanStep], look: Look) -> Vec<Row> {
     plan.iter().map(row).collect()
 }
 
-/// A script before it runs: its source, folded where it is long.
-pub(crate) fn script_head(id: &str, language: &str, source: &str, look: Look) -> Vec<Row> {
+/// Returns the id and the source of a script, folded if it is long.
+pub(crate) fn script_head(id: &str, language: &str, source: &str, theme: Look) -> Vec<Row> {
     let source = source.trim_matches('\n');
     let lines = source.lines().count();
     let head = vec![
-        Span::styled("▶ script", look.busy()),
-        Span::styled(format!("  {id}"), look.quiet()),
+        Span::styled("▶ script", theme.busy()),
+        Span::styled(format!("  {id}"), theme.quiet()),
     ];
     let mut rows = vec![Row::spans(head).cut()];
     let indent = |row: Row| row.indent(4);
-    let most = if lines > SCRIPT_LINES {
+    // The line that counts the folded lines is one of `MAX_SOURCE_LINES`.
+    let max_lines = if lines > SCRIPT_LINES {
         SCRIPT_LINES - 1
     } else {
         lines
     };
-    let lines = folded(code(language, source, look), most);
+    let lines = folded(code(language, source, theme), max_lines);
     rows.extend(lines.into_iter().map(indent));
     rows
 }
 
-/// What a script came to, in a few rows.
-pub(crate) fn script_result(output: &ScriptToolCallOutput, look: Look) -> Vec<Row> {
+/// Returns the output of a script: what it showed, its value or error, and its warnings.
+pub(crate) fn script_result(output: &ScriptToolCallOutput, theme: Look) -> Vec<Row> {
     let mut rows = Vec::new();
     for part in &output.output {
         let text = match part {
@@ -104,35 +109,35 @@ pub(crate) fn script_result(output: &ScriptToolCallOutput, look: Look) -> Vec<Ro
         };
         rows.push(Row::quiet(text).indent(2));
     }
-    let time = took_ms(output.metadata.duration_ms);
-    let (mark, style, words) = match (&output.error, output.status) {
+    let duration = took_ms(output.metadata.duration_ms);
+    let (mark, style, text) = match (&output.error, output.status) {
         (Some(error), _) => {
-            let place = error.line.map(|line| format!(" (line {line})"));
-            let place = place.unwrap_or_default();
+            let line = error.line.map(|line| format!(" (line {line})"));
+            let line = line.unwrap_or_default();
             let message = short(&one_line(&error.message), 400);
             (
                 "✗ ",
-                look.bad(),
-                format!("{}: {message}{place}", error.code),
+                theme.bad(),
+                format!("{}: {message}{line}", error.code),
             )
         }
         (None, RunStatus::Suspended) => {
-            let words = "put away until somebody answers".to_owned();
-            ("? ", look.asks(), words)
+            let text = "suspended until the approval is answered".to_owned();
+            ("? ", theme.asks(), text)
         }
         (None, _) => {
             let value = output.summary.as_ref().or(output.output_json.as_ref());
-            let value = value.map_or("nothing", String::as_str);
-            ("◀ ", look.good(), short(&one_line(value), 200))
+            let value = value.map_or("no value", String::as_str);
+            ("◀ ", theme.good(), short(&one_line(value), 200))
         }
     };
     let body = vec![
-        Span::raw(words),
-        Span::styled(format!("  {time}"), look.quiet()),
+        Span::raw(text),
+        Span::styled(format!("  {duration}"), theme.quiet()),
     ];
     rows.push(Row::spans(body).behind(Span::styled(mark, style)));
     for warning in &output.warnings {
-        rows.push(Row::of(format!("warning: {}", one_line(warning)), look.bad()).indent(2));
+        rows.push(Row::of(format!("warning: {}", one_line(warning)), theme.bad()).indent(2));
     }
     rows
 }

@@ -1,5 +1,5 @@
-//! The last line: who is asked, what it took, how much room is left, what may be changed. In a narrow window the least
-//! important goes first.
+//! The status line: model, tokens, cost, remaining context, sandbox policy and session. In a narrow
+//! terminal the least important fields are left out.
 
 use ratatui_core::text::{Line, Span};
 use selvedge_protocol::{SandboxPolicy, Usage};
@@ -8,30 +8,31 @@ use unicode_width::UnicodeWidthStr;
 use super::look::Look;
 use super::rows::short;
 
+/// The values of the status line.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Status {
     pub(crate) model: String,
-    /// Of the whole session.
+    /// Tokens of the whole session.
     pub(crate) usage: Usage,
-    /// Where prices are known.
+    /// Cost of the session in US dollars; `None` if the model's prices are unknown.
     pub(crate) cost: Option<f64>,
     /// Tokens of the last request and its answer.
     pub(crate) context: u64,
-    /// Tokens the model can hold.
+    /// The model's context window in tokens.
     pub(crate) window: u64,
     pub(crate) sandbox: SandboxPolicy,
     pub(crate) session: Option<String>,
 }
 
 impl Status {
-    /// How much of the context is left, in percent.
+    /// Returns the unused share of the context window in percent.
     pub(crate) fn left(&self) -> u64 {
         100 - (self.context.min(self.window) * 100)
             .checked_div(self.window)
             .unwrap_or(0)
     }
 
-    pub(crate) fn line(&self, width: usize, look: Look) -> Line<'static> {
+    pub(crate) fn line(&self, width: usize, theme: Look) -> Line<'static> {
         let sandbox = match self.sandbox {
             SandboxPolicy::ReadOnly => "read-only",
             SandboxPolicy::WorkspaceWrite => "workspace-write",
@@ -46,8 +47,8 @@ impl Status {
             .cost
             .filter(|cost| *cost > 0.0)
             .map(|cost| format!("${cost:.2}"));
-        // In the order they are shown, each with how important it is.
-        let mut facts = vec![
+        // In display order, each with its priority; the lowest is left out first.
+        let mut fields = vec![
             (5, short(&self.model, 30)),
             (
                 2,
@@ -58,19 +59,20 @@ impl Status {
             (6, sandbox.to_owned()),
             (1, self.session.clone().unwrap_or_default()),
         ];
-        facts.retain(|(_, fact)| !fact.is_empty());
-        let text = |facts: &[(u8, String)]| {
-            let words: Vec<&str> = facts.iter().map(|(_, fact)| fact.as_str()).collect();
-            format!("  {}", words.join(" · "))
+        fields.retain(|(_, field)| !field.is_empty());
+        let text = |fields: &[(u8, String)]| {
+            let texts: Vec<&str> = fields.iter().map(|(_, field)| field.as_str()).collect();
+            format!("  {}", texts.join(" · "))
         };
-        while facts.len() > 1 && text(&facts).width() > width {
-            let least = facts.iter().map(|(weight, _)| *weight).min();
-            facts.retain(|(weight, _)| Some(*weight) != least);
+        while fields.len() > 1 && text(&fields).width() > width {
+            let lowest = fields.iter().map(|(priority, _)| *priority).min();
+            fields.retain(|(priority, _)| Some(*priority) != lowest);
         }
-        Line::from(Span::styled(short(&text(&facts), width), look.quiet()))
+        Line::from(Span::styled(short(&text(&fields), width), theme.quiet()))
     }
 }
 
+/// Formats a number of tokens, such as `12.3k`.
 pub(crate) fn count(tokens: u64) -> String {
     match tokens {
         0..1000 => tokens.to_string(),
@@ -85,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_a_narrow_window_the_least_important_goes_first() {
+    fn a_narrow_status_line_drops_the_least_important_fields() {
         let status = Status {
             model: "gpt-5.2-codex".into(),
             usage: Usage {

@@ -1,4 +1,4 @@
-//! The terminal while a chat has it: keys come one by one, and it is given back however the chat ends.
+//! Raw mode of the terminal while a chat runs. The terminal is restored however the chat ends.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Once;
@@ -10,21 +10,21 @@ use crossterm::{cursor, execute};
 
 use crate::problem::Problem;
 
-/// Holds the terminal; dropping it gives it back.
+/// A guard that keeps the terminal in raw mode and restores it when dropped.
 pub(crate) struct Held;
 
-/// Fails where nobody could read what is drawn, or type anything.
+/// Returns an error unless standard input and output are a terminal that can move its cursor.
 pub(crate) fn must_be_there() -> Result<()> {
     let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-        return Err(Problem::new("a chat needs a terminal, and there is none on standard input and output")
-            .hint("`selvedge exec \"do this\"` gives an agent one task; `selvedge --help` shows everything else")
-            .into());
+        let message = "a chat needs a terminal as standard input and output";
+        let hint = "run `selvedge exec \"PROMPT\"` for a single task, or `selvedge --help`";
+        return Err(Problem::new(message).hint(hint).into());
     }
     if dumb {
-        let words = "a chat needs a terminal that can move its cursor, and TERM is dumb";
-        let hint = "`selvedge exec \"do this\"` gives an agent one task";
-        return Err(Problem::new(words).hint(hint).into());
+        let message = "a chat needs a terminal that can move its cursor, but TERM is `dumb`";
+        let hint = "set TERM, or run `selvedge exec \"PROMPT\"` for a single task";
+        return Err(Problem::new(message).hint(hint).into());
     }
     Ok(())
 }
@@ -33,22 +33,24 @@ impl Held {
     pub(crate) fn take() -> io::Result<Self> {
         static AT_A_PANIC: Once = Once::new();
         AT_A_PANIC.call_once(|| {
-            let before = std::panic::take_hook();
-            let drawing = std::thread::current().id();
+            let previous_hook = std::panic::take_hook();
+            let chat_thread = std::thread::current().id();
             std::panic::set_hook(Box::new(move |panic| {
-                // Elsewhere a panic ends one turn or one call: the chat goes on, and its picture stays whole.
-                if std::thread::current().id() == drawing {
+                // On other threads a panic ends one turn or call. The chat continues, so nothing
+                // must be printed over its screen.
+                if std::thread::current().id() == chat_thread {
                     give_back();
-                    before(panic);
+                    previous_hook(panic);
                 } else {
                     tracing::error!(%panic);
                 }
             }));
         });
         enable_raw_mode()?;
-        let held = Self;
+        // Created now, so that an error below leaves raw mode.
+        let guard = Self;
         execute!(io::stdout(), EnableBracketedPaste)?;
-        Ok(held)
+        Ok(guard)
     }
 }
 
@@ -60,7 +62,7 @@ impl Drop for Held {
 
 fn give_back() {
     let mut out = io::stdout();
-    // Where the terminal is gone there is nothing to give back.
+    // Errors are ignored: the terminal may be closed.
     let _ = execute!(out, DisableBracketedPaste, cursor::Show);
     let _ = out.write_all(b"\x1b[0m\r").and_then(|()| out.flush());
     let _ = disable_raw_mode();

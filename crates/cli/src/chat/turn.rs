@@ -1,4 +1,5 @@
-//! A turn on its way: events go in, finished rows come out, and what is not finished can be drawn at any time.
+//! The view of a running turn. Events go in, rows of finished parts come out, and the unfinished
+//! parts can be rendered at any time.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -21,20 +22,22 @@ use super::look::Look;
 use super::rows::{Fit, Row, clean, one_line};
 use super::script::{Script, plan_rows, script_head, script_result};
 
-/// More lines of one file's diff are folded.
+/// Lines of one file's diff that are shown; the rest is folded.
 const DIFF_LINES: usize = 24;
 
-/// Whether thoughts are shown or only told of.
+/// Whether the model's thinking is shown in full or as one line with its duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Thoughts {
     Folded,
     Unfolded,
 }
 
+/// The parts of a turn that are not printed yet.
 pub(crate) struct Turn {
     look: Look,
+    /// In the order in which they are printed.
     parts: VecDeque<Part>,
-    /// What was shown of each changed file.
+    /// The diff last shown for each changed file, by path.
     diffs: HashMap<String, String>,
     pub(crate) started: Instant,
     pub(crate) last_thought: Option<String>,
@@ -48,30 +51,36 @@ enum Part {
     Note(Vec<Row>),
 }
 
+/// A message of the model, printed block by block while it streams in.
 #[derive(Default)]
 struct MessagePart {
     id: String,
     text: String,
+    /// Bytes of the text that are already printed.
     printed: usize,
-    /// Whether a line has ended since it was looked for blocks that are complete.
+    /// Whether a line ended since the text was last searched for complete blocks.
     lined: bool,
     over: bool,
 }
 
+/// Thinking of the model.
 struct ThoughtPart {
     id: String,
     text: String,
     since: Instant,
+    /// `None` while it streams in.
     took: Option<Duration>,
 }
 
+/// Structured calls of one answer.
 #[derive(Default)]
 struct CallsPart {
     calls: Calls,
+    /// Plans and diffs, printed below the calls.
     told: Vec<Row>,
-    /// Calls whose results have not come.
+    /// Number of calls without a result.
     open: usize,
-    /// The names of their items, and their own.
+    /// Item id and call id of each call.
     items: Vec<(String, String)>,
 }
 
@@ -85,9 +94,9 @@ impl Part {
 }
 
 impl Turn {
-    pub(crate) fn new(look: Look, now: Instant) -> Self {
+    pub(crate) fn new(theme: Look, now: Instant) -> Self {
         Self {
-            look,
+            look: theme,
             parts: VecDeque::new(),
             diffs: HashMap::new(),
             started: now,
@@ -95,12 +104,12 @@ impl Turn {
         }
     }
 
-    /// Takes in an event; what is finished comes back as rows.
+    /// Applies an event and returns the rows of the parts that are finished now.
     pub(crate) fn take(
         &mut self,
         event: Event,
         width: usize,
-        thoughts: Thoughts,
+        thinking: Thoughts,
         now: Instant,
     ) -> Vec<Row> {
         match event {
@@ -125,19 +134,19 @@ impl Turn {
                 tokens_before,
                 tokens_after,
             } => {
-                let words = format!(
-                    "the conversation was made shorter: from about {tokens_before} to {tokens_after} tokens"
+                let text = format!(
+                    "compacted the conversation from about {tokens_before} to {tokens_after} tokens"
                 );
-                self.note(Row::quiet(words));
+                self.note(Row::quiet(text));
             }
             Event::Error { message } => self.note(Row::of(one_line(&message), self.look.bad())),
             _ => {}
         }
-        self.finished(width, thoughts, now)
+        self.finished(width, thinking, now)
     }
 
-    /// Nothing more comes: whatever is there is finished.
-    pub(crate) fn end(&mut self, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+    /// Ends the turn and returns the rows of all remaining parts.
+    pub(crate) fn end(&mut self, width: usize, thinking: Thoughts, now: Instant) -> Vec<Row> {
         for part in &mut self.parts {
             match part {
                 Part::Message(part) => part.over = true,
@@ -152,23 +161,23 @@ impl Turn {
                 Part::Note(_) => {}
             }
         }
-        self.finished(width, thoughts, now)
+        self.finished(width, thinking, now)
     }
 
-    /// What is not finished, as it stands.
-    pub(crate) fn rows(&self, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+    /// Returns the rows of the unfinished parts.
+    pub(crate) fn rows(&self, width: usize, thinking: Thoughts, now: Instant) -> Vec<Row> {
         let mut rows = Vec::new();
         for part in &self.parts {
-            let more = self.live(part, width, thoughts, now);
-            if !more.is_empty() && !rows.is_empty() {
+            let part_rows = self.live(part, width, thinking, now);
+            if !part_rows.is_empty() && !rows.is_empty() {
                 rows.push(Row::blank());
             }
-            rows.extend(more);
+            rows.extend(part_rows);
         }
         rows
     }
 
-    /// Whether there is anything to see that is not finished.
+    /// Whether there are no unfinished parts.
     pub(crate) fn is_idle(&self) -> bool {
         self.parts.is_empty()
     }
@@ -216,7 +225,7 @@ impl Turn {
                     if let Part::Message(part) = part
                         && part.id == item_id
                     {
-                        // What is printed stays printed.
+                        // Printed text cannot change: keep the streamed text if it differs there.
                         let whole = message.text();
                         if whole.get(..part.printed) == part.text.get(..part.printed) {
                             part.text = whole;
@@ -225,8 +234,8 @@ impl Turn {
                     }
                 }
             }
-            TurnItem::Item(Item::Reasoning(thought)) => {
-                let whole = thought.summary.concat() + &thought.content.concat();
+            TurnItem::Item(Item::Reasoning(thinking)) => {
+                let whole = thinking.summary.concat() + &thinking.content.concat();
                 for part in &mut self.parts {
                     if let Part::Thought(part) = part
                         && part.id == item_id
@@ -248,35 +257,38 @@ impl Turn {
     }
 
     fn drop_item(&mut self, item: &str) {
-        let mut told = false;
+        let mut was_printed = false;
         self.parts.retain_mut(|part| match part {
             Part::Message(part) if part.id == item => {
-                told |= part.printed > 0;
+                was_printed |= part.printed > 0;
                 false
             }
             Part::Thought(part) => part.id != item,
             Part::Calls(part) => {
-                if let Some(at) = part.items.iter().position(|(id, _)| id == item) {
-                    part.calls.forget(&part.items.remove(at).1);
+                if let Some(index) = part.items.iter().position(|(id, _)| id == item) {
+                    part.calls.forget(&part.items.remove(index).1);
                     part.open = part.open.saturating_sub(1);
                 }
                 !part.calls.is_empty()
             }
             _ => true,
         });
-        if told {
-            self.note(Row::quiet("the answer broke off, and is asked for again"));
+        if was_printed {
+            self.note(Row::quiet(
+                "the answer was interrupted; requesting it again",
+            ));
         }
     }
 
-    /// A call that a model makes, among those it makes side by side; known under this name where it is new.
+    /// Adds a structured call to the group of calls at the end, or updates it. `item` is its item
+    /// id if the call is new.
     fn wanted(&mut self, item: Option<&str>, call: &FunctionCall) {
         let is_calls = |part: &Part| matches!(part, Part::Calls(_));
-        let has_place = match item {
+        let has_group = match item {
             Some(_) => self.parts.back().is_some_and(is_calls),
             None => self.parts.iter().any(is_calls),
         };
-        if !has_place {
+        if !has_group {
             self.parts.push_back(Part::Calls(CallsPart::default()));
         }
         if let Some(part) = self.parts.iter_mut().rev().find_map(Part::as_calls) {
@@ -289,7 +301,7 @@ impl Turn {
         }
     }
 
-    /// What happens belongs to the script that runs, else to the calls that were made last.
+    /// Applies an event to the running script, else to the last group of structured calls.
     fn call(&mut self, event: &Event, now: Instant) {
         if let Some(script) = self.open_script() {
             return script.calls.take(event, now);
@@ -297,7 +309,7 @@ impl Turn {
         if let Some(part) = self.parts.iter_mut().rev().find_map(Part::as_calls) {
             return part.calls.take(event, now);
         }
-        // An earlier process began it.
+        // The call was started by an earlier process.
         let mut part = CallsPart {
             open: 1,
             ..CallsPart::default()
@@ -327,17 +339,18 @@ impl Turn {
             .push_back(Part::Script(Box::new(Script::new(id, now))));
     }
 
-    /// A script runs whose source was not told: an earlier process had begun it.
+    /// Adds a script that an earlier process started, and whose source is therefore not known. Does
+    /// nothing if a script or structured calls are running.
     fn script_goes_on(&mut self, id: String, now: Instant) {
-        let begun = self.parts.iter().any(|part| match part {
+        let is_known = self.parts.iter().any(|part| match part {
             Part::Script(script) => script.result.is_none(),
             Part::Calls(part) => part.open > 0,
             _ => false,
         });
-        if !begun {
+        if !is_known {
             let head = vec![
                 Span::styled("▶ script", self.look.busy()),
-                Span::styled(format!("  {id} goes on"), self.look.quiet()),
+                Span::styled(format!("  {id} resumed"), self.look.quiet()),
             ];
             self.begin_script(vec![Row::spans(head).cut()], id, now);
         }
@@ -351,6 +364,7 @@ impl Turn {
         }
     }
 
+    /// Returns the script that has no result yet.
     fn open_script(&mut self) -> Option<&mut Script> {
         self.parts.iter_mut().find_map(|part| match part {
             Part::Script(script) if script.result.is_none() => Some(&mut **script),
@@ -380,24 +394,24 @@ impl Turn {
         }
     }
 
-    /// What the turn changed so far: files whose changes were not shown as they are now.
+    /// Shows the files of the turn's diff that changed since they were last shown.
     fn diff(&mut self, text: &str) {
-        let look = self.look;
+        let theme = self.look;
         let mut rows = Vec::new();
         for file in diff::files(text) {
             if self.diffs.get(&file.path) != Some(&file.text) {
-                let changes = file.rows(DIFF_LINES, look).into_iter();
+                let changes = file.rows(DIFF_LINES, theme).into_iter();
                 rows.extend(changes.map(|row| row.indent(4)));
                 self.diffs.insert(file.path, file.text);
             }
         }
-        let place = self.parts.iter_mut().rev().find_map(|part| match part {
+        let target = self.parts.iter_mut().rev().find_map(|part| match part {
             Part::Script(script) => Some(&mut script.diffs),
             Part::Calls(part) => Some(&mut part.told),
             _ => None,
         });
-        match place {
-            Some(place) => place.extend(rows),
+        match target {
+            Some(target) => target.extend(rows),
             None if rows.is_empty() => {}
             None => self.parts.push_back(Part::Note(rows)),
         }
@@ -415,13 +429,13 @@ mod tests {
         CallRecord, CallStatus, OutputPart, Reasoning, Role, RunMetadata, RunStatus, ScriptError,
     };
 
-    struct Watched {
+    struct TestTurn {
         turn: Turn,
         now: Instant,
         printed: Vec<Row>,
     }
 
-    impl Watched {
+    impl TestTurn {
         fn new() -> Self {
             let now = Instant::now();
             Self {
@@ -452,8 +466,8 @@ mod tests {
         }
     }
 
-    fn said(words: &str) -> TurnItem {
-        Item::message(Role::Assistant, words).into()
+    fn message(text: &str) -> TurnItem {
+        Item::message(Role::Assistant, text).into()
     }
 
     fn started(id: &str, item: TurnItem) -> Event {
@@ -501,7 +515,7 @@ mod tests {
             }],
             calls: Vec::new(),
             logs: Vec::new(),
-            warnings: vec!["nobody waited for tool_2".into()],
+            warnings: vec!["tool_2 was not awaited".into()],
             metadata: RunMetadata {
                 duration_ms: 1500.0,
                 ..RunMetadata::default()
@@ -510,60 +524,60 @@ mod tests {
     }
 
     #[test]
-    fn words_are_printed_block_by_block_as_they_come() {
-        let mut watched = Watched::new();
-        watched.take(started("i", said("")));
-        watched.take(updated("i", "One.\n\nTw"));
+    fn a_message_is_printed_block_by_block_while_it_streams() {
+        let mut view = TestTurn::new();
+        view.take(started("i", message("")));
+        view.take(updated("i", "One.\n\nTw"));
         assert_eq!(
-            (watched.printed(), watched.live()),
+            (view.printed(), view.live()),
             (vec!["One.".into(), "".into()], vec!["Tw".into()])
         );
-        watched.take(updated("i", "o."));
+        view.take(updated("i", "o."));
         assert_eq!(
-            (watched.printed(), watched.live()),
+            (view.printed(), view.live()),
             (vec![], vec!["Two.".to_owned()])
         );
-        watched.take(completed("i", said("One.\n\nTwo.")));
+        view.take(completed("i", message("One.\n\nTwo.")));
         assert_eq!(
-            (watched.printed(), watched.live()),
+            (view.printed(), view.live()),
             (vec!["Two.".into(), "".into()], vec![])
         );
     }
 
     #[test]
-    fn a_thought_is_one_line_with_its_time_and_kept_for_whoever_asks() {
-        let mut watched = Watched::new();
-        watched.take(started("i", Item::Reasoning(Reasoning::default()).into()));
-        watched.take(updated("i", "Hm.\nSo."));
-        watched.now += Duration::from_secs(3);
-        assert_eq!(watched.live(), ["· thinking… 3 s"]);
-        let thought = Reasoning {
+    fn thinking_is_one_line_with_its_duration_and_its_text_is_kept() {
+        let mut view = TestTurn::new();
+        view.take(started("i", Item::Reasoning(Reasoning::default()).into()));
+        view.take(updated("i", "Hm.\nSo."));
+        view.now += Duration::from_secs(3);
+        assert_eq!(view.live(), ["· thinking… 3 s"]);
+        let thinking = Reasoning {
             summary: vec!["Hm.\nSo.".into()],
             ..Reasoning::default()
         };
-        watched.take(completed("i", Item::Reasoning(thought).into()));
-        assert_eq!(watched.printed(), ["· thought for 3 s", ""]);
-        assert_eq!(watched.turn.last_thought.as_deref(), Some("Hm.\nSo."));
+        view.take(completed("i", Item::Reasoning(thinking).into()));
+        assert_eq!(view.printed(), ["· thought for 3 s", ""]);
+        assert_eq!(view.turn.last_thought.as_deref(), Some("Hm.\nSo."));
     }
 
     #[test]
-    fn a_script_is_printed_at_once_its_calls_when_they_are_over() {
-        let mut watched = Watched::new();
-        watched.take(completed("i", script("return 1")));
-        assert_eq!(watched.printed(), ["▶ script  scr_1", "    return 1"]);
-        watched.take(Event::CallStarted {
+    fn a_script_is_printed_at_once_and_its_calls_when_it_ends() {
+        let mut view = TestTurn::new();
+        view.take(completed("i", script("return 1")));
+        assert_eq!(view.printed(), ["▶ script  scr_1", "    return 1"]);
+        view.take(Event::CallStarted {
             parent_id: "scr_1".into(),
             call_id: "tool_1".into(),
             tool: "exec".into(),
             about: "ls".into(),
         });
-        watched.take(Event::Log {
+        view.take(Event::Log {
             script_id: "scr_1".into(),
             level: LogLevel::Log,
             message: "so far".into(),
         });
         assert_eq!(
-            (watched.printed(), watched.live()),
+            (view.printed(), view.live()),
             (
                 vec![],
                 vec!["  ⠋ exec ls".to_owned(), "  so far".to_owned()]
@@ -579,48 +593,48 @@ mod tests {
             line: None,
             error: None,
         };
-        watched.take(Event::CallFinished {
+        view.take(Event::CallFinished {
             parent_id: "scr_1".into(),
             call,
         });
-        watched.take(completed("o", output(None)));
+        view.take(completed("o", output(None)));
         assert_eq!(
-            watched.printed(),
+            view.printed(),
             [
                 "  ✓ exec ls  5 ms",
                 "  so far",
                 "  shown⏎by the script",
                 "◀ {\"n\":1}  1.5 s",
-                "  warning: nobody waited for tool_2",
+                "  warning: tool_2 was not awaited",
                 ""
             ]
         );
-        assert!(watched.turn.is_idle());
+        assert!(view.turn.is_idle());
     }
 
     #[test]
-    fn an_answer_that_is_asked_for_again_leaves_nothing_behind() {
-        let mut watched = Watched::new();
-        watched.take(started("i", said("")));
-        watched.take(updated("i", "Half"));
-        watched.take(Event::ItemDropped {
+    fn a_dropped_answer_is_removed_or_noted_if_printed() {
+        let mut view = TestTurn::new();
+        view.take(started("i", message("")));
+        view.take(updated("i", "Half"));
+        view.take(Event::ItemDropped {
             item_id: "i".into(),
         });
-        assert!(watched.turn.is_idle() && watched.printed().is_empty());
-        watched.take(started("j", said("")));
-        watched.take(updated("j", "Printed.\n\nHalf"));
-        watched.printed();
-        watched.take(Event::ItemDropped {
+        assert!(view.turn.is_idle() && view.printed().is_empty());
+        view.take(started("j", message("")));
+        view.take(updated("j", "Printed.\n\nHalf"));
+        view.printed();
+        view.take(Event::ItemDropped {
             item_id: "j".into(),
         });
         assert_eq!(
-            watched.printed(),
-            ["the answer broke off, and is asked for again", ""]
+            view.printed(),
+            ["the answer was interrupted; requesting it again", ""]
         );
     }
 
     #[test]
-    fn calls_of_an_answer_that_is_asked_for_again_are_forgotten() {
+    fn calls_of_a_dropped_answer_are_removed() {
         let call = |id: &str| {
             let kind = Default::default();
             FunctionCall {
@@ -631,19 +645,19 @@ mod tests {
                 native: None,
             }
         };
-        let mut watched = Watched::new();
-        watched.take(started("i", Item::FunctionCall(call("a")).into()));
-        watched.take(started("j", Item::FunctionCall(call("b")).into()));
-        watched.take(Event::ItemDropped {
+        let mut view = TestTurn::new();
+        view.take(started("i", Item::FunctionCall(call("a")).into()));
+        view.take(started("j", Item::FunctionCall(call("b")).into()));
+        view.take(Event::ItemDropped {
             item_id: "i".into(),
         });
-        assert_eq!(watched.live(), ["  · exec"]);
-        watched.take(Event::ItemDropped {
+        assert_eq!(view.live(), ["  · exec"]);
+        view.take(Event::ItemDropped {
             item_id: "j".into(),
         });
-        assert!(watched.turn.is_idle());
-        watched.take(started("k", Item::FunctionCall(call("c")).into()));
-        watched.take(completed("k", Item::FunctionCall(call("c")).into()));
+        assert!(view.turn.is_idle());
+        view.take(started("k", Item::FunctionCall(call("c")).into()));
+        view.take(completed("k", Item::FunctionCall(call("c")).into()));
         let output = vec![OutputPart::Text {
             text: "fine".into(),
         }];
@@ -652,21 +666,21 @@ mod tests {
             output,
             failed: false,
         };
-        watched.take(completed("o", Item::FunctionCallOutput(output).into()));
-        assert_eq!(watched.printed(), ["  · exec", "    fine", ""]);
+        view.take(completed("o", Item::FunctionCallOutput(output).into()));
+        assert_eq!(view.printed(), ["  · exec", "    fine", ""]);
     }
 
     #[test]
-    fn a_file_is_shown_again_only_when_it_changed_again() {
-        let mut watched = Watched::new();
+    fn a_diff_is_shown_again_only_if_it_changed() {
+        let mut view = TestTurn::new();
         let diff = |line: &str| Event::DiffUpdated {
             diff: format!("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+{line}\n"),
         };
-        watched.take(diff("new"));
-        assert_eq!(watched.printed().len(), 5);
-        watched.take(diff("new"));
-        assert_eq!(watched.printed(), Vec::<String>::new());
-        watched.take(diff("newer"));
-        assert!(watched.printed().contains(&"    +newer".to_owned()));
+        view.take(diff("new"));
+        assert_eq!(view.printed().len(), 5);
+        view.take(diff("new"));
+        assert_eq!(view.printed(), Vec::<String>::new());
+        view.take(diff("newer"));
+        assert!(view.printed().contains(&"    +newer".to_owned()));
     }
 }

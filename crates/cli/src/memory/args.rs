@@ -7,39 +7,39 @@ use selvedge_memory::Level;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemoryCommand {
-    /// Remember conversations from files
+    /// Import conversations from files
     Import(ImportArgs),
-    /// Find turns by what they are about
+    /// Find turns by their content
     Search(SearchArgs),
-    /// Show a session as a prompt has it: the older the shorter, within a budget
+    /// Show a session as it appears in a prompt: older turns shorter, within a budget
     Show(ShowArgs),
-    /// Print one turn, at any level
+    /// Print one turn at a given level
     Turn(TurnArgs),
-    /// Read what is new and learn from it: topics, preferences, errors and their cures
+    /// Learn from new turns: topics, preferences, errors and their fixes
     Distill(DistillArgs),
-    /// List what was learned
+    /// List the lessons learned
     Lessons(LessonsArgs),
-    /// Accept or decline what waits for a person
+    /// List proposed lessons, and accept or decline them
     Review(ReviewArgs),
-    /// Tell what there is, and how far each level brings it down
+    /// Show the sessions and how much each level shortens them
     Stats(StatsArgs),
     /// Forget a session, a turn or a lesson, everywhere
     Forget(ForgetArgs),
-    /// Print conversations as lines, without their secrets
+    /// Print conversations as lines of JSON, with secrets redacted
     Export(ExportArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Files of lines, or session files of Codex or Claude Code; `-` for standard input
+    /// JSONL files, or session files of Codex or Claude Code; `-` for standard input
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
 
-    /// What the files hold [default: told from their first line]
+    /// Format of the files [default: detected from the first line]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<FormatArg>,
 
-    /// Remember another agent's session under this name
+    /// Import another agent's session under this name
     #[arg(long, value_name = "NAME")]
     pub(crate) session: Option<String>,
 
@@ -60,23 +60,24 @@ pub(crate) enum FormatArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct SearchArgs {
-    /// What to look for, in words
+    /// Words to search for
     #[arg(required_unless_present = "queries", conflicts_with = "queries")]
     pub(crate) query: Vec<String>,
 
-    /// Only in this session [default: in all]
+    /// Search only this session [default: all]
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
 
-    /// At most so many turns [default: 10, or as many as the budget holds]
+    /// Maximum number of turns [default: 10, or as many as fit the budget]
     #[arg(short, value_name = "N")]
     pub(crate) k: Option<usize>,
 
-    /// At most so many tokens, tags counted
+    /// Maximum number of tokens, including tags
     #[arg(long, value_name = "TOKENS")]
     pub(crate) budget: Option<u32>,
 
-    /// Many queries from a file, one per line: text, or {"id","query","session"?}; `-` for standard input
+    /// Read queries from a file, one per line: text, or {"id","query","session"?}; `-` for
+    /// standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) queries: Option<PathBuf>,
 
@@ -87,15 +88,16 @@ pub(crate) struct SearchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The session [default: the only one there is]
+    /// The session to show [default: the only session]
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
 
-    /// Tokens in all, tags and room for nine more turns counted [default: `memory.budget` of the configuration]
+    /// Maximum number of tokens, including tags and a reserve for nine more turns [default:
+    /// `memory.budget`]
     #[arg(long, value_name = "TOKENS")]
     pub(crate) budget: Option<u32>,
 
-    /// Print the text, also on a terminal
+    /// Print the text even on a terminal
     #[arg(long)]
     pub(crate) text: bool,
 
@@ -109,22 +111,22 @@ pub(crate) struct TurnArgs {
     /// The turn, such as T-50
     pub(crate) turn: String,
 
-    /// Its session [default: the only one there is]
+    /// The session of the turn [default: the only session]
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
 
-    /// R raw, S smoothed, C compressed or T tiny
+    /// R (raw), S (smoothed), C (compressed) or T (tiny)
     #[arg(long, value_name = "LEVEL", default_value = "R")]
     pub(crate) level: Level,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DistillArgs {
-    /// Only this session [default: all]
+    /// Distill only this session [default: all]
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
 
-    /// Wait for what was handed over to a provider's batch
+    /// Wait for the results of the provider's batch
     #[arg(long)]
     pub(crate) wait: bool,
 
@@ -135,7 +137,7 @@ pub(crate) struct DistillArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LessonsArgs {
-    /// Only those in use that are about this
+    /// List only active lessons about this
     #[arg(long, value_name = "WORDS")]
     pub(crate) about: Option<String>,
 
@@ -146,11 +148,11 @@ pub(crate) struct LessonsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReviewArgs {
-    /// Use it from now on
+    /// Use this lesson from now on
     #[arg(long, value_name = "LESSON")]
     pub(crate) accept: Vec<String>,
 
-    /// Do not use it, and do not propose it again
+    /// Reject this lesson and never propose it again
     #[arg(long, value_name = "LESSON")]
     pub(crate) decline: Vec<String>,
 
@@ -168,15 +170,15 @@ pub(crate) struct StatsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ForgetArgs {
-    /// The session
+    /// The session to forget
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
 
-    /// Only this turn of it, such as T-5
+    /// Forget only this turn of the session, such as T-5
     #[arg(long, value_name = "TURN", requires = "session")]
     pub(crate) turn: Option<String>,
 
-    /// A lesson
+    /// Forget this lesson
     #[arg(long, value_name = "LESSON", conflicts_with_all = ["session", "turn"])]
     pub(crate) lesson: Option<String>,
 
@@ -187,7 +189,7 @@ pub(crate) struct ForgetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// Only this session [default: all]
+    /// Export only this session [default: all]
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
 

@@ -1,4 +1,5 @@
-//! `selvedge memory forget`: gone from memory, from the conversation, from what was done for it, and from the file.
+//! `selvedge memory forget`: removes a session, turn or lesson from memory, the journal and the
+//! chat history, and from the free pages of the file.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,13 +29,15 @@ pub(super) fn forget(
     if let Some(lesson) = &args.lesson {
         memory.forget_lesson(lesson)?;
         journal.scrub().map_err(|error| problem(&error))?;
-        tell!("forgotten: {lesson}");
+        tell!("forgot {lesson}");
         return Ok(Exit::Done);
     }
     let Some(named) = &args.session else {
-        return Err(Problem::new("nothing is named")
-            .hint("--session SESSION, with --turn T-5 for one turn of it")
-            .into());
+        return Err(
+            Problem::new("forget needs a session, a turn of it, or a lesson")
+                .hint("pass --session SESSION, --session SESSION --turn TURN, or --lesson LESSON")
+                .into(),
+        );
     };
     let missing = |session: &str, turn: &str| MemoryError::NoTurn {
         session: session.to_owned(),
@@ -42,69 +45,77 @@ pub(super) fn forget(
     };
     let number = |turn: &String| turn_number(turn).ok_or_else(|| missing(named, turn));
     let turn = args.turn.as_ref().map(number).transpose()?;
-    let (session, talked) = which(memory, &journal, named)?;
-    let known = memory.sessions()?;
-    let asked = match talked {
+    let (session, in_journal) = which(memory, &journal, named)?;
+    let remembered = memory.sessions()?;
+    let messages = match in_journal {
         true => said_by_user(&journal, &session, turn)?,
         false => BTreeSet::new(),
     };
     if let Some(turn) = turn
-        && asked.is_empty()
+        && messages.is_empty()
         && !(1..=memory.turns(&session)?).contains(&turn)
     {
         return Err(missing(&session, &format!("T-{turn}")).into());
     }
-    let refused = |error: AgentError| match error {
+    let agent_problem = |error: AgentError| match error {
         AgentError::Journal(error) => problem(&error),
-        other => Problem::new(other.to_string()).hint("`selvedge sessions show` tells more"),
+        other => Problem::new(other.to_string()).hint(format!(
+            "run `selvedge sessions show {session}` for details"
+        )),
     };
-    // The conversation last: as long as it is there, what was interrupted can be asked for again.
-    let mut gone = match talked {
-        true => Session::would_forget(&journal, &session, turn).map_err(refused)?,
+    // The journal's session is removed last: if this is interrupted, the command can be repeated.
+    let mut removed = match in_journal {
+        true => Session::would_forget(&journal, &session, turn).map_err(agent_problem)?,
         false => Forgotten::default(),
     };
     match turn {
-        Some(turn) => _ = gone.turns.entry(session.clone()).or_default().insert(turn),
-        None => _ = gone.sessions.insert(session.clone()),
+        Some(turn) => {
+            _ = removed
+                .turns
+                .entry(session.clone())
+                .or_default()
+                .insert(turn)
+        }
+        None => _ = removed.sessions.insert(session.clone()),
     }
     let mut counts = selvedge_memory::Forgotten::default();
     let mut add = |more: selvedge_memory::Forgotten| {
         counts.turns += more.turns;
         counts.lessons += more.lessons;
     };
-    for name in gone.sessions.iter().filter(|name| known.contains(name)) {
+    let sessions = removed.sessions.iter();
+    for name in sessions.filter(|name| remembered.contains(name)) {
         add(memory.forget_session(name)?);
     }
-    for (name, turns) in gone.turns.iter().filter(|(name, _)| known.contains(name)) {
-        let there = memory.turns(name)?;
-        for turn in turns.iter().filter(|turn| **turn <= there) {
+    let turns = removed.turns.iter();
+    for (name, turns) in turns.filter(|(name, _)| remembered.contains(name)) {
+        let last = memory.turns(name)?;
+        for turn in turns.iter().filter(|turn| **turn <= last) {
             add(memory.forget_turn(name, *turn)?);
         }
     }
-    forget_asked(home, &asked).map_err(|error| {
+    forget_asked(home, &messages).map_err(|error| {
         Problem::new(format!("cannot write chat_history.jsonl: {error}"))
-            .hint("remove what was asked from it by hand")
+            .hint("delete the session's messages from the file by hand")
     })?;
-    if talked {
-        Session::forget(&journal, &session, turn).map_err(refused)?;
+    if in_journal {
+        Session::forget(&journal, &session, turn).map_err(agent_problem)?;
     }
     journal.scrub().map_err(|error| problem(&error))?;
     let (turns, lessons) = (counts.turns, counts.lessons);
-    let (runs, documents) = (gone.runs, gone.documents);
+    let (runs, documents) = (removed.runs, removed.documents);
     if args.json {
         let report =
             json!({"turns": turns, "lessons": lessons, "runs": runs, "documents": documents});
         line(&report.to_string())?;
     } else {
-        tell!(
-            "forgotten: {turns} turns, {lessons} lessons drawn from them, {runs} runs, {documents} documents"
-        );
+        tell!("forgot {turns} turns, {lessons} lessons, {runs} runs and {documents} documents");
     }
     Ok(Exit::Done)
 }
 
-/// The session that is meant, by the name memory has for it or any the journal knows, and whether it is a conversation
-/// of the journal.
+/// Returns the id of the session, and whether the journal has it. `named` is its name in memory, or
+/// an id, a prefix of it or a name in the journal.
 fn which(memory: &Memory, journal: &Journal, named: &str) -> Result<(String, bool)> {
     let remembered = memory.sessions()?.iter().any(|session| session == named);
     match journal.session(named) {
@@ -118,16 +129,17 @@ fn which(memory: &Memory, journal: &Journal, named: &str) -> Result<(String, boo
     }
 }
 
+/// Returns the user messages of a session, or of one turn of it.
 fn said_by_user(
     journal: &Arc<Journal>,
     session: &str,
     turn: Option<u32>,
 ) -> Result<BTreeSet<String>> {
     let history = Session::read(journal, session)?.history();
-    let of_turns = history
+    let items = history
         .into_iter()
         .filter(|(number, _)| turn.is_none_or(|turn| turn == *number));
-    Ok(of_turns
+    Ok(items
         .filter_map(|(_, item)| match item {
             TurnItem::Item(Item::Message(message)) if message.role == Role::User => {
                 Some(message.text())
@@ -140,12 +152,12 @@ fn said_by_user(
 fn problem(error: &JournalError) -> Problem {
     match error {
         JournalError::SessionInUse(_) => Problem::new(error.to_string())
-            .hint("end it there first: it would write down again what it knows"),
+            .hint("stop that process first: it would write the session again"),
         JournalError::NotOver(run) => Problem::new(error.to_string()).hint(format!(
-            "it belongs to what is to be forgotten: `selvedge runs answer {run}` ends it"
+            "end the run first with `selvedge runs cancel {run}`"
         )),
         JournalError::StillRead => {
-            Problem::new(error.to_string()).hint("end the other process and forget it again")
+            Problem::new(error.to_string()).hint("stop the other process and run the command again")
         }
         other => crate::sessions::problem(other),
     }

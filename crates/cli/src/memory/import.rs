@@ -1,4 +1,4 @@
-//! `selvedge memory import`.
+//! `selvedge memory import`: stores conversations from files and writes their levels and vectors.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
@@ -20,50 +20,51 @@ pub(super) fn import(memory: &Memory, args: &ImportArgs) -> Result<Exit> {
         FormatArg::Codex => Format::Codex,
         FormatArg::ClaudeCode => Format::ClaudeCode,
     });
-    let mut all = Imported::default();
+    let mut total = Imported::default();
     for path in &args.files {
         let (file, size) = open(path)?;
         let name = path.display().to_string();
         let bar =
             bar(size, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}").with_message(name.clone());
-        let done = memory.import(file, &name, format, args.session.as_deref(), |bytes| {
+        let imported = memory.import(file, &name, format, args.session.as_deref(), |bytes| {
             bar.set_position(bytes)
         })?;
         bar.finish_and_clear();
-        all.turns += done.turns;
-        all.before += done.before;
-        for name in done.sessions {
-            if !all.sessions.contains(&name) {
-                all.sessions.push(name);
+        total.turns += imported.turns;
+        total.before += imported.before;
+        for name in imported.sessions {
+            if !total.sessions.contains(&name) {
+                total.sessions.push(name);
             }
         }
     }
     write_levels(memory)?;
-    for session in &all.sessions {
+    for session in &total.sessions {
         write_vectors(memory, session)?;
     }
     if args.json {
-        let report = json!({"turns": all.turns, "before": all.before, "sessions": all.sessions});
+        let report =
+            json!({"turns": total.turns, "before": total.before, "sessions": total.sessions});
         line(&report.to_string())?;
     } else {
-        let before = match all.before {
+        let skipped = match total.before {
             0 => String::new(),
-            some => format!(", {some} were there before"),
+            count => format!(", skipped {count} already imported"),
         };
-        let (turns, sessions) = (all.turns, all.sessions.len());
-        tell!("{turns} turns of {sessions} sessions remembered{before}");
+        let (turns, sessions) = (total.turns, total.sessions.len());
+        tell!("imported {turns} turns of {sessions} sessions{skipped}");
     }
     Ok(Exit::Done)
 }
 
-/// Writes what is still to be written of every turn's levels.
+/// Writes all levels that are still missing, with a progress bar.
 pub(super) fn write_levels(memory: &Memory) -> Result<()> {
     let mut bar_shown = None;
     loop {
         let written = memory.write_levels(None)?;
         let bar = bar_shown.get_or_insert_with(|| {
-            let all = u64::from(written.now) + u64::from(written.waiting);
-            bar(Some(all), "writing levels {wide_bar} {pos}/{len} {eta}")
+            let total = u64::from(written.now) + u64::from(written.waiting);
+            bar(Some(total), "writing levels {wide_bar} {pos}/{len} {eta}")
         });
         bar.inc(u64::from(written.now));
         if written.waiting == 0 {
@@ -73,21 +74,21 @@ pub(super) fn write_levels(memory: &Memory) -> Result<()> {
     }
 }
 
-/// Writes the vectors that a session lacks, where there is an encoder.
+/// Writes the missing vectors of a session, if the memory has an encoder.
 fn write_vectors(memory: &Memory, session: &str) -> Result<()> {
     let bar =
         bar(None, "writing vectors of {msg} {spinner} {pos}").with_message(session.to_owned());
     loop {
         match memory.write_vectors(session)? {
             0 => break,
-            some => bar.inc(u64::from(some)),
+            written => bar.inc(u64::from(written)),
         }
     }
     bar.finish_and_clear();
     Ok(())
 }
 
-/// A bar for people; nothing where nobody looks.
+/// Creates a progress bar on standard error, hidden unless that is a terminal.
 pub(super) fn bar(size: Option<u64>, template: &str) -> ProgressBar {
     let target = match std::io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr(),
@@ -100,14 +101,15 @@ pub(super) fn bar(size: Option<u64>, template: &str) -> ProgressBar {
     }
 }
 
-/// A file to read, and its size where it has one.
+/// Opens a file, or standard input for `-`. Returns its size if known.
 pub(super) fn open(path: &Path) -> Result<(Box<dyn BufRead>, Option<u64>)> {
     if path == Path::new("-") {
         return Ok((Box::new(BufReader::new(std::io::stdin())), None));
     }
     let file = File::open(path).map_err(|error| {
-        Problem::new(format!("cannot read {}: {error}", path.display())).hint("name a file, or `-`")
+        Problem::new(format!("cannot read {}: {error}", path.display()))
+            .hint("pass the path of a file, or `-` for standard input")
     })?;
-    let size = file.metadata().ok().map(|about| about.len());
+    let size = file.metadata().ok().map(|metadata| metadata.len());
     Ok((Box::new(BufReader::new(file)), size))
 }

@@ -1,4 +1,4 @@
-//! `selvedge memory stats` and `export`: what is kept, and taken out.
+//! `selvedge memory stats` and `export`.
 
 use std::io::{BufWriter, Write};
 
@@ -16,7 +16,7 @@ pub(super) fn stats(memory: &Memory, args: &StatsArgs) -> Result<Exit> {
         return crate::out::json(&stats);
     }
     if stats.sessions.is_empty() {
-        tell!("note: nothing is remembered yet");
+        tell!("note: the memory is empty");
         return Ok(Exit::Done);
     }
     line(&format!(
@@ -28,7 +28,7 @@ pub(super) fn stats(memory: &Memory, args: &StatsArgs) -> Result<Exit> {
         let share = |level| format!("{:.0} %", session.share(level));
         let waiting = match session.waiting {
             0 => String::new(),
-            some => format!("  ({some} to be written)"),
+            count => format!("  ({count} turns without levels)"),
         };
         line(&format!(
             "{name:<28} {:>8} {:>9} {:>11} {:>7} {:>7} {:>7}  {} … {}{waiting}",
@@ -54,26 +54,26 @@ pub(super) fn stats(memory: &Memory, args: &StatsArgs) -> Result<Exit> {
 pub(super) fn export(memory: &Memory, args: &ExportArgs) -> Result<Exit> {
     let count = match &args.out {
         Some(path) => {
-            let wrong = |error: std::io::Error| {
+            let problem = |error: std::io::Error| {
                 Problem::new(format!("cannot write {}: {error}", path.display()))
-                    .hint("name a file with --out")
+                    .hint("pass --out a path that is writable")
             };
-            let mut out = BufWriter::new(crate::private::create(path).map_err(wrong)?);
+            let mut out = BufWriter::new(crate::private::create(path).map_err(problem)?);
             let count = memory.export(args.session.as_deref(), &mut out)?;
-            out.flush().map_err(wrong)?;
+            out.flush().map_err(problem)?;
             count
         }
         None => {
             let mut out = BufWriter::new(std::io::stdout().lock());
             let exported = memory.export(args.session.as_deref(), &mut out);
-            // That nobody reads on is no failure of ours.
-            let left = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+            // A reader that closes the pipe early is not an error.
+            let is_closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
             match exported {
-                Err(MemoryError::File { error, .. }) if left(&error) => return Ok(Exit::Done),
-                done => {
-                    let count = done?;
+                Err(MemoryError::File { error, .. }) if is_closed(&error) => return Ok(Exit::Done),
+                exported => {
+                    let count = exported?;
                     match out.flush() {
-                        Err(error) if left(&error) => return Ok(Exit::Done),
+                        Err(error) if is_closed(&error) => return Ok(Exit::Done),
                         flushed => flushed?,
                     }
                     count
@@ -81,6 +81,6 @@ pub(super) fn export(memory: &Memory, args: &ExportArgs) -> Result<Exit> {
             }
         }
     };
-    tell!("{count} turns, without their secrets");
+    tell!("exported {count} turns, with secrets redacted");
     Ok(Exit::Done)
 }

@@ -1,4 +1,4 @@
-//! `selvedge memory distill`, `lessons` and `review`: what was learned.
+//! `selvedge memory distill`, `lessons` and `review`.
 
 use std::time::Duration;
 
@@ -12,8 +12,9 @@ use super::import::bar;
 use crate::Exit;
 use crate::out::{harmless, line};
 
-/// Between looks at a batch: soon at first, then rarely, since most take an hour.
+/// First interval between two checks of a provider's batch. It doubles up to [`LAST_LOOK`].
 const FIRST_LOOK: Duration = Duration::from_secs(1);
+/// Longest interval between two checks. Most batches take an hour.
 const LAST_LOOK: Duration = Duration::from_secs(60);
 
 pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> Result<Exit> {
@@ -23,38 +24,42 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
     };
     let runtime = crate::run::runtime()?;
     let small = runtime.block_on(crate::remember::small_model(config))?;
-    let mut all = Distilled::default();
+    let mut total = Distilled::default();
     for session in sessions {
-        let (mut shown, mut pause) = (None, FIRST_LOOK);
+        let (mut bar_shown, mut interval) = (None, FIRST_LOOK);
         loop {
-            let done = match runtime.block_on(memory.distill(&session, small.as_deref())) {
-                // Whoever is at it does the same.
+            let distilled = match runtime.block_on(memory.distill(&session, small.as_deref())) {
+                // Another process distills this session.
                 Err(MemoryError::Busy(_)) if args.session.is_none() => break,
-                done => done?,
+                distilled => distilled?,
             };
-            let bar = shown.get_or_insert_with(|| {
-                let all = u64::from(done.turns + done.waiting);
-                let bar = bar(Some(all), "{msg} {wide_bar} {pos}/{len} {eta}");
+            let bar = bar_shown.get_or_insert_with(|| {
+                let turns = u64::from(distilled.turns + distilled.waiting);
+                let bar = bar(Some(turns), "{msg} {wide_bar} {pos}/{len} {eta}");
                 bar.with_message(session.clone())
             });
-            bar.inc(u64::from(done.turns));
-            if done.handed_over > 0 && args.wait {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(LAST_LOOK);
+            bar.inc(u64::from(distilled.turns));
+            if distilled.handed_over > 0 && args.wait {
+                std::thread::sleep(interval);
+                interval = (interval * 2).min(LAST_LOOK);
                 continue;
             }
-            all.handed_over += done.handed_over;
-            all.turns += done.turns;
-            all.learned += done.learned;
-            all.dropped += done.dropped;
-            if done.waiting == 0 {
+            total.handed_over += distilled.handed_over;
+            total.turns += distilled.turns;
+            total.learned += distilled.learned;
+            total.dropped += distilled.dropped;
+            if distilled.waiting == 0 {
                 bar.finish_and_clear();
                 break;
             }
         }
     }
     if args.json {
-        line(&json!({"turns": all.turns, "learned": all.learned, "dropped": all.dropped, "handed_over": all.handed_over}).to_string())?;
+        let report = json!({
+            "turns": total.turns, "learned": total.learned, "dropped": total.dropped,
+            "handed_over": total.handed_over,
+        });
+        line(&report.to_string())?;
     } else {
         let Distilled {
             turns,
@@ -62,12 +67,11 @@ pub(super) fn distill(memory: &Memory, args: &DistillArgs, config: &Config) -> R
             dropped,
             handed_over,
             ..
-        } = all;
-        tell!("{turns} turns read, {learned} things learned, {dropped} dropped");
+        } = total;
+        tell!("read {turns} turns, learned {learned} lessons, dropped {dropped}");
         if handed_over > 0 {
-            tell!(
-                "note: {handed_over} turns are with the provider: distill again later, or with --wait, to learn from them"
-            );
+            tell!("note: {handed_over} turns are in a provider's batch");
+            tell!("hint: run `selvedge memory distill` again later, or pass --wait");
         }
     }
     Ok(Exit::Done)
@@ -85,7 +89,7 @@ pub(super) fn lessons(memory: &Memory, args: &LessonsArgs) -> Result<Exit> {
         line(&short(lesson))?;
     }
     if lessons.is_empty() {
-        tell!("note: nothing was learned yet; `selvedge memory distill` reads what is new");
+        tell!("note: no lessons yet; run `selvedge memory distill` to learn from new turns");
     }
     Ok(Exit::Done)
 }
@@ -104,29 +108,30 @@ pub(super) fn review(memory: &Memory, args: &ReviewArgs) -> Result<Exit> {
         tell!("{accepted} accepted, {declined} declined");
         return Ok(Exit::Done);
     }
-    let waiting = memory.lessons(Some(LessonStatus::Proposed))?;
+    let proposals = memory.lessons(Some(LessonStatus::Proposed))?;
     if args.json {
-        return crate::out::json(&waiting);
+        return crate::out::json(&proposals);
     }
-    for lesson in &waiting {
+    for lesson in &proposals {
         line(&short(lesson))?;
         line(&harmless(&lesson.content))?;
     }
-    match waiting.len() {
-        0 => tell!("note: nothing waits for a review"),
-        _ => tell!("note: --accept ID uses one from now on, --decline ID never"),
+    match proposals.len() {
+        0 => tell!("note: no proposals to review"),
+        _ => tell!("note: pass --accept ID to use a lesson, or --decline ID to reject it"),
     }
     Ok(Exit::Done)
 }
 
+/// Returns one line about a lesson, without its content.
 fn short(lesson: &Lesson) -> String {
-    let from = match lesson.source_turns.as_slice() {
+    let source = match lesson.source_turns.as_slice() {
         [] => String::new(),
         [turn] => format!("  from {turn}"),
         [turn, more @ ..] => format!("  from {turn} and {} more", more.len()),
     };
     let text = format!(
-        "{}  {:<10} {:<8} {:.2}  {}{from}",
+        "{}  {:<10} {:<8} {:.2}  {}{source}",
         lesson.lesson_id,
         lesson.kind.as_str(),
         lesson.status.as_str(),

@@ -1,4 +1,4 @@
-//! `selvedge memory`: what was said and done, remembered.
+//! `selvedge memory`: imports, searches, shows and forgets stored conversations.
 
 pub(crate) mod args;
 mod forget;
@@ -18,10 +18,10 @@ use args::MemoryCommand;
 
 pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
     let home = selvedge_config::home()
-        .ok_or_else(|| Problem::new("there is no home folder").hint("set SELVEDGE_HOME"))?;
+        .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?;
     let config = crate::setup::user_configuration(Some(&home))?;
     let memory = crate::remember::open(&home, &config)?;
-    let done = match command {
+    let result = match command {
         MemoryCommand::Import(args) => import::import(&memory, &args),
         MemoryCommand::Search(args) => search::search(&memory, &args),
         MemoryCommand::Show(args) => show::show(&memory, &args, gradient(&config)),
@@ -33,8 +33,8 @@ pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
         MemoryCommand::Forget(args) => forget::forget(&memory, &args, &home, &config),
         MemoryCommand::Export(args) => keep::export(&memory, &args),
     };
-    done.map_err(|error| match error.downcast_ref::<MemoryError>() {
-        Some(wrong) => problem(wrong).into(),
+    result.map_err(|error| match error.downcast_ref::<MemoryError>() {
+        Some(memory_error) => problem(memory_error).into(),
         None => error,
     })
 }
@@ -46,29 +46,31 @@ fn gradient(config: &selvedge_config::Config) -> Gradient {
     }
 }
 
-/// A memory's error, with what to do.
+/// Converts an error of the memory, with a hint.
 pub(crate) fn problem(error: &MemoryError) -> Problem {
     let hint = match error {
-        MemoryError::NoSession(_) => "`selvedge memory stats` lists the sessions there are",
-        MemoryError::NoTurn { .. } => "`selvedge memory stats` tells how many turns a session has",
+        MemoryError::NoSession(_) => "run `selvedge memory stats` to list the sessions",
+        MemoryError::NoTurn { .. } => {
+            "run `selvedge memory stats` to see how many turns each session has"
+        }
         MemoryError::Unreadable { .. } => {
-            "what came before that line is imported; mend it and import again"
+            "fix the line and import the file again; the lines before it are already imported"
         }
-        MemoryError::NoLesson(_) => "`selvedge memory lessons` lists them",
+        MemoryError::NoLesson(_) => "run `selvedge memory lessons` to list the lessons",
         MemoryError::Batch(_) => {
-            "distill again later; `memory.batch = \"never\"` asks the model at once"
+            "run `selvedge memory distill` again later, or set `memory.batch = \"never\"`"
         }
-        MemoryError::Busy(_) => "wait for it, or stop it",
+        MemoryError::Busy(_) => "wait for the other process, or stop it",
         MemoryError::Journal(selvedge_journal::JournalError::Sealed) => {
-            "the key is in the system's keyring; another one was there when the memory was sealed"
+            "restore the key that was in the system keyring when the memory was encrypted"
         }
-        MemoryError::StillRead => "end the other process and forget it again",
-        _ => "check $SELVEDGE_HOME",
+        MemoryError::StillRead => "stop the other process and run the command again",
+        _ => "check the folder $SELVEDGE_HOME",
     };
     Problem::new(error.to_string()).hint(hint)
 }
 
-/// The session that is meant: the one named, or the only one there is.
+/// Returns the named session, or the only session if none is named.
 fn session(memory: &Memory, named: Option<&str>) -> Result<String> {
     if let Some(name) = named {
         return Ok(name.to_owned());
@@ -76,11 +78,13 @@ fn session(memory: &Memory, named: Option<&str>) -> Result<String> {
     let mut all = memory.sessions()?;
     match all.len() {
         1 => Ok(all.remove(0)),
-        0 => Err(Problem::new("nothing is remembered yet")
-            .hint("`selvedge memory import FILE` begins")
+        0 => Err(Problem::new("the memory is empty")
+            .hint("import a conversation with `selvedge memory import FILE`")
             .into()),
-        many => Err(Problem::new(format!("there are {many} sessions"))
-            .hint("name one with --session")
-            .into()),
+        count => Err(
+            Problem::new(format!("the memory has {count} sessions; name one"))
+                .hint("pass --session SESSION; `selvedge memory stats` lists the sessions")
+                .into(),
+        ),
     }
 }

@@ -1,4 +1,4 @@
-//! `selvedge memory search`.
+//! `selvedge memory search`: runs one query, or the queries of a file.
 
 use std::io::BufRead;
 use std::time::Instant;
@@ -13,37 +13,41 @@ use crate::Exit;
 use crate::out::{harmless, line};
 use crate::problem::Problem;
 
-/// Turns found where nothing else is said.
+/// Default number of turns for a query without a budget.
 const USUAL: usize = 10;
 
+/// One query to run.
 struct Asked {
+    /// Repeated in the JSON output; `None` for the query on the command line.
     id: Option<Value>,
     text: String,
+    /// Overrides `--session`.
     session: Option<String>,
 }
 
 pub(super) fn search(memory: &Memory, args: &SearchArgs) -> Result<Exit> {
     match &args.queries {
         None => {
-            let asked = Asked {
+            let request = Asked {
                 id: None,
                 text: args.query.join(" "),
                 session: None,
             };
-            answer(memory, args, &asked)?;
+            answer(memory, args, &request)?;
         }
         Some(path) => {
             let (file, _) = open(path)?;
-            for (at, text) in file.lines().enumerate() {
-                let place = format!("{}:{}", path.display(), at + 1);
+            for (index, text) in file.lines().enumerate() {
+                let number = index + 1;
+                let location = format!("{}:{number}", path.display());
                 let text = text.map_err(|error| {
-                    Problem::new(format!("{place}: {error}")).hint("queries are UTF-8")
+                    Problem::new(format!("{location}: {error}")).hint("save the file as UTF-8")
                 })?;
-                if let Some(asked) = read(&text, at + 1).map_err(|wrong| {
-                    Problem::new(format!("{place}: {wrong}"))
-                        .hint("a line is text, or {\"id\", \"query\", \"session\"?}")
+                if let Some(request) = read(&text, number).map_err(|error| {
+                    Problem::new(format!("{location}: {error}"))
+                        .hint("write a line as text, or as {\"id\", \"query\", \"session\"?}")
                 })? {
-                    answer(memory, args, &asked)?;
+                    answer(memory, args, &request)?;
                 }
             }
         }
@@ -51,6 +55,8 @@ pub(super) fn search(memory: &Memory, args: &SearchArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Parses a line of a file of queries. Returns `None` for an empty line. The line number is the id
+/// of a query that has none.
 fn read(text: &str, number: usize) -> Result<Option<Asked>, String> {
     let text = text.trim();
     if text.is_empty() {
@@ -63,37 +69,38 @@ fn read(text: &str, number: usize) -> Result<Option<Asked>, String> {
             session: None,
         }));
     };
-    let word = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
+    let string = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
     let query = ["query", "text", "question", "q"]
         .iter()
-        .find_map(|name| word(name));
-    let text = query.ok_or("it has no `query`")?;
+        .find_map(|name| string(name));
+    let text = query.ok_or("missing field `query`")?;
     Ok(Some(Asked {
         id: Some(fields.get("id").cloned().unwrap_or(number.into())),
         text,
-        session: word("session"),
+        session: string("session"),
     }))
 }
 
-fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
-    let session = asked.session.as_deref().or(args.session.as_deref());
-    let usual = if args.budget.is_some() {
+/// Runs a query and prints its hits.
+fn answer(memory: &Memory, args: &SearchArgs, request: &Asked) -> Result<()> {
+    let session = request.session.as_deref().or(args.session.as_deref());
+    let default = if args.budget.is_some() {
         usize::MAX
     } else {
         USUAL
     };
     let query = Query {
         session,
-        k: args.k.unwrap_or(usual),
+        k: args.k.unwrap_or(default),
         budget: args.budget,
-        ..Query::new(&asked.text)
+        ..Query::new(&request.text)
     };
     let start = Instant::now();
     let hits = memory.search(&query)?;
     let elapsed = start.elapsed().as_secs_f64() * 1000.0;
     if args.json {
         let mut answer = serde_json::Map::new();
-        answer.extend(asked.id.clone().map(|id| ("id".to_owned(), id)));
+        answer.extend(request.id.clone().map(|id| ("id".to_owned(), id)));
         answer.insert("hits".into(), hits.iter().map(as_json).collect());
         let elapsed = json!((elapsed * 1000.0).round() / 1000.0);
         answer.insert("elapsed_ms".into(), elapsed);
@@ -101,7 +108,7 @@ fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
         return Ok(());
     }
     if args.queries.is_some() {
-        line(&format!("? {}", asked.text))?;
+        line(&format!("? {}", request.text))?;
     }
     for hit in &hits {
         let Hit {
@@ -115,23 +122,23 @@ fn answer(memory: &Memory, args: &SearchArgs, asked: &Asked) -> Result<()> {
         } else {
             hit.level
         };
-        let told = memory.level(session, *number, level)?;
-        let told = String::from_utf8_lossy(&told);
-        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-        let told: String = told.chars().take(100).collect();
+        let text = memory.level(session, *number, level)?;
+        let text = String::from_utf8_lossy(&text);
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let text: String = text.chars().take(100).collect();
         line(&harmless(&format!(
-            "{score:>6.3}  {session}/T-{number}  {told}"
+            "{score:>6.3}  {session}/T-{number}  {text}"
         )))?;
     }
     if hits.is_empty() {
-        tell!("note: nothing was found");
+        tell!("note: no turns found");
     }
     Ok(())
 }
 
 fn as_json(hit: &Hit) -> Value {
     let id = format!("T-{}", hit.number);
-    // A turn is called what it was called where it came from.
+    // An imported turn keeps the name it had in its file.
     let key = hit
         .key
         .as_ref()

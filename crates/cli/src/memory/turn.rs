@@ -1,4 +1,4 @@
-//! `selvedge memory turn`.
+//! `selvedge memory turn`: prints one turn at a level.
 
 use std::io::{IsTerminal, Write};
 
@@ -16,7 +16,7 @@ pub(super) fn turn(memory: &Memory, args: &TurnArgs) -> Result<Exit> {
         session: session.clone(),
         turn: args.turn.clone(),
     };
-    // A turn goes by its number, or by the name it came with.
+    // A turn is named by its number, or by the name it had in an imported file.
     let number = match turn_number(&args.turn) {
         Some(number) => number,
         None => memory
@@ -25,7 +25,7 @@ pub(super) fn turn(memory: &Memory, args: &TurnArgs) -> Result<Exit> {
     };
     if number > memory.turns(&session)? {
         memory.turn(&session, 1).map_err(|error| match error {
-            wrong @ MemoryError::NoSession(_) => wrong,
+            error @ MemoryError::NoSession(_) => error,
             _ => missing(),
         })?;
         return Err(missing().into());

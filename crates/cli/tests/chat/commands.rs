@@ -1,107 +1,107 @@
-//! Words behind a slash.
+//! Slash commands of the chat.
 
 use serde_json::json;
 
-use super::person::Desk;
+use super::driver::Fixture;
 use super::server::Reply;
 use super::{READY, block, call, first, last, polite, text};
 
 #[test]
-fn help_lists_what_there_is() {
-    let desk = Desk::new(polite);
-    let mut person = desk.sit_down(&[], 80, 40, &[]);
-    person.wait_for(READY);
-    person.asks("/help");
-    person.wait_for("as in a shell");
-    person.expect(
+fn help_lists_commands_and_keys() {
+    let fixture = Fixture::new(polite);
+    let mut terminal = fixture.open(&[], 80, 40, &[]);
+    terminal.wait_for(READY);
+    terminal.send("/help");
+    terminal.wait_for("Edit as in a shell");
+    terminal.expect_screen(
         "
 selvedge
 
 /help
-  /model [NAME]        which model is asked, or another one from now on
-  /approvals [POLICY]  when you are asked, or another policy from now on
-  /diff                what this session changed in the folder
-  /compact             make the conversation shorter, to have room
-  /resume [ID]         go on with an earlier session
-  /new                 begin a new session
-  /runs                what ran in this session
-  /mcp                 the MCP servers, and how they are doing
-  /thinking            what was thought last
-  /help                the keys and commands
-  /quit                leave; the session stays
+  /model [NAME]        Show the model, or switch to NAME
+  /approvals [POLICY]  Show the approval policy, or switch to POLICY
+  /diff                Show what this session changed in the folder
+  /compact             Shorten the conversation to free context
+  /resume [ID]         List the sessions of this folder, or continue session ID
+  /new                 Start a new session
+  /runs                List the runs of this session
+  /mcp                 Show the MCP servers and their state
+  /thinking            Show the model's last thinking
+  /help                Show the commands and keys
+  /quit                Quit; `selvedge continue` reopens the session
 
-  Enter                send; while a turn runs, for the next one
-  Alt-Enter, Ctrl-J, \\ Enter  a new line
-  Up, Down             what was asked before
-  @                    a file of this folder
-  Tab                  take what is offered
-  Ctrl-T               show thoughts, or fold them
-  Ctrl-C               stop the turn; else clear the line; twice: leave
-  Ctrl-D               leave, when nothing is typed
-  Ctrl-A E K U W Y, Alt-B F D  as in a shell
+  Enter                Send; during a turn, queue for the next turn
+  Alt-Enter, Ctrl-J, \\ Enter  Insert a line break
+  Up, Down             Browse earlier messages
+  @                    Complete a file name
+  Tab                  Accept the completion
+  Ctrl-T               Show or hide the model's thinking
+  Ctrl-C               Stop the turn, or clear the input; twice to quit
+  Ctrl-D               Quit if the input is empty
+  Ctrl-A E K U W Y, Alt-B F D  Edit as in a shell
 
-› ask, @ a file, / for commands
+› type a message, @ for files, / for commands
   mock · 0 in, 0 out · 100% left · workspace-write",
     );
 }
 
 #[test]
-fn an_unknown_command_says_so_and_what_to_do() {
-    let desk = Desk::new(polite);
-    let mut person = desk.chat();
-    person.wait_for(READY);
-    person.asks("/frobnicate");
-    person.wait_for("error: there is no command /frobnicate");
-    person.wait_for("hint: /help lists what there is");
-    assert!(desk.server.asked().is_empty());
-    // A path is not meant for the chat.
-    person.asks("/etc/hosts is what?");
-    person.wait_for("Hello, person.");
+fn an_unknown_command_is_an_error_with_a_hint() {
+    let fixture = Fixture::new(polite);
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.send("/frobnicate");
+    terminal.wait_for("error: unknown command /frobnicate");
+    terminal.wait_for("hint: type /help to list all commands");
+    assert!(fixture.server.asked().is_empty());
+    // A path is not a command.
+    terminal.send("/etc/hosts is what?");
+    terminal.wait_for("Hello, person.");
 }
 
 #[test]
 fn commands_are_offered_and_completed() {
-    let desk = Desk::new(polite);
-    let mut person = desk.chat();
-    person.wait_for(READY);
-    person.types("/");
-    person.wait_for("1 of 11");
-    person.types("app");
-    person.wait_for("▸ /approvals");
-    person.types("\t");
-    person.wait_for("▸ untrusted");
-    person.types("n");
-    person.wait_for("▸ never");
-    person.types("\r");
-    person.wait_for("never from now on");
+    let fixture = Fixture::new(polite);
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.type_text("/");
+    terminal.wait_for("1 of 11");
+    terminal.type_text("app");
+    terminal.wait_for("▸ /approvals");
+    terminal.type_text("\t");
+    terminal.wait_for("▸ untrusted");
+    terminal.type_text("n");
+    terminal.wait_for("▸ never");
+    terminal.type_text("\r");
+    terminal.wait_for("approval policy: never");
 }
 
 #[test]
-fn another_model_and_another_policy_hold_from_now_on() {
+fn the_model_and_the_approval_policy_can_be_switched() {
     let code = "await tools.exec({ command: ['touch', 'made'] }); return 'made'";
-    let desk = Desk::new(first(vec![text(&block(code))]));
-    let mut person = desk.chat();
-    person.wait_for(READY);
-    person.asks("/model other-model");
-    person.wait_for("other-model of mock");
-    person.wait_for("  other-model ·");
-    person.asks("/approvals untrusted");
-    person.wait_for("untrusted from now on");
-    person.asks("Make it");
-    person.wait_for("y once");
-    person.types("y");
-    person.wait_for("Done.");
-    person.wait_for(READY);
-    assert_eq!(desk.server.asked()[0].body["model"], "other-model");
-    person.asks("/model nobody/x");
-    person.wait_for("nobody/x of mock");
-    person.asks("/approvals");
-    person.wait_for("untrusted: whatever is not known to be harmless");
+    let fixture = Fixture::new(first(vec![text(&block(code))]));
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.send("/model other-model");
+    terminal.wait_for("other-model (mock)");
+    terminal.wait_for("  other-model ·");
+    terminal.send("/approvals untrusted");
+    terminal.wait_for("approval policy: untrusted");
+    terminal.send("Make it");
+    terminal.wait_for("y approve once");
+    terminal.type_text("y");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    assert_eq!(fixture.server.asked()[0].body["model"], "other-model");
+    terminal.send("/model unknown/x");
+    terminal.wait_for("unknown/x (mock)");
+    terminal.send("/approvals");
+    terminal.wait_for("untrusted: ask before every call that is not known to be harmless");
 }
 
 #[test]
-fn runs_and_sessions_are_listed_and_gone_on_with() {
-    let desk = Desk::new(|asked| match last(asked).contains("Result of the script") {
+fn runs_are_listed_and_sessions_are_listed_and_continued() {
+    let fixture = Fixture::new(|asked| match last(asked).contains("Result of the script") {
         true => vec![text("Done.")].into(),
         false if last(asked).contains("again") => vec![text("Again indeed.")].into(),
         false => vec![text(&block(
@@ -109,27 +109,27 @@ fn runs_and_sessions_are_listed_and_gone_on_with() {
         ))]
         .into(),
     });
-    let mut person = desk.chat();
-    person.asks("/runs");
-    person.wait_for("nothing ran in this session yet");
-    person.asks("Count");
-    person.wait_for("Done.");
-    person.wait_for(READY);
-    person.asks("/runs");
-    person.wait("the run", |screen| {
+    let mut terminal = fixture.chat();
+    terminal.send("/runs");
+    terminal.wait_for("no runs in this session yet");
+    terminal.send("Count");
+    terminal.wait_for("Done.");
+    terminal.wait_for(READY);
+    terminal.send("/runs");
+    terminal.wait_until("the run", |screen| {
         screen.contains("completed") && screen.contains("1 call")
     });
-    person.asks("/new");
-    person.wait_for("a new session");
-    person.asks("/resume");
-    person.wait_for("/resume ID goes on with one");
-    person.types("/resume ");
-    person.wait_for("▸ ses_");
-    person.types("\r");
-    person.wait_for("session ses_");
-    person.asks("again");
-    person.wait_for("Again indeed.");
-    let asked = desk.server.asked().pop().unwrap().body.to_string();
+    terminal.send("/new");
+    terminal.wait_for("started a new session");
+    terminal.send("/resume");
+    terminal.wait_for("type /resume ID to continue a session");
+    terminal.type_text("/resume ");
+    terminal.wait_for("▸ ses_");
+    terminal.type_text("\r");
+    terminal.wait_for("session ses_");
+    terminal.send("again");
+    terminal.wait_for("Again indeed.");
+    let asked = fixture.server.asked().pop().unwrap().body.to_string();
     assert!(
         asked.contains("Count") && asked.contains("again"),
         "{asked}"
@@ -137,20 +137,21 @@ fn runs_and_sessions_are_listed_and_gone_on_with() {
 }
 
 #[test]
-fn a_conversation_is_made_shorter() {
-    let words = "Some words that take room. ".repeat(400);
-    let desk = Desk::new(move |_| Reply::Counted(vec![text(&words)], 9_000));
-    let mut person = desk.chat();
+fn compact_shortens_the_conversation() {
+    let answer = "Some words that take room. ".repeat(400);
+    let fixture = Fixture::new(move |_| Reply::Counted(vec![text(&answer)], 9_000));
+    let mut terminal = fixture.chat();
     for number in 0..3 {
-        person.asks(&format!("Question {number}"));
-        desk.wait_for_requests(number + 1);
-        person.wait_for(READY);
+        terminal.send(&format!("Question {number}"));
+        fixture.wait_for_requests(number + 1);
+        terminal.wait_for(READY);
     }
-    person.asks("/compact");
-    person.wait_for("tokens; the originals stay in the journal");
-    person.asks("Last question");
-    desk.wait_for_requests(4);
-    let body = desk.server.asked()[3].body.to_string();
+    terminal.send("/compact");
+    terminal.wait_for("  compacted about ");
+    terminal.wait_for("; the originals stay in the journal");
+    terminal.send("Last question");
+    fixture.wait_for_requests(4);
+    let body = fixture.server.asked()[3].body.to_string();
     assert!(
         body.contains("made shorter") && body.contains("Last question"),
         "{body}"
@@ -158,59 +159,59 @@ fn a_conversation_is_made_shorter() {
 }
 
 #[test]
-fn without_servers_there_are_none() {
-    let desk = Desk::new(polite);
-    let mut person = desk.chat();
-    person.wait_for(READY);
-    person.asks("/mcp");
-    person.wait_for("no MCP servers are configured");
+fn mcp_reports_that_no_servers_are_configured() {
+    let fixture = Fixture::new(polite);
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.send("/mcp");
+    terminal.wait_for("no MCP servers are configured; see docs/mcp.md");
 }
 
 #[test]
-fn a_server_that_fails_is_told_of() {
-    let desk = Desk::new(polite);
-    desk.configure("[mcp_servers.broken]\ncommand = \"/nonexistent/server\"\n");
-    let mut person = desk.chat();
-    person.asks("Hi");
-    person.wait_for("Hello, person.");
-    person.wait_for(READY);
-    person.asks("/mcp");
-    person.wait_for("✗ broken");
+fn mcp_shows_a_server_that_failed() {
+    let fixture = Fixture::new(polite);
+    fixture.configure("[mcp_servers.broken]\ncommand = \"/nonexistent/server\"\n");
+    let mut terminal = fixture.chat();
+    terminal.send("Hi");
+    terminal.wait_for("Hello, person.");
+    terminal.wait_for(READY);
+    terminal.send("/mcp");
+    terminal.wait_for("✗ broken");
 }
 
 #[test]
-fn the_tools_of_servers_are_there_from_the_first_question() {
-    let desk = Desk::new(super::script("return (await odd.echo({ x: 41 })).x + 1"));
+fn the_first_turn_has_the_tools_of_mcp_servers() {
+    let fixture = Fixture::new(super::script("return (await odd.echo({ x: 41 })).x + 1"));
     let server =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
-    desk.configure(&format!(
+    fixture.configure(&format!(
         "[mcp_servers.odd]\ncommand = \"python3\"\nargs = [\"{}\", \"good\"]\n",
         server.display()
     ));
-    let mut person = desk.chat();
-    person.asks("Echo");
-    person.wait_for("✓ mcp.odd.echo 41");
-    person.wait_for("◀ 42");
-    person.wait_for("Done.");
-    person.asks("/mcp");
-    person.wait_for("✓ odd  ready, 10 tools");
+    let mut terminal = fixture.chat();
+    terminal.send("Echo");
+    terminal.wait_for("✓ mcp.odd.echo 41");
+    terminal.wait_for("◀ 42");
+    terminal.wait_for("Done.");
+    terminal.send("/mcp");
+    terminal.wait_for("✓ odd  ready, 10 tools");
 }
 
 #[test]
-fn what_cannot_be_while_a_turn_runs_says_so() {
-    let desk = Desk::new(|_| {
+fn some_commands_are_rejected_during_a_turn() {
+    let fixture = Fixture::new(|_| {
         Reply::Hang(vec![
             text("It begins and begins and begins and begins."),
             call("c", "read_file", json!({"path": "a.txt"})),
         ])
     });
-    let mut person = desk.chat();
-    person.asks("Go");
-    person.wait_for("It begins");
-    person.asks("/model x");
-    person.wait_for("error: /model waits until the turn is over");
-    person.asks("/runs");
-    person.wait_for("nothing ran in this session yet");
-    person.types("/quit\r");
-    assert_eq!(person.end().0, 0);
+    let mut terminal = fixture.chat();
+    terminal.send("Go");
+    terminal.wait_for("It begins");
+    terminal.send("/model x");
+    terminal.wait_for("error: /model is not available during a turn");
+    terminal.send("/runs");
+    terminal.wait_for("no runs in this session yet");
+    terminal.type_text("/quit\r");
+    assert_eq!(terminal.wait_for_exit().0, 0);
 }

@@ -1,73 +1,80 @@
-//! What MCP servers want of a person: forms and addresses, in the chat, at the terminal, and where nobody is there.
+//! Elicitation by MCP servers: forms and addresses in the chat, in plain lines at a terminal, and
+//! without a terminal.
 
-use super::person::{Desk, Person};
+use super::driver::{ChatTerminal, Fixture};
 use super::server::{Asked, Reply};
 use super::speech::{block, text};
 use super::support::{Place, peers};
 use super::{last, script};
 use serde_json::{Value, json};
 
-/// A desk whose servers are the everything server and this.
-pub fn desk(more: &str, answers: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Option<Desk> {
+/// A fixture with the `everything` server configured, with `more` at the end of its configuration.
+/// `None` if the server is not installed.
+pub fn fixture(
+    more: &str,
+    model: impl Fn(&Asked) -> Reply + Send + Sync + 'static,
+) -> Option<Fixture> {
     let index = peers()?.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
     let path = std::env::var_os("PATH").unwrap();
     let node = std::env::split_paths(&path)
         .map(|folder| folder.join("node"))
         .find(|node| node.exists())
         .unwrap();
-    let desk = Desk::new(answers);
-    desk.configure(&format!(
+    let fixture = Fixture::new(model);
+    fixture.configure(&format!(
         "[mcp_servers.everything]\ncommand = {node:?}\nargs = [{index:?}]\n{more}"
     ));
-    Some(desk)
+    Some(fixture)
 }
 
-/// Has the server ask, and keeps what it was told.
-const FORM: &str = "const all = await everything.triggerElicitationRequest.raw({});\nawait tools.writeFile({ path: 'told.json', content: all.content.at(-1).text.split('Raw result: ')[1] });\nreturn 'asked'";
+/// A script that has the server send a form, and writes the outcome to `outcome.json`.
+const FORM: &str = "const all = await everything.triggerElicitationRequest.raw({});\n\
+    await tools.writeFile({ path: 'outcome.json', \
+    content: all.content.at(-1).text.split('Raw result: ')[1] });\nreturn 'asked'";
 
-/// What the server was told.
-fn told(desk: &Desk) -> Value {
-    let file = desk.work().join("told.json");
-    let told = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+/// Reads and removes the outcome that the server received.
+fn take_outcome(fixture: &Fixture) -> Value {
+    let file = fixture.work().join("outcome.json");
+    let outcome = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     std::fs::remove_file(file).unwrap();
-    told
+    outcome
 }
 
-/// Everything but what has to be filled in is left as it is; the two mistakes are told.
-fn fills_in(person: &mut Person, enter: &str) {
-    let mut place = 1;
-    let mut next = |person: &mut Person, typed: &str| {
-        person.wait_for(&format!("{place} of 13: "));
-        person.types(&format!("{typed}{enter}"));
-        place += 1;
+/// Fills in the form: most fields keep their default, two inputs are invalid and corrected.
+fn fill_in(terminal: &mut ChatTerminal, enter: &str) {
+    let mut position = 1;
+    let mut next = |terminal: &mut ChatTerminal, typed: &str| {
+        terminal.wait_for(&format!("{position} of 13: "));
+        terminal.type_text(&format!("{typed}{enter}"));
+        position += 1;
     };
-    person.wait_for("1 of 13: String (name): text; required");
-    person.types(enter);
-    person.wait_for("this has to be filled in");
-    next(person, "Ada Lovelace");
-    next(person, "yes");
-    next(person, "");
-    person.wait_for("4 of 13: ");
-    person.types(&format!("nobody{enter}"));
-    person.wait_for("is not a \"email\"");
+    terminal.wait_for("1 of 13: String (name): text; required");
+    terminal.type_text(enter);
+    terminal.wait_for("a value is required");
+    next(terminal, "Ada Lovelace");
+    next(terminal, "yes");
+    next(terminal, "");
+    terminal.wait_for("4 of 13: ");
+    terminal.type_text(&format!("not-an-address{enter}"));
+    terminal.wait_for("is not a \"email\"");
     if enter == "\r" {
-        // The line is still there to be mended.
-        person.types("\x15");
+        // The chat keeps the input to be corrected; Ctrl-U clears it.
+        terminal.type_text("\x15");
     }
-    next(person, "ada@example.com");
+    next(terminal, "ada@example.com");
     for _ in 5..=7 {
-        next(person, "");
+        next(terminal, "");
     }
-    next(person, "2.5");
-    next(person, "3");
-    next(person, "piano, 1");
-    next(person, "Wonder Woman");
+    next(terminal, "2.5");
+    next(terminal, "3");
+    next(terminal, "piano, 1");
+    next(terminal, "Wonder Woman");
     for _ in 12..=13 {
-        next(person, "");
+        next(terminal, "");
     }
 }
 
-fn filled_in() -> Value {
+fn accepted_outcome() -> Value {
     json!({
         "action": "accept",
         "content": {
@@ -87,129 +94,143 @@ fn filled_in() -> Value {
 }
 
 #[test]
-fn a_servers_form_is_filled_in_by_the_person_in_the_chat() {
-    let Some(desk) = desk("", script(FORM)) else {
+fn a_form_is_filled_in_in_the_chat() {
+    let Some(fixture) = fixture("", script(FORM)) else {
         return;
     };
-    let mut person = desk.sit_down(&[], 100, 80, &[]);
-    person.asks("Ask me");
-    person.wait_for("y fill it in for everything · n no · Esc leave it");
-    for words in [
+    let mut terminal = fixture.open(&[], 100, 80, &[]);
+    terminal.send("Ask me");
+    terminal.wait_for("y fill in for everything · n decline · Esc cancel");
+    for text in [
         "? the server everything asks:\n      Please provide inputs for the following fields:",
         "· String (name): text; required\n      Your full, legal name",
         "· Integer (integer): integer; default: 42",
         "      1. Superman  2. Green Lantern  3. Wonder Woman",
     ] {
         assert!(
-            person.screen().contains(words),
-            "{words}\n{}",
-            person.screen()
+            terminal.screen().contains(text),
+            "{text}\n{}",
+            terminal.screen()
         );
     }
-    person.types("y");
-    fills_in(&mut person, "\r");
-    person.wait_for("y send this to everything · e fill it in again");
+    terminal.type_text("y");
+    fill_in(&mut terminal, "\r");
+    terminal.wait_for("y send to everything · e start over · n decline · Esc cancel");
     assert!(
-        person.screen().contains("    email: ada@example.com")
-            && person.screen().contains("homepage: left out")
+        terminal.screen().contains("    email: ada@example.com")
+            && terminal.screen().contains("homepage: left out")
     );
-    person.types("y");
-    person.wait_for("» sent");
-    person.wait_for("Done.");
-    assert_eq!(desk.server.asked().len(), 2, "no model fills in a form");
-    assert_eq!(told(&desk), filled_in());
+    terminal.type_text("y");
+    terminal.wait_for("» sent");
+    terminal.wait_for("Done.");
+    assert_eq!(
+        fixture.server.asked().len(),
+        2,
+        "the model does not fill in forms"
+    );
+    assert_eq!(take_outcome(&fixture), accepted_outcome());
 }
 
 #[test]
-fn a_key_is_for_the_question_it_was_pressed_for() {
-    // The call is asked for first, the form comes behind it.
-    let desk = Desk::new(script(
-        "const wiped = danger.wipe({}); await new Promise(then => setTimeout(then, 200));\nawait odd.ask({}); await wiped; return 1",
+fn a_key_answers_only_the_question_on_the_screen() {
+    // The approval comes first, the form while it is open.
+    let fixture = Fixture::new(script(
+        "const wiped = danger.wipe({}); await new Promise(then => setTimeout(then, 200));\n\
+         await odd.ask({}); await wiped; return 1",
     ));
-    let asked = desk.work().join("asked");
+    let asked = fixture.work().join("asked");
     let odd = Place::odd("odd", "good").replace("\"good\"]", &format!("\"good\", {asked:?}]"));
-    desk.configure(&format!("{odd}{}", Place::odd("danger", "annotated")));
-    let mut person = desk.sit_down(&[], 100, 40, &[]);
-    person.asks("Wipe it");
-    person.wait_for("says that it can destroy");
-    person.wait_for("y once");
+    fixture.configure(&format!("{odd}{}", Place::odd("danger", "annotated")));
+    let mut terminal = fixture.open(&[], 100, 40, &[]);
+    terminal.send("Wipe it");
+    terminal.wait_for("is marked as destructive");
+    terminal.wait_for("y approve once");
     while !asked.exists() {
-        assert!(person.screen().contains("y once"), "{}", person.screen());
+        assert!(
+            terminal.screen().contains("y approve once"),
+            "{}",
+            terminal.screen()
+        );
     }
-    // The form stands behind the question: it is not shown, and the second key is not for it.
+    // The form is queued: it is not shown, and the second key does not answer it.
     assert!(
-        !person.screen().contains("Which one?"),
+        !terminal.screen().contains("Which one?"),
         "{}",
-        person.screen()
+        terminal.screen()
     );
-    person.types("yy");
-    person.wait_for("Which one?");
-    person.wait_for("y fill it in for odd");
-    person.types("y");
-    person.wait_for("1 of 1: ");
-    person.types("this\r");
-    person.wait_for("y send this to odd");
-    person.types("y");
-    person.wait_for("» sent");
-    person.wait_for("Done.");
+    terminal.type_text("yy");
+    terminal.wait_for("Which one?");
+    terminal.wait_for("y fill in for odd");
+    terminal.type_text("y");
+    terminal.wait_for("1 of 1: ");
+    terminal.type_text("this\r");
+    terminal.wait_for("y send to odd");
+    terminal.type_text("y");
+    terminal.wait_for("» sent");
+    terminal.wait_for("Done.");
 }
 
 #[test]
-fn a_form_can_be_declined_left_or_stopped() {
-    let Some(desk) = desk("", answering(FORM)) else {
+fn a_form_can_be_declined_cancelled_or_stopped() {
+    let Some(fixture) = fixture("", script_per_message(FORM)) else {
         return;
     };
-    let mut person = desk.sit_down(&[], 100, 80, &[]);
-    person.asks("Ask me");
-    person.wait_for("y fill it in for everything");
-    // A field that is left goes back to where the form began.
-    person.types("y");
-    person.wait_for("1 of 13: ");
-    person.types("half a na");
-    person.wait_for("name › half a na");
-    person.types("\x1b");
-    person.wait_for("y fill it in for everything");
-    person.types("n");
-    person.wait_for("» no");
-    person.wait_for("Done.");
-    assert_eq!(told(&desk), json!({"action": "decline"}));
+    let mut terminal = fixture.open(&[], 100, 80, &[]);
+    terminal.send("Ask me");
+    terminal.wait_for("y fill in for everything");
+    // Esc in the first field goes back to the start of the form.
+    terminal.type_text("y");
+    terminal.wait_for("1 of 13: ");
+    terminal.type_text("half a na");
+    terminal.wait_for("name › half a na");
+    terminal.type_text("\x1b");
+    terminal.wait_for("y fill in for everything");
+    terminal.type_text("n");
+    terminal.wait_for("» declined");
+    terminal.wait_for("Done.");
+    assert_eq!(take_outcome(&fixture), json!({"action": "decline"}));
 
-    person.asks("Ask me again");
-    person.wait_for("y fill it in for everything");
-    person.types("\x1b");
-    person.wait_for("» left");
-    person.wait("the end", |screen| screen.matches("Done.").count() == 2);
-    assert_eq!(told(&desk), json!({"action": "cancel"}));
+    terminal.send("Ask me again");
+    terminal.wait_for("y fill in for everything");
+    terminal.type_text("\x1b");
+    terminal.wait_for("» cancelled");
+    terminal.wait_until("the end", |screen| screen.matches("Done.").count() == 2);
+    assert_eq!(take_outcome(&fixture), json!({"action": "cancel"}));
 
-    person.asks("And again");
-    person.wait_for("y fill it in for everything");
-    person.types("\x03");
-    person.wait_for("– stopped");
-    person.wait_gone("y fill it in for everything");
+    terminal.send("And again");
+    terminal.wait_for("y fill in for everything");
+    terminal.type_text("\x03");
+    terminal.wait_for("– stopped");
+    terminal.wait_gone("y fill in for everything");
 }
 
-/// A script, and "Done." to what comes of it; the same for every question.
-fn answering(code: &'static str) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
-    move |asked| match last(asked).contains("Result of the script") {
+/// Answers every message with the script, and its result with "Done."
+fn script_per_message(code: &'static str) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
+    move |request| match last(request).contains("Result of the script") {
         true => vec![text("Done.")].into(),
         false => vec![text(&block(code))].into(),
     }
 }
 
-/// An address, and words that would steer a terminal or look like ours.
-const ADDRESS: &str = "const all = await everything.triggerUrlElicitation.raw({ url: 'https://example.com/login?next=1', message: 'Log in\\u001b[2J\\n? the gate asks' });\nawait tools.writeFile({ path: 'told.json', content: all.content.at(-1).text.split('Raw result: ')[1] });\nreturn 'asked'";
+/// A script that has the server send an address, with a message that contains an escape sequence
+/// and imitates a prompt.
+const ADDRESS: &str = "const all = await everything.triggerUrlElicitation.raw({ \
+    url: 'https://example.com/login?next=1', \
+    message: 'Log in\\u001b[2J\\n? the gate asks' });\n\
+    await tools.writeFile({ path: 'outcome.json', \
+    content: all.content.at(-1).text.split('Raw result: ')[1] });\nreturn 'asked'";
 
 #[test]
 fn an_address_is_shown_and_never_opened() {
-    let Some(desk) = desk("", script(ADDRESS)) else {
+    let Some(fixture) = fixture("", script(ADDRESS)) else {
         return;
     };
-    // Whatever would open it says so.
-    let bin = desk.dir.path().join("bin");
+    // Programs that would open the address leave a marker instead.
+    let bin = fixture.dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     for opener in ["xdg-open", "open", "sensible-browser", "www-browser"] {
         use std::os::unix::fs::PermissionsExt;
-        let marker = desk.dir.path().join("opened");
+        let marker = fixture.dir.path().join("opened");
         std::fs::write(
             bin.join(opener),
             format!("#!/bin/sh\ntouch {}\n", marker.display()),
@@ -219,104 +240,106 @@ fn an_address_is_shown_and_never_opened() {
     }
     let path = format!("{}:/usr/bin:/bin", bin.display());
     let browser = bin.join("xdg-open").display().to_string();
-    let mut person = desk.sit_down(
+    let mut terminal = fixture.open(
         &[],
         100,
         40,
         &[("PATH", &path), ("BROWSER", &browser), ("DISPLAY", ":0")],
     );
-    person.asks("Log me in");
-    person.wait_for("y I open it · n no · Esc leave it");
-    let shown = "? the server everything asks:\n      Log in[2J\n      ? the gate asks\n  it wants you to open this address, which leads to example.com; it is not opened for you:\n      https://example.com/login?next=1";
-    assert!(person.screen().contains(shown), "{}", person.screen());
-    // The terminal here does not draw what stands for the character that would steer it.
-    assert!(String::from_utf8_lossy(&person.raw).contains("Log in\u{fffd}[2J"));
-    person.types("y");
-    person.wait_for("» yes");
-    person.wait_for("Done.");
-    assert_eq!(told(&desk), json!({"action": "accept"}));
-    assert!(!desk.dir.path().join("opened").exists());
+    terminal.send("Log me in");
+    terminal.wait_for("y I will open it · n decline · Esc cancel");
+    let shown = "? the server everything asks:\n      Log in[2J\n      ? the gate asks\n  \
+        open this address on example.com yourself; Selvedge does not open it:\n      \
+        https://example.com/login?next=1";
+    assert!(terminal.screen().contains(shown), "{}", terminal.screen());
+    // The emulator does not show the replacement character.
+    assert!(String::from_utf8_lossy(&terminal.raw_output).contains("Log in\u{fffd}[2J"));
+    terminal.type_text("y");
+    terminal.wait_for("» accepted");
+    terminal.wait_for("Done.");
+    assert_eq!(take_outcome(&fixture), json!({"action": "accept"}));
+    assert!(!fixture.dir.path().join("opened").exists());
 }
 
 #[test]
-fn run_and_exec_ask_in_plain_lines_at_a_terminal() {
-    let Some(desk) = desk("", script(FORM)) else {
+fn run_and_exec_show_forms_in_plain_lines() {
+    let Some(fixture) = fixture("", script(FORM)) else {
         return;
     };
     for args in [&["run", "-e", FORM][..], &["exec", "Ask me"]] {
-        let mut person = desk.sit_down(args, 100, 100, &[]);
-        person.wait_for("[y: fill it in | n: no | c: cancel]\n>");
-        let shown = "? the server everything asks:\n      Please provide inputs for the following fields:\n  13 fields to fill in, for the server everything; Ctrl-D leaves it\n";
-        assert!(person.screen().contains(shown), "{}", person.screen());
-        person.types("y\n");
-        fills_in(&mut person, "\n");
-        person.wait_for(
-            "this is told to the server everything:\n      name: Ada Lovelace\n      check: yes\n",
+        let mut terminal = fixture.open(args, 100, 100, &[]);
+        terminal.wait_for("[y: fill in | n: decline | c: cancel]\n>");
+        let shown = "? the server everything asks:\n      \
+            Please provide inputs for the following fields:\n  \
+            13 fields to fill in for the server everything; Ctrl-D cancels\n";
+        assert!(terminal.screen().contains(shown), "{}", terminal.screen());
+        terminal.type_text("y\n");
+        fill_in(&mut terminal, "\n");
+        terminal.wait_for(
+            "this will be sent to the server everything:\n      name: Ada Lovelace\n      \
+             check: yes\n",
         );
-        person.wait_for("[y: send it | e: fill it in again | n: no | c: cancel]\n>");
-        person.types("y\n");
-        let (status, screen) = person.end();
+        terminal.wait_for("[y: send | e: start over | n: decline | c: cancel]\n>");
+        terminal.type_text("y\n");
+        let (status, screen) = terminal.wait_for_exit();
         assert_eq!(status, 0, "{screen}");
-        assert_eq!(told(&desk), filled_in());
+        assert_eq!(take_outcome(&fixture), accepted_outcome());
     }
-    let mut person = desk.sit_down(&["run", "-e", ADDRESS], 100, 40, &[]);
-    person.wait_for(
-        "leads to example.com; it is not opened for you:\n      https://example.com/login?next=1\n",
+    let mut terminal = fixture.open(&["run", "-e", ADDRESS], 100, 40, &[]);
+    terminal.wait_for(
+        "open this address on example.com yourself; Selvedge does not open it:\n      \
+         https://example.com/login?next=1\n",
     );
-    person.wait_for("[y: I open it | n: no | c: cancel]\n>");
-    person.types("n\n");
-    assert_eq!(person.end().0, 0);
-    assert_eq!(told(&desk), json!({"action": "decline"}));
-    // The end of what is typed leaves the form.
-    let mut person = desk.sit_down(&["run", "-e", FORM], 100, 100, &[]);
-    person.wait_for("[y: fill it in | n: no | c: cancel]\n>");
-    person.types("\x04");
-    assert_eq!(person.end().0, 0);
-    assert_eq!(told(&desk), json!({"action": "cancel"}));
+    terminal.wait_for("[y: I will open it | n: decline | c: cancel]\n>");
+    terminal.type_text("n\n");
+    assert_eq!(terminal.wait_for_exit().0, 0);
+    assert_eq!(take_outcome(&fixture), json!({"action": "decline"}));
+    // Ctrl-D cancels the form.
+    let mut terminal = fixture.open(&["run", "-e", FORM], 100, 100, &[]);
+    terminal.wait_for("[y: fill in | n: decline | c: cancel]\n>");
+    terminal.type_text("\x04");
+    assert_eq!(terminal.wait_for_exit().0, 0);
+    assert_eq!(take_outcome(&fixture), json!({"action": "cancel"}));
 }
 
 #[test]
-fn without_a_terminal_forms_are_declined_and_that_is_said() {
+fn without_a_terminal_forms_are_declined_with_a_message() {
     let code = "return [await odd.ask(), await odd.think()]";
-    let desk = Desk::new(script(code));
-    desk.configure(&Place::odd("odd", "good"));
-    let output = desk.selvedge(&["run", "-e", code]);
-    let (out, talk) = (
+    let fixture = Fixture::new(script(code));
+    fixture.configure(&Place::odd("odd", "good"));
+    let output = fixture.run(&["run", "-e", code]);
+    let (stdout, stderr) = (
         String::from_utf8(output.stdout).unwrap(),
         String::from_utf8(output.stderr).unwrap(),
     );
-    let value: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(value[0], json!({"action": "decline"}), "{talk}");
+    let value: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(value[0], json!({"action": "decline"}), "{stderr}");
     assert!(
-        talk.contains(
-            "odd asked a person something and was declined: there is no terminal to ask at"
-        ),
-        "{talk}"
+        stderr.contains("MCP server odd: elicitation declined: no interactive terminal"),
+        "{stderr}"
     );
     assert!(
-        talk.contains(
-            "odd asked your model something and was declined: there is no model to ask here"
-        ),
-        "{talk}"
+        stderr.contains("MCP server odd: sampling declined: no model is available"),
+        "{stderr}"
     );
-    let output = desk.selvedge(&["exec", "--json", "Go"]);
+    let output = fixture.run(&["exec", "--json", "Go"]);
     let events = String::from_utf8(output.stdout).unwrap();
-    let told = |words: &str| {
+    let has_progress = |text: &str| {
         events
             .lines()
-            .any(|line| line.contains("script.progress") && line.contains(words))
+            .any(|line| line.contains("script.progress") && line.contains(text))
     };
     assert!(
-        told("odd asked a person something and was declined: there is no terminal to ask at"),
+        has_progress("MCP server odd: elicitation declined: no interactive terminal"),
         "{events}"
     );
     assert!(
-        told("odd asked your model something and was declined: there is no terminal to ask at"),
+        has_progress("MCP server odd: sampling declined: there is no terminal to ask at"),
         "{events}"
     );
     assert_eq!(
-        desk.server.asked().len(),
+        fixture.server.asked().len(),
         2,
-        "the model was asked by nobody else"
+        "the server's request does not reach the model"
     );
 }

@@ -1,24 +1,26 @@
-//! Questions of the gate inside the chat.
+//! Approvals in the chat.
 
-use super::person::Desk;
+use super::driver::Fixture;
 use super::{READY, last, script};
 
-const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], approvalContext: 'old build' });\nreturn 'gone'";
-const KEYS: &str = "y once";
+const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], \
+    approvalContext: 'old build' });\nreturn 'gone'";
+/// Shown when the prompt accepts keys.
+const KEYS: &str = "y approve once";
 
-fn desk(code: &str) -> Desk {
-    let desk = Desk::new(script(code));
-    std::fs::create_dir(desk.work().join("doomed")).unwrap();
-    desk
+fn fixture(code: &str) -> Fixture {
+    let fixture = Fixture::new(script(code));
+    std::fs::create_dir(fixture.work().join("doomed")).unwrap();
+    fixture
 }
 
 #[test]
-fn yes_lets_it_run_once() {
-    let desk = desk(DOOM);
-    let mut person = desk.chat();
-    person.asks("Clean up");
-    person.wait_for(KEYS);
-    person.expect(
+fn approving_once_runs_the_call() {
+    let fixture = fixture(DOOM);
+    let mut terminal = fixture.chat();
+    terminal.send("Clean up");
+    terminal.wait_for(KEYS);
+    terminal.expect_screen(
         "
 selvedge
 
@@ -30,52 +32,52 @@ selvedge
     build' });
     return 'gone'
 
-? this needs an answer:
-  exec: `rm -rf doomed`: it removes files by force
+? approval needed:
+  exec: `rm -rf doomed`: deletes files by force
           1 | // first
       >   2 | await tools.exec({ command: ['rm', '-rf', 'doomed'],
       approvalContext: 'old build' });
           3 | return 'gone'
-    it says: old build
+    stated reason: old build
 
-  ? exec rm -rf doomed old build  waits for an answer
+  ? exec rm -rf doomed old build  waiting for approval
 
-  y once · s for this script · n no · Esc none of it
+  y approve once · s for this script · n deny · Esc cancel
 ›
   mock · 100 in, 20 out · 100% left · workspace-write · ses_ID",
     );
-    assert!(desk.work().join("doomed").exists());
-    person.types("y");
-    person.wait_for("» yes, once");
-    person.wait_for("◀ \"gone\"");
-    person.wait_for("Done.");
-    assert!(!desk.work().join("doomed").exists());
+    assert!(fixture.work().join("doomed").exists());
+    terminal.type_text("y");
+    terminal.wait_for("» approved once");
+    terminal.wait_for("◀ \"gone\"");
+    terminal.wait_for("Done.");
+    assert!(!fixture.work().join("doomed").exists());
 }
 
 #[test]
-fn no_with_words_reaches_the_model() {
-    let desk = desk(DOOM);
-    let mut person = desk.chat();
-    person.asks("Clean up");
-    person.wait_for(KEYS);
-    person.types("n");
-    person.wait_for("why ›");
-    person.types("use the trash");
-    person.wait_for("why › use the trash");
-    person.types("\r");
-    person.wait_for("» no: use the trash");
-    person.wait_for("Done.");
-    assert!(desk.work().join("doomed").exists());
-    assert!(last(&desk.server.asked()[1]).contains("use the trash"));
+fn the_reason_of_a_denial_reaches_the_model() {
+    let fixture = fixture(DOOM);
+    let mut terminal = fixture.chat();
+    terminal.send("Clean up");
+    terminal.wait_for(KEYS);
+    terminal.type_text("n");
+    terminal.wait_for("reason ›");
+    terminal.type_text("use the trash");
+    terminal.wait_for("reason › use the trash");
+    terminal.type_text("\r");
+    terminal.wait_for("» denied: use the trash");
+    terminal.wait_for("Done.");
+    assert!(fixture.work().join("doomed").exists());
+    assert!(last(&fixture.server.asked()[1]).contains("use the trash"));
 }
 
 #[test]
-fn a_question_fits_sixty_columns() {
-    let desk = desk(DOOM);
-    let mut person = desk.sit_down(&[], 60, 30, &[]);
-    person.asks("Clean up");
-    person.wait_for(KEYS);
-    person.expect(
+fn an_approval_fits_sixty_columns() {
+    let fixture = fixture(DOOM);
+    let mut terminal = fixture.open(&[], 60, 30, &[]);
+    terminal.send("Clean up");
+    terminal.wait_for(KEYS);
+    terminal.expect_screen(
         "
 selvedge
 
@@ -87,176 +89,177 @@ selvedge
     approvalContext: 'old build' });
     return 'gone'
 
-? this needs an answer:
-  exec: `rm -rf doomed`: it removes files by force
+? approval needed:
+  exec: `rm -rf doomed`: deletes files by force
           1 | // first
       >   2 | await tools.exec({ command: ['rm', '-rf',
       'doomed'], approvalContext: 'old build' });
           3 | return 'gone'
-    it says: old build
+    stated reason: old build
 
-  ? exec rm -rf doomed old build  waits for an answer
+  ? exec rm -rf doomed old build  waiting for approval
 
-  y once · s for this script · n no · Esc none of it
+  y approve once · s for this script · n deny · Esc cancel
 ›
   mock · 100 in, 20 out · 100% left · workspace-write",
     );
 }
 
 #[test]
-fn a_structured_call_that_was_left_at_its_question_is_asked_for_anew() {
+fn quitting_at_the_approval_of_a_structured_call_asks_again_on_continue() {
     let args = serde_json::json!({"command": ["rm", "-rf", "doomed"]});
-    let desk = Desk::new(super::first(vec![super::call("c1", "exec", args)]));
-    std::fs::create_dir(desk.work().join("doomed")).unwrap();
-    let mut person = desk.chat();
-    person.asks("Clean up");
-    person.wait_for(KEYS);
-    person.types("\x04");
-    assert_eq!(person.end().0, 0);
-    assert!(desk.work().join("doomed").exists());
-    let mut person = desk.sit_down(&["continue"], 80, 24, &[]);
-    person.wait_for(KEYS);
-    person.types("y");
-    person.wait_for("Done.");
-    assert!(!desk.work().join("doomed").exists());
+    let fixture = Fixture::new(super::first(vec![super::call("c1", "exec", args)]));
+    std::fs::create_dir(fixture.work().join("doomed")).unwrap();
+    let mut terminal = fixture.chat();
+    terminal.send("Clean up");
+    terminal.wait_for(KEYS);
+    terminal.type_text("\x04");
+    assert_eq!(terminal.wait_for_exit().0, 0);
+    assert!(fixture.work().join("doomed").exists());
+    let mut terminal = fixture.open(&["continue"], 80, 24, &[]);
+    terminal.wait_for(KEYS);
+    terminal.type_text("y");
+    terminal.wait_for("Done.");
+    assert!(!fixture.work().join("doomed").exists());
 }
 
 #[test]
-fn a_resumed_script_that_was_left_at_its_question_still_reuses_what_was_done() {
+fn a_resumed_script_still_reuses_calls_after_quitting_at_its_approval() {
     use std::sync::{Arc, Mutex};
     const NOTE: &str = "await tools.exec({ command: ['sh', '-c', 'echo one >> notes'] });";
-    let resumed = Arc::new(Mutex::new(String::new()));
-    let named = resumed.clone();
-    let desk = Desk::new(move |asked| {
-        let run = named.lock().unwrap();
+    let run_id = Arc::new(Mutex::new(String::new()));
+    let resumed = run_id.clone();
+    let fixture = Fixture::new(move |request| {
+        let run = resumed.lock().unwrap();
         let code = format!("// @exec: {{\"resume\": \"{run}\"}}\n{DOOM}").replace("return", NOTE);
-        script(&code)(asked)
+        script(&code)(request)
     });
-    std::fs::create_dir(desk.work().join("doomed")).unwrap();
-    desk.selvedge(&["run", "-q", "-e", &format!("{NOTE} throw 'later'")]);
-    let runs = desk.selvedge(&["runs", "list", "--json"]).stdout;
+    std::fs::create_dir(fixture.work().join("doomed")).unwrap();
+    fixture.run(&["run", "-q", "-e", &format!("{NOTE} throw 'later'")]);
+    let runs = fixture.run(&["runs", "list", "--json"]).stdout;
     let runs: serde_json::Value = serde_json::from_slice(&runs).unwrap();
-    *resumed.lock().unwrap() = runs[0]["id"].as_str().unwrap().to_owned();
-    let mut person = desk.chat();
-    person.asks("Clean up");
-    person.wait_for(KEYS);
-    person.types("\x04");
-    assert_eq!(person.end().0, 0);
-    let mut person = desk.sit_down(&["continue"], 80, 24, &[]);
-    person.wait_for(KEYS);
-    person.types("y");
-    person.wait_for("Done.");
-    assert!(!desk.work().join("doomed").exists());
-    let notes = std::fs::read_to_string(desk.work().join("notes")).unwrap();
+    *run_id.lock().unwrap() = runs[0]["id"].as_str().unwrap().to_owned();
+    let mut terminal = fixture.chat();
+    terminal.send("Clean up");
+    terminal.wait_for(KEYS);
+    terminal.type_text("\x04");
+    assert_eq!(terminal.wait_for_exit().0, 0);
+    let mut terminal = fixture.open(&["continue"], 80, 24, &[]);
+    terminal.wait_for(KEYS);
+    terminal.type_text("y");
+    terminal.wait_for("Done.");
+    assert!(!fixture.work().join("doomed").exists());
+    let notes = std::fs::read_to_string(fixture.work().join("notes")).unwrap();
     assert_eq!(notes, "one\n");
 }
 
 #[test]
-fn escape_answers_nothing_and_nothing_runs() {
-    let desk = desk(DOOM);
-    let mut person = desk.chat();
-    person.asks("Clean up");
-    person.wait_for(KEYS);
-    person.types("\x1b");
-    person.wait_for("» none of it");
-    person.wait_for("Done.");
-    assert!(desk.work().join("doomed").exists());
+fn escape_cancels_and_the_call_does_not_run() {
+    let fixture = fixture(DOOM);
+    let mut terminal = fixture.chat();
+    terminal.send("Clean up");
+    terminal.wait_for(KEYS);
+    terminal.type_text("\x1b");
+    terminal.wait_for("» cancelled");
+    terminal.wait_for("Done.");
+    assert!(fixture.work().join("doomed").exists());
 }
 
 #[test]
-fn what_was_typed_before_the_question_is_no_answer() {
-    let desk = desk(DOOM);
-    let mut person = desk.chat();
-    // The letters are on their way before the question can be seen.
-    person.asks("Clean up");
-    person.types("yyynya");
-    person.wait_for(KEYS);
-    person.wait_for("› yyynya");
-    assert!(desk.work().join("doomed").exists());
-    person.types("n");
-    person.wait_for("why ›");
-    person.types("\r");
-    person.wait_for("» no");
-    // What was typed is still there, to be sent or not.
-    person.wait_for("› yyynya");
-    assert!(desk.work().join("doomed").exists());
+fn keys_typed_before_the_approval_do_not_answer_it() {
+    let fixture = fixture(DOOM);
+    let mut terminal = fixture.chat();
+    // The keys are typed before the prompt is on the screen.
+    terminal.send("Clean up");
+    terminal.type_text("yyynya");
+    terminal.wait_for(KEYS);
+    terminal.wait_for("› yyynya");
+    assert!(fixture.work().join("doomed").exists());
+    terminal.type_text("n");
+    terminal.wait_for("reason ›");
+    terminal.type_text("\r");
+    terminal.wait_for("» denied");
+    // The input is kept.
+    terminal.wait_for("› yyynya");
+    assert!(fixture.work().join("doomed").exists());
 }
 
 #[test]
 fn always_is_saved_and_not_asked_again() {
     let code = "await tools.exec({ command: ['touch', 'made'] }); return 'made'";
-    let desk = Desk::new(move |asked| match asked.number % 2 {
+    let fixture = Fixture::new(move |asked| match asked.number % 2 {
         0 => vec![super::text(&super::block(code))].into(),
         _ => vec![super::text("Done.")].into(),
     });
-    let mut person = desk.sit_down(&["--approval", "untrusted"], 80, 60, &[]);
-    person.asks("Make it");
-    person.wait_for("a always, for `touch made …`");
-    person.types("a");
-    person.wait_for("» yes, always");
-    person.wait_for("Done.");
-    let rules = std::fs::read_to_string(desk.home().join("rules.toml")).unwrap();
+    let mut terminal = fixture.open(&["--approval", "untrusted"], 80, 60, &[]);
+    terminal.send("Make it");
+    terminal.wait_for("a always, for `touch made …`");
+    terminal.type_text("a");
+    terminal.wait_for("» approved always");
+    terminal.wait_for("Done.");
+    let rules = std::fs::read_to_string(fixture.home().join("rules.toml")).unwrap();
     assert!(rules.contains("[\"touch\", \"made\"]"), "{rules}");
-    person.asks("/new");
-    person.wait_for("a new session");
-    person.asks("Again");
-    person.wait("the second answer", |screen| {
+    terminal.send("/new");
+    terminal.wait_for("started a new session");
+    terminal.send("Again");
+    terminal.wait_until("the second answer", |screen| {
         screen.matches("Done.").count() == 2
     });
-    assert_eq!(person.screen().matches("» yes").count(), 1);
+    assert_eq!(terminal.screen().matches("» approved").count(), 1);
 }
 
 #[test]
-fn several_calls_are_one_question_and_can_be_answered_each_by_itself() {
-    let code = "const all = await Promise.allSettled(['a', 'b'].map(f => tools.exec({ command: ['touch', f] })));\nreturn all.map(r => r.status)";
-    let desk = Desk::new(script(code));
-    let mut person = desk.sit_down(&["--approval", "untrusted"], 80, 30, &[]);
-    person.asks("Both");
-    person.wait_for("these 2 calls need an answer");
-    person.wait_for("each by itself");
-    person.types("e");
-    person.wait_gone("each by itself");
-    person.types("y");
-    person.types("n");
-    person.wait_for("why ›");
-    person.types("\r");
-    person.wait_for("» yes, once, then no");
-    person.wait_for("Done.");
-    assert!(desk.work().join("a").exists() && !desk.work().join("b").exists());
+fn several_calls_are_one_prompt_and_can_be_answered_one_by_one() {
+    let code = "const all = await Promise.allSettled(\
+                ['a', 'b'].map(f => tools.exec({ command: ['touch', f] })));\n\
+                return all.map(r => r.status)";
+    let fixture = Fixture::new(script(code));
+    let mut terminal = fixture.open(&["--approval", "untrusted"], 80, 30, &[]);
+    terminal.send("Both");
+    terminal.wait_for("approval needed for 2 calls:");
+    terminal.wait_for("e one by one");
+    terminal.type_text("e");
+    terminal.wait_gone("e one by one");
+    terminal.type_text("y");
+    terminal.type_text("n");
+    terminal.wait_for("reason ›");
+    terminal.type_text("\r");
+    terminal.wait_for("» approved once, then denied");
+    terminal.wait_for("Done.");
+    assert!(fixture.work().join("a").exists() && !fixture.work().join("b").exists());
 }
 
 #[test]
-fn ctrl_c_at_a_question_stops_the_turn() {
-    let desk = desk(DOOM);
-    let mut person = desk.chat();
-    person.asks("Clean up");
-    person.wait_for(KEYS);
-    person.types("\x03");
-    person.wait_for("– stopped");
-    person.wait_gone(KEYS);
-    person.wait_for(READY);
-    assert!(desk.work().join("doomed").exists());
+fn ctrl_c_at_an_approval_stops_the_turn() {
+    let fixture = fixture(DOOM);
+    let mut terminal = fixture.chat();
+    terminal.send("Clean up");
+    terminal.wait_for(KEYS);
+    terminal.type_text("\x03");
+    terminal.wait_for("– stopped");
+    terminal.wait_gone(KEYS);
+    terminal.wait_for(READY);
+    assert!(fixture.work().join("doomed").exists());
 }
 
 #[test]
-fn a_question_that_was_left_is_asked_anew() {
-    let desk = desk(DOOM);
-    let mut person = desk.chat();
-    person.asks("Clean up");
-    person.wait_for(KEYS);
-    // The system wants the process to end.
-    person.signal("TERM");
-    let (status, screen) = person.end();
+fn an_approval_left_open_at_exit_is_asked_again_on_continue() {
+    let fixture = fixture(DOOM);
+    let mut terminal = fixture.chat();
+    terminal.send("Clean up");
+    terminal.wait_for(KEYS);
+    terminal.signal("TERM");
+    let (status, screen) = terminal.wait_for_exit();
     assert!(
         status == 0 && screen.contains("selvedge continue ses_"),
         "{status}: {screen}"
     );
-    let mut person = desk.sit_down(&["continue", "--last"], 80, 30, &[]);
-    person.wait_for("the last turn was broken off, and goes on");
-    person.wait_for("rm -rf doomed");
-    person.wait_for(KEYS);
-    assert!(desk.work().join("doomed").exists());
-    person.types("y");
-    person.wait_for("Done.");
-    assert!(!desk.work().join("doomed").exists());
+    let mut terminal = fixture.open(&["continue", "--last"], 80, 30, &[]);
+    terminal.wait_for("the last turn was interrupted; continuing it");
+    terminal.wait_for("rm -rf doomed");
+    terminal.wait_for(KEYS);
+    assert!(fixture.work().join("doomed").exists());
+    terminal.type_text("y");
+    terminal.wait_for("Done.");
+    assert!(!fixture.work().join("doomed").exists());
 }

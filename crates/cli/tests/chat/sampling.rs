@@ -1,17 +1,19 @@
-//! What MCP servers ask the model, once a person agreed.
+//! Sampling by MCP servers: requests to the model, with approval.
 
-use super::forms::desk;
-use super::person::Desk;
+use super::driver::Fixture;
+use super::forms::fixture;
 use super::server::{Asked, Reply};
 use super::speech::{block, text};
 use super::{READY, last};
 use serde_json::{Value, json};
 
-const SAMPLING: &str = "const all = await everything.triggerSamplingRequest.raw({ prompt: 'six times seven?', maxTokens: 50 });\nreturn all.content[0].text";
+const SAMPLING: &str = "const all = await everything.triggerSamplingRequest.raw({ \
+    prompt: 'six times seven?', maxTokens: 50 });\nreturn all.content[0].text";
 
-/// Runs the script, answers the server, and says that it is done.
-fn thinking(code: &'static str) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
-    move |asked| match last(asked) {
+/// Answers every message with the script, the server's request with "Forty-two.", and the result
+/// of the script with "Done."
+fn script_and_sampling(code: &'static str) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
+    move |request| match last(request) {
         last if last.contains("trigger-sampling-request context: six") => {
             vec![text("Forty-two.")].into()
         }
@@ -20,70 +22,77 @@ fn thinking(code: &'static str) -> impl Fn(&Asked) -> Reply + Send + Sync + 'sta
     }
 }
 
-/// What the model was asked on a server's behalf.
-fn on_behalf(desk: &Desk) -> Vec<Asked> {
-    let all = desk.server.asked().into_iter();
-    all.filter(|asked| last(asked).contains("trigger-sampling-request context: six"))
+/// Returns the requests that the model received for the server.
+fn sampling_requests(fixture: &Fixture) -> Vec<Asked> {
+    let all = fixture.server.asked().into_iter();
+    all.filter(|request| last(request).contains("trigger-sampling-request context: six"))
         .collect()
 }
 
 #[test]
-fn a_server_asks_the_model_where_the_person_agrees() {
-    let Some(desk) = desk("", thinking(SAMPLING)) else {
+fn sampling_needs_approval() {
+    let Some(fixture) = fixture("", script_and_sampling(SAMPLING)) else {
         return;
     };
-    let mut person = desk.sit_down(&[], 100, 40, &[]);
-    person.asks("Go");
-    person.wait_for("y once · s for this script · n no");
-    let shown = "mcp.everything: the server everything asks your model: 89 characters, for an answer of at most 50\n  tokens\n      system: You are a helpful test server.\n      user: Resource trigger-sampling-request context: six times seven?";
-    assert!(person.screen().contains(shown), "{}", person.screen());
+    let mut terminal = fixture.open(&[], 100, 40, &[]);
+    terminal.send("Go");
+    terminal.wait_for("y approve once · s for this script · n deny");
+    let shown = "mcp.everything: the server everything asks your model: 89 characters, \
+                 for an answer of at most 50\n  tokens\n      \
+                 system: You are a helpful test server.\n      \
+                 user: Resource trigger-sampling-request context: six times seven?";
+    assert!(terminal.screen().contains(shown), "{}", terminal.screen());
     assert!(
-        !person.screen().contains("waits for an answer"),
-        "it is no call of its own"
+        !terminal.screen().contains("waiting for approval"),
+        "a sampling request has no line of its own"
     );
-    assert!(on_behalf(&desk).is_empty(), "nothing is asked before that");
-    person.types("y");
-    person.wait_for("» yes, once");
-    person.wait_for("Done.");
-    let [asked] = &on_behalf(&desk)[..] else {
+    assert!(
+        sampling_requests(&fixture).is_empty(),
+        "the model is not asked before the approval"
+    );
+    terminal.type_text("y");
+    terminal.wait_for("» approved once");
+    terminal.wait_for("Done.");
+    let [request] = &sampling_requests(&fixture)[..] else {
         panic!()
     };
-    // Its text alone: no tools, nothing of the conversation.
+    // The request has the server's text only: no tools, nothing of the conversation.
+    let prompt = "Resource trigger-sampling-request context: six times seven?";
     assert_eq!(
-        asked.body["messages"],
+        request.body["messages"],
         json!([
             {"role": "system", "content": "You are a helpful test server."},
-            {"role": "user", "content": "Resource trigger-sampling-request context: six times seven?"},
+            {"role": "user", "content": prompt},
         ])
     );
-    assert!(asked.body.get("tools").is_none(), "{}", asked.body);
-    let most = asked
+    assert!(request.body.get("tools").is_none(), "{}", request.body);
+    let max_tokens = request
         .body
         .get("max_tokens")
-        .or(asked.body.get("max_completion_tokens"));
-    assert_eq!(most, Some(&json!(50)), "{}", asked.body);
+        .or(request.body.get("max_completion_tokens"));
+    assert_eq!(max_tokens, Some(&json!(50)), "{}", request.body);
     assert!(
-        last(&desk.server.asked()[2]).contains("Forty-two."),
-        "the server was told"
+        last(&fixture.server.asked()[2]).contains("Forty-two."),
+        "the server received the answer"
     );
-    // Three requests in all.
-    person.wait_for("300 in, 60 out");
+    // The usage of all three requests.
+    terminal.wait_for("300 in, 60 out");
 
-    person.asks("Once more");
-    person.wait("the question", |screen| {
-        screen.matches("y once · s for this script").count() == 1
+    terminal.send("Once more");
+    terminal.wait_until("the question", |screen| {
+        screen.matches("y approve once · s for this script").count() == 1
     });
-    person.types("n");
-    person.wait_for("\nwhy ›");
-    person.types("not now\r");
-    person.wait("the end", |screen| screen.matches("Done.").count() == 2);
-    assert_eq!(on_behalf(&desk).len(), 1);
-    assert!(last(desk.server.asked().last().unwrap()).contains("declined: not now"));
+    terminal.type_text("n");
+    terminal.wait_for("\nreason ›");
+    terminal.type_text("not now\r");
+    terminal.wait_until("the end", |screen| screen.matches("Done.").count() == 2);
+    assert_eq!(sampling_requests(&fixture).len(), 1);
+    assert!(last(fixture.server.asked().last().unwrap()).contains("declined: not now"));
 }
 
 #[test]
-fn what_a_server_asks_ends_with_the_turn() {
-    let Some(desk) = desk("sampling = \"approve\"\n", |asked| match last(asked) {
+fn stopping_the_turn_stops_sampling() {
+    let Some(fixture) = fixture("sampling = \"approve\"\n", |request| match last(request) {
         last if last.contains("trigger-sampling-request context: six") => {
             Reply::Hang(vec![text("For"), text("ty")])
         }
@@ -91,21 +100,21 @@ fn what_a_server_asks_ends_with_the_turn() {
     }) else {
         return;
     };
-    let mut person = desk.sit_down(&[], 100, 40, &[]);
-    person.asks("Go");
-    desk.wait_for_requests(2);
-    person.types("\x03");
-    person.wait_for("– stopped");
-    person.wait_for(READY);
+    let mut terminal = fixture.open(&[], 100, 40, &[]);
+    terminal.send("Go");
+    fixture.wait_for_requests(2);
+    terminal.type_text("\x03");
+    terminal.wait_for("– stopped");
+    terminal.wait_for(READY);
 }
 
 #[test]
-fn what_a_server_asks_counts_in_the_turn_and_keeps_to_its_budget() {
-    let Some(desk) = desk("sampling = \"approve\"\n", thinking(SAMPLING)) else {
+fn sampling_counts_towards_the_usage_and_the_budget_of_the_turn() {
+    let Some(fixture) = fixture("sampling = \"approve\"\n", script_and_sampling(SAMPLING)) else {
         return;
     };
     let events = |args: &[&str]| -> Vec<Value> {
-        let output = desk.selvedge(args);
+        let output = fixture.run(args);
         let lines = String::from_utf8(output.stdout).unwrap();
         lines
             .lines()
@@ -122,13 +131,13 @@ fn what_a_server_asks_counts_in_the_turn_and_keeps_to_its_budget() {
     let all = events(&["exec", "--json", "Go"]);
     assert_eq!(end(&all)["usage"]["input_tokens"], 300, "{}", end(&all));
     let thread = all[0]["thread_id"].as_str().unwrap().to_owned();
-    let shown = desk.selvedge(&["sessions", "show", &thread, "--json"]);
+    let shown = fixture.run(&["sessions", "show", &thread, "--json"]);
     assert!(
         String::from_utf8_lossy(&shown.stdout).contains("Forty-two"),
-        "the script's result is kept"
+        "the script's result is stored"
     );
-    assert_eq!(on_behalf(&desk).len(), 1);
-    // The first answer alone spends all: what it wrote still runs, and asks in vain.
+    assert_eq!(sampling_requests(&fixture).len(), 1);
+    // The first answer uses up the budget: its script still runs, but sampling is rejected.
     let all = events(&["exec", "--json", "--max-tokens", "110", "Go"]);
     assert_eq!(
         (
@@ -142,24 +151,24 @@ fn what_a_server_asks_counts_in_the_turn_and_keeps_to_its_budget() {
             .any(|event| event.to_string().contains("nothing is left of the budget")),
         "{all:?}"
     );
-    assert_eq!(on_behalf(&desk).len(), 1);
+    assert_eq!(sampling_requests(&fixture).len(), 1);
 }
 
 #[test]
-fn the_model_that_is_asked_is_the_one_of_the_session() {
-    let Some(desk) = desk("sampling = \"approve\"\n", thinking(SAMPLING)) else {
+fn sampling_uses_the_current_model_of_the_session() {
+    let Some(fixture) = fixture("sampling = \"approve\"\n", script_and_sampling(SAMPLING)) else {
         return;
     };
-    let mut person = desk.sit_down(&[], 100, 40, &[]);
-    person.asks("Go");
-    person.wait_for("Done.");
-    person.asks("/model other");
-    person.wait_for("\n  other · ");
-    person.asks("Go again");
-    person.wait("the end", |screen| screen.matches("Done.").count() == 2);
-    let models: Vec<Value> = on_behalf(&desk)
+    let mut terminal = fixture.open(&[], 100, 40, &[]);
+    terminal.send("Go");
+    terminal.wait_for("Done.");
+    terminal.send("/model other");
+    terminal.wait_for("\n  other · ");
+    terminal.send("Go again");
+    terminal.wait_until("the end", |screen| screen.matches("Done.").count() == 2);
+    let models: Vec<Value> = sampling_requests(&fixture)
         .iter()
-        .map(|asked| asked.body["model"].clone())
+        .map(|request| request.body["model"].clone())
         .collect();
     assert_eq!(models, [json!("mock"), json!("other")]);
 }

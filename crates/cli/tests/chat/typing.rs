@@ -1,17 +1,17 @@
-//! What is typed: several lines, pastes, what was asked before, files and what comes next.
+//! Input of the chat: several lines, pastes, history, file completion and queued messages.
 
-use super::person::Desk;
+use super::driver::Fixture;
 use super::server::{Asked, Reply};
 use super::{READY, last, polite, text};
 
 #[test]
-fn a_text_has_as_many_lines_as_one_likes() {
-    let desk = Desk::new(polite);
-    let mut person = desk.chat();
-    person.wait_for(READY);
-    person.types("one\\\rtwo\x1b\rthree\nfour");
-    person.wait_for("four");
-    person.expect(
+fn a_message_can_have_several_lines() {
+    let fixture = Fixture::new(polite);
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.type_text("one\\\rtwo\x1b\rthree\nfour");
+    terminal.wait_for("four");
+    terminal.expect_screen(
         "
 selvedge
 
@@ -21,32 +21,32 @@ selvedge
   four
   mock · 0 in, 0 out · 100% left · workspace-write",
     );
-    person.types("\r");
-    person.wait_for("Hello, person.");
+    terminal.type_text("\r");
+    terminal.wait_for("Hello, person.");
     assert!(
-        last(&desk.server.asked()[0]).contains(r"one\ntwo\nthree\nfour"),
+        last(&fixture.server.asked()[0]).contains(r"one\ntwo\nthree\nfour"),
         "{}",
-        desk.server.asked()[0].body
+        fixture.server.asked()[0].body
     );
 }
 
 #[test]
-fn a_paste_is_kept_as_it_is() {
-    let desk = Desk::new(polite);
-    let mut person = desk.chat();
-    person.wait_for(READY);
-    person.types("See: ");
-    person.pastes("fn a() {\n\tif x { y }\n}\n");
-    person.wait_for("if x { y }");
-    // Nothing of it was sent.
-    assert!(desk.server.asked().is_empty());
+fn a_paste_is_sent_unchanged() {
+    let fixture = Fixture::new(polite);
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.type_text("See: ");
+    terminal.paste("fn a() {\n\tif x { y }\n}\n");
+    terminal.wait_for("if x { y }");
+    // The line breaks of the paste do not send it.
+    assert!(fixture.server.asked().is_empty());
     let long: String = (0..40).map(|n| format!("line {n}\n")).collect();
-    person.pastes(&long);
-    person.wait_for("[40 lines pasted]");
-    person.types("\r");
-    person.wait_for("Hello, person.");
-    let asked = &desk.server.asked()[0].body;
-    let sent = asked["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
+    terminal.paste(&long);
+    terminal.wait_for("[40 lines pasted]");
+    terminal.type_text("\r");
+    terminal.wait_for("Hello, person.");
+    let body = &fixture.server.asked()[0].body;
+    let sent = body["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
     assert!(
         sent.contains(r"See: fn a() {\n\tif x { y }\n}\nline 0\nline 1\n"),
         "{sent}"
@@ -54,100 +54,102 @@ fn a_paste_is_kept_as_it_is() {
 }
 
 #[test]
-fn what_was_asked_before_comes_back_also_in_the_next_chat() {
-    let desk = Desk::new(polite);
-    let mut person = desk.chat();
-    person.asks("the first");
-    person.wait_for("Hello, person.");
-    person.wait_for(READY);
-    person.asks("the second");
-    person.wait("two answers", |screen| {
+fn the_input_history_is_kept_across_chats() {
+    let fixture = Fixture::new(polite);
+    let mut terminal = fixture.chat();
+    terminal.send("the first");
+    terminal.wait_for("Hello, person.");
+    terminal.wait_for(READY);
+    terminal.send("the second");
+    terminal.wait_until("two answers", |screen| {
         screen.matches("Hello").count() == 2 && screen.contains(READY)
     });
-    person.types("\x04");
-    person.end();
-    let mut person = desk.chat();
-    person.wait_for(READY);
-    person.types("draft\x1b[A\x1b[A");
-    person.wait_for("› the first");
-    person.types("\x1b[B\x1b[B");
-    person.wait_for("› draft");
-    // Where nothing is written down, neither is this.
-    let before = std::fs::read_to_string(desk.home().join("chat_history.jsonl")).unwrap();
-    let mut person = desk.sit_down(&["--ephemeral"], 80, 24, &[]);
-    person.asks("a secret");
-    person.wait_for("Hello, person.");
-    person.wait_for(READY);
-    person.types("\x04");
-    let screen = person.end().1;
+    terminal.type_text("\x04");
+    terminal.wait_for_exit();
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.type_text("draft\x1b[A\x1b[A");
+    terminal.wait_for("› the first");
+    terminal.type_text("\x1b[B\x1b[B");
+    terminal.wait_for("› draft");
+    // An ephemeral chat does not write the history.
+    let before = std::fs::read_to_string(fixture.home().join("chat_history.jsonl")).unwrap();
+    let mut terminal = fixture.open(&["--ephemeral"], 80, 24, &[]);
+    terminal.send("a secret");
+    terminal.wait_for("Hello, person.");
+    terminal.wait_for(READY);
+    terminal.type_text("\x04");
+    let screen = terminal.wait_for_exit().1;
     assert!(!screen.contains("selvedge continue"), "{screen}");
     assert_eq!(
-        std::fs::read_to_string(desk.home().join("chat_history.jsonl")).unwrap(),
+        std::fs::read_to_string(fixture.home().join("chat_history.jsonl")).unwrap(),
         before
     );
 }
 
 #[test]
-fn files_are_offered_behind_an_at() {
-    let desk = Desk::new(polite);
-    std::fs::write(desk.work().join(".gitignore"), "ignored*\n").unwrap();
-    std::fs::write(desk.work().join("ignored_parser.rs"), "").unwrap();
-    let mut person = desk.chat();
-    person.wait_for(READY);
-    person.types("look at @pars");
-    person.wait_for("▸ src/parser.rs");
-    assert!(!person.screen().contains("ignored"), "{}", person.screen());
-    person.types("\t");
-    person.wait_for("› look at @src/parser.rs");
-    person.wait_gone("▸");
-    person.types("please\r");
-    person.wait_for("Hello, person.");
-    assert!(last(&desk.server.asked()[0]).contains("look at @src/parser.rs please"));
+fn files_are_completed_after_an_at_sign() {
+    let fixture = Fixture::new(polite);
+    std::fs::write(fixture.work().join(".gitignore"), "ignored*\n").unwrap();
+    std::fs::write(fixture.work().join("ignored_parser.rs"), "").unwrap();
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    terminal.type_text("look at @pars");
+    terminal.wait_for("▸ src/parser.rs");
+    assert!(
+        !terminal.screen().contains("ignored"),
+        "{}",
+        terminal.screen()
+    );
+    terminal.type_text("\t");
+    terminal.wait_for("› look at @src/parser.rs");
+    terminal.wait_gone("▸");
+    terminal.type_text("please\r");
+    terminal.wait_for("Hello, person.");
+    assert!(last(&fixture.server.asked()[0]).contains("look at @src/parser.rs please"));
 }
 
-/// Waits for a file before it answers.
-fn patient(go: std::path::PathBuf) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
-    move |asked| {
-        while asked.number == 0 && !go.exists() {
+/// Delays the first answer until a file exists.
+fn answer_after(go: std::path::PathBuf) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
+    move |request| {
+        while request.number == 0 && !go.exists() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        vec![text(&format!("Answer {}.", asked.number))].into()
+        vec![text(&format!("Answer {}.", request.number))].into()
     }
 }
 
 #[test]
-fn what_is_typed_while_a_turn_runs_comes_next() {
-    let place = tempfile::tempdir().unwrap();
-    let go = place.path().join("go");
-    let desk = Desk::new(patient(go.clone()));
-    let mut person = desk.chat();
-    person.asks("first");
-    person.wait_for("waiting for mock");
-    person.asks("second");
-    person.wait_for("next: second");
+fn a_message_sent_during_a_turn_is_queued() {
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let fixture = Fixture::new(answer_after(go.clone()));
+    let mut terminal = fixture.chat();
+    terminal.send("first");
+    terminal.wait_for("waiting for mock");
+    terminal.send("second");
+    terminal.wait_for("queued: second");
     std::fs::write(&go, "").unwrap();
-    person.wait_for("Answer 1.");
-    person.wait_gone("next: second");
-    let asked = desk.server.asked();
-    assert!(last(&asked[0]).contains("first") && last(&asked[1]).contains("second"));
+    terminal.wait_for("Answer 1.");
+    terminal.wait_gone("queued: second");
+    let requests = fixture.server.asked();
+    assert!(last(&requests[0]).contains("first") && last(&requests[1]).contains("second"));
 }
 
 #[test]
-fn what_should_come_next_comes_back_when_the_turn_is_stopped() {
-    let place = tempfile::tempdir().unwrap();
-    let desk = Desk::new(|_| {
+fn queued_messages_return_to_the_input_when_the_turn_is_stopped() {
+    let fixture = Fixture::new(|_| {
         Reply::Hang(vec![text(
             "It begins and begins and begins and begins and begins.",
         )])
     });
-    let _ = place;
-    let mut person = desk.chat();
-    person.asks("first");
-    person.wait_for("It begins");
-    person.asks("second");
-    person.wait_for("next: second");
-    person.types("\x03");
-    person.wait_for("– stopped");
-    person.wait_for("› second");
-    assert_eq!(desk.server.asked().len(), 1);
+    let mut terminal = fixture.chat();
+    terminal.send("first");
+    terminal.wait_for("It begins");
+    terminal.send("second");
+    terminal.wait_for("queued: second");
+    terminal.type_text("\x03");
+    terminal.wait_for("– stopped");
+    terminal.wait_for("› second");
+    assert_eq!(fixture.server.asked().len(), 1);
 }

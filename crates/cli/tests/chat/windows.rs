@@ -1,23 +1,25 @@
-//! Windows of every size, with and without colour, and how the terminal is left.
+//! Sizes of the terminal, colour, scrollback, and the state in which the terminal is left.
 
 use rustix::termios::{LocalModes, tcgetattr};
 
-use super::person::Desk;
+use super::driver::Fixture;
 use super::server::Reply;
 use super::{READY, block, polite, text};
 
-const PAGE: &str = "# A title\n\nSome **bold** words with `code` and a [link](https://example.org), long enough to be broken.\n\n\
-| name | what it does | calls |\n|---|---|---|\n| read_file | reads a file, or a slice of it, as text | 12 |\n| exec | runs a command | 3 |\n\n\
-- one\n- two\n\n```rust\nfn main() {\n    println!(\"hi\");\n}\n```\n";
+const PAGE: &str = "# A title\n\nSome **bold** words with `code` and a \
+    [link](https://example.org), long enough to be broken.\n\n\
+    | name | what it does | calls |\n|---|---|---|\n\
+    | read_file | reads a file, or a slice of it, as text | 12 |\n| exec | runs a command | 3 |\n\n\
+    - one\n- two\n\n```rust\nfn main() {\n    println!(\"hi\");\n}\n```\n";
 
 #[test]
-fn a_page_in_sixty_columns() {
-    let desk = Desk::new(|_| vec![text(PAGE)].into());
-    let mut person = desk.sit_down(&[], 60, 40, &[]);
-    person.asks("Show");
-    person.wait_for("println!");
-    person.wait_for(READY);
-    person.expect(
+fn markdown_is_readable_in_sixty_columns() {
+    let fixture = Fixture::new(|_| vec![text(PAGE)].into());
+    let mut terminal = fixture.open(&[], 60, 40, &[]);
+    terminal.send("Show");
+    terminal.wait_for("println!");
+    terminal.wait_for(READY);
+    terminal.expect_screen(
         "
 selvedge
 
@@ -40,21 +42,21 @@ exec      │ runs a command                          │ 3
       println!(\"hi\");
   }
 
-› ask, @ a file, / for commands
+› type a message, @ for files, / for commands
   mock · 100 in, 20 out · 100% left · workspace-write",
     );
 }
 
 #[test]
-fn without_colour_nothing_is_coloured() {
+fn no_color_disables_colours() {
     let code = "return (await tools.readFile({ path: 'a.txt' })).totalLines // two";
     for (env, coloured) in [(&[("NO_COLOR", "1")][..], false), (&[], true)] {
-        let desk = Desk::new(super::first(vec![text(PAGE), text(&block(code))]));
-        let mut person = desk.sit_down(&[], 80, 40, env);
-        person.asks("Show");
-        person.wait_for("Done.");
-        person.wait_for(READY);
-        let raw = String::from_utf8_lossy(&person.raw).into_owned();
+        let fixture = Fixture::new(super::first(vec![text(PAGE), text(&block(code))]));
+        let mut terminal = fixture.open(&[], 80, 40, env);
+        terminal.send("Show");
+        terminal.wait_for("Done.");
+        terminal.wait_for(READY);
+        let raw = String::from_utf8_lossy(&terminal.raw_output).into_owned();
         let found = raw.split("\x1b[").skip(1).any(|escape| {
             let codes = escape.split('m').next().unwrap_or_default();
             let all = codes.chars().all(|c| c.is_ascii_digit() || c == ';');
@@ -67,37 +69,38 @@ fn without_colour_nothing_is_coloured() {
 }
 
 #[test]
-fn a_window_may_change_its_size_while_words_come() {
-    let words =
-        "Many words come and come and go on and on, so that they fill more than one line of any window. ".repeat(3);
-    let desk = Desk::new(move |asked| match asked.number {
-        0 => Reply::Hang(vec![text(&format!("First paragraph.\n\n{words}"))]),
+fn the_terminal_can_be_resized_while_an_answer_streams() {
+    let answer = "Many words come and come and go on and on, \
+                  so that they fill more than one line of any window. "
+        .repeat(3);
+    let fixture = Fixture::new(move |request| match request.number {
+        0 => Reply::Hang(vec![text(&format!("First paragraph.\n\n{answer}"))]),
         _ => vec![text("Second answer.")].into(),
     });
-    let mut person = desk.sit_down(&[], 80, 24, &[]);
-    person.asks("Go");
-    person.wait_for("Many words");
+    let mut terminal = fixture.open(&[], 80, 24, &[]);
+    terminal.send("Go");
+    terminal.wait_for("Many words");
     for (width, height) in [(60, 24), (100, 30), (40, 12), (80, 24)] {
-        person.resizes(width, height);
+        terminal.resize(width, height);
         let widest = usize::from(width);
-        person.wait(&format!("{width} columns"), |screen| {
+        terminal.wait_until(&format!("{width} columns"), |screen| {
             let lines: Vec<&str> = screen.lines().collect();
             let at = lines.iter().position(|line| line.starts_with("Many words"));
             let fits = lines.iter().all(|line| line.chars().count() <= widest);
-            // Broken for this width, once, with everything below it.
+            // Wrapped for this width, shown once, with the live part below it.
             let filled = at
                 .is_some_and(|at| lines[at].chars().count() + 8 > widest.min(lines[at].len() + 8));
             let once = screen.matches("Many words come").count() <= 3
-                && screen.matches("type what comes next").count() == 1;
+                && screen.matches("type the next message").count() == 1;
             fits && filled && once
         });
     }
-    person.types("\x03");
-    person.wait_for("– stopped");
-    person.asks("Again");
-    person.wait_for("Second answer.");
-    person.wait_for(READY);
-    person.expect(
+    terminal.type_text("\x03");
+    terminal.wait_for("– stopped");
+    terminal.send("Again");
+    terminal.wait_for("Second answer.");
+    terminal.wait_for(READY);
+    terminal.expect_screen(
         "
 selvedge
 
@@ -115,20 +118,20 @@ than one line of any window. Many words come and come and g
 
 Second answer.
 
-› ask, @ a file, / for commands
+› type a message, @ for files, / for commands
   mock · SPENT · 100% left · workspace-write · ses_ID",
     );
 }
 
 #[test]
-fn what_is_finished_stays_in_the_scrollback() {
+fn finished_rows_stay_in_the_scrollback() {
     let lines: String = (0..60).map(|n| format!("- item number {n}\n")).collect();
-    let desk = Desk::new(move |_| vec![text(&lines)].into());
-    let mut person = desk.sit_down(&[], 60, 16, &[]);
-    person.asks("List");
-    person.wait_for("item number 59");
-    person.wait_for(READY);
-    let all = person.scrolled();
+    let fixture = Fixture::new(move |_| vec![text(&lines)].into());
+    let mut terminal = fixture.open(&[], 60, 16, &[]);
+    terminal.send("List");
+    terminal.wait_for("item number 59");
+    terminal.wait_for(READY);
+    let all = terminal.with_scrollback();
     for n in 0..60 {
         assert_eq!(
             all.matches(&format!("• item number {n}\n")).count(),
@@ -139,33 +142,33 @@ fn what_is_finished_stays_in_the_scrollback() {
 }
 
 #[test]
-fn the_terminal_is_given_back_at_the_end_and_at_a_signal() {
+fn the_terminal_is_restored_at_exit_and_after_a_signal() {
     for by_signal in [false, true] {
-        let desk = Desk::new(polite);
-        let mut person = desk.chat();
-        let before = tcgetattr(person.terminal_end()).unwrap().local_modes;
-        person.asks("Hi");
-        person.wait_for("Hello, person.");
-        person.wait_for(READY);
+        let fixture = Fixture::new(polite);
+        let mut terminal = fixture.chat();
+        let before = tcgetattr(terminal.master()).unwrap().local_modes;
+        terminal.send("Hi");
+        terminal.wait_for("Hello, person.");
+        terminal.wait_for(READY);
         assert!(
-            !tcgetattr(person.terminal_end())
+            !tcgetattr(terminal.master())
                 .unwrap()
                 .local_modes
                 .contains(LocalModes::ICANON)
         );
-        assert!(person.terminal.screen().bracketed_paste());
-        let end = person.terminal_end().try_clone().unwrap();
+        assert!(terminal.emulator.screen().bracketed_paste());
+        let master = terminal.master().try_clone().unwrap();
         match by_signal {
-            true => person.signal("TERM"),
-            false => person.types("\x04"),
+            true => terminal.signal("TERM"),
+            false => terminal.type_text("\x04"),
         }
-        let (status, screen, terminal) = person.end_with_terminal();
+        let (status, screen, emulator) = terminal.wait_for_exit_and_emulator();
         assert!(
             status == 0 && screen.contains("selvedge continue ses_"),
             "{status}: {screen}"
         );
-        assert!(!terminal.screen().bracketed_paste() && !terminal.screen().hide_cursor());
-        assert!(!terminal.screen().alternate_screen());
-        assert_eq!(tcgetattr(&end).unwrap().local_modes, before);
+        assert!(!emulator.screen().bracketed_paste() && !emulator.screen().hide_cursor());
+        assert!(!emulator.screen().alternate_screen());
+        assert_eq!(tcgetattr(&master).unwrap().local_modes, before);
     }
 }

@@ -1,4 +1,4 @@
-"""An MCP server that misbehaves in the way its first argument names. Standard library only."""
+"""An MCP server for tests. Its first argument names the way in which it misbehaves."""
 import json, os, sys, time
 
 MODE = sys.argv[1] if len(sys.argv) > 1 else "good"
@@ -23,21 +23,21 @@ NOUNS = ["issue", "pull_request", "invoice", "customer", "calendar_event", "mess
 
 
 def catalogue():
-    """Fifty tools of the kind people have: the server's number decides which."""
+    """Fifty realistic tools. The number in the mode selects which."""
     number = int(MODE.split(":")[1])
     listed = []
     for noun in NOUNS[number * 5:number * 5 + 5]:
         for verb in VERBS:
-            words = noun.replace("_", " ")
+            phrase = noun.replace("_", " ")
             listed.append({
                 "name": f"{verb}_{noun}",
-                "description": f"{verb.capitalize()} one or more {words}s in the connected workspace. Returns the affected {words}s with all their fields, "
+                "description": f"{verb.capitalize()} one or more {phrase}s in the connected workspace. Returns the affected {phrase}s with all their fields, "
                                f"including identifiers and timestamps. Requires the scope {noun}:{'write' if verb not in ('list', 'get', 'search') else 'read'}.",
                 "inputSchema": {
                     "type": "object",
                     "properties": {
                         "workspace_id": {"type": "string", "description": "Identifier of the workspace that owns it"},
-                        f"{noun}_id": {"type": "string", "description": f"Identifier of the {words}"},
+                        f"{noun}_id": {"type": "string", "description": f"Identifier of the {phrase}"},
                         "fields": {"type": "array", "items": {"type": "string"}, "description": "Names of fields to return"},
                         "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20, "description": "Maximum number of results"},
                         "dry_run": {"type": "boolean", "description": "Validate without applying"},
@@ -89,7 +89,7 @@ def call(id, params):
         return {"content": [], "structuredContent": {"called": name, "args": args}}
     if MODE == "bank":
         if name == "pay_slowly":
-            # Nobody may be there any more to hear of it.
+            # Long enough for a test to kill the client meanwhile.
             time.sleep(2)
         if name != "balance":
             with open(STATE, "a") as file:
@@ -123,7 +123,7 @@ def call(id, params):
         if STATE:
             with open(STATE, "a") as file:
                 file.write("died\n")
-        print("I cannot go on", file=sys.stderr, flush=True)
+        print("fatal error", file=sys.stderr, flush=True)
         os._exit(3)
     if name == "slow":
         token = (params.get("_meta") or {}).get("progressToken")
@@ -156,7 +156,7 @@ def call(id, params):
         asked["visit"] = id
         send({"jsonrpc": "2.0", "id": "visit", "method": "elicitation/create", "params": {"mode": "url", "message": "Log in", "url": "https://example.com/login", "elicitationId": "e1"}})
         return None
-    return None  # hang: no answer, ever
+    return None  # hang: never responds
 
 
 if MODE == "flaky" and not os.path.exists(STATE):

@@ -1,4 +1,6 @@
-"""Plays the server's part of a recorded session: lines that begin with STDIN:, STDOUT: and STDERR:."""
+"""Replays the server's side of a recorded session.
+
+The lines of the file start with STDIN:, STDOUT: or STDERR:."""
 import json, sys
 
 record = []
@@ -33,22 +35,24 @@ while True:
     if message["method"] == "ping":
         send({"jsonrpc": "2.0", "id": message["id"], "result": {}})
         continue
-    at = next((i for i, (side, said) in enumerate(record) if side == "STDIN" and i not in used and key(said) == key(message)), None)
-    if at is None:
-        send({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "not in the record"}})
+    matches = (i for i, (side, line) in enumerate(record) if side == "STDIN" and i not in used and key(line) == key(message))
+    index = next(matches, None)
+    if index is None:
+        error = {"code": -32601, "message": "not in the recording"}
+        send({"jsonrpc": "2.0", "id": message["id"], "error": error})
         continue
-    used.add(at)
-    asked = record[at][1]
+    used.add(index)
+    request = record[index][1]
     token = lambda m: ((m.get("params") or {}).get("_meta") or {}).get("progressToken")
-    for side, said in record[at + 1 :]:
+    for side, line in record[index + 1 :]:
         if side != "STDOUT":
             continue
-        if "method" not in said and said.get("id") == asked["id"]:
-            send({**said, "id": message["id"]})
+        if "method" not in line and line.get("id") == request["id"]:
+            send({**line, "id": message["id"]})
             break
-        if "method" in said and "id" in said:
-            send(said)
-            while receive().get("id") != said["id"]:
+        if "method" in line and "id" in line:
+            send(line)
+            while receive().get("id") != line["id"]:
                 pass
-        elif said.get("method") == "notifications/progress" and said["params"].get("progressToken") == token(asked):
-            send({**said, "params": {**said["params"], "progressToken": token(message)}})
+        elif line.get("method") == "notifications/progress" and line["params"].get("progressToken") == token(request):
+            send({**line, "params": {**line["params"], "progressToken": token(message)}})

@@ -1,4 +1,4 @@
-//! Servers for tests: real ones, and odd ones.
+//! MCP servers for tests, and functions to run scripts with them.
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Orchestrator, Registry};
 use serde_json::Value;
 
-/// The folder `scripts/setup-mcp-peers` filled; `None`, said aloud, where it was not run. In CI that is a failure.
+/// Returns the folder that `scripts/setup-mcp-peers` fills. If it was not run, prints that the test
+/// is skipped and returns `None`; in CI it panics.
 pub fn peers() -> Option<PathBuf> {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mcp-peers");
     let folder = std::env::var_os("SELVEDGE_MCP_PEERS").map_or_else(default, PathBuf::from);
@@ -27,7 +28,7 @@ pub fn peers() -> Option<PathBuf> {
     None
 }
 
-/// A server that is a program.
+/// Settings of a server that is a local program.
 pub fn program(name: &str, command: impl AsRef<Path>, args: &[&str]) -> ServerSettings {
     let reach = Reach::Program {
         command: command.as_ref().display().to_string(),
@@ -39,12 +40,12 @@ pub fn program(name: &str, command: impl AsRef<Path>, args: &[&str]) -> ServerSe
     ServerSettings::new(name, reach)
 }
 
-/// The server of `servers/odd.py` in one of its modes.
+/// Settings of the server `servers/odd.py` in one of its modes.
 pub fn odd(name: &str, mode: &str) -> ServerSettings {
     odd_with(name, mode, Path::new("/nonexistent"))
 }
 
-/// The same with a file it may use.
+/// Settings of the server `servers/odd.py` with a file for its state.
 pub fn odd_with(name: &str, mode: &str, state: &Path) -> ServerSettings {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/odd.py");
     let mut settings = program(
@@ -56,7 +57,7 @@ pub fn odd_with(name: &str, mode: &str, state: &Path) -> ServerSettings {
     settings
 }
 
-/// These servers, remembered nowhere.
+/// Creates servers without handlers and without a cache.
 pub fn servers(settings: Vec<ServerSettings>) -> Servers {
     Servers::new(settings, Asked::default(), None)
 }
@@ -66,7 +67,7 @@ pub async fn run(servers: &Servers, script: &str) -> ScriptToolCallOutput {
     run_with(servers, script, RunOptions::default()).await
 }
 
-/// The same under other circumstances.
+/// Runs a script with the tools of these servers and with options.
 pub async fn run_with(
     servers: &Servers,
     script: &str,
@@ -82,7 +83,7 @@ pub async fn run_with(
     harness.run_with(script.as_bytes(), options).await
 }
 
-/// The value of a script that must succeed.
+/// Runs a script that must succeed, and returns its value.
 pub async fn value(servers: &Servers, script: &str) -> Value {
     let output = run(servers, script).await;
     assert!(output.error.is_none(), "{:?}", output.error);

@@ -1,8 +1,10 @@
-//! `make bench-memory DATA=dir`: how much of the evidence is found, beside FTS5 alone, and how fast.
+//! `make bench-memory DATA=dir`: measures how much of the evidence search finds, compared with FTS5
+//! alone, and how fast it is.
 //!
-//! The folder may hold conversations in the format of LoCoMo (`*.json`: a list of `{conversation, qa}`), and lines of
-//! our own with questions beside them (`x.jsonl` and `x.queries.jsonl`: `{"id","query","session","evidence":[…]}`).
-//! Without a folder, conversations that nobody had are made up. `--speed` measures times instead.
+//! The folder contains conversations in the format of LoCoMo (`*.json`: a list of
+//! `{conversation, qa}`), or Selvedge's own lines with a file of questions (`x.jsonl` and
+//! `x.queries.jsonl`: `{"id","query","session","evidence":[…]}`). Without a folder, synthetic
+//! conversations are used. `--speed` measures times instead.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "../../tests/chats/mod.rs"]
@@ -14,7 +16,7 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--speed", ref sizes @ ..] => speed::measure(sizes),
-        [] => quality::measure("made up", quality::made_up()),
+        [] => quality::measure("synthetic", quality::made_up()),
         [folder] => quality::of_folder(folder),
         _ => {
             eprintln!("usage: bench_memory [FOLDER | --speed [TURNS…]]");

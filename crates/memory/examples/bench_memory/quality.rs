@@ -1,4 +1,5 @@
-//! How much of the evidence is found: at five, ten, twenty and fifty turns, and within so many tokens.
+//! Measures how much of the evidence search finds: among the first 5, 10, 20 and 50 turns, and
+//! within 2,000 and 4,000 tokens.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,11 +11,11 @@ use serde_json::Value;
 
 use crate::chats;
 
-/// Conversations of a set, with questions about them.
+/// A conversation of a data set, with questions about it.
 pub struct Conversation {
     name: String,
     lines: Vec<Line>,
-    /// Each with the keys of the turns that answer it.
+    /// Each question with the keys of the turns that answer it.
     questions: Vec<(String, BTreeSet<String>)>,
 }
 
@@ -27,6 +28,7 @@ struct Line {
     text: String,
 }
 
+/// Generates synthetic conversations.
 pub fn made_up() -> Vec<Conversation> {
     let conversation = |seed: u64| {
         let chat = chats::chat(seed, 28);
@@ -43,7 +45,7 @@ pub fn made_up() -> Vec<Conversation> {
             .into_iter()
             .map(|question| (question.text, question.evidence.into_iter().collect()));
         Conversation {
-            name: format!("made up {seed}"),
+            name: format!("synthetic {seed}"),
             lines: lines.collect(),
             questions: questions.collect(),
         }
@@ -51,9 +53,11 @@ pub fn made_up() -> Vec<Conversation> {
     (0..10).map(conversation).collect()
 }
 
+/// Measures each data set in a folder.
 pub fn of_folder(folder: &str) {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| {
-        eprintln!("error: cannot read {folder}: {error}\nhint: DATA names a folder");
+        eprintln!("error: cannot read {folder}: {error}");
+        eprintln!("hint: pass a folder: make bench-memory DATA=dir");
         std::process::exit(2);
     });
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -75,13 +79,14 @@ pub fn of_folder(folder: &str) {
         }
     }
     if !measured {
-        eprintln!("error: {folder} has no conversations with questions");
-        eprintln!("hint: LoCoMo's locomo10.json, or x.jsonl beside x.queries.jsonl");
+        eprintln!("error: no conversations with questions in {folder}");
+        eprintln!("hint: add LoCoMo's locomo10.json, or x.jsonl and x.queries.jsonl");
         std::process::exit(2);
     }
 }
 
-/// LoCoMo's questions without evidence, and those that ask for what was never said, are left out.
+/// Reads a file in LoCoMo's format. Questions without evidence, and those without an answer in the
+/// conversation (category 5), are left out.
 fn locomo(path: &Path) -> Vec<Conversation> {
     let text = std::fs::read_to_string(path).unwrap();
     let Ok(value) = serde_json::from_str::<Value>(&text) else {
@@ -107,13 +112,13 @@ fn locomo(path: &Path) -> Vec<Conversation> {
                 .as_str()
                 .map(str::to_owned);
             for line in session.as_array().unwrap() {
-                let said = line["text"]
+                let text = line["text"]
                     .as_str()
                     .or(line["clean_text"].as_str())
                     .unwrap_or_default();
                 let image = line["blip_caption"]
                     .as_str()
-                    .map(|told| format!(" [image: {told}]"))
+                    .map(|caption| format!(" [image: {caption}]"))
                     .unwrap_or_default();
                 lines.push(Line {
                     key: line["dia_id"].as_str().unwrap_or_default().to_owned(),
@@ -121,7 +126,7 @@ fn locomo(path: &Path) -> Vec<Conversation> {
                     role: "user".to_owned(),
                     speaker: line["speaker"].as_str().map(str::to_owned),
                     ts: ts.clone(),
-                    text: format!("{said}{image}"),
+                    text: format!("{text}{image}"),
                 });
             }
         }
@@ -131,9 +136,10 @@ fn locomo(path: &Path) -> Vec<Conversation> {
             if question["category"] == 5 {
                 continue;
             }
-            let told = question["evidence"].to_string();
-            let evidence: BTreeSet<String> =
-                ids(&told).filter(|id| keys.contains(id.as_str())).collect();
+            let listed = question["evidence"].to_string();
+            let evidence: BTreeSet<String> = ids(&listed)
+                .filter(|id| keys.contains(id.as_str()))
+                .collect();
             if let (Some(text), false) = (question["question"].as_str(), evidence.is_empty()) {
                 questions.push((text.to_owned(), evidence));
             }
@@ -150,7 +156,7 @@ fn locomo(path: &Path) -> Vec<Conversation> {
     set
 }
 
-/// `D1:3`, also where it is written `D:1:3`.
+/// Finds the ids in a text: `D1:3`, also if it is written `D:1:3`.
 fn ids(text: &str) -> impl Iterator<Item = String> + '_ {
     text.split(|c: char| !(c.is_ascii_digit() || c == 'D' || c == ':'))
         .filter_map(|word| {
@@ -164,6 +170,7 @@ fn ids(text: &str) -> impl Iterator<Item = String> + '_ {
         })
 }
 
+/// Reads a file of Selvedge's own lines and the questions next to it.
 fn lines(path: &Path) -> Vec<Conversation> {
     let read = |path: &Path| -> Vec<Value> {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -171,14 +178,14 @@ fn lines(path: &Path) -> Vec<Conversation> {
             .filter_map(|line| serde_json::from_str(line).ok())
             .collect()
     };
-    let word = |value: &Value| match value {
+    let text_of = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
         Value::Null => None,
         other => Some(other.to_string()),
     };
     let mut set: Vec<Conversation> = Vec::new();
     for line in read(path) {
-        let name = word(&line["session"]).unwrap_or_default();
+        let name = text_of(&line["session"]).unwrap_or_default();
         if !set.iter().any(|conversation| conversation.name == name) {
             set.push(Conversation {
                 name: name.clone(),
@@ -191,21 +198,21 @@ fn lines(path: &Path) -> Vec<Conversation> {
             .find(|conversation| conversation.name == name)
             .unwrap();
         conversation.lines.push(Line {
-            key: word(&line["turn"]).unwrap_or_default(),
-            part: word(&line["part"]),
-            role: word(&line["role"]).unwrap_or_default(),
-            speaker: word(&line["speaker"]),
-            ts: word(&line["ts"]),
-            text: word(&line["text"]).unwrap_or_default(),
+            key: text_of(&line["turn"]).unwrap_or_default(),
+            part: text_of(&line["part"]),
+            role: text_of(&line["role"]).unwrap_or_default(),
+            speaker: text_of(&line["speaker"]),
+            ts: text_of(&line["ts"]),
+            text: text_of(&line["text"]).unwrap_or_default(),
         });
     }
     for query in read(&path.with_extension("queries.jsonl")) {
-        let name = word(&query["session"]).unwrap_or_default();
+        let name = text_of(&query["session"]).unwrap_or_default();
         let evidence = query["evidence"]
             .as_array()
             .into_iter()
             .flatten()
-            .filter_map(word)
+            .filter_map(text_of)
             .collect();
         if let Some(conversation) = set
             .iter_mut()
@@ -213,25 +220,34 @@ fn lines(path: &Path) -> Vec<Conversation> {
         {
             conversation
                 .questions
-                .push((word(&query["query"]).unwrap_or_default(), evidence));
+                .push((text_of(&query["query"]).unwrap_or_default(), evidence));
         }
     }
     set
 }
 
-/// Evidence found: at so many turns, within so many tokens.
+/// Sums of the share of evidence found.
 #[derive(Default, Clone)]
 struct Score {
+    /// Among the first `RESULT_COUNTS` turns.
     at: [f64; 4],
+    /// Within `TOKEN_BUDGETS` tokens.
     within: [f64; 2],
     questions: f64,
 }
 
+/// Numbers of turns among which evidence is counted.
 const AT: [usize; 4] = [5, 10, 20, 50];
+/// Token budgets within which evidence is counted.
 const WITHIN: [u32; 2] = [2000, 4000];
 
 impl Score {
-    fn add(&mut self, evidence: &BTreeSet<String>, ranking: &[String], told: [&[String]; 2]) {
+    fn add(
+        &mut self,
+        evidence: &BTreeSet<String>,
+        ranking: &[String],
+        within_budget: [&[String]; 2],
+    ) {
         let share = |found: &[String]| {
             found.iter().filter(|key| evidence.contains(*key)).count() as f64
                 / evidence.len() as f64
@@ -239,12 +255,13 @@ impl Score {
         for (sum, k) in self.at.iter_mut().zip(AT) {
             *sum += share(&ranking[..k.min(ranking.len())]);
         }
-        for (sum, told) in self.within.iter_mut().zip(told) {
-            *sum += share(told);
+        for (sum, within_budget) in self.within.iter_mut().zip(within_budget) {
+            *sum += share(within_budget);
         }
         self.questions += 1.0;
     }
 
+    /// Prints a row of the table, in per cent.
     fn row(&self, name: &str) {
         let cell = |sum: &f64| format!("{:>6.1}", 100.0 * sum / self.questions.max(1.0));
         let cells: Vec<String> = self.at.iter().chain(&self.within).map(cell).collect();
@@ -252,6 +269,7 @@ impl Score {
     }
 }
 
+/// Measures a data set and prints its table.
 pub fn measure(name: &str, set: Vec<Conversation>) {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([]))
@@ -295,8 +313,8 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
         while memory.write_vectors(&conversation.name).unwrap() > 0 {}
         let peer = Fts5::of(&conversation.lines);
         for (question, evidence) in &conversation.questions {
-            let (ranking, told) = peer.ranking(question, &conversation.lines);
-            fts5.add(evidence, &ranking, [&told[0], &told[1]]);
+            let (ranking, within_budget) = peer.ranking(question, &conversation.lines);
+            fts5.add(evidence, &ranking, [&within_budget[0], &within_budget[1]]);
             let rows = [
                 (&mut bm25, Weights::BM25),
                 (&mut full, Weights::KEYWORDS),
@@ -309,7 +327,7 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
                     ..Query::new(question).in_session(&conversation.name)
                 };
                 let ranking = found(&memory, &query);
-                let told = WITHIN.map(|budget| {
+                let within_budget = WITHIN.map(|budget| {
                     found(
                         &memory,
                         &Query {
@@ -319,9 +337,9 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
                         },
                     )
                 });
-                score.add(evidence, &ranking, [&told[0], &told[1]]);
+                score.add(evidence, &ranking, [&within_budget[0], &within_budget[1]]);
                 if weights == Weights::KEYWORDS {
-                    halves[at % 2].add(evidence, &ranking, [&told[0], &told[1]]);
+                    halves[at % 2].add(evidence, &ranking, [&within_budget[0], &within_budget[1]]);
                     let all = found(
                         &memory,
                         &Query {
@@ -329,8 +347,12 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
                             ..query.clone()
                         },
                     );
-                    let packed = WITHIN.map(|budget| peer.within(&all, budget));
-                    raw.add(evidence, &ranking, [&packed[0], &packed[1]]);
+                    let raw_within_budget = WITHIN.map(|budget| peer.within(&all, budget));
+                    raw.add(
+                        evidence,
+                        &ranking,
+                        [&raw_within_budget[0], &raw_within_budget[1]],
+                    );
                 }
             }
         }
@@ -345,19 +367,20 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
         "evidence found, in per cent"
     );
     println!("|{}|{}", "-".repeat(40), "-------:|".repeat(6));
-    fts5.row("FTS5 alone (porter, stop words cut)");
-    bm25.row("the index, BM25 alone");
+    fts5.row("FTS5 (porter, without stop words)");
+    bm25.row("selvedge, BM25 only");
     full.row("selvedge");
     if HAS_VECTORS {
         vectors.row("selvedge, with vectors");
     }
-    raw.row("selvedge, told raw and without tags");
+    raw.row("selvedge, raw turns without tags");
     halves[0].row("selvedge, even conversations");
     halves[1].row("selvedge, odd conversations");
 }
 
 const HAS_VECTORS: bool = cfg!(feature = "pocket");
 
+/// Searches, and returns the keys of the turns found.
 fn found(memory: &Memory, query: &Query<'_>) -> Vec<String> {
     let hits = memory.search(query).unwrap();
     hits.into_iter()
@@ -365,7 +388,7 @@ fn found(memory: &Memory, query: &Query<'_>) -> Vec<String> {
         .collect()
 }
 
-/// FTS5 over one conversation, as anybody would use it.
+/// FTS5 over one conversation, for comparison.
 struct Fts5 {
     connection: Connection,
     tokens: std::collections::HashMap<String, u32>,
@@ -390,6 +413,7 @@ impl Fts5 {
         Self { connection, tokens }
     }
 
+    /// Returns the keys of the best lines, and those that fit into each token budget.
     fn ranking(&self, question: &str, lines: &[Line]) -> (Vec<String>, [Vec<String>; 2]) {
         let words: Vec<String> = question
             .split(|c: char| !c.is_alphanumeric())
@@ -406,11 +430,11 @@ impl Fts5 {
             .filter_map(Result::ok)
             .map(|at| lines[at as usize].key.clone())
             .collect();
-        let told = WITHIN.map(|budget| self.within(&ranking, budget));
-        (ranking, told)
+        let within_budget = WITHIN.map(|budget| self.within(&ranking, budget));
+        (ranking, within_budget)
     }
 
-    /// As many of the first as fit in full.
+    /// Returns the first keys of a ranking whose lines fit into a budget in full.
     fn within(&self, ranking: &[String], budget: u32) -> Vec<String> {
         let mut left = budget;
         let fits = |key: &&String| {

@@ -1,5 +1,5 @@
-//! How fast: recall at a hundred thousand and a million turns, adding a turn to a short and a long session, and
-//! assembling a prompt's history.
+//! Measures times: search among 100,000 and 1,000,000 turns, appending a turn to a short and to a
+//! long session, and assembling the history of a prompt.
 
 use std::time::Instant;
 
@@ -7,8 +7,9 @@ use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
 use selvedge_memory::{Gradient, Keep, Memory, NewTurn, Query, Strategy};
 
-use crate::chats::{Draw, chat};
+use crate::chats::{SeededRandom, chat};
 
+/// Runs all measurements. `sizes` are the numbers of turns for the searches.
 pub fn measure(sizes: &[&str]) {
     let sizes: Vec<usize> = match sizes {
         [] => vec![100_000, 1_000_000],
@@ -21,7 +22,7 @@ pub fn measure(sizes: &[&str]) {
     }
 }
 
-/// Words as often as words are: the n-th with a share of 1/n.
+/// A vocabulary with a Zipf distribution: the n-th word has a share of 1/n.
 struct Words {
     words: Vec<String>,
     sums: Vec<f64>,
@@ -33,10 +34,10 @@ impl Words {
             "ka", "lo", "mi", "ren", "tos", "vu", "pa", "dri", "sel", "no", "gar", "bi", "ta",
             "che", "zon", "fe",
         ];
-        let mut draw = Draw(5);
+        let mut random = SeededRandom(5);
         let word = |_| {
-            (0..2 + draw.below(3))
-                .map(|_| draw.one(&syllables))
+            (0..2 + random.below(3))
+                .map(|_| random.pick(&syllables))
                 .collect::<String>()
         };
         let words = (0..count).map(word).collect();
@@ -51,32 +52,32 @@ impl Words {
         }
     }
 
-    fn one(&self, draw: &mut Draw) -> &str {
+    fn one(&self, random: &mut SeededRandom) -> &str {
         let all = self.sums.last().unwrap();
-        let at = draw.below(1 << 30) as f64 / f64::from(1 << 30) * all;
+        let at = random.below(1 << 30) as f64 / f64::from(1 << 30) * all;
         &self.words[self
             .sums
             .partition_point(|sum| *sum < at)
             .min(self.words.len() - 1)]
     }
 
-    /// Words as questions have them: the hundred most frequent say nothing and are cut.
-    fn question(&self, draw: &mut Draw) -> String {
-        let mut asked = Vec::new();
-        let length = 4 + draw.below(8);
-        while asked.len() < length {
-            let word = self.one(draw);
+    /// Generates a question. The hundred most frequent words count as stop words and are left out.
+    fn question(&self, random: &mut SeededRandom) -> String {
+        let mut question = Vec::new();
+        let length = 4 + random.below(8);
+        while question.len() < length {
+            let word = self.one(random);
             if self.words[..100].iter().all(|common| common != word) {
-                asked.push(word);
+                question.push(word);
             }
         }
-        asked.join(" ")
+        question.join(" ")
     }
 
-    fn text(&self, draw: &mut Draw) -> String {
-        let length = 8 + draw.below(40);
+    fn text(&self, random: &mut SeededRandom) -> String {
+        let length = 8 + random.below(40);
         (0..length)
-            .map(|_| self.one(draw))
+            .map(|_| self.one(random))
             .collect::<Vec<_>>()
             .join(" ")
     }
@@ -86,12 +87,12 @@ fn recalling(size: usize) {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
     let words = Words::new(40_000);
-    let mut draw = Draw(1);
+    let mut random = SeededRandom(1);
     let start = Instant::now();
     let mut stored = 0;
     while stored < size {
         let texts: Vec<(String, String)> = (0..2000.min(size - stored))
-            .map(|at| (words.text(&mut draw), ((stored + at) / 25).to_string()))
+            .map(|at| (words.text(&mut random), ((stored + at) / 25).to_string()))
             .collect();
         let turns = texts.iter().map(|(text, part)| {
             (
@@ -114,13 +115,13 @@ fn recalling(size: usize) {
     let peer = Connection::open(home.path().join("fts5.sqlite")).unwrap();
     fill_fts5(&peer, home.path());
     for (name, session) in [
-        ("recall in the session", Some("long")),
-        ("recall in the whole store", None),
+        ("search in the session", Some("long")),
+        ("search in the whole store", None),
     ] {
-        // Interleaved with the peer, so that a noisy machine is noisy for both.
+        // Interleaved, so that load from other programs affects both.
         let (mut ours, mut theirs) = (Times::default(), Times::default());
         for _ in 0..200 {
-            let question = words.question(&mut draw);
+            let question = words.question(&mut random);
             let query = Query {
                 session,
                 k: 50,
@@ -143,22 +144,22 @@ fn recalling(size: usize) {
             });
         }
         ours.tell(name);
-        theirs.tell("  FTS5 alone, meanwhile");
+        theirs.tell("  FTS5 alone, interleaved");
     }
-    // After each turn the numbers of all turns are read anew: as an agent has it.
+    // As in an agent: a search after each appended turn, which refreshes the cached scope.
     let mut times = Times::default();
     for _ in 0..100 {
         memory
-            .append("long", &NewTurn::text("user", &words.text(&mut draw)))
+            .append("long", &NewTurn::text("user", &words.text(&mut random)))
             .unwrap();
-        let question = words.question(&mut draw);
+        let question = words.question(&mut random);
         let query = Query {
             k: 50,
             ..Query::new(&question).in_session("long")
         };
         times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
     }
-    times.tell("recall after each added turn");
+    times.tell("search after each appended turn");
 }
 
 fn fill_fts5(peer: &Connection, home: &std::path::Path) {
@@ -173,7 +174,7 @@ fn fill_fts5(peer: &Connection, home: &std::path::Path) {
     .unwrap();
 }
 
-/// How long something took: by the clock, and of the processor alone, which other programs do not prolong.
+/// Durations in milliseconds: wall time, and CPU time, which other programs do not affect.
 #[derive(Default)]
 struct Times {
     wall: Vec<f64>,
@@ -197,15 +198,17 @@ impl Times {
         };
         let ([p50, cpu50], [p95, cpu95]) = (at(0.5), at(0.95));
         println!(
-            "{name:<32} p50 {p50:>7.2} ms, p95 {p95:>7.2} ms; of the processor {cpu50:>7.2} and {cpu95:>7.2} ms"
+            "{name:<32} p50 {p50:>7.2} ms, p95 {p95:>7.2} ms; \
+             CPU p50 {cpu50:>7.2} ms, p95 {cpu95:>7.2} ms"
         );
     }
 }
 
-/// Milliseconds this thread has computed. Nothing where the system does not tell.
+/// Returns the CPU time of this thread in milliseconds; 0 if the system does not report it.
 fn cpu_ms() -> f64 {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    told.split(' ')
+    let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    schedstat
+        .split(' ')
         .next()
         .and_then(|ns| ns.parse::<f64>().ok())
         .unwrap_or(0.0)
@@ -228,7 +231,7 @@ fn adding() {
     for _ in 0..10_000 {
         time("long", &memory);
     }
-    // Interleaved, so that a noisy machine is noisy for both.
+    // Interleaved, so that load from other programs affects both.
     let (mut short, mut long) = (Vec::new(), Vec::new());
     for n in 0..400 {
         if n % 10 == 0 {
@@ -241,7 +244,7 @@ fn adding() {
     long.sort_by(f64::total_cmp);
     let (short, long) = (short[200], long[200]);
     println!(
-        "adding a turn: {short:.3} ms after 10 turns, {long:.3} ms after 10,000, ratio {:.2}",
+        "appending a turn: {short:.3} ms after 10 turns, {long:.3} ms after 10,000, ratio {:.2}",
         long / short
     );
 }
@@ -250,10 +253,10 @@ fn assembling() {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
     let words = Words::new(20_000);
-    let mut draw = Draw(2);
+    let mut random = SeededRandom(2);
     for _ in 0..1000 {
         let text = (0..6)
-            .map(|_| words.text(&mut draw))
+            .map(|_| words.text(&mut random))
             .collect::<Vec<_>>()
             .join(". ");
         memory.append("s", &NewTurn::text("user", &text)).unwrap();
@@ -277,7 +280,8 @@ fn assembling() {
     planning.sort_by(f64::total_cmp);
     pinned.sort_by(f64::total_cmp);
     println!(
-        "1,000 turns within 100,000 tokens: planned in {:.1} ms (p95 {:.1}), board and pinned text in {:.1} ms (p95 {:.1})",
+        "1,000 turns within 100,000 tokens: planned in {:.1} ms (p95 {:.1}), \
+         board and pinned text in {:.1} ms (p95 {:.1})",
         planning[25], planning[47], pinned[25], pinned[47]
     );
 }

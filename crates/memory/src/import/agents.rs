@@ -1,4 +1,5 @@
-//! The session files of other agents. An exchange, from a user's message to the next, becomes one turn of items.
+//! Parses the session files of Codex and Claude Code. An exchange, from a user's message to the
+//! last item before the next one, becomes one turn.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -8,23 +9,26 @@ use serde_json::{Value, json};
 use super::Read;
 use crate::Form;
 
-/// What a line of a session file is.
+/// A parsed line of a session file.
 pub(super) enum Line {
-    /// It names the session.
+    /// The id of the session.
     Session(String),
-    /// An item; a user's message begins another exchange.
+    /// Items of a message.
     Items {
+        /// Whether a user's message starts a new exchange here.
         begins: bool,
         key: Option<String>,
         ts: Option<String>,
         items: Vec<Value>,
     },
+    /// A line without items of the conversation.
     Nothing,
 }
 
-/// Items on their way to becoming exchanges.
+/// Groups the items of a session file into exchanges.
 pub(super) struct Exchanges {
     session: String,
+    /// Whether the name of the session is final: given by the caller or found in the file.
     is_named: bool,
     understand: fn(&Value) -> Line,
     /// The exchange that is being read.
@@ -92,7 +96,8 @@ impl Exchanges {
     }
 }
 
-/// Codex: `{"timestamp","type":"response_item","payload":{…}}`; older files have the bare items.
+/// Parses a line of Codex: `{"timestamp","type":"response_item","payload":{…}}`, or in older files
+/// the item without an envelope.
 pub(super) fn codex(line: &Value) -> Line {
     let (kind, item) = match line.get("payload") {
         Some(payload) => (line["type"].as_str().unwrap_or_default(), payload),
@@ -109,7 +114,7 @@ pub(super) fn codex(line: &Value) -> Line {
             let ts = line["timestamp"].as_str().map(str::to_owned);
             let key = begins.then(|| ts.clone()).flatten();
             match item["type"].as_str() {
-                // What nobody said and nothing came of.
+                // Bookkeeping of Codex, not part of the conversation.
                 None | Some("ghost_snapshot" | "compaction") => Line::Nothing,
                 _ => Line::Items {
                     begins,
@@ -123,7 +128,7 @@ pub(super) fn codex(line: &Value) -> Line {
     }
 }
 
-/// What Codex tells the model in the user's name.
+/// Returns whether a user message was written by Codex, to give the model context.
 fn is_circumstance(item: &Value) -> bool {
     let text = item["content"][0]["text"]
         .as_str()
@@ -132,10 +137,11 @@ fn is_circumstance(item: &Value) -> bool {
         .trim_start();
     "<environment_context>|<user_instructions>|# AGENTS.md|<permissions"
         .split('|')
-        .any(|mark| text.starts_with(mark))
+        .any(|prefix| text.starts_with(prefix))
 }
 
-/// Claude Code: `{"type":"user"|"assistant","message":{"role","content"},"uuid","sessionId","timestamp"}`.
+/// Parses a line of Claude Code:
+/// `{"type":"user"|"assistant","message":{"role","content"},"uuid","sessionId","timestamp"}`.
 pub(super) fn claude_code(line: &Value) -> Line {
     let role = match line["type"].as_str() {
         Some(role @ ("user" | "assistant")) => role,
@@ -166,15 +172,21 @@ fn message(role: &str, text: &str) -> Value {
     json!({"type": "message", "role": role, "content": text})
 }
 
+/// Converts a content block of Claude Code to an item; `None` for other kinds of blocks.
 fn block_item(role: &str, block: &Value) -> Option<Value> {
     match block["type"].as_str()? {
         "text" => Some(message(role, block["text"].as_str()?)),
         "thinking" => Some(json!({"type": "reasoning", "content": block["thinking"]})),
         "tool_use" => Some(json!({
-            "type": "function_call", "name": block["name"], "arguments": block["input"], "call_id": block["id"],
+            "type": "function_call",
+            "name": block["name"],
+            "arguments": block["input"],
+            "call_id": block["id"],
         })),
         "tool_result" => Some(json!({
-            "type": "function_call_output", "call_id": block["tool_use_id"], "output": block["content"],
+            "type": "function_call_output",
+            "call_id": block["tool_use_id"],
+            "output": block["content"],
             "success": block["is_error"] != true,
         })),
         _ => None,

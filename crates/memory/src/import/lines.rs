@@ -1,29 +1,30 @@
-//! Lines of our own: `{"session","part"?,"turn","role","speaker"?,"ts"?,"text"}`.
+//! Parses Selvedge's own format: `{"session","part"?,"turn","role","speaker"?,"ts"?,"text"}`.
 
 use serde_json::Value;
 
 use super::Read;
 use crate::Form;
 
+/// Parses a line. The error is a message about the field that is missing or wrong.
 pub(super) fn read(line: &Value) -> Result<Read, String> {
-    let word = |field: &str| match &line[field] {
+    let optional = |field: &str| match &line[field] {
         Value::String(text) => Ok(Some(text.clone())),
         Value::Number(number) => Ok(Some(number.to_string())),
         Value::Null => Ok(None),
-        _ => Err(format!("`{field}` is neither text nor a number")),
+        _ => Err(format!("`{field}` must be a string or a number")),
     };
-    let needed = |field: &str| word(field)?.ok_or_else(|| format!("`{field}` is missing"));
+    let required = |field: &str| optional(field)?.ok_or_else(|| format!("`{field}` is missing"));
     let Value::String(text) = &line["text"] else {
         return Err("`text` is missing".into());
     };
-    needed("turn")?;
+    required("turn")?;
     Ok(Read {
-        session: needed("session")?,
+        session: required("session")?,
         key: line["turn"].to_string(),
-        role: needed("role")?,
-        speaker: word("speaker")?,
-        ts: word("ts")?,
-        part: word("part")?,
+        role: required("role")?,
+        speaker: optional("speaker")?,
+        ts: optional("ts")?,
+        part: optional("part")?,
         form: if line["form"] == "items" {
             Form::Items
         } else {

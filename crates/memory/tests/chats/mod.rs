@@ -1,11 +1,11 @@
-//! Conversations that nobody had: two people with names over many sittings, who tell each other facts in one wording
-//! and are asked about them in another, with greetings, small talk and near misses between. The same seed gives the
-//! same conversation.
+//! Generates synthetic conversations: two named people in many parts, with facts in one wording,
+//! questions about them in another, and greetings, small talk and near misses between. The same
+//! seed gives the same conversation.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 /// A line of a conversation.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub struct ChatLine {
     pub key: String,
     pub part: String,
     pub speaker: String,
@@ -13,23 +13,23 @@ pub struct Line {
     pub text: String,
 }
 
-/// A question, and the lines that answer it.
+/// A question, and the keys of the lines that answer it.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct ChatQuestion {
     pub text: String,
     pub evidence: Vec<String>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Chat {
-    pub lines: Vec<Line>,
-    pub questions: Vec<Question>,
+    pub lines: Vec<ChatLine>,
+    pub questions: Vec<ChatQuestion>,
 }
 
-/// Numbers that look random and are not.
-pub struct Draw(pub u64);
+/// A pseudo-random number generator: the same seed gives the same numbers.
+pub struct SeededRandom(pub u64);
 
-impl Draw {
+impl SeededRandom {
     pub fn next(&mut self) -> u64 {
         self.0 = self
             .0
@@ -43,8 +43,8 @@ impl Draw {
         (self.next() % n.max(1) as u64) as usize
     }
 
-    pub fn one<'a, T: ?Sized>(&mut self, of: &[&'a T]) -> &'a T {
-        of[self.below(of.len())]
+    pub fn pick<'a, T: ?Sized>(&mut self, choices: &[&'a T]) -> &'a T {
+        choices[self.below(choices.len())]
     }
 }
 
@@ -74,7 +74,8 @@ const WHO: &[&str] = &[
     "a colleague",
 ];
 
-/// What is told, and how it is asked about: same thing, other words. `{p}` place, `{m}` month, `{w}` whom with, `{n}` a number.
+/// Facts, each with a question about it in other words. `{p}` is a place, `{m}` a month, `{w}` a
+/// person, `{n}` a number, `{s}` the speaker.
 const FACTS: &[(&str, &str)] = &[
     (
         "I finally signed up for a pottery class in {p}, it starts in {m}",
@@ -142,7 +143,8 @@ const FACTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Talk that answers nothing, some of it with the very words of the questions.
+/// Small talk that answers no question. Some of it contains words of the questions. `{o}` is the
+/// other person.
 const TALK: &[&str] = &[
     "Hey {o}! Good to see you! How are you doing these days?",
     "Wow {o}, that's really great to hear! I'm so proud of you!",
@@ -162,33 +164,33 @@ const TALK: &[&str] = &[
     "It's lovely how trees change in autumn.",
 ];
 
-/// A conversation of so many sittings.
-pub fn chat(seed: u64, sittings: usize) -> Chat {
-    let mut draw = Draw(seed.wrapping_mul(7919).wrapping_add(17));
-    let first = draw.below(NAMES.len());
+/// Generates a conversation with this many parts.
+pub fn chat(seed: u64, parts: usize) -> Chat {
+    let mut random = SeededRandom(seed.wrapping_mul(7919).wrapping_add(17));
+    let first = random.below(NAMES.len());
     let names = [
         NAMES[first],
-        NAMES[(first + 1 + draw.below(NAMES.len() - 1)) % NAMES.len()],
+        NAMES[(first + 1 + random.below(NAMES.len() - 1)) % NAMES.len()],
     ];
     let (mut lines, mut questions) = (Vec::new(), Vec::new());
-    for sitting in 1..=sittings {
-        let length = 12 + draw.below(16);
+    for part in 1..=parts {
+        let length = 12 + random.below(16);
         let day = format!(
             "{:04}-{:02}-{:02}",
-            2023 + sitting / 336,
-            sitting / 28 % 12 + 1,
-            sitting % 28 + 1
+            2023 + part / 336,
+            part / 28 % 12 + 1,
+            part % 28 + 1
         );
         for at in 1..=length {
             let (me, other) = (names[at % 2], names[(at + 1) % 2]);
-            let key = format!("D{sitting}:{at}");
-            let fill = |text: &str, draw: &mut Draw| {
-                let number = (draw.below(90) + 3).to_string();
-                let place = draw.one(PLACES);
+            let key = format!("D{part}:{at}");
+            let fill = |text: &str, random: &mut SeededRandom| {
+                let number = (random.below(90) + 3).to_string();
+                let place = random.pick(PLACES);
                 let text = text
                     .replace("{p}", place)
-                    .replace("{m}", draw.one(MONTHS))
-                    .replace("{w}", draw.one(WHO));
+                    .replace("{m}", random.pick(MONTHS))
+                    .replace("{w}", random.pick(WHO));
                 (
                     text.replace("{n}", &number)
                         .replace("{o}", other)
@@ -196,23 +198,23 @@ pub fn chat(seed: u64, sittings: usize) -> Chat {
                     place,
                 )
             };
-            let text = if draw.below(5) == 0 && at > 1 {
-                let (told, asked) = FACTS[draw.below(FACTS.len())];
-                let (told, place) = fill(told, &mut draw);
-                let asked = asked.replace("{s}", me).replace("{p}", place);
-                questions.push(Question {
-                    text: asked,
+            let text = if random.below(5) == 0 && at > 1 {
+                let (fact, question) = FACTS[random.below(FACTS.len())];
+                let (fact, place) = fill(fact, &mut random);
+                let question = question.replace("{s}", me).replace("{p}", place);
+                questions.push(ChatQuestion {
+                    text: question,
                     evidence: vec![key.clone()],
                 });
-                let lead = draw.one(&[
+                let lead = random.pick(&[
                     "",
                     "Guess what! ",
                     "Oh, before I forget: ",
                     "You won't believe it. ",
                 ]);
                 format!(
-                    "{lead}{told}{}",
-                    draw.one(&[
+                    "{lead}{fact}{}",
+                    random.pick(&[
                         ".",
                         "! Can you imagine?",
                         ", and I could not be happier.",
@@ -220,12 +222,12 @@ pub fn chat(seed: u64, sittings: usize) -> Chat {
                     ])
                 )
             } else {
-                fill(draw.one(TALK), &mut draw).0
+                fill(random.pick(TALK), &mut random).0
             };
             let ts = format!("{day}T{:02}:{:02}:00Z", 9 + at / 60, at % 60);
-            lines.push(Line {
+            lines.push(ChatLine {
                 key,
-                part: format!("session_{sitting}"),
+                part: format!("session_{part}"),
                 speaker: me.to_owned(),
                 ts,
                 text,
@@ -233,7 +235,7 @@ pub fn chat(seed: u64, sittings: usize) -> Chat {
         }
     }
     // The same question may have several answers: all of them are evidence.
-    let mut merged: Vec<Question> = Vec::new();
+    let mut merged: Vec<ChatQuestion> = Vec::new();
     for question in questions {
         match merged.iter_mut().find(|known| known.text == question.text) {
             Some(known) => known.evidence.extend(question.evidence),

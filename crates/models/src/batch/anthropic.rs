@@ -1,4 +1,4 @@
-//! Anthropic's Message Batches: requests go in one body, results come as lines.
+//! Anthropic's Message Batches: one request body with all prompts, results as JSON lines.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{BatchApi, Exchange, Line, Looked, checked, json_lines, refused, status};
 use crate::ModelError;
 
-/// The `/messages/batches` of the API.
+/// The resource `/messages/batches`.
 #[derive(Debug)]
 pub(super) struct Anthropic;
 
@@ -40,12 +40,12 @@ impl BatchApi for Anthropic {
             if status(&state["processing_status"])? != "ended" {
                 return Ok(Looked::Working);
             }
-            // Not from the address it names: a key does not travel to another host.
+            // `results_url` is not used: the key must not be sent to another host.
             let results = wire.get(&format!("{resource}/results")).await?;
             let lines: Vec<Line> = json_lines(&results).filter_map(line).collect();
             let expired = state["request_counts"]["expired"].as_u64().unwrap_or(0) > 0;
             if lines.iter().all(|(_, answer)| answer.is_err()) && expired {
-                return Ok(Looked::Lost("it is expired".to_owned()));
+                return Ok(Looked::Lost("the batch expired".to_owned()));
             }
             Ok(Looked::Ended(lines))
         }
@@ -58,8 +58,11 @@ fn line(mut line: Value) -> Option<Line> {
     let result = &mut line["result"];
     let answer = match result["type"].as_str().unwrap_or_default() {
         "succeeded" => Ok(result["message"].take()),
-        "errored" => Err(refused(&result["error"], "the provider refused it")),
-        other => Err(refused(&Value::Null, &format!("it is {other}"))),
+        "errored" => Err(refused(
+            &result["error"],
+            "the provider rejected the prompt",
+        )),
+        other => Err(refused(&Value::Null, &format!("the prompt is {other}"))),
     };
     Some((id, answer))
 }

@@ -1,8 +1,8 @@
 //! Batches: many prompts that a provider answers within a day, at a lower price.
 //!
-//! Each API is a module that knows its addresses and shapes ([`BatchApi`]); this one knows HTTP, and puts answers in the
-//! order of their prompts. A batch has a name at the provider: whoever keeps it can be ended and begun again, and asks
-//! for the same batch.
+//! Each API is a module that implements [`BatchApi`]. This module does HTTP and puts the answers in
+//! the order of their prompts. The provider gives a batch an id, with which another process can ask
+//! for its results.
 
 mod anthropic;
 mod openai;
@@ -15,35 +15,37 @@ use futures_util::future::BoxFuture;
 use selvedge_protocol::{ModelErrorKind, WireApi};
 use serde_json::Value;
 
-use crate::transport::{accepted, address, broken, headers};
+use crate::transport::{accepted, address, broken, headers, timed_out};
 use crate::{Client, Decoder, Model, ModelError, ModelEvent, Prompt, Provider, request};
 
-/// How long one exchange may take: files of prompts and answers are large.
+/// Time limit of one HTTP request. It is long because the files of prompts and answers are large.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// The most bytes of answers that are read.
+/// Largest response, in bytes.
 const MAX_BYTES: usize = 256 << 20;
 
-/// A provider's batches.
+/// Client of a provider's batch API.
 #[derive(Debug, Clone)]
 pub struct Batches {
     wire: Exchange,
     api: &'static dyn BatchApi,
 }
 
-/// Where a batch stands.
+/// State of a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum BatchState {
-    /// The provider is at it.
+    /// The provider has not finished the batch.
     Working,
-    /// What each prompt came to, in their order. What failed or was not reached in time is an error.
+    /// The answer to each prompt, in the order of the prompts. A prompt that failed or was not
+    /// processed in time is an error.
     Ended(Vec<Result<String, ModelError>>),
-    /// Nothing will come of it: it expired, was cancelled, was refused as a whole, or is not known any more.
+    /// The batch has no results: it expired, was cancelled or rejected, or is no longer known. The
+    /// text is the reason.
     Lost(String),
 }
 
 impl Client {
-    /// The provider's batches, as OpenAI (Responses, Chat) and Anthropic (Messages) have them. Whether this provider does,
-    /// it tells when it is asked.
+    /// Returns a client of the batch API of OpenAI (Responses, Chat) or Anthropic (Messages). A
+    /// provider without this API returns an error when it is used.
     pub fn batches(&self) -> Batches {
         let api: &'static dyn BatchApi = match self.provider().wire {
             WireApi::Responses | WireApi::Chat => &openai::OpenAi,
@@ -57,24 +59,25 @@ impl Client {
 }
 
 impl Batches {
-    /// Hands prompts over and tells the batch's name. It is not tried again: whoever does not hear the answer cannot
-    /// know whether it is paid for.
+    /// Submits prompts and returns the id of the batch.
+    ///
+    /// A failure is not retried, because the provider may have accepted and charged the batch.
     pub async fn submit(&self, prompts: &[Prompt], model: &Model) -> Result<String, ModelError> {
         let provider = &*self.wire.provider;
         let bodies = prompts.iter().map(|prompt| {
             let mut body = request(prompt, model, provider);
             if let Value::Object(fields) = &mut body {
-                // Answers come whole.
+                // Answers of a batch are not streamed.
                 fields.retain(|name, _| !matches!(name.as_str(), "stream" | "stream_options"));
             }
             body
         });
-        let named = bodies.enumerate().map(|(at, body)| (id_of(at), body));
-        let batch = self.api.submit(&self.wire, named.collect()).await;
+        let bodies = bodies.enumerate().map(|(index, body)| (id_of(index), body));
+        let batch = self.api.submit(&self.wire, bodies.collect()).await;
         batch.map_err(|error| provider.discreet(error))
     }
 
-    /// Where the batch of this name stands, which has so many prompts for this model.
+    /// Returns the state of a batch. `prompts` is the number of its prompts, `model` their model.
     pub async fn look(
         &self,
         batch: &str,
@@ -87,26 +90,28 @@ impl Batches {
             Ok(Looked::Lost(why)) => return Ok(BatchState::Lost(why)),
             Ok(Looked::Ended(lines)) => lines,
             Err(error) if error.status == Some(404) => {
-                let why = format!("the provider does not know it: {error}");
+                let why = format!("the provider does not know the batch: {error}");
                 return Ok(BatchState::Lost(why));
             }
             Err(error) => return Err(provider.discreet(error)),
         };
         let mut answers: HashMap<_, _> = lines.into_iter().collect();
-        let answer = |at: usize| match answers.remove(&id_of(at)) {
+        let answer = |index: usize| match answers.remove(&id_of(index)) {
             Some(answer) => answer.and_then(|body| text_of(&body, provider, model)),
-            None => Err(ModelError::protocol("the batch has no answer to it")),
+            None => Err(ModelError::protocol(
+                "the batch has no answer to this prompt",
+            )),
         };
         Ok(BatchState::Ended((0..prompts).map(answer).collect()))
     }
 }
 
-/// The name of a prompt in its batch.
-fn id_of(at: usize) -> String {
-    format!("prompt-{at}")
+/// Returns the id of a prompt in its batch.
+fn id_of(index: usize) -> String {
+    format!("prompt-{index}")
 }
 
-/// The text of an answer that came whole.
+/// Decodes an answer that was not streamed, and returns its text.
 fn text_of(body: &Value, provider: &Provider, model: &Model) -> Result<String, ModelError> {
     let mut decoder = Decoder::new(provider.origin(&model.name));
     let mut events = Vec::new();
@@ -119,16 +124,16 @@ fn text_of(body: &Value, provider: &Provider, model: &Model) -> Result<String, M
     Ok(texts.collect())
 }
 
-/// One API's way with batches.
+/// The batch API of one provider.
 trait BatchApi: Send + Sync + std::fmt::Debug {
-    /// Hands over bodies with their names; tells the batch's name.
+    /// Submits request bodies with their ids, and returns the id of the batch.
     fn submit<'a>(
         &'a self,
         wire: &'a Exchange,
         bodies: Vec<(String, Value)>,
     ) -> BoxFuture<'a, Result<String, ModelError>>;
 
-    /// Where a batch stands.
+    /// Returns the state of a batch, with the results if it has ended.
     fn look<'a>(
         &'a self,
         wire: &'a Exchange,
@@ -136,17 +141,17 @@ trait BatchApi: Send + Sync + std::fmt::Debug {
     ) -> BoxFuture<'a, Result<Looked, ModelError>>;
 }
 
-/// Where a batch stands, as its API tells.
+/// State of a batch, before its answers are decoded and ordered.
 enum Looked {
     Working,
     Ended(Vec<Line>),
     Lost(String),
 }
 
-/// What became of one prompt: its name, and the answer's body or why there is none.
+/// Result of one prompt: its id, and the body of the answer or an error.
 type Line = (String, Result<Value, ModelError>);
 
-/// Requests to one provider that are not streamed.
+/// Sends requests that are not streamed to one provider.
 #[derive(Debug, Clone)]
 pub(crate) struct Exchange {
     pub(crate) http: reqwest::Client,
@@ -159,9 +164,14 @@ impl Exchange {
         self.send(request).await
     }
 
-    async fn post(&self, resource: &str, kind: &str, body: Vec<u8>) -> Result<Value, ModelError> {
+    async fn post(
+        &self,
+        resource: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Result<Value, ModelError> {
         let request = self.http.post(address(&self.provider, resource)?);
-        let request = request.header("content-type", kind).body(body);
+        let request = request.header("content-type", content_type).body(body);
         json(&self.send(request).await?)
     }
 
@@ -173,50 +183,51 @@ impl Exchange {
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, ModelError> {
         self.provider.check_key()?;
         let request = request.headers(headers(&self.provider)?);
-        let exchanged = async {
-            let mut response = accepted(request.send().await.map_err(broken)?).await?;
+        let failed = |error| broken(&self.provider, error);
+        let response = async {
+            let mut response = accepted(request.send().await.map_err(failed)?).await?;
             let mut body = Vec::new();
-            while let Some(chunk) = response.chunk().await.map_err(broken)? {
+            while let Some(chunk) = response.chunk().await.map_err(failed)? {
                 if body.len() + chunk.len() > MAX_BYTES {
-                    let most = MAX_BYTES >> 20;
-                    let why = format!("the answers are larger than {most} MB");
+                    let limit = MAX_BYTES >> 20;
+                    let why = format!("the response is larger than {limit} MB");
                     return Err(ModelError::protocol(why));
                 }
                 body.extend_from_slice(&chunk);
             }
             Ok(body)
         };
-        let in_time = tokio::time::timeout(PATIENCE, exchanged).await;
-        in_time.unwrap_or_else(|_| Err(ModelError::network("no answer in time")))
+        let body = tokio::time::timeout(PATIENCE, response).await;
+        body.unwrap_or_else(|_| Err(timed_out(&self.provider, PATIENCE)))
     }
 }
 
-/// A name that can stand in an address.
-fn checked(name: &Value) -> Result<&str, ModelError> {
-    let may_be = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    let is_name = |name: &&str| !name.is_empty() && name.bytes().all(may_be);
-    let name = name.as_str().filter(is_name);
-    name.ok_or_else(|| ModelError::protocol("the answer names no batch or file"))
+/// Returns the id of a batch or file if it can be part of a URL.
+fn checked(id: &Value) -> Result<&str, ModelError> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    let is_valid = |id: &&str| !id.is_empty() && id.bytes().all(is_allowed);
+    let id = id.as_str().filter(is_valid);
+    id.ok_or_else(|| ModelError::protocol("the response has no valid batch or file id"))
 }
 
 fn status(status: &Value) -> Result<&str, ModelError> {
-    let unsaid = || ModelError::protocol("the answer does not tell where the batch stands");
-    status.as_str().ok_or_else(unsaid)
+    let missing = || ModelError::protocol("the response has no batch status");
+    status.as_str().ok_or_else(missing)
 }
 
 fn json(body: &[u8]) -> Result<Value, ModelError> {
-    serde_json::from_slice(body).map_err(|_| ModelError::protocol("the answer is not JSON"))
+    serde_json::from_slice(body).map_err(|_| ModelError::protocol("the response is not JSON"))
 }
 
-/// Lines of JSON; what is none is left out, so that its prompt counts as not answered.
+/// Parses JSON lines. Invalid lines are skipped, so that their prompts have no answer.
 fn json_lines(body: &[u8]) -> impl Iterator<Item = Value> {
     body.split(|byte| *byte == b'\n')
         .filter_map(|line| serde_json::from_slice(line).ok())
 }
 
-/// Why a prompt has no answer, in the provider's words where it had any.
-fn refused(error: &Value, otherwise: &str) -> ModelError {
-    let told = [&error["message"], &error["error"]["message"]];
-    let message = told.into_iter().find_map(Value::as_str);
-    ModelError::new(ModelErrorKind::Server, message.unwrap_or(otherwise))
+/// Returns the error of a prompt, with the provider's message or else the fallback.
+fn refused(error: &Value, fallback: &str) -> ModelError {
+    let messages = [&error["message"], &error["error"]["message"]];
+    let message = messages.into_iter().find_map(Value::as_str);
+    ModelError::new(ModelErrorKind::Server, message.unwrap_or(fallback))
 }

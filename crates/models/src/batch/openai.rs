@@ -1,4 +1,5 @@
-//! OpenAI's batches: a file of requests is uploaded, a batch is made of it, and answers and errors are files again.
+//! OpenAI's batches: a file of requests is uploaded and a batch created from it; answers and errors
+//! are files to download.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -9,11 +10,11 @@ use crate::ModelError;
 use crate::json::text_at;
 use crate::transport::resource;
 
-/// The `/files` and `/batches` of the API.
+/// The resources `/files` and `/batches`.
 #[derive(Debug)]
 pub(super) struct OpenAi;
 
-/// Separates the parts of an upload; no line of JSON begins like that.
+/// Separates the parts of an upload. No JSON line starts with it.
 const BOUNDARY: &str = "----selvedge-batch-4f1d7c9a2b";
 
 impl BatchApi for OpenAi {
@@ -24,10 +25,13 @@ impl BatchApi for OpenAi {
     ) -> BoxFuture<'a, Result<String, ModelError>> {
         async move {
             let endpoint = format!("/v1/{}", resource(wire.provider.wire));
-            let kind = format!("multipart/form-data; boundary={BOUNDARY}");
-            let file = wire.post("files", &kind, upload(&endpoint, bodies)).await?;
+            let content_type = format!("multipart/form-data; boundary={BOUNDARY}");
+            let upload = upload(&endpoint, bodies);
+            let file = wire.post("files", &content_type, upload).await?;
             let batch = json!({
-                "input_file_id": checked(&file["id"])?, "endpoint": endpoint, "completion_window": "24h",
+                "input_file_id": checked(&file["id"])?,
+                "endpoint": endpoint,
+                "completion_window": "24h",
             });
             let batch = wire.post_json("batches", &batch).await?;
             Ok(checked(&batch["id"])?.to_owned())
@@ -49,28 +53,35 @@ impl BatchApi for OpenAi {
             let mut lines = Vec::new();
             for file in ["output_file_id", "error_file_id"] {
                 if batch[file].is_string() {
-                    let name = checked(&batch[file])?;
-                    let body = wire.get(&format!("files/{name}/content")).await?;
+                    let id = checked(&batch[file])?;
+                    let body = wire.get(&format!("files/{id}/content")).await?;
                     lines.extend(json_lines(&body).filter_map(line));
                 }
             }
-            // A batch that expired has what was done by then.
+            // A batch that expired has the answers that were ready by then.
             if status == "completed" || lines.iter().any(|(_, answer)| answer.is_ok()) {
                 return Ok(Looked::Ended(lines));
             }
-            let why = text_at(&batch["errors"]["data"][0], "message");
-            let why = format!("it is {status} {why}").trim_end().to_owned();
+            let message = text_at(&batch["errors"]["data"][0], "message");
+            let why = match message.as_str() {
+                "" => format!("the batch is {status}"),
+                message => format!("the batch is {status}: {message}"),
+            };
             Ok(Looked::Lost(why))
         }
         .boxed()
     }
 }
 
-/// The upload of a file, written out: two parts, of which one is lines of JSON.
+/// Returns the multipart body that uploads the requests as a file of JSON lines.
 fn upload(endpoint: &str, bodies: Vec<(String, Value)>) -> Vec<u8> {
     let mut text = format!(
-        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--{BOUNDARY}\r\n\
-         Content-Disposition: form-data; name=\"file\"; filename=\"batch.jsonl\"\r\nContent-Type: application/jsonl\r\n\r\n"
+        "--{BOUNDARY}\r\n\
+         Content-Disposition: form-data; name=\"purpose\"\r\n\r\n\
+         batch\r\n\
+         --{BOUNDARY}\r\n\
+         Content-Disposition: form-data; name=\"file\"; filename=\"batch.jsonl\"\r\n\
+         Content-Type: application/jsonl\r\n\r\n"
     );
     for (id, body) in bodies {
         let line = json!({"custom_id": id, "method": "POST", "url": endpoint, "body": body});
@@ -85,8 +96,14 @@ fn line(mut line: Value) -> Option<Line> {
     let response = &mut line["response"];
     let answer = match response["status_code"].as_u64() {
         Some(200..300) => Ok(response["body"].take()),
-        Some(_) => Err(refused(&response["body"], "the provider refused it")),
-        None => Err(refused(&line["error"], "the provider did not answer it")),
+        Some(_) => Err(refused(
+            &response["body"],
+            "the provider rejected the prompt",
+        )),
+        None => Err(refused(
+            &line["error"],
+            "the provider did not answer the prompt",
+        )),
     };
     Some((id, answer))
 }
@@ -96,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_boundary_is_never_inside() {
+    fn the_boundary_occurs_only_between_parts() {
         let bodies = vec![(
             "prompt-0".to_owned(),
             json!({"input": format!("\n--{BOUNDARY}\r\nx")}),

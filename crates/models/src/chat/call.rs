@@ -1,4 +1,4 @@
-//! Calls in pieces: with and without ids, with and without an index, split anywhere.
+//! Assembles calls from streamed deltas, with or without ids and indexes.
 
 use selvedge_protocol::{CallKind, FunctionCall, Item, Native, Origin, new_id};
 use serde::Deserialize;
@@ -15,7 +15,7 @@ pub(super) struct CallPiece<'a> {
     index: Number,
     id: Text<'a>,
     function: Option<FunctionPiece<'a>>,
-    /// Gemini's signature of the thought behind the call: without it the next request is refused.
+    /// Gemini's signature of the reasoning before the call. Without it the next request fails.
     extra_content: Option<&'a RawValue>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct FunctionPiece<'a> {
     arguments: Option<&'a RawValue>,
 }
 
-/// The calls of an answer, as far as they came.
+/// The calls of an answer, as received so far.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Vec<Call>);
 
@@ -34,8 +34,9 @@ pub(super) struct Calls(Vec<Call>);
 struct Call {
     item: u32,
     index: Option<u64>,
-    /// As the server gave it; empty if it did not.
+    /// Id that the server sent; may be empty.
     given_id: String,
+    /// Id of the call in events: the server's, or a new one if that is empty or already used.
     call_id: String,
     name: String,
     arguments: String,
@@ -43,6 +44,7 @@ struct Call {
 }
 
 impl Calls {
+    /// Adds a delta to its call, which may be a new one.
     pub(super) fn take(
         &mut self,
         piece: &CallPiece<'_>,
@@ -51,11 +53,11 @@ impl Calls {
     ) -> Result<(), ModelError> {
         let function = piece.function.as_ref();
         let name = function.and_then(|function| function.name.get());
-        let at = match self.find(piece.index.0, piece.id.get(), name) {
-            Some(at) => at,
+        let position = match self.find(piece.index.0, piece.id.get(), name) {
+            Some(position) => position,
             None => self.begin(piece.index.0, piece.id.or_empty(), items, out)?,
         };
-        let call = &mut self.0[at];
+        let call = &mut self.0[position];
         if let Some(extra) = piece.extra_content {
             out.keep(extra.get().len())?;
             call.extra = Some(part(extra)?);
@@ -63,7 +65,7 @@ impl Calls {
         function.map_or(Ok(()), |function| call.take(function, out))
     }
 
-    /// Takes a piece of the one call that could be made before there were several.
+    /// Adds a delta of the deprecated `function_call`, of which an answer has at most one.
     pub(super) fn take_function(
         &mut self,
         function: &FunctionPiece<'_>,
@@ -77,7 +79,7 @@ impl Calls {
         call.map_or(Ok(()), |call| call.take(function, out))
     }
 
-    /// Ends them all; says whether any is whole.
+    /// Emits all calls. Returns whether at least one is complete.
     pub(super) fn finish(
         &mut self,
         origin: &Origin,
@@ -85,16 +87,16 @@ impl Calls {
         out: &mut Emitter<'_>,
     ) -> bool {
         let count = self.0.len();
-        let mut whole = false;
-        for (at, call) in self.0.drain(..).enumerate() {
+        let mut any_complete = false;
+        for (position, call) in self.0.drain(..).enumerate() {
             let item = call.item;
-            // A call without a name can be neither made nor answered.
+            // A call without a name cannot be run.
             if call.name.is_empty() {
                 continue;
             }
-            let cut = last_is_cut && at + 1 == count;
+            let is_cut = last_is_cut && position + 1 == count;
             let arguments = match call.arguments.trim().is_empty() {
-                true if !cut => "{}".to_owned(),
+                true if !is_cut => "{}".to_owned(),
                 _ => call.arguments,
             };
             let call = FunctionCall {
@@ -107,32 +109,32 @@ impl Calls {
                     json: json!({"extra_content": extra}),
                 }),
             };
-            if cut {
+            if is_cut {
                 out.push(ModelEvent::CallCut { item, call });
             } else {
-                whole = true;
+                any_complete = true;
                 out.done(item, Item::FunctionCall(call));
             }
         }
-        whole
+        any_complete
     }
 
-    /// The call a piece goes on with; `None` where it begins a new one.
+    /// Returns the position of the call that a delta continues; `None` if it begins a new call.
     fn find(&self, index: Option<u64>, id: Option<&str>, name: Option<&str>) -> Option<usize> {
-        let at = match index {
+        let position = match index {
             Some(_) => self.0.iter().rposition(|call| call.index == index)?,
             None => self.0.len().checked_sub(1)?,
         };
-        let call = &self.0[at];
+        let call = &self.0[position];
         let other_id = id.is_some_and(|id| id != call.given_id && !call.given_id.is_empty());
-        // Without ids, a name after complete arguments is the next call.
-        let again = name.is_some()
+        // Without ids, a name after complete arguments begins the next call.
+        let next_call = name.is_some()
             && id.is_none()
             && !call.name.is_empty()
             && call.arguments.ends_with('}')
             && serde_json::from_str::<serde::de::IgnoredAny>(&call.arguments).is_ok();
-        let unnumbered = index.is_none() && id.is_some() && id != Some(&call.given_id);
-        (!other_id && !again && !unnumbered).then_some(at)
+        let new_id = index.is_none() && id.is_some() && id != Some(&call.given_id);
+        (!other_id && !next_call && !new_id).then_some(position)
     }
 
     fn begin(
@@ -144,8 +146,12 @@ impl Calls {
     ) -> Result<usize, ModelError> {
         out.item()?;
         out.keep(id.len())?;
-        let taken = id.is_empty() || self.0.iter().any(|call| call.call_id == id);
-        let call_id = if taken { new_id("call") } else { id.to_owned() };
+        let unusable = id.is_empty() || self.0.iter().any(|call| call.call_id == id);
+        let call_id = if unusable {
+            new_id("call")
+        } else {
+            id.to_owned()
+        };
         self.0.push(Call {
             item: *items,
             index,
@@ -164,25 +170,26 @@ impl Call {
         function: &FunctionPiece<'_>,
         out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
-        let mut unshown = String::new();
+        // Arguments that were received before the name are emitted after it.
+        let mut unemitted = String::new();
         if let (true, Some(name)) = (self.name.is_empty(), function.name.get()) {
             out.keep(name.len())?;
             self.name = name.to_owned();
             out.call_started(self.item, &self.call_id, name, CallKind::Function);
-            unshown = self.arguments.clone();
+            unemitted = self.arguments.clone();
         }
         if let Some(raw) = function.arguments {
-            let piece = match raw.get().starts_with('"') {
+            let delta = match raw.get().starts_with('"') {
                 true => part::<Text<'_>>(raw)?.or_empty().to_owned(),
-                // Some send the object itself.
+                // Some servers send the arguments as an object, not as a string.
                 false => raw.get().to_owned(),
             };
-            out.keep(piece.len())?;
-            self.arguments.push_str(&piece);
-            unshown.push_str(&piece);
+            out.keep(delta.len())?;
+            self.arguments.push_str(&delta);
+            unemitted.push_str(&delta);
         }
         if !self.name.is_empty() {
-            out.call_delta(self.item, &unshown);
+            out.call_delta(self.item, &unemitted);
         }
         Ok(())
     }

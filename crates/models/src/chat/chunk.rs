@@ -1,4 +1,4 @@
-//! The JSON a Chat server sends, as far as it is read.
+//! The JSON that a Chat server sends, with the fields that are used.
 
 use std::borrow::Cow;
 
@@ -26,7 +26,7 @@ pub(super) struct Chunk<'a> {
 pub(super) struct Choice<'a> {
     pub(super) index: Number,
     pub(super) delta: Option<Delta<'a>>,
-    /// Where the server did not stream.
+    /// Replaces `delta` if the answer was not streamed.
     pub(super) message: Option<Delta<'a>>,
     pub(super) finish_reason: Text<'a>,
     pub(super) usage: Option<&'a RawValue>,
@@ -46,7 +46,7 @@ pub(super) struct Delta<'a> {
     pub(super) function_call: Option<FunctionPiece<'a>>,
 }
 
-/// A text, or a list of parts some of which are thoughts.
+/// Content of a message: a string, or a list of parts, of which some are reasoning.
 #[derive(Default)]
 pub(super) enum Content<'a> {
     #[default]
@@ -91,7 +91,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 }
 
-/// A part of content that is a list.
+/// A part of content.
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Part<'a> {
@@ -133,8 +133,8 @@ pub(super) struct Groq<'a> {
 
 impl Counted {
     pub(super) fn usage(self) -> Usage {
-        let known = |number: Number| number.0.unwrap_or(0);
-        let input = known(self.prompt_tokens);
+        let or_zero = |number: Number| number.0.unwrap_or(0);
+        let input = or_zero(self.prompt_tokens);
         let prompt = self.prompt_tokens_details.unwrap_or_default();
         let cached = prompt.cached_tokens.0.or(self.prompt_cache_hit_tokens.0);
         let cached = cached.or(self.cached_tokens.0);
@@ -142,11 +142,11 @@ impl Counted {
         Usage {
             input_tokens: input,
             cached_input_tokens: cached.unwrap_or(0),
-            cache_write_input_tokens: known(prompt.cache_write_tokens),
-            // Some leave reasoning out of the completion, but never out of the total.
-            output_tokens: known(self.completion_tokens)
-                .max(known(self.total_tokens).saturating_sub(input)),
-            reasoning_output_tokens: known(completion.reasoning_tokens),
+            cache_write_input_tokens: or_zero(prompt.cache_write_tokens),
+            // Some servers count reasoning in the total, but not in the completion.
+            output_tokens: or_zero(self.completion_tokens)
+                .max(or_zero(self.total_tokens).saturating_sub(input)),
+            reasoning_output_tokens: or_zero(completion.reasoning_tokens),
         }
     }
 }

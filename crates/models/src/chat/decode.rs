@@ -1,4 +1,4 @@
-//! What a Chat server answers.
+//! Decodes the answer of a Chat server.
 
 use selvedge_protocol::{FinishReason, Item, Origin, Role, Usage};
 use serde_json::value::RawValue;
@@ -11,19 +11,24 @@ use crate::decode::{AnswerDecoder, DONE, Emitter, broke_off};
 use crate::json::{Text, optional_part, part, read};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
-/// An answer as far as it came. Nothing is complete before its end: some servers go on after they said they stop.
+/// An answer as received so far. Items are emitted at the end of the input, because some servers
+/// send more after a finish reason.
 #[derive(Debug)]
 pub(crate) struct Answer {
     origin: Origin,
     begun: bool,
+    /// Number of items so far, which is the index of the next one.
     items: u32,
+    /// Reasoning, with the index of its item.
     thought: Option<(u32, Thought)>,
     text: Option<(u32, String)>,
     refusal: String,
     calls: Calls,
     usage: Option<Usage>,
     reason: Option<FinishReason>,
+    /// Whether the `[DONE]` event was received.
     done: bool,
+    /// Whether the final events were emitted.
     finished: bool,
 }
 
@@ -87,9 +92,9 @@ impl AnswerDecoder for Answer {
             out.done(item, Item::message(Role::Assistant, text));
         }
         let last_is_cut = reason == FinishReason::Length;
-        let whole = self.calls.finish(&self.origin, last_is_cut, out);
-        if whole && reason == FinishReason::Stop {
-            // Some say "stop" although they wait for results.
+        let has_calls = self.calls.finish(&self.origin, last_is_cut, out);
+        if has_calls && reason == FinishReason::Stop {
+            // Some servers send "stop" after calls.
             reason = FinishReason::ToolCalls;
         }
         let refusal = std::mem::take(&mut self.refusal);
@@ -116,7 +121,7 @@ impl Answer {
             out.started(chunk.id.get(), chunk.model.get());
         }
         for choice in chunk.choices.iter().flatten() {
-            // Alternatives nobody asked for.
+            // Only the first choice is used; the request asks for one.
             if choice.index.0.is_some_and(|index| index != 0) {
                 continue;
             }
@@ -137,14 +142,14 @@ impl Answer {
     }
 
     fn delta(&mut self, delta: &Delta<'_>, out: &mut Emitter<'_>) -> Result<(), ModelError> {
-        let thinks = delta.reasoning_content.get().is_some()
+        let has_reasoning = delta.reasoning_content.get().is_some()
             || delta.reasoning.get().is_some()
             || delta.thought_signature.get().is_some()
             || delta.reasoning_details.is_some_and(|raw| raw.get() != "[]")
             || delta.extra_content.is_some();
-        if thinks {
+        if has_reasoning {
             let (item, thought) = open(&mut self.thought, &mut self.items, out)?;
-            let shown = [
+            let texts = [
                 thought.words("reasoning_content", delta.reasoning_content.or_empty()),
                 thought.words("reasoning", delta.reasoning.or_empty()),
                 match delta.reasoning_details {
@@ -152,8 +157,8 @@ impl Answer {
                     None => String::new(),
                 },
             ];
-            // The same words under three names.
-            let text = shown.into_iter().find(|words| !words.is_empty());
+            // The fields repeat the same text.
+            let text = texts.into_iter().find(|text| !text.is_empty());
             let text = text.unwrap_or_default();
             thought.extra("extra_content", optional_part(delta.extra_content)?);
             thought.extra("thought_signature", delta.thought_signature.get().into());
@@ -182,12 +187,12 @@ impl Answer {
     }
 
     fn parts(&mut self, parts: &[Part<'_>], out: &mut Emitter<'_>) -> Result<(), ModelError> {
-        for piece in parts {
-            if let Some(text) = piece.text.get() {
+        for part in parts {
+            if let Some(text) = part.text.get() {
                 self.say(text, out)?;
             }
-            let thinking = piece.thinking.map(RawValue::get).unwrap_or_default();
-            let words = match thinking.starts_with('[') {
+            let thinking = part.thinking.map(RawValue::get).unwrap_or_default();
+            let reasoning = match thinking.starts_with('[') {
                 true => serde_json::from_str::<Vec<Part<'_>>>(thinking)
                     .map(|parts| parts.iter().map(|part| part.text.or_empty()).collect())
                     .unwrap_or_default(),
@@ -195,11 +200,11 @@ impl Answer {
                     .map(|text| text.or_empty().to_owned())
                     .unwrap_or_default(),
             };
-            if !words.is_empty() {
-                out.keep(words.len())?;
+            if !reasoning.is_empty() {
+                out.keep(reasoning.len())?;
                 let (item, thought) = open(&mut self.thought, &mut self.items, out)?;
-                thought.text.push_str(&words);
-                out.reasoning(item, ReasoningView::Raw, &words);
+                thought.text.push_str(&reasoning);
+                out.reasoning(item, ReasoningView::Raw, &reasoning);
             }
         }
         Ok(())
@@ -207,8 +212,8 @@ impl Answer {
 
     fn say(&mut self, text: &str, out: &mut Emitter<'_>) -> Result<(), ModelError> {
         out.keep(text.len())?;
-        let (item, said) = open(&mut self.text, &mut self.items, out)?;
-        said.push_str(text);
+        let (item, message) = open(&mut self.text, &mut self.items, out)?;
+        message.push_str(text);
         out.text(item, text);
         Ok(())
     }
@@ -217,27 +222,27 @@ impl Answer {
         let Ok(usage) = serde_json::from_str::<Counted>(raw.get()).map(Counted::usage) else {
             return;
         };
-        // A gateway may repeat the usage with nothing in it.
+        // A gateway may send an empty usage after the real one.
         if self.usage.is_none() || usage != Usage::default() {
             self.usage = Some(usage);
         }
     }
 }
 
-/// The thing at its place in the answer, which it gets when it first appears.
+/// Returns the index and value of an item, and starts the item if it does not exist.
 fn open<'a, T: Default>(
-    place: &'a mut Option<(u32, T)>,
+    slot: &'a mut Option<(u32, T)>,
     items: &mut u32,
     out: &mut Emitter<'_>,
 ) -> Result<(u32, &'a mut T), ModelError> {
-    if place.is_none() {
+    if slot.is_none() {
         out.item()?;
     }
-    let (item, thing) = place.get_or_insert_with(|| {
+    let (item, value) = slot.get_or_insert_with(|| {
         *items += 1;
         (*items - 1, T::default())
     });
-    Ok((*item, thing))
+    Ok((*item, value))
 }
 
 fn finish_reason(reason: &str) -> Result<FinishReason, ModelError> {

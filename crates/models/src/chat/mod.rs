@@ -1,4 +1,4 @@
-//! OpenAI Chat Completions, and the many servers that speak it, each a little differently.
+//! OpenAI Chat Completions, and the variants of other servers.
 
 mod call;
 mod chunk;

@@ -1,4 +1,4 @@
-//! What a Chat server is sent.
+//! Encodes a request to a Chat server.
 
 use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role};
 use serde_json::{Map, Value, json};
@@ -7,7 +7,7 @@ use crate::content::{effort_word, history, image_url, not_shown, ours};
 use crate::prompt::Calls;
 use crate::{Model, OutputLimit, Prompt, Provider, Thinking, Tool};
 
-/// The body of a request.
+/// Returns the body of a request.
 pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
     let mut body = json!({
         "model": model.name,
@@ -18,7 +18,7 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
     let mut set = |key: &str, value: Value| body[key] = value;
     if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
         set("tools", prompt.tools.iter().map(definition).collect());
-        // Many servers do not know the field; parallel is what they do anyway.
+        // Many servers do not know this field. Parallel calls are the default.
         if prompt.calls == Calls::Single {
             set("parallel_tool_calls", false.into());
         }
@@ -36,7 +36,7 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         };
         set(key, limit.into());
     }
-    // Only OpenAI itself knows both.
+    // Only OpenAI accepts `prompt_cache_key`, and only OpenAI uses `max_completion_tokens`.
     let is_openai = provider.output_limit == OutputLimit::MaxCompletionTokens;
     if let (true, Some(key)) = (is_openai, &prompt.cache_key) {
         set("prompt_cache_key", key.as_str().into());
@@ -60,7 +60,7 @@ fn messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
         messages.push(json!({"role": "system", "content": prompt.system}));
     }
     let mut answer = Answer::default();
-    // Images have no place in a result: they follow the last one.
+    // A result cannot contain images. They follow the last result as a message of the user.
     let mut images: Vec<Value> = Vec::new();
     for item in &history {
         if !matches!(item.as_ref(), Item::FunctionCallOutput(_)) && !images.is_empty() {
@@ -94,7 +94,7 @@ fn messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     messages
 }
 
-/// What the model said in one go, which is one message here.
+/// Collects consecutive items of the model, which are one message in this API.
 #[derive(Default)]
 struct Answer {
     text: String,
@@ -104,7 +104,7 @@ struct Answer {
 
 impl Answer {
     fn text(&mut self, text: &str, messages: &mut Vec<Value>) {
-        // What comes after calls is another message.
+        // Text after calls is another message.
         if !self.calls.is_empty() {
             self.end(messages);
         }
@@ -143,7 +143,8 @@ impl Answer {
         let content = Some(text).filter(|text| !text.is_empty());
         let mut message = json!({"role": "assistant", "content": content});
         if !calls.is_empty() {
-            // Thoughts go back with the calls they came with; some servers refuse them anywhere else.
+            // Reasoning is sent back only with the calls that follow it. Some servers reject it in
+            // other messages.
             for (key, value) in thought {
                 message[key] = value;
             }
@@ -161,7 +162,7 @@ fn said(message: &Message) -> Option<Value> {
     let content = match &message.content[..] {
         [] => return None,
         [OutputPart::Text { text }] if text.is_empty() => return None,
-        // Many servers take nothing but a string.
+        // Many servers accept only a string.
         parts => match parts.iter().map(text).collect::<Option<Vec<_>>>() {
             Some(texts) => texts.join("\n\n").into(),
             None => parts.iter().map(shown).collect::<Value>(),

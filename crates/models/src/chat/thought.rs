@@ -1,53 +1,54 @@
-//! Reasoning under its many names: shown once, sent back under the name it came with.
+//! Reasoning of Chat servers, which send it in different fields. It is emitted once, and sent back
+//! in the fields in which it came.
 
 use selvedge_protocol::{Native, Origin, Reasoning};
 use serde_json::{Map, Value};
 
-/// What the model thought, as far as it came.
+/// Reasoning as received so far.
 #[derive(Debug, Default)]
 pub(crate) struct Thought {
-    /// What was shown.
+    /// Text that was emitted.
     pub(crate) text: String,
-    /// The fields as they go back.
+    /// Fields to send back.
     fields: Map<String, Value>,
 }
 
 impl Thought {
-    /// Takes a piece of a text field, and gives it back to be shown.
-    pub(crate) fn words(&mut self, field: &str, piece: &str) -> String {
-        if !piece.is_empty() {
+    /// Appends a delta to a text field, and returns the delta.
+    pub(crate) fn words(&mut self, field: &str, delta: &str) -> String {
+        if !delta.is_empty() {
             match self.fields.entry(field).or_insert_with(|| "".into()) {
-                Value::String(text) => text.push_str(piece),
-                other => *other = piece.into(),
+                Value::String(text) => text.push_str(delta),
+                other => *other = delta.into(),
             }
         }
-        piece.to_owned()
+        delta.to_owned()
     }
 
-    /// Takes a field that comes whole.
+    /// Sets a field that is not sent in deltas.
     pub(crate) fn extra(&mut self, field: &str, value: Value) {
         if !value.is_null() {
             self.fields.insert(field.to_owned(), value);
         }
     }
 
-    /// Takes pieces of `reasoning_details`, and gives their words back to be shown.
-    pub(crate) fn details(&mut self, pieces: Vec<Value>) -> String {
-        let place = self.fields.entry("reasoning_details");
-        let Value::Array(details) = place.or_insert_with(|| Value::Array(Vec::new())) else {
+    /// Appends deltas of `reasoning_details`, and returns their text.
+    pub(crate) fn details(&mut self, deltas: Vec<Value>) -> String {
+        let entry = self.fields.entry("reasoning_details");
+        let Value::Array(details) = entry.or_insert_with(|| Value::Array(Vec::new())) else {
             return String::new();
         };
-        let mut words = String::new();
-        for piece in pieces {
+        let mut text = String::new();
+        for delta in deltas {
             for field in ["text", "summary"] {
-                words.push_str(piece[field].as_str().unwrap_or_default());
+                text.push_str(delta[field].as_str().unwrap_or_default());
             }
             match details.last_mut() {
-                Some(last) if goes_on(last, &piece) => join(last, piece),
-                _ => details.push(piece),
+                Some(last) if goes_on(last, &delta) => join(last, delta),
+                _ => details.push(delta),
             }
         }
-        words
+        text
     }
 
     pub(crate) fn into_item(self, origin: &Origin) -> Reasoning {
@@ -62,20 +63,21 @@ impl Thought {
     }
 }
 
-/// Whether a piece belongs to the detail before it. Encrypted ones are whole.
-fn goes_on(last: &Value, piece: &Value) -> bool {
+/// Whether a delta continues the last detail. Encrypted details are not sent in deltas.
+fn goes_on(last: &Value, delta: &Value) -> bool {
     let same = |field: &str| {
-        last[field] == piece[field] || last[field].is_null() || piece[field].is_null()
+        last[field] == delta[field] || last[field].is_null() || delta[field].is_null()
     };
     let encrypted = |detail: &Value| detail["type"] == "reasoning.encrypted";
-    same("type") && same("index") && same("id") && !encrypted(last) && !encrypted(piece)
+    same("type") && same("index") && same("id") && !encrypted(last) && !encrypted(delta)
 }
 
-fn join(last: &mut Value, piece: Value) {
-    let (Value::Object(last), Value::Object(piece)) = (last, piece) else {
+/// Appends the texts of a delta to the last detail, and replaces its other fields.
+fn join(last: &mut Value, delta: Value) {
+    let (Value::Object(last), Value::Object(delta)) = (last, delta) else {
         return;
     };
-    for (field, value) in piece {
+    for (field, value) in delta {
         match (last.get_mut(&field), value) {
             (_, Value::Null) => {}
             (Some(Value::String(text)), Value::String(more))

@@ -1,15 +1,16 @@
-//! Where a provider is told to remember: after what stays the same from one request to the next.
+//! Cache breakpoints: where the provider may cache the prefix of a request.
 //!
-//! Three marks of the four there may be. After the system text, which covers the tools before it. Before the newest
-//! message of the user, since what rides inside that message is not sent again. And at the very end, for the next
-//! request of the same turn, which has all of this in front of it.
+//! Three of the four possible breakpoints are set:
+//! - after the system text, which also covers the tools before it;
+//! - before the newest message of the user, because context in that message is not sent again;
+//! - at the end, for the next request of the same turn, which continues this one.
 
 use serde_json::{Value, json};
 
-/// Blocks that can carry a mark.
+/// Types of blocks that can have `cache_control`.
 const CACHEABLE: [&str; 5] = ["text", "image", "tool_use", "tool_result", "document"];
 
-/// Puts the marks into a body.
+/// Adds the breakpoints to a request body.
 pub(super) fn mark(body: &mut Value) {
     let has_system = body["system"].is_array();
     let fixed = if has_system { "system" } else { "tools" };
@@ -27,8 +28,9 @@ pub(super) fn mark(body: &mut Value) {
     });
     let last = messages.len().checked_sub(1);
     let before_newest = newest.and_then(|newest| newest.checked_sub(1));
-    for at in before_newest.into_iter().chain(last) {
-        let mut blocks = messages[at]["content"].as_array_mut().into_iter().flatten();
+    for index in before_newest.into_iter().chain(last) {
+        let blocks = messages[index]["content"].as_array_mut();
+        let mut blocks = blocks.into_iter().flatten();
         let is_cacheable = |block: &&mut Value| CACHEABLE.iter().any(|kind| block["type"] == *kind);
         if let Some(block) = blocks.rfind(is_cacheable) {
             block["cache_control"] = json!({"type": "ephemeral"});

@@ -1,4 +1,4 @@
-//! What a Messages server answers.
+//! Decodes the answer of a Messages server.
 
 use selvedge_protocol::{
     CallKind, FinishReason, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning,
@@ -12,16 +12,18 @@ use crate::decode::{AnswerDecoder, DONE, Emitter, broke_off};
 use crate::json::{optional_part, others, read, text_at};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
-/// An answer as far as it came.
+/// An answer as received so far.
 #[derive(Debug)]
 pub(crate) struct Answer {
     origin: Origin,
     begun: bool,
-    /// Blocks so far, in this message.
+    /// Number of blocks so far, which is the index of the next one.
     count: u32,
+    /// The block that is being received.
     open: Option<Block>,
-    /// A call that is written, but whose answer may yet turn out to be cut.
+    /// A received call that is not emitted yet: the stop reason may tell that it was truncated.
     written: Option<(u32, FunctionCall)>,
+    /// Whether a call was emitted.
     any_call: bool,
     usage: Counted,
     stop: Option<(FinishReason, Option<String>)>,
@@ -32,10 +34,10 @@ pub(crate) struct Answer {
 struct Block {
     item: u32,
     index: Option<u64>,
-    /// As it began.
+    /// Content of the `content_block_start` event.
     start: Value,
     kind: BlockKind,
-    /// Text, thought or arguments, piece by piece.
+    /// Text, reasoning or arguments, joined from the deltas.
     text: String,
     signature: String,
     citations: Vec<Value>,
@@ -46,7 +48,7 @@ enum BlockKind {
     Text,
     Thinking,
     Call,
-    /// Redacted thinking, and what the provider did by itself.
+    /// Redacted thinking, and blocks of server-side tools.
     Other,
 }
 
@@ -80,7 +82,7 @@ impl AnswerDecoder for Answer {
         match event.kind.or_empty() {
             "content_block_delta" => {
                 if let (Some(delta), Some(block)) = (event.delta, &mut self.open) {
-                    // Another block's piece would be a server's mistake that nothing here can mend.
+                    // A delta of another block is an error of the server and is ignored.
                     if event.index.0.is_none() || event.index.0 == block.index {
                         out.keep(data.len())?;
                         block.take(&delta, data, out)?;
@@ -154,9 +156,9 @@ impl Answer {
         out: &mut Emitter<'_>,
     ) -> Result<(), ModelError> {
         if std::mem::replace(&mut self.begun, true) {
-            // A gateway that lost its upstream begins again in the same stream.
+            // A gateway that lost its upstream starts the answer again in the same stream.
             if self.any_call {
-                let why = "the provider began a second answer after calls of the first";
+                let why = "the provider restarted the answer after a complete call";
                 return Err(ModelError::protocol(why));
             }
             *self = Self {
@@ -175,7 +177,7 @@ impl Answer {
     }
 
     fn start_block(&mut self, index: Option<u64>, start: Value, out: &mut Emitter<'_>) {
-        // What nobody ended ends where the next begins.
+        // A block without a stop event ends where the next one starts.
         self.stop_block(out);
         self.settle_call(out);
         let item = self.count;
@@ -277,7 +279,7 @@ impl Answer {
         out.done(item, done);
     }
 
-    /// A written call is complete once something else follows it.
+    /// Emits the pending call as complete.
     fn settle_call(&mut self, out: &mut Emitter<'_>) {
         if let Some((item, call)) = self.written.take() {
             self.any_call = true;
@@ -315,17 +317,17 @@ impl Answer {
         if let Some(usage) = self.usage.total() {
             out.push(ModelEvent::Usage(usage));
         }
-        let unsaid = match self.any_call {
+        let default = match self.any_call {
             true => FinishReason::ToolCalls,
             false => FinishReason::Stop,
         };
-        let (reason, detail) = self.stop.take().unwrap_or((unsaid, None));
+        let (reason, detail) = self.stop.take().unwrap_or((default, None));
         out.push(ModelEvent::Finished { reason, detail });
     }
 }
 
 impl Block {
-    /// Takes a piece; `data` is the event it came in, for what is not read of every one.
+    /// Appends a delta. `data` is its whole event, from which rare fields are parsed.
     fn take(
         &mut self,
         delta: &Delta<'_>,
@@ -356,8 +358,8 @@ impl Block {
                 self.citations.push(whole()?["citation"].take());
             }
             (BlockKind::Other, _) => {
-                if let Value::Object(piece) = whole()? {
-                    self.merge(piece);
+                if let Value::Object(delta) = whole()? {
+                    self.merge(delta);
                 }
             }
             _ => {}
@@ -365,18 +367,18 @@ impl Block {
         Ok(())
     }
 
-    /// Takes the fields of a piece of a block nothing here understands: texts grow, the rest is replaced.
-    fn merge(&mut self, piece: Map<String, Value>) {
-        for (key, value) in piece {
+    /// Merges a delta into a block of unknown type: strings are appended, other fields replaced.
+    fn merge(&mut self, delta: Map<String, Value>) {
+        for (key, value) in delta {
             match (&mut self.start[key.as_str()], value) {
                 _ if key == "type" => {}
                 (Value::String(text), Value::String(more)) => text.push_str(&more),
-                (place, value) => *place = value,
+                (field, value) => *field = value,
             }
         }
     }
 
-    /// The arguments, told in one piece where they were not streamed.
+    /// Returns the arguments of a call. Emits them if they were not streamed.
     fn arguments(&self, out: &mut Emitter<'_>) -> String {
         if !self.text.is_empty() {
             return self.text.clone();

@@ -1,4 +1,4 @@
-//! The JSON a Messages server sends, as far as it is read.
+//! The JSON that a Messages server sends, with the fields that are used.
 
 use selvedge_protocol::Usage;
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::json::{Number, Text};
 
-/// Tokens as this API counts them: what was cached is not in `input`.
+/// Token counts of this API. `input_tokens` does not include cached tokens.
 #[derive(Debug, Default, Clone, Copy, Deserialize)]
 #[serde(default)]
 pub(super) struct Counted {
@@ -54,7 +54,7 @@ fn lenient_usage<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Co
 }
 
 impl Counted {
-    /// What a message says about itself; what cannot be read counts as unsaid.
+    /// Parses the `usage` of a message. Fields that cannot be parsed count as absent.
     pub(super) fn of(usage: &Value) -> Self {
         let mut usage = usage.clone();
         if let Value::Object(fields) = &mut usage {
@@ -63,7 +63,7 @@ impl Counted {
         serde_json::from_value(usage).unwrap_or_default()
     }
 
-    /// Takes over what is said anew: later counts include earlier ones.
+    /// Replaces the counts that `newer` has. Later counts include earlier ones.
     pub(super) fn update(&mut self, mut newer: Self) {
         for (old, new) in self.numbers().into_iter().zip(newer.numbers()) {
             old.0 = new.0.or(old.0);
@@ -80,16 +80,17 @@ impl Counted {
         ]
     }
 
+    /// Converts to the usage of an event; `None` if no counts were received.
     pub(super) fn total(mut self) -> Option<Usage> {
         self.input_tokens.0.or(self.output_tokens.0)?;
         let numbers = self.numbers().map(|number| number.0.unwrap_or(0));
-        let [input, read, written, output, thought] = numbers;
+        let [input, cache_read, cache_write, output, reasoning] = numbers;
         Some(Usage {
-            input_tokens: input.saturating_add(read).saturating_add(written),
-            cached_input_tokens: read,
-            cache_write_input_tokens: written,
+            input_tokens: input.saturating_add(cache_read).saturating_add(cache_write),
+            cached_input_tokens: cache_read,
+            cache_write_input_tokens: cache_write,
             output_tokens: output,
-            reasoning_output_tokens: thought,
+            reasoning_output_tokens: reasoning,
         })
     }
 }

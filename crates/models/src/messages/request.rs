@@ -1,4 +1,4 @@
-//! What a Messages server is sent.
+//! Encodes a request to a Messages server.
 
 use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role};
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use crate::pairing::belongs_to_an_answer;
 use crate::prompt::Calls;
 use crate::{Effort, Model, Prompt, Provider, Thinking, Tool};
 
-/// The body of a request.
+/// Returns the body of a request.
 pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
     let limit = prompt.max_output_tokens.unwrap_or(model.max_output_tokens);
     let turns = turns(prompt, model, provider);
@@ -41,7 +41,7 @@ fn definition(tool: &Tool) -> Value {
     json!({"name": tool.name, "description": tool.description, "input_schema": tool.schema()})
 }
 
-/// The fields that say how hard to think.
+/// Returns the fields that control thinking. `limit` is the request's `max_tokens`.
 fn thinking(
     prompt: &Prompt,
     model: &Model,
@@ -51,7 +51,7 @@ fn thinking(
     if prompt.effort == Some(Effort::None) {
         return Vec::new();
     }
-    let word = match prompt.effort {
+    let effort = match prompt.effort {
         Some(Effort::None | Effort::Minimal | Effort::Low) => "low",
         Some(Effort::High) => "high",
         Some(Effort::Max) => "max",
@@ -61,21 +61,21 @@ fn thinking(
         Thinking::Adaptive => {
             let mut fields = vec![("thinking", json!({"type": "adaptive"}))];
             if prompt.effort.is_some() {
-                fields.push(("output_config", json!({"effort": word})));
+                fields.push(("output_config", json!({"effort": effort})));
             }
             fields
         }
         Thinking::Budget
             if prompt.effort.is_some() && !answers_without_thought(prompt, model, provider) =>
         {
-            let wanted = match word {
+            let budget = match effort {
                 "low" => 4_096,
                 "high" => 16_384,
                 "max" => 32_768,
                 _ => 8_192,
             };
-            // The budget is part of the limit, and at least 1,024.
-            match wanted.min(limit.saturating_sub(1024)) {
+            // The API requires a budget of at least 1,024 that is smaller than the limit.
+            match budget.min(limit.saturating_sub(1024)) {
                 ..1024 => Vec::new(),
                 budget => {
                     let thinking = json!({"type": "enabled", "budget_tokens": budget});
@@ -87,22 +87,25 @@ fn thinking(
     }
 }
 
-/// Whether the model is to go on from calls it made without a thought of its own, as after a change of model: with a
-/// budget that is refused.
+/// Whether the request continues after calls that no thinking block of this model precedes, as
+/// after a change of model. The API rejects a thinking budget in such a request.
 fn answers_without_thought(prompt: &Prompt, model: &Model, provider: &Provider) -> bool {
     let origin = provider.origin(&model.name);
     let from_calls = matches!(prompt.history.last(), Some(Item::FunctionCallOutput(_)));
-    let last_user =
+    let is_user =
         |item: &Item| matches!(item, Item::Message(message) if message.role == Role::User);
-    let turn = prompt.history.iter().rposition(last_user);
-    let mut turn = prompt.history[turn.map_or(0, |at| at + 1)..].iter();
+    let last_user = prompt.history.iter().rposition(is_user);
+    let turn_start = last_user.map_or(0, |index| index + 1);
+    let mut turn = prompt.history[turn_start..].iter();
     let first = turn.find(|item| belongs_to_an_answer(item));
-    let is_ours =
-        |item: &Item| matches!(item, Item::Reasoning(it) if ours(&it.native, &origin).is_some());
-    from_calls && !first.is_some_and(is_ours)
+    let has_thinking = |item: &Item| match item {
+        Item::Reasoning(reasoning) => ours(&reasoning.native, &origin).is_some(),
+        _ => false,
+    };
+    from_calls && !first.is_some_and(has_thinking)
 }
 
-/// Messages, in which users and the model take turns.
+/// Returns the messages, in which the roles alternate.
 fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
     let history = history(prompt);
@@ -111,8 +114,8 @@ fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
         let (role, blocks) = match item.as_ref() {
             Item::Message(message) => (message.role, said(message, ours(&message.native, &origin))),
             Item::Reasoning(reasoning) => {
-                let thought = ours(&reasoning.native, &origin).cloned();
-                (Role::Assistant, Vec::from_iter(thought))
+                let block = ours(&reasoning.native, &origin).cloned();
+                (Role::Assistant, Vec::from_iter(block))
             }
             Item::FunctionCall(call) => {
                 let block = called(prompt, call, ours(&call.native, &origin));
@@ -126,18 +129,19 @@ fn turns(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
         };
         add(&mut turns, role, blocks);
     }
-    let mut shown: Vec<(Role, Vec<Value>)> = Vec::new();
+    // A message that becomes empty is dropped, and its neighbours are merged.
+    let mut messages: Vec<(Role, Vec<Value>)> = Vec::new();
     for (role, blocks) in turns {
         let blocks = ending_in_more_than_a_thought(blocks);
         if !blocks.is_empty() {
-            add(&mut shown, role, blocks);
+            add(&mut messages, role, blocks);
         }
     }
     let message = |(role, blocks): (Role, _)| json!({"role": role_name(role), "content": blocks});
-    shown.into_iter().map(message).collect()
+    messages.into_iter().map(message).collect()
 }
 
-/// Adds blocks to the last turn where that is of the same role, else as another turn.
+/// Appends blocks to the last message if it has the same role, else as a new message.
 fn add(turns: &mut Vec<(Role, Vec<Value>)>, role: Role, blocks: Vec<Value>) {
     match turns.last_mut() {
         Some((last, all)) if *last == role => all.extend(blocks),
@@ -145,7 +149,8 @@ fn add(turns: &mut Vec<(Role, Vec<Value>)>, role: Role, blocks: Vec<Value>) {
     }
 }
 
-/// A message that ends in a thought is refused, as when an answer was stopped while the model still thought.
+/// Removes thinking blocks at the end of a message, which the API rejects. An answer ends with one
+/// if it was interrupted while the model was thinking.
 fn ending_in_more_than_a_thought(mut blocks: Vec<Value>) -> Vec<Value> {
     let is_thought =
         |block: &Value| block["type"] == "thinking" || block["type"] == "redacted_thinking";
@@ -155,7 +160,7 @@ fn ending_in_more_than_a_thought(mut blocks: Vec<Value>) -> Vec<Value> {
     blocks
 }
 
-/// Empty texts, and texts of white space alone where the model speaks, are refused.
+/// Returns the blocks of a message, without texts that the API rejects as empty.
 fn said(message: &Message, extra: Option<&Value>) -> Vec<Value> {
     let mut blocks: Vec<Value> = message.content.iter().filter_map(shown).collect();
     if let (Some(block), Some(Value::Object(extra))) = (blocks.first_mut(), extra) {
@@ -170,10 +175,11 @@ fn called(prompt: &Prompt, call: &FunctionCall, extra: Option<&Value>) -> Value 
     let text = prompt.arguments_as_json(call);
     let input = match serde_json::from_str(&text) {
         Ok(Value::Object(input)) => Value::Object(input),
-        // The API takes only objects; the model sees what it wrote.
+        // The API accepts only objects. The model sees the arguments that it wrote.
         _ => json!({"invalid_json": text}),
     };
-    let mut block = json!({"type": "tool_use", "id": call_id(&call.call_id), "name": call.name, "input": input});
+    let id = call_id(&call.call_id);
+    let mut block = json!({"type": "tool_use", "id": id, "name": call.name, "input": input});
     for (key, value) in extra.and_then(Value::as_object).unwrap_or(&Map::new()) {
         block[key] = value.clone();
     }
@@ -192,7 +198,7 @@ fn result(output: &FunctionCallOutput) -> Value {
     block
 }
 
-/// Ids here have letters, digits, `_` and `-` alone; those of other providers may have more.
+/// Replaces characters that this API does not allow in ids, such as those of other providers.
 fn call_id(id: &str) -> String {
     id.replace(|c: char| !c.is_ascii_alphanumeric() && c != '-', "_")
 }
@@ -201,9 +207,10 @@ fn shown(part: &OutputPart) -> Option<Value> {
     match part {
         OutputPart::Text { text } if text.trim().is_empty() => None,
         OutputPart::Text { text } => Some(json!({"type": "text", "text": text})),
-        OutputPart::Image { data, mime_type } => Some(
-            json!({"type": "image", "source": {"type": "base64", "media_type": mime_type, "data": data}}),
-        ),
+        OutputPart::Image { data, mime_type } => {
+            let source = json!({"type": "base64", "media_type": mime_type, "data": data});
+            Some(json!({"type": "image", "source": source}))
+        }
         OutputPart::Audio { mime_type, .. } => {
             Some(json!({"type": "text", "text": not_shown(mime_type)}))
         }

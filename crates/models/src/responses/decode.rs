@@ -1,4 +1,4 @@
-//! What a Responses server answers.
+//! Decodes the answer of a Responses server.
 
 use selvedge_protocol::{CallKind, FinishReason, Item, Origin, Usage, new_id};
 use serde::Deserialize;
@@ -11,12 +11,13 @@ use crate::decode::{AnswerDecoder, DONE, Emitter, broke_off};
 use crate::json::{Number, Text, optional_part, part, read, text_at};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
-/// An answer as far as it came.
+/// An answer as received so far.
 #[derive(Debug)]
 pub(crate) struct Answer {
     origin: Origin,
     begun: bool,
     items: Vec<Partial>,
+    /// Whether a complete call was emitted.
     any_call: bool,
     refusal: Option<String>,
     finished: bool,
@@ -110,25 +111,25 @@ impl AnswerDecoder for Answer {
             }
             "response.output_item.added" => {
                 let item: Value = optional_part(event.item)?;
-                let at = self.begin(event.output_index.0, &item, out)?;
-                self.items[at].announce(at as u32, out);
+                let position = self.begin(event.output_index.0, &item, out)?;
+                self.items[position].announce(position as u32, out);
             }
             "response.output_item.done" => {
                 let item: Value = optional_part(event.item)?;
                 out.keep(event.item.map_or(0, |raw| raw.get().len()))?;
                 let (id, call_id) = (text_at(&item, "id"), text_at(&item, "call_id"));
                 let index = event.output_index.0;
-                let by_call = |open: &Partial| !open.done && open.call_id == call_id;
-                let unnumbered_call = match index {
+                let is_same_call = |open: &Partial| !open.done && open.call_id == call_id;
+                let call_without_index = match index {
                     Some(_) => None,
-                    None => self.items.iter().position(by_call),
+                    None => self.items.iter().position(is_same_call),
                 };
-                let found = unnumbered_call.or_else(|| self.find(index, &id, Kind::of(&item)));
-                let at = match found {
-                    Some(at) => at,
+                let found = call_without_index.or_else(|| self.find(index, &id, Kind::of(&item)));
+                let position = match found {
+                    Some(position) => position,
                     None => self.begin(index, &item, out)?,
                 };
-                self.complete(at, item, out);
+                self.complete(position, item, out);
             }
             "response.created" => {
                 if let Some(response) = event.response {
@@ -140,12 +141,12 @@ impl AnswerDecoder for Answer {
             | "response.failed"
             | "response.cancelled" => {
                 let Some(raw) = event.response else {
-                    return Err(ModelError::protocol("the answer ended without a result"));
+                    return Err(ModelError::protocol("the last event has no response"));
                 };
                 self.finish(&part(raw)?, out)?;
             }
             "error" => return Err(of_json(&read(data)?)),
-            // Servers that are not this API, but speak of failure the same way.
+            // Some servers send errors without a `type`.
             "" => {
                 let value: Value = read(data)?;
                 if !value["error"].is_null() {
@@ -180,10 +181,10 @@ impl Answer {
         }
     }
 
-    /// Where an item stands, by its index, else its id, else because it is the last one of its kind that is open. Ids
-    /// alone are not enough: some servers make up a new one for every event.
+    /// Finds an item by its index; without an index, by its id, else the last open item of its
+    /// kind. Ids are not sufficient, because some servers send a new one with every event.
     fn find(&self, index: Option<u64>, id: &str, kind: Kind) -> Option<usize> {
-        let last = |is_it: &dyn Fn(&Partial) -> bool| self.items.iter().rposition(is_it);
+        let last = |matches: &dyn Fn(&Partial) -> bool| self.items.iter().rposition(matches);
         match index {
             Some(_) => last(&|item| item.index == index),
             None => last(&|item| !id.is_empty() && item.id == id)
@@ -191,6 +192,7 @@ impl Answer {
         }
     }
 
+    /// Starts an item and returns its position.
     fn begin(
         &mut self,
         index: Option<u64>,
@@ -223,17 +225,18 @@ impl Answer {
             return Ok(());
         };
         out.keep(text.len())?;
-        let at = match self.find(event.output_index.0, event.item_id.or_empty(), kind) {
-            Some(at) => at,
+        let found = self.find(event.output_index.0, event.item_id.or_empty(), kind);
+        let position = match found {
+            Some(position) => position,
             None => {
-                // Nobody announced it.
-                let at = self.begin(event.output_index.0, &Value::Null, out)?;
-                self.items[at].kind = kind;
-                self.items[at].id = event.item_id.or_empty().to_owned();
-                at
+                // The server did not send `output_item.added`.
+                let position = self.begin(event.output_index.0, &Value::Null, out)?;
+                self.items[position].kind = kind;
+                self.items[position].id = event.item_id.or_empty().to_owned();
+                position
             }
         };
-        let (partial, item) = (&mut self.items[at], at as u32);
+        let (partial, item) = (&mut self.items[position], position as u32);
         match kind {
             Kind::Reasoning => {
                 let is_raw = event.kind.or_empty() == "response.reasoning_text.delta";
@@ -249,7 +252,7 @@ impl Answer {
                         event.summary_index.0,
                     ),
                 };
-                // Parts come in order; a number that skips some is not followed.
+                // Parts are sent in order. An index that skips some starts the next part.
                 if list.is_empty() || part.is_some_and(|part| part as usize >= list.len()) {
                     list.push(String::new());
                 }
@@ -275,9 +278,9 @@ impl Answer {
         Ok(())
     }
 
-    /// An item is there whole.
-    fn complete(&mut self, at: usize, value: Value, out: &mut Emitter<'_>) {
-        let (partial, item) = (&mut self.items[at], at as u32);
+    /// Emits an item from its final form.
+    fn complete(&mut self, position: usize, value: Value, out: &mut Emitter<'_>) {
+        let (partial, item) = (&mut self.items[position], position as u32);
         if std::mem::replace(&mut partial.done, true) {
             return;
         }
@@ -287,7 +290,7 @@ impl Answer {
         }
         match partial.finish(value, &self.origin) {
             Done::Item(Item::Message(message)) if message.content.is_empty() => {}
-            // A call without a name can be neither made nor answered.
+            // A call without a name cannot be run.
             Done::Item(Item::FunctionCall(call)) | Done::CutCall(call) if call.name.is_empty() => {}
             Done::Item(done) => {
                 self.any_call |= matches!(done, Item::FunctionCall(_));
@@ -325,7 +328,7 @@ impl Answer {
         Ok(())
     }
 
-    /// Items that were never said to be done, or never streamed, stand in the response itself.
+    /// Completes items without an `output_item.done` event, from the response or from their deltas.
     fn complete_the_rest(
         &mut self,
         response: &Response<'_>,
@@ -333,30 +336,32 @@ impl Answer {
     ) -> Result<(), ModelError> {
         let output: Vec<&RawValue> = optional_part(response.output)?;
         if output.len() > self.items.len() || self.items.iter().any(|item| !item.done) {
-            let indexed = self.items.iter().any(|known| known.index.is_some());
-            for (at, raw) in output.into_iter().enumerate() {
+            let has_indexes = self.items.iter().any(|item| item.index.is_some());
+            for (output_index, raw) in output.into_iter().enumerate() {
                 let item: Value = part(raw)?;
-                let index = at as u64;
-                let found = match indexed {
+                let index = output_index as u64;
+                let found = match has_indexes {
                     true => self.find(Some(index), "", Kind::of(&item)),
-                    false => (at < self.items.len()).then_some(at),
+                    false => (output_index < self.items.len()).then_some(output_index),
                 };
-                let at = match found {
-                    Some(at) => at,
-                    None => self.begin(Some(index).filter(|_| indexed), &item, out)?,
+                let position = match found {
+                    Some(position) => position,
+                    None => self.begin(Some(index).filter(|_| has_indexes), &item, out)?,
                 };
                 out.keep(raw.get().len())?;
-                self.complete(at, item, out);
+                self.complete(position, item, out);
             }
         }
-        for at in 0..self.items.len() {
-            // Of what the provider does by itself, only its own words count.
-            if !self.items[at].done && self.items[at].kind != Kind::Other {
+        for position in 0..self.items.len() {
+            // Items of server-side tools cannot be rebuilt from deltas.
+            let item = &self.items[position];
+            if !item.done && item.kind != Kind::Other {
                 let status = match response.status.or_empty() {
                     "incomplete" => "incomplete",
                     _ => "completed",
                 };
-                self.complete(at, self.items[at].rebuild(status), out);
+                let value = item.rebuild(status);
+                self.complete(position, value, out);
             }
         }
         Ok(())
@@ -366,15 +371,18 @@ impl Answer {
 fn count(raw: &RawValue) -> Option<Usage> {
     let counted: Counted = serde_json::from_str(raw.get()).ok()?;
     counted.input_tokens.0.or(counted.output_tokens.0)?;
-    let known = |number: Number| number.0.unwrap_or(0);
-    let (input, output) = (known(counted.input_tokens), known(counted.output_tokens));
+    let or_zero = |number: Number| number.0.unwrap_or(0);
+    let (input, output) = (
+        or_zero(counted.input_tokens),
+        or_zero(counted.output_tokens),
+    );
     let details = counted.input_tokens_details.unwrap_or_default();
     let output_details = counted.output_tokens_details.unwrap_or_default();
     Some(Usage {
         input_tokens: input,
-        cached_input_tokens: known(details.cached_tokens),
-        cache_write_input_tokens: known(details.cache_write_tokens),
-        output_tokens: output.max(known(counted.total_tokens).saturating_sub(input)),
-        reasoning_output_tokens: known(output_details.reasoning_tokens),
+        cached_input_tokens: or_zero(details.cached_tokens),
+        cache_write_input_tokens: or_zero(details.cache_write_tokens),
+        output_tokens: output.max(or_zero(counted.total_tokens).saturating_sub(input)),
+        reasoning_output_tokens: or_zero(output_details.reasoning_tokens),
     })
 }

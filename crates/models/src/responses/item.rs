@@ -1,4 +1,4 @@
-//! One item of an answer: from its pieces, from its final form, or from both.
+//! Assembles an item of an answer from its deltas, its final form, or both.
 
 use selvedge_protocol::{
     CallKind, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role,
@@ -9,7 +9,7 @@ use crate::ReasoningView;
 use crate::decode::Emitter;
 use crate::json::{others, text_at};
 
-/// An item as far as it came.
+/// An item as received so far.
 #[derive(Debug, Default)]
 pub(super) struct Partial {
     pub(super) index: Option<u64>,
@@ -17,12 +17,14 @@ pub(super) struct Partial {
     pub(super) kind: Kind,
     pub(super) call_id: String,
     pub(super) name: String,
-    /// What a message says, or what a call is given.
+    /// Text of a message, or arguments of a call.
     pub(super) text: String,
     pub(super) refusal: String,
     pub(super) summary: Vec<String>,
     pub(super) content: Vec<String>,
+    /// Whether `CallStarted` was emitted.
     pub(super) announced: bool,
+    /// Whether the item was emitted as complete.
     pub(super) done: bool,
 }
 
@@ -31,12 +33,12 @@ pub(super) enum Kind {
     Message,
     Reasoning,
     Call(CallKind),
-    /// What the provider did by itself, and whatever comes later.
+    /// Server-side tools, and types that are not known here.
     #[default]
     Other,
 }
 
-/// What an item came to.
+/// An item in its final form.
 pub(super) enum Done {
     Item(Item),
     CutCall(FunctionCall),
@@ -55,7 +57,7 @@ impl Kind {
 }
 
 impl Partial {
-    /// Says that a call begins, once its name is known.
+    /// Emits `CallStarted` once, as soon as the name of the call is known.
     pub(super) fn announce(&mut self, item: u32, out: &mut Emitter<'_>) {
         let Kind::Call(kind) = self.kind else { return };
         if self.name.is_empty() || std::mem::replace(&mut self.announced, true) {
@@ -64,18 +66,18 @@ impl Partial {
         out.call_started(item, &self.call_id, &self.name, kind);
     }
 
-    /// Tells what the final form says and no piece said before.
+    /// Emits the text of the final form that was not streamed.
     pub(super) fn show_unstreamed(&mut self, item: u32, value: &Value, out: &mut Emitter<'_>) {
         self.kind = Kind::of(value);
         match self.kind {
             Kind::Message if self.text.is_empty() => out.text(item, &message_text(value)),
             Kind::Reasoning => {
-                for (streamed, view, whole) in [
+                for (streamed, view, parts) in [
                     (&self.summary, ReasoningView::Summary, &value["summary"]),
                     (&self.content, ReasoningView::Raw, &value["content"]),
                 ] {
                     if streamed.is_empty() {
-                        out.reasoning(item, view, &texts(whole).join("\n"));
+                        out.reasoning(item, view, &texts(parts).join("\n"));
                     }
                 }
             }
@@ -96,15 +98,16 @@ impl Partial {
         }
     }
 
-    /// What the model said in place of an answer.
+    /// Returns the text of a refusal, from the final form or else from the deltas.
     pub(super) fn refusal_of(&self, value: &Value) -> Option<String> {
         let parts = value["content"].as_array().into_iter().flatten();
-        let told: String = parts.filter_map(|part| part["refusal"].as_str()).collect();
-        let mut both = [told, self.refusal.clone()].into_iter();
-        both.find(|text| !text.is_empty())
+        let refusal: String = parts.filter_map(|part| part["refusal"].as_str()).collect();
+        let mut sources = [refusal, self.refusal.clone()].into_iter();
+        sources.find(|text| !text.is_empty())
     }
 
-    /// The item, from its final form; what that leaves out is taken from the pieces.
+    /// Returns the item from its final form. Texts that are missing there are taken from the
+    /// deltas.
     pub(super) fn finish(&mut self, mut value: Value, origin: &Origin) -> Done {
         let native = |json: Value| {
             Some(Native {
@@ -127,13 +130,13 @@ impl Partial {
                 })
             }
             Kind::Reasoning => {
-                let or_pieces = |told: Vec<String>, pieces: &mut Vec<String>| match told.is_empty()
-                {
-                    true => std::mem::take(pieces),
-                    false => told,
-                };
-                let summary = or_pieces(texts(&value["summary"]), &mut self.summary);
-                let content = or_pieces(texts(&value["content"]), &mut self.content);
+                let or_streamed =
+                    |texts: Vec<String>, streamed: &mut Vec<String>| match texts.is_empty() {
+                        true => std::mem::take(streamed),
+                        false => texts,
+                    };
+                let summary = or_streamed(texts(&value["summary"]), &mut self.summary);
+                let content = or_streamed(texts(&value["content"]), &mut self.content);
                 if let Some(fields) = value.as_object_mut() {
                     fields.remove("status");
                 }
@@ -180,7 +183,7 @@ impl Partial {
         })
     }
 
-    /// The final form of an item that was never given one.
+    /// Builds a final form for an item whose final form was not received.
     pub(super) fn rebuild(&self, status: &str) -> Value {
         match self.kind {
             Kind::Message => json!({"type": "message", "status": status, "content": []}),
@@ -213,7 +216,7 @@ fn arguments(value: &Value, kind: CallKind) -> String {
     match &value[key] {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
-        // Some send the object itself.
+        // Some servers send the arguments as an object, not as a string.
         other => other.to_string(),
     }
 }

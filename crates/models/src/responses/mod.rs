@@ -1,4 +1,4 @@
-//! OpenAI Responses: items, encrypted reasoning that goes back, freeform tools.
+//! OpenAI Responses: items, encrypted reasoning, freeform tools.
 
 mod decode;
 mod item;

@@ -1,4 +1,4 @@
-//! What a Responses server is sent.
+//! Encodes a request to a Responses server.
 
 use selvedge_protocol::{
     CallKind, FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role,
@@ -10,9 +10,14 @@ use crate::pairing::belongs_to_an_answer;
 use crate::prompt::Calls;
 use crate::{Model, Prompt, Provider, Thinking, Tool, ToolInput};
 
-/// The body of a request.
+/// Returns the body of a request.
 pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
-    let mut body = json!({ "model": model.name, "input": input(prompt, model, provider), "stream": true, "store": false });
+    let mut body = json!({
+        "model": model.name,
+        "input": input(prompt, model, provider),
+        "stream": true,
+        "store": false,
+    });
     let mut set = |key: &str, value: Value| body[key] = value;
     if !prompt.system.is_empty() {
         set("instructions", prompt.system.as_str().into());
@@ -27,7 +32,7 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         set("parallel_tool_calls", is_parallel.into());
     }
     if model.thinking != Thinking::Unsaid {
-        // With nothing stored at the provider, the thought itself has to come along.
+        // With `store: false`, the reasoning has to be sent back in later requests.
         set("include", json!(["reasoning.encrypted_content"]));
         let mut reasoning = json!({"summary": "auto"});
         if let Some(effort) = prompt.effort {
@@ -50,10 +55,14 @@ fn definition(tool: &Tool, model: &Model) -> Value {
         ToolInput::Freeform { .. } if model.freeform_tools => {
             json!({"type": "custom", "name": name, "description": description})
         }
-        // Left out, it would be strict, and refuse schemas with optional fields.
-        _ => {
-            json!({"type": "function", "name": name, "description": description, "parameters": tool.schema(), "strict": false})
-        }
+        // `strict` is true by default, and rejects schemas with optional fields.
+        _ => json!({
+            "type": "function",
+            "name": name,
+            "description": description,
+            "parameters": tool.schema(),
+            "strict": false,
+        }),
     }
 }
 
@@ -61,16 +70,17 @@ fn input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
     let history = history(prompt);
     let mut input = Vec::with_capacity(history.len());
-    for (at, item) in history.iter().enumerate() {
+    for (index, item) in history.iter().enumerate() {
         match item.as_ref() {
             Item::Message(message) => input.extend(said(message, ours(&message.native, &origin))),
             Item::Reasoning(reasoning) => {
-                // A thought that nothing followed is refused.
-                let next = history.get(at + 1);
+                // The API rejects reasoning that no other item of the answer follows.
+                let next = history.get(index + 1);
                 let followed = next.is_some_and(|next| belongs_to_an_answer(next));
                 if let (true, Some(json)) = (followed, ours(&reasoning.native, &origin)) {
                     let mut json = json.clone();
-                    // With its content it needs no name, and a name the server did not store is refused.
+                    // The API rejects the id of an item that it did not store. Encrypted
+                    // reasoning needs no id.
                     if json["encrypted_content"].is_string()
                         && let Some(fields) = json.as_object_mut()
                     {
@@ -83,7 +93,8 @@ fn input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
                 input.push(called(prompt, call, model, ours(&call.native, &origin)))
             }
             Item::FunctionCallOutput(output) => {
-                input.push(result(output, freeform_call(&history[..at], output, model)))
+                let kind = freeform_call(&history[..index], output, model);
+                input.push(result(output, kind));
             }
             Item::Native(native) if native.origin == origin => input.push(native.json.clone()),
             Item::Native(_) => {}
@@ -109,7 +120,8 @@ fn called(prompt: &Prompt, call: &FunctionCall, model: &Model, extra: Option<&Va
     let (id, name) = (&call.call_id, &call.name);
     let item = match call.kind {
         CallKind::Freeform if model.freeform_tools => {
-            json!({"type": "custom_tool_call", "call_id": id, "name": name, "input": call.arguments})
+            let input = &call.arguments;
+            json!({"type": "custom_tool_call", "call_id": id, "name": name, "input": input})
         }
         _ => {
             let arguments = prompt.arguments_as_json(call);
@@ -119,7 +131,7 @@ fn called(prompt: &Prompt, call: &FunctionCall, model: &Model, extra: Option<&Va
     with(item, extra)
 }
 
-/// Whether the call this answers went out as a freeform one.
+/// Returns the kind as which the call of this result was sent.
 fn freeform_call(
     before: &[std::borrow::Cow<'_, Item>],
     output: &FunctionCallOutput,
@@ -157,6 +169,7 @@ fn shown(part: &OutputPart) -> Value {
     }
 }
 
+/// Adds native fields that the item does not have.
 fn with(mut item: Value, extra: Option<&Value>) -> Value {
     if let (Some(fields), Some(Value::Object(extra))) = (item.as_object_mut(), extra) {
         for (key, value) in extra {

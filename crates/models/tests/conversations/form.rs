@@ -1,10 +1,11 @@
-//! What a request says, whichever of the API's spellings says it: a text or a list of one text, null or nothing.
+//! Normal form of a request, in which equivalent JSON of an API is equal: a string or a list of one
+//! text, null or an absent field.
 
 use selvedge_models::{Prompt, Tool};
 use selvedge_protocol::{Item, Role, WireApi};
 use serde_json::{Value, json};
 
-/// The conversation in a request, in one spelling.
+/// Returns the conversation of a request in normal form.
 pub fn of(wire: WireApi, request: &Value) -> Vec<Value> {
     match wire {
         WireApi::Responses => list(&request["input"])
@@ -19,12 +20,12 @@ pub fn of(wire: WireApi, request: &Value) -> Vec<Value> {
     }
 }
 
-/// The prompt a first request makes.
+/// Returns the prompt of a conversation's first request.
 pub fn prompt(wire: WireApi, request: &Value) -> Prompt {
     let users = of(wire, request).into_iter().map(|item| {
         assert!(
             item["user"].is_string(),
-            "a first request holds only what the user said: {item}"
+            "the first request contains only user messages: {item}"
         );
         Item::message(Role::User, item["user"].as_str().unwrap())
     });
@@ -52,42 +53,42 @@ pub fn prompt(wire: WireApi, request: &Value) -> Prompt {
     }
 }
 
-/// Adds what a client has to add to the history: the results of the calls, and what the user says next.
-pub fn add_results(history: &mut Vec<Item>, theirs: &[Value]) {
+/// Adds the results and user messages of the recorded request that the history does not have.
+pub fn add_results(history: &mut Vec<Item>, recorded: &[Value]) {
     let known = history
         .iter()
         .filter(|item| matches!(item, Item::FunctionCallOutput(_)))
         .count();
-    let outputs: Vec<&Value> = theirs
+    let outputs: Vec<&Value> = recorded
         .iter()
         .filter(|item| item["output"].is_string())
         .collect();
     for output in &outputs[known..] {
         history.push(Item::output(text(&output["for"]), text(&output["output"])));
     }
-    let said = history
+    let users = history
         .iter()
         .filter(|item| matches!(item, Item::Message(message) if message.role == Role::User))
         .count();
-    for user in theirs
+    for user in recorded
         .iter()
         .filter(|item| item["user"].is_string())
-        .skip(said)
+        .skip(users)
     {
         history.push(Item::message(Role::User, text(&user["user"])));
     }
 }
 
-/// Fields around the conversation, where the recorded client set them.
-pub fn compare_settings(wire: WireApi, ours: &Value, theirs: &Value) {
-    assert_eq!(ours["model"], theirs["model"]);
-    assert_eq!(ours["stream"], json!(true));
+/// Compares the other fields that the recorded client set.
+pub fn compare_settings(wire: WireApi, actual: &Value, expected: &Value) {
+    assert_eq!(actual["model"], expected["model"]);
+    assert_eq!(actual["stream"], json!(true));
     assert_eq!(
-        system(ours),
-        if system(theirs).is_empty() {
-            system(ours)
+        system(actual),
+        if system(expected).is_empty() {
+            system(actual)
         } else {
-            system(theirs)
+            system(expected)
         }
     );
     for key in [
@@ -96,8 +97,8 @@ pub fn compare_settings(wire: WireApi, ours: &Value, theirs: &Value) {
         "stream_options",
         "include",
     ] {
-        if !theirs[key].is_null() {
-            assert_eq!(ours[key], theirs[key], "{key}");
+        if !expected[key].is_null() {
+            assert_eq!(actual[key], expected[key], "{key}");
         }
     }
     let tools = |request: &Value| -> Vec<(String, String, Value)> {
@@ -123,7 +124,7 @@ pub fn compare_settings(wire: WireApi, ours: &Value, theirs: &Value) {
             })
             .collect()
     };
-    assert_eq!(tools(ours), tools(theirs));
+    assert_eq!(tools(actual), tools(expected));
 }
 
 fn system(request: &Value) -> String {
@@ -131,14 +132,14 @@ fn system(request: &Value) -> String {
         .into_iter()
         .find_map(|list| list.get(0))
         .unwrap();
-    let own = match first["role"].as_str() {
-        Some("system" | "developer") => words(&first["content"]),
+    let inline = match first["role"].as_str() {
+        Some("system" | "developer") => joined_text(&first["content"]),
         _ => String::new(),
     };
     [
-        words(&request["instructions"]),
-        words(&request["system"]),
-        own,
+        joined_text(&request["instructions"]),
+        joined_text(&request["system"]),
+        inline,
     ]
     .concat()
 }
@@ -147,28 +148,36 @@ fn response_item(item: &Value) -> Option<Value> {
     Some(match item["type"].as_str().unwrap_or("message") {
         "message" => match text(&item["role"]).as_str() {
             "system" | "developer" => return None,
-            role => json!({ role: words(&item["content"]) }),
+            role => json!({ role: joined_text(&item["content"]) }),
         },
         "reasoning" => {
             let encrypted = &item["encrypted_content"];
-            // A name counts only where there is no content to tell the thought by.
+            // The id counts only if there is no encrypted content.
             let id = if encrypted.is_string() {
                 &Value::Null
             } else {
                 &item["id"]
             };
-            json!({"thought": words(&item["summary"]), "content": words(&item["content"]), "encrypted": encrypted, "id": id})
+            json!({
+                "reasoning": joined_text(&item["summary"]),
+                "content": joined_text(&item["content"]),
+                "encrypted": encrypted,
+                "id": id,
+            })
         }
         "function_call" => {
-            json!({"call": item["call_id"], "name": item["name"], "arguments": read(&item["arguments"])})
+            let arguments = parse(&item["arguments"]);
+            json!({"call": item["call_id"], "name": item["name"], "arguments": arguments})
         }
-        "function_call_output" => json!({"for": item["call_id"], "output": words(&item["output"])}),
+        "function_call_output" => {
+            json!({"for": item["call_id"], "output": joined_text(&item["output"])})
+        }
         other => panic!("{other}"),
     })
 }
 
 fn chat_message(message: &Value) -> Option<Value> {
-    let content = words(&message["content"]);
+    let content = joined_text(&message["content"]);
     Some(match text(&message["role"]).as_str() {
         "system" => return None,
         "tool" => json!({"for": message["tool_call_id"], "output": content}),
@@ -177,10 +186,19 @@ fn chat_message(message: &Value) -> Option<Value> {
                 .iter()
                 .map(|call| {
                     let function = &call["function"];
-                    json!({"call": call["id"], "type": call["type"], "name": function["name"], "arguments": read(&function["arguments"])})
+                    json!({
+                        "call": call["id"],
+                        "type": call["type"],
+                        "name": function["name"],
+                        "arguments": parse(&function["arguments"]),
+                    })
                 })
                 .collect();
-            json!({"assistant": content.trim(), "calls": calls, "thought": message["reasoning_content"]})
+            json!({
+                "assistant": content.trim(),
+                "calls": calls,
+                "reasoning": message["reasoning_content"],
+            })
         }
         role => json!({ role: content }),
     })
@@ -194,14 +212,14 @@ fn blocks(message: &Value) -> Vec<Value> {
     };
     let known = blocks.iter().filter_map(|block| {
         Some(match text(&block["type"]).as_str() {
-            // Some clients fill an empty place with a blank.
+            // Some clients send a blank instead of an empty text.
             "text" if text(&block["text"]).trim().is_empty() => return None,
             "text" => json!({ &role: block["text"] }),
             "tool_use" => {
                 json!({"call": block["id"], "name": block["name"], "arguments": block["input"]})
             }
             "tool_result" => {
-                json!({"for": block["tool_use_id"], "output": words(&block["content"])})
+                json!({"for": block["tool_use_id"], "output": joined_text(&block["content"])})
             }
             _ => block.clone(),
         })
@@ -217,13 +235,13 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Arguments are JSON in a text; the spaces in it do not matter.
-fn read(arguments: &Value) -> Value {
+/// Parses arguments, so that white space does not matter.
+fn parse(arguments: &Value) -> Value {
     serde_json::from_str(arguments.as_str().unwrap()).unwrap()
 }
 
-/// A text, or a list of parts with texts.
-fn words(value: &Value) -> String {
+/// Joins the texts of a string or a list of parts.
+fn joined_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         list => self::list(list)

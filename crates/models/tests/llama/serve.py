@@ -1,4 +1,7 @@
-"""A tiny model of random weights behind llama.cpp's own server. Prints the address, and ends with its standard input."""
+"""Serves a tiny model of random weights with llama.cpp.
+
+Prints its address, and exits when standard input is closed.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-//! A real HTTP server on loopback that says what it is told to, cut where it is told to.
+//! An HTTP server on loopback that sends prepared replies.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -7,24 +7,24 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What is answered to one request.
+/// The reply to one request.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub status: u16,
     pub headers: Vec<(String, String)>,
-    /// The body, as it is written.
-    pub pieces: Vec<Vec<u8>>,
+    /// The chunks of the body.
+    pub chunks: Vec<Vec<u8>>,
     pub end: End,
 }
 
-/// What happens after the last piece.
+/// What happens after the last chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The answer ends as it should.
-    Proper,
-    /// The connection breaks.
+    /// The reply ends properly.
+    Complete,
+    /// The connection is closed in the middle of the reply.
     Broken,
-    /// Nothing more comes.
+    /// The connection stays open, and nothing more is sent.
     Silent,
 }
 
@@ -34,8 +34,8 @@ impl Reply {
         Self {
             status: 200,
             headers,
-            pieces: vec![body.into()],
-            end: End::Proper,
+            chunks: vec![body.into()],
+            end: End::Complete,
         }
     }
 
@@ -44,8 +44,8 @@ impl Reply {
         Self {
             status,
             headers,
-            pieces: vec![body.into()],
-            end: End::Proper,
+            chunks: vec![body.into()],
+            end: End::Complete,
         }
     }
 
@@ -59,23 +59,23 @@ impl Reply {
         self
     }
 
-    /// The same in pieces of this many bytes.
-    pub fn cut(mut self, size: usize) -> Self {
-        let body = self.pieces.concat();
-        self.pieces = body.chunks(size).map(<[u8]>::to_vec).collect();
+    /// Splits the body into chunks of this many bytes.
+    pub fn split(mut self, size: usize) -> Self {
+        let body = self.chunks.concat();
+        self.chunks = body.chunks(size).map(<[u8]>::to_vec).collect();
         self
     }
 }
 
-/// What a client asked.
+/// A request that was received.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct Request {
     pub line: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Asked {
+impl Request {
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
@@ -83,21 +83,21 @@ impl Asked {
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers
             .iter()
-            .find(|(own, _)| own == name)
+            .find(|(header, _)| header == name)
             .map(|(_, value)| value.as_str())
     }
 }
 
 pub struct Server {
     pub url: String,
-    pub asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<Request>>>,
     task: tokio::task::JoinHandle<()>,
-    /// Held by every exchange that goes on.
-    open: Arc<tokio::sync::Semaphore>,
+    /// Has one permit for each exchange in progress.
+    exchanges: Arc<tokio::sync::Semaphore>,
 }
 
-/// More exchanges than any test has.
-const EXCHANGES: u32 = 1000;
+/// More exchanges than any test makes.
+const MAX_EXCHANGES: u32 = 1000;
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -106,52 +106,52 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// A server that gives these answers in order, and closes the connection where none is left.
+    /// Starts a server that sends these replies in order, and then closes every connection.
     pub async fn start(replies: impl IntoIterator<Item = Reply>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
+        let requests = Arc::new(Mutex::new(Vec::new()));
         let replies = Arc::new(Mutex::new(replies.into_iter().collect::<VecDeque<_>>()));
-        let seen = asked.clone();
-        let open = Arc::new(tokio::sync::Semaphore::new(EXCHANGES as usize));
-        let exchanges = open.clone();
+        let received = requests.clone();
+        let exchanges = Arc::new(tokio::sync::Semaphore::new(MAX_EXCHANGES as usize));
+        let permits = exchanges.clone();
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let going_on = exchanges.clone().acquire_owned().await;
-                let serving = serve(stream, seen.clone(), replies.clone());
+                let permit = permits.clone().acquire_owned().await;
+                let serving = serve(stream, received.clone(), replies.clone());
                 tokio::spawn(async move {
                     serving.await;
-                    drop(going_on);
+                    drop(permit);
                 });
             }
         });
         Self {
             url,
-            asked,
+            requests,
             task,
-            open,
+            exchanges,
         }
     }
 
-    /// Waits until every exchange is over.
-    pub async fn quiet(&self) {
-        drop(self.open.acquire_many(EXCHANGES).await);
+    /// Waits until every exchange has ended.
+    pub async fn wait_until_idle(&self) {
+        drop(self.exchanges.acquire_many(MAX_EXCHANGES).await);
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
     }
 }
 
 async fn serve(
     mut stream: TcpStream,
-    seen: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<Request>>>,
     replies: Arc<Mutex<VecDeque<Reply>>>,
 ) {
-    let Some(asked) = read(&mut stream).await else {
+    let Some(request) = read(&mut stream).await else {
         return;
     };
-    seen.lock().unwrap().push(asked);
+    received.lock().unwrap().push(request);
     let Some(reply) = replies.lock().unwrap().pop_front() else {
         return;
     };
@@ -164,9 +164,9 @@ async fn serve(
     }
     let _ = stream.set_nodelay(true);
     let _ = stream.write_all(format!("{head}\r\n").as_bytes()).await;
-    for piece in reply.pieces.iter().filter(|piece| !piece.is_empty()) {
-        let mut chunk = format!("{:x}\r\n", piece.len()).into_bytes();
-        chunk.extend_from_slice(piece);
+    for bytes in reply.chunks.iter().filter(|bytes| !bytes.is_empty()) {
+        let mut chunk = format!("{:x}\r\n", bytes.len()).into_bytes();
+        chunk.extend_from_slice(bytes);
         chunk.extend_from_slice(b"\r\n");
         if stream.write_all(&chunk).await.is_err() {
             return;
@@ -174,17 +174,17 @@ async fn serve(
         tokio::task::yield_now().await;
     }
     match reply.end {
-        End::Proper => _ = stream.write_all(b"0\r\n\r\n").await,
+        End::Complete => _ = stream.write_all(b"0\r\n\r\n").await,
         End::Broken => {}
         End::Silent => {
-            // Until the client goes away.
+            // Waits until the client disconnects.
             let mut rest = [0; 64];
             while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
         }
     }
 }
 
-async fn read(stream: &mut TcpStream) -> Option<Asked> {
+async fn read(stream: &mut TcpStream) -> Option<Request> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 16 * 1024];
     loop {
@@ -203,7 +203,7 @@ async fn read(stream: &mut TcpStream) -> Option<Asked> {
                 .map_or(0, |(_, n)| n.parse().unwrap());
             let body = bytes[end + 4..].to_vec();
             if body.len() >= length {
-                return Some(Asked {
+                return Some(Request {
                     line,
                     headers,
                     body,

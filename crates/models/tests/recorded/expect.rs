@@ -1,4 +1,4 @@
-//! What a recorded answer says, found out a second way: line by line with no regard for memory or for cuts.
+//! Summarises a recorded answer independently of the decoder, from its complete JSON.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,29 @@ use selvedge_models::{ModelEvent, ReasoningView};
 use selvedge_protocol::{FinishReason, Item, OutputPart, Usage, WireApi};
 use serde_json::Value;
 
-/// What matters of an answer.
+/// Content of an answer that is compared.
 #[derive(Debug, Default, PartialEq, Clone)]
-pub struct Gist {
+pub struct AnswerSummary {
     pub text: String,
-    /// Thoughts and summaries, in order.
+    /// Reasoning and its summaries, in order.
     pub reasoning: String,
-    /// Name and arguments.
+    /// Name and arguments of each call.
     pub calls: Vec<(String, Value)>,
-    /// Ids the server gave.
+    /// Ids of the calls; empty if the server sent none.
     pub ids: Vec<String>,
     pub usage: Option<Usage>,
     pub finish: Option<FinishReason>,
 }
 
-/// The gist of what the decoder said: of its items, after a check that the pieces say the same.
-pub fn gist(events: &[ModelEvent]) -> Gist {
-    let begin = events
+/// Summarises the items of decoded events, and checks that the deltas are equal to the items.
+pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
+    let start = events
         .iter()
         .rposition(|event| *event == ModelEvent::Restarted)
-        .map_or(0, |at| at + 1);
-    let events = &events[begin..];
-    let mut gist = Gist::default();
-    let (mut texts, mut thoughts, mut arguments) =
+        .map_or(0, |index| index + 1);
+    let events = &events[start..];
+    let mut summary = AnswerSummary::default();
+    let (mut texts, mut reasoning_texts, mut arguments) =
         (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let mut started = BTreeMap::new();
     for event in events {
@@ -39,7 +39,7 @@ pub fn gist(events: &[ModelEvent]) -> Gist {
                 .push_str(text),
             ModelEvent::Reasoning { item, view, text } => {
                 assert!(matches!(view, ReasoningView::Summary | ReasoningView::Raw));
-                thoughts
+                reasoning_texts
                     .entry(*item)
                     .or_insert_with(String::new)
                     .push_str(text);
@@ -60,7 +60,7 @@ pub fn gist(events: &[ModelEvent]) -> Gist {
             ModelEvent::CallDelta { item, text } => {
                 assert!(
                     started.contains_key(item),
-                    "arguments of a call that did not start"
+                    "arguments of a call that was not started"
                 );
                 arguments
                     .entry(*item)
@@ -74,9 +74,9 @@ pub fn gist(events: &[ModelEvent]) -> Gist {
                 assert_eq!(
                     texts.get(item),
                     Some(&message.text()),
-                    "pieces and message differ"
+                    "deltas and message differ"
                 );
-                gist.text.push_str(&message.text());
+                summary.text.push_str(&message.text());
                 assert!(
                     message
                         .content
@@ -88,19 +88,19 @@ pub fn gist(events: &[ModelEvent]) -> Gist {
                 item,
                 done: Item::Reasoning(reasoning),
             } => {
-                let said: String = reasoning
+                let text: String = reasoning
                     .summary
                     .iter()
                     .chain(&reasoning.content)
                     .map(String::as_str)
                     .collect();
-                let pieces = thoughts.get(item).cloned().unwrap_or_default();
+                let deltas = reasoning_texts.get(item).cloned().unwrap_or_default();
                 assert_eq!(
-                    pieces.replace('\n', ""),
-                    said.replace('\n', ""),
-                    "pieces and thought differ"
+                    deltas.replace('\n', ""),
+                    text.replace('\n', ""),
+                    "deltas and reasoning differ"
                 );
-                gist.reasoning.push_str(&said);
+                summary.reasoning.push_str(&text);
             }
             ModelEvent::ItemDone {
                 item,
@@ -110,27 +110,30 @@ pub fn gist(events: &[ModelEvent]) -> Gist {
                     started.get(item),
                     Some(&(call.call_id.clone(), call.name.clone()))
                 );
-                let pieces = arguments
+                let deltas = arguments
                     .get(item)
                     .cloned()
                     .unwrap_or_else(|| "{}".to_owned());
-                let same = pieces == call.arguments
-                    || (pieces.trim().is_empty() && call.arguments == "{}");
+                let same = deltas == call.arguments
+                    || (deltas.trim().is_empty() && call.arguments == "{}");
                 assert!(
                     same,
-                    "pieces and arguments differ: {pieces} {}",
+                    "deltas and arguments differ: {deltas} {}",
                     call.arguments
                 );
                 let value = serde_json::from_str(&call.arguments)
                     .unwrap_or_else(|_| call.arguments.clone().into());
-                gist.calls.push((call.name.clone(), value));
-                gist.ids.push(call.call_id.clone());
+                summary.calls.push((call.name.clone(), value));
+                summary.ids.push(call.call_id.clone());
             }
             ModelEvent::Usage(usage) => {
-                assert!(gist.usage.replace(*usage).is_none(), "usage twice")
+                assert!(
+                    summary.usage.replace(*usage).is_none(),
+                    "usage is reported twice"
+                )
             }
             ModelEvent::Finished { reason, .. } => {
-                assert!(gist.finish.replace(reason.clone()).is_none())
+                assert!(summary.finish.replace(reason.clone()).is_none())
             }
             _ => {}
         }
@@ -139,11 +142,11 @@ pub fn gist(events: &[ModelEvent]) -> Gist {
         matches!(events.last(), Some(ModelEvent::Finished { .. })),
         "finished is last"
     );
-    gist
+    summary
 }
 
-/// The gist of the recorded bytes.
-pub fn expected(wire: WireApi, bytes: &[u8]) -> Gist {
+/// Summarises the recorded bytes.
+pub fn summarise_recording(wire: WireApi, bytes: &[u8]) -> AnswerSummary {
     let text = std::str::from_utf8(bytes).unwrap();
     let lines = text
         .lines()
@@ -179,8 +182,8 @@ fn arguments(text: &str) -> Value {
     }
 }
 
-/// The final response tells everything; the stream's own words only where it left the output out.
-fn responses(events: &[Value]) -> Gist {
+/// Uses the final response, and the events of the stream only if it has no output.
+fn responses(events: &[Value]) -> AnswerSummary {
     let ends = ["response.completed", "response.incomplete"];
     let end = events
         .iter()
@@ -193,70 +196,79 @@ fn responses(events: &[Value]) -> Gist {
             .filter(|event| event["type"] == "response.output_item.done");
         output = done.map(|event| event["item"].clone()).collect();
     }
-    let mut gist = Gist::default();
+    let mut summary = AnswerSummary::default();
     let mut refused = false;
     for item in &output {
         match text(&item["type"]) {
             "message" => {
                 for part in list(&item["content"]) {
                     refused |= part["refusal"].is_string();
-                    gist.text.push_str(text(&part["text"]));
-                    gist.text.push_str(text(&part["refusal"]));
+                    summary.text.push_str(text(&part["text"]));
+                    summary.text.push_str(text(&part["refusal"]));
                 }
             }
             "reasoning" => {
                 for part in list(&item["summary"]).iter().chain(list(&item["content"])) {
-                    gist.reasoning.push_str(text(&part["text"]));
+                    summary.reasoning.push_str(text(&part["text"]));
                 }
             }
             "function_call" if item["status"] != "incomplete" => {
-                gist.calls.push((
+                summary.calls.push((
                     text(&item["name"]).to_owned(),
                     arguments(text(&item["arguments"])),
                 ));
-                gist.ids.push(text(&item["call_id"]).to_owned());
+                summary.ids.push(text(&item["call_id"]).to_owned());
             }
             "custom_tool_call" => {
-                gist.calls
+                summary
+                    .calls
                     .push((text(&item["name"]).to_owned(), item["input"].clone()));
-                gist.ids.push(text(&item["call_id"]).to_owned());
+                summary.ids.push(text(&item["call_id"]).to_owned());
             }
             _ => {}
         }
     }
-    gist.finish = Some(match text(&response["incomplete_details"]["reason"]) {
+    summary.finish = Some(match text(&response["incomplete_details"]["reason"]) {
         "max_output_tokens" => FinishReason::Length,
         _ if refused => FinishReason::Refused,
-        _ if !gist.calls.is_empty() => FinishReason::ToolCalls,
+        _ if !summary.calls.is_empty() => FinishReason::ToolCalls,
         _ => FinishReason::Stop,
     });
     let usage = &response["usage"];
     let number = |value: &Value| value.as_u64().unwrap_or(0);
-    gist.usage = usage.is_object().then(|| Usage {
+    summary.usage = usage.is_object().then(|| Usage {
         input_tokens: number(&usage["input_tokens"]),
         cached_input_tokens: number(&usage["input_tokens_details"]["cached_tokens"]),
         cache_write_input_tokens: number(&usage["input_tokens_details"]["cache_write_tokens"]),
         output_tokens: number(&usage["output_tokens"]),
         reasoning_output_tokens: number(&usage["output_tokens_details"]["reasoning_tokens"]),
     });
-    gist
+    summary
 }
 
-fn messages(events: &[Value]) -> Gist {
-    let mut gist = Gist::default();
+fn messages(events: &[Value]) -> AnswerSummary {
+    let mut summary = AnswerSummary::default();
     let body;
     let mut events = events;
     if events[0]["type"] == "message" {
-        // A body as the stream it would have been.
+        // Converts a body to the events of a stream.
         let message = &events[0];
-        let mut made = vec![
+        let mut converted = vec![
             serde_json::json!({"type": "message_start", "message": {"usage": message["usage"]}}),
         ];
         for (index, block) in list(&message["content"]).iter().enumerate() {
-            made.push(serde_json::json!({"type": "content_block_start", "index": index, "content_block": block}));
+            converted.push(serde_json::json!({
+                "type": "content_block_start",
+                "index": index,
+                "content_block": block,
+            }));
         }
-        made.push(serde_json::json!({"type": "message_delta", "delta": {"stop_reason": message["stop_reason"]}, "usage": message["usage"]}));
-        body = made;
+        converted.push(serde_json::json!({
+            "type": "message_delta",
+            "delta": {"stop_reason": message["stop_reason"]},
+            "usage": message["usage"],
+        }));
+        body = converted;
         events = &body;
     }
     let last_start = events
@@ -272,15 +284,15 @@ fn messages(events: &[Value]) -> Gist {
         match text(&event["type"]) {
             "content_block_start" => {
                 let block = event["content_block"].clone();
-                let own = format!("{}{}", text(&block["text"]), text(&block["thinking"]));
-                blocks.insert(index, (block, own));
+                let start = format!("{}{}", text(&block["text"]), text(&block["thinking"]));
+                blocks.insert(index, (block, start));
             }
             "content_block_delta" => {
                 let delta = &event["delta"];
-                let piece = [&delta["text"], &delta["thinking"], &delta["partial_json"]]
+                let text = [&delta["text"], &delta["thinking"], &delta["partial_json"]]
                     .map(text)
                     .concat();
-                blocks.get_mut(&index).unwrap().1.push_str(&piece);
+                blocks.get_mut(&index).unwrap().1.push_str(&text);
             }
             "message_delta" => stop = text(&event["delta"]["stop_reason"]).to_owned(),
             _ => {}
@@ -297,47 +309,47 @@ fn messages(events: &[Value]) -> Gist {
         }
     }
     let count = blocks.len();
-    for (at, (block, words)) in blocks.into_values().enumerate() {
+    for (index, (block, content)) in blocks.into_values().enumerate() {
         match text(&block["type"]) {
-            "text" => gist.text.push_str(&words),
-            "thinking" => gist.reasoning.push_str(&words),
-            "tool_use" if stop == "max_tokens" && at + 1 == count => {}
+            "text" => summary.text.push_str(&content),
+            "thinking" => summary.reasoning.push_str(&content),
+            "tool_use" if stop == "max_tokens" && index + 1 == count => {}
             "tool_use" => {
-                let input = if words.is_empty() {
+                let input = if content.is_empty() {
                     block["input"].clone()
                 } else {
-                    arguments(&words)
+                    arguments(&content)
                 };
-                gist.calls.push((text(&block["name"]).to_owned(), input));
-                gist.ids.push(text(&block["id"]).to_owned());
+                summary.calls.push((text(&block["name"]).to_owned(), input));
+                summary.ids.push(text(&block["id"]).to_owned());
             }
             _ => {}
         }
     }
     let number = |key: &str| usage.get(key).copied().unwrap_or(0);
-    let (read, written) = (
+    let (cache_read, cache_write) = (
         number("cache_read_input_tokens"),
         number("cache_creation_input_tokens"),
     );
-    gist.usage = Some(Usage {
-        input_tokens: number("input_tokens") + read + written,
-        cached_input_tokens: read,
-        cache_write_input_tokens: written,
+    summary.usage = Some(Usage {
+        input_tokens: number("input_tokens") + cache_read + cache_write,
+        cached_input_tokens: cache_read,
+        cache_write_input_tokens: cache_write,
         output_tokens: number("output_tokens"),
         reasoning_output_tokens: number("thinking"),
     });
-    gist.finish = Some(match stop.as_str() {
+    summary.finish = Some(match stop.as_str() {
         "tool_use" => FinishReason::ToolCalls,
         "max_tokens" => FinishReason::Length,
         "refusal" => FinishReason::Refused,
         "end_turn" | "stop_sequence" | "" => FinishReason::Stop,
         other => FinishReason::Other(other.to_owned()),
     });
-    gist
+    summary
 }
 
-fn chat(chunks: &[Value]) -> Gist {
-    let mut gist = Gist::default();
+fn chat(chunks: &[Value]) -> AnswerSummary {
+    let mut summary = AnswerSummary::default();
     let mut calls: Vec<(Option<u64>, String, String, String)> = Vec::new();
     let (mut finish, mut refusal) = (String::new(), String::new());
     for chunk in chunks {
@@ -350,26 +362,26 @@ fn chat(chunks: &[Value]) -> Gist {
             } else {
                 &choice["message"]
             };
-            gist.text.push_str(text(&delta["content"]));
+            summary.text.push_str(text(&delta["content"]));
             refusal.push_str(text(&delta["refusal"]));
             let details = list(&delta["reasoning_details"]).iter();
             let details: String = details
                 .map(|detail| [&detail["text"], &detail["summary"]].map(text).concat())
                 .collect();
-            let names = [
+            let fields = [
                 text(&delta["reasoning_content"]),
                 text(&delta["reasoning"]),
                 &details,
             ];
-            gist.reasoning.push_str(
-                names
+            summary.reasoning.push_str(
+                fields
                     .into_iter()
-                    .find(|words| !words.is_empty())
+                    .find(|text| !text.is_empty())
                     .unwrap_or_default(),
             );
-            for piece in list(&delta["tool_calls"]) {
-                let (index, id) = (piece["index"].as_u64(), text(&piece["id"]));
-                let function = &piece["function"];
+            for delta in list(&delta["tool_calls"]) {
+                let (index, id) = (delta["index"].as_u64(), text(&delta["id"]));
+                let function = &delta["function"];
                 let known = calls.iter_mut().rev().find(|call| {
                     call.0 == index
                         && (id.is_empty() || call.1 == id)
@@ -399,12 +411,12 @@ fn chat(chunks: &[Value]) -> Gist {
             }
         }
         for usage in [&chunk["usage"], &chunk["x_groq"]["usage"]] {
-            // A gateway repeats the usage with nothing in it.
+            // A gateway repeats the usage with zeros.
             if usage["total_tokens"].as_u64() > Some(0) {
                 let number = |value: &Value| value.as_u64().unwrap_or(0);
                 let input = number(&usage["prompt_tokens"]);
                 let details = &usage["prompt_tokens_details"];
-                gist.usage = Some(Usage {
+                summary.usage = Some(Usage {
                     input_tokens: input,
                     cached_input_tokens: number(&details["cached_tokens"]),
                     cache_write_input_tokens: number(&details["cache_write_tokens"]),
@@ -420,17 +432,17 @@ fn chat(chunks: &[Value]) -> Gist {
     if finish == "length" {
         calls.pop();
     }
-    for (_, id, name, words) in calls {
-        gist.calls.push((name, arguments(&words)));
-        gist.ids.push(id);
+    for (_, id, name, text) in calls {
+        summary.calls.push((name, arguments(&text)));
+        summary.ids.push(id);
     }
-    gist.text.push_str(&refusal);
-    gist.finish = Some(match finish.as_str() {
+    summary.text.push_str(&refusal);
+    summary.finish = Some(match finish.as_str() {
         "length" => FinishReason::Length,
         _ if !refusal.is_empty() => FinishReason::Refused,
-        _ if !gist.calls.is_empty() => FinishReason::ToolCalls,
+        _ if !summary.calls.is_empty() => FinishReason::ToolCalls,
         "stop" | "" => FinishReason::Stop,
         other => FinishReason::Other(other.to_owned()),
     });
-    gist
+    summary
 }

@@ -1,4 +1,4 @@
-//! Recorded answers of real services, where the machine has them.
+//! Reads recorded answers of real services, which are not part of the repository.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ pub struct Recorded {
     pub wire: WireApi,
     pub status: u16,
     pub features: Vec<String>,
-    /// The answers in it, each as a server would send it.
+    /// The answers in the file, each as a server sends it.
     pub answers: Vec<Vec<u8>>,
     pub form: Form,
 }
@@ -23,29 +23,29 @@ pub enum Form {
 
 impl Recorded {
     pub fn has(&self, feature: &str) -> bool {
-        self.features.iter().any(|own| own == feature)
+        self.features.iter().any(|name| name == feature)
     }
 }
 
-/// The folder, by the environment or beside the checkout.
+/// Returns the folder of recordings: `SELVEDGE_FIXTURES`, or `shared/fixtures` beside the checkout.
 pub fn folder() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let named = std::env::var_os("SELVEDGE_FIXTURES").map(PathBuf::from);
+    let configured = std::env::var_os("SELVEDGE_FIXTURES").map(PathBuf::from);
     let beside = root.canonicalize().ok().and_then(|root| {
         root.ancestors()
             .skip(1)
-            .map(|above| above.join("shared/fixtures"))
+            .map(|folder| folder.join("shared/fixtures"))
             .find(|folder| folder.is_dir())
     });
-    named
+    configured
         .or(beside)
         .filter(|folder| folder.join("INDEX.tsv").is_file())
 }
 
-/// Everything recorded of the three APIs; nothing where there is no folder, which is said.
+/// Returns all recordings of the three APIs. Without a folder, prints that the test is skipped.
 pub fn all() -> Vec<Recorded> {
     let Some(folder) = folder() else {
-        eprintln!("skipped: no recorded answers here");
+        eprintln!("skipped: no recorded answers found");
         return Vec::new();
     };
     let index = std::fs::read_to_string(folder.join("INDEX.tsv")).unwrap();
@@ -73,7 +73,7 @@ fn read(folder: &Path, row: &[&str]) -> Option<Recorded> {
     let (form, answers) = match row[1] {
         "sse" => (Form::Stream, vec![bytes]),
         "json" => (Form::Body, vec![bytes]),
-        "chunks" => (Form::Stream, framed(&String::from_utf8(bytes).unwrap())),
+        "chunks" => (Form::Stream, to_sse(&String::from_utf8(bytes).unwrap())),
         other => panic!("{}: unknown kind {other}", row[0]),
     };
     Some(Recorded {
@@ -86,8 +86,8 @@ fn read(folder: &Path, row: &[&str]) -> Option<Recorded> {
     })
 }
 
-/// One event per line, several answers one after the other.
-fn framed(text: &str) -> Vec<Vec<u8>> {
+/// Converts a file with one event per line, and several answers, to server-sent events.
+fn to_sse(text: &str) -> Vec<Vec<u8>> {
     let mut answers = vec![Vec::new()];
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let last = answers.last_mut().unwrap();

@@ -1,4 +1,4 @@
-//! Shared by the tests: a few tools over a folder in memory, and runs that cannot hang.
+//! Shared by the tests: tools over files in memory, an approver, a ledger, and runs with a timeout.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,7 @@ use selvedge_tools::{Approver, Orchestrator, Registry, ToolError, tool, tool_wit
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The files the test tools know.
+/// The files that the test tools can read.
 pub const FILES: &[(&str, &str)] = &[
     ("src/main.rs", "fn main() {\n    println!(\"hello\");\n}\n"),
     (
@@ -33,7 +33,8 @@ pub const FILES: &[(&str, &str)] = &[
     ("README.md", "# Demo\n\nSee [docs](docs/guide.md).\n"),
     (
         "package.json",
-        "{\"name\": \"demo\", \"version\": \"1.2.3\", \"dependencies\": {\"left-pad\": \"^1.0.0\"}}\n",
+        "{\"name\": \"demo\", \"version\": \"1.2.3\", \"dependencies\": {\"left-pad\": \
+         \"^1.0.0\"}}\n",
     ),
 ];
 
@@ -123,18 +124,19 @@ struct Anything {
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
-/// What the tools did.
+/// Counts what the tools did.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct ToolActivity {
     pub running: AtomicU32,
-    pub most_running: AtomicU32,
+    pub max_running: AtomicU32,
     pub stopped: AtomicU32,
     pub patches: Mutex<Vec<String>>,
 }
 
-/// The tools of the tests: `readFile`, `fileSearch`, `grepFiles`, `exec` (asks when it removes things),
-/// `applyPatch`, `sleep`, `stubborn`, `fail`, `panic`, `echo`, `big`, and `mcp.github.list_issues`.
-pub fn registry(seen: &Arc<Seen>) -> Registry {
+/// Registers the tools of the tests: `readFile`, `fileSearch`, `grepFiles`, `exec` (`rm` needs
+/// approval), `applyPatch`, `sleep`, `stubborn`, `fail`, `panic`, `echo`, `big`, and
+/// `mcp.github.list_issues`.
+pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
     let mut tools = Registry::new();
     let read = |args: Path| async move {
         let (_, text) = FILES
@@ -244,9 +246,11 @@ pub fn registry(seen: &Arc<Seen>) -> Registry {
         let log = log.clone();
         async move {
             let running = log.running.fetch_add(1, Ordering::SeqCst) + 1;
-            log.most_running.fetch_max(running, Ordering::SeqCst);
+            log.max_running.fetch_max(running, Ordering::SeqCst);
             let result = tokio::select! {
-                () = tokio::time::sleep(Duration::from_millis(args.ms)) => Ok(args.value.unwrap_or(json!(args.ms))),
+                () = tokio::time::sleep(Duration::from_millis(args.ms)) => {
+                    Ok(args.value.unwrap_or(json!(args.ms)))
+                }
                 () = call.cancel.cancelled() => {
                     log.stopped.fetch_add(1, Ordering::SeqCst);
                     Err(ToolError::new("stopped"))
@@ -266,7 +270,7 @@ pub fn registry(seen: &Arc<Seen>) -> Registry {
     tools
         .register(tool(
             "stubborn",
-            "Waits and does not stop when told to.",
+            "Waits and ignores cancellation.",
             stubborn,
         ))
         .unwrap();
@@ -297,14 +301,14 @@ pub fn registry(seen: &Arc<Seen>) -> Registry {
     tools
 }
 
-/// A harness over the test tools, and what it saw.
-pub struct Bench {
+/// A harness with the test tools, their activity, and the events of its runs.
+pub struct TestFixture {
     pub harness: Harness,
-    pub seen: Arc<Seen>,
+    pub seen: Arc<ToolActivity>,
     pub events: Arc<Mutex<Vec<Event>>>,
 }
 
-impl Bench {
+impl TestFixture {
     pub fn new() -> Self {
         Self::with(|orchestrator| orchestrator, Limits::default())
     }
@@ -314,7 +318,7 @@ impl Bench {
     }
 
     pub fn with(change: impl Fn(Orchestrator) -> Orchestrator, limits: Limits) -> Self {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(ToolActivity::default());
         let harness = Harness::new(change(Orchestrator::new(registry(&seen))))
             .unwrap()
             .with_limits(limits);
@@ -333,7 +337,8 @@ impl Bench {
         }
     }
 
-    /// Runs a script; fails the test if it takes longer than a minute, whatever it does to its thread.
+    /// Runs a script. Fails the test if it takes longer than a minute, even if it blocks its
+    /// thread.
     pub fn run(&self, source: &str) -> ScriptToolCallOutput {
         self.run_with(source, self.options(), Duration::from_secs(60))
     }
@@ -342,11 +347,11 @@ impl Bench {
         &self,
         source: &str,
         options: RunOptions,
-        patience: Duration,
+        timeout: Duration,
     ) -> ScriptToolCallOutput {
         let harness = self.harness.clone();
         let text = source.to_owned();
-        on_a_thread(source, patience, async move {
+        run_on_thread(source, timeout, async move {
             harness.run_with(text.as_bytes(), options).await
         })
     }
@@ -357,7 +362,7 @@ impl Bench {
         output.value().unwrap_or(Value::Null)
     }
 
-    /// The code and message of the error it ends with.
+    /// Runs a script that fails, and returns the code and message of its error.
     pub fn error(&self, source: &str) -> (String, String) {
         let error = self
             .run(source)
@@ -367,10 +372,10 @@ impl Bench {
     }
 }
 
-/// Runs a future on a thread of its own and stops waiting after `patience`.
-pub fn on_a_thread<T: Send + 'static>(
+/// Runs a future on its own thread. Fails the test if it takes longer than `timeout`.
+pub fn run_on_thread<T: Send + 'static>(
     what: &str,
-    patience: Duration,
+    timeout: Duration,
     work: impl Future<Output = T> + Send + 'static,
 ) -> T {
     let (done, wait) = mpsc::channel();
@@ -383,44 +388,45 @@ pub fn on_a_thread<T: Send + 'static>(
         let _ = done.send(runtime.block_on(work));
         runtime.shutdown_background();
     });
-    match wait.recv_timeout(patience) {
+    match wait.recv_timeout(timeout) {
         Ok(value) => value,
-        Err(error) => panic!("not done within {patience:?} ({error}): {what}"),
+        Err(error) => panic!("not done within {timeout:?} ({error}): {what}"),
     }
 }
 
-/// An approver that gives the same answer to everything, and remembers what it was asked.
+/// An approver that gives the same answer to every call, and records the requests. Without an
+/// answer it never replies.
 #[derive(Clone)]
-pub struct Says {
+pub struct FixedApprover {
     pub answer: Option<Answer>,
-    pub after: Duration,
+    pub delay: Duration,
     pub asked: Arc<Mutex<Vec<ApprovalRequest>>>,
 }
 
-impl Says {
+impl FixedApprover {
     pub fn new(answer: Answer) -> Self {
         Self {
             answer: Some(answer),
-            after: Duration::ZERO,
+            delay: Duration::ZERO,
             asked: Arc::default(),
         }
     }
 
-    pub fn nothing() -> Self {
+    pub fn without_answer() -> Self {
         Self {
             answer: None,
-            after: Duration::ZERO,
+            delay: Duration::ZERO,
             asked: Arc::default(),
         }
     }
 }
 
-impl Approver for Says {
+impl Approver for FixedApprover {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
         self.asked.lock().unwrap().push(request.clone());
         async move {
-            if !self.after.is_zero() {
-                tokio::time::sleep(self.after).await;
+            if !self.delay.is_zero() {
+                tokio::time::sleep(self.delay).await;
             }
             match &self.answer {
                 Some(answer) => {
@@ -435,27 +441,27 @@ impl Approver for Says {
 
 /// A ledger in memory.
 #[derive(Default)]
-pub struct Notebook {
-    /// What calls returned, by run and id.
+pub struct MemoryLedger {
+    /// Values that calls returned: run, call id, value.
     pub values: Mutex<Vec<(String, String, Value)>>,
-    /// Digests of calls that are over, by id.
+    /// Digests of finished calls: call id, digest.
     pub digests: Mutex<Vec<(String, String)>>,
-    /// Calls that were about to be made.
+    /// Arguments of calls that were about to be made.
     pub intended: Mutex<Vec<String>>,
-    /// Scripts that were put away, last state last.
+    /// States of suspended runs, the latest last.
     pub suspended: Mutex<Vec<Vec<u8>>>,
-    /// What runs were told.
+    /// Recordings of ended runs: run, recording.
     pub recordings: Mutex<Vec<(String, Vec<u8>)>>,
-    /// Whether somebody else goes on with what is put away.
+    /// Whether another process has taken over the suspended runs.
     pub taken: std::sync::atomic::AtomicBool,
     /// Whether saving a suspended run fails.
     pub full: std::sync::atomic::AtomicBool,
-    /// Whether somebody outside wants every run stopped, and how often that was asked.
+    /// Whether another process wants every run stopped, and how often that was checked.
     pub stop: std::sync::atomic::AtomicBool,
     pub looks: std::sync::atomic::AtomicU32,
 }
 
-impl Notebook {
+impl MemoryLedger {
     pub fn values_of(&self, run: &str) -> Vec<(String, Value)> {
         let values = self.values.lock().unwrap();
         values
@@ -465,8 +471,8 @@ impl Notebook {
             .collect()
     }
 
-    /// A recorded run, ready to be played.
-    pub fn cassette(&self, source: &str, output: &ScriptToolCallOutput) -> Option<Cassette> {
+    /// Returns a recorded run, if it ended with a recording.
+    pub fn recorded_run(&self, source: &str, output: &ScriptToolCallOutput) -> Option<Cassette> {
         let recordings = self.recordings.lock().unwrap();
         let (_, recording) = recordings.iter().rfind(|(run, _)| *run == output.id)?;
         let values = self.values_of(&output.id).into_iter().collect();
@@ -474,7 +480,7 @@ impl Notebook {
     }
 }
 
-impl Ledger for Notebook {
+impl Ledger for MemoryLedger {
     fn digest_key(&self) -> [u8; 32] {
         [7; 32]
     }

@@ -1,26 +1,26 @@
-//! Environment variables that are not handed to commands.
+//! Environment variables that are secret and not passed to commands.
 
 use std::sync::LazyLock;
 
 use super::Redactor;
 use super::formats::FORMATS;
 
-/// Parts of the names of variables that hold secrets.
+/// Parts of the names of secret variables.
 const PARTS: &str = "\
     KEY SECRET TOKEN PASSW PASSPHRASE WEBHOOK CONNECTION_STRING AUTH_CONFIG CREDS JWT CREDENTIAL \
     PRIVATE COOKIE";
 
-/// How such names end.
+/// Endings of the names of secret variables.
 const ENDINGS: &str = "PASS _PWD _DSN _AUTH _PAT";
 
-/// Variables that lead to a program that answers for the user.
+/// Variables that locate an agent which authenticates as the user.
 const AGENTS: [&str; 3] = [
     "SSH_AUTH_SOCK",
     "GPG_AGENT_INFO",
     "DBUS_SESSION_BUS_ADDRESS",
 ];
 
-/// Parts of values whose rest opens a door.
+/// Parts of values that contain a credential.
 const MARKS: [&str; 4] = [
     "-----BEGIN",
     "AccountKey=",
@@ -28,7 +28,7 @@ const MARKS: [&str; 4] = [
     "hooks.slack.com/",
 ];
 
-/// Whether a variable is a secret, by its name or by its value.
+/// Returns whether an environment variable is secret, by its name or its value.
 pub fn is_secret_variable(name: &str, value: &str) -> bool {
     static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| Redactor::new([]));
     let name = name.to_ascii_uppercase();
@@ -45,7 +45,8 @@ pub fn is_secret_variable(name: &str, value: &str) -> bool {
         || !REDACTOR.find(value).is_empty()
 }
 
-/// Whether a value begins as the secrets of some service do. Unlike in text, that is enough.
+/// Returns whether a value starts with the prefix of a known secret format. In text, the whole
+/// format must match; for a variable the prefix suffices.
 fn begins_like_a_secret(value: &str) -> bool {
     let is_one_word = value.len() >= 16 && !value.contains([' ', '/', '\n']);
     let mut prefixes = FORMATS.iter().flat_map(|(prefixes, _)| *prefixes);

@@ -1,30 +1,30 @@
 //! Whether a value looks like a secret.
 
-/// How a value is written. A bare one may be code.
+/// Whether a value is in quotes. A bare value may be code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quoting {
     Quoted,
     Bare,
 }
 
-/// Shorter values are no evidence.
+/// Shortest value that can look like a secret, in bytes.
 const MIN_SECRET: usize = 8;
-/// Bits per character.
+/// Minimum entropy of a secret, in bits per byte.
 const MIN_ENTROPY: f64 = 2.3;
-/// Characters per run of one kind: beyond this a value reads like words.
+/// Largest average run of a secret, see [`average_run`]. Values with longer runs consist of words.
 const WORDY: f64 = 3.5;
 
-/// Values that stand for others, in types and examples.
+/// Placeholder values, as in types and examples.
 const PLACEHOLDERS: &str = "\
     any array basic bearer bool boolean bytes changeme false hidden int integer list none nil \
     null number object optional pass passwd password pwd redacted required secret self str \
     string text token true undefined unknown varchar void your";
 
-/// Parts of short values that are names of something, or examples.
+/// Parts of short values that are names or examples.
 const TELLING: &str =
     "cookie credential demo dummy example foobar key passw sample secret test token user";
 
-/// Whether a value has the length, the variety and the disorder of a secret.
+/// Returns whether a value looks like a secret by its length, character classes and entropy.
 pub(super) fn looks_secret(value: &str, quoting: Quoting) -> bool {
     if value.len() < MIN_SECRET || !value.bytes().all(|byte| byte.is_ascii_graphic()) {
         return false;
@@ -41,11 +41,11 @@ pub(super) fn looks_secret(value: &str, quoting: Quoting) -> bool {
         && (value.contains(['(', ')', '[', ']', '{', '}', '|', '$', '"', '\'', '`'])
             || value.contains("::")
             || value.starts_with(['&', '*', '@', '!', '%', '#', '.']));
-    let is_named = || {
+    let is_name_or_example = || {
         let lower = value.to_ascii_lowercase();
         TELLING.split(' ').any(|part| lower.contains(part))
     };
-    (is_random || is_password && !is_named())
+    (is_random || is_password && !is_name_or_example())
         && !is_code
         && entropy(value) >= MIN_ENTROPY
         && !is_harmless(value)
@@ -53,7 +53,7 @@ pub(super) fn looks_secret(value: &str, quoting: Quoting) -> bool {
         && !is_slug(value)
 }
 
-/// Whether a value is empty, a placeholder, a reference to a variable, or a path.
+/// Returns whether a value is empty, a placeholder, a reference to a variable, or a path.
 pub(super) fn is_harmless(value: &str) -> bool {
     let value = value.trim();
     let lower = value.to_ascii_lowercase();
@@ -87,7 +87,7 @@ pub(super) fn is_harmless(value: &str) -> bool {
         || PLACEHOLDERS.split(' ').any(|word| word == bare)
 }
 
-/// Whether a value is an e-mail address, a URL, a date, or a number in hexadecimal.
+/// Returns whether a value is an e-mail address, a URL, a date, or a number in hexadecimal.
 fn is_address(value: &str) -> bool {
     let is_email = value.split_once('@').is_some_and(|(_, host)| {
         host.contains('.')
@@ -106,7 +106,7 @@ fn is_address(value: &str) -> bool {
     is_email || is_date || is_pointer || value.contains("://")
 }
 
-/// Whether a value is made of words and numbers with signs between them: `db-login-v2`.
+/// Returns whether a value consists of words and numbers with separators: `db-login-v2`.
 fn is_slug(value: &str) -> bool {
     let mut parts = value.split(['-', '_', '.', '/', ':', ',']).peekable();
     let is_plain = |part: &str| {
@@ -115,11 +115,11 @@ fn is_slug(value: &str) -> bool {
         number.bytes().all(|byte| byte.is_ascii_digit())
             && (word == 0 || digits <= 4 && !(word > 1 && average_run(&part[..word]) < 2.5))
     };
-    let whole = parts.next().unwrap_or_default();
-    parts.peek().is_some() && is_plain(whole) && parts.all(is_plain)
+    let first = parts.next().unwrap_or_default();
+    parts.peek().is_some() && is_plain(first) && parts.all(is_plain)
 }
 
-/// Whether a value is one word and a number after it: `hunter22`.
+/// Returns whether a value is one word followed by a number: `hunter22`.
 fn is_word_and_number(value: &str) -> bool {
     let number = value.trim_start_matches(|c: char| c.is_ascii_alphabetic());
     number.len() >= 2
@@ -127,26 +127,27 @@ fn is_word_and_number(value: &str) -> bool {
         && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Characters per run of one kind: lower case with a capital before it, capitals, digits. Words have
-/// long runs, random characters short ones.
+/// Returns the average length of runs of one character class: capitals, digits, or lower case with
+/// an optional capital before it. Words have long runs, random characters short ones.
 fn average_run(value: &str) -> f64 {
-    let kind = |byte: u8| match byte {
+    let class = |byte: u8| match byte {
         b'0'..=b'9' => 1,
         b'A'..=b'Z' => 2,
         b'a'..=b'z' => 3,
         _ => 0,
     };
-    let (mut runs, mut characters, mut before) = (0_usize, 0_usize, 0);
+    let (mut runs, mut characters, mut previous) = (0_usize, 0_usize, 0);
     for byte in value.bytes() {
-        let now = kind(byte);
-        characters += usize::from(now != 0);
-        runs += usize::from(now != 0 && now != before && !(before == 2 && now == 3));
-        before = now;
+        let current = class(byte);
+        characters += usize::from(current != 0);
+        let is_capitalised = previous == 2 && current == 3;
+        runs += usize::from(current != 0 && current != previous && !is_capitalised);
+        previous = current;
     }
     characters as f64 / runs.max(1) as f64
 }
 
-/// Shannon's, in bits per byte.
+/// Returns the Shannon entropy in bits per byte.
 pub(super) fn entropy(value: &str) -> f64 {
     let mut counts = [0_u32; 256];
     for byte in value.bytes() {

@@ -1,4 +1,4 @@
-//! Secrets that are recognised by themselves: by how services begin theirs, and by key blocks.
+//! Secrets with a known format: prefixes that services use, and key blocks.
 
 use std::ops::Range;
 use std::sync::{LazyLock, OnceLock};
@@ -8,9 +8,10 @@ use regex_lite::Regex;
 
 use super::evidence::entropy;
 
-/// How secrets begin, and the whole format. `\b` at the front: only where no word goes on.
+/// Prefixes of secrets, and the regular expression of the whole format. A leading `\b` means that
+/// the format must not start inside a word.
 pub(super) const FORMATS: &[(&[&str], &str)] = &[
-    // One part without a sign is long: `sk-container-id-1` is the class of an HTML element.
+    // Requires 16 letters and digits in a row: `sk-container-id-1` is the class of an HTML element.
     (
         &["sk-"],
         r"\bsk-[A-Za-z0-9_-]*?[A-Za-z0-9]{16}[A-Za-z0-9_-]*",
@@ -44,7 +45,7 @@ pub(super) const FORMATS: &[(&[&str], &str)] = &[
         &["discord.com/api/webhooks/", "discordapp.com/api/webhooks/"],
         r"discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{20,}",
     ),
-    // Discord: a number in Base64, a time, a signature.
+    // Discord: an id in Base64, a timestamp, a signature.
     (
         &["MT", "Mj", "Mz", "ND", "NT", "Nj", "Nz", "OD", "OT"],
         r"\b[MNO][A-Za-z0-9_-]{22,28}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}",
@@ -98,16 +99,22 @@ pub(super) const FORMATS: &[(&[&str], &str)] = &[
         &["eyJ"],
         r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}",
     ),
-    // Telegram: the number of a bot before, which `find` looks for.
+    // Telegram: `find` also requires the bot's id before the colon.
     (&[":AA"], r":AA[A-Za-z0-9_-]{32,}"),
-    // Blocks go to their end, or that of the text.
+    // Key blocks extend to their end line, or to the end of the text.
     (
         &["-----BEGIN "],
-        r"-----BEGIN (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----(?s:.*?)(?:-----END (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----|\z)",
+        concat!(
+            r"-----BEGIN (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----(?s:.*?)",
+            r"(?:-----END (?:[A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?|PGP MESSAGE)-----|\z)",
+        ),
     ),
     (
         &["---- BEGIN SSH2 "],
-        r"---- BEGIN SSH2 (?:ENCRYPTED )?PRIVATE KEY ----(?s:.*?)(?:---- END SSH2 (?:ENCRYPTED )?PRIVATE KEY ----|\z)",
+        concat!(
+            r"---- BEGIN SSH2 (?:ENCRYPTED )?PRIVATE KEY ----(?s:.*?)",
+            r"(?:---- END SSH2 (?:ENCRYPTED )?PRIVATE KEY ----|\z)",
+        ),
     ),
     (
         &["PuTTY-User-Key-File-"],
@@ -115,53 +122,56 @@ pub(super) const FORMATS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// `xxxxxxxx` and the like after a known beginning is an example.
+/// Minimum entropy of a secret in bits per byte. Below it the text is an example, such as
+/// `sk-xxxxxxxx`.
 const MIN_ENTROPY: f64 = 2.0;
 
-/// All formats behind one automaton; a pattern is compiled when a text first has one of its marks.
+/// One automaton for the prefixes of all formats. A regular expression is compiled when a text
+/// first contains one of its prefixes.
 struct Finder {
     marks: AhoCorasick,
-    /// For each mark: its format.
+    /// Index into `FORMATS` of each prefix.
     format: Vec<usize>,
     patterns: Vec<OnceLock<Regex>>,
 }
 
-#[allow(clippy::expect_used)] // The marks are constants, and few.
+#[allow(clippy::expect_used)] // The prefixes are constants, and few.
 static FINDER: LazyLock<Finder> = LazyLock::new(|| {
-    let marks = FORMATS.iter().enumerate();
-    let marks = marks.flat_map(|(at, (marks, _))| marks.iter().map(move |mark| (at, *mark)));
-    let (format, marks): (Vec<_>, Vec<_>) = marks.unzip();
+    let formats = FORMATS.iter().enumerate();
+    let prefixes = formats
+        .flat_map(|(index, (prefixes, _))| prefixes.iter().map(move |prefix| (index, *prefix)));
+    let (format, prefixes): (Vec<_>, Vec<_>) = prefixes.unzip();
     Finder {
-        marks: AhoCorasick::new(marks).expect("few marks"),
+        marks: AhoCorasick::new(prefixes).expect("few prefixes"),
         format,
         patterns: FORMATS.iter().map(|_| OnceLock::new()).collect(),
     }
 });
 
-/// Where secrets of a known format are.
+/// Returns the ranges of secrets with a known format, in order.
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut end = 0;
-    for mark in FINDER.marks.find_overlapping_iter(text) {
-        let (mut start, number) = (mark.start(), FINDER.format[mark.pattern()]);
-        let source = FORMATS[number].1;
+    for prefix in FINDER.marks.find_overlapping_iter(text) {
+        let (mut start, format) = (prefix.start(), FINDER.format[prefix.pattern()]);
+        let source = FORMATS[format].1;
         let inner = source.strip_prefix(r"\b");
         if start < end || inner.is_some() && continues_word(text, start) {
             continue;
         }
-        let pattern = FINDER.patterns[number].get_or_init(|| compiled(inner.unwrap_or(source)));
+        let pattern = FINDER.patterns[format].get_or_init(|| compiled(inner.unwrap_or(source)));
         let Some(secret) = pattern.find(&text[start..]) else {
             continue;
         };
-        let look = &secret.as_str()[..secret.as_str().floor_char_boundary(256)];
+        let sample = &secret.as_str()[..secret.as_str().floor_char_boundary(256)];
         let after = start + secret.end();
-        if entropy(look) < MIN_ENTROPY {
+        if entropy(sample) < MIN_ENTROPY {
             end = after;
             continue;
         }
         if source.starts_with(':') {
-            let number = text[..start].bytes().rev().take(11);
-            let digits = number.take_while(u8::is_ascii_digit).count();
+            let preceding = text[..start].bytes().rev().take(11);
+            let digits = preceding.take_while(u8::is_ascii_digit).count();
             if !(8..=10).contains(&digits) {
                 continue;
             }
@@ -173,18 +183,18 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-#[allow(clippy::expect_used)] // They are constants, and a test finds a secret of each.
+#[allow(clippy::expect_used)] // The patterns are constants, and a test covers each.
 fn compiled(pattern: &str) -> Regex {
     Regex::new(&format!(r"\A(?:{pattern})")).expect("a valid pattern")
 }
 
-/// Whether a word began before this place. An escape such as `\n` or `%3D` ends one.
+/// Returns whether `at` is inside a word. An escape such as `\n` or `%3D` ends a word.
 fn continues_word(text: &str, at: usize) -> bool {
     let before = &text.as_bytes()[..at];
     match before {
         [.., b'\\', b'n' | b'r' | b't'] | [.., b'%', _, b'0'..=b'9' | b'A'..=b'F'] => false,
         [.., b'u', _, _, _, _] if before[..at - 5].ends_with(b"\\") => false,
-        // The end of a terminal's colour.
+        // The end of a terminal colour sequence.
         [.., b'm'] => {
             let recent = &before[at.saturating_sub(16)..];
             let colour = recent.iter().rposition(|byte| *byte == 0x1b);

@@ -1,12 +1,12 @@
-//! Finding secrets, for redacted views and for the environment of commands.
+//! Secret detection, for redacted output and for the environment of commands.
 //!
-//! In text a secret needs evidence in its value: a known format ([`formats`]), or a name that says
-//! "secret" before a value that looks like one ([`pairs`], [`evidence`]). For an environment variable
-//! the name or the value suffices ([`environment`]).
+//! In text a secret needs evidence in its value: a known format ([`formats`]), or the name of a
+//! secret before a value that looks like one ([`pairs`], [`evidence`]). An environment variable is
+//! secret by its name or its value ([`environment`]).
 //!
-//! One pass of an Aho-Corasick automaton finds the places worth a closer look. Every look that finds
-//! nothing reads a bounded number of bytes and every find is skipped as a whole, so that the time is
-//! linear in the length of the text.
+//! One pass of an Aho-Corasick automaton finds candidates. A candidate that is not a secret reads a
+//! bounded number of bytes, and a secret is skipped as a whole, so that the time is linear in the
+//! length of the text.
 
 mod environment;
 mod evidence;
@@ -24,16 +24,16 @@ pub use environment::is_secret_variable;
 
 const REDACTED: &str = "[redacted]";
 
-/// Takes secrets out of text and JSON.
+/// Replaces secrets in text and JSON by `[redacted]`.
 #[derive(Debug)]
 pub struct Redactor {
     pairs: OnceLock<pairs::Finder>,
-    /// Lower-case names of fields and variables whose values are secret whatever they look like.
+    /// Lower-case names of fields and variables whose values are always secret.
     names: Vec<String>,
 }
 
 impl Redactor {
-    /// Knows common secrets, and everything that stands under one of these names.
+    /// Creates a redactor for known kinds of secrets and for all values with one of these names.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         let names = names.into_iter().map(|name| name.to_lowercase());
         Self {
@@ -42,26 +42,26 @@ impl Redactor {
         }
     }
 
-    /// The text without secrets.
+    /// Returns the text with secrets replaced.
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut found = self.find(text);
         if found.is_empty() {
             return Cow::Borrowed(text);
         }
         found.sort_by_key(|range| range.start);
-        let (mut shown, mut end) = (String::with_capacity(text.len()), 0);
+        let (mut redacted, mut end) = (String::with_capacity(text.len()), 0);
         for range in found {
             if range.start >= end {
-                shown.push_str(&text[end..range.start]);
-                shown.push_str(REDACTED);
+                redacted.push_str(&text[end..range.start]);
+                redacted.push_str(REDACTED);
             }
             end = end.max(range.end);
         }
-        shown.push_str(&text[end..]);
-        Cow::Owned(shown)
+        redacted.push_str(&text[end..]);
+        Cow::Owned(redacted)
     }
 
-    /// Where secrets are, in no particular order.
+    /// Returns the ranges of secrets, in no particular order. They may overlap.
     fn find(&self, text: &str) -> Vec<Range<usize>> {
         let mut found = formats::find(text);
         let pairs = self.pairs.get_or_init(|| pairs::Finder::new(&self.names));
@@ -69,14 +69,15 @@ impl Redactor {
         found
     }
 
-    /// The value without secrets. A field whose name says "secret" loses every string in it that is
-    /// no placeholder.
+    /// Returns the value with secrets replaced. In a field with the name of a secret, every string
+    /// that is not a placeholder is replaced.
     pub fn value(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.string(text)),
             Value::Array(items) => {
-                let before = std::iter::once(None).chain(items.iter().map(Value::as_str));
-                let redacted = items.iter().zip(before).map(|(item, before)| match before {
+                let previous = std::iter::once(None).chain(items.iter().map(Value::as_str));
+                let items_and_previous = items.iter().zip(previous);
+                let redacted = items_and_previous.map(|(item, previous)| match previous {
                     // The value of an option such as --token, or -p for sshpass.
                     Some(option) if item.is_string() && self.is_secret_option(option, items) => {
                         REDACTED.into()
@@ -117,7 +118,8 @@ impl Redactor {
         }
     }
 
-    /// A value somewhere below a secret name. Sentences stay: a schema describes its fields.
+    /// Redacts a value nested in a field with the name of a secret. Strings with spaces are kept
+    /// unless they contain a secret: they are sentences, such as the descriptions of a schema.
     fn inner(&self, value: &Value) -> Value {
         match value {
             Value::String(text) if !text.contains(' ') => self.field("secret", value),
@@ -128,17 +130,17 @@ impl Redactor {
     }
 
     fn is_secret_option(&self, option: &str, command: &[Value]) -> bool {
-        let of_sshpass =
+        let is_sshpass =
             option == "-p" && command.first().and_then(Value::as_str) == Some("sshpass");
-        let named = option.strip_prefix("--").is_some_and(|name| {
+        let is_secret_name = option.strip_prefix("--").is_some_and(|name| {
             !name.contains('=')
                 && (names::is_secret(name) || self.names.contains(&name.to_lowercase()))
         });
-        of_sshpass || named
+        is_sshpass || is_secret_name
     }
 
-    /// A text that is JSON is redacted as JSON, and stays as it was, blanks included, if nothing in
-    /// it is secret.
+    /// Redacts a string. JSON is redacted as JSON, and is unchanged, including its white space, if
+    /// it contains no secret.
     fn string(&self, text: &str) -> String {
         let looks_like_json = text.starts_with(['{', '[']) && text.len() > 2;
         match looks_like_json.then(|| serde_json::from_str::<Value>(text)) {

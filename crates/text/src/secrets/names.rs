@@ -1,22 +1,22 @@
-//! Names that say that a value is secret.
+//! Names of fields and variables whose values are secret.
 
-/// Parts of such names, without the signs between their words.
+/// Parts of the names of secrets, without `_`, `-` and `.` between words.
 const SECRET_PARTS: &str = "\
     accesskey accountkey apikey authorization authtoken cookie credential passphrase passw \
     pgpass privatekey secret token";
 
-/// Last words of names that tell something about a secret and do not hold it.
+/// Last words of names that describe a secret and do not contain it, such as `token_file`.
 const ABOUT: &str = "\
     alg algorithm budget class count description dir enabled endpoint error expires expiry field \
     file format hint index kind label len length limit name path pattern placeholder policy \
     position ref required rules size status ttl type uri url version";
 
-/// Marks of such names, in every spelling, as an automaton finds them.
+/// Parts of the names of secrets in every spelling, as patterns of an automaton.
 pub(super) const MARKS: &str = "\
     api_key api-key apikey access_key access-key accesskey account_key accountkey authorization \
     cookie credential pass private_key private-key privatekey pwd secret token";
 
-/// Whether a field or variable of this name holds a secret.
+/// Returns whether a field or variable with this name contains a secret.
 pub(super) fn is_secret(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let plain = lower.replace(['_', '-', '.'], "");
@@ -24,12 +24,13 @@ pub(super) fn is_secret(name: &str) -> bool {
     if ABOUT.split(' ').any(|word| word == last) {
         return false;
     }
-    let of_tokens = counts_tokens(name) || plain.contains("maxtoken") || plain.contains("tokeniz");
-    let has = |part: &str| plain.contains(part) && !(part == "token" && of_tokens);
+    let is_token_count =
+        counts_tokens(name) || plain.contains("maxtoken") || plain.contains("tokeniz");
+    let has = |part: &str| plain.contains(part) && !(part == "token" && is_token_count);
     SECRET_PARTS.split(' ').any(has) || last == "pass" || last == "pwd" || plain.ends_with("pwd")
 }
 
-/// Whether a name speaks of a number of tokens.
+/// Returns whether a name means a number of tokens, such as `max_tokens`.
 fn counts_tokens(name: &str) -> bool {
     name.to_ascii_lowercase()
         .match_indices("tokens")
@@ -46,7 +47,8 @@ fn counts_tokens(name: &str) -> bool {
         })
 }
 
-/// The last word of a name in any spelling: `file` of `token_file`, `tokenFile` and `TOKEN-FILE`.
+/// Returns the last word of a name in any spelling: `file` of `token_file`, `tokenFile` and
+/// `TOKEN-FILE`.
 fn last_word(name: &str) -> &str {
     let part = name.rsplit(['_', '-', '.']).next().unwrap_or(name);
     let camel = part.rfind(|c: char| c.is_ascii_uppercase());

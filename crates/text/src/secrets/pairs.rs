@@ -1,4 +1,4 @@
-//! Secrets that stand after a name, a header or an option: `password=…`, `"token": "…"`,
+//! Secrets that follow a name, a header or an option: `password=…`, `"token": "…"`,
 //! `Authorization: Bearer …`, `https://me:…@host`, `curl -u me:…`.
 
 use std::ops::Range;
@@ -8,14 +8,16 @@ use aho_corasick::AhoCorasick;
 use super::evidence::{Quoting, is_harmless, looks_secret};
 use super::names;
 
-/// Bytes of a name, of a value that decide whether it is a secret, and of a command or a login.
+/// Longest name, in bytes.
 const MAX_NAME: usize = 64;
+/// Bytes of a value that decide whether it is a secret.
 const MAX_VALUE: usize = 128;
+/// Bytes of a command, a login or an XML element that are examined.
 const MAX_LOOK: usize = 256;
-/// Bytes of an indented block.
+/// Longest indented block, in bytes.
 const MAX_BLOCK: usize = 1 << 16;
 
-/// What an automaton finds besides names.
+/// Patterns of the automaton other than names, each with its matcher.
 const MARKS: [(&str, Look); 7] = [
     ("bearer", bearer),
     ("://", login_in_url),
@@ -26,21 +28,22 @@ const MARKS: [(&str, Look); 7] = [
     ("login ", netrc_password),
 ];
 
-/// Where the secrets after a mark are, given where the mark ends.
+/// Returns the ranges of the secrets after a marker that ends at the given offset.
 type Look = fn(&str, usize) -> Vec<Range<usize>>;
 
-/// What kind of text a name stands in.
+/// Where a name occurs, which decides how strict the check of its value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Context {
-    /// Code, JSON, YAML: the value must look like a secret.
+    /// Code, JSON, YAML. The value must look like a secret.
     Code,
-    /// A command, an assignment of a shell, a query, a connection string: it must be no placeholder.
+    /// Command, shell assignment, URL query or connection string. Any value that is not a
+    /// placeholder is secret.
     Settings,
-    /// A configured name: any value.
+    /// Configured name. Any value is secret.
     Configured,
 }
 
-/// Finds secrets after names.
+/// Finds secrets after names and after the patterns in [`MARKS`].
 #[derive(Debug)]
 pub(super) struct Finder {
     marks: AhoCorasick,
@@ -48,108 +51,109 @@ pub(super) struct Finder {
 }
 
 impl Finder {
-    #[allow(clippy::expect_used)] // Marks beyond what an automaton holds would take gigabytes.
+    #[allow(clippy::expect_used)] // Only gigabytes of names would exceed an automaton.
     pub(super) fn new(configured: &[String]) -> Self {
-        let marks = MARKS
+        let patterns = MARKS
             .iter()
-            .map(|(mark, _)| *mark)
+            .map(|(pattern, _)| *pattern)
             .chain(names::MARKS.split(' '));
-        let marks = marks.chain(configured.iter().map(String::as_str));
+        let patterns = patterns.chain(configured.iter().map(String::as_str));
         Self {
             marks: AhoCorasick::builder()
                 .ascii_case_insensitive(true)
-                .build(marks)
-                .expect("few marks"),
+                .build(patterns)
+                .expect("few patterns"),
             configured: configured.to_vec(),
         }
     }
 
-    /// Adds where the secrets of a text are.
+    /// Appends the ranges of the secrets in a text to `found`.
     pub(super) fn find(&self, text: &str, found: &mut Vec<Range<usize>>) {
-        // Up to here names and values were looked at.
-        let (mut named, mut end) = (0, 0);
-        for mark in self.marks.find_overlapping_iter(text) {
-            if mark.start() < end {
+        // Ends of the last name and of the last secret.
+        let (mut name_end, mut secret_end) = (0, 0);
+        for hit in self.marks.find_overlapping_iter(text) {
+            if hit.start() < secret_end {
                 continue;
             }
-            if let Some((_, look)) = MARKS.get(mark.pattern().as_usize()) {
-                let secrets = look(text, mark.end());
-                end = secrets.last().map_or(end, |last| last.end);
+            if let Some((_, secrets_after)) = MARKS.get(hit.pattern().as_usize()) {
+                let secrets = secrets_after(text, hit.end());
+                secret_end = secrets.last().map_or(secret_end, |last| last.end);
                 found.extend(secrets);
-            } else if mark.start() >= named {
-                let name = name_around(text, mark.start(), mark.end());
-                named = name.end;
+            } else if hit.start() >= name_end {
+                let name = name_around(text, hit.start(), hit.end());
+                name_end = name.end;
                 if let Some(secret) = self.after_name(text, name) {
-                    end = secret.end;
+                    secret_end = secret.end;
                     found.push(secret);
                 }
             }
         }
     }
 
+    /// Returns the range of the secret that follows a name.
     fn after_name(&self, text: &str, name: Range<usize>) -> Option<Range<usize>> {
         let word = text[name.clone()].trim_start_matches('-');
-        let configured = self
+        let is_configured = self
             .configured
             .iter()
-            .any(|one| word.eq_ignore_ascii_case(one));
-        if !configured && !names::is_secret(word) {
+            .any(|name| word.eq_ignore_ascii_case(name));
+        if !is_configured && !names::is_secret(word) {
             return None;
         }
         let is_option = text[name.clone()].starts_with("--");
         let before = text[..name.start].chars().next_back();
-        let Some((sign, at)) = separator(text, name.end, is_option) else {
+        let Some((separator, at)) = separator(text, name.end, is_option) else {
             return element(text, name);
         };
-        let is_assignment = sign == "=" && at == name.end + 1;
+        let is_assignment = separator == "=" && at == name.end + 1;
         let is_shell = is_assignment && !word.contains(|c: char| c.is_ascii_lowercase());
         let context = match before {
-            _ if configured => Context::Configured,
+            _ if is_configured => Context::Configured,
             Some('?' | '&' | ';') if is_assignment => Context::Settings,
             _ if is_shell || is_option => Context::Settings,
             _ => Context::Code,
         };
-        if sign == ":" {
+        if separator == ":" {
             let is_cookie = word.to_ascii_lowercase().ends_with("cookie");
             let cookies = || is_cookie.then(|| cookies(text, at)).flatten();
-            if let Some(found) = block(text, name.start, at, context).or_else(cookies) {
-                return Some(found);
+            if let Some(secret) = block(text, name.start, at, context).or_else(cookies) {
+                return Some(secret);
             }
         }
         let is_connection = before == Some(';') && is_assignment;
         let value = Value::at(text, at, is_connection);
-        let look = &text[value.start..value.end(text, MAX_VALUE)];
+        let sample = &text[value.start..value.end(text, MAX_VALUE)];
         let is_secret = match context {
-            Context::Configured => !look.is_empty(),
-            Context::Settings if !sign.is_empty() => {
+            Context::Configured => !sample.is_empty(),
+            Context::Settings if !separator.is_empty() => {
                 let is_code = value.quoting() == Quoting::Bare
-                    && (look.contains(['(', '[', '{', '<']) || is_member(look));
-                let is_number = look.bytes().all(|byte| byte.is_ascii_digit());
-                let is_long = look.len() >= 4 || is_connection;
-                is_long && !is_code && !is_number && !is_harmless(look)
+                    && (sample.contains(['(', '[', '{', '<']) || is_member(sample));
+                let is_number = sample.bytes().all(|byte| byte.is_ascii_digit());
+                let is_long = sample.len() >= 4 || is_connection;
+                is_long && !is_code && !is_number && !is_harmless(sample)
             }
-            Context::Settings | Context::Code => looks_secret(look, value.quoting()),
+            Context::Settings | Context::Code => looks_secret(sample, value.quoting()),
         };
         if is_secret {
             return Some(value.start..value.end(text, usize::MAX));
         }
-        // The value of `token: &str = "…"` stands behind its type.
-        let after = skip_blanks(text, value.start + look.len());
-        if sign != ":" || !text[after..].starts_with("= ") {
+        // In `token: &str = "…"` the value follows the type.
+        let after = skip_blanks(text, value.start + sample.len());
+        if separator != ":" || !text[after..].starts_with("= ") {
             return None;
         }
         let value = Value::at(text, skip_blanks(text, after + 1), false);
-        let look = &text[value.start..value.end(text, MAX_VALUE)];
-        looks_secret(look, value.quoting()).then(|| value.start..value.end(text, usize::MAX))
+        let sample = &text[value.start..value.end(text, MAX_VALUE)];
+        looks_secret(sample, value.quoting()).then(|| value.start..value.end(text, usize::MAX))
     }
 }
 
-/// What an element of XML holds, where the name is that of its tag.
+/// Returns the content of an XML element if the name is its tag and the content looks secret.
 fn element(text: &str, name: Range<usize>) -> Option<Range<usize>> {
     let near = text.floor_char_boundary(name.start.saturating_sub(MAX_NAME));
-    let space = |c: char| c.is_ascii_alphanumeric() || c == ':';
+    let is_namespace = |c: char| c.is_ascii_alphanumeric() || c == ':';
     if !text[near..name.start]
-        .trim_end_matches(space)
+        .trim_end_matches(is_namespace)
         .ends_with('<')
     {
         return None;
@@ -164,7 +168,7 @@ fn element(text: &str, name: Range<usize>) -> Option<Range<usize>> {
     looks_secret(data, Quoting::Quoted).then_some(start..start + data.len())
 }
 
-/// The name that a mark is part of, with the dashes of an option.
+/// Returns the name that contains the match at `start..end`, with the dashes of an option.
 fn name_around(text: &str, start: usize, end: usize) -> Range<usize> {
     let bytes = text.as_bytes();
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
@@ -172,15 +176,16 @@ fn name_around(text: &str, start: usize, end: usize) -> Range<usize> {
     let mut start = start - before.take_while(|byte| is_part(byte)).count();
     let after = bytes[end..].iter().take(MAX_NAME);
     let end = end + after.take_while(|byte| is_part(byte)).count();
-    // The letter of an escape such as `\n` is no part of it.
+    // The letter of an escape such as `\n` is not part of the name.
     if start > 0 && bytes[start - 1] == b'\\' && matches!(bytes[start], b'n' | b'r' | b't') {
         start += 1;
     }
     start..end
 }
 
-/// What stands between a name and its value, and where the value begins. Between an option and its
-/// value there may be nothing but blanks, or the signs of a list.
+/// Returns the separator after a name that ends at `at`, and where the value starts. Between an
+/// option and its value there may be only blanks, or the comma of a list; then the separator is
+/// empty.
 fn separator(text: &str, at: usize, is_option: bool) -> Option<(&'static str, usize)> {
     let quoted = at + text[at..].bytes().take_while(|byte| *byte == b'\\').count();
     let close = |at: usize| match text.as_bytes().get(at) {
@@ -193,23 +198,23 @@ fn separator(text: &str, at: usize, is_option: bool) -> Option<(&'static str, us
         Some(b']' | b'?' | b'!') => after + 1,
         _ => after,
     };
-    let sign_at = skip_blanks(text, optional);
-    let rest = &text[sign_at..];
-    for sign in [":=", "=>", "=", ":"] {
-        let Some(behind) = rest.strip_prefix(sign) else {
+    let separator_at = skip_blanks(text, optional);
+    let rest = &text[separator_at..];
+    for separator in [":=", "=>", "=", ":"] {
+        let Some(value) = rest.strip_prefix(separator) else {
             continue;
         };
-        if behind.starts_with(['=', ':', '~']) {
+        if value.starts_with(['=', ':', '~']) {
             return None;
         }
-        return Some((sign, skip_blanks(text, text.len() - behind.len())));
+        return Some((separator, skip_blanks(text, text.len() - value.len())));
     }
     if !is_option {
         return None;
     }
     let value = match rest.strip_prefix(',') {
-        Some(behind) if after > at => skip_blanks(text, text.len() - behind.len()),
-        _ => sign_at,
+        Some(value) if after > at => skip_blanks(text, text.len() - value.len()),
+        _ => separator_at,
     };
     (value > after).then_some(("", value))
 }
@@ -221,18 +226,19 @@ fn skip_blanks(text: &str, at: usize) -> usize {
         .count()
 }
 
-/// A value: what is in quotes, at any depth of escaping, or a word. The scheme of an `Authorization`
-/// header is no part of it.
+/// The value after a name: the text in quotes, at any level of escaping, or one word. The scheme
+/// of an `Authorization` header is not part of it.
 struct Value {
     start: usize,
     ending: Ending,
 }
 
+/// What ends a value.
 enum Ending {
-    /// This quote, with as many backslashes before it.
+    /// This quote, after this many backslashes.
     Quote(u8, usize),
     Word,
-    /// The value of a connection string may have blanks.
+    /// Semicolon: the values of connection strings may contain blanks.
     Semicolon,
 }
 
@@ -267,17 +273,17 @@ impl Value {
         }
     }
 
-    /// Where it ends, or this many bytes on.
+    /// Returns the end of the value, at most `limit` bytes after its start.
     ///
     /// Each level of quoting doubles the backslashes before a quote and adds one, so their number
-    /// tells an inner quote from the closing one.
+    /// distinguishes an inner quote from the closing one.
     fn end(&self, text: &str, limit: usize) -> usize {
-        let mut run = 0;
+        let mut backslashes = 0;
         for (at, c) in text[self.start..].char_indices() {
             let ends = match self.ending {
                 _ if c == '\n' || at >= limit => true,
                 Ending::Quote(quote, slashes) if c == char::from(quote) => {
-                    if run % (2 * (slashes + 1)) == slashes {
+                    if backslashes % (2 * (slashes + 1)) == slashes {
                         return self.start + at - slashes;
                     }
                     false
@@ -289,12 +295,13 @@ impl Value {
             if ends {
                 return self.start + at;
             }
-            run = if c == '\\' { run + 1 } else { 0 };
+            backslashes = if c == '\\' { backslashes + 1 } else { 0 };
         }
         text.len()
     }
 }
 
+/// Skips the scheme of an `Authorization` header.
 fn after_scheme(text: &str, at: usize) -> usize {
     let schemes = ["bearer ", "basic ", "token "];
     let is_next = |scheme: &&&str| {
@@ -307,7 +314,7 @@ fn after_scheme(text: &str, at: usize) -> usize {
         .map_or(0, |scheme| scheme.len())
 }
 
-/// Whether a value reads a field: `process.env.TOKEN`.
+/// Returns whether a value is a field access: `process.env.TOKEN`.
 fn is_member(value: &str) -> bool {
     let is_word = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -318,12 +325,14 @@ fn is_member(value: &str) -> bool {
     value.contains('.') && value.split('.').all(is_word)
 }
 
-/// The lines below a name that YAML takes as one value: those indented further after `|` or `>`.
+/// Returns the YAML block scalar after a name: the lines with deeper indentation after `|` or `>`.
 fn block(text: &str, name: usize, at: usize, context: Context) -> Option<Range<usize>> {
     let head = &text[at..text.floor_char_boundary(at + MAX_NAME)];
     let (head, _) = head.split_once('\n')?;
-    let sign = head.split(" #").next()?.split_whitespace().next_back()?;
-    if !(sign.starts_with(['|', '>']) && sign.len() <= 3) || head.contains(['"', '\'', '=']) {
+    let indicator = head.split(" #").next()?.split_whitespace().next_back()?;
+    if !(indicator.starts_with(['|', '>']) && indicator.len() <= 3)
+        || head.contains(['"', '\'', '='])
+    {
         return None;
     }
     let indentation = |line: &str| line.len() - line.trim_start_matches([' ', '\t']).len();
@@ -350,7 +359,7 @@ fn block(text: &str, name: usize, at: usize, context: Context) -> Option<Range<u
     is_secret.then_some(first..start + body.len())
 }
 
-/// The token after `Bearer`.
+/// Returns the token after `Bearer`.
 fn bearer(text: &str, end: usize) -> Vec<Range<usize>> {
     let start = skip_blanks(text, end);
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"._~+/=-".contains(byte);
@@ -358,15 +367,15 @@ fn bearer(text: &str, end: usize) -> Vec<Range<usize>> {
         .iter()
         .take_while(|byte| is_token(byte))
         .count();
-    let look = &text[start..start + length.min(MAX_VALUE)];
-    let is_secret = start > end && looks_secret(look, Quoting::Quoted);
+    let sample = &text[start..start + length.min(MAX_VALUE)];
+    let is_secret = start > end && looks_secret(sample, Quoting::Quoted);
     Vec::from_iter(is_secret.then_some(start..start + length))
 }
 
-/// The rest of a line after `Cookie:`, if it sets anything.
+/// Returns the rest of the line after `Cookie:`, if it sets a cookie.
 fn cookies(text: &str, start: usize) -> Option<Range<usize>> {
-    let look = &text[start..text.floor_char_boundary(start + MAX_VALUE)];
-    let first = look.split([';', '\r', '\n', '"', '\'']).next();
+    let sample = &text[start..text.floor_char_boundary(start + MAX_VALUE)];
+    let first = sample.split([';', '\r', '\n', '"', '\'']).next();
     let is_set = first
         .and_then(|first| first.split_once('='))
         .is_some_and(|(name, value)| {
@@ -378,7 +387,7 @@ fn cookies(text: &str, start: usize) -> Option<Range<usize>> {
     })
 }
 
-/// The password in a URL, and a token in the place of the user.
+/// Returns the password in a URL, and the user name if it is a token.
 fn login_in_url(text: &str, end: usize) -> Vec<Range<usize>> {
     let rest = &text[end..text.floor_char_boundary(end + MAX_LOOK)];
     let login = rest.find(|c: char| c.is_whitespace() || "/@\"'`<>".contains(c));
@@ -395,7 +404,7 @@ fn login_in_url(text: &str, end: usize) -> Vec<Range<usize>> {
     token.into_iter().chain(password).collect()
 }
 
-/// The words of a command from here on, with their places: to the end of the line or of the command.
+/// Returns the ranges of the words after `from`, up to the end of the line or of the command.
 fn words(text: &str, from: usize) -> impl Iterator<Item = Range<usize>> {
     let rest = &text[from..text.floor_char_boundary(from + MAX_LOOK)];
     let rest = &rest[..rest.find(['\n', '|', ';', '&']).unwrap_or(rest.len())];
@@ -407,7 +416,7 @@ fn words(text: &str, from: usize) -> impl Iterator<Item = Range<usize>> {
         .filter(|word| !word.is_empty())
 }
 
-/// A word without the quotes around it.
+/// Returns the range of a word without its quotes, or `None` if the word is a placeholder.
 fn unquoted(text: &str, word: Range<usize>) -> Option<Range<usize>> {
     let quotes = ['"', '\''];
     let inner = text[word.clone()].trim_start_matches(quotes);
@@ -416,7 +425,7 @@ fn unquoted(text: &str, word: Range<usize>) -> Option<Range<usize>> {
     (!is_harmless(inner)).then_some(start..start + inner.len())
 }
 
-/// The password of `curl -u name:password`.
+/// Returns the password of `curl -u name:password`.
 fn curl_user(text: &str, end: usize) -> Vec<Range<usize>> {
     let mut words = words(text, end);
     let option = words.find(|word| matches!(&text[word.clone()], "-u" | "--user"));
@@ -428,7 +437,7 @@ fn curl_user(text: &str, end: usize) -> Vec<Range<usize>> {
     password.into_iter().collect()
 }
 
-/// The password of `sshpass -p password`.
+/// Returns the password of `sshpass -p password`.
 fn sshpass(text: &str, end: usize) -> Vec<Range<usize>> {
     let mut words = words(text, end);
     let password = words.next().and_then(|option| match &text[option.clone()] {
@@ -439,7 +448,7 @@ fn sshpass(text: &str, end: usize) -> Vec<Range<usize>> {
     password.into_iter().collect()
 }
 
-/// The password of `mysql -ppassword`, and of its relatives.
+/// Returns the password of `mysql -ppassword` and related commands.
 fn mysql_password(text: &str, end: usize) -> Vec<Range<usize>> {
     let option = words(text, end).find(|word| {
         let word = &text[word.clone()];
@@ -449,7 +458,7 @@ fn mysql_password(text: &str, end: usize) -> Vec<Range<usize>> {
     password.into_iter().collect()
 }
 
-/// The password of `login name password secret`, as `.netrc` has it.
+/// Returns the password of `login name password secret`, the format of `.netrc`.
 fn netrc_password(text: &str, end: usize) -> Vec<Range<usize>> {
     let mut words = words(text, end).skip(1);
     let name = words

@@ -1,37 +1,41 @@
-//! What braces make of a word: `a{b,c}` is two words.
+//! Brace expansion: `a{b,c}` is the two words `ab` and `ac`.
 
-/// Words that braces may make of one; `{a,b}{c,d}…` doubles with each pair.
+/// The most words that one word expands to. `{a,b}{c,d}…` doubles with each pair.
 const MAX_WORDS: usize = 32;
 
-/// Pairs of braces that are looked at, and the longest word they are looked for in.
+/// The most pairs of braces that are expanded in a word.
 const MAX_PAIRS: usize = 8;
+/// The longest word that is expanded, in characters.
 const MAX_LENGTH: usize = 128;
 
-/// A character of a word while it is read.
+/// A character of a word before expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece {
+    /// An unquoted character.
     Bare(char),
     Quoted(char),
+    /// Text that is only known to a running shell.
     Hole,
-    /// `$IFS`, written instead of a space.
+    /// `$IFS`, which separates words like a space.
     Gap,
 }
 
-/// `a{b,c}d` is `abd acd`, and `{m..m}` is `m`.
+/// Expands the braces of a word: `a{b,c}d` is `abd acd`, and `{m..m}` is `m`.
 pub(super) fn expand_braces(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
     let mut out = Vec::new();
     expand(pieces, 0, &mut out);
     out
 }
 
-/// Whether braces make something else of a word.
+/// Returns whether brace expansion changes a word.
 pub(super) fn stands_for_others(pieces: &[Piece]) -> bool {
     find_braces(pieces).is_some()
 }
 
-/// Braces a shell would act on: `{a..c}`, or `{name}>file`, which sets a variable. `{}` and `HEAD@{1}` are just that.
+/// Returns whether a word has braces that a shell would interpret: `{a..c}`, or `{name}>file`,
+/// which sets a variable. `{}` and `HEAD@{1}` are literal.
 pub(super) fn has_braces(pieces: &[Piece]) -> bool {
-    let acts = |open: usize| {
+    let is_active = |open: usize| {
         let close = pieces[open..]
             .iter()
             .position(|piece| *piece == Piece::Bare('}'))
@@ -48,7 +52,7 @@ pub(super) fn has_braces(pieces: &[Piece]) -> bool {
         .filter(|(_, piece)| **piece == Piece::Bare('{'))
         .take(MAX_PAIRS + 1)
         .enumerate()
-        .any(|(nth, (open, _))| nth == MAX_PAIRS || acts(open))
+        .any(|(count, (open, _))| count == MAX_PAIRS || is_active(open))
 }
 
 fn expand(pieces: Vec<Piece>, depth: usize, out: &mut Vec<Vec<Piece>>) {
@@ -72,14 +76,17 @@ fn expand(pieces: Vec<Piece>, depth: usize, out: &mut Vec<Vec<Piece>>) {
     }
 }
 
-/// A pair of braces, and what it stands for.
+/// A pair of braces and its alternatives.
 struct Braces<'a> {
+    /// Index of the opening brace.
     open: usize,
+    /// Index of the closing brace.
     close: usize,
+    /// The alternatives between the commas.
     inside: Vec<&'a [Piece]>,
 }
 
-/// The first pair of braces that stands for something else.
+/// Returns the first pair of braces that is expanded.
 fn find_braces(pieces: &[Piece]) -> Option<Braces<'_>> {
     let opens = pieces
         .iter()
@@ -90,17 +97,17 @@ fn find_braces(pieces: &[Piece]) -> Option<Braces<'_>> {
         .take(MAX_PAIRS)
         .filter(|_| pieces.len() <= MAX_LENGTH)
         .find_map(|open| {
-            let (mut level, mut cuts) = (0, vec![open]);
+            let (mut level, mut separators) = (0, vec![open]);
             for (at, piece) in pieces.iter().enumerate().skip(open) {
                 match piece {
                     Piece::Bare('{') => level += 1,
                     Piece::Bare('}') => level -= 1,
-                    Piece::Bare(',') if level == 1 => cuts.push(at),
+                    Piece::Bare(',') if level == 1 => separators.push(at),
                     _ => {}
                 }
                 if level == 0 {
-                    cuts.push(at);
-                    let inside: Vec<_> = cuts
+                    separators.push(at);
+                    let inside: Vec<_> = separators
                         .windows(2)
                         .map(|pair| &pieces[pair[0] + 1..pair[1]])
                         .collect();

@@ -1,47 +1,49 @@
-//! Cutting shell text into words and operators, without a grammar. It never fails: whatever only a running shell could
-//! know becomes a hole in a word.
+//! Splits shell text into words and operators, without a grammar. It never fails: a part of a word
+//! that is only known to a running shell becomes a placeholder.
 
 use std::rc::Rc;
 
 use super::unquote::Scanner;
 use super::words::{Input, Simple, Word};
 
-/// A piece of a script.
+/// A token of a script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token {
-    /// What one written word becomes: several where it has braces.
+    /// The words that one written word expands to. Several if it has braces.
     Words(Vec<Word>),
     /// `;`, `&&`, `|`, `(`, the end of a line …
     Operator(&'static str),
-    /// `>`, `>&`, `<` … and what stands after it.
+    /// `>`, `>&`, `<` … and its target.
     Redirect(&'static str, Option<Word>),
-    /// The text of a here-document, after the end of the line it belongs to.
+    /// The text of a here-document. Follows the end of the line that it belongs to.
     Document(Rc<str>),
 }
 
-/// A script in pieces.
+/// A script as tokens.
 #[derive(Debug)]
 pub(super) struct Cut {
     pub(super) tokens: Vec<Token>,
-    /// Where each token ends in the text.
+    /// The byte offset in the text at which each token ends.
     pub(super) ends: Vec<usize>,
-    /// The scripts inside its words: `$(…)`, `<(…)` and the like.
+    /// The scripts inside the words: `$(…)`, `<(…)` and the like.
     pub(super) inner: Vec<Cut>,
-    /// Whether every quote and bracket was closed, and every shell would read it so.
+    /// Whether every quote and bracket is closed, and all shells read the text in the same way.
     pub(super) whole: bool,
 }
 
+/// Longer operators come before their prefixes.
 const OPERATORS: &[&str] = &["&&", "||", "|&", ";;", ";", "|", "(", ")", "\n", "&"];
+/// Longer operators come before their prefixes.
 const REDIRECTS: &[&str] = &[
     "&>>", "&>", "<<<", "<<-", "<<", "<>", "<&", "<", ">>", ">|", ">&", ">",
 ];
 
-/// Words a command may stand behind.
+/// Keywords that a command can follow.
 const KEYWORDS: &[&str] = &[
     "if", "then", "elif", "else", "while", "until", "do", "{", "!", "coproc",
 ];
 
-/// The words that a piece of a script becomes.
+/// Returns the words in a piece of a script.
 pub(super) fn words_of(text: &str) -> Vec<Word> {
     let words = |token| {
         if let Token::Words(words) = token {
@@ -53,14 +55,15 @@ pub(super) fn words_of(text: &str) -> Vec<Word> {
     cut(text).tokens.into_iter().flat_map(words).collect()
 }
 
-/// Cuts a script.
+/// Splits a script into tokens.
 pub(super) fn cut(text: &str) -> Cut {
     cut_with(Scanner::new(text))
 }
 
 pub(super) fn cut_with(mut scan: Scanner<'_>) -> Cut {
     let (mut tokens, mut ends) = (Vec::new(), Vec::new());
-    // Here-documents whose text begins with the next line: how they end, and whether the shell looks into them.
+    // Here-documents whose text starts on the next line: the end marker, and whether the shell
+    // expands the text.
     let mut documents: Vec<(String, bool)> = Vec::new();
     loop {
         skip_blanks(&mut scan);
@@ -92,9 +95,9 @@ pub(super) fn cut_with(mut scan: Scanner<'_>) -> Cut {
         tokens.extend(token);
         ends.resize(tokens.len(), scan.at);
         if line_ends {
-            for (end, looked_into) in documents.drain(..) {
+            for (end, is_expanded) in documents.drain(..) {
                 let text = document(&mut scan, &end);
-                if looked_into {
+                if is_expanded {
                     scan.look_into(text);
                 }
                 tokens.push(Token::Document(text.into()));
@@ -111,11 +114,11 @@ pub(super) fn cut_with(mut scan: Scanner<'_>) -> Cut {
 }
 
 impl Cut {
-    /// Its simple commands, and then those inside its words.
+    /// Returns the simple commands of the script, then those inside its words.
     pub(super) fn commands(&self) -> Vec<Simple> {
         let mut found: Vec<Simple> = Vec::new();
         let (mut words, mut input) = (Vec::new(), Input::default());
-        // Where the commands of this line begin, and those of the one before.
+        // The indexes of the first commands of this line and of the line before.
         let (mut line, mut line_before) = (0, 0);
         for token in self.tokens.iter().chain([&Token::Operator("\n")]) {
             match token {
@@ -123,13 +126,13 @@ impl Cut {
                 Token::Redirect("<<<", Some(word)) => input = Input::from_word(word),
                 Token::Redirect("<", Some(word)) => input.origin = input.origin.or(word.origin),
                 Token::Document(text) => {
-                    // Which of the line's commands reads it does not matter much.
+                    // Assigned to every command of the line: which one reads it is not worked out.
                     let line = found[line_before..line].iter_mut();
                     line.for_each(|simple| {
                         _ = simple.input.text.get_or_insert_with(|| text.clone())
                     });
                 }
-                // For some shells, `&>` ends a command as `&` does.
+                // In some shells `&>` ends a command, as `&` does.
                 Token::Redirect(operator, _) if !operator.starts_with('&') => {}
                 Token::Operator(operator) | Token::Redirect(operator, _) => {
                     words.drain(..before_command(&words));
@@ -152,13 +155,13 @@ impl Cut {
     }
 }
 
-/// How many words stand before the program: keywords and assignments.
+/// Returns the number of keywords and assignments before the program.
 fn before_command(words: &[Word]) -> usize {
     let mut at = 0;
     while let Some(word) = words.get(at) {
         let next = words.get(at + 1).map_or("", |word| &word.text);
         match word.text.as_str() {
-            // No shell takes that: nothing of it runs.
+            // A syntax error in every shell, so nothing runs.
             "if" | "elif" | "while" | "until" if ["then", "do"].contains(&next) => return at,
             // `function name {`
             "function" => at += 2,
@@ -170,7 +173,7 @@ fn before_command(words: &[Word]) -> usize {
     at.min(words.len())
 }
 
-/// `NAME=value`
+/// Returns whether a word is an assignment (`NAME=value`).
 pub(super) fn is_assignment(text: &str) -> bool {
     let name = text.split_once('=').map_or("", |(name, _)| name);
     !name.is_empty()
@@ -191,7 +194,7 @@ fn skip_blanks(scan: &mut Scanner<'_>) {
     }
 }
 
-/// A redirection, together with the number before it.
+/// Reads a redirection operator together with the number before it.
 fn redirect(scan: &mut Scanner<'_>) -> Option<&'static str> {
     let rest = scan.rest();
     let after = rest.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -203,13 +206,13 @@ fn redirect(scan: &mut Scanner<'_>) -> Option<&'static str> {
     let found = REDIRECTS
         .iter()
         .find(|redirect| after.starts_with(**redirect))?;
-    // Where there are more digits than one, shells do not agree whether they are a word.
+    // Shells disagree on whether several digits are a descriptor or a word.
     scan.whole &= digits < 2;
     scan.skip(digits + found.len());
     Some(found)
 }
 
-/// Takes the lines of a here-document, up to the one that is `end` alone.
+/// Reads the lines of a here-document up to the line that consists of `end`.
 fn document<'a>(scan: &mut Scanner<'a>, end: &str) -> &'a str {
     let text = scan.rest();
     loop {

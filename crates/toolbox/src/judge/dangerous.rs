@@ -1,27 +1,27 @@
-//! Commands a person is asked about under every policy, and why. They are known by their words: this is a question
-//! in time, not a wall. The wall is the confinement that commands run in.
+//! Commands that need approval under every policy, and why. They are recognised by their words,
+//! which catches mistakes but not attacks. Attacks are stopped by the confinement.
 
 use super::flags::{flagged, operands};
 use super::origins::runs_unread;
 use super::words::{Simple, Word};
 
-const BY_FORCE: &str = "it removes files by force";
-const LOSES_WORK: &str = "it throws away work that is not committed";
-const LOSES_HISTORY: &str = "it throws away history";
-const REMOTE: &str = "it changes or deletes what others have already pulled";
-const PUBLISHES: &str = "it publishes something";
-const INFRASTRUCTURE: &str = "it takes down what is running";
-const DISK: &str = "it overwrites a disk or device";
-const DESTROYS: &str = "it destroys what files or disks hold";
-const ANOTHER_USER: &str = "it runs with another user's rights";
-const STOPS_MACHINE: &str = "it stops the machine";
-const STOPS_PROCESSES: &str = "it stops processes it did not start";
-const DATABASE: &str = "it deletes data from a database";
-const FIREWALL: &str = "it takes the firewall down";
-const DELETES: &str = "it deletes files";
-const CONTAINER: &str = "it starts a container with the rights of this machine";
+const BY_FORCE: &str = "deletes files by force";
+const LOSES_WORK: &str = "discards uncommitted changes";
+const LOSES_HISTORY: &str = "discards commits or history";
+const REMOTE: &str = "overwrites or deletes data on a remote";
+const PUBLISHES: &str = "publishes a package or changes a published one";
+const INFRASTRUCTURE: &str = "deletes or changes running infrastructure";
+const DISK: &str = "overwrites a disk or device";
+const DESTROYS: &str = "destroys the content of files or disks";
+const ANOTHER_USER: &str = "runs as another user";
+const STOPS_MACHINE: &str = "shuts down or restarts the machine";
+const STOPS_PROCESSES: &str = "kills processes that it did not start";
+const DATABASE: &str = "deletes data from a database";
+const FIREWALL: &str = "disables the firewall";
+const DELETES: &str = "deletes files";
+const CONTAINER: &str = "starts a container with access to the host";
 
-/// A command, options of which one must be there (none: always), and why it is dangerous.
+/// A command, options of which at least one must be present (empty: none needed), and the reason.
 const DANGERS: &[(&str, &str, &str)] = &[
     ("sudo", "", ANOTHER_USER),
     ("sudoedit", "", ANOTHER_USER),
@@ -40,7 +40,8 @@ const DANGERS: &[(&str, &str, &str)] = &[
     ("gfind", "-delete", DELETES),
     (
         "rsync",
-        "--delete --del --delete-before --delete-during --delete-delay --delete-after --delete-excluded --remove-source-files",
+        "--delete --del --delete-before --delete-during --delete-delay --delete-after \
+         --delete-excluded --remove-source-files",
         DELETES,
     ),
     (
@@ -101,12 +102,8 @@ const DANGERS: &[(&str, &str, &str)] = &[
     ("killall", "", STOPS_PROCESSES),
     ("killall5", "", STOPS_PROCESSES),
     ("pkill", "-9 -KILL -SIGKILL --signal", STOPS_PROCESSES),
-    (
-        "crontab",
-        "-r",
-        "it removes all of the user's scheduled jobs",
-    ),
-    ("history", "-c", "it forgets what was run"),
+    ("crontab", "-r", "deletes all scheduled jobs of the user"),
+    ("history", "-c", "clears the shell history"),
     ("iptables", "-F --flush", FIREWALL),
     ("ip6tables", "-F --flush", FIREWALL),
     ("nft flush", "", FIREWALL),
@@ -167,7 +164,7 @@ const DANGERS: &[(&str, &str, &str)] = &[
 const GIT_VALUED: &str =
     "-C -c --git-dir --work-tree --namespace --exec-path --config-env --super-prefix";
 
-/// Options before a subcommand that take the next word along.
+/// Options before a subcommand that take the next word as their value, by program.
 const VALUED: &[(&str, &str)] = &[
     ("git", GIT_VALUED),
     (
@@ -190,7 +187,7 @@ const VALUED: &[(&str, &str)] = &[
     ("redis-cli", "-h -p -a -n -u --user --pass"),
 ];
 
-/// Programs that talk to databases.
+/// Database clients, whose arguments or input may be SQL statements.
 const DATABASES: &[&str] = &[
     "psql",
     "mysql",
@@ -203,13 +200,14 @@ const DATABASES: &[&str] = &[
     "cockroach",
 ];
 
-/// Devices that hold nothing.
+/// Devices that store no data.
 const HARMLESS_DEVICES: &[&str] = &[
     "null", "zero", "full", "stdin", "stdout", "stderr", "tty", "random", "urandom", "fd/", "shm/",
     "pts/", "tcp/", "udp/",
 ];
 
-/// Why a command is dangerous, by its own words and by what it reads. What it runs in turn is not looked at.
+/// Returns why a simple command is dangerous, by its words and its standard input. Does not look at
+/// the commands that it runs.
 pub(super) fn danger(simple: &Simple) -> Option<&'static str> {
     let (program, arguments) = simple.words.split_first()?;
     let name = program.name();
@@ -224,21 +222,22 @@ pub(super) fn danger(simple: &Simple) -> Option<&'static str> {
         .or_else(|| runs_unread(simple))
 }
 
-/// Why a redirection to a file is dangerous.
+/// Returns why a redirection is dangerous.
 pub(super) fn danger_of_file(target: &Word) -> Option<&'static str> {
     if target.text.starts_with("/dev/tcp/") || target.text.starts_with("/dev/udp/") {
-        return Some("it connects to another machine");
+        return Some("connects to another machine");
     }
     is_device(&target.text).then_some(DISK)
 }
 
+/// Returns the reason in `DANGEROUS_COMMANDS` that matches the command.
 fn listed(name: &str, arguments: &[Word]) -> Option<&'static str> {
     let valued = VALUED
         .iter()
         .find(|(program, _)| *program == name)
         .map_or("", |(_, valued)| valued);
     let operands = operands(arguments, valued);
-    let names = |command: &str| {
+    let is_called = |command: &str| {
         let Some(rest) = command.strip_prefix(name) else {
             return false;
         };
@@ -249,19 +248,22 @@ fn listed(name: &str, arguments: &[Word]) -> Option<&'static str> {
                 .all(|(at, part)| operands.get(at).is_some_and(|word| word.text == part))
     };
     let found = DANGERS.iter().find(|(command, flags, _)| {
-        names(command) && (flags.is_empty() || flagged(arguments, flags).is_some())
+        is_called(command) && (flags.is_empty() || flagged(arguments, flags).is_some())
     });
     found.map(|(.., why)| *why)
 }
 
+/// Returns why a command is dangerous because of its operands.
 fn by_its_targets(name: &str, arguments: &[Word], simple: &Simple) -> Option<&'static str> {
     let operands = operands(arguments, "");
     let any = |test: fn(&str) -> bool| operands.iter().any(|word| test(&word.text));
     let recursive = flagged(arguments, "-r -R --recursive").is_some();
     match name {
-        "rm" | "grm" if recursive && any(is_wide) => Some("it removes everything there is"),
+        "rm" | "grm" if recursive && any(is_wide) => {
+            Some("deletes a whole system, home or work folder")
+        }
         "chmod" | "chown" | "chgrp" if recursive && any(is_system) => {
-            Some("it changes who may use the whole system")
+            Some("changes the permissions of system folders")
         }
         "kill" if arguments.len() > 1 && arguments[1..].iter().any(|word| word.text == "-1") => {
             Some(STOPS_PROCESSES)
@@ -278,7 +280,7 @@ fn by_its_targets(name: &str, arguments: &[Word], simple: &Simple) -> Option<&'s
         {
             Some(DISK)
         }
-        "truncate" if empties(arguments) => Some("it empties files"),
+        "truncate" if empties(arguments) => Some("empties files"),
         "git" => git(arguments),
         "docker" | "podman"
             if arguments
@@ -288,7 +290,7 @@ fn by_its_targets(name: &str, arguments: &[Word], simple: &Simple) -> Option<&'s
             Some(CONTAINER)
         }
         "nc" | "ncat" | "netcat" if flagged(arguments, "-e -c --exec --sh-exec").is_some() => {
-            Some("it hands a shell to another machine")
+            Some("gives another machine a shell")
         }
         "socat"
             if any(|word| {
@@ -297,7 +299,7 @@ fn by_its_targets(name: &str, arguments: &[Word], simple: &Simple) -> Option<&'s
                     .any(|kind| word.to_ascii_lowercase().contains(kind))
             }) =>
         {
-            Some("it hands a shell to another machine")
+            Some("gives another machine a shell")
         }
         name if DATABASES.contains(&name) => {
             let statements = arguments
@@ -310,7 +312,7 @@ fn by_its_targets(name: &str, arguments: &[Word], simple: &Simple) -> Option<&'s
     }
 }
 
-/// What `git` throws away by its operands.
+/// Returns why a `git` command is dangerous because of its operands.
 fn git(arguments: &[Word]) -> Option<&'static str> {
     let operands = operands(arguments, GIT_VALUED);
     let (subcommand, rest) = operands.split_first()?;
@@ -325,6 +327,7 @@ fn git(arguments: &[Word]) -> Option<&'static str> {
     }
 }
 
+/// Returns whether `truncate` sets the size to 0.
 fn empties(arguments: &[Word]) -> bool {
     let sizes = arguments
         .windows(2)
@@ -348,7 +351,8 @@ fn is_device(path: &str) -> bool {
     })
 }
 
-/// The root, a home, or one of the folders a system consists of.
+/// Returns whether a path is the root, a home folder or a folder directly below the root, except
+/// `/tmp`.
 fn is_system(path: &str) -> bool {
     let folder = path.trim_end_matches(['*', '/']);
     let named = folder
@@ -357,7 +361,8 @@ fn is_system(path: &str) -> bool {
     named || (folder.is_empty() && path.starts_with('/'))
 }
 
-/// Everything in a place that is not named further.
+/// Returns whether a path means everything in the working folder, a parent folder or a system
+/// folder.
 fn is_wide(path: &str) -> bool {
     let only_dots = !path.is_empty()
         && path

@@ -1,11 +1,11 @@
-//! Finding options among words, in the ways programs accept them.
+//! Finds options and operands among the words of a command.
 
 use super::words::Word;
 
-/// The first of `flags` (parted by blanks) that stands among the words, before a `--`.
+/// Returns the first of `flags` (separated by spaces) that occurs among the words before `--`.
 ///
-/// `--force` is also found as `--forc` and `--force=yes`, `-f` also in `-rf`; a longer one with a single dash, as
-/// `find -delete`, only as it is or with `=`.
+/// `--force` also matches `--forc` and `--force=yes`, and `-f` matches `-rf`. A longer option with
+/// a single dash, such as `find -delete`, matches only itself, with or without `=`.
 pub(super) fn flagged<'a>(words: &[Word], flags: &'a str) -> Option<&'a str> {
     let options = words
         .iter()
@@ -16,7 +16,8 @@ pub(super) fn flagged<'a>(words: &[Word], flags: &'a str) -> Option<&'a str> {
         .find_map(|word| flags.split(' ').find(|flag| is(word, flag)))
 }
 
-/// The words that are no options. Those named in `valued` (parted by blanks) take the word after them along.
+/// Returns the words that are not options. Options in `valued` (separated by spaces) take the next
+/// word as their value.
 pub(super) fn operands<'a>(words: &'a [Word], valued: &str) -> Vec<&'a Word> {
     let mut found = Vec::new();
     let mut rest = words.iter();

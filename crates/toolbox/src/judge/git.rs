@@ -1,35 +1,38 @@
-//! The forms of `git` that only read. A repository's own configuration can name programs for showing differences
-//! (`diff.external`, `textconv`), so whatever shows the lines of files is not among them.
+//! The read-only forms of `git`. Forms that show the content of files are not included, because the
+//! configuration of a repository can name programs for that (`diff.external`, `textconv`).
 
 use super::words::{Sort, Word};
 
-/// What may stand after a subcommand besides its options.
+/// Which operands a subcommand can have in its read-only form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operands {
     Any,
     None,
-    /// Only if one of the options is there that make it list; else they name something new.
+    /// Operands only together with one of `LIST_OPTIONS`. Otherwise they name something to create.
     WhenListing,
-    /// Only `REVISION:PATH`, which is a file as it was.
+    /// Only `REVISION:PATH`, which shows a file of a commit.
     Files,
-    /// Any, but one of the options is needed that make it summarise; else it shows differences.
+    /// Any operands, but one of `SUMMARY_OPTIONS` is required. Otherwise the command shows
+    /// differences.
     Summary,
 }
 use Operands::{Any, Files, Summary, WhenListing};
 
-/// How commits are chosen and shown without their differences.
-const COMMITS: &str = "--oneline --graph --decorate --no-decorate --all --branches --tags --remotes --reverse --merges \
-    --no-merges --first-parent --abbrev-commit --no-abbrev-commit --date --format --pretty --color --no-color --follow \
-    --since --until --after --before --author --committer --grep --max-count --skip --left-right --cherry-pick \
-    --topo-order --date-order --author-date-order --full-history --simplify-by-decoration --no-patch --relative-date \
-    --stat --shortstat --numstat --name-only --name-status --summary --dirstat --count --not --ancestry-path";
+/// Options that select and format commits without showing their differences.
+const COMMITS: &str = "--oneline --graph --decorate --no-decorate --all --branches --tags \
+    --remotes --reverse --merges --no-merges --first-parent --abbrev-commit --no-abbrev-commit \
+    --date --format --pretty --color --no-color --follow --since --until --after --before --author \
+    --committer --grep --max-count --skip --left-right --cherry-pick --topo-order --date-order \
+    --author-date-order --full-history --simplify-by-decoration --no-patch --relative-date --stat \
+    --shortstat --numstat --name-only --name-status --summary --dirstat --count --not \
+    --ancestry-path";
 
-/// Subcommand, its long options, the letters of its short ones, its operands.
+/// The read-only forms: subcommand, long options, letters of short options, operands.
 const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
     (
         "status",
-        "--short --branch --porcelain --long --untracked-files --ignored --renames --no-renames --show-stash \
-        --ahead-behind --no-ahead-behind --column --no-column",
+        "--short --branch --porcelain --long --untracked-files --ignored --renames --no-renames \
+        --show-stash --ahead-behind --no-ahead-behind --column --no-column",
         "sbuz",
         Any,
     ),
@@ -61,29 +64,31 @@ const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
     ),
     (
         "diff",
-        "--stat --shortstat --numstat --name-only --name-status --summary --dirstat --cached --staged --merge-base \
-        --no-renames --find-renames --color --no-color --no-ext-diff --no-textconv",
+        "--stat --shortstat --numstat --name-only --name-status --summary --dirstat --cached \
+        --staged --merge-base --no-renames --find-renames --color --no-color --no-ext-diff \
+        --no-textconv",
         "wb",
         Summary,
     ),
     (
         "show",
-        "--stat --shortstat --numstat --name-only --name-status --summary --dirstat --no-patch --oneline --format \
-        --pretty --date --no-color --color --no-ext-diff --no-textconv",
+        "--stat --shortstat --numstat --name-only --name-status --summary --dirstat --no-patch \
+        --oneline --format --pretty --date --no-color --color --no-ext-diff --no-textconv",
         "s",
         Summary,
     ),
     ("show", "", "", Files),
     (
         "branch",
-        "--list --all --remotes --verbose --show-current --contains --no-contains --merged --no-merged \
-        --points-at --sort --column --no-column --ignore-case --color --no-color",
+        "--list --all --remotes --verbose --show-current --contains --no-contains --merged \
+        --no-merged --points-at --sort --column --no-column --ignore-case --color --no-color",
         "arvi",
         WhenListing,
     ),
     (
         "tag",
-        "--list --contains --no-contains --merged --no-merged --points-at --sort --column --no-column",
+        "--list --contains --no-contains --merged --no-merged --points-at --sort --column \
+        --no-column",
         "ni",
         WhenListing,
     ),
@@ -98,16 +103,18 @@ const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
     (
         "rev-parse",
         "--abbrev-ref --short --verify --quiet --show-toplevel --show-prefix --show-cdup --git-dir \
-        --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside-git-dir --is-bare-repository \
-        --is-shallow-repository --symbolic --symbolic-full-name --all --branches --tags --remotes --show-superproject-working-tree \
-        --git-path --sq --revs-only --no-revs --default --path-format --show-object-format",
+        --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside-git-dir \
+        --is-bare-repository --is-shallow-repository --symbolic --symbolic-full-name --all \
+        --branches --tags --remotes --show-superproject-working-tree --git-path --sq --revs-only \
+        --no-revs --default --path-format --show-object-format",
         "q",
         Any,
     ),
     (
         "ls-files",
-        "--cached --deleted --modified --others --ignored --stage --unmerged --killed --exclude-standard \
-        --error-unmatch --full-name --abbrev --eol --exclude --directory --no-empty-directory --deduplicate --format",
+        "--cached --deleted --modified --others --ignored --stage --unmerged --killed \
+        --exclude-standard --error-unmatch --full-name --abbrev --eol --exclude --directory \
+        --no-empty-directory --deduplicate --format",
         "cdmoisuktvzx",
         Any,
     ),
@@ -120,8 +127,8 @@ const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
     ("cat-file", "", "tesp", Any),
     (
         "describe",
-        "--tags --always --dirty --abbrev --long --all --exact-match --contains --first-parent --match --exclude \
-        --candidates",
+        "--tags --always --dirty --abbrev --long --all --exact-match --contains --first-parent \
+        --match --exclude --candidates",
         "",
         Any,
     ),
@@ -153,22 +160,25 @@ const SUBCOMMANDS: &[(&str, &str, &str, Operands)] = &[
     ),
     (
         "blame",
-        "--no-textconv --line-porcelain --porcelain --date --abbrev --root --show-name --show-number --show-email",
+        "--no-textconv --line-porcelain --porcelain --date --abbrev --root --show-name \
+        --show-number --show-email",
         "LesfnwltpM",
         Any,
     ),
     (
         "grep",
-        "--line-number --ignore-case --files-with-matches --name-only --files-without-match --count --word-regexp \
-        --extended-regexp --fixed-strings --perl-regexp --basic-regexp --heading --break --show-function --function-context \
-        --context --after-context --before-context --cached --untracked --no-index --and --or --not --all-match --color \
-        --no-color --max-depth --full-name --null --only-matching --max-count --invert-match --quiet --column",
+        "--line-number --ignore-case --files-with-matches --name-only --files-without-match \
+        --count --word-regexp --extended-regexp --fixed-strings --perl-regexp --basic-regexp \
+        --heading --break --show-function --function-context --context --after-context \
+        --before-context --cached --untracked --no-index --and --or --not --all-match --color \
+        --no-color --max-depth --full-name --null --only-matching --max-count --invert-match \
+        --quiet --column",
         "niwlLcEFPGheHqvoABCWpIzm",
         Any,
     ),
 ];
 
-/// Options before the subcommand that change nothing about what runs.
+/// Options before the subcommand that do not affect whether it is read-only.
 const GLOBAL: &[&str] = &[
     "--no-pager",
     "-P",
@@ -177,7 +187,7 @@ const GLOBAL: &[&str] = &[
     "--no-replace-objects",
 ];
 
-/// What makes `branch` and `tag` list.
+/// Options with which `branch` and `tag` list names.
 const LISTING: &[&str] = &[
     "--list",
     "--contains",
@@ -187,7 +197,7 @@ const LISTING: &[&str] = &[
     "--points-at",
 ];
 
-/// What makes `diff` and `show` summarise, or takes the programs out of them.
+/// Options with which `diff` and `show` print a summary instead of differences.
 const SUMMARY: &[&str] = &[
     "--stat",
     "--shortstat",
@@ -199,9 +209,10 @@ const SUMMARY: &[&str] = &[
     "--no-patch",
     "-s",
 ];
+/// Options that keep git from running configured programs. Both are needed.
 const OWN_MEANS: &[&str] = &["--no-ext-diff", "--no-textconv"];
 
-/// What is against running `git` with these words.
+/// Returns why `git` with these arguments is not known to be read-only. `None` if it is.
 pub(super) fn changes(words: &[Word]) -> Option<&'static str> {
     let global = words
         .iter()
@@ -213,16 +224,16 @@ pub(super) fn changes(words: &[Word]) -> Option<&'static str> {
     {
         return None;
     }
-    let mut fits = SUBCOMMANDS
+    let mut forms = SUBCOMMANDS
         .iter()
         .filter_map(|row| Some((row, after(row.0, words)?)));
-    if fits.clone().next().is_none() {
-        return Some("is not known to only read in this form");
+    if forms.clone().next().is_none() {
+        return Some("is not known to be read-only in this form");
     }
-    let fine = fits.any(|((name, long, short, operands), rest)| {
+    let is_read_only = forms.any(|((name, long, short, operands), rest)| {
         only_reads(name, long, short, *operands, rest)
     });
-    (!fine).then_some("may do more than read in this form")
+    (!is_read_only).then_some("may not be read-only in this form")
 }
 
 fn after<'a>(name: &str, words: &'a [Word]) -> Option<&'a [Word]> {
@@ -243,27 +254,27 @@ fn only_reads(name: &str, long: &str, short: &str, operands: Operands, words: &[
     let (before, after) = words.split_at(end);
     let (options, revisions): (Vec<&Word>, Vec<&Word>) =
         before.iter().partition(|word| word.text.starts_with('-'));
-    let has = |wanted: &[&str]| {
+    let has_any = |names: &[&str]| {
         options
             .iter()
-            .any(|word| wanted.contains(&word.text.split('=').next().unwrap_or_default()))
+            .any(|word| names.contains(&word.text.split('=').next().unwrap_or_default()))
     };
-    let own_means = OWN_MEANS.iter().all(|option| has(&[option]));
+    let runs_no_programs = OWN_MEANS.iter().all(|option| has_any(&[option]));
     before
         .iter()
         .all(|word| !word.may_become_option() && !checks_signatures(&word.text))
         && options.iter().all(|word| is_known(&word.text, long, short))
-        && (name != "blame" || has(&OWN_MEANS[1..]))
+        && (name != "blame" || has_any(&OWN_MEANS[1..]))
         && match operands {
             Any => true,
             Operands::None => revisions.is_empty() && after.is_empty(),
-            WhenListing => (revisions.is_empty() && after.is_empty()) || has(LISTING),
+            WhenListing => (revisions.is_empty() && after.is_empty()) || has_any(LISTING),
             Files => {
                 !revisions.is_empty()
                     && after.is_empty()
                     && revisions.iter().all(|word| names_a_file(word))
             }
-            Summary => has(SUMMARY) || own_means,
+            Summary => has_any(SUMMARY) || runs_no_programs,
         }
 }
 
@@ -282,14 +293,15 @@ fn is_known(option: &str, long: &str, short: &str) -> bool {
     letters.chars().all(|letter| short.contains(letter))
 }
 
-/// That runs a program from the configuration.
+/// Returns whether a word makes git check signatures, which runs a program from the configuration.
 fn checks_signatures(word: &str) -> bool {
     ["%G", "%+G", "%-G", "% G", "signature"]
         .iter()
-        .any(|how| word.contains(how))
+        .any(|text| word.contains(text))
 }
 
-/// `HEAD:src/main.rs`, but not `:/words of a message` nor `HEAD^{/words}`.
+/// Returns whether a word is a path in a revision, such as `HEAD:src/main.rs`. Searches in commit
+/// messages, such as `:/words` and `HEAD^{/words}`, are not.
 fn names_a_file(word: &Word) -> bool {
     let revision = word.text.split_once(':').map(|(revision, _)| revision);
     word.sort == Sort::Plain

@@ -1,5 +1,5 @@
-//! Reading a shell script with its grammar: every simple command in it, however deep, and whether there is more to it
-//! than plain commands.
+//! Parses a shell script with the bash grammar: finds every simple command at any depth, and
+//! whether the script is more than plain commands.
 
 use tree_sitter::{Node, Parser};
 
@@ -7,36 +7,37 @@ use super::cut::{Token, cut, words_of};
 use super::shell::Script;
 use super::words::{Input, Origin, Simple};
 
-/// Levels of brackets, loops and the like that are walked.
+/// The deepest nesting of syntax nodes that is visited.
 const MAX_LEVELS: usize = 100;
 
-/// Nodes of the grammar that plain commands have, besides the ends of lines.
-const PLAIN: &str = "program list pipeline command command_name word number string string_content raw_string concatenation \
-    comment redirected_statement file_redirect file_descriptor test_command && || ; | \" > >> >& <";
+/// Syntax nodes of plain commands, except the ends of lines.
+const PLAIN: &str = "program list pipeline command command_name word number string string_content \
+    raw_string concatenation comment redirected_statement file_redirect file_descriptor \
+    test_command && || ; | \" > >> >& <";
 
-/// What else there can be, in words.
+/// Other syntax nodes, and what a script with them does.
 const BEYOND: &[(&str, &str)] = &[
-    ("simple_expansion", "it uses a variable"),
-    ("expansion", "it uses a variable"),
-    ("arithmetic_expansion", "it computes a word"),
-    ("ansi_c_string", "it has an escaped string"),
-    ("command_substitution", "it runs a command inside a word"),
-    ("process_substitution", "it runs a command inside a word"),
-    ("variable_assignment", "it sets a variable"),
-    ("declaration_command", "it sets a variable"),
-    ("subshell", "it groups commands"),
-    ("compound_statement", "it groups commands"),
-    ("function_definition", "it defines a function"),
-    ("heredoc_redirect", "it has a here-document"),
-    ("herestring_redirect", "it has a here-document"),
-    ("if_statement", "it branches"),
-    ("case_statement", "it branches"),
-    ("for_statement", "it loops"),
-    ("while_statement", "it loops"),
-    ("&", "it leaves a command running in the background"),
+    ("simple_expansion", "uses a variable"),
+    ("expansion", "uses a variable"),
+    ("arithmetic_expansion", "evaluates arithmetic"),
+    ("ansi_c_string", "has an escaped string"),
+    ("command_substitution", "runs a command inside a word"),
+    ("process_substitution", "runs a command inside a word"),
+    ("variable_assignment", "sets a variable"),
+    ("declaration_command", "sets a variable"),
+    ("subshell", "groups commands"),
+    ("compound_statement", "groups commands"),
+    ("function_definition", "defines a function"),
+    ("heredoc_redirect", "has a here-document"),
+    ("herestring_redirect", "has a here-string"),
+    ("if_statement", "has a condition"),
+    ("case_statement", "has a condition"),
+    ("for_statement", "has a loop"),
+    ("while_statement", "has a loop"),
+    ("&", "runs a command in the background"),
 ];
 
-/// Reads a script; `None` if the grammar finds an error in it.
+/// Parses a script. `None` if it has a syntax error.
 pub(super) fn read(text: &str) -> Option<Script> {
     let mut parser = Parser::new();
     parser
@@ -53,6 +54,7 @@ pub(super) fn read(text: &str) -> Option<Script> {
     Some(walk.script)
 }
 
+/// Visits the syntax nodes and collects the parts of the script.
 struct Walk<'a> {
     text: &'a str,
     script: Script,
@@ -62,8 +64,8 @@ impl Walk<'_> {
     fn node(&mut self, node: Node<'_>, input: &Input, level: usize) {
         self.note(node);
         if level > MAX_LEVELS {
-            self.script.beyond = Some("it is nested too deeply");
-            // Cut at its operators, the rest is still looked at.
+            self.script.beyond = Some("is nested too deeply");
+            // The rest is still checked, split at its operators.
             return self
                 .script
                 .commands
@@ -101,7 +103,8 @@ impl Walk<'_> {
         self.children(node, &Input::default(), level);
     }
 
-    /// Walks the stages, each of which reads what the one before it writes. Returns what the last one writes.
+    /// Visits the stages of a pipeline. Each reads the output of the one before. Returns the output
+    /// of the last one.
     fn pipeline(&mut self, node: Node<'_>, mut input: Input, level: usize) -> Input {
         self.note(node);
         for stage in node.children(&mut node.walk()) {
@@ -134,7 +137,7 @@ impl Walk<'_> {
         for part in parts {
             let before = self.script.commands.len();
             match part.kind() {
-                // `cat <<END | sh`: what follows on the line stands inside the redirection.
+                // `cat <<END | sh`: the rest of the line is a child of the redirection node.
                 "heredoc_redirect" => {
                     self.note(part);
                     for child in part.children(&mut part.walk()) {
@@ -186,20 +189,22 @@ impl Walk<'_> {
         self.script.fork_bomb |= again && background;
     }
 
-    /// `[ … ]` is a command like others, `[[ … ]]` is not.
+    /// Visits a test. `[ … ]` is a simple command, `[[ … ]]` is not.
     fn test(&mut self, node: Node<'_>, level: usize) {
         let text = self.slice(node);
         if text.starts_with("[[") || text.starts_with("((") {
-            self.script.beyond = self.script.beyond.or(Some("it branches"));
+            self.script.beyond = self.script.beyond.or(Some("has a condition"));
             return self.children(node, &Input::default(), level);
         }
         self.script.commands.push(Simple::new(words_of(text)));
         let before = self.script.beyond;
         self.children(node, &Input::default(), level);
-        // Its operators are words, which both readings have; what is more than words shows as an open one.
+        // The nodes inside are the words of the command. Expansions in them are marked in the
+        // words.
         self.script.beyond = before;
     }
 
+    /// Records the reason if a node is not part of a plain command.
     fn note(&mut self, node: Node<'_>) {
         let kind = node.kind();
         let plain = kind == "\n" || PLAIN.split(' ').any(|plain| plain == kind);
@@ -208,7 +213,7 @@ impl Walk<'_> {
                 .iter()
                 .find(|(name, _)| *name == kind)
                 .map(|(_, why)| *why);
-            self.script.beyond = Some(known.unwrap_or("it is more than plain commands"));
+            self.script.beyond = Some(known.unwrap_or("is more than plain commands"));
         }
     }
 
@@ -217,7 +222,7 @@ impl Walk<'_> {
     }
 }
 
-/// What the commands of one stage write, taken together.
+/// Returns the combined output of the commands of one stage.
 fn output_of(stage: &[Simple]) -> Input {
     let outputs: Vec<Input> = stage.iter().map(Simple::output).collect();
     Input {

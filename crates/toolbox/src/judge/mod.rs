@@ -1,5 +1,5 @@
-//! Judging a command from its words before it runs: what needs no question, what is asked about under every policy,
-//! and which rule a person could make of it.
+//! Classifies a command by its words before it runs: read-only, dangerous, or unknown. Also decides
+//! which rule a person can add for it. Does not enforce anything: that is the confinement's task.
 
 mod braces;
 mod cut;
@@ -28,63 +28,66 @@ use self::shells::{ShellCall, shell_call};
 use self::words::{HOLE, Input, Simple, Word};
 use self::wrappers::{Inside, inside};
 
-/// Longest command that is judged, in bytes.
+/// The longest command that is classified, in bytes.
 const MAX_BYTES: usize = 100 * 1024;
 
-/// Shells inside shells.
+/// The deepest nesting of shells in shells.
 const MAX_SHELLS: usize = 8;
 
-/// Wrappers around wrappers: `env nice timeout 5 …`.
+/// The deepest nesting of wrappers, such as `env nice timeout 5 …`.
 const MAX_WRAPPERS: usize = 32;
 
-/// Simple commands that are looked at, those of a script that runs twice counted twice.
+/// The most simple commands that are checked. A script that is used twice counts twice.
 const MAX_COMMANDS: usize = 60_000;
 
-/// Scripts that are read for one command, and their bytes, those inside others counted again.
+/// The most scripts that are parsed for one command.
 const MAX_SCRIPTS: usize = 256;
+/// The most bytes of those scripts. Nested scripts count again.
 const MAX_READ: usize = 3 * MAX_BYTES;
 
-const TOO_DEEP: &str = "it is nested too deeply";
+const TOO_DEEP: &str = "is nested too deeply";
 
-/// What a command would do, as far as its words tell.
+/// The classification of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandView {
-    /// The simple commands in it, in order, as plain words; empty when it could not be taken apart.
+    /// The simple commands in order, as literal words. Empty if the command could not be parsed
+    /// into simple commands.
     pub commands: Vec<Vec<String>>,
-    /// What may be said of it without running it.
+    /// How safe the command is.
     pub safety: Safety,
 }
 
-/// Whether a person has to be asked.
+/// How safe a command is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Safety {
-    /// Known to only read: needs no question under any policy.
+    /// The command is known to be read-only. It needs no approval under any policy.
     ReadOnly,
-    /// Asked about where the policy says so.
+    /// The approval policy decides whether a person is asked.
     Unknown {
-        /// Why it is not known to only read.
+        /// Why the command is not known to be read-only, as a verb phrase such as "uses a
+        /// variable".
         why: String,
     },
-    /// Asked about under every policy.
+    /// A person is asked under every policy.
     Dangerous {
-        /// What it would do.
+        /// What the command does, as a verb phrase such as "deletes files".
         why: String,
-        /// The command in it that would, in one line.
+        /// The dangerous simple command in one line.
         command: String,
     },
 }
 
-/// Judges a command.
+/// Classifies a command.
 pub fn judge_command(argv: &[String]) -> CommandView {
-    let judged = Judged::new(argv);
-    let plain = |words: Vec<Word>| words.into_iter().map(|word| word.text).collect();
+    let classified = Judged::new(argv);
+    let texts = |words: Vec<Word>| words.into_iter().map(|word| word.text).collect();
     CommandView {
-        commands: judged.commands.into_iter().map(plain).collect(),
-        safety: judged.safety,
+        commands: classified.commands.into_iter().map(texts).collect(),
+        safety: classified.safety,
     }
 }
 
-/// A [`CommandView`] whose words still know what a shell would make of them.
+/// A [`CommandView`] whose words are still marked as literal, pattern or dynamic.
 struct Judged {
     commands: Vec<Vec<Word>>,
     safety: Safety,
@@ -93,7 +96,7 @@ struct Judged {
 impl Judged {
     fn new(argv: &[String]) -> Self {
         if argv.iter().map(String::len).sum::<usize>() > MAX_BYTES {
-            let why = "it is too long to be judged".to_owned();
+            let why = "is too long to classify".to_owned();
             return Self {
                 commands: vec![],
                 safety: Safety::Unknown { why },
@@ -102,10 +105,14 @@ impl Judged {
         let words: Vec<Word> = argv.iter().map(Word::plain).collect();
         let mut search = Search::default();
         let danger = search.command(&Simple::new(words.clone()), 0, 0);
-        // Where not all of it was looked at, nobody shall make a rule of the part that was.
-        let taken = search.take_apart(&words, 0);
-        let taken = if search.gave_up { Err(TOO_DEEP) } else { taken };
-        let safety = match (danger, &taken) {
+        // If a limit was exceeded, no rule must be derived from the part that was checked.
+        let simple = search.take_apart(&words, 0);
+        let simple = if search.gave_up {
+            Err(TOO_DEEP)
+        } else {
+            simple
+        };
+        let safety = match (danger, &simple) {
             (Some(danger), _) => Safety::Dangerous {
                 why: danger.why.to_owned(),
                 command: danger.command,
@@ -119,7 +126,7 @@ impl Judged {
             },
         };
         Self {
-            commands: taken.unwrap_or_default(),
+            commands: simple.unwrap_or_default(),
             safety,
         }
     }
@@ -129,28 +136,29 @@ impl Judged {
     }
 }
 
+/// Returns why these simple commands are not known to be read-only. `None` if they are.
 fn why_not_read_only(commands: &[Vec<Word>]) -> Option<String> {
-    let begins = |words: &Vec<Word>, program: &str| {
+    let runs = |words: &Vec<Word>, program: &str| {
         words
             .first()
             .is_some_and(|word| word.trusted_name() == Some(program))
     };
     if commands.is_empty() {
-        return Some("there is no command".to_owned());
+        return Some("is empty".to_owned());
     }
-    if commands.iter().any(|words| begins(words, "cd"))
-        && commands.iter().any(|words| begins(words, "git"))
+    if commands.iter().any(|words| runs(words, "cd"))
+        && commands.iter().any(|words| runs(words, "git"))
     {
-        // Its configuration can name programs that even `git status` runs.
-        return Some("`git` may run what another folder's repository says".to_owned());
+        // The configuration of a repository can name programs that even `git status` runs.
+        return Some("`git` may run programs configured in another repository".to_owned());
     }
     commands.iter().find_map(|words| read_only::why_not(words))
 }
 
-/// What is dangerous in a command.
+/// The dangerous part of a command.
 struct Danger {
     why: &'static str,
-    /// The simple command, or the part of a script, that it is.
+    /// The simple command or the script that is dangerous, in one line.
     command: String,
 }
 
@@ -174,20 +182,25 @@ impl Danger {
     }
 }
 
-/// Programs besides shells that run what they read, where no command is given.
+/// Programs other than shells that run their standard input as a script if they get no command.
 const RUN_INPUT: &[&str] = &["ssh", "at", "batch"];
 
-/// The search through a command, and through the scripts in it.
+/// Searches a command and the scripts in it for danger, within limits.
 #[derive(Default)]
 struct Search {
+    /// The scripts that have been parsed, by their text.
     scripts: HashMap<String, Rc<Script>>,
+    /// Bytes of the scripts that have been parsed.
     bytes: usize,
+    /// Simple commands that have been checked.
     looked_at: usize,
+    /// Whether a limit was exceeded, so that part of the command was not checked.
     gave_up: bool,
 }
 
 impl Search {
-    /// The simple commands of a command, those of shells inside it included; or why that cannot be told.
+    /// Returns the simple commands of a command, including those of nested shells, or why the
+    /// command cannot be split into simple commands.
     fn take_apart(
         &mut self,
         words: &[Word],
@@ -203,11 +216,11 @@ impl Search {
             if let Some(why) = script.beyond {
                 return Err(why);
             }
-            let inner = script
+            let nested = script
                 .commands
                 .iter()
                 .map(|simple| self.take_apart(&simple.words, shells + 1));
-            return Ok(inner.collect::<Result<Vec<_>, _>>()?.concat());
+            return Ok(nested.collect::<Result<Vec<_>, _>>()?.concat());
         }
         match read_only::see_through(words) {
             Some(rest) if shells < MAX_SHELLS => self.take_apart(rest, shells + 1),
@@ -215,25 +228,25 @@ impl Search {
         }
     }
 
-    /// Why a command is dangerous, by itself or by what it runs.
+    /// Returns why a command, or a command that it runs, is dangerous.
     fn command(&mut self, simple: &Simple, shells: usize, wrappers: usize) -> Option<Danger> {
         self.looked_at += 1;
         if wrappers > MAX_WRAPPERS || self.looked_at > MAX_COMMANDS {
             self.gave_up = true;
             return None;
         }
-        let mut insides = inside(&simple.words);
+        let mut nested = inside(&simple.words);
         let script = match shell_call(&simple.words) {
             Some(ShellCall::Script { script, .. }) => Some(script.text.as_str()),
             Some(ShellCall::Input) => simple.input.text.as_deref(),
-            None if insides.is_empty() && RUN_INPUT.contains(&simple.program()) => {
+            None if nested.is_empty() && RUN_INPUT.contains(&simple.program()) => {
                 simple.input.text.as_deref()
             }
             _ => None,
         };
-        insides.extend(script.map(|script| Inside::Script(script.to_owned())));
-        // What is inside says more than what is around it: `sudo rm -rf` removes files by force.
-        let inner = insides.into_iter().find_map(|inside| match inside {
+        nested.extend(script.map(|script| Inside::Script(script.to_owned())));
+        // The inner command has the better reason: for `sudo rm -rf x` it is the deletion.
+        let inner = nested.into_iter().find_map(|nested| match nested {
             Inside::Command(words) => self.command(
                 &Simple {
                     words,
@@ -247,13 +260,11 @@ impl Search {
         inner.or_else(|| dangerous::danger(simple).map(|why| Danger::of(why, &simple.words)))
     }
 
+    /// Returns why a script is dangerous. `input` is the standard input of its commands.
     fn script(&mut self, text: &str, input: &Input, shells: usize) -> Option<Danger> {
         let script = self.read(text, shells)?;
         if script.fork_bomb {
-            return Some(Danger::of_script(
-                "it starts itself again without end",
-                text,
-            ));
+            return Some(Danger::of_script("is a fork bomb", text));
         }
         let commands = script.commands.iter().find_map(|simple| {
             // `curl … | sh -c 'cd x; sh'`
@@ -282,12 +293,12 @@ impl Search {
         };
         let downloads = || {
             let runs = origins::runs_downloaded_file(&script);
-            runs.then(|| Danger::of_script("it runs what it downloads", text))
+            runs.then(|| Danger::of_script("runs downloaded code", text))
         };
         commands.or_else(files).or_else(downloads)
     }
 
-    /// Takes a script apart, once; `None` if there is too much of it.
+    /// Parses a script, or returns the cached result. `None` if a limit is exceeded.
     fn read(&mut self, text: &str, shells: usize) -> Option<Rc<Script>> {
         if let Some(script) = self.scripts.get(text).filter(|_| shells <= MAX_SHELLS) {
             return Some(script.clone());

@@ -1,4 +1,5 @@
-//! Where the text that is run comes from: running what nobody has read is dangerous, whatever it says.
+//! Finds the origin of code that a command runs. Running downloaded or decoded code is dangerous,
+//! because it was not visible before.
 
 use std::rc::Rc;
 
@@ -8,13 +9,13 @@ use super::shells::{ShellCall, is_input, shell_call};
 use super::words::{Origin, Simple, Word};
 use super::wrappers::{Inside, inside};
 
-/// Programs that fetch something.
+/// Programs that download data.
 const DOWNLOADERS: &[&str] = &[
     "curl", "wget", "wget2", "fetch", "aria2c", "http", "https", "xh", "lynx", "nc", "ncat",
     "netcat", "socat", "scp",
 ];
 
-/// Programs that make text of what cannot be read, and the options with which they do; none if always.
+/// Programs that decode text, and the options with which they do. Empty: always.
 const DECODERS: &[(&str, &str)] = &[
     ("base64", "-d -D --decode"),
     ("base32", "-d -D --decode"),
@@ -24,7 +25,7 @@ const DECODERS: &[(&str, &str)] = &[
     ("uudecode", ""),
 ];
 
-/// Interpreters, and the letters of options with which code stands on the command line.
+/// Interpreters, and the letters of the options that take code as their value.
 const INTERPRETERS: &[(&str, &str)] = &[
     ("python", "cm"),
     ("pypy", "cm"),
@@ -42,13 +43,13 @@ const INTERPRETERS: &[(&str, &str)] = &[
     ("pwsh", "cC"),
 ];
 
-/// Names of downloaded files that are remembered.
+/// The most names of downloaded files that are tracked in one script.
 const MAX_FILES: usize = 64;
 
-/// Wrappers looked through when asking what a command fetches.
+/// The deepest nesting of wrappers that is followed to find the origin of an output.
 const MAX_WRAPPERS: usize = 4;
 
-/// Where the output of a command comes from, if it is nothing anybody has read.
+/// Returns the origin of a command's output. `None` if it is neither downloaded nor decoded.
 pub(super) fn origin_of(words: &[Word]) -> Option<Origin> {
     origin_within(words, MAX_WRAPPERS)
 }
@@ -73,7 +74,7 @@ fn origin_within(words: &[Word], wrappers: usize) -> Option<Origin> {
     })
 }
 
-/// What a command prints, where its words say it.
+/// Returns the output of a command if it follows from its words and its input.
 pub(super) fn output_text(words: &[Word], input: Option<&Rc<str>>) -> Option<Rc<str>> {
     let (program, arguments) = words.split_first()?;
     let words = || {
@@ -88,7 +89,7 @@ pub(super) fn output_text(words: &[Word], input: Option<&Rc<str>>) -> Option<Rc<
                 .replace("\\n", "\n")
                 .into(),
         ),
-        // The format may be the text, or the words after it.
+        // The text may be in the format or in the words after it.
         "printf" => {
             let rest = words().skip(1).collect::<Vec<_>>().join(" ");
             Some(
@@ -102,7 +103,7 @@ pub(super) fn output_text(words: &[Word], input: Option<&Rc<str>>) -> Option<Rc<
     }
 }
 
-/// Why a command runs what nobody has read.
+/// Returns why a command is dangerous if it runs downloaded or decoded code.
 pub(super) fn runs_unread(simple: &Simple) -> Option<&'static str> {
     let (program, arguments) = simple.words.split_first()?;
     let origin = program.origin.or_else(|| match program.name().as_str() {
@@ -116,12 +117,12 @@ pub(super) fn runs_unread(simple: &Simple) -> Option<&'static str> {
         },
     });
     origin.map(|origin| match origin {
-        Origin::Downloaded => "it runs what it downloads",
-        Origin::Decoded => "it runs what it decodes",
+        Origin::Downloaded => "runs downloaded code",
+        Origin::Decoded => "runs decoded code",
     })
 }
 
-/// Whether a script runs a file that it downloaded before.
+/// Returns whether a script runs a file that it has downloaded before.
 pub(super) fn runs_downloaded_file(script: &Script) -> bool {
     let mut files: Vec<String> = Vec::new();
     for simple in &script.commands {
@@ -134,7 +135,7 @@ pub(super) fn runs_downloaded_file(script: &Script) -> bool {
             return true;
         }
         if origin_of(&simple.words) == Some(Origin::Downloaded) {
-            // Which of its words names the file depends on the program: any may.
+            // Any word may name the file: that depends on the program.
             let named = simple.words[1..]
                 .iter()
                 .chain(&script.files)
@@ -157,9 +158,11 @@ fn without_dot(path: &str) -> &str {
     path.strip_prefix("./").unwrap_or(path)
 }
 
-/// Where a shell or an interpreter finds its code.
+/// The source of the code that a shell or an interpreter runs.
 enum Code<'a> {
+    /// The code itself, or the file that contains it.
     Word(&'a Word),
+    /// The standard input.
     Input,
 }
 
@@ -196,7 +199,7 @@ fn code_of(words: &[Word]) -> Option<Code<'_>> {
     }
 }
 
-/// Whether a command is an interpreter, which a rule for its name alone would allow everything.
+/// Returns whether a program is an interpreter. A rule for its name alone would allow any code.
 pub(super) fn is_interpreter(name: &str) -> bool {
     let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     INTERPRETERS

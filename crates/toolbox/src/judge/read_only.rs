@@ -1,4 +1,4 @@
-//! Commands known to only read: they need no question under any policy.
+//! The commands that are known to be read-only. They need no approval under any policy.
 
 use super::flags::{flagged, operands};
 use super::git;
@@ -6,18 +6,19 @@ use super::shown::in_a_sentence;
 use super::words::{Sort, Word};
 use crate::workspace::SECRETS;
 
-/// Which words a program may be called with.
+/// With which arguments a program is read-only.
 enum Allowed {
     Anything,
-    /// All but these options, however they are written.
+    /// All arguments except these options, in any spelling.
     Except(&'static str),
-    /// Nothing but these words.
+    /// Only these arguments.
     Only(&'static str),
-    /// What a function has nothing against.
+    /// The arguments for which the function returns no objection.
     Unless(fn(&[Word]) -> Option<&'static str>),
 }
 use Allowed::{Anything, Except, Only, Unless};
 
+/// Programs that are read-only with the allowed arguments.
 const PROGRAMS: &[(&str, Allowed)] = &[
     (":", Anything),
     ("[", Unless(evaluates)),
@@ -35,7 +36,7 @@ const PROGRAMS: &[(&str, Allowed)] = &[
     ("cut", Anything),
     ("date", Unless(sets_the_clock)),
     ("df", Anything),
-    // Pages through another program.
+    // Starts another program for the pages.
     ("diff", Except("-l --paginate")),
     ("dirname", Anything),
     ("du", Anything),
@@ -45,11 +46,12 @@ const PROGRAMS: &[(&str, Allowed)] = &[
     ("false", Anything),
     ("fd", Except("-x -X --exec --exec-batch")),
     ("fgrep", Anything),
-    // Compiles, touches, or starts other programs.
+    // Writes files, changes times, or starts other programs.
     (
         "file",
         Except(
-            "-C --compile -p --preserve-date -S --no-sandbox -z -Z --uncompress --uncompress-noreport",
+            "-C --compile -p --preserve-date -S --no-sandbox -z -Z --uncompress \
+             --uncompress-noreport",
         ),
     ),
     ("find", Unless(acts)),
@@ -74,7 +76,7 @@ const PROGRAMS: &[(&str, Allowed)] = &[
     ("od", Anything),
     ("paste", Anything),
     ("printf", Unless(prints_into_a_variable)),
-    // `ps e` shows what other programs keep in their environment.
+    // `ps e` shows the environment of other processes.
     ("ps", Only("aux ax -e -f -ef -A")),
     ("pwd", Anything),
     ("readlink", Anything),
@@ -96,7 +98,7 @@ const PROGRAMS: &[(&str, Allowed)] = &[
     ("tail", Anything),
     ("test", Unless(evaluates)),
     ("tr", Anything),
-    // With `-R` it writes files without being told.
+    // `-R` writes files without being asked to.
     ("tree", Except("-o -R")),
     ("true", Anything),
     ("type", Anything),
@@ -108,40 +110,40 @@ const PROGRAMS: &[(&str, Allowed)] = &[
     ("whoami", Anything),
 ];
 
-/// Programs that run the command after them and add nothing of their own, called without any option: how many
-/// words stand before it.
+/// Programs that, without options, only run the command after them, and the number of words before
+/// that command.
 const TRANSPARENT: &[(&str, usize)] = &[("env", 1), ("nice", 1), ("time", 1), ("timeout", 2)];
 
-/// Why a command is not known to only read.
+/// Returns why a simple command is not known to be read-only. `None` if it is.
 pub(super) fn why_not(words: &[Word]) -> Option<String> {
     let Some((program, arguments)) = words.split_first() else {
-        return Some("there is no command".to_owned());
+        return Some("is empty".to_owned());
     };
     let shown = in_a_sentence(&program.text);
     let listed = program
         .trusted_name()
         .and_then(|name| PROGRAMS.iter().find(|(program, _)| *program == name));
     let Some((_, allowed)) = listed else {
-        return Some(format!("`{shown}` is not known to only read"));
+        return Some(format!("`{shown}` is not known to be read-only"));
     };
     if arguments.iter().any(is_secret) {
-        return Some("it may show secrets".to_owned());
+        return Some("may show secrets".to_owned());
     }
     let options = arguments.iter().take_while(|word| word.text != "--");
     if !matches!(allowed, Anything | Unless(_)) && options.clone().any(Word::may_become_option) {
-        return Some(format!("a file may be named like an option of `{shown}`"));
+        return Some(format!("a file name may act as an option of `{shown}`"));
     }
     match allowed {
         Anything => None,
         Except(flags) => {
-            flagged(arguments, flags).map(|flag| format!("`{shown} {flag}` does more than read"))
+            flagged(arguments, flags).map(|flag| format!("`{shown} {flag}` is not read-only"))
         }
         Only(known) => {
             let other = arguments
                 .iter()
                 .find(|word| !known.split(' ').any(|known| known == word.text))?;
             Some(format!(
-                "`{shown} {}` is not known to only read",
+                "`{shown} {}` is not known to be read-only",
                 in_a_sentence(&other.text)
             ))
         }
@@ -149,7 +151,7 @@ pub(super) fn why_not(words: &[Word]) -> Option<String> {
     }
 }
 
-/// Parts of `/proc` that tell of the machine; the others tell of programs, and what they keep in their environment.
+/// Files in `/proc` that describe the machine. The others describe processes and their environment.
 const HARMLESS_PROC: &[&str] = &[
     "/proc/cpuinfo",
     "/proc/meminfo",
@@ -159,27 +161,27 @@ const HARMLESS_PROC: &[&str] = &[
     "/proc/mounts",
 ];
 
-/// Whether a word names what the built-in tools do not read either. A name can be written in too many ways for this to
-/// be a wall: it is a question in the plain cases.
+/// Returns whether a word names a path that the built-in tools do not read either. A path can be
+/// written in too many ways for this to be complete: it decides only whether a person is asked.
 pub(super) fn is_secret(word: &Word) -> bool {
     let text = word.text.as_str();
-    let below = |folder: &str| format!("/{text}/").contains(&format!("/{folder}/"));
-    let process = text.starts_with("/proc")
-        || below("proc/self")
-        || below("../proc")
+    let has_part = |path: &str| format!("/{text}/").contains(&format!("/{path}/"));
+    let names_process = text.starts_with("/proc")
+        || has_part("proc/self")
+        || has_part("../proc")
         || text.ends_with("/environ");
     // `/pro?/self/…`
     let first = text
         .strip_prefix('/')
         .and_then(|rest| rest.split('/').next())
         .unwrap_or_default();
-    let anywhere = word.sort == Sort::Pattern && first.contains(['*', '?', '[']);
-    SECRETS.iter().any(|secret| below(secret))
-        || (process && !HARMLESS_PROC.contains(&text))
-        || anywhere
+    let matches_root = word.sort == Sort::Pattern && first.contains(['*', '?', '[']);
+    SECRETS.iter().any(|secret| has_part(secret))
+        || (names_process && !HARMLESS_PROC.contains(&text))
+        || matches_root
 }
 
-/// What a command runs if the program in front adds nothing.
+/// Returns the command after a program that only runs it. `None` if there is no such program.
 pub(super) fn see_through(words: &[Word]) -> Option<&[Word]> {
     let name = words.first()?.trusted_name()?;
     let (_, skipped) = TRANSPARENT.iter().find(|(program, _)| *program == name)?;
@@ -193,8 +195,8 @@ pub(super) fn see_through(words: &[Word]) -> Option<&[Word]> {
     (words[1..*skipped].iter().all(duration) && plain(&rest[0])).then_some(rest)
 }
 
-/// Shells evaluate the subscript in `test -v 'a[$(id)]'`, and some of them whatever is compared as a number, in which
-/// `PATH=1` is an assignment.
+/// Checks `test`. Shells evaluate the subscript in `test -v 'a[$(id)]'`. Some of them also evaluate
+/// the operands of numeric comparisons, in which `PATH=1` is an assignment.
 fn evaluates(words: &[Word]) -> Option<&'static str> {
     let numeric =
         |word: &Word| ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"].contains(&word.text.as_str());
@@ -203,9 +205,10 @@ fn evaluates(words: &[Word]) -> Option<&'static str> {
         .filter(|three| numeric(&three[1]))
         .flat_map(|three| [&three[0], &three[2]]);
     let safe = words.iter().all(is_inert) && compared.into_iter().all(is_number);
-    (!safe).then_some("may evaluate its words")
+    (!safe).then_some("may evaluate its arguments")
 }
 
+/// Checks `printf`, which can set a variable and evaluate its arguments.
 fn prints_into_a_variable(words: &[Word]) -> Option<&'static str> {
     let (format, rest) = words.split_first()?;
     if format.text.starts_with("-v") {
@@ -213,9 +216,10 @@ fn prints_into_a_variable(words: &[Word]) -> Option<&'static str> {
     }
     let safe =
         words.iter().all(is_inert) && (only_text(&format.text) || rest.iter().all(is_number));
-    (!safe).then_some("may evaluate its words")
+    (!safe).then_some("may evaluate its arguments")
 }
 
+/// Returns whether a word stays the same even if the shell expands it a second time.
 fn is_inert(word: &Word) -> bool {
     word.sort == Sort::Plain && !word.text.contains(['$', '`'])
 }
@@ -228,7 +232,7 @@ fn is_number(word: &Word) -> bool {
             .all(|byte| byte.is_ascii_digit() || byte == b'.')
 }
 
-/// Whether a format of `printf` takes no numbers, which some shells evaluate.
+/// Returns whether a format of `printf` takes no numbers, which some shells evaluate.
 fn only_text(format: &str) -> bool {
     let mut rest = format;
     while let Some((_, after)) = rest.split_once('%') {
@@ -241,21 +245,22 @@ fn only_text(format: &str) -> bool {
     true
 }
 
-/// `command -v name` only looks a name up.
+/// Checks `command`. `command -v NAME` only looks up a name.
 fn runs(words: &[Word]) -> Option<&'static str> {
-    let looks = words
+    let looks_up = words
         .first()
         .is_some_and(|word| ["-v", "-V"].contains(&word.text.as_str()));
-    (!looks).then_some("runs another command")
+    (!looks_up).then_some("runs another command")
 }
 
+/// Checks `date`, which can set the clock.
 fn sets_the_clock(words: &[Word]) -> Option<&'static str> {
-    const SHOWING: &str =
+    const DISPLAY_OPTIONS: &str =
         "-u -R -d -r --utc --universal --iso-8601 --rfc-3339 --rfc-email --date --reference";
-    let shows = |word: &Word| {
+    let only_displays = |word: &Word| {
         let name = word.text.split('=').next().unwrap_or_default();
         !word.text.starts_with('-')
-            || SHOWING.split(' ').any(|option| option == name)
+            || DISPLAY_OPTIONS.split(' ').any(|option| option == name)
             || ["-I", "-d", "-r"].iter().any(|flag| name.starts_with(flag))
     };
     let formats = operands(words, "-d --date -r --reference")
@@ -264,10 +269,11 @@ fn sets_the_clock(words: &[Word]) -> Option<&'static str> {
     let safe = formats
         && words
             .iter()
-            .all(|word| shows(word) && !word.may_become_option());
+            .all(|word| only_displays(word) && !word.may_become_option());
     (!safe).then_some("may set the clock")
 }
 
+/// Checks `find`, which can delete files and run commands.
 fn acts(words: &[Word]) -> Option<&'static str> {
     const ACTIONS: &[&str] = &[
         "-exec", "-execdir", "-ok", "-okdir", "-delete", "-fls", "-fprint", "-fprint0", "-fprintf",
@@ -281,10 +287,10 @@ fn acts(words: &[Word]) -> Option<&'static str> {
     words
         .iter()
         .any(acts)
-        .then_some("does more than find files")
+        .then_some("may change files or run commands")
 }
 
-/// Whether a file of that name could be what a pattern stands for, by how it begins and ends.
+/// Returns whether a pattern could match a name, judged by the fixed text at its start and end.
 fn may_stand_for(pattern: &str, name: &str) -> bool {
     let special = |c: char| "*?[]".contains(c);
     let begin = pattern.split(special).next().unwrap_or_default();
@@ -292,21 +298,22 @@ fn may_stand_for(pattern: &str, name: &str) -> bool {
     name.starts_with(begin) && name.ends_with(end)
 }
 
-/// `env` and `$ENV` are the secrets of whoever runs it; code in files may use them too.
+/// Checks `jq`. `env` and `$ENV` show the environment, which may contain secrets. Code in files may
+/// use them too.
 fn shows_environment(words: &[Word]) -> Option<&'static str> {
-    let names = |word: &Word| {
+    let uses_environment = |word: &Word| {
         word.text
             .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
             .any(|part| ["env", "ENV", "import", "include"].contains(&part))
     };
-    let shows = words
+    let may_show = words
         .iter()
-        .any(|word| names(word) || word.may_become_option());
-    (shows || flagged(words, "-f --from-file -L --library-path").is_some())
+        .any(|word| uses_environment(word) || word.may_become_option());
+    (may_show || flagged(words, "-f --from-file -L --library-path").is_some())
         .then_some("may show the environment")
 }
 
-/// Only `sed -n 5p` and `sed -n 1,5p`, of files.
+/// Checks `sed`. Only `sed -n 5p` and `sed -n 1,5p` with files are read-only.
 fn edits(words: &[Word]) -> Option<&'static str> {
     let line = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let prints = |script: &str| {
@@ -326,7 +333,7 @@ fn edits(words: &[Word]) -> Option<&'static str> {
     (!safe).then_some("does more than print lines")
 }
 
-/// The second operand is written.
+/// Checks `uniq`, which writes to its second operand.
 fn has_two_operands(words: &[Word]) -> Option<&'static str> {
     let patterns = words.iter().any(|word| word.sort == Sort::Pattern);
     let operands = operands(words, "-f -s -w --skip-fields --skip-chars --check-chars");

@@ -1,4 +1,4 @@
-//! Rules a person may make: the beginning of a command that is allowed from then on.
+//! Rules that a person can add: prefixes of commands that run without approval.
 
 use super::origins::is_interpreter;
 use super::shells::shell_call;
@@ -6,48 +6,56 @@ use super::words::{Sort, Word};
 use super::wrappers::is_wrapper;
 use super::{Judged, read_only};
 
-/// Commands whose subcommand is one word more, and with it two.
-const LONGER: &str = "npm run, npm run-script, pnpm run, yarn run, bun run, deno task, docker compose, docker image, \
-    docker container, go mod, git stash, git remote, git worktree, git submodule, gh pr, gh issue, gh run, gh repo, \
-    kubectl config, cargo xtask, cargo make, uv pip";
+/// Commands that need a third word in their rule, separated by `, `.
+const LONGER: &str = "npm run, npm run-script, pnpm run, yarn run, bun run, deno task, docker \
+    compose, docker image, docker container, go mod, git stash, git remote, git worktree, git \
+    submodule, gh pr, gh issue, gh run, gh repo, kubectl config, cargo xtask, cargo make, uv pip";
 
-/// Programs that do nothing without a subcommand, so that their name alone says nothing.
-const WITH_SUBCOMMAND: &str = "apt apt-get aws az brew bun bundle cargo composer deno docker dotnet gcloud gem gh git go \
-    gradle helm just kubectl make mvn nix npm pip pip3 pnpm podman poetry pulumi rails rake rustup swift systemctl task \
-    terraform tofu uv yarn";
+/// Programs that need a subcommand, so that a rule for the name alone would allow too much.
+const WITH_SUBCOMMAND: &str = "apt apt-get aws az brew bun bundle cargo composer deno docker \
+    dotnet gcloud gem gh git go gradle helm just kubectl make mvn nix npm pip pip3 pnpm podman \
+    poetry pulumi rails rake rustup swift systemctl task terraform tofu uv yarn";
 
-/// Programs that do too many things for any rule.
-const TOO_WIDE: &str = ". alias at awk batch cd chmod chown cp crontab curl dd ed emacs enable ex expect export fd find gawk \
-    gdb hash install kill ln mawk mv nawk nc ncat netcat rm rmdir rsync scp sed set sftp socat source tar tee unlink vi \
-    vim wget";
+/// Programs that can do too many things for a rule.
+const TOO_WIDE: &str = ". alias at awk batch cd chmod chown cp crontab curl dd ed emacs enable ex \
+    expect export fd find gawk gdb hash install kill ln mawk mv nawk nc ncat netcat rm rmdir rsync \
+    scp sed set sftp socat source tar tee unlink vi vim wget";
 
-/// Subcommands of which the same is true.
-const TOO_WIDE_SUBCOMMANDS: &str = "bun x, deno eval, deno run, docker create, docker run, gh alias, gh api, git config, \
-    go generate, go run, kubectl exec, kubectl run, npm config, npm x, podman create, podman run, yarn dlx";
+/// Subcommands that can do too many things for a rule, separated by `, `.
+const TOO_WIDE_SUBCOMMANDS: &str = "bun x, deno eval, deno run, docker create, docker run, \
+    gh alias, gh api, git config, go generate, go run, kubectl exec, kubectl run, npm config, \
+    npm x, podman create, podman run, yarn dlx";
 
-/// Wrappers that say where a program is looked for, which goes into the rule.
-const RUNNERS: &str = "npx, bunx, npm exec, pnpm exec, pnpm dlx, yarn exec, uv run, poetry run, pipenv run, bundle exec";
+/// Wrappers that select where a program comes from, separated by `, `. They are part of the rule.
+const RUNNERS: &str = "npx, bunx, npm exec, pnpm exec, pnpm dlx, yarn exec, uv run, poetry run, \
+    pipenv run, bundle exec";
 
-/// The beginning of a command that a person may allow from now on, such as `npm test` or `git commit`: the program
-/// and its subcommand. `None` where that would allow too much.
+/// Returns the prefix of a command that a person can allow, usually the program and its subcommand,
+/// such as `npm test` or `git commit`. `None` if the rule would allow too much.
 pub fn prefix_of(argv: &[String]) -> Option<Vec<String>> {
-    let judged = Judged::new(argv);
-    if judged.is_dangerous() {
+    let classified = Judged::new(argv);
+    if classified.is_dangerous() {
         return None;
     }
-    let mut asked = judged.commands.iter().filter(|words| !goes_along(words));
-    let prefix = prefix_of_words(asked.next().or(judged.commands.first())?)?;
-    asked.all(|words| begins(words, &prefix)).then_some(prefix)
+    let mut uncovered = classified
+        .commands
+        .iter()
+        .filter(|words| !goes_along(words));
+    let prefix = prefix_of_words(uncovered.next().or(classified.commands.first())?)?;
+    uncovered
+        .all(|words| begins(words, &prefix))
+        .then_some(prefix)
 }
 
-/// Whether every simple command of a command begins with one of the rules, or only reads. One that cannot be taken
-/// apart into plain words, that writes to files or that is dangerous is never covered.
+/// Returns whether every simple command of a command starts with one of the rules or is read-only,
+/// and at least one starts with a rule. A command that is dangerous, writes to files or cannot be
+/// split into literal words is never covered.
 pub fn covered_by(argv: &[String], rules: &[Vec<String>]) -> bool {
-    let judged = Judged::new(argv);
+    let classified = Judged::new(argv);
     let ruled = |words: &Vec<Word>| rules.iter().any(|rule| begins(words, rule));
-    !judged.is_dangerous()
-        && judged.commands.iter().any(ruled)
-        && judged
+    !classified.is_dangerous()
+        && classified.commands.iter().any(ruled)
+        && classified
             .commands
             .iter()
             .all(|words| ruled(words) || goes_along(words))
@@ -58,7 +66,8 @@ fn begins(words: &[Word], rule: &[String]) -> bool {
     !rule.is_empty() && words.len() >= rule.len() && words.iter().zip(rule).all(same)
 }
 
-/// `npm test | tail` is as good as `npm test`; but `cd` decides whose tests they are.
+/// Returns whether a command needs no rule beside others, because it is read-only: `npm test |
+/// tail` is covered by `npm test`. `cd` is not, because it selects the project whose tests run.
 fn goes_along(words: &[Word]) -> bool {
     words.first().is_some_and(|word| word.text != "cd") && read_only::why_not(words).is_none()
 }
@@ -79,11 +88,11 @@ fn prefix_of_words(words: &[Word]) -> Option<Vec<String>> {
         );
     }
     let arguments: Vec<&str> = words[1..].iter().map(|word| word.text.as_str()).collect();
-    let both = arguments
+    let two_words = arguments
         .first()
         .map(|first| format!("{name} {first}"))
         .unwrap_or_default();
-    let too_wide = among(TOO_WIDE, " ", &name) || among(TOO_WIDE_SUBCOMMANDS, ", ", &both);
+    let too_wide = among(TOO_WIDE, " ", &name) || among(TOO_WIDE_SUBCOMMANDS, ", ", &two_words);
     if too_wide
         || shell_call(words).is_some()
         || is_wrapper(words)
@@ -93,8 +102,8 @@ fn prefix_of_words(words: &[Word]) -> Option<Vec<String>> {
         return None;
     }
     let length = match arguments[..] {
-        [_, second, ..] if among(LONGER, ", ", &both) && is_subcommand(second) => 2,
-        _ if among(LONGER, ", ", &both) => return None,
+        [_, second, ..] if among(LONGER, ", ", &two_words) && is_subcommand(second) => 2,
+        _ if among(LONGER, ", ", &two_words) => return None,
         ["-m", module, ..] if is_interpreter(&name) && is_subcommand(module) => 2,
         [file, ..] if is_interpreter(&name) && !file.starts_with('-') => 1,
         _ if is_interpreter(&name) => return None,
@@ -109,11 +118,11 @@ fn prefix_of_words(words: &[Word]) -> Option<Vec<String>> {
         .then(|| prefix.iter().map(|word| word.text.clone()).collect())
 }
 
-fn among(list: &str, between: &str, wanted: &str) -> bool {
-    list.split(between).any(|one| one == wanted)
+fn among(list: &str, separator: &str, item: &str) -> bool {
+    list.split(separator).any(|listed| listed == item)
 }
 
-/// How many words a runner takes, where a program follows it at once.
+/// Returns the number of words of a runner if the command starts with it and a program follows.
 fn runs_through(runner: &str, words: &[Word]) -> Option<usize> {
     let length = runner.split(' ').count();
     let same = runner
@@ -123,7 +132,8 @@ fn runs_through(runner: &str, words: &[Word]) -> Option<usize> {
     (same && words.len() > length).then_some(length)
 }
 
-/// `test`, `run-script`, `build:prod`; not a path, an option or an address.
+/// Returns whether a word looks like a subcommand: `test`, `run-script`, `build:prod`. A path, an
+/// option or a URL does not.
 fn is_subcommand(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic())
         && word

@@ -1,62 +1,64 @@
-//! Taking a shell script apart. It is read twice, with a grammar and without: it is plain where both readings agree, and
-//! dangerous where either finds something.
+//! Parses a shell script twice: with a grammar and with a tokenizer. The script counts as plain
+//! commands only if both agree. It is dangerous if either finds a danger.
 
 use super::cut::{Cut, Token, cut};
 use super::grammar;
 use super::read_only::is_secret;
 use super::words::{Simple, Sort, Word};
 
-/// Longest script the grammar is asked about. On hostile text it takes time that grows with the square of the length.
+/// The longest script that the grammar parses, in bytes. For hostile text its time grows with the
+/// square of the length.
 const MAX_GRAMMAR: usize = 8 * 1024;
 
-/// What a script consists of.
+/// A parsed script.
 #[derive(Debug, Default)]
 pub(super) struct Script {
-    /// Every simple command, also in loops, functions and substitutions.
+    /// Every simple command, including those in loops, functions and substitutions.
     pub(super) commands: Vec<Simple>,
-    /// What is redirected to or from, where that is not harmless.
+    /// Targets of redirections that are not harmless.
     pub(super) files: Vec<Word>,
-    /// Why it is more than plain commands, one after the other.
+    /// Why the script is more than a sequence of plain commands. `None` if it is not.
     pub(super) beyond: Option<&'static str>,
-    /// A function that starts itself again and again.
+    /// Whether a function starts itself in the background.
     pub(super) fork_bomb: bool,
 }
 
 impl Script {
-    /// Takes a script apart.
+    /// Parses a script. Never fails: `not_plain_reason` says what could not be parsed.
     pub(super) fn parse(text: &str) -> Self {
-        let cut = cut(text);
-        let mut second = cut.commands();
+        let tokenized = cut(text);
+        let mut tokenized_commands = tokenized.commands();
         let mut script = if text.len() > MAX_GRAMMAR {
             Self {
-                beyond: Some("it is too long to be taken apart"),
+                beyond: Some("is too long to parse"),
                 ..Self::default()
             }
         } else {
-            let broken = || Self {
-                beyond: Some("it has a syntax error"),
+            let syntax_error = || Self {
+                beyond: Some("has a syntax error"),
                 ..Self::default()
             };
-            grammar::read(&without_continuations(text)).unwrap_or_else(broken)
+            grammar::read(&without_continuations(text)).unwrap_or_else(syntax_error)
         };
-        script.note_redirections(&cut);
-        let agreed = cut.whole && script.commands == second;
-        let sure = second
+        script.note_redirections(&tokenized);
+        let agreed = tokenized.whole && script.commands == tokenized_commands;
+        let is_known = tokenized_commands
             .iter()
             .flat_map(|simple| &simple.words)
             .all(|word| word.sort != Sort::Open);
-        if script.beyond.is_none() && !(agreed && sure) {
-            script.beyond = Some("its words are not plain");
+        if script.beyond.is_none() && !(agreed && is_known) {
+            script.beyond = Some("has words that the shell expands");
         }
         if !agreed {
-            // A shell may understand what the grammar does not: nothing dangerous may hide behind that.
-            script.commands.append(&mut second);
+            // A shell may accept syntax that the grammar does not, so these are checked too.
+            script.commands.append(&mut tokenized_commands);
         }
         script
     }
 
-    fn note_redirections(&mut self, cut: &Cut) {
-        for token in &cut.tokens {
+    /// Collects the redirections that are not harmless.
+    fn note_redirections(&mut self, tokenized: &Cut) {
+        for token in &tokenized.tokens {
             let Token::Redirect(operator, target) = token else {
                 continue;
             };
@@ -66,22 +68,23 @@ impl Script {
             {
                 let writes = operator.contains('>');
                 self.beyond = self.beyond.or(Some(if writes {
-                    "it writes to a file"
+                    "writes to a file"
                 } else {
-                    "it redirects input"
+                    "redirects input"
                 }));
                 self.files
                     .extend(target.clone().filter(|_| !operator.starts_with("<<")));
             }
         }
-        cut.inner
+        tokenized
+            .inner
             .iter()
             .for_each(|inner| self.note_redirections(inner));
     }
 }
 
 fn is_harmless(operator: &str, target: &Word) -> bool {
-    // Bash connects to other machines through such names.
+    // Bash opens network connections through these paths.
     let connects = ["/dev/tcp", "/dev/udp"]
         .iter()
         .any(|name| target.text.contains(name));
@@ -94,7 +97,7 @@ fn is_harmless(operator: &str, target: &Word) -> bool {
         }
 }
 
-/// The grammar does not know that a word goes on after a backslash and the end of a line.
+/// Joins lines that end with a backslash, which the grammar does not handle inside words.
 fn without_continuations(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

@@ -1,38 +1,41 @@
-//! How a shell is called, and where it finds the commands it runs.
+//! Recognises calls of shells, and where the shell gets its script from.
 
 use super::words::{Sort, Word};
 
-/// Shells whose scripts the grammar understands.
+/// Shells whose scripts the grammar can parse.
 const UNDERSTOOD: &[&str] = &["bash", "sh", "zsh", "dash"];
 
-/// Others that run a script given with `-c`, close enough to be searched for what is dangerous.
+/// Other shells. Their scripts are similar enough to be searched for dangerous commands.
 const OTHERS: &[&str] = &[
     "ash", "rbash", "ksh", "ksh93", "mksh", "fish", "csh", "tcsh",
 ];
 
-/// Options that take the next word along.
+/// Options that take the next word as their value.
 const VALUED: &[&str] = &["--rcfile", "--init-file"];
 
-/// Options that change nothing about what a script means.
+/// Letters of short options that do not change what a script does.
 const PLAIN_LETTERS: &str = "celou";
+/// Values of `-o` that do not change which commands a script runs.
 const PLAIN_SETTINGS: &[&str] = &["pipefail", "errexit", "nounset"];
 
-/// A shell, and what it was told to run.
+/// The source of the script that a shell runs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ShellCall<'a> {
-    /// `bash -c SCRIPT`. `plain` if nothing else about the call matters; `more` words become its `$0`, `$1` ….
+    /// `bash -c SCRIPT`.
     Script {
         script: &'a Word,
+        /// Whether the shell and its options are known not to change the meaning of the script.
         plain: bool,
+        /// Whether words follow the script, which become `$0`, `$1` ….
         more: bool,
     },
-    /// A script in a file.
+    /// A script file.
     File(&'a Word),
-    /// Whatever it reads.
+    /// The standard input.
     Input,
 }
 
-/// Reads a call of a shell; `None` if it is none.
+/// Parses a call of a shell. `None` if the program is not a shell.
 pub(super) fn shell_call(words: &[Word]) -> Option<ShellCall<'_>> {
     let (program, arguments) = words.split_first()?;
     let understood = program
@@ -85,7 +88,7 @@ pub(super) fn shell_call(words: &[Word]) -> Option<ShellCall<'_>> {
     })
 }
 
-/// Names of what a program reads anyway.
+/// Returns whether a path means the standard input.
 pub(super) fn is_input(path: &str) -> bool {
     ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"].contains(&path)
 }

@@ -1,4 +1,5 @@
-//! A command the way a person reads it.
+//! Formats commands for people, without characters that are invisible or that a terminal
+//! interprets.
 
 use selvedge_text::with_ellipsis;
 
@@ -7,8 +8,8 @@ use super::shell::Script;
 use super::shells::{ShellCall, shell_call};
 use super::words::Word;
 
-/// A short rendering for people: a shell's script without the shell, one simple command per line, and nothing in it
-/// that a terminal would act on or an eye would miss.
+/// Formats a command for people. A plain `bash -c` script is shown without the shell, one simple
+/// command per line. Control characters and invisible characters are escaped.
 pub fn shown(argv: &[String]) -> String {
     let words: Vec<Word> = argv.iter().map(Word::plain).collect();
     if let Some(ShellCall::Script {
@@ -31,29 +32,29 @@ pub fn shown(argv: &[String]) -> String {
         .join(" ")
 }
 
-/// A word as it may stand in a sentence.
+/// Formats a word for use in a message, truncated.
 pub(super) fn in_a_sentence(word: &str) -> String {
-    const LONGEST: usize = 60;
-    visible(&with_ellipsis(word, LONGEST))
+    const MAX_CHARS: usize = 60;
+    visible(&with_ellipsis(word, MAX_CHARS))
 }
 
-/// A command as it may stand in a sentence, with room for more than a word.
+/// Formats a command or script in one line for use in a message, truncated.
 pub(super) fn in_one_line(command: &str) -> String {
-    const LONGEST: usize = 200;
-    let words = command.lines().collect::<Vec<_>>().join(" ");
-    visible(&with_ellipsis(&words, LONGEST))
+    const MAX_CHARS: usize = 200;
+    let line = command.lines().collect::<Vec<_>>().join(" ");
+    visible(&with_ellipsis(&line, MAX_CHARS))
 }
 
-/// A script by its commands; by its own lines if there is more to it.
+/// Splits a script into its commands, or into its lines if it is more than plain commands.
 fn lines(script: &str) -> Vec<&str> {
     if Script::parse(script).beyond.is_some() {
         return script.trim_end().split('\n').collect();
     }
-    let cut = cut(script);
-    let ends = cut
+    let tokenized = cut(script);
+    let ends = tokenized
         .tokens
         .iter()
-        .zip(&cut.ends)
+        .zip(&tokenized.ends)
         .filter(|(token, _)| matches!(token, Token::Operator(_)));
     let mut start = 0;
     let mut lines = Vec::new();
@@ -66,15 +67,15 @@ fn lines(script: &str) -> Vec<&str> {
 }
 
 fn quoted(word: &str) -> String {
-    let bare = |c: char| c.is_alphanumeric() || "-_./,:=+@%^".contains(c);
-    if !word.is_empty() && word.chars().all(bare) {
+    let needs_no_quotes = |c: char| c.is_alphanumeric() || "-_./,:=+@%^".contains(c);
+    if !word.is_empty() && word.chars().all(needs_no_quotes) {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
-/// Escapes what a terminal would act on, and what looks like something else or like nothing.
+/// Escapes control characters, invisible characters and unusual white space.
 fn visible(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

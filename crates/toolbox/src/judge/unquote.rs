@@ -1,22 +1,23 @@
-//! Reading one word of shell text: quotes, escapes, expansions, braces.
+//! Reads one word of shell text: quotes, escapes, expansions, braces.
 
 use super::braces::{Piece, expand_braces, has_braces, stands_for_others};
 use super::cut::{Cut, cut_with};
 use super::origins::origin_of;
 use super::words::{HOLE, Origin, Sort, Word};
 
-/// Substitutions inside substitutions that are looked into.
+/// The deepest nesting of substitutions that is parsed.
 const MAX_INNER: usize = 8;
 
-/// Walks through a text.
+/// A position in a shell text.
 pub(super) struct Scanner<'a> {
     text: &'a str,
-    /// Where it is, in bytes.
+    /// The byte offset of the next character.
     pub(super) at: usize,
-    /// Whether every quote and bracket was closed so far.
+    /// Whether every quote and bracket so far was closed.
     pub(super) whole: bool,
-    /// The scripts inside the words so far.
+    /// The scripts inside the words that were read so far.
     pub(super) inner: Vec<Cut>,
+    /// The nesting of substitutions.
     depth: usize,
 }
 
@@ -24,8 +25,9 @@ pub(super) struct Scanner<'a> {
 #[derive(Default)]
 struct Raw {
     pieces: Vec<Piece>,
-    /// An empty pair of quotes is a word, nothing at all is none.
+    /// Whether the word has quotes. A word without pieces exists only if it has quotes.
     quoted: bool,
+    /// Whether part of the text is only known to a running shell.
     open: bool,
     origin: Option<Origin>,
 }
@@ -41,7 +43,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What is still to be read.
+    /// Returns the text that has not been read.
     pub(super) fn rest(&self) -> &'a str {
         &self.text[self.at..]
     }
@@ -50,39 +52,40 @@ impl<'a> Scanner<'a> {
         self.at += bytes;
     }
 
-    /// Reads a word, which braces and `$IFS` may make several. None if something else comes next.
+    /// Reads a word, which may expand to several because of braces and `$IFS`. Returns no word if
+    /// the next token is an operator.
     pub(super) fn word(&mut self) -> Vec<Word> {
-        let mut raw = Raw::default();
+        let mut word = Raw::default();
         if self.rest().starts_with("<(") || self.rest().starts_with(">(") {
             self.skip(2);
-            self.substitution(&mut raw);
+            self.substitution(&mut word);
         }
         while let Some(c) = self.peek() {
             match c {
                 ' ' | '\t' | '\n' | ';' | '|' | '&' | '<' | '>' | '(' | ')' => break,
-                '$' => self.dollar(&mut raw, Piece::Bare),
-                '`' => self.backticks(&mut raw),
-                '"' => self.double_quoted(&mut raw),
+                '$' => self.dollar(&mut word, Piece::Bare),
+                '`' => self.backticks(&mut word),
+                '"' => self.double_quoted(&mut word),
                 '\'' => {
                     self.skip(1);
-                    raw.quoted = true;
-                    raw.pieces
+                    word.quoted = true;
+                    word.pieces
                         .extend(self.until_quote().chars().map(Piece::Quoted));
                 }
                 '\\' => {
                     self.skip(1);
                     match self.next() {
                         Some('\n') => {}
-                        escaped => raw.pieces.push(Piece::Quoted(escaped.unwrap_or('\\'))),
+                        escaped => word.pieces.push(Piece::Quoted(escaped.unwrap_or('\\'))),
                     }
                 }
                 c => {
                     self.skip(c.len_utf8());
-                    raw.pieces.push(Piece::Bare(c));
+                    word.pieces.push(Piece::Bare(c));
                 }
             }
         }
-        raw.into_words()
+        word.into_words()
     }
 
     fn peek(&self) -> Option<char> {
@@ -95,7 +98,7 @@ impl<'a> Scanner<'a> {
         Some(c)
     }
 
-    /// Takes what stands before the next `'`, and that.
+    /// Reads up to and including the next `'`. Returns the text before it.
     fn until_quote(&mut self) -> &'a str {
         let rest = self.rest();
         let end = rest.find('\'');
@@ -104,55 +107,55 @@ impl<'a> Scanner<'a> {
         &rest[..end.unwrap_or(rest.len())]
     }
 
-    fn double_quoted(&mut self, raw: &mut Raw) {
+    fn double_quoted(&mut self, word: &mut Raw) {
         self.skip(1);
-        raw.quoted = true;
+        word.quoted = true;
         while let Some(c) = self.peek() {
             match c {
-                '$' => self.dollar(raw, Piece::Quoted),
-                '`' => self.backticks(raw),
+                '$' => self.dollar(word, Piece::Quoted),
+                '`' => self.backticks(word),
                 '"' => return self.skip(1),
                 '\\' => {
                     self.skip(1);
                     match self.next() {
                         Some('\n') => {}
-                        Some(c @ ('$' | '`' | '"' | '\\')) => raw.pieces.push(Piece::Quoted(c)),
-                        other => raw
+                        Some(c @ ('$' | '`' | '"' | '\\')) => word.pieces.push(Piece::Quoted(c)),
+                        other => word
                             .pieces
                             .extend(['\\'].into_iter().chain(other).map(Piece::Quoted)),
                     }
                 }
                 c => {
                     self.skip(c.len_utf8());
-                    raw.pieces.push(Piece::Quoted(c));
+                    word.pieces.push(Piece::Quoted(c));
                 }
             }
         }
         self.whole = false;
     }
 
-    /// `$name`, `${…}`, `$(…)`, `$'…'`, `$"…"`, or a lone `$`.
-    fn dollar(&mut self, raw: &mut Raw, piece: fn(char) -> Piece) {
+    /// Reads `$name`, `${…}`, `$(…)`, `$'…'`, `$"…"`, or a single `$`.
+    fn dollar(&mut self, word: &mut Raw, piece: fn(char) -> Piece) {
         let bare = piece('$') == Piece::Bare('$');
         self.skip(1);
         match self.peek() {
             Some('(') => {
                 self.skip(1);
-                self.substitution(raw);
+                self.substitution(word);
             }
             Some('{') => {
                 self.skip(1);
                 let inside = self.until_closed('{', '}', bare);
-                raw.variable(inside, bare);
-                raw.origin = raw.origin.or(self.look_into(inside));
+                word.variable(inside, bare);
+                word.origin = word.origin.or(self.look_into(inside));
             }
             Some('\'') if bare => {
                 self.skip(1);
-                self.ansi(raw);
+                self.ansi(word);
             }
             Some('"') if bare => {
-                raw.open = true;
-                self.double_quoted(raw);
+                word.open = true;
+                self.double_quoted(word);
             }
             Some(c) if c.is_ascii_alphabetic() || c == '_' => {
                 let rest = self.rest();
@@ -160,22 +163,22 @@ impl<'a> Scanner<'a> {
                     .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
                     .unwrap_or(rest.len());
                 self.skip(end);
-                raw.variable(&rest[..end], bare);
+                word.variable(&rest[..end], bare);
             }
             Some(c) if c.is_ascii_digit() || "@*#?-$!".contains(c) => {
                 self.skip(1);
-                raw.hole();
+                word.hole();
             }
-            _ => raw.pieces.push(piece('$')),
+            _ => word.pieces.push(piece('$')),
         }
     }
 
-    fn substitution(&mut self, raw: &mut Raw) {
+    fn substitution(&mut self, word: &mut Raw) {
         let inside = self.until_closed('(', ')', true);
-        self.comes_from(raw, inside);
+        self.comes_from(word, inside);
     }
 
-    fn backticks(&mut self, raw: &mut Raw) {
+    fn backticks(&mut self, word: &mut Raw) {
         self.skip(1);
         let mut inside = String::new();
         loop {
@@ -186,17 +189,18 @@ impl<'a> Scanner<'a> {
                 None => break self.whole = false,
             }
         }
-        self.comes_from(raw, &inside);
+        self.comes_from(word, &inside);
     }
 
-    fn comes_from(&mut self, raw: &mut Raw, script: &str) {
-        raw.hole();
+    /// Adds the output of a substitution to a word, and its script to `nested`.
+    fn comes_from(&mut self, word: &mut Raw, script: &str) {
+        word.hole();
         if self.depth < MAX_INNER {
             let inner = cut_with(Scanner {
                 depth: self.depth + 1,
                 ..Scanner::new(script)
             });
-            raw.origin = raw.origin.or(inner
+            word.origin = word.origin.or(inner
                 .commands()
                 .iter()
                 .find_map(|simple| origin_of(&simple.words)));
@@ -204,27 +208,28 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Looks for scripts in text that the shell only expands. Returns where what they print comes from.
+    /// Finds substitutions in text that the shell expands but does not split into words, such as a
+    /// here-document. Returns the origin of their output.
     pub(super) fn look_into(&mut self, text: &str) -> Option<Origin> {
-        let mut raw = Raw::default();
+        let mut word = Raw::default();
         let mut inside = Scanner {
             depth: self.depth + 1,
             ..Scanner::new(text)
         };
         while let Some(c) = inside.peek().filter(|_| self.depth < MAX_INNER) {
             match c {
-                '$' => inside.dollar(&mut raw, Piece::Quoted),
-                '`' => inside.backticks(&mut raw),
+                '$' => inside.dollar(&mut word, Piece::Quoted),
+                '`' => inside.backticks(&mut word),
                 '\\' => _ = (inside.next(), inside.next()),
                 _ => _ = inside.next(),
             }
         }
         self.inner.append(&mut inside.inner);
-        raw.origin
+        word.origin
     }
 
-    /// Takes what stands before the bracket that closes one already open, and that; quoted ones do not count. In
-    /// `"${…}"`, single quotes are letters like others.
+    /// Reads up to and including the bracket that closes the one before. Returns the text between
+    /// them. Brackets in quotes are ignored. In `"${…}"` single quotes are ordinary characters.
     fn until_closed(&mut self, open: char, close: char, single_quotes: bool) -> &'a str {
         let start = self.at;
         let mut quotes = None;
@@ -254,16 +259,16 @@ impl<'a> Scanner<'a> {
         &self.text[start..]
     }
 
-    /// The inside of `$'…'`.
-    fn ansi(&mut self, raw: &mut Raw) {
-        (raw.quoted, raw.open) = (true, true);
+    /// Reads the rest of `$'…'`.
+    fn ansi(&mut self, word: &mut Raw) {
+        (word.quoted, word.open) = (true, true);
         while let Some(c) = self.next() {
             let c = match c {
                 '\'' => return,
                 '\\' => self.ansi_escape(),
                 c => c,
             };
-            raw.pieces.push(Piece::Quoted(c));
+            word.pieces.push(Piece::Quoted(c));
         }
         self.whole = false;
     }
@@ -303,12 +308,12 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Whether a bracket after this ends a pattern: `case a in a) …`.
+/// Returns whether a bracket after this text ends a pattern of `case`, as in `case a in a) …`.
 fn in_case(script: &str) -> bool {
-    let count = |wanted| {
+    let count = |keyword| {
         script
             .split([' ', '\n', ';', '\t'])
-            .filter(|word| *word == wanted)
+            .filter(|word| *word == keyword)
             .count()
     };
     count("case") > count("esac")
@@ -320,7 +325,7 @@ impl Raw {
         self.pieces.push(Piece::Hole);
     }
 
-    /// Two variables are known without running anything.
+    /// Adds a variable. The values of `HOME` and `IFS` are known without a shell.
     fn variable(&mut self, name: &str, bare: bool) {
         self.open = true;
         self.pieces.push(match name {
@@ -371,7 +376,7 @@ fn finished(pieces: &[Piece], open: bool, origin: Option<Origin>) -> Word {
     }
 }
 
-/// `[abc]`; a lone `[` is a command.
+/// Returns whether a word has a bracket pattern such as `[abc]`. A single `[` is a command.
 fn has_set(pieces: &[Piece]) -> bool {
     let open = pieces.iter().position(|piece| *piece == Piece::Bare('['));
     open.is_some_and(|open| pieces[open..].contains(&Piece::Bare(']')))

@@ -1,13 +1,13 @@
-//! The words of commands, and what is known of them.
+//! The words of shell commands, and what is known about them without running a shell.
 
 use std::rc::Rc;
 
 use super::origins::{origin_of, output_text};
 
-/// Stands in a word for what only a running shell knows.
+/// Replaces the parts of a word that are only known to a running shell.
 pub(super) const HOLE: char = '\u{fffc}';
 
-/// Where programs are what their names say.
+/// Folders in which only the system installs programs.
 const TRUSTED_FOLDERS: &[&str] = &["/bin/", "/usr/bin/", "/usr/local/bin/"];
 
 /// One word of a command, without its quotes.
@@ -15,45 +15,45 @@ const TRUSTED_FOLDERS: &[&str] = &["/bin/", "/usr/bin/", "/usr/local/bin/"];
 pub(super) struct Word {
     pub(super) text: String,
     pub(super) sort: Sort,
-    /// Where the text of a substitution in it comes from, if that matters.
+    /// The origin of a substitution in the word, if its text is downloaded or decoded.
     pub(super) origin: Option<Origin>,
 }
 
-/// How sure the text of a word is.
+/// How the text of a word relates to what the program gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// The program gets exactly this.
+    /// The program gets exactly this text.
     Plain,
-    /// The program gets the names of the files that match it.
+    /// A glob pattern: the program gets the names of the matching files.
     Pattern,
-    /// The shell makes something else of it.
+    /// The shell expands the word to an unknown text.
     Open,
 }
 
-/// Text that nobody has read before it runs.
+/// The origin of text that was not visible before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
     Downloaded,
     Decoded,
 }
 
-/// A simple command in its place.
+/// A simple command with its standard input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Simple {
     pub(super) words: Vec<Word>,
     pub(super) input: Input,
 }
 
-/// What a command reads, as far as it matters.
+/// The standard input of a command, as far as it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Input {
     pub(super) origin: Option<Origin>,
-    /// The text itself, where it stands in the script.
+    /// The text, if the script contains it.
     pub(super) text: Option<Rc<str>>,
 }
 
 impl Word {
-    /// A word that is exactly this.
+    /// Creates a literal word.
     pub(super) fn plain(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -62,7 +62,8 @@ impl Word {
         }
     }
 
-    /// The program's name without its folder. Some systems do not tell capitals apart.
+    /// Returns the name of the program without its folder, in lower case because some file systems
+    /// ignore case.
     pub(super) fn name(&self) -> String {
         self.text
             .rsplit('/')
@@ -72,7 +73,7 @@ impl Word {
             .to_ascii_lowercase()
     }
 
-    /// The program's name if it is looked up by name, or in a folder only the system fills.
+    /// Returns the name of the program if it is searched in `PATH` or is in a trusted folder.
     pub(super) fn trusted_name(&self) -> Option<&str> {
         let name = TRUSTED_FOLDERS
             .iter()
@@ -81,14 +82,14 @@ impl Word {
         (self.sort == Sort::Plain && !name.contains('/')).then_some(name)
     }
 
-    /// Whether the shell could turn it into something that begins with `-`.
+    /// Returns whether the shell could expand the word to one that starts with `-`.
     pub(super) fn may_become_option(&self) -> bool {
         self.sort != Sort::Plain && self.text.starts_with(['-', '*', '?', '[', HOLE])
     }
 }
 
 impl Simple {
-    /// A command by itself.
+    /// Creates a command without known input.
     pub(super) fn new(words: Vec<Word>) -> Self {
         Self {
             words,
@@ -96,12 +97,12 @@ impl Simple {
         }
     }
 
-    /// Its first word as written.
+    /// Returns the first word, or an empty text.
     pub(super) fn program(&self) -> &str {
         self.words.first().map_or("", |word| &word.text)
     }
 
-    /// What the next command of a pipeline reads.
+    /// Returns the output, which is the input of the next command in a pipeline.
     pub(super) fn output(&self) -> Input {
         let substituted = self.words.iter().find_map(|word| word.origin);
         Input {
@@ -112,7 +113,7 @@ impl Simple {
 }
 
 impl Input {
-    /// What a word in the place of input says, as after `<<<`.
+    /// Creates input from a word, as for a here-string (`<<<`).
     pub(super) fn from_word(word: &Word) -> Self {
         Self {
             origin: word.origin,

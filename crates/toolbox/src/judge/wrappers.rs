@@ -1,32 +1,33 @@
-//! Commands that run another command: what stands inside them.
+//! Finds the commands that a wrapper such as `sudo`, `env` or `xargs` runs.
 
 use super::cut::is_assignment;
 use super::words::Word;
 
-/// What a command runs.
+/// A command that another command runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Inside {
-    /// Another command, word by word.
+    /// A command as words.
     Command(Vec<Word>),
-    /// Text that a shell will read.
+    /// A script for a shell.
     Script(String),
 }
 
-/// What the words of a wrapper mean, once its options are taken off.
+/// The meaning of the words after the options and operands of a wrapper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
-    /// They are the command.
+    /// The words are a command.
     Command,
-    /// Put together, they are a script.
+    /// The joined words are a script.
     Script,
-    /// Each is a script.
+    /// Each word is a script.
     Scripts,
-    /// They run nothing.
+    /// The words are not executed.
     Nothing,
 }
 use Rest::{Command, Nothing, Script, Scripts};
 
-/// Name, options that take the next word along, options whose value is a script, operands before the command.
+/// Name, options that take the next word as their value, options whose value is a script, number of
+/// operands before the command, meaning of the words after these.
 type Wrapper = (&'static str, &'static str, &'static str, usize, Rest);
 
 const WRAPPERS: &[Wrapper] = &[
@@ -211,7 +212,7 @@ const WRAPPERS: &[Wrapper] = &[
     ),
 ];
 
-/// What a command runs, as far as its words tell. Shells are not in it: see `shell_call`.
+/// Returns the commands that a command runs. Does not handle shells: see `shell_call`.
 pub(super) fn inside(words: &[Word]) -> Vec<Inside> {
     let Some((program, arguments)) = words.split_first() else {
         return vec![];
@@ -246,7 +247,7 @@ pub(super) fn inside(words: &[Word]) -> Vec<Inside> {
     }
 }
 
-/// Whether a command runs others, be there one now or not.
+/// Returns whether a program is a wrapper, even if no command follows.
 pub(super) fn is_wrapper(words: &[Word]) -> bool {
     let Some((program, arguments)) = words.split_first() else {
         return false;
@@ -256,7 +257,8 @@ pub(super) fn is_wrapper(words: &[Word]) -> bool {
         .any(|wrapper| after_name(wrapper.0, &program.name(), arguments).is_some())
 }
 
-/// The words after a wrapper's name, which may itself be several words.
+/// Returns the words after a wrapper's name, which may consist of several words. `None` if the
+/// command is another program.
 fn after_name<'a>(wrapper: &str, name: &str, mut arguments: &'a [Word]) -> Option<&'a [Word]> {
     let mut parts = wrapper.strip_prefix(name)?.split(' ');
     if parts.next() != Some("") {
@@ -274,10 +276,11 @@ fn after_name<'a>(wrapper: &str, name: &str, mut arguments: &'a [Word]) -> Optio
     Some(arguments)
 }
 
+/// Returns the commands in the words after a wrapper's name.
 fn unwrapped(&(name, valued, scripts, operands, rest): &Wrapper, words: &[Word]) -> Vec<Inside> {
-    let among = |flags: &str, word: &str| flags.split(' ').any(|flag| flag == word);
-    // What `env -S` splits goes on with the words after it.
-    let goes_on = |from: usize| {
+    let is_listed = |flags: &str, word: &str| flags.split(' ').any(|flag| flag == word);
+    // `env -S` appends the words after its value to the command.
+    let appended = |from: usize| {
         if name == "env" {
             joined(words.get(from..).unwrap_or_default())
         } else {
@@ -288,21 +291,21 @@ fn unwrapped(&(name, valued, scripts, operands, rest): &Wrapper, words: &[Word])
     let (mut at, mut left) = (0, operands);
     while let Some(word) = words.get(at) {
         let text = word.text.as_str();
-        let own =
+        let belongs_to_wrapper =
             (text.starts_with('-') && text.len() > 1) || (rest == Command && is_assignment(text));
         if text == "--" && left == 0 {
             at += 1;
             break;
-        } else if among(scripts, text) {
+        } else if is_listed(scripts, text) {
             let script = words.get(at + 1).map_or("", |word| &word.text);
-            found.push(Inside::Script(format!("{script} {}", goes_on(at + 2))));
+            found.push(Inside::Script(format!("{script} {}", appended(at + 2))));
             at += 2;
         } else if let Some(script) = attached(scripts, text) {
-            found.push(Inside::Script(format!("{script} {}", goes_on(at + 1))));
+            found.push(Inside::Script(format!("{script} {}", appended(at + 1))));
             at += 1;
-        } else if among(valued, text) {
+        } else if is_listed(valued, text) {
             at += 2;
-        } else if own {
+        } else if belongs_to_wrapper {
             at += 1;
         } else if left > 0 {
             left -= 1;
@@ -328,7 +331,7 @@ fn unwrapped(&(name, valued, scripts, operands, rest): &Wrapper, words: &[Word])
     found
 }
 
-/// The value of `--option=value` or `-ovalue`.
+/// Returns the value in `--option=value` or `-ovalue`.
 fn attached<'a>(flags: &str, word: &'a str) -> Option<&'a str> {
     flags
         .split(' ')
@@ -343,6 +346,7 @@ fn attached<'a>(flags: &str, word: &'a str) -> Option<&'a str> {
         })
 }
 
+/// Returns the commands between a start word such as `-exec` and an end word such as `;`.
 fn between(words: &[Word], starts: &[&str], ends: &[&str]) -> Vec<Inside> {
     let mut found = Vec::new();
     let mut rest = words;

@@ -1,4 +1,5 @@
-//! Operations carried out in memory: every path judged, every content known, before anything is written.
+//! Applies operations in memory: all paths are checked and all contents computed before anything is
+//! written.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,55 +13,62 @@ use crate::Workspace;
 use crate::commit::{Write, commit};
 use crate::slot::{Links, Mode, Slot};
 
-/// What files will be.
+/// The planned contents of the files that a patch changes.
 pub(crate) struct Draft<'a> {
     workspace: &'a Workspace,
-    /// Where paths start, below the workspace.
+    /// Folder that paths of the patch are relative to; itself relative to the workspace.
     base: PathBuf,
     files: Vec<DraftFile>,
+    /// Index into `files` by resolved path.
     by_path: HashMap<PathBuf, usize>,
-    /// Shared, so that a patch of many files holds few folders open.
+    /// Open folders, shared between files to limit the number of file descriptors.
     folders: HashMap<PathBuf, Arc<Dir>>,
 }
 
-/// A file that an operation has named.
+/// A file that an operation names.
 struct DraftFile {
     slot: Slot,
     on_disk: Option<Content>,
-    /// Before the current batch of operations.
+    /// Content before the current batch of operations.
     before: Option<Content>,
+    /// Planned content; `None` if the file is deleted or does not exist.
     now: Option<Content>,
-    /// Whether the current batch has given it its content.
+    /// Whether the current batch set the content.
     written: bool,
+    /// Whether an operation changed the file.
     touched: bool,
-    /// Whether it went elsewhere.
+    /// Whether the file was moved to another path.
     moved: bool,
+    /// The path that the file was moved from.
     from: Option<String>,
     added: usize,
     removed: usize,
 }
 
+/// The bytes and mode of a file.
 #[derive(Clone, PartialEq)]
 struct Content {
     bytes: Arc<[u8]>,
     mode: Mode,
 }
 
-/// What becomes of a file in the end.
+/// The total change of one file by a patch.
 pub(crate) struct Net<'a> {
     pub(crate) path: &'a str,
-    /// Where its content was before.
+    /// The earlier path, if the file was moved.
     pub(crate) from: Option<&'a str>,
+    /// Content on disk; `None` for a new file.
     pub(crate) old: Option<&'a [u8]>,
+    /// Planned content; `None` for a deleted file.
     pub(crate) new: Option<&'a [u8]>,
-    /// Whether it can be run, if that changes.
+    /// The new executable bit, if it changes.
     pub(crate) executable: Option<bool>,
     pub(crate) added: usize,
     pub(crate) removed: usize,
 }
 
 impl<'a> Draft<'a> {
-    /// A draft for paths that start at `base`.
+    /// Creates an empty draft for paths relative to `base`.
     pub(crate) fn new(workspace: &'a Workspace, base: &Path) -> Self {
         Self {
             workspace,
@@ -71,7 +79,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Takes in a whole patch.
+    /// Applies a patch to the draft.
     pub(crate) fn patch(mut self, patch: &Patch) -> Result<Self, ToolError> {
         if let Some(folder) = &patch.folder {
             self.base.push(folder);
@@ -80,7 +88,7 @@ impl<'a> Draft<'a> {
             for file in &mut self.files {
                 (file.before, file.written) = (file.now.clone(), false);
             }
-            // What moves away makes room first: a diff may swap two files.
+            // Sources of moves are removed first, because a diff may swap two files.
             for operation in batch {
                 if let Action::Update {
                     to:
@@ -101,7 +109,8 @@ impl<'a> Draft<'a> {
         Ok(self)
     }
 
-    /// Takes in that a file with exactly this content gets another.
+    /// Replaces the content of a file. Fails if the file does not have exactly the `original`
+    /// content.
     pub(crate) fn replace(
         mut self,
         path: &str,
@@ -109,25 +118,26 @@ impl<'a> Draft<'a> {
         updated: &str,
     ) -> Result<Self, ToolError> {
         let file = self.file(Path::new(path), Links::Follow)?;
-        let there = self.files[file]
+        let current = self.files[file]
             .now
             .as_ref()
             .map_or(&[][..], |content| &content.bytes);
-        if there != original.as_bytes() {
+        if current != original.as_bytes() {
             return Err(differs(
                 &self.files[file].slot.shown,
-                there,
+                current,
                 original.as_bytes(),
             ));
         }
-        let (old, new) = (text::split(there), text::split(updated.as_bytes()));
-        let same = |pairs: &mut dyn Iterator<Item = (&text::TextLine<'_>, &text::TextLine<'_>)>| {
-            pairs
-                .take_while(|(a, b)| a.text == b.text && a.ending == b.ending)
-                .count()
-        };
-        let head = same(&mut old.iter().zip(&new));
-        let tail = same(&mut old[head..].iter().rev().zip(new[head..].iter().rev()));
+        let (old, new) = (text::split(current), text::split(updated.as_bytes()));
+        let count_equal =
+            |pairs: &mut dyn Iterator<Item = (&text::TextLine<'_>, &text::TextLine<'_>)>| {
+                pairs
+                    .take_while(|(a, b)| a.text == b.text && a.ending == b.ending)
+                    .count()
+            };
+        let head = count_equal(&mut old.iter().zip(&new));
+        let tail = count_equal(&mut old[head..].iter().rev().zip(new[head..].iter().rev()));
         let counts = (new.len() - head - tail, old.len() - head - tail);
         let mode = self.files[file]
             .now
@@ -137,7 +147,7 @@ impl<'a> Draft<'a> {
         Ok(self)
     }
 
-    /// Writes it all, or nothing.
+    /// Writes all changed files to disk, or none of them.
     pub(crate) fn carry_out(&self) -> Result<(), ToolError> {
         let changed = self
             .files
@@ -155,12 +165,12 @@ impl<'a> Draft<'a> {
         commit(&writes)
     }
 
-    /// What becomes of each file, in the order of the patch.
+    /// Returns the total change of each file, in the order of the patch.
     pub(crate) fn net(&self) -> impl Iterator<Item = Net<'_>> {
         let by_name = |name: &str| self.files.iter().find(|file| file.slot.shown == name);
         self.files.iter().filter_map(move |file| {
-            let gone_without_trace = file.now.is_none() && (file.on_disk.is_none() || file.moved);
-            if !file.touched || gone_without_trace {
+            let has_no_net_change = file.now.is_none() && (file.on_disk.is_none() || file.moved);
+            if !file.touched || has_no_net_change {
                 return None;
             }
             let from = file.from.as_deref();
@@ -168,10 +178,10 @@ impl<'a> Draft<'a> {
             let (before, after) = (origin.on_disk.as_ref(), file.now.as_ref());
             let old = before.map(|content| &content.bytes[..]);
             let new = after.map(|content| &content.bytes[..]);
-            let was = before.is_some_and(|content| content.mode.is_executable());
+            let was_executable = before.is_some_and(|content| content.mode.is_executable());
             let executable = after
                 .map(|content| content.mode.is_executable())
-                .filter(|is| *is != was);
+                .filter(|executable| *executable != was_executable);
             let lines = |bytes: &[u8]| text::split(bytes).len();
             let (added, removed) = match (old, new) {
                 (None, Some(new)) => (lines(new), 0),
@@ -216,9 +226,9 @@ impl<'a> Draft<'a> {
                 let path = self.existing(operation)?;
                 if !hunks.is_empty() {
                     let file = self.file(&path, Links::Follow)?;
-                    let left = self.applied(file, hunks, Read::Latest)?;
-                    if !left.is_empty() {
-                        let lines = text::split(&left).len();
+                    let remaining = self.applied(file, hunks, Read::Latest)?;
+                    if !remaining.is_empty() {
+                        let lines = text::split(&remaining).len();
                         let shown = &self.files[file].slot.shown;
                         return Err(ToolError::new(format!(
                             "{shown} cannot be deleted: {lines} of its lines are not in the patch"
@@ -245,8 +255,8 @@ impl<'a> Draft<'a> {
         to: Option<&Target>,
         executable: Option<bool>,
     ) -> Result<(), ToolError> {
-        let is_there = self.existing(operation);
-        if is_there.is_err() && to.is_none() && matches!(hunks, [hunk] if hunk.makes_a_file()) {
+        let existing = self.existing(operation);
+        if existing.is_err() && to.is_none() && matches!(hunks, [hunk] if hunk.makes_a_file()) {
             let file = self.file(operation.path(), Links::Follow)?;
             let mode = Mode::New {
                 executable: executable == Some(true),
@@ -258,7 +268,7 @@ impl<'a> Draft<'a> {
                 (hunks[0].lines.len(), 0),
             );
         }
-        let source = self.file(&is_there?, Links::Follow)?;
+        let source = self.file(&existing?, Links::Follow)?;
         let read = if to.is_some() {
             Read::BeforeBatch
         } else {
@@ -277,7 +287,7 @@ impl<'a> Draft<'a> {
         let target = self.file(&to.path, Links::Follow)?;
         self.refuse_over(target, to.over)?;
         if to.source == Source::Goes {
-            // What came there in an earlier batch has come from further away.
+            // If an earlier batch moved the file here, its origin is the path of that move.
             let origin = &self.files[source];
             let earlier = if origin.written {
                 (0, 0)
@@ -296,7 +306,7 @@ impl<'a> Draft<'a> {
         self.put(target, bytes.into(), mode, counts)
     }
 
-    /// Takes a file that is to be moved away.
+    /// Removes the source of a move from its old path.
     fn leave(&mut self, operation: &Operation) -> Result<(), ToolError> {
         let path = self.existing(operation)?;
         let file = self.file(&path, Links::Keep)?;
@@ -305,16 +315,17 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// The content of a file after hunks.
+    /// Returns the content of a file after applying hunks to it.
     fn applied(&self, file: usize, hunks: &[Hunk], read: Read) -> Result<Vec<u8>, ToolError> {
         let file = &self.files[file];
         let content = file.content(read).map_or(&[][..], |content| &content.bytes);
         hunk::apply(content, hunks).map_err(|report| {
             ToolError::new(format!("{}: {report}", file.slot.shown))
-                .suggest("read the file again and write the hunk from what is there now")
+                .suggest("read the file again and rewrite the hunk to match it")
         })
     }
 
+    /// Sets the planned content of a file. Fails if the file is not writable.
     fn put(
         &mut self,
         file: usize,
@@ -331,17 +342,18 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
+    /// Fails if the file exists and may not be overwritten.
     fn refuse_over(&self, file: usize, over: Over) -> Result<(), ToolError> {
         let file = &self.files[file];
         match &file.now {
             Some(content) if over == Over::Nothing && !content.bytes.is_empty() => Err(
-                ToolError::new(format!("{} exists already", file.slot.shown)),
+                ToolError::new(format!("{} already exists", file.slot.shown)),
             ),
             _ => Ok(()),
         }
     }
 
-    /// The first of an operation's names that is a file.
+    /// Returns the first path of an operation that exists.
     fn existing(&mut self, operation: &Operation) -> Result<PathBuf, ToolError> {
         for (index, path) in operation.paths.iter().enumerate() {
             match self.file(path, Links::Keep) {
@@ -349,21 +361,21 @@ impl<'a> Draft<'a> {
                     return Ok(path.clone());
                 }
                 Ok(_) => {}
-                // Only the first is certain to be meant.
+                // The other paths are guesses, so their errors are ignored.
                 Err(error) if index == 0 => return Err(error),
                 Err(_) => {}
             }
         }
         let shown = self.workspace.shown(&self.absolute(operation.path()));
         Err(ToolError::new(format!("{shown} does not exist"))
-            .suggest("fileSearch finds files by name"))
+            .suggest("find the file with fileSearch"))
     }
 
     fn absolute(&self, path: &Path) -> PathBuf {
         self.workspace.absolute(self.base.join(path), None)
     }
 
-    /// A file's place in the draft, read from disk when it is first named.
+    /// Returns the index of a file in the draft. Reads the file from disk the first time.
     fn file(&mut self, path: &Path, links: Links) -> Result<usize, ToolError> {
         let mut slot = self.workspace.slot(&self.absolute(path), links)?;
         let real = slot.real();
@@ -400,12 +412,12 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Which of a file's contents an operation starts from.
+/// The content of a file that an operation starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Read {
-    /// Copies and moves of one diff do not see what it does elsewhere.
+    /// For copies and moves, which do not see other changes of their batch.
     BeforeBatch,
-    /// Changes follow one another.
+    /// For updates and deletions, which see the earlier changes of their batch.
     Latest,
 }
 
@@ -418,14 +430,15 @@ impl DraftFile {
     }
 }
 
-/// Says where a file and what was thought of it part.
-fn differs(shown: &str, there: &[u8], original: &[u8]) -> ToolError {
-    let at = there
+/// Returns the error for a file that differs from `original_content`, with the first different
+/// line.
+fn differs(shown: &str, current: &[u8], original: &[u8]) -> ToolError {
+    let at = current
         .iter()
         .zip(original)
         .take_while(|(a, b)| a == b)
         .count();
-    let line = there[..at].iter().filter(|byte| **byte == b'\n').count();
+    let line = current[..at].iter().filter(|byte| **byte == b'\n').count();
     let shown_line = |bytes: &[u8]| match text::split(bytes).get(line) {
         Some(line) => {
             let bytes = [line.text, line.ending.bytes()].concat();
@@ -437,9 +450,10 @@ fn differs(shown: &str, there: &[u8], original: &[u8]) -> ToolError {
         None => "nothing".to_owned(),
     };
     ToolError::new(format!(
-        "{shown} is not what `original_content` says: they first differ at line {}, where the file has {} and `original_content` {}",
+        "{shown} differs from `original_content` at line {}: the file has {}, \
+         `original_content` has {}",
         line + 1,
-        shown_line(there),
+        shown_line(current),
         shown_line(original)
     ))
     .suggest("read the file again")

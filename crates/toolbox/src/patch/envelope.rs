@@ -1,4 +1,4 @@
-//! The envelope: `*** Begin Patch`, operations on files, `*** End Patch`.
+//! Parses the envelope format: `*** Begin Patch`, operations on files, `*** End Patch`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::text::Ending;
 use super::unified::numbers;
 use super::{Action, Hunk, Line, Numbered, Operation, Over, Role, Source, Style, Target};
 
-/// Whether a line belongs to an envelope, and to nothing else.
+/// Whether a line is a marker that occurs only in envelopes.
 pub(super) fn is_marker(line: &str) -> bool {
     matches!(
         marker(line),
@@ -16,6 +16,7 @@ pub(super) fn is_marker(line: &str) -> bool {
     )
 }
 
+/// Parses all envelopes in the text.
 pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
     let mut reader = Reader {
         text,
@@ -26,6 +27,7 @@ pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
     Ok(reader.operations)
 }
 
+/// A line that starts with `*** `.
 enum Marker<'a> {
     Begin,
     End,
@@ -58,26 +60,27 @@ fn marker(line: &str) -> Option<Marker<'_>> {
 
 struct Reader<'a> {
     text: Numbered<'a>,
+    /// Index of the current line.
     at: usize,
     operations: Vec<Operation>,
 }
 
 impl<'a> Reader<'a> {
     fn envelopes(&mut self) -> Result<(), ToolError> {
-        let mut any = false;
+        let mut found_any = false;
         while let Some(line) = self.text.get(self.at) {
             match marker(line) {
                 Some(Marker::Begin) => {
                     self.at += 1;
                     self.operations()?;
-                    any = true;
+                    found_any = true;
                 }
                 Some(_) => return Err(self.text.expected(self.at, "`*** Begin Patch`")),
-                // Words before and after are nobody's business.
+                // Prose before and after envelopes is ignored.
                 None => self.at += 1,
             }
         }
-        if any {
+        if found_any {
             Ok(())
         } else {
             Err(self.text.expected(self.text.first(), "`*** Begin Patch`"))
@@ -100,7 +103,8 @@ impl<'a> Reader<'a> {
                 _ => {
                     return Err(self.text.expected(
                         start,
-                        "`*** Add File: path`, `*** Delete File: path`, `*** Update File: path` or `*** End Patch`",
+                        "`*** Add File: path`, `*** Delete File: path`, \
+                         `*** Update File: path` or `*** End Patch`",
                     ));
                 }
             };
@@ -119,15 +123,15 @@ impl<'a> Reader<'a> {
     fn add(&mut self) -> Result<Action, ToolError> {
         let mut content = String::new();
         while let Some(line) = self.text.get(self.at) {
-            // An empty line between two that are added has lost its `+`.
-            let lost = line.is_empty()
+            // Models omit the `+` of empty lines between added lines.
+            let lacks_plus = line.is_empty()
                 && self.text.lines[self.at..]
                     .iter()
                     .find(|line| !line.trim().is_empty())
                     .is_some_and(|line| line.starts_with('+'));
             match line.strip_prefix('+') {
                 Some(line) => content.push_str(line),
-                None if lost => {}
+                None if lacks_plus => {}
                 None if line.trim().is_empty() || marker(line).is_some() => break,
                 None => {
                     return Err(self
@@ -198,7 +202,7 @@ impl<'a> Reader<'a> {
                 && line.starts_with("--- ")
                 && self.next().starts_with("+++ ")
             {
-                // Names of a unified diff, which the envelope has said already.
+                // File names in the style of a unified diff; the envelope already has them.
                 self.at += 1;
             } else if let Some((role, text)) =
                 body(line).filter(|_| open || !line.trim().is_empty())
@@ -217,7 +221,8 @@ impl<'a> Reader<'a> {
             } else if !line.trim().is_empty() && !line.starts_with("\\ No newline") {
                 return Err(self.text.expected(
                     self.at,
-                    "a line of the hunk, which starts with a space, `+` or `-`, or the next `*** …` line",
+                    "a line of the hunk, which starts with a space, `+` or `-`, \
+                     or the next `*** …` line",
                 ));
             }
             self.at += 1;
@@ -252,7 +257,8 @@ impl<'a> Reader<'a> {
         self.text.get(self.at + 1).unwrap_or_default()
     }
 
-    /// Whether only blank lines follow: then `*** End Patch` is meant, though a space stands before it.
+    /// Whether only blank lines follow. Then the line is `*** End Patch` even with a space before
+    /// it.
     fn is_last(&self) -> bool {
         self.text.lines[self.at + 1..]
             .iter()
@@ -260,7 +266,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Takes in `@@ …`: a line that stands above the hunk, or numbers as in a unified diff.
+/// Adds a `@@ …` line to a hunk: a line above the hunk, or line numbers as in a unified diff.
 fn narrow(hunk: &mut Hunk, line: &str, context: &str) {
     let Style::Envelope { above, hint, .. } = &mut hunk.style else {
         return;
@@ -280,7 +286,8 @@ fn narrow(hunk: &mut Hunk, line: &str, context: &str) {
     }
 }
 
-/// Blank lines below lines that are only added are no place to look for.
+/// Removes trailing blank lines from a hunk that only adds lines: they are no context to search
+/// for.
 fn without_blanks(hunk: &mut Hunk) {
     let blank = |line: &Line| line.role == Role::Keep && line.text.is_empty();
     if hunk.old().all(blank) {
@@ -290,6 +297,7 @@ fn without_blanks(hunk: &mut Hunk) {
     }
 }
 
+/// Splits a line of a hunk into its role and text; `None` if it has no valid sign.
 fn body(line: &str) -> Option<(Role, &str)> {
     Some(match line.as_bytes().first() {
         None => (Role::Keep, ""),

@@ -1,4 +1,5 @@
-//! The head of a file in a unified diff: names with and without prefixes, quotes and dates; modes.
+//! Parses the header of a file in a unified diff: names with and without prefixes, quotes and
+//! dates, and file modes.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,31 +8,33 @@ use selvedge_tools::ToolError;
 
 use super::Numbered;
 
-/// What stands above a file's hunks.
+/// The lines above the hunks of a file.
 #[derive(Debug, Default)]
 pub(super) struct Head {
-    /// Names of `diff --git`.
+    /// Both names of the `diff --git` line.
     pub(super) both: Option<(Name, Name)>,
-    /// `---`; `/dev/null` is nothing.
+    /// Name of the `---` line; `Some(None)` for `/dev/null`.
     pub(super) old: Option<Option<Name>>,
-    /// `+++`.
+    /// Name of the `+++` line; `Some(None)` for `/dev/null`.
     pub(super) new: Option<Option<Name>>,
+    /// Name of the `rename from` or `copy from` line.
     pub(super) from: Option<Name>,
+    /// Name of the `rename to` or `copy to` line.
     pub(super) to: Option<Name>,
     pub(super) copies: bool,
     pub(super) created: bool,
     pub(super) deleted: bool,
-    /// The new mode, if it is said.
+    /// The new executable bit, if the header has a mode.
     pub(super) executable: Option<bool>,
-    /// The patch has CRs of its own at the ends of lines.
+    /// Whether the patch itself has CRLF line endings.
     pub(super) sent_with_cr: bool,
 }
 
-/// A file's name as bytes: git escapes what is not UTF-8.
+/// A file name as bytes, because git escapes names that are not UTF-8.
 pub(super) type Name = Vec<u8>;
 
 impl Head {
-    /// Reads the head that starts at `at`; returns where the hunks begin.
+    /// Parses the header that starts at line `at`. Also returns the first line after it.
     pub(super) fn read(text: Numbered<'_>, mut at: usize) -> Result<(Self, usize), ToolError> {
         let mut head = Self {
             sent_with_cr: text.lines[at].ends_with('\r'),
@@ -59,7 +62,7 @@ impl Head {
         Ok((head, at))
     }
 
-    /// Takes in a line between `diff --git` and `---`; false if it is none.
+    /// Parses a line between `diff --git` and `---`. Returns false if it is not an extended header.
     fn extended(&mut self, line: &str, place: impl Fn() -> String) -> Result<bool, ToolError> {
         let mode = |mode: &str| match mode.trim() {
             "120000" => Err(ToolError::new(format!(
@@ -97,7 +100,7 @@ impl Head {
         Ok(true)
     }
 
-    /// Names the file may have, best first; empty if there is none.
+    /// Returns the possible paths of the file, most likely first; empty if the header names none.
     pub(super) fn names(&self) -> Vec<PathBuf> {
         if let Some(from) = &self.from {
             return vec![path(self.moved(from))];
@@ -127,7 +130,7 @@ impl Head {
                     .unwrap_or(name)
             }));
         } else {
-            // `diff -r before after`, or a prefix on one side alone.
+            // `diff -r before after`, or a prefix on one side only.
             names.extend(given.clone().chain(given.filter_map(below_first)));
         }
         let mut paths: Vec<PathBuf> = Vec::new();
@@ -139,26 +142,28 @@ impl Head {
         paths
     }
 
-    /// Where the file goes.
+    /// Returns the target path of a rename or copy.
     pub(super) fn target(&self) -> Option<PathBuf> {
         self.to.as_ref().map(|to| path(self.moved(to)))
     }
 
-    /// A name of `rename` and `copy`, which have no prefix, unless whoever wrote it repeated those of `diff --git`.
+    /// Normalizes a name of a `rename` or `copy` line. Such names have no prefix, but some authors
+    /// repeat the prefixes of the `diff --git` line, which are removed.
     fn moved(&self, name: &Name) -> Name {
-        let repeated = self.both.as_ref().is_some_and(|(old, new)| {
+        let has_prefixes = self.both.as_ref().is_some_and(|(old, new)| {
             are_prefixed(old, new)
                 && self.from.as_ref() == Some(old)
                 && self.to.as_ref() == Some(new)
         });
         Some(&name[..])
-            .filter(|_| repeated)
+            .filter(|_| has_prefixes)
             .and_then(without_prefix)
             .unwrap_or(name)
             .to_vec()
     }
 }
 
+/// Starts of extended header lines.
 const EXTENDED: [&str; 13] = [
     "old mode ",
     "new mode ",
@@ -175,7 +180,8 @@ const EXTENDED: [&str; 13] = [
     "index ",
 ];
 
-/// A name after `---`, `+++` or `rename from`: quoted, or up to a tab or a date. Nothing for `/dev/null`.
+/// Parses a name after `---`, `+++` or `rename from`: quoted, or up to a tab or a date. Returns
+/// `None` for `/dev/null`.
 pub(super) fn name(text: &str) -> Option<Name> {
     if let Some((name, _)) = unquoted(text) {
         return Some(name);
@@ -187,7 +193,7 @@ pub(super) fn name(text: &str) -> Option<Name> {
     (name != "/dev/null").then(|| name.as_bytes().to_vec())
 }
 
-/// Where ` 2024-05-31 …` begins.
+/// Returns the position of a date such as ` 2024-05-31 …`.
 fn date(text: &str) -> Option<usize> {
     let is_date = |rest: &[u8]| {
         rest.len() >= 11
@@ -201,7 +207,8 @@ fn date(text: &str) -> Option<usize> {
     (0..text.len()).find(|at| is_date(&text.as_bytes()[*at..]))
 }
 
-/// The two names of `diff --git`. Without quotes and with spaces they can be told apart only if they are the same.
+/// Splits the two names of a `diff --git` line. Unquoted names with spaces can be split only if
+/// they are equal apart from their prefixes.
 fn two_names(text: &str) -> Option<(Name, Name)> {
     if let Some((old, rest)) = unquoted(text) {
         let rest = rest.trim_start();
@@ -230,7 +237,7 @@ fn two_names(text: &str) -> Option<(Name, Name)> {
         .map(|(old, new)| (old.as_bytes().to_vec(), new.as_bytes().to_vec()))
 }
 
-/// A name in C's quotes, and what follows it.
+/// Parses a name in C-style quotes. Also returns the text after it.
 fn unquoted(text: &str) -> Option<(Name, &str)> {
     let inner = text.strip_prefix('"')?;
     let bytes = inner.as_bytes();
@@ -265,7 +272,7 @@ fn unquoted(text: &str) -> Option<(Name, &str)> {
     }
 }
 
-/// Whether both names carry the prefix of their side: `a/` and `b/`, or git's mnemonic ones.
+/// Whether both names have side prefixes: `a/` and `b/`, or git's mnemonic prefixes.
 fn are_prefixed(old: &[u8], new: &[u8]) -> bool {
     let (Some(old_rest), Some(new_rest)) = (below_first(old), below_first(new)) else {
         return false;
@@ -283,11 +290,12 @@ fn are_prefixed(old: &[u8], new: &[u8]) -> bool {
     }
 }
 
+/// Removes a one-letter prefix such as `a/`.
 fn without_prefix(name: &[u8]) -> Option<&[u8]> {
     below_first(name).filter(|rest| name.len() - rest.len() == 2)
 }
 
-/// A name without its first folder.
+/// Removes the first folder of a name.
 fn below_first(name: &[u8]) -> Option<&[u8]> {
     let slash = name.iter().position(|byte| *byte == b'/')?;
     Some(&name[slash + 1..]).filter(|_| slash > 0)

@@ -1,26 +1,26 @@
-//! Patches inside a shell command: `cd folder && apply_patch <<'EOF' … EOF`.
+//! Extracts patches from shell commands: `cd folder && apply_patch <<'EOF' … EOF`.
 
 use std::path::PathBuf;
 
 use selvedge_tools::ToolError;
 
-/// A command that carries a patch.
+/// A shell command that contains a patch.
 #[derive(Debug)]
 pub(super) struct Script {
-    /// Where it goes first.
+    /// Folder of the `cd` commands before the patch.
     pub(super) folder: Option<PathBuf>,
     pub(super) patch: String,
-    /// Lines before the patch.
+    /// Number of lines before the patch.
     pub(super) line: usize,
 }
 
-/// What models call our own tool when they take it for a program.
+/// Names that models use for `apply_patch` as a program.
 pub(super) const APPLY_PATCH: [&str; 2] = ["apply_patch", "applypatch"];
 
-/// Other commands whose input is a patch.
+/// Other commands that read a patch from standard input.
 const OTHERS: [&str; 2] = ["git apply", "patch"];
 
-/// The patch of a command, if the text is one.
+/// Returns the command in a text, or `None` if the text is not a command with a patch.
 pub(super) fn unwrap(text: &str) -> Result<Option<Script>, ToolError> {
     match shell_argument(text.trim()) {
         Some(inner) => command(&inner),
@@ -28,7 +28,7 @@ pub(super) fn unwrap(text: &str) -> Result<Option<Script>, ToolError> {
     }
 }
 
-/// Whether a script begins with `apply_patch <<…`, after `cd` at most.
+/// Whether a shell script starts with `apply_patch <<…`, optionally after `cd` commands.
 pub(super) fn applies_a_patch(script: &str) -> bool {
     let Some((_, rest)) = after_cd(script) else {
         return false;
@@ -43,7 +43,8 @@ pub(super) fn applies_a_patch(script: &str) -> bool {
     APPLY_PATCH.contains(&name.trim())
 }
 
-/// Where a command goes first, and the rest of it.
+/// Splits leading `cd` commands off. Returns their folder and the rest; `None` if a `cd` has no
+/// end.
 fn after_cd(text: &str) -> Option<(Option<PathBuf>, &str)> {
     let mut rest = text.trim_start();
     let mut folder: Option<PathBuf> = None;
@@ -59,6 +60,7 @@ fn after_cd(text: &str) -> Option<(Option<PathBuf>, &str)> {
     Some((folder, rest))
 }
 
+/// Parses a command with a heredoc. Returns `None` for other commands.
 fn command(text: &str) -> Result<Option<Script>, ToolError> {
     let Some((folder, rest)) = after_cd(text) else {
         return Ok(None);
@@ -82,10 +84,10 @@ fn command(text: &str) -> Result<Option<Script>, ToolError> {
         .find(|line| !line.trim().is_empty() && !line.starts_with("```"))
     {
         return Err(ToolError::new(format!(
-            "nothing may follow the patch in a command, but `{}` does",
+            "a command must end after its patch, found `{}`",
             selvedge_text::with_ellipsis(more, 80)
         ))
-        .suggest("apply the patch alone, and do the rest in calls of its own"));
+        .suggest("apply the patch alone and run the other commands in separate calls"));
     }
     Ok(Some(Script {
         folder,
@@ -94,10 +96,10 @@ fn command(text: &str) -> Result<Option<Script>, ToolError> {
     }))
 }
 
-/// The text of a heredoc whose first line this is, and what follows it.
+/// Reads a heredoc that `line` opens. Returns its text and the rest of `body` after it.
 fn heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError> {
     let (_, opening) = line.split_once("<<").unwrap_or_default();
-    let (tabs, opening) = match opening.strip_prefix('-') {
+    let (strip_tabs, opening) = match opening.strip_prefix('-') {
         Some(opening) => (true, opening.trim_start()),
         None => (false, opening.trim_start()),
     };
@@ -113,7 +115,7 @@ fn heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError
     while !rest.is_empty() {
         let (line, after) = rest.split_once('\n').unwrap_or((rest, ""));
         rest = after;
-        let line = if tabs {
+        let line = if strip_tabs {
             line.trim_start_matches('\t')
         } else {
             line
@@ -127,7 +129,7 @@ fn heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError
     Ok((patch, rest))
 }
 
-/// What `bash -lc '…'` is given.
+/// Returns the unquoted script of `bash -lc '…'`.
 fn shell_argument(text: &str) -> Option<String> {
     let shell = ["bash", "sh", "zsh"]
         .iter()
@@ -157,7 +159,7 @@ fn shell_argument(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// A word of a command, quoted or not, and what follows it.
+/// Splits off the first word of a command, quoted or not. Returns the word and the rest.
 fn word(text: &str) -> Option<(String, &str)> {
     for quote in ['\'', '"'] {
         if let Some(rest) = text.strip_prefix(quote) {

@@ -1,15 +1,16 @@
-//! Hunks put to a file's lines, one after the other.
+//! Applies hunks to the lines of a file, one after the other.
 
 use super::seek::{Likeness, Place, Progress, find};
 use super::text::{Ending, TextLine, ending_near, join, split};
 use super::{Hunk, Role, Style, report};
 
-/// What some editors put before the first line.
+/// Byte order mark, which some editors write at the start of a file.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// The file after its hunks. An error says why one has no place, in lines for whoever wrote it.
+/// Returns the content of a file after applying hunks. The error explains which hunk does not
+/// match, and why.
 pub(crate) fn apply(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
-    let shown = || {
+    let is_in_patch = || {
         hunks
             .iter()
             .flat_map(|hunk| &hunk.lines)
@@ -17,10 +18,10 @@ pub(crate) fn apply(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
     };
     match content
         .strip_prefix(BYTE_ORDER_MARK.as_bytes())
-        .filter(|_| !shown())
+        .filter(|_| !is_in_patch())
     {
         None => apply_to(content, hunks),
-        // Nobody sees it, and nobody means to take it away.
+        // Readers do not see the mark, so a patch without it does not mean to remove it.
         Some(rest) => match apply_to(rest, hunks)? {
             empty if empty.is_empty() => Ok(empty),
             rest => Ok([BYTE_ORDER_MARK.as_bytes(), &rest].concat()),
@@ -40,7 +41,7 @@ fn apply_to(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
     Ok(join(&file))
 }
 
-/// Puts a hunk in its place, and returns what the next one starts from.
+/// Applies a hunk at a position. Returns the progress for the next hunk.
 fn put<'a>(
     file: &mut Vec<TextLine<'a>>,
     hunk: &'a Hunk,
@@ -54,7 +55,7 @@ fn put<'a>(
     let mut new = Vec::new();
     for line in lines {
         match line.role {
-            // What stays, stays as it is, however tolerantly it was found.
+            // Context lines keep the bytes of the file, even if they matched inexactly.
             Role::Keep => {
                 new.push(file[here]);
                 here += 1;
@@ -63,7 +64,7 @@ fn put<'a>(
             Role::Add => {
                 let ending = match line.ending {
                     Ending::None => Ending::None,
-                    said if literal => said,
+                    ending if literal => ending,
                     _ => neighbour(file, place.at, here),
                 };
                 new.push(TextLine {
@@ -75,7 +76,7 @@ fn put<'a>(
     }
     keep_lack(&mut new, file, here, hunk);
     let grown = new.len() as isize - (here - place.at) as isize;
-    // In a unified diff the last lines of one hunk may be the first of the next.
+    // In a unified diff, the last context lines of one hunk may be the first of the next.
     let shared = lines
         .iter()
         .rev()
@@ -87,7 +88,7 @@ fn put<'a>(
         0
     };
     let ended = place.at + new.len() - shared;
-    let looked_for = here > place.at
+    let was_searched = here > place.at
         || matches!(&hunk.style, Style::Envelope { above, .. } if !above.is_empty());
     let hint = match hunk.style {
         Style::Envelope { hint, .. } | Style::Unified { hint, .. } => hint,
@@ -97,8 +98,8 @@ fn put<'a>(
         Some(hint) => place.at as isize - head as isize - hint as isize + grown,
         None => before.drift,
     };
-    // Lines appended at the end without a hint say nothing about where the next hunk is.
-    let (began, ended) = if looked_for || hint.is_some() {
+    // Lines appended without a hint do not limit the position of the next hunk.
+    let (began, ended) = if was_searched || hint.is_some() {
         (place.at, ended)
     } else {
         (before.began, before.ended)
@@ -110,7 +111,8 @@ fn put<'a>(
     }
 }
 
-/// Whether the patch shows how lines end, and agrees with the file about those it shows.
+/// Whether added lines use the line endings of the patch: it shows endings, and those of its
+/// context match the file.
 fn endings_are_said(file: &[TextLine<'_>], hunk: &Hunk, place: Place) -> bool {
     match hunk.style {
         Style::Envelope { .. } => false,
@@ -121,27 +123,31 @@ fn endings_are_said(file: &[TextLine<'_>], hunk: &Hunk, place: Place) -> bool {
     }
 }
 
-/// How a new line ends where the patch does not say: as the line of the hunk above it does, or as what surrounds it.
+/// Returns the line ending for an added line if the patch does not show one: that of the line above
+/// in the hunk, else of the lines around the hunk.
 fn neighbour(file: &[TextLine<'_>], at: usize, here: usize) -> Ending {
-    let ends = |line: &&TextLine<'_>| line.ending != Ending::None;
-    let above = file[at..here].iter().rev().find(ends);
-    let below = || file.get(here).filter(ends);
+    let has_ending = |line: &&TextLine<'_>| line.ending != Ending::None;
+    let above = file[at..here].iter().rev().find(has_ending);
+    let below = || file.get(here).filter(has_ending);
     above
         .or_else(below)
         .map_or_else(|| ending_near(file, at), |line| line.ending)
 }
 
-/// A file without a newline at its end keeps it so, where the patch does not know.
+/// Keeps the missing newline at the end of a file if the patch does not mention it.
 fn keep_lack(new: &mut [TextLine<'_>], file: &[TextLine<'_>], here: usize, hunk: &Hunk) {
-    let lacks = here == file.len() && file.last().is_some_and(|line| line.ending == Ending::None);
-    let knows = hunk.lines.iter().any(|line| line.ending == Ending::None);
-    let ends_new = hunk.lines.last().is_some_and(|line| line.role == Role::Add);
-    if let Some(last) = new.last_mut().filter(|_| lacks && ends_new && !knows) {
+    let newline_is_missing =
+        here == file.len() && file.last().is_some_and(|line| line.ending == Ending::None);
+    let patch_mentions_it = hunk.lines.iter().any(|line| line.ending == Ending::None);
+    let ends_with_added_line = hunk.lines.last().is_some_and(|line| line.role == Role::Add);
+    let applies = newline_is_missing && ends_with_added_line && !patch_mentions_it;
+    if let Some(last) = new.last_mut().filter(|_| applies) {
         last.ending = Ending::None;
     }
 }
 
-/// Every line but the last has a newline; after an envelope, which cannot say that there is none, the last one, too.
+/// Adds missing newlines to all lines but the last. After an envelope, which cannot express a
+/// missing newline, the last line gets one, too.
 fn finish(file: &mut [TextLine<'_>], hunks: &[Hunk]) {
     let envelope = hunks
         .iter()

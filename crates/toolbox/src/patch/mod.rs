@@ -1,4 +1,6 @@
-//! Patches as text, apart from any file. The envelope and the unified diff end in the same [`Operation`]s.
+//! Parses patches and applies them to files. Both formats, the envelope (`*** Begin Patch`) and the
+//! unified diff, are parsed into [`Operation`]s. A [`Draft`] applies them in memory before anything
+//! is written.
 
 mod draft;
 mod envelope;
@@ -17,24 +19,25 @@ use std::path::{Path, PathBuf};
 use selvedge_tools::ToolError;
 use text::Ending;
 
-/// What a patch says.
+/// A parsed patch.
 #[derive(Debug)]
 pub(crate) struct Patch {
-    /// Where a script that carried the patch went with `cd`.
+    /// Folder of the `cd` commands before the patch, if the patch was inside a shell command.
     pub(crate) folder: Option<PathBuf>,
     pub(crate) operations: Vec<Operation>,
 }
 
-/// One file's part of a patch.
+/// The part of a patch for one file.
 #[derive(Debug)]
 pub(crate) struct Operation {
-    /// Names the file may have: the first that exists is meant.
+    /// Possible paths of the file: the first that exists is used.
     pub(crate) paths: Vec<PathBuf>,
     pub(crate) action: Action,
-    /// Copies and moves of one batch all start from what was there before it, in whatever order they stand.
+    /// Number of the batch. Copies and moves of one batch all read the state before that batch.
     pub(crate) batch: usize,
 }
 
+/// What an operation does to its file.
 #[derive(Debug)]
 pub(crate) enum Action {
     Add {
@@ -43,16 +46,19 @@ pub(crate) enum Action {
         over: Over,
     },
     Delete {
+        /// Must remove every line; empty if the patch does not show the content.
         hunks: Vec<Hunk>,
     },
     Update {
         hunks: Vec<Hunk>,
+        /// Where the file is moved or copied to.
         to: Option<Target>,
+        /// The new executable bit; `None` keeps it.
         executable: Option<bool>,
     },
 }
 
-/// Where an updated file goes.
+/// The target of a move or a copy.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) path: PathBuf,
@@ -60,46 +66,50 @@ pub(crate) struct Target {
     pub(crate) over: Over,
 }
 
-/// What becomes of a file that was moved or copied.
+/// Whether a file is moved or copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
+    /// A move: the source file is removed.
     Goes,
+    /// A copy: the source file remains.
     Stays,
 }
 
-/// Whether a file may be put where one is already.
+/// Whether an existing file may be overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Over {
+    /// Any file may be overwritten.
     Anything,
+    /// Only an empty file may be overwritten.
     Nothing,
 }
 
-/// Lines that stand together, and what becomes of them.
+/// Consecutive lines of a file, with the lines that are added and removed.
 #[derive(Debug)]
 pub(crate) struct Hunk {
-    /// Where it starts in the patch, from one.
+    /// Line number in the patch, starting at 1.
     pub(crate) line: usize,
     pub(crate) style: Style,
     pub(crate) lines: Vec<Line>,
 }
 
-/// How a hunk says where it belongs.
+/// The format of a hunk, with what the hunk says about its position.
 #[derive(Debug)]
 pub(crate) enum Style {
     Envelope {
-        /// Lines of the file that stand above it, outermost first.
+        /// Lines of the file above the hunk, named by `@@`, outermost first.
         above: Vec<String>,
-        /// A line number, where a model wrote one nevertheless; from zero.
+        /// Line index, starting at 0, if the hunk has line numbers. The format does not need them.
         hint: Option<usize>,
-        /// Whether it says that the file ends with it.
+        /// Whether `*** End of File` follows the hunk.
         at_end: bool,
     },
     Unified {
-        /// Line of the file before the patch, from zero.
+        /// Line index in the file before the patch, starting at 0.
         hint: Option<usize>,
-        /// Whether lines of this file carry their CR in the patch.
+        /// Whether lines of this file have a CR in the patch.
         shows_cr: bool,
-        /// Whether it says that there was no line before.
+        /// Whether the old range is `-0,0`: the file did not exist or was empty.
         from_nothing: bool,
     },
 }
@@ -112,6 +122,7 @@ pub(crate) struct Line {
     pub(crate) ending: Ending,
 }
 
+/// What a hunk does with a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Keep,
@@ -119,12 +130,13 @@ pub(crate) enum Role {
     Add,
 }
 
-/// The patch that a command applies with `apply_patch`, which is no program: models know it as one.
+/// Returns the patch in a command that calls `apply_patch`. There is no such program, but models
+/// call it.
 pub(crate) fn of_command(argv: &[String]) -> Option<&str> {
-    let name = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
+    let file_name = |word: &str| word.rsplit('/').next().unwrap_or_default().to_owned();
     match argv {
         [program, patch] if heredoc::APPLY_PATCH.contains(&program.as_str()) => Some(patch),
-        [shell, flag, script] if ["bash", "sh", "zsh"].contains(&name(shell).as_str()) => {
+        [shell, flag, script] if ["bash", "sh", "zsh"].contains(&file_name(shell).as_str()) => {
             (["-c", "-lc"].contains(&flag.as_str()) && heredoc::applies_a_patch(script))
                 .then_some(script)
         }
@@ -132,7 +144,7 @@ pub(crate) fn of_command(argv: &[String]) -> Option<&str> {
     }
 }
 
-/// Reads a patch in whichever form it comes.
+/// Parses a patch in either format, also inside a code fence or a shell command.
 pub(crate) fn parse(text: &str) -> Result<Patch, ToolError> {
     let (text, above) = unfenced(text);
     let script = heredoc::unwrap(text)?;
@@ -158,7 +170,8 @@ pub(crate) fn parse(text: &str) -> Result<Patch, ToolError> {
         Form::Unified => unified::parse(text)?,
         Form::Unknown => {
             return Err(ToolError::new(format!(
-                "{}: expected `*** Begin Patch` or a unified diff (`--- a/file`, `+++ b/file`), found {}",
+                "{}: expected `*** Begin Patch` or a unified diff (`--- a/file`, `+++ b/file`), \
+                 found {}",
                 text.place(text.first()),
                 text.quote(text.first())
             )));
@@ -171,14 +184,14 @@ pub(crate) fn parse(text: &str) -> Result<Patch, ToolError> {
 }
 
 impl Operation {
-    /// The file it starts from, by its likeliest name.
+    /// Returns the most likely path of the file.
     pub(crate) fn path(&self) -> &Path {
         self.paths.first().map_or(Path::new(""), PathBuf::as_path)
     }
 }
 
 impl Hunk {
-    /// The lines it expects in the file.
+    /// Returns the lines that the hunk expects in the file.
     pub(crate) fn old(&self) -> impl DoubleEndedIterator<Item = &Line> {
         self.lines.iter().filter(|line| line.role != Role::Add)
     }
@@ -187,7 +200,7 @@ impl Hunk {
         self.lines.iter().filter(|line| line.role == role).count()
     }
 
-    /// The lines it adds, as the text of a file.
+    /// Returns the added lines as the content of a file.
     pub(crate) fn added(&self) -> Vec<u8> {
         let lines = self.lines.iter().filter(|line| line.role == Role::Add);
         lines
@@ -195,7 +208,7 @@ impl Hunk {
             .collect()
     }
 
-    /// Whether it is the text of a file that was not there.
+    /// Whether the hunk is the whole content of a new file.
     pub(crate) fn makes_a_file(&self) -> bool {
         matches!(
             self.style,
@@ -207,16 +220,16 @@ impl Hunk {
     }
 }
 
-/// Lines of a patch that know where they stood in what was given.
+/// The lines of a patch, with the number of lines before them in the input.
 #[derive(Debug, Clone, Copy)]
 struct Numbered<'a> {
     lines: &'a [&'a str],
-    /// Lines before these.
+    /// Number of input lines before these, such as those of a code fence.
     above: usize,
 }
 
 impl<'a> Numbered<'a> {
-    /// A line without its ending.
+    /// Returns a line without its line ending.
     fn get(&self, at: usize) -> Option<&'a str> {
         self.lines
             .get(at)
@@ -231,10 +244,10 @@ impl<'a> Numbered<'a> {
         format!("line {} of the patch", self.number(at))
     }
 
-    /// A line for a message.
+    /// Quotes a line for an error message.
     fn quote(&self, at: usize) -> String {
         self.get(at).map_or_else(
-            || "its end".to_owned(),
+            || "the end of the patch".to_owned(),
             |line| format!("`{}`", selvedge_text::with_ellipsis(line, 80)),
         )
     }
@@ -247,7 +260,7 @@ impl<'a> Numbered<'a> {
         ))
     }
 
-    /// The first line that is not blank.
+    /// Returns the index of the first line that is not blank.
     fn first(&self) -> usize {
         self.lines
             .iter()
@@ -256,13 +269,14 @@ impl<'a> Numbered<'a> {
     }
 }
 
+/// The format of a patch.
 enum Form {
     Envelope,
     Unified,
     Unknown,
 }
 
-/// Whichever form's mark comes first: a patch may hold the other one's as the text of a file.
+/// Detects the format by the first marker: later markers may be content of the patched files.
 fn form(lines: &[&str]) -> Form {
     for (at, line) in lines.iter().enumerate() {
         if envelope::is_marker(line) {
@@ -275,7 +289,8 @@ fn form(lines: &[&str]) -> Form {
     Form::Unknown
 }
 
-/// What stands between ``` and ```, if that is all there is, and how many lines were above it.
+/// Removes a code fence if it encloses the whole text. Returns the content and the number of lines
+/// before it.
 fn unfenced(text: &str) -> (&str, usize) {
     let body = text.trim_start();
     let above = text[..text.len() - body.len()].matches('\n').count();

@@ -1,4 +1,5 @@
-//! What is said of a hunk without a place: where it was looked for, and what came nearest.
+//! Error messages for hunks that do not match: where they were searched, and the most similar
+//! lines.
 
 use std::collections::HashMap;
 
@@ -8,13 +9,14 @@ use super::seek::{Likeness, Lost, Progress};
 use super::text::TextLine;
 use super::{Hunk, Line, Role, Style};
 
-/// Lines shown of the hunk and of the file.
+/// Maximum number of lines shown of the hunk and of the file.
 const SHOWN: usize = 6;
 
-/// Characters shown of a line.
+/// Maximum number of characters shown of a line.
 const WIDTH: usize = 120;
 
-/// A hunk that has no place, in words.
+/// Returns the error message for a hunk that does not match. `number` of `of` is its position in
+/// the file's part of the patch.
 pub(crate) fn lost(
     file: &[TextLine<'_>],
     hunk: &Hunk,
@@ -26,13 +28,15 @@ pub(crate) fn lost(
     let searched = searched(file, hunk, progress);
     let mut text = match lost {
         Lost::Above(line) => format!(
-            "hunk {number} of {of} (line {} of the patch) says it stands below `{}`, which is not there; searched {searched}",
+            "hunk {number} of {of} (line {} of the patch) does not match: \
+             the line `{}` named by `@@` was not found; searched {searched}",
             hunk.line,
             with_ellipsis(line, WIDTH)
         ),
         Lost::Lines => {
             format!(
-                "hunk {number} of {of} (line {} of the patch) does not match the file; searched {searched}",
+                "hunk {number} of {of} (line {} of the patch) does not match the file; \
+                 searched {searched}",
                 hunk.line
             )
         }
@@ -49,20 +53,21 @@ pub(crate) fn lost(
     match nearest(file, &old, hint(hunk, progress)) {
         Some(at) => {
             let above = at < progress.ended && matches!(hunk.style, Style::Envelope { .. });
-            let why = if above {
-                ", above the hunk before it: hunks must be in the file's order"
+            let note = if above {
+                ", above the previous hunk: hunks must be in the order of the file"
             } else {
                 ""
             };
-            text.push_str(&format!("\nnearest match at line {}{why}:", at + 1));
+            text.push_str(&format!("\nnearest match at line {}{note}:", at + 1));
             compare(&mut text, file, &old, at);
         }
         None if file.is_empty() => text.push_str("\nthe file is empty"),
-        None => text.push_str("\nnothing in the file is like it"),
+        None => text.push_str("\nthe file has no similar lines"),
     }
     text
 }
 
+/// Returns the line hint of a hunk, shifted by the offset of the earlier hunks.
 fn hint(hunk: &Hunk, progress: Progress) -> Option<usize> {
     match hunk.style {
         Style::Envelope { hint, .. } | Style::Unified { hint, .. } => hint,
@@ -70,13 +75,14 @@ fn hint(hunk: &Hunk, progress: Progress) -> Option<usize> {
     .map(|hint| hint.saturating_add_signed(progress.drift))
 }
 
+/// Describes the lines that were searched.
 fn searched(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> String {
     let all = format!("all {} lines", file.len());
     match (hint(hunk, progress), &hunk.style) {
         (Some(hint), _) => format!("{all}, outward from line {}", hint + 1),
         (None, Style::Envelope { .. }) if progress.ended > 0 => {
             format!(
-                "from line {} (after the hunk before it) to the end at line {}",
+                "from line {} (after the previous hunk) to the end at line {}",
                 progress.ended + 1,
                 file.len()
             )
@@ -85,7 +91,8 @@ fn searched(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> String {
     }
 }
 
-/// Where most of the lines are, weighed by their length; else where the longest has its likest.
+/// Returns the position where most lines of the hunk are, weighted by length. If there is none,
+/// returns the position of the line most similar to the longest line of the hunk.
 fn nearest(file: &[TextLine<'_>], old: &[&Line], hint: Option<usize>) -> Option<usize> {
     let mut wanted: HashMap<&[u8], Vec<usize>> = HashMap::new();
     for (index, line) in old.iter().enumerate() {
@@ -120,16 +127,16 @@ fn nearest(file: &[TextLine<'_>], old: &[&Line], hint: Option<usize>) -> Option<
         .enumerate()
         .max_by_key(|(_, line)| line.text.trim().len())?;
     let longest = longest.text.as_bytes().trim_ascii();
-    let likest = file
+    let similarities = file
         .iter()
         .enumerate()
         .map(|(at, line)| (at, affinity(line.text.trim_ascii(), longest)));
     let (at, percent) =
-        likest.max_by_key(|(at, percent)| (*percent, std::cmp::Reverse(distance(*at))))?;
+        similarities.max_by_key(|(at, percent)| (*percent, std::cmp::Reverse(distance(*at))))?;
     (percent >= 50).then(|| at.saturating_sub(index))
 }
 
-/// How much of two lines is the same from either end, in percent.
+/// Returns the percentage of two lines that is equal, counted from both ends.
 fn affinity(a: &[u8], b: &[u8]) -> usize {
     let head = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let tail = a[head..]
@@ -141,7 +148,7 @@ fn affinity(a: &[u8], b: &[u8]) -> usize {
     (head + tail) * 100 / a.len().max(b.len()).max(1)
 }
 
-/// A few lines of both, from shortly before they begin to differ.
+/// Appends lines of the file and of the hunk, starting one line before the first difference.
 fn compare(text: &mut String, file: &[TextLine<'_>], old: &[&Line], at: usize) {
     let differs = |index: usize| {
         !file
@@ -155,11 +162,11 @@ fn compare(text: &mut String, file: &[TextLine<'_>], old: &[&Line], at: usize) {
     for (index, line) in old.iter().enumerate().skip(first).take(SHOWN) {
         let number = at + index + 1;
         match file.get(at + index) {
-            Some(there) => {
-                let there = String::from_utf8_lossy(there.text);
+            Some(in_file) => {
+                let in_file = String::from_utf8_lossy(in_file.text);
                 text.push_str(&format!(
                     "\n  file {number}: {}",
-                    with_ellipsis(&there, WIDTH)
+                    with_ellipsis(&in_file, WIDTH)
                 ));
             }
             None => text.push_str(&format!("\n  file {number}: (past the end)")),

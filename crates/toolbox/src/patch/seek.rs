@@ -1,53 +1,53 @@
-//! Where a hunk belongs: as it stands, then ever more tolerantly.
+//! Finds the position of a hunk in a file: first by exact match, then with increasing tolerance.
 
 use super::text::TextLine;
 use super::{Hunk, Line, Role, Style};
 
-/// Lines of context that a hunk of a unified diff may lose at either end, as with patch(1).
+/// Context lines at each end of a unified hunk that need not match, as in patch(1).
 const MAX_DROPPED: usize = 2;
 
-/// How alike lines must be.
+/// How exactly lines must match, from strict to tolerant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Likeness {
-    /// The same bytes, ending included.
+    /// Equal bytes, including the line ending.
     Exact,
-    /// The same text, however it ends.
+    /// Equal text; the line endings may differ.
     Text,
-    /// The same but for white space at the end.
+    /// Equal except for trailing white space.
     TrailingSpace,
-    /// The same but for white space around it.
+    /// Equal except for leading and trailing white space.
     Space,
-    /// The same but for typographic dashes, quotes and spaces, and bytes that are no text.
+    /// Equal except for white space, typographic dashes, quotes and spaces, and invalid UTF-8.
     Punctuation,
 }
 
-/// Where a hunk fits.
+/// The position of a hunk in a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    /// First line of the file that it covers.
+    /// Index of the first line that the hunk covers.
     pub(crate) at: usize,
     pub(crate) likeness: Likeness,
-    /// Lines of the hunk left out at its head and its tail.
+    /// Number of context lines ignored at the start and at the end of the hunk.
     pub(crate) dropped: (usize, usize),
 }
 
-/// What earlier hunks of the file have left behind.
+/// Positions of the hunks already applied to a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Progress {
-    /// Where the last hunk began.
+    /// First line of the previous hunk.
     pub(crate) began: usize,
-    /// Where it ended; the next should follow.
+    /// Line after the previous hunk; the next hunk should start here or below.
     pub(crate) ended: usize,
-    /// How far from their hints the hunks were found.
+    /// Distance between the previous hunk's hint and its position.
     pub(crate) drift: isize,
 }
 
-/// Why a hunk has no place.
+/// Why a hunk was not found.
 #[derive(Debug)]
 pub(crate) enum Lost {
-    /// A line that should stand above it is not there.
+    /// A line named by `@@` is missing.
     Above(String),
-    /// Its own lines are not there.
+    /// The lines of the hunk are missing.
     Lines,
 }
 
@@ -76,7 +76,8 @@ impl Likeness {
     }
 }
 
-/// Finds the place of a hunk that expects lines or names lines above it; the others have theirs without looking.
+/// Finds the position of a hunk. A hunk that only adds lines and names no line above it is placed
+/// by its hint, or at the end of the file.
 pub(crate) fn find(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> Result<Place, Lost> {
     let old: Vec<&Line> = hunk.old().collect();
     match &hunk.style {
@@ -93,7 +94,7 @@ pub(crate) fn find(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> Re
             for line in above {
                 let found =
                     line_like(file, line, below).ok_or_else(|| Lost::Above(line.clone()))?;
-                // Many repeat the line as the first of the hunk.
+                // Models often repeat the `@@` line as the first line of the hunk.
                 (from, below) = (found, found + 1);
             }
             if old.is_empty() {
@@ -140,17 +141,17 @@ fn unified(
             return Some(place(at, likeness));
         }
     }
-    // A hunk that is out of order: above the one before it.
+    // The hunk may be out of order, above the previous one.
     for likeness in Likeness::ALL {
         if let Some(at) = outward(&file[..progress.began], old, 0, start, likeness) {
             return Some(place(at, likeness));
         }
     }
-    let kept = |lines: &mut dyn Iterator<Item = &Line>| {
+    let count_context = |lines: &mut dyn Iterator<Item = &Line>| {
         lines.take_while(|line| line.role == Role::Keep).count()
     };
-    let head = kept(&mut hunk.lines.iter()).min(MAX_DROPPED);
-    let tail = kept(&mut hunk.lines.iter().rev()).min(MAX_DROPPED);
+    let head = count_context(&mut hunk.lines.iter()).min(MAX_DROPPED);
+    let tail = count_context(&mut hunk.lines.iter().rev()).min(MAX_DROPPED);
     let mut drops: Vec<(usize, usize)> = (0..=head)
         .flat_map(|a| (0..=tail).map(move |b| (a, b)))
         .skip(1)
@@ -187,7 +188,7 @@ fn envelope(
     start: usize,
     at_end: bool,
 ) -> Option<Place> {
-    // A blank line before the next `@@` may be part of the hunk, or only set it off.
+    // Blank lines before the next `@@` may be context or only separate the hunks.
     let blank = hunk
         .lines
         .iter()
@@ -223,7 +224,8 @@ fn envelope(
     None
 }
 
-/// The match nearest to `start`, not above `from`; of two as near, the lower.
+/// Returns the match nearest to `start`, at or below `from`. If two are equally near, returns the
+/// one further down in the file.
 fn outward(
     file: &[TextLine<'_>],
     old: &[&Line],
@@ -236,17 +238,18 @@ fn outward(
         .checked_sub(old.len())
         .filter(|last| *last >= from)?;
     let start = start.clamp(from, last);
-    let hit = |at: usize| fits(file, old, at, likeness);
+    let matches = |at: usize| fits(file, old, at, likeness);
     (0..=(last - start).max(start - from)).find_map(|distance| {
-        let below = Some(start + distance).filter(|at| *at <= last && hit(*at));
+        let below = Some(start + distance).filter(|at| *at <= last && matches(*at));
         below.or_else(|| {
             start
                 .checked_sub(distance)
-                .filter(|at| distance > 0 && *at >= from && hit(*at))
+                .filter(|at| distance > 0 && *at >= from && matches(*at))
         })
     })
 }
 
+/// Whether the lines of the hunk match the file at a position.
 fn fits(file: &[TextLine<'_>], old: &[&Line], at: usize, likeness: Likeness) -> bool {
     file[at..]
         .iter()
@@ -254,7 +257,7 @@ fn fits(file: &[TextLine<'_>], old: &[&Line], at: usize, likeness: Likeness) -> 
         .all(|(file, patch)| likeness.same(file, patch))
 }
 
-/// The line that `@@ …` names: as a whole, else by how it begins.
+/// Finds the line that `@@ …` names: the whole line, else a line that starts with it.
 fn line_like(file: &[TextLine<'_>], line: &str, from: usize) -> Option<usize> {
     let wanted = Line {
         role: Role::Keep,
@@ -275,7 +278,8 @@ fn line_like(file: &[TextLine<'_>], line: &str, from: usize) -> Option<usize> {
         .map(|at| from + at)
 }
 
-/// Whether lines are enough to know a place by: more than brackets and blanks.
+/// Whether lines identify a position: at least one has a letter or digit, not only brackets and
+/// blanks.
 fn says_something(lines: &[&Line]) -> bool {
     lines
         .iter()
@@ -290,7 +294,7 @@ fn shifted(hint: usize, drift: isize) -> usize {
     hint.saturating_add_signed(drift)
 }
 
-/// What a plain keyboard has for a typographic sign.
+/// Maps typographic characters to their ASCII equivalents.
 fn plain(c: char) -> char {
     match c {
         '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',

@@ -1,9 +1,10 @@
-//! A file as lines that know how they end. Bytes, because not every file is UTF-8.
+//! Splits a file into lines with their line endings. Lines are bytes, because not every file is
+//! UTF-8.
 
-/// How a line ends.
+/// The line ending of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Not at all: the last line of a file without a newline.
+    /// No line ending: the last line of a file without a final newline.
     None,
     Lf,
     CrLf,
@@ -26,7 +27,7 @@ impl Ending {
     }
 }
 
-/// The lines of a file.
+/// Splits the content of a file into lines.
 pub(crate) fn split(content: &[u8]) -> Vec<TextLine<'_>> {
     content
         .split_inclusive(|byte| *byte == b'\n')
@@ -49,7 +50,7 @@ pub(crate) fn split(content: &[u8]) -> Vec<TextLine<'_>> {
         .collect()
 }
 
-/// The file of these lines.
+/// Joins lines into the content of a file.
 pub(crate) fn join(lines: &[TextLine<'_>]) -> Vec<u8> {
     let mut content = Vec::with_capacity(lines.iter().map(|line| line.text.len() + 2).sum());
     for line in lines {
@@ -59,10 +60,11 @@ pub(crate) fn join(lines: &[TextLine<'_>]) -> Vec<u8> {
     content
 }
 
-/// How the lines around a place end: the one before it, else the one after, else the nearest that ends at all.
+/// Returns the ending of the nearest line before a position that has one, else of the nearest after
+/// it, else LF.
 pub(crate) fn ending_near(lines: &[TextLine<'_>], at: usize) -> Ending {
-    let real = |line: &&TextLine<'_>| line.ending != Ending::None;
-    let before = lines[..at].iter().rev().find(real);
-    let after = || lines[at..].iter().find(real);
+    let has_ending = |line: &&TextLine<'_>| line.ending != Ending::None;
+    let before = lines[..at].iter().rev().find(has_ending);
+    let after = || lines[at..].iter().find(has_ending);
     before.or_else(after).map_or(Ending::Lf, |line| line.ending)
 }

@@ -1,4 +1,4 @@
-//! Unified diffs, as git and `diff -u` write them and as models misremember them.
+//! Parses unified diffs of git and `diff -u`, and the inexact ones that models write.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::git::Head;
 use super::text::Ending;
 use super::{Action, Hunk, Line, Numbered, Operation, Over, Role, Source, Style, Target};
 
-/// Whether the file of a unified diff starts here.
+/// Whether the part for a file, or a hunk, starts at line `at`.
 pub(super) fn is_marker(lines: &[&str], at: usize) -> bool {
     let line = lines[at];
     line.starts_with("diff --git ")
@@ -18,6 +18,7 @@ pub(super) fn is_marker(lines: &[&str], at: usize) -> bool {
         || numbers(line).is_some()
 }
 
+/// Parses all files of a unified diff.
 pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
     let mut operations = Vec::new();
     let (mut at, mut batch) = (0, 0);
@@ -40,7 +41,8 @@ pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
                 "the name of a file (`--- a/file`, `+++ b/file`) before a hunk",
             ));
         } else {
-            // Words between files: what follows is another diff, of what this one left.
+            // Prose between files separates two diffs; the second applies to the result of the
+            // first.
             if !line.trim().is_empty()
                 && operations
                     .last()
@@ -54,7 +56,7 @@ pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
     Ok(operations)
 }
 
-/// Reads one file's head and hunks.
+/// Parses the header and hunks of one file. Also returns the first line after them.
 fn file(text: Numbered<'_>, start: usize, batch: usize) -> Result<(Operation, usize), ToolError> {
     let (head, mut at) = Head::read(text, start)?;
     let paths = head.names();
@@ -139,19 +141,20 @@ fn action(
     })
 }
 
-/// Tells every hunk whether lines of its file show their CR.
+/// Marks all hunks of a file if any of its lines in the patch ends with CRLF.
 fn mark_cr(hunks: &mut [Hunk]) {
-    let any = hunks
+    let any_crlf = hunks
         .iter()
         .flat_map(|hunk| &hunk.lines)
         .any(|line| line.ending == Ending::CrLf);
     for hunk in hunks {
         if let Style::Unified { shows_cr, .. } = &mut hunk.style {
-            *shows_cr = any;
+            *shows_cr = any_crlf;
         }
     }
 }
 
+/// Parses a hunk that starts at line `at`. Also returns the first line after it.
 fn hunk(
     text: Numbered<'_>,
     at: usize,
@@ -196,7 +199,7 @@ fn hunk(
         return Err(text.expected(at + 1, "the lines of a hunk"));
     }
     let style = Style::Unified {
-        // `-5,0` means after line 5.
+        // A range `-5,0` means: after line 5.
         hint: numbers.map(|numbers| {
             if numbers.old == 0 {
                 numbers.start
@@ -217,7 +220,7 @@ fn hunk(
     ))
 }
 
-/// What `@@ -start,old +_,new @@` says.
+/// The line numbers of `@@ -start,old +_,new @@`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Numbers {
     pub(super) start: usize,
@@ -225,12 +228,13 @@ pub(super) struct Numbers {
     new: usize,
 }
 
+/// Parses the line numbers of an `@@` line.
 pub(super) fn numbers(line: &str) -> Option<Numbers> {
     let rest = line
         .strip_prefix("@@ -")
         .or_else(|| line.strip_prefix("@@-"))?;
     let mut words = rest.split_whitespace();
-    // No file has more lines, and sums of smaller numbers do not overflow.
+    // `u32` covers every file, and sums of such numbers do not overflow `usize`.
     let number = |digits: &str| digits.parse::<u32>().ok().map(|number| number as usize);
     let range = |word: &str| match word.trim_end_matches('@').split_once(',') {
         Some((start, count)) => Some((number(start)?, number(count)?)),
@@ -241,7 +245,7 @@ pub(super) fn numbers(line: &str) -> Option<Numbers> {
     Some(Numbers { start, old, new })
 }
 
-/// The end of a hunk by its numbers, if they hold.
+/// Returns the end of a hunk by its line counts; `None` if the counts are wrong.
 fn counted(text: Numbered<'_>, start: usize, numbers: Numbers, is_git: bool) -> Option<usize> {
     let (mut old, mut new) = (numbers.old, numbers.new);
     let mut at = start;
@@ -258,24 +262,26 @@ fn counted(text: Numbered<'_>, start: usize, numbers: Numbers, is_git: bool) -> 
     while text.get(at).is_some_and(|line| line.starts_with('\\')) {
         at += 1;
     }
-    // With too large numbers the names of the next file look like lines of this one.
-    let swallowed = !is_git
+    // If the counts are too large, the names of the next file look like lines of this hunk.
+    let includes_next_file = !is_git
         && at >= start + 2
         && is_pair(text.lines, at - 2)
         && text.get(at).is_some_and(|line| line.starts_with("@@"));
-    (!swallowed && !goes_on(text, at)).then_some(at)
+    (!includes_next_file && !goes_on(text, at)).then_some(at)
 }
 
-/// Whether more lines of a hunk follow than its numbers say, before the next thing that ends one.
+/// Whether the hunk has more lines than its counts say.
 fn goes_on(text: Numbered<'_>, from: usize) -> bool {
     for at in from..text.lines.len() {
         let line = text.get(at).unwrap_or_default();
         if ends_hunk(text, at) {
             return false;
         }
-        // A list in the words below a diff also has lines with a dash.
-        let listed = at > from && line.starts_with("- ");
-        if line.starts_with('+') || (line.starts_with('-') && !line.starts_with("--") && !listed) {
+        // A list in the prose below a diff also has lines that start with a dash.
+        let is_list_item = at > from && line.starts_with("- ");
+        if line.starts_with('+')
+            || (line.starts_with('-') && !line.starts_with("--") && !is_list_item)
+        {
             return true;
         }
         if at == from && line.starts_with(' ') && !line.trim().is_empty() {
@@ -285,7 +291,7 @@ fn goes_on(text: Numbered<'_>, from: usize) -> bool {
     false
 }
 
-/// The end of a hunk by what follows it.
+/// Returns the end of a hunk by the first line that ends one. Fails at a line without a valid sign.
 fn scanned(text: Numbered<'_>, start: usize) -> Result<usize, ToolError> {
     let mut at = start;
     while at < text.lines.len() && !ends_hunk(text, at) {
@@ -306,17 +312,18 @@ fn scanned(text: Numbered<'_>, start: usize) -> Result<usize, ToolError> {
     Ok(at)
 }
 
+/// Whether a line cannot belong to a hunk.
 fn ends_hunk(text: Numbered<'_>, at: usize) -> bool {
     let line = text.get(at).unwrap_or_default();
-    // `-- ` is the signature below a mailed patch.
+    // `-- ` starts the signature of a patch sent by mail.
     line.starts_with("@@")
         || line.starts_with("diff ")
         || line.starts_with("```")
         || line == "-- "
-        || { is_pair(text.lines, at) }
+        || is_pair(text.lines, at)
 }
 
-/// Whether the names of a file stand here.
+/// Whether the `---` and `+++` lines of a file start at line `at`.
 fn is_pair(lines: &[&str], at: usize) -> bool {
     lines[at].starts_with("--- ")
         && lines
@@ -340,7 +347,7 @@ fn binary(text: Numbered<'_>, at: usize, path: Option<&PathBuf>) -> ToolError {
         .map(|path| format!(" of {}", path.display()))
         .unwrap_or_default();
     ToolError::new(format!(
-        "{}: the patch{of} is binary, which cannot be applied",
+        "{}: the patch{of} is binary and cannot be applied",
         text.place(at)
     ))
 }

@@ -1,5 +1,5 @@
-//! The workspace at one moment: every file that `.gitignore` does not name, with as many contents as there is
-//! room for.
+//! The baseline of a workspace: all files at one moment except those ignored by `.gitignore`, with
+//! their contents up to a size limit.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,40 +15,41 @@ use super::file::{Content, Held, Kind, MAX_FILE, Stat, Why};
 use crate::Workspace;
 use crate::walk::{Gather, threads, walk_like_git};
 
-/// Files whose contents are kept.
+/// Maximum number of files whose contents are stored.
 const MAX_KEPT: usize = 50_000;
 
-/// Bytes of them in all.
+/// Maximum bytes of all stored contents.
 pub(super) const MAX_BYTES: u64 = 64_000_000;
 
-/// Files in a workspace that is looked at as a whole.
+/// Maximum number of files of a workspace for which a baseline is taken.
 pub(super) const MAX_FILES: usize = 500_000;
 
-/// Where the rules of a folder are.
+/// File name of the ignore rules of a folder.
 const RULES: &str = ".gitignore";
 
-/// What was there.
+/// The files of a workspace at one moment.
 #[derive(Debug)]
 pub(super) struct Baseline {
+    /// By path relative to the workspace.
     pub(super) files: BTreeMap<OsString, Arc<Held>>,
-    /// What was ignored, whatever has become of the `.gitignore` files since.
+    /// The ignore rules at that moment, independent of later changes to `.gitignore` files.
     rules: Mutex<IncrementalIgnore>,
 }
 
-/// The files a walk came by.
+/// The result of a walk over the workspace.
 pub(super) struct Walked {
     pub(super) files: Vec<(OsString, Stat)>,
-    /// Folders that could not be entered.
+    /// Number of folders that could not be read.
     pub(super) closed: usize,
 }
 
 impl Baseline {
-    /// The workspace as it is now; `None` if it has too many files.
+    /// Takes the baseline of a workspace; `None` if it has more than `MAX_WORKSPACE_FILES` files.
     pub(super) fn take(workspace: &Workspace) -> Option<Self> {
         let taken = SystemTime::now();
         let files = walk(workspace)?.files;
         let mut rules = walk_like_git(workspace).build_matchers().pop()?;
-        // It reads a `.gitignore` when it is first asked about something beside it.
+        // A matcher reads a `.gitignore` when it is first asked about a file beside it, so ask now.
         rules.matched(RULES, false);
         for (name, _) in files
             .iter()
@@ -57,7 +58,7 @@ impl Baseline {
             rules.matched(name, false);
         }
         let contents = contents(workspace, &files, MAX_BYTES);
-        let held = |((name, stat), content): ((OsString, Stat), Content)| {
+        let to_entry = |((name, stat), content): ((OsString, Stat), Content)| {
             (
                 name,
                 Arc::new(Held {
@@ -68,12 +69,12 @@ impl Baseline {
             )
         };
         Some(Self {
-            files: files.into_iter().zip(contents).map(held).collect(),
+            files: files.into_iter().zip(contents).map(to_entry).collect(),
             rules: Mutex::new(rules),
         })
     }
 
-    /// Whether a file of this path would have been passed over.
+    /// Whether the ignore rules of the baseline exclude a path.
     pub(super) fn ignored(&self, name: &OsStr) -> bool {
         self.rules
             .lock()
@@ -83,19 +84,19 @@ impl Baseline {
     }
 }
 
-/// Every file and link in the workspace; `None` if there are too many.
+/// Lists all files and links of the workspace; `None` if there are more than `MAX_WORKSPACE_FILES`.
 pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
     let files = Mutex::new(Vec::new());
-    let (count, closed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (count, unreadable) = (AtomicUsize::new(0), AtomicUsize::new(0));
     walk_like_git(workspace).build_parallel().run(|| {
-        let (root, count, closed) = (workspace.root(), &count, &closed);
-        let mut mine = Gather::into(&files);
+        let (root, count, unreadable) = (workspace.root(), &count, &unreadable);
+        let mut local = Gather::into(&files);
         Box::new(move |entry| {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) => {
                     let reason = error.io_error().map(io::Error::kind);
-                    closed.fetch_add(
+                    unreadable.fetch_add(
                         usize::from(reason == Some(ErrorKind::PermissionDenied)),
                         Ordering::Relaxed,
                     );
@@ -107,7 +108,7 @@ pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
                 .ok()
                 .and_then(|metadata| Stat::of(&metadata));
             if let (Some(stat), Ok(name)) = (stat, entry.path().strip_prefix(root)) {
-                mine.found.push((name.as_os_str().to_owned(), stat));
+                local.found.push((name.as_os_str().to_owned(), stat));
                 if count.fetch_add(1, Ordering::Relaxed) >= MAX_FILES {
                     return WalkState::Quit;
                 }
@@ -118,17 +119,18 @@ pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
     let files = files.into_inner().unwrap_or_default();
     (files.len() <= MAX_FILES).then_some(Walked {
         files,
-        closed: closed.into_inner(),
+        closed: unreadable.into_inner(),
     })
 }
 
-/// What the files hold, in the same order; the smallest first until `room` is full, so that most have a place.
+/// Reads the contents of files, in the order of `files`. The smallest files are read first, until
+/// `max_bytes` is reached, so that as many files as possible are covered.
 pub(super) fn contents(
     workspace: &Workspace,
     files: &[(OsString, Stat)],
-    room: u64,
+    max_bytes: u64,
 ) -> Vec<Content> {
-    let weight = |stat: &Stat| {
+    let content_size = |stat: &Stat| {
         if stat.kind == Kind::Link {
             0
         } else {
@@ -136,29 +138,29 @@ pub(super) fn contents(
         }
     };
     let mut chosen: Vec<usize> = (0..files.len())
-        .filter(|&index| weight(&files[index].1) <= MAX_FILE)
+        .filter(|&index| content_size(&files[index].1) <= MAX_FILE)
         .collect();
-    chosen.sort_by_key(|&index| weight(&files[index].1));
-    let mut filled = 0;
+    chosen.sort_by_key(|&index| content_size(&files[index].1));
+    let mut total = 0;
     let fits = |&index: &usize| {
-        filled += weight(&files[index].1);
-        filled <= room
+        total += content_size(&files[index].1);
+        total <= max_bytes
     };
     let chosen: Vec<usize> = chosen.into_iter().take(MAX_KEPT).take_while(fits).collect();
     let next = AtomicUsize::new(0);
-    let read = || {
-        let mut mine = Vec::new();
+    let read_chosen = || {
+        let mut read = Vec::new();
         while let Some(&index) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
             let (name, stat) = &files[index];
-            mine.push((
+            read.push((
                 index,
                 Content::read(workspace, &workspace.root().join(name), stat),
             ));
         }
-        mine
+        read
     };
-    let why = |(_, stat): &(OsString, Stat)| {
-        if weight(stat) > MAX_FILE {
+    let reason = |(_, stat): &(OsString, Stat)| {
+        if content_size(stat) > MAX_FILE {
             Why::TooLarge
         } else {
             Why::NoRoom
@@ -166,11 +168,11 @@ pub(super) fn contents(
     };
     let mut contents: Vec<Content> = files
         .iter()
-        .map(|file| Content::Unknown(why(file)))
+        .map(|file| Content::Unknown(reason(file)))
         .collect();
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..threads().min(chosen.len()))
-            .map(|_| scope.spawn(read))
+            .map(|_| scope.spawn(read_chosen))
             .collect();
         for (index, content) in readers
             .into_iter()

@@ -1,5 +1,5 @@
-//! Which files are not what they were. The system's word counts where it can be relied on, the content elsewhere:
-//! what was changed and changed back does not show.
+//! Finds the files that changed since the start of a turn. Files with equal, reliable metadata
+//! count as unchanged; others are compared by content, so a change that was reverted does not show.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,31 +11,34 @@ use super::file::{Held, Stat};
 use super::{Baselined, Before};
 use crate::Workspace;
 
-/// One file that is not what it was.
+/// One changed file.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) path: OsString,
     pub(super) renamed: Option<Renamed>,
+    /// `None` if the file is new.
     pub(super) before: Option<Arc<Held>>,
+    /// `None` if the file was deleted.
     pub(super) after: Option<Held>,
 }
 
-/// Where a renamed file comes from.
+/// The origin of a renamed file.
 #[derive(Debug)]
 pub(super) struct Renamed {
     pub(super) from: OsString,
-    /// Percent of the content that is the same.
+    /// Percentage of the content that is equal.
     pub(super) similarity: u8,
 }
 
-/// A path before the turn and now.
+/// The file at a path at the start of the turn and now.
 #[derive(Default)]
 struct Sides {
     before: Option<Arc<Held>>,
     now: Option<Stat>,
 }
 
-/// What differs from `before`, in path order, and what could not be found out.
+/// Returns the changes since `before` in path order, and notes about changes that could not be
+/// found.
 pub(super) fn changes(workspace: &Workspace, before: &Before) -> (Vec<Change>, Vec<String>) {
     let mut notes = Vec::new();
     let mut files: BTreeMap<OsString, Sides> = BTreeMap::new();
@@ -43,7 +46,7 @@ pub(super) fn changes(workspace: &Workspace, before: &Before) -> (Vec<Change>, V
         Baselined::Not => {}
         Baselined::TooMany => notes.push(too_many()),
         Baselined::Taken(baseline) => match walk(workspace) {
-            // Without both walks nothing can be said of files nobody named.
+            // Without a second walk, only files that tools reported can be compared.
             None => notes.push(too_many()),
             Some(walked) => files = sides(baseline, walked, &mut notes),
         },
@@ -51,34 +54,33 @@ pub(super) fn changes(workspace: &Workspace, before: &Before) -> (Vec<Change>, V
     for (name, held) in &before.remembered {
         files.entry(name.clone()).or_default().before = held.clone();
     }
-    let mut lost = 0;
+    let mut unreadable = 0;
     for (name, sides) in files.iter_mut().filter(|(_, sides)| sides.now.is_none()) {
-        // The walk passes over what has come to be ignored: gone is only what the system says is not there.
+        // The walk skips newly ignored files, so a file counts as deleted only if the file system
+        // says so.
         match workspace.root().join(name).symlink_metadata() {
             Ok(metadata) => sides.now = Stat::of(&metadata),
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
             Err(_) => {
                 sides.before = None;
-                lost += 1;
+                unreadable += 1;
             }
         }
     }
-    if lost > 0 {
+    if unreadable > 0 {
         notes.push(format!(
-            "files that cannot be looked at any more are not shown: {lost}"
+            "files not shown because their metadata cannot be read: {unreadable}"
         ));
     }
     (compare(workspace, files), notes)
 }
 
 fn too_many() -> String {
-    format!(
-        "the workspace has more than {MAX_FILES} files: what commands changed in it is not shown"
-    )
+    format!("changes by commands are not shown: the workspace has more than {MAX_FILES} files")
 }
 
-/// The files of both walks.
+/// Combines the files of the baseline and of the current walk by path.
 fn sides(
     baseline: &Baseline,
     walked: Walked,
@@ -94,46 +96,48 @@ fn sides(
             },
         );
     }
-    let mut revealed = 0;
+    let mut formerly_ignored = 0;
     for (name, stat) in walked.files {
-        // With a `.gitignore` changed, files appear that may have been there all the time.
+        // After a change to `.gitignore`, the walk finds files that may have existed before.
         if !files.contains_key(&name) && baseline.ignored(&name) {
-            revealed += 1;
+            formerly_ignored += 1;
         } else {
             files.entry(name).or_default().now = Some(stat);
         }
     }
-    if revealed > 0 {
+    if formerly_ignored > 0 {
         notes.push(format!(
-            "files that were ignored when the turn began are not shown: {revealed}"
+            "files not shown because they were ignored when the turn began: {formerly_ignored}"
         ));
     }
     if walked.closed > 0 {
         notes.push(format!(
-            "folders that cannot be read are not shown: {}",
+            "folders not shown because they cannot be read: {}",
             walked.closed
         ));
     }
     files
 }
 
+/// Compares the contents of files whose metadata differs or is unreliable; returns the changed
+/// files.
 fn compare(workspace: &Workspace, files: BTreeMap<OsString, Sides>) -> Vec<Change> {
-    let mut suspects = Vec::new();
-    let mut there = Vec::new();
+    let mut candidates = Vec::new();
+    let mut existing = Vec::new();
     for (name, Sides { before, now }) in files {
         match (&before, now) {
             (None, None) => {}
             (Some(before), Some(now)) if before.stat == now && !before.fresh => {}
-            (_, None) => suspects.push((name, before, false)),
+            (_, None) => candidates.push((name, before, false)),
             (_, Some(now)) => {
-                there.push((name.clone(), now));
-                suspects.push((name, before, true));
+                existing.push((name.clone(), now));
+                candidates.push((name, before, true));
             }
         }
     }
-    // Twice the room, for files that may turn out to be what they were.
-    let contents = contents(workspace, &there, 2 * MAX_BYTES);
-    let mut held = there
+    // Twice the limit, because some of these files will turn out to be unchanged.
+    let contents = contents(workspace, &existing, 2 * MAX_BYTES);
+    let mut current = existing
         .into_iter()
         .zip(contents)
         .map(|((_, stat), content)| Held {
@@ -142,8 +146,8 @@ fn compare(workspace: &Workspace, files: BTreeMap<OsString, Sides>) -> Vec<Chang
             fresh: true,
         });
     let mut changes = Vec::new();
-    for (path, before, is_there) in suspects {
-        let after = if is_there { held.next() } else { None };
+    for (path, before, exists) in candidates {
+        let after = if exists { current.next() } else { None };
         if !before
             .as_ref()
             .zip(after.as_ref())
@@ -160,7 +164,7 @@ fn compare(workspace: &Workspace, files: BTreeMap<OsString, Sides>) -> Vec<Chang
     changes
 }
 
-/// Whether nobody could tell the two apart, as far as git looks.
+/// Whether git would see no difference: same mode and content.
 fn is_same(before: &Held, after: &Held) -> bool {
     before.stat.git_mode() == after.stat.git_mode() && before.same_content(after)
 }
@@ -174,18 +178,20 @@ mod tests {
     use super::*;
     use crate::turn_diff::file::Content;
 
-    /// Not every system has clocks coarse enough to come by this with real writes.
+    /// Tests with made-up times, because few file systems have clocks coarse enough to test it with
+    /// real writes.
     #[test]
-    fn a_time_is_believed_only_once_it_is_past() {
+    fn recent_modification_times_are_not_trusted() {
         let dir = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
         std::fs::write(dir.path().join("a.txt"), "new").unwrap();
         let stat = Stat::of(&dir.path().join("a.txt").symlink_metadata().unwrap()).unwrap();
-        // Looked at when, the same size and time hide another content?
-        for (later, seen) in [(0, true), (1, true), (3, false)] {
-            let looked = SystemTime::now() + Duration::from_secs(later);
+        // A change of content with equal size and time is found unless the file was read so much
+        // later that its time is trusted.
+        for (later, is_found) in [(0, true), (1, true), (3, false)] {
+            let read_at = SystemTime::now() + Duration::from_secs(later);
             let held = Held {
-                fresh: stat.is_fresh(looked),
+                fresh: stat.is_fresh(read_at),
                 stat: stat.clone(),
                 content: Content::Known("old".into()),
             };
@@ -195,7 +201,7 @@ mod tests {
             };
             assert_eq!(
                 changes(&workspace, &before).0.len(),
-                usize::from(seen),
+                usize::from(is_found),
                 "{later} s later"
             );
         }

@@ -1,4 +1,4 @@
-//! One file at one moment: what the system says of it, and what it holds.
+//! A file at one moment: metadata and content.
 
 use std::fs::Metadata;
 use std::io::Read;
@@ -9,31 +9,33 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::Workspace;
 
-/// Bytes of the largest file that is kept and shown.
+/// The largest file, in bytes, whose content is stored and shown.
 pub(super) const MAX_FILE: u64 = 1_000_000;
 
-/// The coarsest clock of a file system: two writes within it may bear the same time.
+/// The coarsest timestamp resolution of a file system: two writes within it may have the same time.
 const COARSEST_CLOCK: Duration = Duration::from_secs(2);
 
-/// A file or a symbolic link.
+/// A file or a symbolic link at one moment.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) stat: Stat,
     pub(super) content: Content,
-    /// Written so shortly before it was looked at that its time may not tell the next write.
+    /// Whether the file changed so shortly before it was read that a later write may leave the same
+    /// timestamp.
     pub(super) fresh: bool,
 }
 
-/// Seconds and nanoseconds since 1970.
+/// Seconds and nanoseconds since the Unix epoch.
 type Time = (i64, i64);
 
-/// What the system says of it. Two that are equal are the same file, untouched, unless it was fresh.
+/// The metadata of a file. If it is equal at two moments, the file is unchanged, unless it was
+/// `recently_modified` at the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stat {
     pub(super) kind: Kind,
     pub(super) size: u64,
     pub(super) modified: Time,
-    /// When anything of it was changed; unlike `modified`, programs cannot set it.
+    /// Time of the last change to the inode (ctime), which programs cannot set, unlike `modified`.
     changed: Time,
     pub(super) device: u64,
     pub(super) inode: u64,
@@ -46,46 +48,48 @@ pub(super) enum Kind {
     Link,
 }
 
-/// What it holds; for a link, where it leads.
+/// The content of a file, or the target of a link.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
     Known(Vec<u8>),
     Unknown(Why),
 }
 
-/// Why a content is not known.
+/// Why a content is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
-    /// The file is larger than `MAX_FILE`.
+    /// The file is larger than `MAX_FILE_BYTES`.
     TooLarge,
-    /// All files together are too many or too large.
+    /// The limit on all contents together was reached.
     NoRoom,
     Unreadable,
 }
 
 impl Held {
-    /// What is there now; `None` if that is neither a file nor a link.
+    /// Reads the current state of a path; `None` if it is neither a file nor a link.
     pub(super) fn read(workspace: &Workspace, path: &Path) -> Option<Self> {
-        let looked = SystemTime::now();
+        let read_at = SystemTime::now();
         let stat = Stat::of(&path.symlink_metadata().ok()?)?;
         let content = Content::read(workspace, path, &stat);
         Some(Self {
-            fresh: stat.is_fresh(looked),
+            fresh: stat.is_fresh(read_at),
             stat,
             content,
         })
     }
 
-    /// Whether both hold the same; of what is not known, the system's word is taken.
+    /// Whether both have the same content. Unknown contents are compared by size and modification
+    /// time.
     pub(super) fn same_content(&self, other: &Self) -> bool {
         match (self.content.bytes(), other.content.bytes()) {
-            (Some(mine), Some(theirs)) => mine == theirs,
+            (Some(own), Some(other)) => own == other,
             _ => (self.stat.size, self.stat.modified) == (other.stat.size, other.stat.modified),
         }
     }
 }
 
 impl Stat {
+    /// Returns `None` if the metadata is of neither a file nor a symbolic link.
     pub(super) fn of(metadata: &Metadata) -> Option<Self> {
         let kind = match metadata.file_type() {
             kind if kind.is_file() => Kind::File,
@@ -103,7 +107,7 @@ impl Stat {
         })
     }
 
-    /// The three modes git knows.
+    /// Returns the file mode in git's notation.
     pub(super) fn git_mode(&self) -> &'static str {
         match self.kind {
             Kind::Link => "120000",
@@ -112,9 +116,9 @@ impl Stat {
         }
     }
 
-    /// Whether it was written at `looked` or only just before.
-    pub(super) fn is_fresh(&self, looked: SystemTime) -> bool {
-        let settled = looked
+    /// Whether the file changed at `read_at` or shortly before.
+    pub(super) fn is_fresh(&self, read_at: SystemTime) -> bool {
+        let settled = read_at
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .saturating_sub(COARSEST_CLOCK);
@@ -136,7 +140,7 @@ impl Content {
                     return Self::Unknown(Why::Unreadable);
                 };
                 let mut bytes = Vec::with_capacity(stat.size as usize + 1);
-                // It may have grown since it was looked at.
+                // The file may have grown since its size was read.
                 match file.take(MAX_FILE + 1).read_to_end(&mut bytes) {
                     Ok(read) if read as u64 > MAX_FILE => Self::Unknown(Why::TooLarge),
                     Ok(_) => Self::Known(bytes),
@@ -146,6 +150,7 @@ impl Content {
         }
     }
 
+    /// Returns the content; `None` if it is unknown.
     pub(super) fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Known(bytes) => Some(bytes),

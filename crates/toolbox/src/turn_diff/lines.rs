@@ -1,27 +1,28 @@
-//! Hunks: which lines of a text went and which came.
+//! Computes the hunks of a unified diff between two texts.
 
 use std::time::{Duration, Instant};
 
 use similar::{Algorithm, DiffOp, capture_diff_slices_deadline, group_diff_ops};
 
-/// Unchanged lines shown around a change.
+/// Number of unchanged lines shown around a change.
 const CONTEXT: usize = 3;
 
-/// How long the shortest way from one text to the other is looked for; then any way will do.
+/// Time limit for finding the shortest diff of one file; afterwards a longer diff is accepted.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Lines that came and lines that went.
+/// Numbers of added and removed lines.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) added: usize,
     pub(super) removed: usize,
 }
 
-/// Appends the hunks between two texts, not thinking about them past `until`.
-pub(super) fn hunks(before: &[u8], after: &[u8], until: Instant, out: &mut String) -> Counts {
+/// Appends the hunks between two texts to `out`. After `deadline`, the diff may not be the
+/// shortest.
+pub(super) fn hunks(before: &[u8], after: &[u8], deadline: Instant, out: &mut String) -> Counts {
     let lines = |text| <[u8]>::split_inclusive(text, |byte| *byte == b'\n').collect::<Vec<_>>();
     let (before, after) = (lines(before), lines(after));
-    let deadline = until.min(Instant::now() + PATIENCE);
+    let deadline = deadline.min(Instant::now() + PATIENCE);
     let ops = capture_diff_slices_deadline(Algorithm::Myers, &before, &after, Some(deadline));
     let mut counts = Counts::default();
     for hunk in group_diff_ops(ops, CONTEXT) {
@@ -29,7 +30,7 @@ pub(super) fn hunks(before: &[u8], after: &[u8], until: Instant, out: &mut Strin
             continue;
         };
         let range = |start: usize, end: usize| match end - start {
-            // An empty range is named by the line before it.
+            // An empty range has the number of the line before it.
             0 => format!("{start},0"),
             1 => format!("{}", start + 1),
             count => format!("{},{count}", start + 1),

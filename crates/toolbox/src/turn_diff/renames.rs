@@ -1,5 +1,6 @@
-//! A file that is gone and one that came may be the same: pairs are found the way git finds them, by content.
-//! Links are left alone: git cannot apply that one was renamed and a folder took its place.
+//! Detects renames: pairs a deleted and an added file with the same or similar content, as git
+//! does. Symbolic links are not paired, because git cannot apply a diff in which a link was renamed
+//! and a folder took its place.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -10,55 +11,57 @@ use std::path::Path;
 use super::changes::{Change, Renamed};
 use super::file::{Held, Kind, Stat};
 
-/// Percent of the larger file that must be found in the other.
+/// Minimum percentage of the larger file that must be in the other file.
 const SIMILAR: u64 = 50;
 
-/// Pairs that are compared, and pieces of them in all; beyond that, only equal files are paired.
+/// Limits on the pairs of files that are compared, and on all chunks compared. Above these limits,
+/// only identical files are paired.
 const MAX_PAIRS: usize = 1_000_000;
 const MAX_PIECES: usize = 50_000_000;
 
 /// Turns pairs of a deletion and an addition into renames.
 pub(super) fn pair(changes: &mut Vec<Change>) {
-    let (mut gone, mut came) = (Vec::new(), Vec::new());
+    let (mut deleted, mut added) = (Vec::new(), Vec::new());
     for (index, change) in changes.iter().enumerate() {
         match (&change.before, &change.after) {
-            (Some(held), None) if may_move(held) => gone.push(index),
-            (None, Some(held)) if may_move(held) => came.push(index),
+            (Some(held), None) if may_move(held) => deleted.push(index),
+            (None, Some(held)) if may_move(held) => added.push(index),
             _ => {}
         }
     }
-    let mut pairs = equal(changes, &mut gone, &mut came);
-    pairs.extend(similar(changes, &gone, &came));
-    let mut taken = vec![false; changes.len()];
+    let mut pairs = equal(changes, &mut deleted, &mut added);
+    pairs.extend(similar(changes, &deleted, &added));
+    let mut is_paired = vec![false; changes.len()];
     for Pair {
-        gone,
-        came,
+        gone: deleted,
+        came: added,
         similarity,
     } in pairs
     {
-        let from = changes[gone].path.clone();
-        let before = changes[gone].before.take();
-        changes[came].before = before;
-        changes[came].renamed = Some(Renamed { from, similarity });
-        taken[gone] = true;
+        let from = changes[deleted].path.clone();
+        let before = changes[deleted].before.take();
+        changes[added].before = before;
+        changes[added].renamed = Some(Renamed { from, similarity });
+        is_paired[deleted] = true;
     }
-    let mut taken = taken.into_iter();
-    changes.retain(|_| !taken.next().unwrap_or_default());
+    let mut is_paired = is_paired.into_iter();
+    changes.retain(|_| !is_paired.next().unwrap_or_default());
 }
 
-/// All empty files are equal, and that says nothing.
+/// Whether a file can take part in a rename. Empty files cannot, because all of them are equal.
 fn may_move(held: &Held) -> bool {
     held.stat.kind == Kind::File && held.stat.size > 0
 }
 
-/// Two changes that are one.
+/// A deleted and an added file that are one renamed file, as indices into the changes.
 struct Pair {
     gone: usize,
     came: usize,
     similarity: u8,
 }
 
-/// What tells that two files are the same one: their content, or, where that is not known, that the system says so.
+/// The identity of a file for exact matches: its content, or its metadata if the content is
+/// unknown.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
     Content(&'a [u8]),
@@ -95,20 +98,20 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// Pairs of equal files, which are taken out of `gone` and `came`.
-fn equal(changes: &[Change], gone: &mut Vec<usize>, came: &mut Vec<usize>) -> Vec<Pair> {
+/// Pairs identical files, and removes them from `deleted` and `added`.
+fn equal(changes: &[Change], deleted: &mut Vec<usize>, added: &mut Vec<usize>) -> Vec<Pair> {
     let mut sources: HashMap<Identity<'_>, Vec<usize>> = HashMap::new();
-    for &index in gone.iter() {
+    for &index in deleted.iter() {
         if let Some(held) = changes[index].before.as_deref() {
             sources.entry(Identity::of(held)).or_default().push(index);
         }
     }
     let mut pairs = Vec::new();
-    for &index in came.iter() {
+    for &index in added.iter() {
         let Some(held) = &changes[index].after else {
             continue;
         };
-        // Of several, the one with the same name.
+        // Among several identical files, prefers the one with the same file name.
         let same_name = |source: &usize| file_name(&changes[*source]) == file_name(&changes[index]);
         for identity in [Identity::of(held), Identity::by_system(held)] {
             let sources = sources
@@ -129,21 +132,21 @@ fn equal(changes: &[Change], gone: &mut Vec<usize>, came: &mut Vec<usize>) -> Ve
         .iter()
         .flat_map(|pair| [pair.gone, pair.came])
         .collect();
-    gone.retain(|index| !paired.contains(index));
-    came.retain(|index| !paired.contains(index));
+    deleted.retain(|index| !paired.contains(index));
+    added.retain(|index| !paired.contains(index));
     pairs
 }
 
-/// Pairs of files that have most in common, the best first.
-fn similar(changes: &[Change], gone: &[usize], came: &[usize]) -> Vec<Pair> {
-    if gone.is_empty() || came.is_empty() || gone.len() * came.len() > MAX_PAIRS {
+/// Pairs similar files, most similar first. Returns none if there are too many to compare.
+fn similar(changes: &[Change], deleted: &[usize], added: &[usize]) -> Vec<Pair> {
+    if deleted.is_empty() || added.is_empty() || deleted.len() * added.len() > MAX_PAIRS {
         return Vec::new();
     }
-    let gone: Vec<_> = gone
+    let deleted: Vec<_> = deleted
         .iter()
         .filter_map(|&at| Some((at, Pieces::of(changes[at].before.as_deref()?)?)))
         .collect();
-    let came: Vec<_> = came
+    let added: Vec<_> = added
         .iter()
         .filter_map(|&at| Some((at, Pieces::of(changes[at].after.as_ref()?)?)))
         .collect();
@@ -153,28 +156,29 @@ fn similar(changes: &[Change], gone: &[usize], came: &[usize]) -> Vec<Pair> {
             .map(|(_, pieces)| pieces.sizes.len())
             .sum::<usize>()
     };
-    if count(&gone) * came.len() + count(&came) * gone.len() > MAX_PIECES {
+    if count(&deleted) * added.len() + count(&added) * deleted.len() > MAX_PIECES {
         return Vec::new();
     }
     let mut candidates = Vec::new();
-    for (came, after) in &came {
-        for (gone, before) in &gone {
+    for (added, after) in &added {
+        for (deleted, before) in &deleted {
             let similarity = before.similarity(after);
             if similarity >= SIMILAR {
-                let same_name = file_name(&changes[*gone]) == file_name(&changes[*came]);
-                candidates.push((Reverse((similarity, same_name)), *came, *gone));
+                let same_name = file_name(&changes[*deleted]) == file_name(&changes[*added]);
+                candidates.push((Reverse((similarity, same_name)), *added, *deleted));
             }
         }
     }
     candidates.sort_unstable();
     let (mut pairs, mut paired) = (Vec::new(), HashSet::new());
-    for (Reverse((similarity, _)), came, gone) in candidates {
-        if !paired.contains(&came) && !paired.contains(&gone) {
-            paired.extend([came, gone]);
-            // Equal ones have been found before: the same lines in another order are not that.
+    for (Reverse((similarity, _)), added, deleted) in candidates {
+        if !paired.contains(&added) && !paired.contains(&deleted) {
+            paired.extend([added, deleted]);
+            // At most 99: identical files are already paired, so files with the same lines differ
+            // in their order.
             pairs.push(Pair {
-                gone,
-                came,
+                gone: deleted,
+                came: added,
                 similarity: similarity.min(99) as u8,
             });
         }
@@ -186,13 +190,13 @@ fn file_name(change: &Change) -> Option<&OsStr> {
     Path::new(&change.path).file_name()
 }
 
-/// The longest piece of a line.
+/// Lines are split into chunks of at most this many bytes.
 const MAX_PIECE: usize = 64;
 
-/// A file cut in lines, long ones in pieces.
+/// The hashed lines of a file; long lines are split into chunks.
 struct Pieces {
     size: u64,
-    /// How many bytes of the file are in pieces of this hash, ordered by hash.
+    /// Pairs of a hash and the bytes of all chunks with that hash, ordered by hash.
     sizes: Vec<(u64, u64)>,
 }
 
@@ -220,17 +224,17 @@ impl Pieces {
         })
     }
 
-    /// Percent of the larger one that is in both.
+    /// Returns the percentage of the larger file that both files have in common.
     fn similarity(&self, other: &Self) -> u64 {
         let larger = self.size.max(other.size);
         if self.size.min(other.size) * 100 < larger * SIMILAR {
             return 0;
         }
         let mut common = 0;
-        let mut theirs = other.sizes.iter().peekable();
+        let mut other_sizes = other.sizes.iter().peekable();
         for (hash, size) in &self.sizes {
-            while theirs.next_if(|(other, _)| other < hash).is_some() {}
-            common += theirs
+            while other_sizes.next_if(|(other, _)| other < hash).is_some() {}
+            common += other_sizes
                 .next_if(|(other, _)| other == hash)
                 .map_or(0, |(_, other)| (*size).min(*other));
         }

@@ -1,4 +1,4 @@
-//! Changes in the words of `git diff`: what `git apply` takes, and what people are used to read.
+//! Renders changes in the format of `git diff`, which `git apply` accepts.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,19 +9,19 @@ use super::file::{Content, Held, MAX_FILE, Why};
 use super::lines::{Counts, hunks};
 use super::{ChangeKind, ChangedFile, Diff};
 
-/// Where git looks for a NUL to tell that a file is not text.
+/// Bytes at the start of a file that are checked for a NUL, which marks a binary file, as in git.
 const LOOKED_AT: usize = 8000;
 
-/// Files that are named one by one when they cannot be shown.
+/// Maximum number of notes about single files that are not shown.
 const MAX_NAMED: usize = 20;
 
-/// How long the best way to tell all changes is looked for.
+/// Time limit for finding the shortest diffs of all files together.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The changes as one text.
+/// Renders changes as one diff.
 pub(super) fn write(changes: &[Change]) -> Diff {
     let mut diff = Diff::default();
-    let until = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     for change in changes {
         let (before, after) = (change.before.as_deref(), change.after.as_ref());
         let from = change
@@ -41,10 +41,10 @@ pub(super) fn write(changes: &[Change]) -> Diff {
             similarity,
             before,
             after,
-            until,
+            until: deadline,
         };
         let counts = match (before, after) {
-            // What became of another type is one file less and one more.
+            // A change between file and link is a deletion and an addition.
             (Some(old), Some(new)) if old.stat.kind != new.stat.kind => {
                 let removed = section(before, None).write(&mut diff).removed;
                 Counts {
@@ -65,27 +65,29 @@ pub(super) fn write(changes: &[Change]) -> Diff {
             removed: counts.removed,
         });
     }
-    let unnamed = diff.notes.len().saturating_sub(MAX_NAMED);
-    if unnamed > 0 {
+    let omitted = diff.notes.len().saturating_sub(MAX_NAMED);
+    if omitted > 0 {
         diff.notes.truncate(MAX_NAMED);
         diff.notes
-            .push(format!("more files changed, and are not shown: {unnamed}"));
+            .push(format!("further changed files not shown: {omitted}"));
     }
     diff
 }
 
-/// What stands below one `diff --git`.
+/// The part of a diff below one `diff --git` line.
 struct Section<'a> {
     from: &'a OsStr,
     path: &'a OsStr,
-    /// Percent, for a rename.
+    /// Percentage of equal content, for a rename.
     similarity: Option<u8>,
     before: Option<&'a Held>,
     after: Option<&'a Held>,
+    /// When to stop looking for the shortest diff.
     until: Instant,
 }
 
 impl Section<'_> {
+    /// Appends the section to `diff`.
     fn write(&self, diff: &mut Diff) -> Counts {
         self.header(&mut diff.text);
         let old = self
@@ -99,25 +101,25 @@ impl Section<'_> {
             .zip(self.after)
             .is_some_and(|(before, after)| before.same_content(after));
         match (content(self.before), content(self.after)) {
-            // Only its name or its mode is another.
+            // Only the path or the mode changed.
             _ if same => Counts::default(),
-            (Err(why), _) | (_, Err(why)) => {
-                let verb = if why == Why::Unreadable {
+            (Err(reason), _) | (_, Err(reason)) => {
+                let verb = if reason == Why::Unreadable {
                     "cannot be read"
                 } else {
                     "are too large to show"
                 };
-                // The first and the last word tell git what kind of line this is.
+                // Git recognizes this line by its first and last word.
                 diff.text
                     .push_str(&format!("Files {old} and {new} {verb} and differ\n"));
                 diff.notes.push(format!(
-                    "{} changed, and is not shown: {}",
+                    "{} changed but is not shown: {}",
                     self.path.display(),
-                    reason(why)
+                    self::reason(reason)
                 ));
                 Counts::default()
             }
-            // An empty file that came or went.
+            // An empty file was added or deleted.
             (Ok([]), Ok([])) => Counts::default(),
             (Ok(before), Ok(after)) if is_binary(before) || is_binary(after) => {
                 diff.text
@@ -125,7 +127,7 @@ impl Section<'_> {
                 Counts::default()
             }
             (Ok(before), Ok(after)) => {
-                // Git ends a name with a space in it by a tab.
+                // Git writes a tab after a name that contains a space.
                 let tab = |label: &str| if label.contains(' ') { "\t" } else { "" };
                 diff.text
                     .push_str(&format!("--- {old}{}\n+++ {new}{}\n", tab(&old), tab(&new)));
@@ -160,7 +162,7 @@ impl Section<'_> {
     }
 }
 
-/// What a file holds; one that is not there holds nothing.
+/// Returns the content of a file; empty if the file does not exist.
 fn content(held: Option<&Held>) -> Result<&[u8], Why> {
     match held.map(|held| &held.content) {
         None => Ok(&[]),
@@ -169,11 +171,12 @@ fn content(held: Option<&Held>) -> Result<&[u8], Why> {
     }
 }
 
+/// Returns why a file is not shown.
 fn reason(why: Why) -> String {
     match why {
-        Why::TooLarge => format!("it has more than {} MB", MAX_FILE / 1_000_000),
-        Why::NoRoom => "the workspace is too large to remember all of it".to_owned(),
-        Why::Unreadable => "it cannot be read".to_owned(),
+        Why::TooLarge => format!("larger than {} MB", MAX_FILE / 1_000_000),
+        Why::NoRoom => "the workspace is too large to store all of it".to_owned(),
+        Why::Unreadable => "cannot be read".to_owned(),
     }
 }
 
@@ -181,7 +184,7 @@ fn is_binary(bytes: &[u8]) -> bool {
     memchr::memchr(0, &bytes[..bytes.len().min(LOOKED_AT)]).is_some()
 }
 
-/// A name as git writes it: in quotes, as in C, if it has a byte that is not printable ASCII.
+/// Formats a name as git does: in C-style quotes if it has a byte that is not printable ASCII.
 fn quoted(prefix: &str, name: &OsStr) -> String {
     let mut out = String::new();
     for &byte in name.as_bytes() {

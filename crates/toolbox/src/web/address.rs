@@ -1,14 +1,14 @@
-//! Which addresses there are: what a caller may mean by one, which hosts it names, and which of them are nobody's business.
+//! Parses URLs and classifies their hosts as public, private or blocked. Does not resolve names.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use reqwest::Url;
 use selvedge_tools::ToolError;
 
-/// The longest address that is taken.
+/// Maximum length of a URL in bytes.
 const LONGEST: usize = 8 * 1024;
 
-/// Schemes that are told from hosts without `//`.
+/// Schemes that are recognized without `//`; other words before a colon are hosts.
 const KNOWN: [&str; 7] = [
     "http",
     "https",
@@ -19,64 +19,66 @@ const KNOWN: [&str; 7] = [
     "file",
 ];
 
-/// Who can be reached at an address.
+/// Whether an address is on the public internet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reach {
-    /// Everybody's.
+    /// An address on the public internet.
     Public,
-    /// This machine, or its neighbours: a person may agree to it.
+    /// Loopback or a private network: needs approval.
     Private,
-    /// What nobody means by an address: link-local (where clouds hand out credentials), multicast, reserved.
+    /// Link-local (which includes cloud metadata services), multicast or reserved: refused.
     Never,
 }
 
-/// An address of the web, as somebody wrote it.
-pub(crate) fn parse(written: &str) -> Result<Url, ToolError> {
-    let written = written.trim();
-    let wrong = |why: &str| {
-        let shown: String = written.chars().take(200).collect();
-        ToolError::new(format!("`{shown}` is no address of the web: {why}"))
-            .suggest("write it whole: https://example.com/page")
+/// Parses a URL. Without a scheme, it is `http` for private hosts and `https` for others. The
+/// fragment is removed.
+pub(crate) fn parse(text: &str) -> Result<Url, ToolError> {
+    let text = text.trim();
+    let invalid = |reason: &str| {
+        let shown: String = text.chars().take(200).collect();
+        ToolError::new(format!("`{shown}` is not a valid URL: {reason}"))
+            .suggest("write the full URL, such as https://example.com/page")
     };
-    if written.len() > LONGEST {
-        return Err(wrong("it is too long"));
+    if text.len() > LONGEST {
+        return Err(invalid(&format!("longer than {LONGEST} bytes")));
     }
-    // Where nothing is said it is what browsers take it for. `localhost:3000` only reads like a scheme.
-    let said = written.contains("://")
-        || written
+    // `localhost:3000` looks like a scheme but is a host, so a scheme without `//` must be known.
+    let has_scheme = text.contains("://")
+        || text
             .split(':')
             .next()
             .is_some_and(|scheme| KNOWN.contains(&scheme));
-    let url = if said {
-        Url::parse(written)
+    let url = if has_scheme {
+        Url::parse(text)
     } else {
-        Url::parse(&format!("https://{written}"))
+        Url::parse(&format!("https://{text}"))
     };
-    let mut url = url.map_err(|error| wrong(&error.to_string()))?;
-    if !said && evident(&url) == Reach::Private {
-        url =
-            Url::parse(&format!("http://{written}")).map_err(|error| wrong(&error.to_string()))?;
+    let mut url = url.map_err(|error| invalid(&error.to_string()))?;
+    if !has_scheme && evident(&url) == Reach::Private {
+        url = Url::parse(&format!("http://{text}")).map_err(|error| invalid(&error.to_string()))?;
     }
-    check(&url).map_err(|why| wrong(&why))?;
+    check(&url).map_err(|reason| invalid(&reason))?;
     url.set_fragment(None);
     Ok(url)
 }
 
-/// What an address must be, also where a server sends us on.
+/// Checks scheme, credentials and host of a URL. Also used for redirect targets.
 pub(crate) fn check(url: &Url) -> Result<(), String> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!("`{}:` is neither http nor https", url.scheme()));
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("it holds a password, which would be written down".to_owned());
+        return Err(
+            "it contains a user name or password, which would be stored in the journal".to_owned(),
+        );
     }
     if url.host_str().is_none_or(str::is_empty) {
-        return Err("it names no host".to_owned());
+        return Err("it has no host".to_owned());
     }
     Ok(())
 }
 
-/// The host, with its port where that is not the usual one: what a person allows.
+/// Returns the host, with the port if it is not the default. Approvals and rules use this form.
 pub(crate) fn host(url: &Url) -> String {
     let name = url.host_str().unwrap_or_default();
     match url.port() {
@@ -85,27 +87,28 @@ pub(crate) fn host(url: &Url) -> String {
     }
 }
 
-/// Whether the two hosts are one site: `example.com` sends to `www.example.com` everywhere.
-pub(crate) fn same_site(one: &str, other: &str) -> bool {
+/// Whether two hosts are one site: equal except for a leading `www.`.
+pub(crate) fn same_site(first: &str, second: &str) -> bool {
     let bare = |host: &str| host.strip_prefix("www.").unwrap_or(host).to_owned();
-    bare(one) == bare(other)
+    bare(first) == bare(second)
 }
 
-/// Whether a list of hosts has this one: by name, by name and port, or all below a domain as `*.example.com`.
+/// Whether a list of hosts contains the host of a URL. Entries are a name, a name with port, or
+/// `*.example.com` for all hosts below a domain.
 pub(crate) fn listed(hosts: &[String], url: &Url) -> bool {
     let (with_port, name) = (host(url), url.host_str().unwrap_or_default());
-    hosts.iter().any(|listed| match listed.strip_prefix("*.") {
+    hosts.iter().any(|entry| match entry.strip_prefix("*.") {
         Some(domain) => {
             url.port().is_none()
                 && name
                     .strip_suffix(domain)
                     .is_some_and(|rest| rest.ends_with('.'))
         }
-        None => listed.eq_ignore_ascii_case(&with_port),
+        None => entry.eq_ignore_ascii_case(&with_port),
     })
 }
 
-/// What the host tells by itself, without asking anybody what it stands for.
+/// Classifies the host of a URL without resolving names.
 pub(crate) fn evident(url: &Url) -> Reach {
     match url.host() {
         Some(url::Host::Ipv4(ip)) => reach(IpAddr::V4(ip)),
@@ -115,13 +118,13 @@ pub(crate) fn evident(url: &Url) -> Reach {
     }
 }
 
-/// Whether a name stands for this machine by agreement of all.
+/// Whether a name is reserved for the loopback interface: `localhost` or below it.
 pub(crate) fn is_this_machine(name: &str) -> bool {
     let name = name.trim_end_matches('.');
     name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
 }
 
-/// Who can be reached there.
+/// Classifies an IP address.
 pub(crate) fn reach(ip: IpAddr) -> Reach {
     match ip {
         IpAddr::V4(ip) => reach_v4(ip),
@@ -155,17 +158,17 @@ fn reach_v6(ip: Ipv6Addr) -> Reach {
         |high: u16, low: u16| reach_v4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     match parts {
         [0, 0, 0, 0, 0, 0, 0, 1] => Reach::Private,
-        // An older address in a newer one's clothes: mapped, compatible, translated, 6to4.
+        // IPv4 inside IPv6: mapped, compatible, translated (NAT64) and 6to4.
         [0, 0, 0, 0, 0, 0xffff, high, low] => v4(high, low),
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => v4(high, low),
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => v4(high, low),
         [0x2002, high, low, ..] => v4(high, low),
-        // Unique to a site.
+        // Unique local addresses.
         [first, ..] if first & 0xfe00 == 0xfc00 => Reach::Private,
-        // Documentation, Teredo, benchmarks and the like.
+        // Documentation, Teredo, benchmarking and similar ranges.
         [0x2001, second, ..] if second == 0xdb8 || second < 0x200 => Reach::Never,
         [0x3fff, second, ..] if second < 0x1000 => Reach::Never,
-        // What is given out at all.
+        // Global unicast.
         [first, ..] if (0x2000..0x4000).contains(&first) => Reach::Public,
         _ => Reach::Never,
     }
@@ -176,24 +179,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_public_private_or_nobodys() {
+    fn ip_addresses_are_public_private_or_blocked() {
         let cases = [
             (
                 Reach::Public,
-                "93.184.216.34 8.8.8.8 172.32.0.1 100.128.0.1 2606:2800:220:1::1 ::ffff:8.8.8.8 2002:808:808::1",
+                "93.184.216.34 8.8.8.8 172.32.0.1 100.128.0.1 \
+                 2606:2800:220:1::1 ::ffff:8.8.8.8 2002:808:808::1",
             ),
             (
                 Reach::Private,
-                "127.0.0.1 127.9.9.9 10.0.0.1 172.16.0.1 192.168.1.1 100.64.0.1 ::1 fd00::1 ::ffff:127.0.0.1",
+                "127.0.0.1 127.9.9.9 10.0.0.1 172.16.0.1 192.168.1.1 \
+                 100.64.0.1 ::1 fd00::1 ::ffff:127.0.0.1",
             ),
             (Reach::Private, "::127.0.0.1 64:ff9b::a00:1 2002:7f00:1::"),
             (
                 Reach::Never,
-                "0.0.0.0 0.1.2.3 169.254.169.254 224.0.0.1 255.255.255.255 198.18.0.1 192.0.2.1 240.0.0.1",
+                "0.0.0.0 0.1.2.3 169.254.169.254 224.0.0.1 255.255.255.255 \
+                 198.18.0.1 192.0.2.1 240.0.0.1",
             ),
             (
                 Reach::Never,
-                ":: fe80::1 ff02::1 2001:db8::1 2001::1 ::ffff:169.254.169.254 fec0::1 100::1 64:ff9b:1::1",
+                ":: fe80::1 ff02::1 2001:db8::1 2001::1 \
+                 ::ffff:169.254.169.254 fec0::1 100::1 64:ff9b:1::1",
             ),
         ];
         for (expected, addresses) in cases {
@@ -204,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_write_an_address_is_seen_through() {
+    fn unusual_spellings_of_an_address_are_classified() {
         for written in [
             "http://2130706433/",
             "http://0x7f.1/",
@@ -255,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_listed_by_name_port_and_domain() {
+    fn host_rules_match_by_name_port_and_domain() {
         let hosts = ["docs.rs", "*.example.com", "localhost:3000"].map(str::to_owned);
         let listed = |written: &str| listed(&hosts, &parse(written).unwrap());
         assert!(

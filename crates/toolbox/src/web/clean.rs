@@ -1,8 +1,9 @@
-//! HTML made harmless for what follows: no scripts, no forms, no tricks.
+//! Cleans HTML before it is parsed: removes scripts, forms and other elements without readable
+//! text.
 //!
-//! A few megabytes of unclosed tags can become gigabytes of tree, or hours of work: a parser has to repair what is
-//! broken. So the text is cut into tokens first, which is linear, and what is written out again has bounded depth, a
-//! bounded number of tags, and few open at a time of those that parsers repeat.
+//! HTML parsers repair broken markup, so a few megabytes of unclosed tags can become gigabytes of
+//! tree or hours of work. The cleaner only tokenizes, which takes linear time, and bounds the
+//! depth, the number of tags and the number of open formatting elements in its output.
 
 use std::cell::RefCell;
 
@@ -13,16 +14,16 @@ use html5ever::tokenizer::{
     Tokenizer, TokenizerOpts,
 };
 
-/// The deepest nesting. Browsers stop at 512.
+/// Maximum nesting depth. Browsers stop at 512.
 const DEEPEST: usize = 128;
-/// How many elements that parsers repeat are open at a time.
+/// Maximum number of open formatting elements.
 const MOST_REPEATED: usize = 8;
-/// Tags in all. A page of a megabyte has some twenty thousand.
+/// Maximum number of tags. A page of one megabyte has about 20,000.
 const MOST_TAGS: usize = 60_000;
-/// Bytes of an attribute that are worth keeping.
+/// Attributes with longer values, in bytes, are dropped.
 const LONGEST_VALUE: usize = 2048;
 
-/// Elements that go with all they hold.
+/// Elements that are removed with their content.
 const DROPPED: &[&str] = &[
     "script",
     "style",
@@ -44,7 +45,7 @@ const DROPPED: &[&str] = &[
     "frameset",
     "map",
 ];
-/// Elements whose text is no markup.
+/// Elements whose content is text, not markup.
 const RAW: &[(&str, RawKind)] = &[
     ("script", RawKind::ScriptData),
     ("style", RawKind::Rawtext),
@@ -55,25 +56,25 @@ const RAW: &[(&str, RawKind)] = &[
     ("title", RawKind::Rcdata),
     ("textarea", RawKind::Rcdata),
 ];
-/// Elements that parsers open again in every paragraph until they are closed.
+/// Formatting elements, which parsers reopen in every paragraph until they are closed.
 const REPEATED: &[&str] = &[
     "b", "big", "code", "em", "i", "s", "small", "strike", "strong", "tt", "u",
 ];
-/// Elements whose tags go, and whose content stays.
+/// Elements whose tags are removed while their content is kept.
 const UNWRAPPED: &[&str] = &[
     "font", "nobr", "noscript", "form", "button", "label", "input", "center", "marquee", "blink",
 ];
-/// Elements that hold nothing.
+/// Elements without content and end tag.
 const VOID: &[&str] = &[
     "area", "base", "br", "col", "hr", "img", "link", "meta", "param", "source", "track", "wbr",
 ];
-/// Attributes that tell something about the text.
+/// Attributes that are kept.
 const KEPT: &[&str] = &[
     "alt", "class", "colspan", "content", "datetime", "dir", "href", "id", "itemprop", "lang",
     "name", "property", "rel", "role", "rowspan", "src", "start", "title",
 ];
 
-/// The HTML without what a reader does not need; cut where there is too much of it.
+/// Returns cleaned, well-nested HTML.
 pub(crate) fn clean(html: &str) -> String {
     let sink = Sink(RefCell::new(Written {
         out: String::with_capacity(html.len() / 2),
@@ -91,16 +92,20 @@ pub(crate) fn clean(html: &str) -> String {
     written.out
 }
 
+/// Receives tokens from the tokenizer.
 struct Sink(RefCell<Written>);
 
+/// The cleaned HTML and the open elements.
 #[derive(Default)]
 struct Written {
     out: String,
+    /// Names of the open elements, outermost first.
     open: Vec<String>,
-    /// Elements that are open and were not written, because they are too deep.
+    /// Number of open elements that were not written because they are too deep.
     too_deep: usize,
+    /// Number of tags so far.
     tags: usize,
-    /// The element that is being left out, and how many of its kind are open.
+    /// The element that is being dropped, and how many nested elements of that name are open.
     dropping: Option<(String, usize)>,
 }
 
@@ -150,9 +155,9 @@ impl Written {
             return;
         }
         if DROPPED.contains(&name) {
-            // Of these only foreign elements can close themselves.
-            let over = tag.self_closing && matches!(name, "svg" | "math") || name == "embed";
-            self.dropping = (!over).then(|| (name.to_owned(), 1));
+            // Only `svg` and `math` can be self-closing; `embed` has no content.
+            let is_closed = tag.self_closing && matches!(name, "svg" | "math") || name == "embed";
+            self.dropping = (!is_closed).then(|| (name.to_owned(), 1));
             return;
         }
         self.tags += 1;
@@ -167,21 +172,22 @@ impl Written {
             self.too_deep += 1;
             return;
         }
-        let repeated = |name: &str| REPEATED.contains(&name);
-        if repeated(name) && self.open.iter().filter(|open| repeated(open)).count() >= MOST_REPEATED
+        let is_formatting = |name: &str| REPEATED.contains(&name);
+        if is_formatting(name)
+            && self.open.iter().filter(|open| is_formatting(open)).count() >= MOST_REPEATED
         {
             return;
         }
         self.out.push('<');
         self.out.push_str(name);
         for attribute in &tag.attrs {
-            let (own, value): (&str, &str) = (&attribute.name.local, &attribute.value);
-            // The class of a piece of code names its language.
-            let tells =
-                KEPT.contains(&own) && (!repeated(name) || own == "class" && name == "code");
-            if tells && value.len() <= LONGEST_VALUE {
+            let (attribute, value): (&str, &str) = (&attribute.name.local, &attribute.value);
+            // The class of a `code` element names its language.
+            let is_kept = KEPT.contains(&attribute)
+                && (!is_formatting(name) || attribute == "class" && name == "code");
+            if is_kept && value.len() <= LONGEST_VALUE {
                 self.out.push(' ');
-                self.out.push_str(own);
+                self.out.push_str(attribute);
                 self.out.push_str("=\"");
                 escape(value, &mut self.out);
                 self.out.push('"');
@@ -208,7 +214,7 @@ impl Written {
             self.too_deep -= 1;
             return;
         }
-        // What was opened inside and not closed is closed with it; what was never opened is not closed.
+        // Unclosed elements inside are closed, too. An end tag without a start tag is ignored.
         if let Some(position) = self.open.iter().rposition(|open| open == name) {
             for name in self.open.split_off(position).iter().rev() {
                 self.close(name);
@@ -241,8 +247,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scripts_forms_and_comments_go_and_text_stays() {
-        let html = "<p onclick=x>a<script>if (a < b) '</p>'</script>b<!-- c --><form><b class=x>d</b></form>&lt;e&gt;";
+    fn scripts_forms_and_comments_are_removed_and_text_is_kept() {
+        let html = "<p onclick=x>a<script>if (a < b) '</p>'</script>b<!-- c -->\
+                    <form><b class=x>d</b></form>&lt;e&gt;";
         assert_eq!(clean(html), "<p>ab<b>d</b>&lt;e&gt;</p>");
         assert_eq!(
             clean("<svg><g/><svg/></svg><p>x</p><select><option>y</select>"),
@@ -259,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_and_number_are_bounded() {
+    fn depth_and_number_of_tags_are_bounded() {
         let deep = clean(&format!(
             "{}x{}",
             "<div>".repeat(10_000),

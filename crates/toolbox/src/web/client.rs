@@ -1,4 +1,5 @@
-//! HTTP as tools speak it: no more is read than is wanted, nobody is reached that should not be, and no key travels on.
+//! The HTTP client of the web tools. It limits the size of responses, refuses private addresses,
+//! and does not send API keys to redirect targets.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -15,13 +16,13 @@ use selvedge_tools::ToolError;
 use super::address::{self, Reach};
 use super::names::{Guarded, NameError, Names, SystemNames};
 
-/// How long a connection may take.
+/// Time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How often a server may send us on.
+/// Maximum number of redirects that are followed.
 const MOST_REDIRECTS: usize = 10;
-/// Variables that name a file of certificates to trust besides the system's.
+/// Environment variables that name a file of additional trusted certificates.
 const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"];
-/// Variables that name a proxy.
+/// Environment variables that name a proxy.
 const PROXIES: [&str; 6] = [
     "HTTP_PROXY",
     "http_proxy",
@@ -30,33 +31,35 @@ const PROXIES: [&str; 6] = [
     "ALL_PROXY",
     "all_proxy",
 ];
-/// What pages are asked for as.
+/// `Accept` header for pages.
 const READABLE: &str =
     "text/markdown, text/html;q=0.9, application/xhtml+xml;q=0.9, text/*;q=0.8, */*;q=0.5";
 
-/// Speaks HTTP. The connections are made on first use.
+/// An HTTP client. The underlying clients are built on first use.
 pub(crate) struct Client {
     guarded: Guarded,
+    /// Hosts of the proxies that the environment names.
     proxies: Vec<String>,
-    /// Where a caller's word leads: private addresses are refused.
+    /// For URLs of callers: private addresses are refused.
     strangers: OnceLock<reqwest::Client>,
-    /// Private addresses that somebody chose by name: without any proxy.
+    /// For private addresses that were approved or configured: without a proxy.
     neighbours: OnceLock<reqwest::Client>,
-    /// Services of the configuration.
+    /// For configured services, through a proxy.
     services: OnceLock<reqwest::Client>,
+    /// Maximum bytes of a response body, before and after decompression.
     pub(crate) max_bytes: usize,
 }
 
-/// Who is asked.
+/// Who chose the destination of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// Whoever a caller names.
+    /// A URL from a call.
     Stranger,
-    /// A service of the configuration.
+    /// A service from the configuration.
     Service,
 }
 
-/// One request.
+/// An HTTP request.
 pub(crate) struct Ask {
     pub(crate) method: Method,
     pub(crate) url: Url,
@@ -64,19 +67,20 @@ pub(crate) struct Ask {
     pub(crate) body: Vec<u8>,
 }
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub(crate) struct Answered {
+    /// URL of the request, after redirects.
     pub(crate) url: Url,
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
-    /// Whether there was more than is read.
+    /// Whether the body was longer than `max_body_bytes`.
     pub(crate) cut: bool,
 }
 
 impl Ask {
-    /// A page, in a form that can be read.
+    /// Creates a GET request for a page.
     pub(crate) fn page(url: Url) -> Self {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static(READABLE));
@@ -90,6 +94,7 @@ impl Ask {
 }
 
 impl Answered {
+    /// Returns the `Content-Type` header; empty if it is missing.
     pub(crate) fn content_type(&self) -> &str {
         self.headers
             .get(CONTENT_TYPE)
@@ -99,9 +104,9 @@ impl Answered {
 }
 
 impl Client {
-    /// `trusted` are hosts that may have private addresses.
+    /// Creates a client. `trusted` hosts may have private addresses.
     pub(crate) fn new(names: Option<Arc<dyn Names>>, trusted: &[String], max_bytes: usize) -> Self {
-        // Whoever brings names of their own has no use for a proxy that has others.
+        // A custom resolver excludes proxies, which resolve names themselves.
         let proxies = if names.is_some() {
             Vec::new()
         } else {
@@ -122,7 +127,7 @@ impl Client {
         }
     }
 
-    /// What a host tells by itself. The proxy is nobody's business either.
+    /// Classifies the host of a URL without resolving names. Proxies count as private.
     pub(crate) fn evident(&self, url: &Url) -> Reach {
         match address::evident(url) {
             Reach::Public
@@ -137,7 +142,8 @@ impl Client {
         }
     }
 
-    /// A page, wherever it is by now. `may` says whether a server may send us to an address.
+    /// Sends a request and follows redirects. `may` decides whether a redirect from the first URL
+    /// to another is allowed.
     pub(crate) async fn follow(
         &self,
         ask: Ask,
@@ -145,38 +151,42 @@ impl Client {
     ) -> Result<Answered, ToolError> {
         let first = ask.url.clone();
         let (mut url, headers) = (ask.url.clone(), ask.headers.clone());
-        let mut ask = ask;
+        let mut request = ask;
         for _ in 0..=MOST_REDIRECTS {
-            let answered = self.exchange(Peer::Stranger, ask).await?;
-            let target = answered
+            let response = self.exchange(Peer::Stranger, request).await?;
+            let target = response
                 .headers
                 .get(LOCATION)
-                .filter(|_| answered.status.is_redirection());
+                .filter(|_| response.status.is_redirection());
             let Some(target) = target else {
-                return Ok(answered);
+                return Ok(response);
             };
-            let wrong = |why: &str| ToolError::new(format!("{url} sends us on to nowhere: {why}"));
+            let invalid = |reason: &str| {
+                ToolError::new(format!("{url} redirects to an invalid URL: {reason}"))
+            };
             let target = target
                 .to_str()
-                .map_err(|_| wrong("its answer cannot be read"))?;
+                .map_err(|_| invalid("the Location header is not text"))?;
             let mut next = url
                 .join(target)
-                .map_err(|error| wrong(&error.to_string()))?;
-            address::check(&next).map_err(|why| wrong(&why))?;
+                .map_err(|error| invalid(&error.to_string()))?;
+            address::check(&next).map_err(|reason| invalid(&reason))?;
             next.set_fragment(None);
             may(&first, &next)?;
             url = next.clone();
-            ask = Ask {
+            request = Ask {
                 method: Method::GET,
                 url: next,
                 headers: headers.clone(),
                 body: Vec::new(),
             };
         }
-        Err(ToolError::new(format!("{first} sends us on and on")))
+        Err(ToolError::new(format!(
+            "{first} caused more than {MOST_REDIRECTS} redirects"
+        )))
     }
 
-    /// One request and its answer. Nobody is followed.
+    /// Sends a request and reads the response. Redirects are not followed.
     pub(crate) async fn exchange(&self, peer: Peer, ask: Ask) -> Result<Answered, ToolError> {
         let Ask {
             method,
@@ -184,66 +194,68 @@ impl Client {
             mut headers,
             body,
         } = ask;
-        let local = self.evident(&url) != Reach::Public;
+        let is_local = self.evident(&url) != Reach::Public;
         let client = match peer {
-            _ if local => self.neighbours()?,
+            _ if is_local => self.neighbours()?,
             Peer::Stranger => self.strangers()?,
             Peer::Service if self.proxies.is_empty() => self.neighbours()?,
             Peer::Service => made(&self.services, builder)?,
         };
-        // Where a proxy connects for us, it also finds out what names stand for; what can be seen from here is seen to.
-        if peer == Peer::Stranger && !local && !self.proxies.is_empty() {
+        // A proxy resolves names itself, so private names are refused here as far as this machine
+        // can resolve them.
+        if peer == Peer::Stranger && !is_local && !self.proxies.is_empty() {
             self.refuse_private_names(&url).await?;
         }
         headers
             .entry(ACCEPT_ENCODING)
             .or_insert(HeaderValue::from_static("gzip"));
         let shown = shown(&url);
-        let broken = |error: reqwest::Error| broken(&shown, error);
+        let failed = |error: reqwest::Error| broken(&shown, error);
         let request = client.request(method, url.clone()).headers(headers);
         let request = if body.is_empty() {
             request
         } else {
             request.body(body)
         };
-        let mut response = request.send().await.map_err(broken)?;
+        let mut response = request.send().await.map_err(failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let (mut body, mut cut) = (Vec::new(), false);
-        while let Some(chunk) = response.chunk().await.map_err(broken)? {
+        let (mut body, mut truncated) = (Vec::new(), false);
+        while let Some(chunk) = response.chunk().await.map_err(failed)? {
             let room = self.max_bytes - body.len();
             body.extend_from_slice(&chunk[..chunk.len().min(room)]);
             if chunk.len() > room {
-                cut = true;
+                truncated = true;
                 break;
             }
         }
-        // Whatever else comes is not waited for.
+        // Closes the connection instead of reading the rest.
         drop(response);
-        let mut answered = Answered {
+        let mut response = Answered {
             url,
             status,
             headers,
             body,
-            cut,
+            cut: truncated,
         };
-        self.unpack(&mut answered)?;
-        Ok(answered)
+        self.unpack(&mut response)?;
+        Ok(response)
     }
 
-    /// Unpacks what was packed, no further than is wanted. Whoever answers has heard the request: what it did then,
-    /// nobody knows.
-    fn unpack(&self, answered: &mut Answered) -> Result<(), ToolError> {
-        if answered.body.is_empty() {
+    /// Decompresses the body, up to `max_body_bytes`. On failure, the outcome of the request is
+    /// unknown: the server received it and may have acted on it.
+    fn unpack(&self, response: &mut Answered) -> Result<(), ToolError> {
+        if response.body.is_empty() {
             return Ok(());
         }
-        let unread = |why: String| {
-            ToolError::new(format!("{} answered {why}", shown(&answered.url))).outcome_unknown()
+        let unreadable = |problem: String| {
+            ToolError::new(format!("{} answered with {problem}", shown(&response.url)))
+                .outcome_unknown()
         };
-        let packed = answered
+        let encoding = response
             .headers
             .get(CONTENT_ENCODING)
-            .and_then(|packed| packed.to_str().ok());
-        match packed
+            .and_then(|encoding| encoding.to_str().ok());
+        match encoding
             .unwrap_or_default()
             .trim()
             .to_ascii_lowercase()
@@ -252,26 +264,29 @@ impl Client {
             "" | "identity" => Ok(()),
             "gzip" | "x-gzip" => {
                 let mut body = Vec::new();
-                let unpacked = flate2::read::MultiGzDecoder::new(&answered.body[..])
+                let decompressed = flate2::read::MultiGzDecoder::new(&response.body[..])
                     .take(self.max_bytes as u64 + 1)
                     .read_to_end(&mut body);
-                // The end is missing where the packed text was cut; what came before it is good.
-                if unpacked.is_err() && (!answered.cut || body.is_empty()) {
-                    return Err(unread("with something damaged".to_owned()));
+                // A truncated body lacks the end of the gzip data; the part before it is valid.
+                if decompressed.is_err() && (!response.cut || body.is_empty()) {
+                    return Err(unreadable("invalid gzip data".to_owned()));
                 }
-                answered.cut |= body.len() > self.max_bytes;
+                response.cut |= body.len() > self.max_bytes;
                 body.truncate(self.max_bytes);
-                answered.body = body;
+                response.body = body;
                 Ok(())
             }
             other => {
                 let other: String = other.chars().take(40).collect();
-                Err(unread(format!("in an encoding nobody asked for: {other}")))
+                Err(unreadable(format!(
+                    "an unsupported content encoding: {other}"
+                )))
             }
         }
     }
 
-    /// Refuses a name that is seen from here to stand for a private address, where somebody else would connect.
+    /// Fails if the host resolves to a private address on this machine. Used when a proxy or
+    /// service connects instead of this client.
     pub(super) async fn refuse_private_names(&self, url: &Url) -> Result<(), ToolError> {
         let Some(name) = url.domain() else {
             return Ok(());
@@ -282,6 +297,7 @@ impl Client {
         }
     }
 
+    /// Returns the client for URLs of callers.
     fn strangers(&self) -> Result<&reqwest::Client, ToolError> {
         let direct = self.proxies.is_empty();
         made(&self.strangers, || {
@@ -290,6 +306,7 @@ impl Client {
         })
     }
 
+    /// Returns the client for private addresses.
     fn neighbours(&self) -> Result<&reqwest::Client, ToolError> {
         let names = Unguarded(self.guarded.names.clone());
         made(&self.neighbours, || {
@@ -298,41 +315,44 @@ impl Client {
     }
 }
 
-/// Names as they are: for hosts that somebody chose by name. Those of this machine stand for nothing else.
+/// Resolves names to any address, for hosts that were approved or configured. Names reserved for
+/// the loopback interface resolve only to loopback addresses.
 struct Unguarded(Arc<dyn Names>);
 
 impl Resolve for Unguarded {
     fn resolve(&self, name: Name) -> Resolving {
-        let found = self.0.resolve(name.as_str().to_owned());
-        let here = address::is_this_machine(name.as_str());
+        let lookup = self.0.resolve(name.as_str().to_owned());
+        let is_loopback_name = address::is_this_machine(name.as_str());
         Box::pin(async move {
-            let found = found
+            let addresses = lookup
                 .await?
                 .into_iter()
-                .filter(move |ip| !here || ip.to_canonical().is_loopback());
-            Ok(Box::new(found.map(|ip| SocketAddr::new(ip, 0))) as Addrs)
+                .filter(move |ip| !is_loopback_name || ip.to_canonical().is_loopback());
+            Ok(Box::new(addresses.map(|ip| SocketAddr::new(ip, 0))) as Addrs)
         })
     }
 }
 
+/// Returns the client in a cell, and builds it first if needed.
 fn made(
-    place: &OnceLock<reqwest::Client>,
+    cell: &OnceLock<reqwest::Client>,
     builder: impl FnOnce() -> reqwest::ClientBuilder,
 ) -> Result<&reqwest::Client, ToolError> {
-    if place.get().is_none() {
+    if cell.get().is_none() {
         let client = builder().build();
-        let client = client
-            .map_err(|error| ToolError::new(format!("cannot speak HTTP: {}", why(&error))))?;
-        // Another call may have been faster; one will do.
-        let _ = place.set(client);
+        let client = client.map_err(|error| {
+            ToolError::new(format!("cannot create an HTTP client: {}", why(&error)))
+        })?;
+        // If another call set the cell first, its client is used.
+        let _ = cell.set(client);
     }
-    place
-        .get()
-        .ok_or_else(|| ToolError::new("cannot speak HTTP"))
+    cell.get()
+        .ok_or_else(|| ToolError::new("cannot create an HTTP client"))
 }
 
+/// Returns the settings that all clients share.
 fn builder() -> reqwest::ClientBuilder {
-    // Whoever came first decides for the process; both will do.
+    // Fails if the process already has a provider, which is fine, too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .user_agent(concat!("selvedge/", env!("CARGO_PKG_VERSION")))
@@ -341,7 +361,7 @@ fn builder() -> reqwest::ClientBuilder {
         .tls_certs_merge(certificates())
 }
 
-/// Certificates named by the environment. A file that is not there or not readable is as good as not named.
+/// Loads the certificates that the environment names. Missing and unreadable files are ignored.
 fn certificates() -> Vec<reqwest::Certificate> {
     let files = CERTIFICATES.iter().filter_map(std::env::var_os);
     let read = files.filter_map(|file| std::fs::read(file).ok());
@@ -350,7 +370,7 @@ fn certificates() -> Vec<reqwest::Certificate> {
         .collect()
 }
 
-/// The hosts of the proxies that the environment names.
+/// Returns the hosts of the proxies that the environment names.
 fn proxies() -> Vec<String> {
     let named = PROXIES
         .iter()
@@ -367,11 +387,12 @@ fn proxies() -> Vec<String> {
         .collect()
 }
 
-/// An address for people to read.
+/// Shortens a URL for messages.
 pub(crate) fn shown(url: &Url) -> String {
     selvedge_text::with_ellipsis(url.as_str(), 300).into_owned()
 }
 
+/// Converts an error of reqwest. The outcome is unknown unless the request was never sent.
 fn broken(shown: &str, error: reqwest::Error) -> ToolError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     while let Some(error) = cause {
@@ -386,7 +407,7 @@ fn broken(shown: &str, error: reqwest::Error) -> ToolError {
     } else {
         failed
     };
-    // Whoever was reached may have done what was asked.
+    // A server that was reached may have acted on the request.
     if error.is_connect() || error.is_builder() {
         failed
     } else {
@@ -395,12 +416,11 @@ fn broken(shown: &str, error: reqwest::Error) -> ToolError {
 }
 
 fn private(shown: &str, error: &NameError) -> ToolError {
-    ToolError::new(format!("{shown} is not fetched: {error}")).suggest(
-        "the setting `web.allow_private_hosts` lists hosts that may be reached all the same",
-    )
+    ToolError::new(format!("refused to fetch {shown}: {error}"))
+        .suggest("add the host to `web.allow_private_hosts` in the configuration")
 }
 
-/// The last cause: the ones before only say that something failed.
+/// Returns the innermost cause; the outer ones only say that something failed.
 fn why(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
@@ -418,9 +438,10 @@ mod tests {
 
     use super::*;
 
-    struct Liar;
+    /// Resolves every name to the same private addresses.
+    struct PrivateResolver;
 
-    impl Names for Liar {
+    impl Names for PrivateResolver {
         fn resolve(&self, _: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> {
             async {
                 Ok(["169.254.169.254", "127.0.0.1", "10.0.0.1"]
@@ -432,18 +453,18 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_this_machine_stands_for_this_machine_only() {
-        let found = |name: &str| {
-            let found = Unguarded(Arc::new(Liar)).resolve(name.parse().unwrap());
-            let found = found
+    fn localhost_names_resolve_only_to_loopback_addresses() {
+        let resolve = |name: &str| {
+            let lookup = Unguarded(Arc::new(PrivateResolver)).resolve(name.parse().unwrap());
+            let addresses = lookup
                 .now_or_never()
                 .unwrap()
                 .unwrap_or_else(|error| panic!("{error}"));
-            found
+            addresses
                 .map(|address| address.ip().to_string())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(found("app.localhost"), ["127.0.0.1"]);
-        assert_eq!(found("proxy.test").len(), 3);
+        assert_eq!(resolve("app.localhost"), ["127.0.0.1"]);
+        assert_eq!(resolve("proxy.test").len(), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! The web: who may be reached, and what is remembered of it. [`Web`] is what all web tools share.
+//! Access to the web, shared by all web tools: which hosts may be reached, approvals, and timeouts.
 
 mod address;
 mod clean;
@@ -28,37 +28,37 @@ use pages::UnderWay;
 pub(crate) use pages::{Freshness, Got};
 pub(crate) use search::Hit;
 
-/// What can be said about the web.
+/// Settings for access to the web.
 pub struct WebSettings {
-    /// Whether the network is on: then nobody is asked for a public host.
+    /// Whether network access is enabled: public hosts then need no approval.
     pub network: bool,
-    /// Who searches.
+    /// The service for `web_search`; `None` if none is configured.
     pub search: Option<SearchService>,
-    /// Reads pages for us.
+    /// Firecrawl, which fetches public pages if it is configured.
     pub firecrawl: Option<Service>,
-    /// Hosts that need no question although the network is off.
+    /// Hosts that need no approval although the network is off.
     pub allow_hosts: Vec<String>,
     /// Hosts that may have private addresses.
     pub allow_private_hosts: Vec<String>,
-    /// Told when a person allows a host for ever, to remember it.
+    /// Called when a person allows a host always, to store the rule.
     pub save_host: Option<SaveHost>,
-    /// How long a page or an answer may take.
+    /// Time limit for a page or a request.
     pub timeout: Duration,
-    /// How much of an answer is read.
+    /// Maximum bytes of a response body that are read.
     pub max_bytes: usize,
-    /// Says what names stand for, instead of the system.
+    /// Resolver to use instead of the system's.
     pub names: Option<Arc<dyn Names>>,
 }
 
-/// Keeps a host for the next time.
+/// Stores a host that is allowed always.
 pub type SaveHost = Box<dyn Fn(&str) + Send + Sync>;
 
-/// A service on the web that wants a key.
+/// A web service with an API key. `Debug` does not print the key.
 #[derive(Clone)]
 pub struct Service {
-    /// Where it is.
+    /// Base URL of the service.
     pub base_url: String,
-    /// What it wants.
+    /// API key, sent as a bearer token.
     pub key: String,
 }
 
@@ -86,7 +86,7 @@ impl Default for WebSettings {
     }
 }
 
-/// The web, as far as it may be reached. Clones share what is learned.
+/// Access to the web under [`WebSettings`]. Clones share rules and connections.
 #[derive(Clone)]
 pub struct Web {
     inner: Arc<Inner>,
@@ -95,12 +95,13 @@ pub struct Web {
 struct Inner {
     client: Client,
     settings: WebSettings,
+    /// Hosts that need no approval: from the settings, and those allowed since.
     hosts: Mutex<Vec<String>>,
     under_way: UnderWay,
 }
 
 impl Web {
-    /// The web under these settings.
+    /// Creates access under these settings.
     pub fn new(mut settings: WebSettings) -> Self {
         let client = Client::new(
             settings.names.take(),
@@ -118,55 +119,55 @@ impl Web {
         }
     }
 
-    /// What it risks to reach these.
-    pub(crate) fn risk(&self, urls: &[Url], doing: &str) -> Risk {
-        let asked = self.asked(urls);
-        let why = match asked
+    /// Returns the risk of requests to these URLs. `action` starts the reason, such as "fetches".
+    pub(crate) fn risk(&self, urls: &[Url], action: &str) -> Risk {
+        let needing_approval = self.asked(urls);
+        let cause = match needing_approval
             .iter()
             .any(|url| self.inner.client.evident(url) == Reach::Private)
         {
             true => "a private address",
             false => "the network is off",
         };
-        match (asked.as_slice(), urls) {
+        match (needing_approval.as_slice(), urls) {
             ([], []) => Risk::Harmless,
             ([], _) if urls.iter().all(|url| self.has_rule(url)) => Risk::Harmless,
             ([], _) => Risk::Guarded {
-                reason: format!("{doing} {}", in_one_line(urls)),
+                reason: format!("{action} {}", in_one_line(urls)),
             },
-            (asked, _) => {
-                let asked: Vec<Url> = asked.iter().map(|url| (*url).clone()).collect();
+            (urls, _) => {
+                let urls: Vec<Url> = urls.iter().map(|url| (*url).clone()).collect();
                 Risk::Ask {
-                    reason: format!("{doing} {} ({why})", in_one_line(&asked)),
+                    reason: format!("{action} {} ({cause})", in_one_line(&urls)),
                 }
             }
         }
     }
 
-    /// The same where what was allowed for reading does not count.
-    pub(crate) fn risk_without_rules(&self, urls: &[Url], doing: &str) -> Risk {
-        match self.risk(urls, doing) {
+    /// Returns the risk of requests that send data: rules that allow hosts do not apply.
+    pub(crate) fn risk_without_rules(&self, urls: &[Url], action: &str) -> Risk {
+        match self.risk(urls, action) {
             Risk::Harmless
                 if urls.is_empty() || urls.iter().any(|url| self.refuse_nobodys(url).is_err()) =>
             {
                 Risk::Harmless
             }
             Risk::Harmless if !self.inner.settings.network => Risk::Ask {
-                reason: format!("{doing} {} (the network is off)", in_one_line(urls)),
+                reason: format!("{action} {} (the network is off)", in_one_line(urls)),
             },
             Risk::Harmless => Risk::Guarded {
-                reason: format!("{doing} {}", in_one_line(urls)),
+                reason: format!("{action} {}", in_one_line(urls)),
             },
             risk => risk,
         }
     }
 
-    /// One request and its answer.
-    pub(crate) async fn exchange(&self, peer: Peer, ask: Ask) -> Result<Answered, ToolError> {
-        self.inner.client.exchange(peer, ask).await
+    /// Sends a request and reads the response. Redirects are not followed.
+    pub(crate) async fn exchange(&self, peer: Peer, request: Ask) -> Result<Answered, ToolError> {
+        self.inner.client.exchange(peer, request).await
     }
 
-    /// What a person is shown, and what "always" would mean.
+    /// Returns the preview for an approval, with the rule that "always" would store.
     pub(crate) fn preview(&self, urls: &[Url], view: String) -> Preview {
         let hosts = self.hosts_of(urls);
         let rule = (!hosts.is_empty()).then(|| format!("requests to {}", hosts.join(", ")));
@@ -176,12 +177,12 @@ impl Web {
         }
     }
 
-    /// What "for this script" covers: the same hosts.
+    /// Returns the key that an approval for the whole script is stored under: the hosts.
     pub(crate) fn agreement(&self, urls: &[Url]) -> Option<String> {
         Some(self.hosts_of(urls).join(" "))
     }
 
-    /// Remembers that these hosts need no question.
+    /// Adds the hosts to those that need no approval, and stores them.
     pub(crate) fn allow_always(&self, urls: &[Url]) {
         for host in self.hosts_of(urls) {
             let mut hosts = self
@@ -199,43 +200,47 @@ impl Web {
         }
     }
 
-    /// Whether somebody may be reached without a question.
+    /// Whether a URL needs no approval.
     pub(crate) fn is_free(&self, url: &Url) -> bool {
-        let private = self.inner.client.evident(url) != Reach::Public && !self.is_trusted(url);
-        self.has_rule(url) || !private && self.inner.settings.network
+        let is_private = self.inner.client.evident(url) != Reach::Public && !self.is_trusted(url);
+        self.has_rule(url) || !is_private && self.inner.settings.network
     }
 
-    /// Refuses what is nobody's business. A private address that was asked for by name is somebody's.
+    /// Fails if the host is a blocked address, such as link-local, that the settings do not list.
+    /// Private addresses pass; they need approval instead.
     pub(crate) fn refuse_nobodys(&self, url: &Url) -> Result<(), ToolError> {
         match self.inner.client.evident(url) {
             Reach::Never if !self.is_trusted(url) => Err(ToolError::new(format!(
-                "{} is not fetched: no public address",
+                "refused to fetch {}: not a public address",
                 shown(url)
             ))),
             _ => Ok(()),
         }
     }
 
-    /// Whether a server may send us on to another address: nobody was asked for that one.
+    /// Fails if a redirect leads to a private address, or to another host that would need approval.
     fn may_be_sent(&self, from: &Url, to: &Url) -> Result<(), ToolError> {
         let (first, next) = (address::host(from), address::host(to));
-        let same = address::same_site(&first, &next) && from.host_str().is_some();
+        let is_same_site = address::same_site(&first, &next) && from.host_str().is_some();
         let (from, to_shown) = (shown(from), shown(to));
         if self.inner.client.evident(to) != Reach::Public && !self.is_trusted(to) && first != next {
             return Err(ToolError::new(format!(
-                "{from} sends us on to {to_shown}, a private address: not followed"
+                "{from} redirects to {to_shown}, a private address: not followed"
             )));
         }
-        if same || self.is_free(to) {
+        if is_same_site || self.is_free(to) {
             return Ok(());
         }
         Err(ToolError::new(format!(
-            "{from} sends us on to {to_shown}, another host: not followed unasked"
+            "{from} redirects to {to_shown} on another host: not followed without approval"
         ))
-        .suggest(format!("fetchUrl({{ urls: \"{to_shown}\" }}) asks for it")))
+        .suggest(format!(
+            "fetch the target: fetchUrl({{ urls: \"{to_shown}\" }})"
+        )))
     }
 
-    /// Runs until it is done, told to stop, or too late.
+    /// Runs work until it ends, the call is cancelled, or the time limit is reached. `None` is the
+    /// limit of the settings.
     pub(crate) async fn within_time<T>(
         &self,
         call: &Call,
@@ -243,11 +248,12 @@ impl Web {
         work: impl Future<Output = Result<T, ToolError>>,
     ) -> Result<T, ToolError> {
         tokio::select! {
-            () = call.cancel.cancelled() => Err(ToolError::new("the request was stopped")),
-            done = self.timed(limit, work) => done,
+            () = call.cancel.cancelled() => Err(ToolError::new("the request was cancelled")),
+            result = self.timed(limit, work) => result,
         }
     }
 
+    /// Runs work until it ends or the time limit is reached.
     async fn timed<T>(
         &self,
         limit: Option<Duration>,
@@ -257,31 +263,33 @@ impl Web {
         tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f64();
             Err(
-                ToolError::new(format!("no whole answer within {seconds} s"))
+                ToolError::new(format!("no complete response within {seconds} s"))
                     .retryable()
                     .outcome_unknown(),
             )
         })
     }
 
-    /// Those a person is asked for.
+    /// Returns the URLs that need approval.
     fn asked<'a>(&self, urls: &'a [Url]) -> Vec<&'a Url> {
         urls.iter()
             .filter(|url| !self.is_free(url) && self.refuse_nobodys(url).is_ok())
             .collect()
     }
 
+    /// Returns the hosts of the URLs that need approval; of all URLs if none does.
     fn hosts_of(&self, urls: &[Url]) -> Vec<String> {
-        let asked = self.asked(urls);
-        let all: Vec<&Url> = if asked.is_empty() {
+        let needing_approval = self.asked(urls);
+        let relevant: Vec<&Url> = if needing_approval.is_empty() {
             urls.iter().collect()
         } else {
-            asked
+            needing_approval
         };
-        let hosts: BTreeSet<String> = all.into_iter().map(address::host).collect();
+        let hosts: BTreeSet<String> = relevant.into_iter().map(address::host).collect();
         hosts.into_iter().collect()
     }
 
+    /// Whether the host is in `allow_hosts` or was allowed always.
     fn has_rule(&self, url: &Url) -> bool {
         let hosts = self
             .inner
@@ -291,6 +299,7 @@ impl Web {
         address::listed(&hosts, url)
     }
 
+    /// Whether the host is in `allow_private_hosts`.
     fn is_trusted(&self, url: &Url) -> bool {
         let trusted = &self.inner.settings.allow_private_hosts;
         url.host_str().is_some_and(|host| {
@@ -301,13 +310,14 @@ impl Web {
     }
 }
 
+/// Summarizes URLs for an approval: one URL, or the number of URLs and their hosts.
 fn in_one_line(urls: &[Url]) -> String {
     match urls {
         [url] => shown(url),
         urls => {
             let hosts: BTreeSet<String> = urls.iter().map(address::host).collect();
             let hosts: Vec<String> = hosts.into_iter().collect();
-            format!("{} addresses of {}", urls.len(), hosts.join(", "))
+            format!("{} URLs at {}", urls.len(), hosts.join(", "))
         }
     }
 }

@@ -1,5 +1,6 @@
-//! What names stand for: asked once, judged, and connected to as judged. A name that stands for something else a
-//! moment later makes no difference.
+//! Name resolution that filters private addresses. A name is resolved once, and the connection uses
+//! the checked address, so a name that resolves differently a moment later (DNS rebinding) has no
+//! effect.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,13 +11,13 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
 use super::address::{Reach, is_this_machine, reach};
 
-/// Knows what names stand for.
+/// Resolves host names.
 pub trait Names: Send + Sync {
-    /// The addresses of a name.
+    /// Returns the IP addresses of a host name.
     fn resolve(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>>;
 }
 
-/// What the system says.
+/// The resolver of the operating system.
 pub(crate) struct SystemNames;
 
 impl Names for SystemNames {
@@ -31,27 +32,27 @@ impl Names for SystemNames {
     }
 }
 
-/// Names, without those that stand for addresses which are nobody's business.
+/// A resolver that returns only public addresses, except for trusted names and `localhost`.
 #[derive(Clone)]
 pub(crate) struct Guarded {
     pub(crate) names: Arc<dyn Names>,
-    /// Names that may stand for anything.
+    /// Names that may resolve to any address.
     pub(crate) trusted: Arc<[String]>,
 }
 
-/// A name that stands for an address which is nobody's business.
+/// Why a name was not resolved.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NameError {
-    #[error("`{name}` stands for {address}, a private address")]
+    #[error("`{name}` resolves to {address}, a private address")]
     Private { name: String, address: IpAddr },
-    #[error("`{name}` stands for no address")]
+    #[error("`{name}` has no address")]
     Nothing { name: String },
-    #[error("cannot find out what `{name}` stands for: {error}")]
+    #[error("cannot resolve host `{name}`: {error}")]
     Unknown { name: String, error: std::io::Error },
 }
 
 impl Guarded {
-    /// The addresses a name may be reached at.
+    /// Returns the addresses of a name that may be reached. Fails if there is none.
     pub(crate) async fn look_up(&self, name: &str) -> Result<Vec<IpAddr>, NameError> {
         let owned = || name.to_owned();
         let all = self
@@ -65,18 +66,18 @@ impl Guarded {
         let Some(first) = all.first().copied() else {
             return Err(NameError::Nothing { name: owned() });
         };
-        let trusted = self
+        let is_trusted = self
             .trusted
             .iter()
             .any(|trusted| trusted.eq_ignore_ascii_case(name));
-        let may = |ip: &IpAddr| match reach(*ip) {
-            _ if trusted => true,
+        let may_reach = |ip: &IpAddr| match reach(*ip) {
+            _ if is_trusted => true,
             Reach::Public => !is_this_machine(name),
-            // Whoever asks for this machine by its name was seen to do so.
+            // `localhost` in a URL is visible, so such a URL already needed approval.
             Reach::Private => is_this_machine(name) && ip.to_canonical().is_loopback(),
             Reach::Never => false,
         };
-        let reachable: Vec<IpAddr> = all.into_iter().filter(may).collect();
+        let reachable: Vec<IpAddr> = all.into_iter().filter(may_reach).collect();
         if reachable.is_empty() {
             return Err(NameError::Private {
                 name: owned(),
@@ -89,9 +90,9 @@ impl Guarded {
 
 impl Resolve for Guarded {
     fn resolve(&self, name: Name) -> Resolving {
-        let guarded = self.clone();
+        let resolver = self.clone();
         Box::pin(async move {
-            let addresses = guarded.look_up(name.as_str()).await?;
+            let addresses = resolver.look_up(name.as_str()).await?;
             Ok(Box::new(addresses.into_iter().map(|ip| SocketAddr::new(ip, 0))) as Addrs)
         })
     }

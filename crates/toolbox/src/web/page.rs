@@ -1,20 +1,21 @@
-//! What a server sent, made readable: the characters decoded, the article found, HTML turned into Markdown.
+//! Makes response bodies readable: decodes the text, extracts the article, converts HTML to
+//! Markdown.
 
 use dom_smoothie::{Config, Readability, TextMode};
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 
 use super::clean::clean;
 
-/// Bytes of HTML that are made readable.
+/// Maximum bytes of HTML that are converted.
 const MAX_HTML: usize = 4 << 20;
-/// Characters an article has at least; where less is found, the whole page is shown.
+/// Minimum length of an article in characters. If less is found, the whole page is converted.
 const SHORTEST_ARTICLE: usize = 250;
-/// How far a page is searched for its own word on its encoding.
+/// Bytes at the start of an HTML page that are searched for its encoding.
 const PRESCAN: usize = 1024;
-/// Characters of a title.
+/// Maximum length of a title in characters.
 const LONGEST_TITLE: usize = 200;
 
-/// A page, readable.
+/// A page in readable form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) title: String,
@@ -22,16 +23,16 @@ pub(crate) struct Page {
     pub(crate) body: Body,
 }
 
-/// What a page consists of.
+/// The content of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// Text, as Markdown where it was HTML.
+    /// Text; Markdown if the page was HTML.
     Text(String),
-    /// Bytes that are no text.
+    /// Content that is not text.
     Bytes(Vec<u8>),
 }
 
-/// Makes a body readable. Takes its time with large ones.
+/// Makes a body readable. Blocks, for large bodies noticeably.
 pub(crate) fn readable(content_type: &str, body: Vec<u8>, url: &str) -> Page {
     let declared = content_type
         .split(';')
@@ -69,7 +70,7 @@ pub(crate) fn readable(content_type: &str, body: Vec<u8>, url: &str) -> Page {
     }
 }
 
-/// A body as text, if it is one.
+/// Decodes a body as text; `None` if it is not text.
 pub(crate) fn text_of(content_type: &str, body: &[u8]) -> Option<String> {
     let declared = content_type
         .split(';')
@@ -82,13 +83,13 @@ pub(crate) fn text_of(content_type: &str, body: &[u8]) -> Option<String> {
     } else {
         declared
     };
-    let html = is_html(&media_type);
-    let prescan = if html {
+    let is_html = is_html(&media_type);
+    let prescan = if is_html {
         PrescanFor::Html
     } else {
         PrescanFor::Nothing
     };
-    (html || is_text(&media_type)).then(|| decode(content_type, body, prescan))
+    (is_html || is_text(&media_type)).then(|| decode(content_type, body, prescan))
 }
 
 fn is_html(media_type: &str) -> bool {
@@ -116,7 +117,7 @@ fn is_text(media_type: &str) -> bool {
         || subtype.ends_with("+xml")
 }
 
-/// What a body seems to be where nobody says.
+/// Guesses the media type of a body without `Content-Type`.
 fn sniff(body: &[u8]) -> &'static str {
     let start = &body[..body.len().min(512)];
     let text = String::from_utf8_lossy(start)
@@ -131,29 +132,31 @@ fn sniff(body: &[u8]) -> &'static str {
     }
 }
 
+/// Whether the start of a body is searched for its encoding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PrescanFor {
     Html,
     Nothing,
 }
 
-/// The characters of a body: as its first bytes say, else as the server says, else as the page says.
+/// Decodes a body. The encoding comes from the byte order mark, else the `Content-Type` header,
+/// else the page itself; the default is UTF-8 if the body is valid UTF-8, else Windows-1252.
 fn decode(content_type: &str, body: &[u8], prescan: PrescanFor) -> String {
-    let said = Encoding::for_bom(body).map(|(encoding, _)| encoding);
-    let said = said.or_else(|| charset(content_type.as_bytes()));
-    let within = || {
+    let declared = Encoding::for_bom(body).map(|(encoding, _)| encoding);
+    let declared = declared.or_else(|| charset(content_type.as_bytes()));
+    let in_page = || {
         (prescan == PrescanFor::Html)
             .then(|| charset(&body[..body.len().min(PRESCAN)]))
             .flatten()
     };
-    let encoding = said
-        .or_else(within)
+    let encoding = declared
+        .or_else(in_page)
         .unwrap_or_else(|| if is_utf8(body) { UTF_8 } else { WINDOWS_1252 });
     encoding.decode(body).0.into_owned()
 }
 
-/// Whether a body is UTF-8, but perhaps for a last character that was cut. That one alone proves nothing: the last byte
-/// of an older encoding can look like the beginning of a character.
+/// Whether a body is UTF-8, except for an incomplete last character. If all before it is ASCII, the
+/// last byte may as well be a character of an older encoding, so the body does not count as UTF-8.
 fn is_utf8(body: &[u8]) -> bool {
     match std::str::from_utf8(body) {
         Ok(_) => true,
@@ -161,7 +164,7 @@ fn is_utf8(body: &[u8]) -> bool {
     }
 }
 
-/// The encoding that follows `charset=`, in a header or in a page's head.
+/// Returns the encoding after `charset=` in a header or in the head of a page.
 fn charset(text: &[u8]) -> Option<&'static Encoding> {
     let lower = text.to_ascii_lowercase();
     let at = lower.windows(7).position(|window| window == b"charset")? + 7;
@@ -181,7 +184,8 @@ fn charset(text: &[u8]) -> Option<&'static Encoding> {
     Encoding::for_label(label)
 }
 
-/// Title and text of a page: its article where it has one, else all of it.
+/// Returns the title and the Markdown of a page: of its article if one is found, else of the whole
+/// page.
 fn markdown(html: &str, url: &str) -> (String, String) {
     let html = clean(html);
     let config = Config {
@@ -211,14 +215,14 @@ fn markdown(html: &str, url: &str) -> (String, String) {
     (title.chars().take(LONGEST_TITLE).collect(), tidy(&text))
 }
 
-/// The title of a page that has no article.
+/// Returns the content of the `title` element.
 fn title_of(html: &str) -> Option<String> {
     let document = dom_query::Document::from(html);
     let title = document.select_single("title").text().trim().to_owned();
     (!title.is_empty()).then_some(title)
 }
 
-/// What an address ends with, for what has no title.
+/// Returns the last path segment of a URL, or its host, as a title for content without one.
 fn name_of(url: &str) -> String {
     let Ok(url) = reqwest::Url::parse(url) else {
         return url.to_owned();
@@ -234,7 +238,7 @@ fn name_of(url: &str) -> String {
         .collect()
 }
 
-/// Without trailing spaces and with one empty line at a time.
+/// Removes trailing spaces and repeated empty lines.
 fn tidy(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut empty = true;
@@ -262,12 +266,12 @@ mod tests {
         .body
         {
             Body::Text(text) => text,
-            Body::Bytes(_) => panic!("no text"),
+            Body::Bytes(_) => panic!("not text"),
         }
     }
 
     #[test]
-    fn characters_are_decoded_as_told_in_the_right_order() {
+    fn encoding_comes_from_mark_then_header_then_page() {
         assert_eq!(text("text/plain; charset=iso-8859-1", b"caf\xe9"), "café");
         assert_eq!(
             text("text/plain; charset=\"Shift_JIS\"", b"\x93\xfa\x96\x7b"),
@@ -277,12 +281,12 @@ mod tests {
         assert_eq!(
             text("text/plain", b"caf\xe9"),
             "café",
-            "what is not UTF-8 is as browsers take it"
+            "invalid UTF-8 is decoded as Windows-1252"
         );
         assert_eq!(
             text("text/plain; charset=latin1", b"\xef\xbb\xbfcaf\xc3\xa9"),
             "café",
-            "the first bytes know best"
+            "the byte order mark takes precedence"
         );
         assert_eq!(text("text/plain", b"\xff\xfec\0a\0f\0\xe9\0"), "café");
         assert_eq!(
@@ -292,7 +296,8 @@ mod tests {
             ),
             "привет"
         );
-        let equiv = b"<meta http-equiv=Content-Type content='text/html; charset=windows-1251'><p>\xcf\xf0\xe8</p>";
+        let equiv = b"<meta http-equiv=Content-Type content='text/html; charset=windows-1251'>\
+                      <p>\xcf\xf0\xe8</p>";
         assert_eq!(text("text/html", equiv), "При");
         assert_eq!(
             text(
@@ -305,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_stays_bytes() {
+    fn binary_content_is_kept_as_bytes() {
         let page = readable(
             "image/png",
             vec![0x89, b'P', 0, 1],
@@ -326,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_pages_are_readable_in_bounded_time_and_memory() {
+    fn hostile_pages_are_converted_in_bounded_time_and_memory() {
         let unclosed = "<b id=1><blockquote><ul><li><a href=x><p><code class=c>".repeat(40_000);
         let tables = "<table><tr><td><table><td>".repeat(40_000);
         let paragraphs = format!(

@@ -1,4 +1,5 @@
-//! Pages: fetched by whoever can, made readable, and kept under a key for a day's callers.
+//! Fetches pages directly or through Firecrawl, makes them readable, and caches them in the File
+//! Cabinet.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,47 +17,49 @@ use super::page::{Body, Page, readable};
 use super::{Service, Web};
 use crate::blocking::blocking;
 
-/// How long a page counts as what is there now.
+/// How long a cached page is used instead of fetching it again.
 const FRESH: Duration = Duration::from_secs(24 * 3600);
 
-/// A page that somebody got.
+/// A page in the File Cabinet.
 #[derive(Debug, Clone)]
 pub(crate) struct Got {
     pub(crate) entry: Entry,
-    /// Its text; `None` where it is none.
+    /// The text of the page; `None` if it is not text.
     pub(crate) text: Option<String>,
-    /// Whether it was fetched before.
+    /// Whether the page came from the cache.
     pub(crate) cached: bool,
 }
 
-/// Pages that are being fetched, so that nobody fetches them twice at the same time.
+/// Locks by URL, so that no page is fetched twice at the same time.
 #[derive(Default)]
 pub(crate) struct UnderWay(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
 impl UnderWay {
+    /// Returns the lock for a URL.
     fn of(&self, url: &Url) -> Arc<tokio::sync::Mutex<()>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = all.get(url.as_str()).and_then(Weak::upgrade) {
-            return there;
+        if let Some(lock) = all.get(url.as_str()).and_then(Weak::upgrade) {
+            return lock;
         }
-        all.retain(|_, turn| turn.strong_count() > 0);
-        let turn = Arc::default();
-        all.insert(url.as_str().to_owned(), Arc::downgrade(&turn));
-        turn
+        all.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::default();
+        all.insert(url.as_str().to_owned(), Arc::downgrade(&lock));
+        lock
     }
 }
 
-/// Whether what was fetched before will do.
+/// Whether a cached page may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Freshness {
-    /// Anything from the last day.
+    /// Use a cached page that is at most one day old.
     OfToday,
-    /// Only what is there now.
+    /// Always fetch the page.
     OfNow,
 }
 
 impl Web {
-    /// A page, from the cabinet or from the web, within its time.
+    /// Returns a page from the cache or from the web, within the time limit of the settings. Pages
+    /// of private hosts are never taken from the cache.
     pub(crate) async fn page(
         &self,
         cabinet: &Arc<dyn Cabinet>,
@@ -64,17 +67,17 @@ impl Web {
         freshness: Freshness,
     ) -> Result<Got, ToolError> {
         self.refuse_nobodys(url)?;
-        let got = async {
-            let turn = self.inner.under_way.of(url);
-            // Where another call fetches it, that one's page is what we want.
-            let _turn = turn.lock().await;
-            let remembered =
+        let work = async {
+            let lock = self.inner.under_way.of(url);
+            // If another call is fetching this page, wait and use its result from the cache.
+            let _guard = lock.lock().await;
+            let may_use_cache =
                 self.inner.client.evident(url) == Reach::Public && freshness == Freshness::OfToday;
-            if remembered && let Some(document) = look_up(cabinet, url).await? {
+            if may_use_cache && let Some(document) = look_up(cabinet, url).await? {
                 return Ok(Got::from(document));
             }
             let page = match &self.inner.settings.firecrawl {
-                // What others cannot see is none of their business.
+                // Firecrawl is not told about hosts that only this machine can reach.
                 Some(firecrawl)
                     if self.inner.client.evident(url) == Reach::Public && !self.is_trusted(url) =>
                 {
@@ -85,7 +88,7 @@ impl Web {
             };
             keep(cabinet, url, page).await
         };
-        self.timed(None, got).await.map_err(|mut error| {
+        self.timed(None, work).await.map_err(|mut error| {
             if !error.message.contains(url.host_str().unwrap_or_default()) {
                 error.message = format!("cannot fetch {}: {}", shown(url), error.message);
             }
@@ -93,31 +96,32 @@ impl Web {
         })
     }
 
+    /// Fetches a page with the own client, following redirects.
     async fn direct(&self, url: &Url) -> Result<Page, ToolError> {
         let may = |from: &Url, to: &Url| self.may_be_sent(from, to);
-        let answered = self
+        let response = self
             .inner
             .client
             .follow(Ask::page(url.clone()), may)
             .await?;
-        if !answered.status.is_success() {
-            return Err(refused(&answered));
+        if !response.status.is_success() {
+            return Err(refused(&response));
         }
         let megabytes = self.inner.client.max_bytes as f64 / f64::from(1 << 20);
         blocking(move || {
-            let cut = answered.cut;
+            let truncated = response.cut;
             let (content_type, url) =
-                (answered.content_type().to_owned(), answered.url.to_string());
-            let mut page = readable(&content_type, answered.body, &url);
+                (response.content_type().to_owned(), response.url.to_string());
+            let mut page = readable(&content_type, response.body, &url);
             match &mut page.body {
-                Body::Bytes(_) if cut => {
+                Body::Bytes(_) if truncated => {
                     return Err(
                         ToolError::new(format!("{url} is larger than {megabytes} MB"))
-                            .suggest("the setting `web.max_mb` allows more"),
+                            .suggest("raise `web.max_mb` in the configuration"),
                     );
                 }
-                Body::Text(text) if cut => {
-                    text.push_str(&format!("\n\n[cut here: more than {megabytes} MB]"))
+                Body::Text(text) if truncated => {
+                    text.push_str(&format!("\n\n[truncated: more than {megabytes} MB]"))
                 }
                 _ => {}
             }
@@ -126,25 +130,26 @@ impl Web {
         .await
     }
 
-    /// A page as Firecrawl sees it.
+    /// Fetches a page through Firecrawl.
     async fn scraped(&self, firecrawl: &Service, url: &Url) -> Result<Page, ToolError> {
         let body = json!({"url": url.as_str(), "formats": ["markdown"], "onlyMainContent": true});
         let answer = self.asked_of(firecrawl, "v2/scrape", &body).await?;
         let data = &answer["data"];
         let status = data["metadata"]["statusCode"].as_u64().unwrap_or(200);
         if answer["success"] == json!(false) || !(200..300).contains(&status) {
-            let why = answer["error"]
+            let reason = answer["error"]
                 .as_str()
                 .or(data["metadata"]["error"].as_str());
-            let why = why.map_or_else(|| format!("the page answered {status}"), str::to_owned);
+            let reason =
+                reason.map_or_else(|| format!("the page answered {status}"), str::to_owned);
             return Err(ToolError::new(format!(
-                "Firecrawl could not fetch {}: {why}",
+                "Firecrawl could not fetch {}: {reason}",
                 shown(url)
             )));
         }
         let Some(text) = data["markdown"].as_str() else {
             return Err(ToolError::new(format!(
-                "Firecrawl's answer for {} has no Markdown",
+                "the Firecrawl response for {} has no Markdown",
                 shown(url)
             )));
         };
@@ -165,7 +170,7 @@ impl Web {
         })
     }
 
-    /// Asks a service, with its key, and reads its answer as JSON.
+    /// Sends a POST request with the service's API key. Returns the response as JSON.
     pub(super) async fn asked_of(
         &self,
         service: &Service,
@@ -174,49 +179,48 @@ impl Web {
     ) -> Result<Value, ToolError> {
         let mut headers = HeaderMap::new();
         let mut key = HeaderValue::from_str(&format!("Bearer {}", service.key.trim()))
-            .map_err(|_| ToolError::new("the service's key has characters no key may have"))?;
+            .map_err(|_| ToolError::new("the API key of the service has invalid characters"))?;
         key.set_sensitive(true);
         headers.insert("authorization", key);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let url = endpoint(&service.base_url, resource)?;
-        let ask = Ask {
+        let request = Ask {
             method: reqwest::Method::POST,
             url,
             headers,
             body: body.to_string().into_bytes(),
         };
-        answer(self.inner.client.exchange(Peer::Service, ask).await?)
+        answer(self.inner.client.exchange(Peer::Service, request).await?)
     }
 
-    /// Asks a service that wants no key.
+    /// Sends a GET request to a service without an API key. Returns the response as JSON.
     pub(super) async fn got_from(&self, url: Url) -> Result<Value, ToolError> {
-        let ask = Ask {
+        let request = Ask {
             method: reqwest::Method::GET,
             url,
             headers: HeaderMap::new(),
             body: Vec::new(),
         };
-        answer(self.inner.client.exchange(Peer::Service, ask).await?)
+        answer(self.inner.client.exchange(Peer::Service, request).await?)
     }
 }
 
-/// The address of one of a service's resources.
+/// Returns the URL of a resource below the base URL of a service.
 pub(super) fn endpoint(base: &str, resource: &str) -> Result<Url, ToolError> {
     let mut url = super::parse(base)?;
     url.set_path(&format!("{}/{resource}", url.path().trim_end_matches('/')));
     Ok(url)
 }
 
-/// What a service answered, as JSON.
-fn answer(answered: Answered) -> Result<Value, ToolError> {
-    let host = super::address::host(&answered.url);
-    let value: Option<Value> = serde_json::from_slice(&answered.body).ok();
-    if answered.status.is_success() {
-        return value.ok_or_else(|| {
-            ToolError::new(format!("{host} answered with something that is no JSON"))
-        });
+/// Parses the response of a service as JSON. Fails if the status is not a success, with the message
+/// of the service.
+fn answer(response: Answered) -> Result<Value, ToolError> {
+    let host = super::address::host(&response.url);
+    let value: Option<Value> = serde_json::from_slice(&response.body).ok();
+    if response.status.is_success() {
+        return value.ok_or_else(|| ToolError::new(format!("{host} answered with invalid JSON")));
     }
-    let told = value.as_ref().and_then(|value| {
+    let message = value.as_ref().and_then(|value| {
         let error = &value["error"];
         error["message"]
             .as_str()
@@ -224,37 +228,38 @@ fn answer(answered: Answered) -> Result<Value, ToolError> {
             .or(value["message"].as_str())
             .or(value["detail"].as_str())
     });
-    let mut error = refused(&answered);
-    if let Some(told) = told {
+    let mut error = refused(&response);
+    if let Some(message) = message {
         error.message = format!(
             "{}: {}",
             error.message,
-            told.chars().take(300).collect::<String>()
+            message.chars().take(300).collect::<String>()
         );
     }
-    Err(match answered.status.as_u16() {
-        401 => error.suggest("check its key"),
+    Err(match response.status.as_u16() {
+        401 => error.suggest("check the API key of the service"),
         _ => error,
     })
 }
 
-/// An answer that is none.
-fn refused(answered: &Answered) -> ToolError {
+/// Returns the error for a response whose status is not a success.
+fn refused(response: &Answered) -> ToolError {
     let mut error = ToolError::new(format!(
         "{} answered {}",
-        shown(&answered.url),
-        answered.status
+        shown(&response.url),
+        response.status
     ));
     error
         .metadata
-        .insert("status".to_owned(), json!(answered.status.as_u16()));
-    error.retryable = matches!(answered.status.as_u16(), 408 | 425 | 429 | 500..);
+        .insert("status".to_owned(), json!(response.status.as_u16()));
+    error.retryable = matches!(response.status.as_u16(), 408 | 425 | 429 | 500..);
     error
 }
 
+/// Returns a page from the cache if it is recent enough.
 async fn look_up(cabinet: &Arc<dyn Cabinet>, url: &Url) -> Result<Option<Document>, ToolError> {
     let (cabinet, source) = (cabinet.clone(), url.to_string());
-    // A cabinet that cannot be opened is as good as none.
+    // Errors are ignored: without the cache, the page is fetched.
     blocking(move || {
         Ok(cabinet
             .newest(DocumentKind::Page, &source, FRESH)
@@ -263,6 +268,7 @@ async fn look_up(cabinet: &Arc<dyn Cabinet>, url: &Url) -> Result<Option<Documen
     .await
 }
 
+/// Stores a page in the File Cabinet.
 async fn keep(cabinet: &Arc<dyn Cabinet>, url: &Url, page: Page) -> Result<Got, ToolError> {
     let (cabinet, source) = (cabinet.clone(), url.to_string());
     blocking(move || {
@@ -284,9 +290,7 @@ async fn keep(cabinet: &Arc<dyn Cabinet>, url: &Url, page: Page) -> Result<Got, 
                 content,
             })
             .map_err(|error| {
-                ToolError::new(format!(
-                    "{source} was fetched and could not be kept: {error}"
-                ))
+                ToolError::new(format!("fetched {source} but cannot store it: {error}"))
             })?;
         let text = match page.body {
             Body::Text(text) => Some(text),

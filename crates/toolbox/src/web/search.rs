@@ -1,4 +1,4 @@
-//! Searching: Perplexity with a key, or a SearXNG server of one's own.
+//! Web search through Perplexity, which needs an API key, or through a SearXNG server.
 
 use reqwest::Url;
 use selvedge_tools::ToolError;
@@ -7,32 +7,33 @@ use serde_json::{Value, json};
 use super::pages::endpoint;
 use super::{Service, Web};
 
-/// Who searches.
+/// The service that performs searches.
 #[derive(Debug, Clone)]
 pub enum SearchService {
-    /// Perplexity's search.
+    /// Perplexity's search API.
     Perplexity(Service),
-    /// A SearXNG server that answers in JSON.
+    /// A SearXNG server with JSON output enabled.
     Searxng {
-        /// Where it is.
+        /// Base URL of the server.
         base_url: String,
     },
 }
 
-/// One result.
+/// One search result.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Hit {
     pub(crate) url: String,
     pub(crate) title: String,
     pub(crate) snippet: String,
+    /// Relevance, if the service reports one.
     pub(crate) score: Option<f64>,
 }
 
-/// Characters of a snippet.
+/// Maximum length of a snippet in characters.
 const LONGEST_SNIPPET: usize = 2000;
 
 impl SearchService {
-    /// Where a query goes.
+    /// Returns the URL that a query is sent to.
     fn address(&self, query: &str) -> Result<Url, ToolError> {
         match self {
             Self::Perplexity(service) => endpoint(&service.base_url, "search"),
@@ -48,7 +49,7 @@ impl SearchService {
 }
 
 impl Web {
-    /// Where queries go.
+    /// Returns the URLs that queries are sent to; empty if no service is configured.
     pub(crate) fn search_addresses(&self, queries: &[String]) -> Vec<Url> {
         let service = self.inner.settings.search.as_ref();
         queries
@@ -57,46 +58,51 @@ impl Web {
             .collect()
     }
 
-    /// What is found for a query, the best first.
-    pub(crate) async fn search(&self, query: &str, most: usize) -> Result<Vec<Hit>, ToolError> {
+    /// Returns at most `max_results` results for a query, best first.
+    pub(crate) async fn search(
+        &self,
+        query: &str,
+        max_results: usize,
+    ) -> Result<Vec<Hit>, ToolError> {
         let Some(service) = &self.inner.settings.search else {
-            return Err(ToolError::new("no search service is set up").suggest(
+            return Err(ToolError::new("no search service is configured").suggest(
                 "set PERPLEXITY_API_KEY, or `web.searxng_url` to the address of a SearXNG server",
             ));
         };
-        let (answer, snippet) =
-            match service {
-                SearchService::Perplexity(service) => {
-                    let body = json!({"query": query, "max_results": most});
-                    (self.asked_of(service, "search", &body).await?, "snippet")
-                }
-                SearchService::Searxng { .. } => {
-                    let answer =
-                        self.got_from(service.address(query)?).await.map_err(
-                            |error| match error.metadata.get("status").and_then(Value::as_u64) {
-                                Some(403) => error.suggest(
-                                    "switch `json` on under `search.formats` in its settings.yml",
-                                ),
-                                _ => error,
-                            },
-                        )?;
-                    (answer, "content")
-                }
-            };
+        let (answer, snippet) = match service {
+            SearchService::Perplexity(service) => {
+                let body = json!({"query": query, "max_results": max_results});
+                (self.asked_of(service, "search", &body).await?, "snippet")
+            }
+            SearchService::Searxng { .. } => {
+                let answer = self
+                    .got_from(service.address(query)?)
+                    .await
+                    .map_err(|error| {
+                        match error.metadata.get("status").and_then(Value::as_u64) {
+                            Some(403) => error.suggest(
+                                "enable `json` under `search.formats` in the server's settings.yml",
+                            ),
+                            _ => error,
+                        }
+                    })?;
+                (answer, "content")
+            }
+        };
         let Some(results) = answer["results"].as_array() else {
             return Err(ToolError::new(
-                "the search service answered without results",
+                "the response of the search service has no `results`",
             ));
         };
         Ok(results
             .iter()
             .filter_map(|result| hit(result, snippet))
-            .take(most)
+            .take(max_results)
             .collect())
     }
 }
 
-/// A result, if it leads somewhere.
+/// Parses a result; `None` if it has no valid URL.
 fn hit(result: &Value, snippet: &str) -> Option<Hit> {
     let text = |name: &str| result[name].as_str().unwrap_or_default().trim();
     let url = super::parse(text("url")).ok()?;

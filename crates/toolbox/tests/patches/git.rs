@@ -1,15 +1,16 @@
-//! Random edits of random trees: real git says what changed, and the tool must make the one from the other.
+//! Random edits of random trees: applying the diff that real git makes must produce the new tree.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
 
-use crate::chance::Chance;
 use crate::files;
-use crate::place::{Node, Place, Tree};
+use crate::random::Random;
+use crate::workspace::{Node, TestWorkspace, Tree};
 
-/// Names git writes in all its ways: plain, with a tab after them, quoted, escaped, and like its own prefixes.
+/// Names that git writes in different ways: plain, followed by a tab, quoted, escaped, and names
+/// that look like its prefixes.
 const NAMES: [&str; 14] = [
     "a.txt",
     "src/lib.rs",
@@ -27,7 +28,7 @@ const NAMES: [&str; 14] = [
     "deep/er/and/deeper.c",
 ];
 
-/// Few words, so that lines repeat and places are not unique.
+/// Few words, so that lines repeat and positions are ambiguous.
 const WORDS: [&str; 12] = [
     "",
     "}",
@@ -43,35 +44,36 @@ const WORDS: [&str; 12] = [
     "é – “x”",
 ];
 
+/// Tests `count` random edits.
 pub fn rounds(count: u64) {
     if Command::new("git").arg("--version").output().is_err() {
-        eprintln!("no git here");
+        eprintln!("skipped: git is not installed");
         return;
     }
-    let bench = Bench::new();
+    let repository = Repository::new();
     let mut done = 0;
     for seed in 1u64.. {
-        let mut chance = Chance::new(seed);
-        let old = chance.tree();
-        let new = chance.edited(&old);
-        // A patch is text: a diff that shows bytes which are not cannot be given.
-        let Some((diff, options)) = bench
-            .diff(&mut chance, &old, &new)
+        let mut random = Random::new(seed);
+        let old = random.tree();
+        let new = random.edited(&old);
+        // A patch is a string, so a diff that is not UTF-8 cannot be passed.
+        let Some((diff, options)) = repository
+            .diff(&mut random, &old, &new)
             .filter(|(diff, _)| !diff.is_empty())
         else {
             continue;
         };
-        let place = Place::new();
+        let workspace = TestWorkspace::new();
         for (path, node) in &old {
-            place.put(path, node);
+            workspace.put(path, node);
         }
-        let result = place.apply_long(json!({"patch": diff}));
+        let result = workspace.apply_long(json!({"patch": diff}));
         assert!(
             result.is_ok(),
             "seed {seed} {options:?}: {}\n{diff}",
             result.unwrap_err()
         );
-        let after: Tree = files(&place.tree()).into_iter().collect();
+        let after: Tree = files(&workspace.tree()).into_iter().collect();
         assert_eq!(after, new, "seed {seed} {options:?}:\n{diff}");
         done += 1;
         if done == count {
@@ -80,26 +82,26 @@ pub fn rounds(count: u64) {
     }
 }
 
-/// A repository to make diffs in.
-struct Bench {
-    repository: Place,
+/// A git repository for making diffs.
+struct Repository {
+    folder: TestWorkspace,
 }
 
-impl Bench {
+impl Repository {
     fn new() -> Self {
-        let bench = Self {
-            repository: Place::new(),
+        let repository = Self {
+            folder: TestWorkspace::new(),
         };
-        bench.git(&["init", "-q"]);
-        bench.git(&["config", "core.autocrlf", "false"]);
-        bench.git(&["config", "core.fileMode", "true"]);
-        bench
+        repository.git(&["init", "-q"]);
+        repository.git(&["config", "core.autocrlf", "false"]);
+        repository.git(&["config", "core.fileMode", "true"]);
+        repository
     }
 
     fn git(&self, args: &[&str]) -> Vec<u8> {
         let output = Command::new("git")
             .args(args)
-            .current_dir(self.repository.path(""))
+            .current_dir(self.folder.path(""))
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .output()
@@ -112,9 +114,9 @@ impl Bench {
         output.stdout
     }
 
-    /// Has git take in a tree; returns its id.
-    fn record(&self, tree: &Tree) -> String {
-        for entry in std::fs::read_dir(self.repository.path("")).unwrap() {
+    /// Writes a tree to the repository; returns its object id.
+    fn write_tree(&self, tree: &Tree) -> String {
+        for entry in std::fs::read_dir(self.folder.path("")).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() && !path.ends_with(".git") {
                 std::fs::remove_dir_all(path).unwrap();
@@ -123,7 +125,7 @@ impl Bench {
             }
         }
         for (path, node) in tree {
-            self.repository.put(path, node);
+            self.folder.put(path, node);
         }
         self.git(&["add", "-A"]);
         String::from_utf8(self.git(&["write-tree"]))
@@ -132,10 +134,10 @@ impl Bench {
             .to_owned()
     }
 
-    fn diff(&self, chance: &mut Chance, old: &Tree, new: &Tree) -> Option<(String, Vec<String>)> {
-        // Without context nobody can tell that a line without CR was meant among lines with it.
-        let least = if chance.crs { 1 } else { 0 };
-        let mut options = vec![format!("-U{}", [least, 1, 3, 5][chance.below(4)])];
+    fn diff(&self, random: &mut Random, old: &Tree, new: &Tree) -> Option<(String, Vec<String>)> {
+        // Without context, a line without CR cannot be told apart among lines with CR.
+        let min_context = if random.allow_crlf { 1 } else { 0 };
+        let mut options = vec![format!("-U{}", [min_context, 1, 3, 5][random.below(4)])];
         let possible = [
             "-M",
             "-C",
@@ -150,11 +152,11 @@ impl Bench {
         options.extend(
             possible
                 .iter()
-                .filter(|_| chance.one_in(3))
+                .filter(|_| random.one_in(3))
                 .map(|option| (*option).to_owned()),
         );
-        let quote = format!("core.quotePath={}", chance.one_in(2));
-        let (old, new) = (self.record(old), self.record(new));
+        let quote = format!("core.quotePath={}", random.one_in(2));
+        let (old, new) = (self.write_tree(old), self.write_tree(new));
         let mut args = vec!["-c", &quote, "diff"];
         args.extend(options.iter().map(String::as_str));
         args.extend([old.as_str(), new.as_str()]);
@@ -162,7 +164,7 @@ impl Bench {
     }
 }
 
-impl Chance {
+impl Random {
     fn tree(&mut self) -> Tree {
         let mut tree = Tree::new();
         for _ in 0..self.between(1, 5) {
@@ -175,7 +177,7 @@ impl Chance {
 
     fn file(&mut self) -> Node {
         let endings: &[&[u8]] = match self.below(4) {
-            _ if !self.crs => &[b"\n"],
+            _ if !self.allow_crlf => &[b"\n"],
             0 | 1 => &[b"\n"],
             2 => &[b"\r\n"],
             _ => &[b"\n", b"\r\n"],
@@ -188,7 +190,7 @@ impl Chance {
         let mut bytes = Vec::new();
         for line in 0..size {
             bytes.extend(self.line());
-            // Where no diff shows it, a file may hold anything.
+            // Invalid UTF-8 is fine in lines that no diff shows.
             if line == 0 && self.one_in(10) {
                 bytes.extend(b"\xff\xfe");
             }
@@ -225,14 +227,14 @@ impl Chance {
                 1 | 2 => {
                     let node = new.remove(path).unwrap();
                     let node = if self.one_in(2) {
-                        self.slightly(node)
+                        self.slightly_changed(node)
                     } else {
                         node
                     };
                     new.insert(free, node);
                 }
                 3 => {
-                    let node = self.slightly(node.clone());
+                    let node = self.slightly_changed(node.clone());
                     new.insert(free, node);
                 }
                 4 => {
@@ -258,7 +260,7 @@ impl Chance {
                 }
                 6 => _ = new.insert(path.clone(), self.file()),
                 _ => {
-                    let node = self.slightly(node.clone());
+                    let node = self.slightly_changed(node.clone());
                     new.insert(path.clone(), node);
                 }
             }
@@ -267,7 +269,7 @@ impl Chance {
             let (name, node) = (self.free_name(&new), self.file());
             new.insert(name, node);
         }
-        // Two files change places; a file becomes a folder.
+        // Swap two files, or turn a file into a folder.
         let names: Vec<PathBuf> = new.keys().cloned().collect();
         if names.len() > 1 && self.one_in(4) {
             let (first, second) = (
@@ -298,8 +300,8 @@ impl Chance {
         }
     }
 
-    /// The same file with a few lines changed.
-    fn slightly(&mut self, node: Node) -> Node {
+    /// Changes a few lines of a file.
+    fn slightly_changed(&mut self, node: Node) -> Node {
         let Node::File { bytes, mode } = node else {
             return node;
         };
@@ -310,7 +312,7 @@ impl Chance {
         for _ in 0..self.between(1, 4) {
             let at = self.below(lines.len() + 1);
             let mut line = self.line();
-            line.extend(if self.crs && self.one_in(4) {
+            line.extend(if self.allow_crlf && self.one_in(4) {
                 &b"\r\n"[..]
             } else {
                 b"\n"

@@ -1,23 +1,24 @@
-//! Scenarios as text. One starts with `######## what it shows`; its parts are
+//! Parses and runs scenarios. A scenario starts with `######## title`; its parts are
 //!
 //! ```text
-//! === input path      a file before
+//! === input path      a file before the patch
 //! === patch           the patch
-//! === args            more arguments, as JSON
-//! === expected path   a file after; all of them are named, unless it fails: then all is as before
-//! === stdout          what it says
-//! === error           parts of the message, one to a line
+//! === args            further arguments, as JSON
+//! === expected path   a file after the patch; all files must be listed, except if the patch fails
+//! === stdout          the expected `stdout`
+//! === error           expected parts of the error message, one per line; no file may change
 //! ```
 //!
-//! In brackets after a part's head: `crlf` (its lines end so), `no newline` (at its end), `escaped`
-//! (`\r`, `\t`, `\s` for a space, `\xff`, `\\`), `755` (its mode), `unchanged` (as it was).
+//! Options in parentheses after a part: `crlf` (line endings), `no newline` (at the end), `escaped`
+//! (`\r`, `\t`, `\s` for a space, `\xff`, `\\`), `755` (file mode), `unchanged` (same as the
+//! input).
 
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::chance::Chance;
-use crate::place::{Node, Place, Tree};
+use crate::random::Random;
+use crate::workspace::{Node, TestWorkspace, Tree};
 
 #[derive(Default)]
 pub struct Scenario {
@@ -31,10 +32,10 @@ pub struct Scenario {
 
 pub fn read(text: &str) -> Vec<Scenario> {
     let (_, text) = text.split_once("######## ").unwrap();
-    text.split("\n######## ").map(one).collect()
+    text.split("\n######## ").map(parse).collect()
 }
 
-fn one(text: &str) -> Scenario {
+fn parse(text: &str) -> Scenario {
     let (name, body) = text.split_once('\n').unwrap();
     let mut scenario = Scenario {
         name: name.to_owned(),
@@ -43,18 +44,18 @@ fn one(text: &str) -> Scenario {
     };
     for part in format!("\n{body}").split("\n=== ").skip(1) {
         let (head, body) = part.split_once('\n').unwrap_or((part, ""));
-        let (head, manner) = head.split_once(" (").unwrap_or((head, ""));
-        let (what, path) = head.split_once(' ').unwrap_or((head, ""));
-        let manners: Vec<&str> = manner.trim_end_matches(')').split(", ").collect();
-        let content = content(body, &manners);
+        let (head, options) = head.split_once(" (").unwrap_or((head, ""));
+        let (part, path) = head.split_once(' ').unwrap_or((head, ""));
+        let options: Vec<&str> = options.trim_end_matches(')').split(", ").collect();
+        let content = content(body, &options);
         let text = || String::from_utf8(content.clone()).unwrap();
-        let mode = if manners.contains(&"755") {
+        let mode = if options.contains(&"755") {
             0o755
         } else {
             0o644
         };
         let path = PathBuf::from(path);
-        match what {
+        match part {
             "input" => {
                 _ = scenario.input.insert(
                     path,
@@ -64,7 +65,7 @@ fn one(text: &str) -> Scenario {
                     },
                 )
             }
-            "expected" if manners.contains(&"unchanged") => {
+            "expected" if options.contains(&"unchanged") => {
                 let same = scenario.input[&path].clone();
                 scenario.expected.insert(path, same);
             }
@@ -84,21 +85,21 @@ fn one(text: &str) -> Scenario {
             }
             "stdout" => scenario.stdout = Some(text()),
             "error" => scenario.error = text().lines().map(str::to_owned).collect(),
-            other => panic!("{name}: `{other}` is no part of a scenario"),
+            other => panic!("{name}: unknown part `{other}`"),
         }
     }
     scenario
 }
 
-fn content(body: &str, manners: &[&str]) -> Vec<u8> {
+fn content(body: &str, options: &[&str]) -> Vec<u8> {
     let mut text = body.trim_end_matches('\n').to_owned();
-    if !text.is_empty() && !manners.contains(&"no newline") {
+    if !text.is_empty() && !options.contains(&"no newline") {
         text.push('\n');
     }
-    if manners.contains(&"crlf") {
+    if options.contains(&"crlf") {
         text = text.replace('\n', "\r\n");
     }
-    if manners.contains(&"escaped") {
+    if options.contains(&"escaped") {
         unescape(&text)
     } else {
         text.into_bytes()
@@ -128,14 +129,15 @@ fn unescape(text: &str) -> Vec<u8> {
 }
 
 impl Scenario {
+    /// Applies the patch and compares the result with the expected one.
     pub fn check(&self) -> Result<(), String> {
-        let place = Place::new();
+        let workspace = TestWorkspace::new();
         for (path, node) in &self.input {
-            place.put(path, node);
+            workspace.put(path, node);
         }
-        let before = place.tree();
-        let result = place.apply(&self.args);
-        let after = place.tree();
+        let before = workspace.tree();
+        let result = workspace.apply(&self.args);
+        let after = workspace.tree();
         let fail = |what: String| Err(format!("{}: {what}", self.name));
         match &result {
             Ok(value) if self.error.is_empty() => {
@@ -144,7 +146,7 @@ impl Scenario {
                     .as_deref()
                     .is_some_and(|stdout| value["stdout"] != json!(stdout))
                 {
-                    return fail(format!("says {}", value["stdout"]));
+                    return fail(format!("stdout is {}", value["stdout"]));
                 }
                 let files: Tree = after
                     .into_iter()
@@ -155,11 +157,11 @@ impl Scenario {
                 }
                 Ok(())
             }
-            Ok(value) => fail(format!("should fail, but {value}")),
+            Ok(value) => fail(format!("should fail, but returned {value}")),
             Err(error) if self.error.is_empty() => fail(format!("failed: {error}")),
             Err(error) => match self.error.iter().find(|part| !error.contains(*part)) {
-                Some(part) => fail(format!("expected `{part}` in the error, which is {error}")),
-                None if after != before => fail(format!("left something behind: {after:#?}")),
+                Some(part) => fail(format!("expected `{part}` in the error: {error}")),
+                None if after != before => fail(format!("failed, but changed files: {after:#?}")),
                 None => Ok(()),
             },
         }
@@ -167,15 +169,16 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Applies the patch with a few lines spoilt: it may fail, but not break, and then leaves nothing behind.
-    pub fn survives(&self, chance: &mut Chance) {
+    /// Applies the patch with a few corrupted lines. It may fail, but must not panic, and then must
+    /// not change any file.
+    pub fn survives(&self, random: &mut Random) {
         let Some(patch) = self.args["patch"].as_str() else {
             return;
         };
         let mut lines: Vec<String> = patch.lines().map(str::to_owned).collect();
-        for _ in 0..chance.between(1, 3) {
-            let (at, other) = (chance.below(lines.len()), chance.below(lines.len()));
-            match chance.below(7) {
+        for _ in 0..random.between(1, 3) {
+            let (at, other) = (random.below(lines.len()), random.below(lines.len()));
+            match random.below(7) {
                 0 => _ = lines.remove(at),
                 1 => lines.insert(at, lines[other].clone()),
                 2 => lines.swap(at, other),
@@ -186,21 +189,21 @@ impl Scenario {
                         .map(|c| if c.is_ascii_digit() { '9' } else { c })
                         .collect()
                 }
-                5 => lines[at].insert_str(0, ["+", "-", " ", "@@ ", "*** ", "\\"][chance.below(6)]),
+                5 => lines[at].insert_str(0, ["+", "-", " ", "@@ ", "*** ", "\\"][random.below(6)]),
                 _ => lines.truncate(at),
             }
             if lines.is_empty() {
                 return;
             }
         }
-        let place = Place::new();
+        let workspace = TestWorkspace::new();
         for (path, node) in &self.input {
-            place.put(path, node);
+            workspace.put(path, node);
         }
-        let before = place.tree();
+        let before = workspace.tree();
         let mut args = self.args.clone();
         args["patch"] = json!(lines.join("\n"));
-        if let Err(error) = place.apply_long(args) {
+        if let Err(error) = workspace.apply_long(args) {
             assert!(
                 !error.contains("broke"),
                 "{}: {error}\n{}",
@@ -208,7 +211,7 @@ impl Scenario {
                 lines.join("\n")
             );
             assert_eq!(
-                place.tree(),
+                workspace.tree(),
                 before,
                 "{}: {error}\n{}",
                 self.name,

@@ -1,4 +1,5 @@
-//! A workspace with a neighbourhood, and calls made both ways: structured, and from a script.
+//! A temporary workspace, and helpers that make each call in two ways: as a structured call and
+//! from a script.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
@@ -19,9 +20,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
+/// Placeholder in arguments for the terminal that the previous call opened.
 const LAST: &str = "\"sessionId\":\"last\"";
 
-/// A router for a model that is offered the tools in these flavours.
+/// Returns a router for a model that is offered the tools in these flavours.
 pub fn router(orchestrator: Orchestrator, config: &ToolsConfig) -> ToolRouter {
     let offered = config.offer(orchestrator.registry());
     ToolRouter::new(orchestrator, offered)
@@ -36,12 +38,12 @@ pub enum Way {
 
 pub const BOTH: [Way; 2] = [Way::Structured, Way::Script];
 
-/// A workspace in `work`, a folder `outside` it, one that is `private`.
+/// A temporary folder with a workspace in `work`, a folder `outside` it, and a `private` folder.
 pub struct Desk {
     dir: TempDir,
-    /// The workspace's own name.
+    /// The workspace folder, relative to the temporary folder.
     pub workspace: &'static str,
-    /// More folders that may be written.
+    /// Further writable folders.
     pub writable_too: Vec<PathBuf>,
     pub sandbox: SandboxPolicy,
     pub policy: ApprovalPolicy,
@@ -54,7 +56,7 @@ pub struct Desk {
     pub outfit: Box<dyn Fn(&mut Toolbox) + Send + Sync>,
 }
 
-/// What became of a call.
+/// The result of a call, with its ledger records and the approvals that were requested.
 #[derive(Debug)]
 pub struct Ran {
     pub value: Option<Value>,
@@ -63,8 +65,9 @@ pub struct Ran {
     pub asked: Vec<ApprovalRequest>,
 }
 
-/// Answers every call of a question in the same way, and remembers what was asked.
+/// An approver that gives the same answer to every call and records the requests.
 pub struct Person {
+    /// `None` never answers.
     pub answer: Option<Answer>,
     pub asked: Mutex<Vec<ApprovalRequest>>,
 }
@@ -77,7 +80,7 @@ impl Person {
         })
     }
 
-    /// Somebody who never answers.
+    /// An approver that never answers.
     pub fn silent() -> Arc<Self> {
         Arc::new(Self {
             answer: None,
@@ -101,7 +104,7 @@ impl Approver for Person {
 
 impl Desk {
     pub fn new() -> Self {
-        // Not below /tmp, which may be written whatever the workspace is.
+        // Not below /tmp, which is writable for every workspace.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let desk = Self {
             dir,
@@ -120,7 +123,7 @@ impl Desk {
             std::fs::create_dir_all(desk.path(folder)).unwrap();
         }
         desk.write("outside/file.txt", "outside\n");
-        // Its own secret: other desks stand beside it.
+        // Each workspace has its own secret, because others are created in the same folder.
         desk.write(
             "private/journal",
             format!("hunter2 of {}\n", desk.path("").display()),
@@ -173,7 +176,7 @@ impl Desk {
         let orchestrator = self.orchestrator(&self.toolbox());
         let (value, error, ledger) = match way {
             Way::Structured => {
-                // A model that uses terminals is offered those.
+                // The terminal tools are offered only in this flavour.
                 let terminal =
                     ["exec_command", "execCommand", "write_stdin", "writeStdin"].contains(&tool);
                 let shell = if terminal {
@@ -236,8 +239,8 @@ impl Desk {
         }
     }
 
-    /// Makes calls one after the other in one turn, or in one script, and returns their lines of the ledger. The
-    /// `sessionId` "last" is the terminal that the call before left open.
+    /// Makes calls one after the other in one turn or in one script, and returns their ledger
+    /// records. The `sessionId` "last" is the terminal that the previous call left open.
     pub fn in_turn(&self, way: Way, calls: &[(&str, Value)]) -> Vec<CallRecord> {
         let each = calls.iter().map(|(tool, args)| {
             let args = args
@@ -253,7 +256,7 @@ impl Desk {
         )
     }
 
-    /// Makes calls at once.
+    /// Makes calls concurrently, and returns their ledger records.
     pub fn at_once(&self, way: Way, calls: &[(&str, Value)]) -> Vec<CallRecord> {
         let each: Vec<String> = calls
             .iter()
@@ -267,7 +270,7 @@ impl Desk {
         )
     }
 
-    /// The same calls as a script, or as batches of structured calls.
+    /// Makes calls as a script or as batches of structured calls.
     fn many(
         &self,
         way: Way,
@@ -337,7 +340,7 @@ impl Desk {
         ledger
     }
 
-    /// How often a person was asked.
+    /// Returns the number of approval requests.
     pub fn questions(&self) -> usize {
         self.person.asked.lock().unwrap().len()
     }
@@ -361,18 +364,19 @@ impl Desk {
     }
 }
 
-/// A line of the ledger without what differs from run to run.
+/// Returns a ledger record without the fields that differ between runs.
 fn comparable(mut record: CallRecord) -> CallRecord {
     record.duration_ms = 0.0;
     if record.tool == "write_stdin" {
-        // Terminals have other numbers each time.
+        // The ids of terminals are random.
         record.args_digest.clear();
     }
     record.line = None;
     record
 }
 
-/// Makes the same call both ways, each on a desk of its own, and sees to it that the ledgers are the same.
+/// Makes the same call in both ways, each in a new workspace, and checks that the ledger records
+/// are the same.
 pub fn both_ways(
     desk: impl Fn() -> Desk,
     tool: &str,
@@ -385,7 +389,7 @@ pub fn both_ways(
         let args = args(&desk);
         let ran = desk.call(way, tool, &args);
         check(&desk, &ran);
-        // Arguments that name the desk's own folder differ, and so do their digests, and errors that name it.
+        // Digests of arguments and errors differ if they contain the path of the workspace.
         let same = |mut record: CallRecord| {
             let path = desk.path("").display().to_string();
             if args.to_string().contains(&path) {
@@ -401,7 +405,8 @@ pub fn both_ways(
     assert_eq!(ledgers[0], ledgers[1], "the ledgers of {tool} differ");
 }
 
-/// Makes the same calls both ways, each on a desk of its own, and sees to it that the ledgers are the same.
+/// Makes the same calls in both ways, each in a new workspace, and checks that the ledger records
+/// are the same.
 pub fn both_ways_many(
     desk: impl Fn() -> Desk,
     make: impl Fn(&Desk, Way) -> Vec<CallRecord>,

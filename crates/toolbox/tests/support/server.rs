@@ -1,4 +1,5 @@
-//! A real HTTP server on loopback that answers as it is told to, and tells who asked and who left.
+//! A real HTTP server on loopback with scripted responses, which records requests and closed
+//! connections.
 #![allow(dead_code)]
 
 use std::io::{Read, Write};
@@ -7,43 +8,43 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a client asked.
+/// A received request.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct Request {
     pub method: String,
     pub path: String,
     pub head: String,
     pub body: String,
 }
 
-impl Asked {
+impl Request {
     pub fn header(&self, name: &str) -> Option<String> {
-        let own = |line: &str| {
+        let value_of = |line: &str| {
             line.split_once(':')
-                .filter(|(own, _)| own.eq_ignore_ascii_case(name))
-                .map(|(_, v)| v.trim().to_owned())
+                .filter(|(key, _)| key.eq_ignore_ascii_case(name))
+                .map(|(_, value)| value.trim().to_owned())
         };
-        self.head.lines().find_map(own)
+        self.head.lines().find_map(value_of)
     }
 }
 
-/// What is answered.
+/// A response.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    pub end: End,
+    pub end: AfterBody,
 }
 
-/// What happens after the body.
+/// What the server does after the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// The connection is closed.
+pub enum AfterBody {
+    /// Close the connection.
     Proper,
-    /// Nothing more comes; the server waits until the client leaves.
+    /// Send nothing more, and wait until the client closes the connection.
     Silent,
-    /// The body again and again, this often.
+    /// Send the body this many times in all.
     Repeated(usize),
 }
 
@@ -54,7 +55,7 @@ impl Reply {
             status,
             headers,
             body: body.into(),
-            end: End::Proper,
+            end: AfterBody::Proper,
         }
     }
 
@@ -62,8 +63,9 @@ impl Reply {
         Self::new(200, "text/html; charset=utf-8", body)
     }
 
-    pub fn to(place: &str) -> Self {
-        Self::new(302, "text/html", "gone").header("location", place)
+    /// A redirect.
+    pub fn redirect(url: &str) -> Self {
+        Self::new(302, "text/html", "gone").header("location", url)
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
@@ -71,7 +73,7 @@ impl Reply {
         self
     }
 
-    pub fn end(mut self, end: End) -> Self {
+    pub fn end(mut self, end: AfterBody) -> Self {
         self.end = end;
         self
     }
@@ -79,33 +81,39 @@ impl Reply {
 
 pub struct Server {
     pub port: u16,
-    asked: Arc<Mutex<Vec<Asked>>>,
-    /// A message for each request as it comes in.
+    requests: Arc<Mutex<Vec<Request>>>,
+    /// Receives a message for each request.
     arrived: Mutex<Receiver<()>>,
-    /// How much was sent to each client that is gone.
-    left: Mutex<Receiver<usize>>,
+    /// Receives the bytes sent on each closed connection.
+    closed: Mutex<Receiver<usize>>,
 }
 
 impl Server {
-    pub fn start(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub fn start(answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (arrive, arrived) = channel();
-        let (leave, left) = channel();
-        let (seen, answer) = (asked.clone(), Arc::new(answer));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (arrival, arrived) = channel();
+        let (closed_sender, closed) = channel();
+        let (received, answer) = (requests.clone(), Arc::new(answer));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (seen, answer, arrive, leave) =
-                    (seen.clone(), answer.clone(), arrive.clone(), leave.clone());
-                std::thread::spawn(move || serve(stream, &seen, answer.as_ref(), &arrive, &leave));
+                let (received, answer, arrival, closed_sender) = (
+                    received.clone(),
+                    answer.clone(),
+                    arrival.clone(),
+                    closed_sender.clone(),
+                );
+                std::thread::spawn(move || {
+                    serve(stream, &received, answer.as_ref(), &arrival, &closed_sender)
+                });
             }
         });
         Self {
             port,
-            asked,
+            requests,
             arrived: Mutex::new(arrived),
-            left: Mutex::new(left),
+            closed: Mutex::new(closed),
         }
     }
 
@@ -113,48 +121,52 @@ impl Server {
         format!("http://{host}:{}{path}", self.port)
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<Request> {
+        self.requests.lock().unwrap().clone()
     }
 
     pub fn paths(&self) -> Vec<String> {
-        let mut paths: Vec<String> = self.asked().into_iter().map(|asked| asked.path).collect();
+        let mut paths: Vec<String> = self
+            .requests()
+            .into_iter()
+            .map(|request| request.path)
+            .collect();
         paths.sort();
         paths
     }
 
-    /// Waits until a request comes in.
-    pub fn wait_for_a_request(&self) {
+    /// Waits for the next request.
+    pub fn wait_for_request(&self) {
         self.arrived
             .lock()
             .unwrap()
             .recv_timeout(Duration::from_secs(30))
-            .expect("no request came");
+            .expect("no request arrived");
     }
 
-    /// Waits until a client is gone, and tells how much it was sent.
-    pub fn wait_until_one_left(&self) -> usize {
-        self.left
+    /// Waits until a connection is closed, and returns the bytes sent on it.
+    pub fn wait_until_closed(&self) -> usize {
+        self.closed
             .lock()
             .unwrap()
             .recv_timeout(Duration::from_secs(30))
-            .expect("nobody left")
+            .expect("no connection was closed")
     }
 }
 
 fn serve(
     mut stream: TcpStream,
-    seen: &Mutex<Vec<Asked>>,
-    answer: &dyn Fn(&Asked) -> Reply,
-    arrive: &Sender<()>,
-    leave: &Sender<usize>,
+    received: &Mutex<Vec<Request>>,
+    answer: &dyn Fn(&Request) -> Reply,
+    arrival: &Sender<()>,
+    closed_sender: &Sender<usize>,
 ) {
-    let Some(asked) = read(&mut stream) else {
+    let Some(request) = read(&mut stream) else {
         return;
     };
-    seen.lock().unwrap().push(asked.clone());
-    let _ = arrive.send(());
-    let reply = answer(&asked);
+    received.lock().unwrap().push(request.clone());
+    let _ = arrival.send(());
+    let reply = answer(&request);
     let mut head = format!("HTTP/1.1 {} X\r\nconnection: close\r\n", reply.status);
     for (name, value) in &reply.headers {
         head.push_str(&format!("{name}: {value}\r\n"));
@@ -165,21 +177,21 @@ fn serve(
         sent += bytes.len();
         written
     };
-    let mut there = write(format!("{head}\r\n").as_bytes()) && write(&reply.body);
-    if let End::Repeated(times) = reply.end {
+    let mut connected = write(format!("{head}\r\n").as_bytes()) && write(&reply.body);
+    if let AfterBody::Repeated(times) = reply.end {
         for _ in 1..times {
-            there = there && write(&reply.body);
+            connected = connected && write(&reply.body);
         }
     }
-    if reply.end == End::Silent {
+    if reply.end == AfterBody::Silent {
         let _ = stream.flush();
         let mut rest = [0; 64];
         while stream.read(&mut rest).is_ok_and(|read| read > 0) {}
     }
-    let _ = leave.send(sent);
+    let _ = closed_sender.send(sent);
 }
 
-fn read(stream: &mut TcpStream) -> Option<Asked> {
+fn read(stream: &mut TcpStream) -> Option<Request> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     loop {
@@ -187,17 +199,17 @@ fn read(stream: &mut TcpStream) -> Option<Asked> {
             let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
             let mut words = head.lines().next()?.split(' ').map(str::to_owned);
             let (method, path) = (words.next()?, words.next()?);
-            let asked = Asked {
+            let request = Request {
                 method,
                 path,
                 head,
                 body: String::from_utf8_lossy(&bytes[end + 4..]).into_owned(),
             };
-            let length: usize = asked
+            let length: usize = request
                 .header("content-length")
                 .map_or(0, |length| length.parse().unwrap());
             if bytes.len() - end - 4 >= length {
-                return Some(asked);
+                return Some(request);
             }
         }
         let count = stream.read(&mut buffer).ok().filter(|count| *count > 0)?;

@@ -1,4 +1,4 @@
-//! Folders and edits by chance, the same for the same seed.
+//! Random folders and edits, reproducible by seed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::tree::{Entry, Tree};
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 pub struct Random(pub u64);
 
 impl Random {
@@ -83,7 +83,8 @@ const LINES: &[&[u8]] = &[
     b"-- ",
     b"++ b",
     b"\\ No newline at end of file",
-    b"a longer line of text that is here to be longer than sixty-four bytes, as some lines are in most files",
+    b"a longer line of text that is here to be longer than sixty-four bytes, \
+      as some lines are in most files",
 ];
 
 pub fn name(random: &mut Random) -> OsString {
@@ -100,8 +101,8 @@ pub fn entry(random: &mut Random) -> Entry {
     }
 }
 
-/// Where it leads is content, and content that is not Unicode is not told byte for byte. It leads to nothing: git
-/// would trip over a folder in the place of a link to itself.
+/// Returns a link with a target in UTF-8, because a diff replaces invalid UTF-8. The target does
+/// not exist, because git fails on a folder that replaces a link to itself.
 fn link(random: &mut Random) -> Entry {
     Entry::Link(format!("nowhere/{}", name(random).to_string_lossy()).into())
 }
@@ -133,7 +134,7 @@ fn content(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Does one thing to a folder that a command might do.
+/// Makes one random change in a folder, as a command might.
 pub fn edit(random: &mut Random, folder: &Path) {
     let tree = Tree::read(folder);
     let names: Vec<&OsString> = tree.0.keys().collect();
@@ -146,7 +147,7 @@ pub fn edit(random: &mut Random, folder: &Path) {
         0 | 1 => create(random, folder),
         2 => fs::remove_file(path).unwrap(),
         3 => {
-            // A new type: what was a file is a folder now.
+            // Replace a file by a folder.
             fs::remove_file(&path).unwrap();
             self::entry(random).write(&path.join("inside"));
         }
@@ -157,14 +158,14 @@ pub fn edit(random: &mut Random, folder: &Path) {
             }
         }
         5 | 6 => {
-            if let Some(to) = free(random, folder) {
+            if let Some(to) = free_path(random, folder) {
                 fs::rename(path, to).unwrap();
             }
         }
         7 => {
-            if let Some(to) = free(random, folder) {
+            if let Some(to) = free_path(random, folder) {
                 fs::rename(path, &to).unwrap();
-                touch_up(random, entry).write(&to);
+                change_lines(random, entry).write(&to);
             }
         }
         8 => {
@@ -174,9 +175,9 @@ pub fn edit(random: &mut Random, folder: &Path) {
         }
         9 => self::entry(random).write(&path),
         10 => {
-            // Changed and changed back.
+            // Change a file and revert the change.
             create(random, folder);
-            touch_up(random, entry.clone()).write(&path);
+            change_lines(random, entry.clone()).write(&path);
             entry.write(&path);
         }
         11 => {
@@ -192,18 +193,19 @@ pub fn edit(random: &mut Random, folder: &Path) {
                 .write(&path);
             }
         }
-        _ => touch_up(random, entry).write(&path),
+        _ => change_lines(random, entry).write(&path),
     }
 }
 
 fn create(random: &mut Random, folder: &Path) {
-    if let Some(path) = free(random, folder) {
+    if let Some(path) = free_path(random, folder) {
         entry(random).write(&path);
     }
 }
 
-/// A path where nothing stands, and nothing in the way.
-fn free(random: &mut Random, folder: &Path) -> Option<PathBuf> {
+/// Returns an unused path whose parents are folders or do not exist; `None` if the random path is
+/// not free.
+fn free_path(random: &mut Random, folder: &Path) -> Option<PathBuf> {
     let path = folder.join(name(random));
     let blocked = path
         .ancestors()
@@ -220,8 +222,8 @@ fn free(random: &mut Random, folder: &Path) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The same, with some lines changed.
-fn touch_up(random: &mut Random, entry: Entry) -> Entry {
+/// Changes some lines of a file, or the target of a link.
+fn change_lines(random: &mut Random, entry: Entry) -> Entry {
     let Entry::File {
         content,
         executable,
@@ -241,7 +243,7 @@ fn touch_up(random: &mut Random, entry: Entry) -> Entry {
             2 if at < lines.len() => _ = lines.remove(at),
             3 if at < lines.len() => lines[at] = line,
             _ => {
-                // The last line gains or loses its end.
+                // Add or remove the final newline.
                 if let Some(last) = lines.last_mut() {
                     if last.ends_with(b"\n") {
                         _ = last.pop()
@@ -254,7 +256,7 @@ fn touch_up(random: &mut Random, entry: Entry) -> Entry {
     }
     let mut content = lines.concat();
     if std::str::from_utf8(&content).is_err() {
-        // Still binary.
+        // A NUL marks the content as binary.
         content.push(0);
     }
     Entry::File {

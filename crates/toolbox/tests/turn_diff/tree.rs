@@ -1,4 +1,4 @@
-//! A folder as a value: paths, contents and modes, and git's own way from one to the other.
+//! The content of a folder as a value, and applying diffs with git.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -50,7 +50,7 @@ impl Tree {
         }
     }
 
-    /// Paths that are not the same in both, as a person reads them.
+    /// Returns the paths that differ, in lossy UTF-8.
     pub fn differing(&self, other: &Self) -> Vec<String> {
         let differs = |name: &&OsString| self.0.get(*name) != other.0.get(*name);
         let names = self.0.keys().chain(other.0.keys()).filter(differs);
@@ -92,7 +92,7 @@ impl Entry {
     pub fn write(&self, path: &Path) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let _ = fs::remove_file(path);
-        // Folders that lost all their files.
+        // Folders without files may remain.
         let _ = fs::remove_dir_all(path);
         match self {
             Self::File {
@@ -117,25 +117,25 @@ pub fn git(folder: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// Applies a diff with git. It does not say what is in binary files: these are carried over by hand from `to`.
+/// Applies a diff with git. The diff does not contain binary files, so they are copied from `to`.
 pub fn apply(diff: &Diff, folder: &Path, to: &Tree, reverse: bool) -> Result<(), String> {
     assert!(git(folder, &["init", "-q"]).status().unwrap().success());
     let sections = sections(&diff.text);
     assert_eq!(sections.len(), diff.files.len());
     let mut patch = String::new();
-    let mut by_hand = Vec::new();
+    let mut binary_files = Vec::new();
     for (section, file) in sections.iter().zip(&diff.files) {
         assert_eq!((file.added, file.removed), counted(section), "{file:?}");
         if section.iter().any(|line| line.starts_with("Binary files ")) {
-            by_hand.extend(header_names(section));
+            binary_files.extend(header_names(section));
         } else {
             patch.extend(section.iter().map(|line| format!("{line}\n")));
         }
     }
-    for name in &by_hand {
+    for name in &binary_files {
         let path = folder.join(name);
         let _ = fs::remove_file(&path);
-        // As git does, with the folders that have lost their last file.
+        // Like git, remove folders that have lost their last file.
         let _ = path.ancestors().skip(1).try_for_each(fs::remove_dir);
     }
     if !patch.is_empty() {
@@ -165,7 +165,7 @@ pub fn apply(diff: &Diff, folder: &Path, to: &Tree, reverse: bool) -> Result<(),
             .iter()
             .for_each(|section| restore_mode(folder, section));
     }
-    for name in by_hand {
+    for name in binary_files {
         if let Some(entry) = to.0.get(&name) {
             entry.write(&folder.join(name));
         }
@@ -173,7 +173,8 @@ pub fn apply(diff: &Diff, folder: &Path, to: &Tree, reverse: bool) -> Result<(),
     Ok(())
 }
 
-/// What `git apply -R` brings back of a deleted file is always a plain file, whatever mode the diff tells.
+/// Restores the mode of a deleted file. `git apply -R` restores it as a plain file, whatever mode
+/// the diff has.
 fn restore_mode(folder: &Path, section: &[&str]) {
     let Some(mode) = section
         .iter()
@@ -193,7 +194,8 @@ fn restore_mode(folder: &Path, section: &[&str]) {
     entry.write(&path);
 }
 
-/// The lines of each file; one that became of another type has two sections under the same words.
+/// Splits a diff into the lines of each file. A file whose type changed has two sections with the
+/// same header, which count as one.
 fn sections(text: &str) -> Vec<Vec<&str>> {
     let mut sections: Vec<Vec<&str>> = Vec::new();
     for line in text.split_terminator('\n') {
@@ -206,7 +208,7 @@ fn sections(text: &str) -> Vec<Vec<&str>> {
     sections
 }
 
-/// Lines added and removed.
+/// Counts the added and removed lines.
 fn counted(section: &[&str]) -> (usize, usize) {
     let (mut added, mut removed, mut in_hunk) = (0, 0, false);
     for line in section {
@@ -221,15 +223,16 @@ fn counted(section: &[&str]) -> (usize, usize) {
     (added, removed)
 }
 
-/// The two paths of `diff --git`: half of the line each, or, of a rename, told by lines of their own.
+/// Returns the paths of a section: both paths of a rename, else the one path of `diff --git`, which
+/// is half of that line.
 fn header_names(section: &[&str]) -> Vec<OsString> {
-    let told = |word: &str| {
+    let value_of = |word: &str| {
         section
             .iter()
             .find_map(|line| line.strip_prefix(word))
             .map(unquoted)
     };
-    if let (Some(from), Some(to)) = (told("rename from "), told("rename to ")) {
+    if let (Some(from), Some(to)) = (value_of("rename from "), value_of("rename to ")) {
         return vec![from, to];
     }
     let names = section[0].strip_prefix("diff --git ").unwrap();

@@ -93,7 +93,7 @@ fn changes_wait_until_each_unknown_outcome_is_decided() {
 }
 
 #[test]
-fn the_error_names_the_run_each_call_and_the_two_lines() {
+fn the_error_names_the_run_each_call_and_how_to_decide_it() {
     let prior = prior(vec![unknown("scr_1/tool_2", "b"), unknown("tsk_9", "c")]);
     let failure = prior.undecided("create_issue");
     assert_eq!(failure.code, ErrorCode::OutcomeUnknownError);
@@ -116,7 +116,7 @@ fn the_error_names_the_run_each_call_and_the_two_lines() {
 }
 
 #[test]
-fn a_completed_call_can_be_repeated_under_a_key_of_its_own() {
+fn a_completed_call_can_be_repeated_under_a_new_idempotency_key() {
     let prior = prior(vec![done("scr_1/tool_1", "a", json!(1))]);
     prior
         .decide("scr_1/tool_1", ResumeDecision::Repeat)
@@ -130,11 +130,11 @@ fn a_completed_call_can_be_repeated_under_a_key_of_its_own() {
 }
 
 #[test]
-fn decisions_name_recorded_calls() {
+fn decisions_must_name_recorded_calls() {
     let calls = prior(vec![done("scr_1/tool_1", "a", json!(1))]);
     let error = calls.decide("tool_1", ResumeDecision::Repeat).unwrap_err();
-    let words = "there is no recorded call `tool_1`: there are scr_1/tool_1";
-    assert_eq!(error.to_string(), words);
+    let message = "there is no recorded call `tool_1`: there are scr_1/tool_1";
+    assert_eq!(error.to_string(), message);
     // A run of the chain has repeated this one.
     assert_eq!(calls.decide("scr_0/tool_1", ResumeDecision::Repeat), Ok(()));
     let skip = calls.decide("scr_0/tool_1", ResumeDecision::Skip(json!(1)));
@@ -184,7 +184,7 @@ fn a_refused_repetition_leaves_the_decision_to_the_next_identical_call() {
 }
 
 #[test]
-fn a_decision_that_no_call_used_is_named() {
+fn a_warning_names_each_unused_decision() {
     let prior = prior(vec![unknown("scr_1/tool_1", "a")]);
     prior
         .decide("scr_1/tool_1", ResumeDecision::Repeat)

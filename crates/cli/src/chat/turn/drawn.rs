@@ -1,4 +1,4 @@
-//! A turn as it is drawn: what is over once and for all, what is not anew each time.
+//! Renders the parts of a turn: finished parts once, unfinished parts at every redraw.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,15 @@ use crate::chat::calls::took;
 use crate::chat::markdown::{last_block, markdown};
 use crate::chat::rows::{Row, clean, folded};
 
-/// Bytes of a block that still comes.
+/// Bytes of an unfinished block that are rendered as Markdown; a longer one is shown as plain text.
 const MOST_LIVE: usize = 8 << 10;
 
 impl Turn {
-    /// Takes off what is over, in order; of words that still come, all but the last block.
-    pub(super) fn finished(&mut self, width: usize, thoughts: Thoughts, now: Instant) -> Vec<Row> {
+    /// Removes the finished parts from the front and returns their rows. Of a message that streams
+    /// in, all blocks but the last are finished.
+    pub(super) fn finished(&mut self, width: usize, thinking: Thoughts, now: Instant) -> Vec<Row> {
         let mut rows = Vec::new();
-        let look = self.look;
+        let theme = self.look;
         while let Some(part) = self.parts.front_mut() {
             match part {
                 Part::Message(part) => {
@@ -25,9 +26,9 @@ impl Turn {
                         (false, true) => part.printed + last_block(&part.text[part.printed..]),
                         (false, false) => part.printed,
                     };
-                    let more = markdown(&part.text[part.printed..end], width, look);
-                    if !more.is_empty() {
-                        rows.extend(more);
+                    let blocks = markdown(&part.text[part.printed..end], width, theme);
+                    if !blocks.is_empty() {
+                        rows.extend(blocks);
                         rows.push(Row::blank());
                     }
                     part.printed = end;
@@ -36,21 +37,21 @@ impl Turn {
                     }
                 }
                 Part::Thought(part) => {
-                    let Some(time) = part.took else { break };
-                    let head = format!("thought for {}", told(time));
-                    rows.extend(thought(&part.text, &head, thoughts));
+                    let Some(duration) = part.took else { break };
+                    let head = format!("thought for {}", told(duration));
+                    rows.extend(thought(&part.text, &head, thinking));
                     rows.push(Row::blank());
                 }
                 Part::Script(script) => {
                     let Some(result) = &script.result else { break };
-                    rows.extend(script.calls.rows(now, look));
+                    rows.extend(script.calls.rows(now, theme));
                     rows.extend(script.notes());
                     rows.extend(result.iter().cloned());
                     rows.push(Row::blank());
                 }
                 Part::Calls(part) if part.open > 0 => break,
                 Part::Calls(part) => {
-                    rows.extend(part.calls.rows(now, look));
+                    rows.extend(part.calls.rows(now, theme));
                     rows.append(&mut part.told);
                     rows.push(Row::blank());
                 }
@@ -66,38 +67,41 @@ impl Turn {
         rows
     }
 
+    /// Returns the rows of an unfinished part.
     pub(super) fn live(
         &self,
         part: &Part,
         width: usize,
-        thoughts: Thoughts,
+        thinking: Thoughts,
         now: Instant,
     ) -> Vec<Row> {
-        let look = self.look;
+        let theme = self.look;
         match part {
             Part::Message(part) => match &part.text[part.printed..] {
-                // Drawn again with every word: of much, only what is in sight, and plainly until it is complete.
+                // Redrawn with every piece of text, so a long block shows only its end, as plain
+                // text.
                 long if long.len() > MOST_LIVE => {
                     let tail = &long[long.ceil_char_boundary(long.len() - MOST_LIVE)..];
                     clean(tail).lines().map(Row::text).collect()
                 }
-                short => markdown(short, width, look),
+                short => markdown(short, width, theme),
             },
             Part::Thought(part) => {
-                let time = now.saturating_duration_since(part.since);
-                thought(&part.text, &format!("thinking… {}", told(time)), thoughts)
+                let elapsed = now.saturating_duration_since(part.since);
+                let head = format!("thinking… {}", told(elapsed));
+                thought(&part.text, &head, thinking)
             }
             Part::Script(script) => {
-                let mut rows = script.calls.live_rows(now, look);
+                let mut rows = script.calls.live_rows(now, theme);
                 rows.extend(script.notes());
                 if script.calls.is_empty() {
-                    let time = now.saturating_duration_since(script.since);
-                    rows.push(Row::quiet(format!("  {} runs… {}", script.id, told(time))).cut());
+                    let elapsed = told(now.saturating_duration_since(script.since));
+                    rows.push(Row::quiet(format!("  {} running… {elapsed}", script.id)).cut());
                 }
                 rows
             }
             Part::Calls(part) => {
-                let mut rows = part.calls.live_rows(now, look);
+                let mut rows = part.calls.live_rows(now, theme);
                 rows.extend(part.told.iter().cloned());
                 rows
             }
@@ -106,17 +110,17 @@ impl Turn {
     }
 }
 
-/// Whole seconds: nobody wants to see letters jump.
-fn told(time: Duration) -> String {
-    match time.as_secs() {
-        0..60 => format!("{} s", time.as_secs()),
-        _ => took(time),
+/// Formats a duration in whole seconds, so that the text does not change with every redraw.
+fn told(duration: Duration) -> String {
+    match duration.as_secs() {
+        0..60 => format!("{} s", duration.as_secs()),
+        _ => took(duration),
     }
 }
 
-fn thought(text: &str, head: &str, thoughts: Thoughts) -> Vec<Row> {
+fn thought(text: &str, head: &str, thinking: Thoughts) -> Vec<Row> {
     let mut rows = vec![Row::quiet(format!("· {head}")).cut()];
-    if thoughts == Thoughts::Unfolded {
+    if thinking == Thoughts::Unfolded {
         rows.extend(thought_rows(text));
     }
     rows
@@ -129,7 +133,7 @@ pub(crate) fn thought_rows(text: &str) -> Vec<Row> {
         .collect()
 }
 
-/// The first lines of what a call returned.
+/// Returns the first lines of a structured call's result.
 pub(super) fn result_of_call(output: &FunctionCallOutput) -> Vec<Row> {
     const LINES: usize = 3;
     let text = output.text();

@@ -1,26 +1,15 @@
-//! Mechanical rules for the files of this repository: one test per rule, no dependencies, so that
-//! `cargo test -p selvedge-tidy` takes seconds. A failure names file, line and rule.
+//! Rules about files, dependencies and signatures: one test per rule.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 
-/// Names that hold no source: build output, downloads, version control.
-const SKIPPED: &[&str] = &[
-    ".git",
-    ".tools",
-    "artifacts",
-    "corpus",
-    "node_modules",
-    "target",
-    "__pycache__",
-];
+use selvedge_tidy::{assert_none, numbered_lines, root, sources};
 
-/// The most lines a Rust file may have.
+/// The maximum number of lines of a Rust file.
 const MAX_LINES: usize = 600;
 
-/// Files that were longer when the limit was introduced. Shorten a file, then remove its line.
+/// Files that were longer when the limit was introduced. Remove a file's line when it is shorter.
 const LONG_FILES: &[&str] = &[
     "crates/agent/tests/turns.rs",
     "crates/cli/src/chat/turn.rs",
@@ -41,33 +30,35 @@ const LONG_FILES: &[&str] = &[
     "crates/tools/src/tasks.rs",
 ];
 
-/// Files that `include!` puts into others, where `//!` is not allowed.
-const INCLUDED: &[&str] = &["crates/protocol/src/error_codes.rs"];
+/// Files that are used with `include!`, where `//!` is not allowed.
+const INCLUDED_FILES: &[&str] = &["crates/protocol/src/error_codes.rs"];
 
-/// Text that must not occur in files whose path starts and ends like this. To add a rule, add a row.
-struct Ban {
-    starts: &'static str,
-    ends: &'static str,
-    /// What a line must not contain.
+/// Text that must not occur in certain files. To add a rule, add a row.
+struct BannedText {
+    /// The start of the paths the rule applies to.
+    path_prefix: &'static str,
+    /// The end of the paths the rule applies to.
+    path_suffix: &'static str,
+    /// Texts that no line may contain.
     texts: &'static [&'static str],
     reason: &'static str,
 }
 
 // Each text is written in two parts, so that this file does not contain it.
-const BANS: &[Ban] = &[
-    Ban {
-        starts: "",
-        ends: "",
+const BANNED_TEXTS: &[BannedText] = &[
+    BannedText {
+        path_prefix: "",
+        path_suffix: "",
         texts: &[
             concat!("/ro", "ot/"),
             concat!("\"/wo", "rk/"),
             concat!(" /wo", "rk/"),
         ],
-        reason: "paths of one machine do not belong into the repository",
+        reason: "a path of one machine does not belong in the repository",
     },
-    Ban {
-        starts: "",
-        ends: "",
+    BannedText {
+        path_prefix: "",
+        path_suffix: "",
         texts: &[
             concat!("arti", "factory"),
             concat!("index.", "crates.io"),
@@ -76,7 +67,7 @@ const BANS: &[Ban] = &[
             concat!("files.", "pythonhosted.org"),
             concat!("pypi.", "org/simple"),
         ],
-        reason: "packages are named, not the registry host they come from",
+        reason: "name the package, not the registry host",
     },
 ];
 
@@ -84,18 +75,18 @@ const BANS: &[Ban] = &[
 fn forbidden_text_does_not_occur() {
     let mut problems = Vec::new();
     for (path, text) in sources() {
-        for ban in BANS {
-            if !path.starts_with(ban.starts) || !path.ends_with(ban.ends) {
+        for rule in BANNED_TEXTS {
+            if !path.starts_with(rule.path_prefix) || !path.ends_with(rule.path_suffix) {
                 continue;
             }
-            for (number, line) in numbered(&text) {
-                for found in ban.texts.iter().filter(|text| line.contains(**text)) {
-                    problems.push(format!("{path}:{number}: `{found}`: {}", ban.reason));
+            for (number, line) in numbered_lines(&text) {
+                for found in rule.texts.iter().filter(|text| line.contains(**text)) {
+                    problems.push(format!("{path}:{number}: `{found}`: {}", rule.reason));
                 }
             }
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
 #[test]
@@ -103,10 +94,10 @@ fn every_rust_file_begins_with_a_description() {
     let without = sources().into_iter().filter(|(path, text)| {
         path.ends_with(".rs")
             && !path.ends_with("/tests.rs")
-            && !INCLUDED.contains(&path.as_str())
+            && !INCLUDED_FILES.contains(&path.as_str())
             && !text.starts_with("//! ")
     });
-    report(without.map(|(path, _)| {
+    assert_none(without.map(|(path, _)| {
         format!("{path}:1: begin with `//! ` and one sentence that says what the file is for")
     }));
 }
@@ -121,10 +112,10 @@ fn rust_files_are_short_enough() {
         let lines = text.lines().count();
         match LONG_FILES.contains(&path.as_str()) {
             false if lines > MAX_LINES => problems.push(format!(
-                "{path}:{MAX_LINES}: {lines} lines, the limit is {MAX_LINES}: split the file by topic"
+                "{path}:{MAX_LINES}: {lines} lines, limit {MAX_LINES}: split the file by topic"
             )),
             true if lines <= MAX_LINES => problems.push(format!(
-                "{path}:1: {lines} lines: remove the file from LONG_FILES in tidy/tidy.rs"
+                "{path}:1: {lines} lines: remove the file from LONG_FILES in tidy/tests/structure.rs"
             )),
             _ => {}
         }
@@ -132,14 +123,14 @@ fn rust_files_are_short_enough() {
     for path in LONG_FILES {
         if !root().join(path).exists() {
             problems.push(format!(
-                "{path}:1: does not exist: remove it from LONG_FILES in tidy/tidy.rs"
+                "{path}:1: does not exist: remove it from LONG_FILES in tidy/tests/structure.rs"
             ));
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
-/// Built-in tools, which only `toolbox` and the crates above it know by name.
+/// Names of built-in tools, which only `toolbox` and the crates above it may use.
 const BUILT_IN_TOOLS: &[&str] = &[
     "exec",
     "exec_command",
@@ -162,20 +153,20 @@ const BUILT_IN_TOOLS: &[&str] = &[
 ];
 
 #[test]
-fn the_crate_of_the_tool_system_names_no_tool() {
+fn the_tools_crate_names_no_built_in_tool() {
     let mut problems = Vec::new();
     for (path, text) in sources() {
         if !path.starts_with("crates/tools/src/") {
             continue;
         }
-        for (number, line) in numbered(&text) {
+        for (number, line) in numbered_lines(&text) {
             let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
             if let Some(name) = words.find(|word| BUILT_IN_TOOLS.contains(word)) {
                 problems.push(format!("{path}:{number}: names the tool `{name}`"));
             }
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
 #[test]
@@ -189,15 +180,15 @@ fn public_functions_return_error_types() {
             signature.contains("Result<") && signature.trim_end().ends_with(", String>")
         });
         problems.extend(strings.map(|(number, _)| {
-            format!("{path}:{number}: a public function returns an error type, not `String`")
+            format!("{path}:{number}: return an error type instead of `String`")
         }));
     }
-    report(problems);
+    assert_none(problems);
 }
 
-/// The signatures of public functions, each on one line, with the number of their first line.
+/// Returns the signatures of public functions, each joined to one line, with its line number.
 fn public_signatures(text: &str) -> impl Iterator<Item = (usize, String)> {
-    let starts = numbered(text).filter(|(_, line)| {
+    let starts = numbered_lines(text).filter(|(_, line)| {
         let line = line.trim_start();
         line.starts_with("pub fn ") || line.starts_with("pub async fn ")
     });
@@ -208,7 +199,7 @@ fn public_signatures(text: &str) -> impl Iterator<Item = (usize, String)> {
     })
 }
 
-/// The table in ARCHITECTURE.md and the manifests agree, in both directions.
+/// Compares the dependency table of ARCHITECTURE.md with the manifests, in both directions.
 #[test]
 fn crates_depend_on_each_other_as_documented() {
     let documented = documented_dependencies();
@@ -231,22 +222,23 @@ fn crates_depend_on_each_other_as_documented() {
             ));
         }
     }
-    report(problems);
+    assert_none(problems);
 }
 
-/// What a crate uses of the others, and what its tests use besides.
+/// The crates of this workspace that a crate depends on.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Dependencies {
     uses: Vec<String>,
+    /// Additional dependencies of its tests.
     tests: Vec<String>,
 }
 
-/// The rows `| crate | uses | in tests also |` below the heading "Who may use whom", with their
-/// line numbers.
+/// Reads the rows `| crate | uses | in tests also |` below the heading "Who may use whom", with
+/// their line numbers.
 fn documented_dependencies() -> BTreeMap<String, (Dependencies, usize)> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let names = |cell: &str| sorted(cell.split('`').skip(1).step_by(2));
-    let rows = numbered(&text)
+    let rows = numbered_lines(&text)
         .skip_while(|(_, line)| *line != "### Who may use whom")
         .skip_while(|(_, line)| !line.starts_with('|'))
         .take_while(|(_, line)| line.starts_with('|'))
@@ -265,7 +257,7 @@ fn documented_dependencies() -> BTreeMap<String, (Dependencies, usize)> {
     .collect()
 }
 
-/// What each manifest below `crates/` says about crates of this workspace.
+/// Reads the dependencies on crates of this workspace from each manifest below `crates/`.
 fn manifests() -> Vec<(String, Dependencies)> {
     let mut all = Vec::new();
     for (path, text) in sources() {
@@ -305,61 +297,4 @@ fn sorted<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     names.sort();
     names.dedup();
     names
-}
-
-/// Every text file of the repository: its path from the root, with `/`, and its content.
-fn sources() -> Vec<(String, String)> {
-    let mut files = Vec::new();
-    let mut folders = vec![root()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
-            let entry = entry.unwrap();
-            let kind = entry.file_type().unwrap();
-            if SKIPPED.iter().any(|name| entry.file_name() == *name) {
-                continue;
-            }
-            if kind.is_dir() {
-                folders.push(entry.path());
-            } else if kind.is_file() {
-                // What is not UTF-8 is data for a test.
-                files.extend(
-                    fs::read_to_string(entry.path()).map(|text| (shown(&entry.path()), text)),
-                );
-            }
-        }
-    }
-    files.sort();
-    files
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("..")
-        .canonicalize()
-        .unwrap()
-}
-
-fn shown(path: &Path) -> String {
-    let path = path.strip_prefix(root()).unwrap_or(path);
-    path.components()
-        .map(|part| part.as_os_str().to_string_lossy())
-        .collect::<Vec<_>>()
-        .join("/")
-}
-
-fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines()
-        .enumerate()
-        .map(|(index, line)| (index + 1, line))
-}
-
-/// Fails with all problems of a rule, one per line.
-fn report(problems: impl IntoIterator<Item = String>) {
-    let problems: Vec<String> = problems.into_iter().collect();
-    assert!(
-        problems.is_empty(),
-        "{} problems:\n{}",
-        problems.len(),
-        problems.join("\n")
-    );
 }

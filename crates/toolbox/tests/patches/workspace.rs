@@ -1,4 +1,4 @@
-//! A workspace in a temporary folder, and everything in it.
+//! A workspace in a temporary folder, and functions to compare its content.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -57,14 +57,14 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
         .unwrap()
 });
 
-pub struct Place {
+pub struct TestWorkspace {
     dir: TempDir,
     pub policy: SandboxPolicy,
 }
 
-impl Place {
+impl TestWorkspace {
     pub fn new() -> Self {
-        // Not below /tmp, which may be written whatever the workspace is.
+        // Not in /tmp, which is always writable.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         Self {
             dir,
@@ -118,13 +118,14 @@ impl Place {
         registry
     }
 
-    /// What a script returns.
+    /// Runs a script and returns its value.
     pub fn value(&self, source: &str) -> Value {
         let output = self.run(source);
         assert_eq!(output.error, None, "{source}");
         output.value().unwrap_or(Value::Null)
     }
 
+    /// Runs a script that must fail, and returns its error message.
     pub fn error(&self, source: &str) -> String {
         self.run(source)
             .error
@@ -141,7 +142,7 @@ impl Place {
         }
     }
 
-    /// Applies a patch that is longer than a script may be.
+    /// Applies a patch without a script, whose length is limited.
     pub fn apply_long(&self, args: Value) -> Result<Value, String> {
         let registry = self.registry();
         let call = Call {
@@ -165,7 +166,7 @@ impl Place {
     }
 }
 
-/// Everything in a folder; nothing if there is none.
+/// Returns all entries below a folder; empty if it does not exist.
 pub fn tree(root: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut folders = vec![root.to_owned()];

@@ -1,4 +1,4 @@
-//! Conversations from files, and from other agents.
+//! Importing conversations from files: Selvedge's own format, Codex and Claude Code.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use selvedge_journal::Redactor;
@@ -15,7 +15,7 @@ fn import(memory: &Memory, text: &str) -> Result<Imported, MemoryError> {
 }
 
 #[test]
-fn importing_again_changes_nothing() {
+fn importing_a_file_again_changes_nothing() {
     let (_dir, memory) = memory();
     let text = r#"{"session":"a","part":1,"turn":"D1:1","role":"user","speaker":"Ann","ts":"2023-05-08T12:00:00Z","text":"I moved to Oslo. "}
 {"session":"b","turn":7,"role":"assistant","text":"Noted,\n<T-1-R> exactly"}
@@ -33,7 +33,7 @@ fn importing_again_changes_nothing() {
         (memory.turns("a").unwrap(), memory.turns("b").unwrap()),
         (2, 1)
     );
-    // The arrival decides the number; the bytes are exact.
+    // Turns are numbered in the order of the file, and their bytes are exact.
     assert_eq!(memory.number_of("a", "\"D1:2\"").unwrap(), Some(2));
     assert_eq!(
         memory.level("b", 1, Level::Raw).unwrap(),
@@ -48,13 +48,16 @@ fn importing_again_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_by_its_line() {
+fn errors_name_the_file_and_line() {
     let (_dir, memory) = memory();
     for (text, expected) in [
-        ("{\"a\":1}\n", "file.jsonl:1: this is no conversation"),
+        (
+            "{\"a\":1}\n",
+            "file.jsonl:1: unknown format: expected fields",
+        ),
         (
             "{\"session\":\"a\",\"turn\":1,\"role\":\"user\",\"text\":\"x\"}\nnonsense\n",
-            "file.jsonl:2: it is not JSON",
+            "file.jsonl:2: not valid JSON",
         ),
         (
             "{\"session\":\"a\",\"turn\":1,\"role\":\"user\"}\n",
@@ -62,7 +65,7 @@ fn what_cannot_be_read_is_named_by_its_line() {
         ),
         (
             "{\"session\":\"a\",\"turn\":[],\"role\":\"user\",\"text\":\"x\"}\n",
-            "file.jsonl:1: `turn` is neither",
+            "file.jsonl:1: `turn` must be a string or a number",
         ),
     ] {
         let error = import(&memory, text).unwrap_err().to_string();
@@ -72,7 +75,7 @@ fn what_cannot_be_read_is_named_by_its_line() {
 }
 
 #[test]
-fn sessions_of_codex_become_exchanges() {
+fn codex_sessions_become_exchanges() {
     let (_dir, memory) = memory();
     let text = r#"{"timestamp":"2026-01-02T03:04:05Z","type":"session_meta","payload":{"id":"0199-abc","cwd":"/x"}}
 {"timestamp":"2026-01-02T03:04:06Z","type":"response_item","payload":{"type":"message","role":"user","content":[{"type":"input_text","text":"<environment_context>cwd</environment_context>"}]}}
@@ -102,7 +105,7 @@ fn sessions_of_codex_become_exchanges() {
 }
 
 #[test]
-fn sessions_of_claude_code_become_exchanges() {
+fn claude_code_sessions_become_exchanges() {
     let (_dir, memory) = memory();
     let text = r#"{"type":"summary","summary":"Login","leafUuid":"u9"}
 {"type":"user","message":{"role":"user","content":"rename the flag"},"uuid":"u1","sessionId":"s-1","timestamp":"2026-01-02T03:04:05.123Z"}

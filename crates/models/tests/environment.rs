@@ -1,5 +1,5 @@
-//! Proxies and certificates as the environment names them. The environment belongs to a process, so each question is
-//! asked by a process of its own: this test, started again.
+//! Proxies and certificates from the environment. Each request is sent by a child process with its
+//! own environment: this test program, started again.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "loopback/server.rs"]
@@ -16,13 +16,17 @@ use server::{Reply, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-const ASK: &str = "SELVEDGE_TEST_ASK";
-const ANSWER: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hello\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+const CHILD_URL: &str = "SELVEDGE_TEST_CHILD_URL";
+const ANSWER: &str = "data: {\"choices\":[{\
+    \"delta\":{\"content\":\"Hello\"},\"finish_reason\":\"stop\"}]}\n\n\
+    data: [DONE]\n\n";
 
-/// Not a test: what the processes that are started do.
+/// Not a test: sends the request in the child process.
 #[tokio::test]
-async fn ask() {
-    let Ok(url) = std::env::var(ASK) else { return };
+async fn child_process() {
+    let Ok(url) = std::env::var(CHILD_URL) else {
+        return;
+    };
     let provider = Provider {
         retries: RetryLimits {
             request_max_retries: 0,
@@ -45,11 +49,12 @@ async fn ask() {
     }
 }
 
-async fn asked(url: &str, environment: &[(&str, &str)]) -> String {
+/// Sends a request in a child process, and returns its output.
+async fn output_of_child(url: &str, environment: &[(&str, &str)]) -> String {
     let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "ask", "--nocapture"])
-        .env(ASK, url)
+        .args(["--exact", "child_process", "--nocapture"])
+        .env(CHILD_URL, url)
         .stdin(Stdio::null());
     for name in [
         "HTTP_PROXY",
@@ -73,35 +78,38 @@ async fn asked(url: &str, environment: &[(&str, &str)]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_is_used_but_never_for_this_machine() {
+async fn a_proxy_is_used_except_for_this_machine() {
     let proxy = Server::start([Reply::events(ANSWER)]).await;
     let address = proxy.url.trim_end_matches("/v1").to_owned();
-    let out = asked("http://models.example/v1", &[("HTTP_PROXY", &address)]).await;
+    let out = output_of_child("http://models.example/v1", &[("HTTP_PROXY", &address)]).await;
     assert!(out.contains("Hello"), "{out}");
     assert_eq!(
-        proxy.asked()[0].line,
+        proxy.requests()[0].line,
         "POST http://models.example/v1/chat/completions HTTP/1.1"
     );
 
     let server = Server::start([Reply::events(ANSWER)]).await;
-    let out = asked(&server.url, &[("HTTP_PROXY", &address)]).await;
-    assert!(out.contains("Hello") && proxy.asked().len() == 1, "{out}");
+    let out = output_of_child(&server.url, &[("HTTP_PROXY", &address)]).await;
+    assert!(
+        out.contains("Hello") && proxy.requests().len() == 1,
+        "{out}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn certificates_of_ones_own_are_trusted_when_named() {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+async fn certificates_named_in_the_environment_are_trusted() {
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("own.pem");
-    std::fs::write(&file, made.cert.pem()).unwrap();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    std::fs::write(&file, certified.cert.pem()).unwrap();
+    let key = PrivateKeyDer::try_from(certified.signing_key.serialize_der()).unwrap();
     let settings = rustls::ServerConfig::builder_with_provider(Arc::new(
         rustls::crypto::ring::default_provider(),
     ))
     .with_safe_default_protocol_versions()
     .unwrap()
     .with_no_client_auth()
-    .with_single_cert(vec![made.cert.der().clone()], key)
+    .with_single_cert(vec![certified.cert.der().clone()], key)
     .unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(settings));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -117,19 +125,20 @@ async fn certificates_of_ones_own_are_trusted_when_named() {
             let mut head = [0; 4096];
             let _ = stream.read(&mut head).await;
             let answer = format!(
-                "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{ANSWER}",
+                "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n\
+                content-length: {}\r\nconnection: close\r\n\r\n{ANSWER}",
                 ANSWER.len()
             );
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;
         }
     });
-    let own = file.to_str().unwrap();
-    for named in ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"] {
-        let out = asked(&url, &[(named, own)]).await;
-        assert!(out.contains("Hello"), "{named}: {out}");
+    let path = file.to_str().unwrap();
+    for variable in ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"] {
+        let out = output_of_child(&url, &[(variable, path)]).await;
+        assert!(out.contains("Hello"), "{variable}: {out}");
     }
-    let out = asked(&url, &[]).await;
+    let out = output_of_child(&url, &[]).await;
     assert!(out.contains("failed: ") && !out.contains("Hello"), "{out}");
     server.abort();
 }

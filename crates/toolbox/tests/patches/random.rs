@@ -1,16 +1,17 @@
-//! Chance that is the same for every seed.
+//! Random numbers, reproducible by seed.
 
-pub struct Chance {
+/// A xorshift generator.
+pub struct Random {
     state: u64,
-    /// Whether lines may end with CRLF.
-    pub crs: bool,
+    /// Whether generated lines may end with CRLF.
+    pub allow_crlf: bool,
 }
 
-impl Chance {
+impl Random {
     pub fn new(seed: u64) -> Self {
         Self {
             state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            crs: seed.is_multiple_of(2),
+            allow_crlf: seed.is_multiple_of(2),
         }
     }
 

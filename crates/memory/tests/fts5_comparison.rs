@@ -1,4 +1,4 @@
-//! The index ranks as FTS5 does, where it is asked for BM25 and nothing else.
+//! Compares the index with FTS5: BM25 scores and stems must be the same.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chats;
@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
 use selvedge_memory::{Memory, NewTurn, Query, Weights};
 
-fn fts5(lines: &[chats::Line]) -> Connection {
+fn fts5(lines: &[chats::ChatLine]) -> Connection {
     let connection = Connection::open_in_memory().unwrap();
     connection
         .execute_batch("CREATE VIRTUAL TABLE t USING fts5(text, tokenize = 'porter unicode61')")
@@ -24,7 +24,7 @@ fn fts5(lines: &[chats::Line]) -> Connection {
 }
 
 #[test]
-fn scores_are_those_of_fts5_for_each_session_by_itself() {
+fn bm25_scores_equal_those_of_fts5_for_each_session() {
     let dir = tempfile::tempdir().unwrap();
     let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
     let mut compared = 0;
@@ -46,7 +46,7 @@ fn scores_are_those_of_fts5_for_each_session_by_itself() {
                 weights: Weights::BM25,
                 ..Query::new(&question.text).in_session(&name)
             };
-            let ours = memory.search(&query).unwrap();
+            let our_hits = memory.search(&query).unwrap();
             let words: Vec<String> = question
                 .text
                 .split(|c: char| !c.is_alphanumeric())
@@ -56,16 +56,17 @@ fn scores_are_those_of_fts5_for_each_session_by_itself() {
             let mut read = peer
                 .prepare("SELECT rowid, -bm25(t) FROM t WHERE t MATCH ?1")
                 .unwrap();
-            let theirs = read
+            let fts5_scores = read
                 .query_map(params![words.join(" OR ")], |row| {
                     Ok((row.get(0)?, row.get(1)?))
                 })
                 .unwrap();
-            let theirs: std::collections::BTreeMap<u32, f64> = theirs.map(Result::unwrap).collect();
-            assert_eq!(ours.len(), theirs.len(), "{}", question.text);
-            let best = theirs.values().copied().fold(0.0, f64::max);
-            for hit in &ours {
-                let expected = theirs[&hit.number] / best;
+            let fts5_scores: std::collections::BTreeMap<u32, f64> =
+                fts5_scores.map(Result::unwrap).collect();
+            assert_eq!(our_hits.len(), fts5_scores.len(), "{}", question.text);
+            let best = fts5_scores.values().copied().fold(0.0, f64::max);
+            for hit in &our_hits {
+                let expected = fts5_scores[&hit.number] / best;
                 assert!(
                     (hit.score - expected).abs() < 1e-9,
                     "{}: {} and {expected}",
@@ -79,7 +80,7 @@ fn scores_are_those_of_fts5_for_each_session_by_itself() {
     assert!(compared > 4000, "{compared}");
 }
 
-/// The words of the questions above that say nothing.
+/// The stop words in the questions of the generated chats.
 const STOP: &[&str] = &[
     "what", "when", "where", "which", "whom", "how", "does", "did", "is", "was", "has", "the",
     "of", "at", "and", "to", "for", "in", "on", "through", "after", "down", "her", "from",
@@ -109,7 +110,7 @@ fn words_are_stemmed_as_fts5_stems_them() {
              CREATE VIRTUAL TABLE v USING fts5vocab(t, 'row');",
         )
         .unwrap();
-    // Each word is found by itself in a store that holds nothing else, and only FTS5's terms are terms here.
+    // The same text in both indexes must give the same terms.
     let dir = tempfile::tempdir().unwrap();
     let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
     memory
@@ -126,11 +127,11 @@ fn words_are_stemmed_as_fts5_stems_them() {
             .collect()
     };
     let store = Connection::open(dir.path().join("journal.sqlite")).unwrap();
-    let ours = terms(
+    let our_terms = terms(
         &store,
         "SELECT DISTINCT term FROM memory_postings ORDER BY term",
     );
-    let theirs = terms(&connection, "SELECT term FROM v ORDER BY term");
-    assert!(ours.len() > 300);
-    assert_eq!(ours, theirs);
+    let fts5_terms = terms(&connection, "SELECT term FROM v ORDER BY term");
+    assert!(our_terms.len() > 300);
+    assert_eq!(our_terms, fts5_terms);
 }

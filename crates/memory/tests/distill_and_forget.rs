@@ -1,4 +1,4 @@
-//! What is learned is learned once, what is forgotten is gone, and what is secret is not shown.
+//! Distilling, summarising, forgetting, redaction, export and vectors.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chats;
@@ -18,6 +18,7 @@ fn open(dir: &tempfile::TempDir) -> Memory {
     Memory::open(dir.path(), Redactor::new([])).unwrap()
 }
 
+/// The bytes of all files in a folder.
 fn bytes_of(dir: &tempfile::TempDir) -> Vec<u8> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir.path()).unwrap() {
@@ -40,9 +41,9 @@ async fn distill_all(memory: &Memory, session: &str) {
 }
 
 #[tokio::test]
-async fn what_is_forgotten_is_gone_from_every_file() {
+async fn forgotten_text_is_removed_from_every_file() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = open(&dir).with_encoder(Arc::new(Letters));
+    let memory = open(&dir).with_encoder(Arc::new(LetterPairs));
     for line in chats::chat(2, 10).lines {
         memory
             .append("keep", &NewTurn::text("user", &line.text))
@@ -119,7 +120,7 @@ async fn what_is_forgotten_is_gone_from_every_file() {
     ] {
         assert!(!has(&bytes, word), "{word} is still there");
     }
-    // The rest is as it was: numbers, search, gradient, and the next turn.
+    // Nothing else has changed: numbers, search, gradient, and the number of the next turn.
     assert_eq!(memory.turns("keep").unwrap(), turns);
     assert!(matches!(
         memory.turn("keep", number),
@@ -174,18 +175,20 @@ async fn what_is_forgotten_is_gone_from_every_file() {
 }
 
 #[tokio::test]
-async fn distilling_reads_every_turn_once_and_one_process_at_a_time() {
+async fn each_turn_is_distilled_once_and_by_one_process_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
     let exchange = |n: u32| {
         let call = |command: &str, output: &str, ok: bool| {
-            let call = json!({"type": "function_call", "name": "exec", "arguments": json!({"command": command}).to_string()});
-            let came = json!({"type": "function_call_output", "output": output, "success": ok});
-            format!("{call}\n{came}\n")
+            let arguments = json!({"command": command}).to_string();
+            let call = json!({"type": "function_call", "name": "exec", "arguments": arguments});
+            let output = json!({"type": "function_call_output", "output": output, "success": ok});
+            format!("{call}\n{output}\n")
         };
-        let asked = json!({"type": "message", "role": "user", "content": format!("Please fix build {n}. Always run the linter.")});
+        let text = format!("Please fix build {n}. Always run the linter.");
+        let message = json!({"type": "message", "role": "user", "content": text});
         let lines = [
-            format!("{asked}\n"),
+            format!("{message}\n"),
             call(
                 "cargo build",
                 &format!("error: linker `cc` not found, attempt {n}"),
@@ -207,7 +210,7 @@ async fn distilling_reads_every_turn_once_and_one_process_at_a_time() {
             .map(|lesson| lesson.status)
             .collect::<Vec<_>>()
     };
-    // Solved once is an accident; solved twice is a lesson.
+    // A problem that was solved once is not used; solved twice, it is.
     assert_eq!(status(&memory, LessonKind::Problem), [LessonStatus::Seen]);
     memory
         .append("s", &NewTurn::exchange(exchange(2).as_bytes()))
@@ -230,7 +233,7 @@ async fn distilling_reads_every_turn_once_and_one_process_at_a_time() {
     );
     assert_eq!(lessons[0].source_turns, ["s/T-1", "s/T-2"]);
     assert!(lessons[0].weight > 0.5 && lessons[0].weight < 0.7);
-    // Somebody else is at it.
+    // Another process holds the lock.
     let live = dir.path().join("live");
     let mut lease = std::fs::read_dir(&live)
         .unwrap()
@@ -248,10 +251,10 @@ async fn distilling_reads_every_turn_once_and_one_process_at_a_time() {
     assert_eq!(memory.distill("s", None).await.unwrap().turns, 0);
 }
 
-/// A model with one thing to say.
-struct Says(&'static str);
+/// A model that always gives the same answer, or fails if it is empty.
+struct FixedAnswer(&'static str);
 
-impl SmallModel for Says {
+impl SmallModel for FixedAnswer {
     fn ask<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         async move {
             if self.0.is_empty() {
@@ -265,17 +268,18 @@ impl SmallModel for Says {
 }
 
 #[tokio::test]
-async fn a_model_draws_lessons_and_rules_do_where_it_fails() {
+async fn lessons_come_from_the_model_or_from_rules_if_it_fails() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
     memory
         .append("s", &NewTurn::text("user", "From now on always use tabs."))
         .unwrap();
-    let said = Says(
-        r#"Sure: {"lessons":[{"title":"Tabs","content":"The team indents with tabs.","topics":["style"],"keywords":["tabs","indent"],"turns":["T-1"]}],
+    let model = FixedAnswer(
+        r#"Sure: {"lessons":[{"title":"Tabs","content":"The team indents with tabs.",
+           "topics":["style"],"keywords":["tabs","indent"],"turns":["T-1"]}],
            "layers":[{"title":"too short","content":"short"}]}"#,
     );
-    memory.distill("s", Some(&said)).await.unwrap();
+    memory.distill("s", Some(&model)).await.unwrap();
     let lessons = memory.lessons(None).unwrap();
     assert_eq!(lessons.len(), 1);
     assert_eq!(
@@ -291,7 +295,7 @@ async fn a_model_draws_lessons_and_rules_do_where_it_fails() {
             &NewTurn::text("user", "From now on always use spaces."),
         )
         .unwrap();
-    memory.distill("s", Some(&Says(""))).await.unwrap();
+    memory.distill("s", Some(&FixedAnswer(""))).await.unwrap();
     assert!(
         memory
             .lessons(None)
@@ -302,21 +306,25 @@ async fn a_model_draws_lessons_and_rules_do_where_it_fails() {
 }
 
 #[tokio::test]
-async fn a_model_tells_turns_in_its_own_words_and_they_find_them() {
+async fn a_models_summaries_are_stored_and_indexed() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
-    let long = "The committee met on Tuesday and after a very long discussion about many things agreed to paint the bridge blue, \
-                which nobody had expected, and then everybody went home for the day, tired but content with what was done.";
+    let long = "The committee met on Tuesday and after a very long discussion about many things \
+                agreed to paint the bridge blue, which nobody had expected, and then everybody \
+                went home for the day, tired but content with what was done.";
     for _ in 0..3 {
         memory.append("s", &NewTurn::text("user", long)).unwrap();
     }
     let by_rules = memory.level("s", 2, Level::Compressed).unwrap();
-    let said = Says(
-        r#"[{"turn":1,"smoothed":"The committee agreed on Tuesday to paint the bridge blue.","compressed":"Municipality: bridge becomes blue.","tiny":"blue bridge"},
-            {"turn":2,"smoothed":"","compressed":"far too long far too long far too long far too long far too long far too long far too long far too long far too long far too long far too long far too long"}]"#,
-    );
-    assert_eq!(memory.summarise("s", &said).await.unwrap(), 3);
-    assert_eq!(memory.summarise("s", &said).await.unwrap(), 0);
+    let model = FixedAnswer(concat!(
+        r#"[{"turn":1,"smoothed":"The committee agreed on Tuesday to paint the bridge blue.","#,
+        r#""compressed":"Municipality: bridge becomes blue.","tiny":"blue bridge"},"#,
+        r#"{"turn":2,"smoothed":"","compressed":"far too long far too long far too long far "#,
+        r#"too long far too long far too long far too long far too long far too long far too "#,
+        r#"long far too long far too long"}]"#,
+    ));
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 3);
+    assert_eq!(memory.summarise("s", &model).await.unwrap(), 0);
     assert_eq!(
         memory.level("s", 1, Level::Compressed).unwrap(),
         b"Municipality: bridge becomes blue."
@@ -327,49 +335,49 @@ async fn a_model_tells_turns_in_its_own_words_and_they_find_them() {
         1
     );
     assert_eq!(memory.level("s", 1, Level::Raw).unwrap(), long.as_bytes());
-    // One that fails leaves what rules wrote, and goes on with the next turns.
+    // If the model fails, the turns keep what rules wrote, and count as processed.
     memory.append("s", &NewTurn::text("user", long)).unwrap();
-    assert_eq!(memory.summarise("s", &Says("")).await.unwrap(), 1);
+    assert_eq!(memory.summarise("s", &FixedAnswer("")).await.unwrap(), 1);
     assert!(!memory.level("s", 4, Level::Tiny).unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn proposals_wait_for_a_person() {
+async fn proposed_layers_are_used_only_after_review() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
-    let mut draw = chats::Draw(4);
+    let mut random = chats::SeededRandom(4);
     for n in 0..150 {
-        let about = if n % 7 == 0 {
+        let subject = if n % 7 == 0 {
             "The migration of the billing database"
         } else {
             "Our lunch"
         };
         let more: Vec<&str> = (0..60)
             .map(|_| {
-                draw.one(&[
+                random.pick(&[
                     "slow", "careful", "weekend", "rollback", "index", "walk", "green",
                 ])
             })
             .collect();
-        let text = format!("{about} number {n} went like this: {}.", more.join(" "));
+        let text = format!("{subject} number {n} went like this: {}.", more.join(" "));
         memory.append("s", &NewTurn::text("user", &text)).unwrap();
     }
     distill_all(&memory, "s").await;
-    let waiting = memory.lessons(Some(LessonStatus::Proposed)).unwrap();
-    let layer = waiting
+    let proposed = memory.lessons(Some(LessonStatus::Proposed)).unwrap();
+    let layer = proposed
         .iter()
         .find(|lesson| lesson.keywords.iter().any(|word| word == "migration"))
-        .unwrap_or_else(|| panic!("{waiting:?}"));
-    let about = |memory: &Memory| {
+        .unwrap_or_else(|| panic!("{proposed:?}"));
+    let matching = |memory: &Memory| {
         memory
             .lessons_about("migration of the billing database", 9)
             .unwrap()
     };
-    assert!(about(&memory).is_empty());
+    assert!(matching(&memory).is_empty());
     memory.review(&layer.lesson_id, Verdict::Accept).unwrap();
-    assert_eq!(about(&memory)[0].lesson_id, layer.lesson_id);
+    assert_eq!(matching(&memory)[0].lesson_id, layer.lesson_id);
     memory.review(&layer.lesson_id, Verdict::Decline).unwrap();
-    assert!(about(&memory).is_empty());
+    assert!(matching(&memory).is_empty());
     assert!(matches!(
         memory.review("les_0", Verdict::Accept),
         Err(MemoryError::NoLesson(_))
@@ -384,7 +392,7 @@ async fn proposals_wait_for_a_person() {
 }
 
 #[tokio::test]
-async fn secrets_are_exact_in_the_turn_and_nowhere_else() {
+async fn secrets_are_redacted_everywhere_but_in_the_raw_turn() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
     let secret = "ghp_abcdefghijklmnopqrstuvwxyz123456";
@@ -413,7 +421,7 @@ async fn secrets_are_exact_in_the_turn_and_nowhere_else() {
 }
 
 #[test]
-fn what_is_exported_can_be_imported() {
+fn an_export_can_be_imported() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
     let items = format!(
@@ -460,13 +468,13 @@ fn what_is_exported_can_be_imported() {
     assert_eq!(copy.level("a", 1, Level::Raw).unwrap(), items.as_bytes());
 }
 
-/// Which letters a text has: a poor encoder, but one that knows no stems.
+/// A simple encoder: counts the pairs of letters in a text.
 #[derive(Debug)]
-struct Letters;
+struct LetterPairs;
 
-impl Encoder for Letters {
+impl Encoder for LetterPairs {
     fn name(&self) -> &str {
-        "letters"
+        "letter pairs"
     }
 
     fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
@@ -499,7 +507,7 @@ fn vectors_find_what_keywords_miss() {
     memory
         .append("s", &NewTurn::text("user", "Photosynthesiser calibration"))
         .unwrap();
-    let wanted = memory.turns("s").unwrap();
+    let expected = memory.turns("s").unwrap();
     let query = "fotosynthesizer calibrations";
     let rank = |memory: &Memory| {
         let hits = memory
@@ -508,26 +516,26 @@ fn vectors_find_what_keywords_miss() {
                 ..Query::new(query).in_session("s")
             })
             .unwrap();
-        hits.iter().position(|hit| hit.number == wanted)
+        hits.iter().position(|hit| hit.number == expected)
     };
-    let memory = memory.with_encoder(Arc::new(Letters));
-    let mut wrote = 0;
+    let memory = memory.with_encoder(Arc::new(LetterPairs));
+    let mut written = 0;
     loop {
         match memory.write_vectors("s").unwrap() {
             0 => break,
-            more => wrote += more,
+            count => written += count,
         }
     }
-    assert_eq!(wrote, wanted);
+    assert_eq!(written, expected);
     assert_eq!(rank(&memory), Some(0));
-    // A word nobody said finds nothing by itself, and something by its letters.
-    let alone = |memory: &Memory| {
+    // A misspelled word has no match in the index, but its vector is similar.
+    let hits = |memory: &Memory| {
         memory
             .search(&Query::new("fotosynthesizer").in_session("s"))
             .unwrap()
     };
-    assert_eq!(alone(&memory)[0].number, wanted);
-    assert!(alone(&open(&dir)).is_empty());
+    assert_eq!(hits(&memory)[0].number, expected);
+    assert!(hits(&open(&dir)).is_empty());
     memory
         .append("s", &NewTurn::text("user", "one more"))
         .unwrap();
@@ -541,7 +549,7 @@ fn vectors_find_what_keywords_miss() {
 }
 
 #[test]
-fn what_was_no_secret_when_it_was_indexed_is_forgotten_too() {
+fn text_that_became_a_secret_after_indexing_is_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let text = "the vault: zyzzyvaplex";
     let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
@@ -551,7 +559,7 @@ fn what_was_no_secret_when_it_was_indexed_is_forgotten_too() {
         .unwrap();
     drop(memory);
     assert!(has(&bytes_of(&dir), "zyzzyvaplex"));
-    // Since then somebody called it a secret.
+    // Now the redactor treats the text as a secret.
     let memory = Memory::open(dir.path(), Redactor::new(["vault".to_owned()])).unwrap();
     assert_eq!(memory.forget_turn("s", 1).unwrap().turns, 1);
     drop(memory);

@@ -1,4 +1,4 @@
-//! Asking a real server on loopback: what is sent, what is tried again, and what is not.
+//! Requests of the client to a server on loopback: headers, retries, timeouts and errors.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "loopback/server.rs"]
@@ -17,9 +17,10 @@ use server::{End, Reply, Server};
 const HELLO: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"Hello\"}}]}\n\n";
 const STOP: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
-const CALL: &str = "data: {\"type\":\"response.output_item.done\",\"output_index\":0,\"item\":{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"}}\n\n";
+const CALL: &str = "data: {\"type\":\"response.output_item.done\",\"output_index\":0,\"item\":{\
+    \"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"}}\n\n";
 
-fn whole() -> Reply {
+fn complete() -> Reply {
     Reply::events(format!("{HELLO}{STOP}{DONE}"))
 }
 
@@ -57,7 +58,7 @@ fn retries(events: &[Result<ModelEvent, ModelError>]) -> usize {
         .count()
 }
 
-fn ends_well(events: &[Result<ModelEvent, ModelError>]) -> bool {
+fn is_complete(events: &[Result<ModelEvent, ModelError>]) -> bool {
     events.last()
         == Some(&Ok(ModelEvent::Finished {
             reason: FinishReason::Stop,
@@ -70,15 +71,15 @@ fn error(events: &[Result<ModelEvent, ModelError>]) -> &ModelError {
 }
 
 #[tokio::test]
-async fn a_question_is_answered() {
+async fn an_answer_is_decoded_in_chunks_of_any_size() {
     for size in [1, 3, 10_000] {
-        let server = Server::start([whole().cut(size)]).await;
-        assert!(ends_well(&events(provider(&server)).await));
+        let server = Server::start([complete().split(size)]).await;
+        assert!(is_complete(&events(provider(&server)).await));
     }
 }
 
 #[tokio::test]
-async fn keys_headers_and_queries_go_where_they_belong() {
+async fn key_headers_and_query_are_sent() {
     for (wire, path, header, value) in [
         (
             WireApi::Responses,
@@ -103,17 +104,17 @@ async fn keys_headers_and_queries_go_where_they_belong() {
         provider.headers.insert("X-Own".into(), Secret::new("yes"));
         provider.query.insert("api-version".into(), "1".into());
         events(provider.clone()).await;
-        let asked = &server.asked()[0];
-        assert_eq!(asked.line, format!("POST {path}?api-version=1 HTTP/1.1"));
+        let request = &server.requests()[0];
+        assert_eq!(request.line, format!("POST {path}?api-version=1 HTTP/1.1"));
         assert_eq!(
-            (asked.header(header), asked.header("x-own")),
+            (request.header(header), request.header("x-own")),
             (Some(value), Some("yes"))
         );
         assert_eq!(
-            asked.header("anthropic-version").is_some(),
+            request.header("anthropic-version").is_some(),
             wire == WireApi::Messages
         );
-        // A header of one's own choice.
+        // A configured header for the key.
         let server = Server::start([Reply::json(400, "{}")]).await;
         events(Provider {
             base_url: server.url.clone(),
@@ -121,25 +122,29 @@ async fn keys_headers_and_queries_go_where_they_belong() {
             ..provider
         })
         .await;
-        assert_eq!(server.asked()[0].header("api-key"), Some("sk-1"));
-        assert_eq!(server.asked()[0].header("authorization"), None);
+        assert_eq!(server.requests()[0].header("api-key"), Some("sk-1"));
+        assert_eq!(server.requests()[0].header("authorization"), None);
     }
 }
 
 #[tokio::test]
-async fn without_its_key_nothing_is_asked() {
-    let server = Server::start([whole()]).await;
+async fn no_request_is_sent_without_the_required_key() {
+    let server = Server::start([complete()]).await;
     let found = events(Provider {
         env_key: Some("MY_KEY".into()),
         ..provider(&server)
     })
     .await;
     assert_eq!(error(&found).kind, ModelErrorKind::Auth);
-    assert!(error(&found).message.contains("MY_KEY") && server.asked().is_empty());
+    assert_eq!(
+        error(&found).message,
+        "MY_KEY is not set: provider `p` needs it"
+    );
+    assert!(server.requests().is_empty());
 }
 
 #[tokio::test]
-async fn no_error_tells_the_key() {
+async fn the_key_is_redacted_in_errors() {
     let server = Server::start([Reply::json(
         401,
         json!({"error": {"message": "Incorrect API key provided: sk-secret."}}).to_string(),
@@ -155,17 +160,17 @@ async fn no_error_tells_the_key() {
         (ModelErrorKind::Auth, Some(401))
     );
     assert!(!format!("{:?}", error(&found)).contains("sk-secret"));
-    assert_eq!(server.asked().len(), 1, "a wrong key is not tried again");
+    assert_eq!(server.requests().len(), 1, "a wrong key is not retried");
 }
 
 #[tokio::test]
-async fn what_passes_is_tried_again() {
+async fn transient_failures_are_retried() {
     let limited = Reply::json(429, json!({"error": {"message": "slow down"}}).to_string())
         .header("retry-after-ms", "1");
     let cut = Reply::events(HELLO).end(End::Broken);
     let unfinished = Reply::events(HELLO);
     let failing = Reply::events("data: {\"error\":{\"message\":\"upstream\",\"code\":502}}\n\n");
-    for passing in [
+    for failure in [
         busy(),
         limited,
         cut,
@@ -173,19 +178,19 @@ async fn what_passes_is_tried_again() {
         failing,
         Reply::json(500, ""),
     ] {
-        let server = Server::start([passing.clone(), whole()]).await;
+        let server = Server::start([failure.clone(), complete()]).await;
         let found = events(provider(&server)).await;
         assert!(
-            ends_well(&found) && retries(&found) == 1,
-            "{passing:?}: {found:?}"
+            is_complete(&found) && retries(&found) == 1,
+            "{failure:?}: {found:?}"
         );
-        // The same question, word for word.
-        assert_eq!(server.asked()[0].body, server.asked()[1].body);
+        // The retry sends the same body.
+        assert_eq!(server.requests()[0].body, server.requests()[1].body);
     }
 }
 
 #[tokio::test]
-async fn what_does_not_pass_is_not_tried_again() {
+async fn permanent_failures_are_not_retried() {
     use ModelErrorKind::{Auth, ContextTooLong, InvalidRequest, Quota, Refused};
     for (status, body, kind) in [
         (400, json!({"error": {"message": "bad"}}), InvalidRequest),
@@ -214,12 +219,12 @@ async fn what_does_not_pass_is_not_tried_again() {
     ] {
         let server = Server::start([
             Reply::json(status, body.to_string()).header("x-request-id", "r1"),
-            whole(),
+            complete(),
         ])
         .await;
         let found = events(provider(&server)).await;
         assert_eq!(
-            (error(&found).kind, server.asked().len()),
+            (error(&found).kind, server.requests().len()),
             (kind, 1),
             "{body}"
         );
@@ -227,9 +232,9 @@ async fn what_does_not_pass_is_not_tried_again() {
     }
 }
 
-/// Two counts, for the whole question: they add, and never multiply.
+/// Both limits apply to the whole request: their sum bounds the number of attempts.
 #[tokio::test]
-async fn attempts_add_up() {
+async fn retries_of_requests_and_streams_add_up() {
     let cut = || Reply::events(HELLO).end(End::Broken);
     let settings = |server: &Server| Provider {
         retries: RetryLimits {
@@ -239,21 +244,21 @@ async fn attempts_add_up() {
         },
         ..provider(server)
     };
-    let server = Server::start([busy(), cut(), busy(), cut(), busy(), whole()]).await;
+    let server = Server::start([busy(), cut(), busy(), cut(), busy(), complete()]).await;
     let found = events(settings(&server)).await;
     assert_eq!(
-        (error(&found).kind, server.asked().len()),
+        (error(&found).kind, server.requests().len()),
         (ModelErrorKind::Overloaded, 5),
         "{found:?}"
     );
-    let server = Server::start([cut(), busy(), busy(), cut(), cut(), whole()]).await;
+    let server = Server::start([cut(), busy(), busy(), cut(), cut(), complete()]).await;
     let found = events(settings(&server)).await;
     assert_eq!(
-        (error(&found).kind, server.asked().len()),
+        (error(&found).kind, server.requests().len()),
         (ModelErrorKind::Network, 5),
         "{found:?}"
     );
-    let server = Server::start([busy(), whole()]).await;
+    let server = Server::start([busy(), complete()]).await;
     let found = events(Provider {
         retries: RetryLimits {
             request_max_retries: 0,
@@ -263,31 +268,31 @@ async fn attempts_add_up() {
     })
     .await;
     assert_eq!(
-        (error(&found).kind, server.asked().len()),
+        (error(&found).kind, server.requests().len()),
         (ModelErrorKind::Overloaded, 1)
     );
 }
 
 #[tokio::test]
-async fn a_delay_is_kept_and_one_too_long_is_told() {
+async fn a_retry_waits_as_requested_unless_that_is_too_long() {
     let limited = |after: &str| Reply::json(429, "{}").header("retry-after", after);
-    let server = Server::start([limited("0.3"), whole()]).await;
+    let server = Server::start([limited("0.3"), complete()]).await;
     let start = Instant::now();
     let found = events(provider(&server)).await;
-    assert!(ends_well(&found) && start.elapsed() >= Duration::from_millis(300));
-    let server = Server::start([limited("3600"), whole()]).await;
+    assert!(is_complete(&found) && start.elapsed() >= Duration::from_millis(300));
+    let server = Server::start([limited("3600"), complete()]).await;
     let found = events(provider(&server)).await;
     assert_eq!(
         (error(&found).kind, error(&found).retry_after),
         (ModelErrorKind::RateLimit, Some(Duration::from_secs(3600)))
     );
-    assert_eq!(server.asked().len(), 1);
+    assert_eq!(server.requests().len(), 1);
 }
 
-/// Once a call was handed over, or somebody said that something was done, the answer is not asked for again.
+/// A failure after a complete call, or after `acted`, is not retried.
 #[tokio::test]
-async fn what_was_acted_on_is_not_asked_again() {
-    let server = Server::start([Reply::events(CALL).end(End::Broken), whole()]).await;
+async fn an_answer_that_was_acted_on_is_not_retried() {
+    let server = Server::start([Reply::events(CALL).end(End::Broken), complete()]).await;
     let found = events(Provider {
         wire: WireApi::Responses,
         ..provider(&server)
@@ -301,14 +306,14 @@ async fn what_was_acted_on_is_not_asked_again() {
         })
     )));
     assert_eq!(
-        (error(&found).kind, server.asked().len()),
+        (error(&found).kind, server.requests().len()),
         (ModelErrorKind::Network, 1),
         "{found:?}"
     );
 
-    for acts in [true, false] {
-        // Silent, so that nothing fails before the text was seen.
-        let server = Server::start([Reply::events(HELLO).end(End::Silent), whole()]).await;
+    for acted in [true, false] {
+        // The connection stays open, so that it fails only after the text was received.
+        let server = Server::start([Reply::events(HELLO).end(End::Silent), complete()]).await;
         let provider = Provider {
             retries: RetryLimits {
                 stream_idle_timeout_ms: 300,
@@ -321,20 +326,20 @@ async fn what_was_acted_on_is_not_asked_again() {
             .stream(&prompt(), &Model::known("m"));
         let mut last = None;
         while let Some(event) = stream.next().await {
-            if let (true, Ok(ModelEvent::Text { .. })) = (acts, &event) {
+            if let (true, Ok(ModelEvent::Text { .. })) = (acted, &event) {
                 stream.acted();
             }
             last = Some(event);
         }
         assert_eq!(
-            (last.unwrap().is_ok(), server.asked().len()),
-            if acts { (false, 1) } else { (true, 2) }
+            (last.unwrap().is_ok(), server.requests().len()),
+            if acted { (false, 1) } else { (true, 2) }
         );
     }
 }
 
 #[tokio::test]
-async fn silence_has_an_end() {
+async fn a_silent_answer_times_out() {
     let idle = |server: &Server| Provider {
         retries: RetryLimits {
             stream_idle_timeout_ms: 200,
@@ -347,46 +352,67 @@ async fn silence_has_an_end() {
     let found = events(idle(&server)).await;
     assert_eq!(error(&found).kind, ModelErrorKind::Network);
     assert!(
-        error(&found).message.contains("silent for 0.2 s"),
+        error(&found)
+            .message
+            .contains("provider `p` sent nothing for 0.2 s"),
         "{:?}",
         error(&found)
     );
-    // Complete, but the server does not hang up: nobody waits for that.
+    // A complete answer does not wait until the server closes the connection.
     for complete in [format!("{HELLO}{STOP}{DONE}"), format!("{HELLO}{STOP}")] {
         let server = Server::start([Reply::events(complete).end(End::Silent)]).await;
-        assert!(ends_well(&events(idle(&server)).await));
+        assert!(is_complete(&events(idle(&server)).await));
     }
 }
 
 #[tokio::test]
-async fn places_that_are_no_api_are_told() {
-    // Nobody is there.
-    let gone = Server::start([]).await;
-    let url = gone.url.clone();
-    drop(gone);
-    let mut nobody = Provider::new("p", url, WireApi::Chat);
-    nobody.retries.request_max_retries = 0;
-    let found = events(nobody).await;
+async fn a_refused_connection_a_web_page_and_a_redirect_are_reported() {
+    // No server listens on the port any more.
+    let stopped = Server::start([]).await;
+    let url = stopped.url.clone();
+    drop(stopped);
+    let address = url.trim_start_matches("http://").trim_end_matches("/v1");
+    while std::net::TcpStream::connect(address).is_ok() {
+        tokio::task::yield_now().await;
+    }
+    let mut unreachable = Provider::new("p", &url, WireApi::Chat);
+    unreachable.retries.request_max_retries = 0;
+    let found = events(unreachable).await;
     assert_eq!(error(&found).kind, ModelErrorKind::Network);
-    // A web page, and somewhere else: a key does not travel.
+    let start = format!("cannot connect to provider `p` at {url}: ");
+    assert!(
+        error(&found).message.starts_with(&start),
+        "{:?}",
+        error(&found)
+    );
+    // A redirect is not followed, because the key must not be sent to another host.
     let page = Reply {
         headers: vec![("content-type".into(), "text/html; charset=utf-8".into())],
         ..Reply::events("<html>")
     };
-    let elsewhere = Reply::json(302, "").header("location", "http://127.0.0.1:9/v1");
-    for (reply, words) in [(page, "web page"), (elsewhere, "http://127.0.0.1:9/v1")] {
+    let redirect = Reply::json(302, "").header("location", "http://127.0.0.1:9/v1");
+    for (reply, message) in [
+        (
+            page,
+            "the server returned a web page, not an API response: check base_url",
+        ),
+        (
+            redirect,
+            "the server redirects to http://127.0.0.1:9/v1: change base_url",
+        ),
+    ] {
         let server = Server::start([reply]).await;
         let found = events(provider(&server)).await;
         assert_eq!(
-            (error(&found).kind, server.asked().len()),
+            (error(&found).kind, server.requests().len()),
             (ModelErrorKind::InvalidRequest, 1)
         );
-        assert!(error(&found).message.contains(words), "{:?}", error(&found));
+        assert_eq!(error(&found).message, message);
     }
 }
 
 #[tokio::test]
-async fn a_dropped_answer_hangs_up() {
+async fn dropping_the_stream_closes_the_connection() {
     let server = Server::start([Reply::events(HELLO).end(End::Silent)]).await;
     let mut stream = Client::new(provider(&server))
         .unwrap()
@@ -396,8 +422,8 @@ async fn a_dropped_answer_hangs_up() {
         ModelEvent::Text { .. }
     ) {}
     drop(stream);
-    // The server waits until its client is gone.
-    server.quiet().await;
+    // The exchange ends when the client disconnects.
+    server.wait_until_idle().await;
 }
 
 #[tokio::test]
@@ -411,7 +437,7 @@ async fn models_are_listed() {
     .await;
     let client = Client::new(provider(&server)).unwrap();
     assert_eq!(client.models().await.unwrap(), ["b", "a"]);
-    assert_eq!(server.asked()[0].line, "GET /v1/models HTTP/1.1");
+    assert_eq!(server.requests()[0].line, "GET /v1/models HTTP/1.1");
     assert_eq!(
         client.models().await.unwrap_err().kind,
         ModelErrorKind::Protocol

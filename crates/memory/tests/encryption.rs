@@ -1,4 +1,5 @@
-//! A sealed memory has no word in the clear, finds what it always finds, and opens with its key only.
+//! An encrypted memory has no plain text in its file, gives the same results, and opens with its
+//! key only.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod chats;
@@ -12,7 +13,7 @@ use selvedge_memory::{
 
 const KEY: [u8; 32] = [7; 32];
 
-/// As many letters of each kind as a text has.
+/// A simple encoder: counts each letter of a text.
 #[derive(Debug)]
 struct Letters;
 
@@ -31,19 +32,19 @@ impl Encoder for Letters {
     }
 }
 
-fn sealed(dir: &tempfile::TempDir) -> Memory {
+fn open_encrypted(dir: &tempfile::TempDir) -> Memory {
     Memory::open_sealed(dir.path(), Redactor::new([]), &KEY)
         .unwrap()
         .with_encoder(Arc::new(Letters))
 }
 
-fn plain(dir: &tempfile::TempDir) -> Memory {
+fn open_plain(dir: &tempfile::TempDir) -> Memory {
     Memory::open(dir.path(), Redactor::new([]))
         .unwrap()
         .with_encoder(Arc::new(Letters))
 }
 
-/// Words of every kind of row, none of which is anywhere else in the file.
+/// Unique words, one for each kind of stored text.
 const WORDS: &[&str] = &[
     "zyzzyvaplex",
     "qaanaaq",
@@ -64,13 +65,13 @@ async fn fill(memory: &Memory) {
         };
         memory.append("s", &turn).unwrap();
     }
-    let odd = NewTurn {
+    let marked = NewTurn {
         key: Some("\"turnkey77\""),
         speaker: Some("Bartholomewina"),
         part: Some("sittinglabel"),
         ..NewTurn::text("user", "I always wishword the zyzzyvaplex in Qaanaaq.")
     };
-    memory.append("s", &odd).unwrap();
+    memory.append("s", &marked).unwrap();
     for n in 0..14 {
         let text = format!(
             "About the layerword, item {n}: {}",
@@ -100,8 +101,8 @@ async fn fill(memory: &Memory) {
         .unwrap();
 }
 
-/// The words that the file or its log has.
-fn in_the_clear(dir: &tempfile::TempDir) -> Vec<&'static str> {
+/// The words of `WORDS` that the file or its log contains as plain text.
+fn plain_words(dir: &tempfile::TempDir) -> Vec<&'static str> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let path = entry.unwrap().path();
@@ -116,9 +117,9 @@ fn in_the_clear(dir: &tempfile::TempDir) -> Vec<&'static str> {
     WORDS.iter().copied().filter(|word| has(word)).collect()
 }
 
-/// Everything anybody can learn of a memory.
-fn told(memory: &Memory) -> Vec<String> {
-    let mut told = Vec::new();
+/// Everything that the public API returns from a memory.
+fn contents(memory: &Memory) -> Vec<String> {
+    let mut contents = Vec::new();
     for question in [
         "zyzzyvaplex in Qaanaaq",
         "what did Bartholomewina wish",
@@ -131,11 +132,11 @@ fn told(memory: &Memory) -> Vec<String> {
                 ..Query::new(question).in_session("s")
             })
             .unwrap();
-        told.push(format!("{hits:?}"));
+        contents.push(format!("{hits:?}"));
     }
     let numbers = 1..=memory.turns("s").unwrap();
     for level in [Level::Raw, Level::Smoothed, Level::Compressed, Level::Tiny] {
-        told.extend(
+        contents.extend(
             numbers
                 .clone()
                 .map(|n| format!("{:?}", memory.level("s", n, level).unwrap())),
@@ -160,51 +161,51 @@ fn told(memory: &Memory) -> Vec<String> {
         .into_iter()
         .map(|topic| topic.name)
         .collect();
-    told.push(format!(
+    contents.push(format!(
         "{}\n{lessons:?}\n{topics:?}\n{:?}\n{}",
         shown.text,
         memory.board("s").unwrap(),
         String::from_utf8(exported).unwrap()
     ));
-    told.push(format!(
+    contents.push(format!(
         "{:?}",
         memory.number_of("s", "\"turnkey77\"").unwrap()
     ));
-    told
+    contents
 }
 
 #[tokio::test]
-async fn no_word_is_in_the_clear_and_everything_is_found_as_before() {
+async fn an_encrypted_file_has_no_plain_text_and_gives_the_same_results() {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (memory, clear) = (sealed(&dir), plain(&other));
+    let (memory, plain) = (open_encrypted(&dir), open_plain(&other));
     fill(&memory).await;
-    fill(&clear).await;
-    assert_eq!(in_the_clear(&other), WORDS, "a plain one has every word");
-    assert_eq!(in_the_clear(&dir), [] as [&str; 0]);
+    fill(&plain).await;
+    assert_eq!(plain_words(&other), WORDS, "a plain file has every word");
+    assert_eq!(plain_words(&dir), [] as [&str; 0]);
     assert!(
-        told(&clear)
+        contents(&plain)
             .iter()
-            .zip(told(&memory))
-            .all(|(clear, sealed)| *clear == sealed)
+            .zip(contents(&memory))
+            .all(|(plain, encrypted)| *plain == encrypted)
     );
     assert!(!memory.lessons(None).unwrap().is_empty() && !memory.topics("s").unwrap().is_empty());
 
-    // The key opens it again, nothing else does.
-    let before = told(&memory);
+    // It opens with its key only.
+    let before = contents(&memory);
     drop(memory);
-    assert_eq!(told(&sealed(&dir)), before);
-    let refused = |opened: Result<Memory, MemoryError>| {
+    assert_eq!(contents(&open_encrypted(&dir)), before);
+    let is_rejected = |opened: Result<Memory, MemoryError>| {
         matches!(opened, Err(MemoryError::Journal(JournalError::Sealed)))
     };
-    assert!(refused(Memory::open(dir.path(), Redactor::new([]))));
-    assert!(refused(Memory::open_sealed(
+    assert!(is_rejected(Memory::open(dir.path(), Redactor::new([]))));
+    assert!(is_rejected(Memory::open_sealed(
         dir.path(),
         Redactor::new([]),
         &[8; 32]
     )));
 
-    // What is forgotten there is gone there.
-    let memory = sealed(&dir);
+    // Forgetting works in an encrypted memory.
+    let memory = open_encrypted(&dir);
     let number = memory.number_of("s", "\"turnkey77\"").unwrap().unwrap();
     assert_eq!(memory.forget_turn("s", number).unwrap().lessons, 1);
     assert!(
@@ -223,20 +224,20 @@ async fn no_word_is_in_the_clear_and_everything_is_found_as_before() {
 }
 
 #[tokio::test]
-async fn what_was_there_in_the_clear_is_sealed_when_there_is_a_key() {
+async fn existing_plain_text_is_encrypted_when_a_key_is_given() {
     let dir = tempfile::tempdir().unwrap();
-    let clear = plain(&dir);
-    fill(&clear).await;
-    let before = told(&clear);
-    let memory = sealed(&dir);
-    assert_eq!(told(&memory), before);
-    // A process from before that knows no key writes nothing beside it.
-    let late = clear.append("s", &NewTurn::text("user", "zyzzyvaplex once more"));
+    let plain = open_plain(&dir);
+    fill(&plain).await;
+    let before = contents(&plain);
+    let memory = open_encrypted(&dir);
+    assert_eq!(contents(&memory), before);
+    // A process that opened the memory before, without the key, cannot write plain text.
+    let late = plain.append("s", &NewTurn::text("user", "zyzzyvaplex once more"));
     assert!(
         matches!(late, Err(MemoryError::Journal(JournalError::Sealed))),
         "{late:?}"
     );
-    drop((clear, memory));
-    assert_eq!(in_the_clear(&dir), [] as [&str; 0]);
-    assert_eq!(told(&sealed(&dir)), before);
+    drop((plain, memory));
+    assert_eq!(plain_words(&dir), [] as [&str; 0]);
+    assert_eq!(contents(&open_encrypted(&dir)), before);
 }

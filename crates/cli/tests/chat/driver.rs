@@ -1,4 +1,5 @@
-//! A person at a terminal: types, looks at the screen, and waits for what should be there.
+//! Drives the chat in a pseudo-terminal: types, reads the screen through a terminal emulator, and
+//! waits for expected text.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -15,39 +16,41 @@ use tempfile::TempDir;
 
 use super::server::{Asked, Reply, Server};
 
-/// A home with a provider on loopback, and a project.
-pub struct Desk {
+/// A home with a provider on loopback, and a project folder.
+pub struct Fixture {
     pub dir: TempDir,
     pub server: Server,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Desk {
-    pub fn new(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
+impl Fixture {
+    /// Starts a model server that answers requests with `model`.
+    pub fn new(model: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let server = runtime.block_on(Server::start(script));
+        let server = runtime.block_on(Server::start(model));
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         std::fs::create_dir_all(dir.path().join("home")).unwrap();
         std::fs::create_dir_all(dir.path().join("work/src")).unwrap();
         std::fs::write(dir.path().join("work/a.txt"), "one\ntwo\n").unwrap();
         std::fs::write(dir.path().join("work/src/parser.rs"), "fn parse() {}\n").unwrap();
-        let desk = Self {
+        let fixture = Self {
             dir,
             server,
             runtime,
         };
-        desk.configure("");
-        desk
+        fixture.configure("");
+        fixture
     }
 
-    /// The configuration, with more at its end.
+    /// Writes the configuration, with `more` at its end.
     pub fn configure(&self, more: &str) {
         let config = format!(
-            "model = \"mock\"\nmodel_provider = \"mock\"\n[model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n{more}",
+            "model = \"mock\"\nmodel_provider = \"mock\"\n\
+             [model_providers.mock]\nbase_url = \"{}\"\nwire_api = \"chat\"\n{more}",
             self.server.url
         );
         std::fs::write(self.dir.path().join("home/config.toml"), config).unwrap();
@@ -61,17 +64,23 @@ impl Desk {
         self.dir.path().join("home")
     }
 
-    pub fn chat(&self) -> Person {
-        self.sit_down(&[], 80, 24, &[])
+    pub fn chat(&self) -> ChatTerminal {
+        self.open(&[], 80, 24, &[])
     }
 
-    /// Opens a chat in a window of this size.
-    pub fn sit_down(&self, args: &[&str], width: u16, height: u16, env: &[(&str, &str)]) -> Person {
-        Person::new(self.dir.path(), args, width, height, env)
+    /// Runs `selvedge` in a terminal of this size.
+    pub fn open(
+        &self,
+        args: &[&str],
+        width: u16,
+        height: u16,
+        env: &[(&str, &str)],
+    ) -> ChatTerminal {
+        ChatTerminal::new(self.dir.path(), args, width, height, env)
     }
 
-    /// What `selvedge` prints, without a terminal.
-    pub fn selvedge(&self, args: &[&str]) -> std::process::Output {
+    /// Runs `selvedge` without a terminal.
+    pub fn run(&self, args: &[&str]) -> std::process::Output {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_selvedge"));
         command
             .args(args)
@@ -80,50 +89,51 @@ impl Desk {
         command.stdin(std::process::Stdio::null()).output().unwrap()
     }
 
-    /// Waits for so many requests.
-    pub fn wait_for_requests(&self, many: usize) {
+    /// Waits until the model has received `count` requests in all.
+    pub fn wait_for_requests(&self, count: usize) {
         self.runtime.block_on(async {
-            let waited = async {
-                while self.server.asked().len() < many {
+            let received = async {
+                while self.server.asked().len() < count {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             };
-            tokio::time::timeout(PATIENCE, waited)
+            tokio::time::timeout(OUTPUT_TIMEOUT, received)
                 .await
                 .expect("the request never came");
         });
     }
 }
 
-/// How long a person looks at a screen on which nothing happens.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// How long a test waits for output.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(40);
 
-pub struct Person {
-    keyboard: File,
-    pieces: Receiver<Vec<u8>>,
+/// A `selvedge` process in a pseudo-terminal.
+pub struct ChatTerminal {
+    master: File,
+    output: Receiver<Vec<u8>>,
     pub child: Child,
-    pub terminal: vt100::Parser,
-    /// Every byte that came.
-    pub raw: Vec<u8>,
+    pub emulator: vt100::Parser,
+    /// All bytes of the output so far.
+    pub raw_output: Vec<u8>,
 }
 
 fn size(n: u16) -> NonZeroU16 {
     NonZeroU16::new(n).unwrap()
 }
 
-impl Person {
+impl ChatTerminal {
     fn new(dir: &Path, args: &[&str], width: u16, height: u16, env: &[(&str, &str)]) -> Self {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
-        let window = Winsize {
+        let winsize = Winsize {
             ws_row: height,
             ws_col: width,
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
-        tcsetwinsize(&master, window).unwrap();
+        tcsetwinsize(&master, winsize).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
         let tty: OwnedFd = File::options()
             .read(true)
@@ -133,7 +143,7 @@ impl Person {
             .into();
         let argv = [&[env!("CARGO_BIN_EXE_selvedge")], args].concat();
         let home = dir.join("home");
-        let usual = [
+        let default_env = [
             ("SELVEDGE_HOME", home.to_str().unwrap()),
             ("PATH", "/usr/bin:/bin"),
             ("TERM", "xterm-256color"),
@@ -141,7 +151,7 @@ impl Person {
         let command = Command {
             argv: argv.iter().map(Into::into).collect(),
             cwd: dir.join("work"),
-            env: usual
+            env: default_env
                 .iter()
                 .chain(env)
                 .map(|(name, value)| ((*name).into(), (*value).into()))
@@ -150,30 +160,30 @@ impl Person {
             hold: None,
         };
         let child = spawn(command, &Wall::None, &Support::probe()).unwrap();
-        let keyboard = File::from(master);
-        let mut screen = keyboard.try_clone().unwrap();
-        let (sender, pieces) = channel();
+        let master = File::from(master);
+        let mut reader = master.try_clone().unwrap();
+        let (sender, output) = channel();
         std::thread::spawn(move || {
-            let mut piece = [0; 4096];
-            while let Ok(read @ 1..) = screen.read(&mut piece) {
-                if sender.send(piece[..read].to_vec()).is_err() {
+            let mut chunk = [0; 4096];
+            while let Ok(read @ 1..) = reader.read(&mut chunk) {
+                if sender.send(chunk[..read].to_vec()).is_err() {
                     return;
                 }
             }
         });
-        let terminal = vt100::Parser::new(size(height), size(width), 1000);
+        let emulator = vt100::Parser::new(size(height), size(width), 1000);
         Self {
-            keyboard,
-            pieces,
+            master,
+            output,
             child,
-            terminal,
-            raw: Vec::new(),
+            emulator,
+            raw_output: Vec::new(),
         }
     }
 
-    /// What is on the screen, without trailing blanks.
+    /// Returns the text on the screen, without trailing blanks.
     pub fn screen(&self) -> String {
-        let text = self.terminal.screen().contents();
+        let text = self.emulator.screen().contents();
         text.lines()
             .map(str::trim_end)
             .collect::<Vec<_>>()
@@ -182,15 +192,15 @@ impl Person {
             .to_owned()
     }
 
-    /// Everything there ever was above it, too.
-    pub fn scrolled(&mut self) -> String {
-        let (height, _) = self.terminal.screen().size();
-        self.terminal.screen_mut().set_scrollback(usize::MAX);
-        let mut above = self.terminal.screen().scrollback();
+    /// Returns the scrollback and the text on the screen.
+    pub fn with_scrollback(&mut self) -> String {
+        let (height, _) = self.emulator.screen().size();
+        self.emulator.screen_mut().set_scrollback(usize::MAX);
+        let mut above = self.emulator.screen().scrollback();
         let mut lines: Vec<String> = Vec::new();
         while above > 0 {
-            self.terminal.screen_mut().set_scrollback(above);
-            let page = self.terminal.screen().contents();
+            self.emulator.screen_mut().set_scrollback(above);
+            let page = self.emulator.screen().contents();
             let page: Vec<&str> = page.split('\n').collect();
             lines.extend(
                 page.iter()
@@ -199,47 +209,42 @@ impl Person {
             );
             above = above.saturating_sub(height.get().into());
         }
-        self.terminal.screen_mut().set_scrollback(0);
+        self.emulator.screen_mut().set_scrollback(0);
         lines.push(self.screen());
         lines.join("\n")
     }
 
-    /// The same with what differs from run to run taken out.
-    pub fn steady(&self) -> String {
-        steady(&self.screen())
-    }
-
-    /// Looks until this is so.
-    pub fn wait(&mut self, what: &str, mut so: impl FnMut(&str) -> bool) {
-        while !so(&self.screen()) {
-            match self.pieces.recv_timeout(PATIENCE) {
-                Ok(piece) => self.see(&piece),
-                Err(why) => panic!("{what} never came ({why}):\n{}", self.screen()),
+    /// Waits until the text on the screen meets the condition.
+    pub fn wait_until(&mut self, description: &str, mut condition: impl FnMut(&str) -> bool) {
+        while !condition(&self.screen()) {
+            match self.output.recv_timeout(OUTPUT_TIMEOUT) {
+                Ok(chunk) => self.process(&chunk),
+                Err(error) => panic!("{description} never came ({error}):\n{}", self.screen()),
             }
         }
     }
 
-    /// Looks until these words are on the screen.
-    pub fn wait_for(&mut self, words: &str) {
-        self.wait(&format!("{words:?}"), |screen| screen.contains(words));
+    /// Waits until the text is on the screen.
+    pub fn wait_for(&mut self, text: &str) {
+        self.wait_until(&format!("{text:?}"), |screen| screen.contains(text));
     }
 
-    /// Looks until these words are gone.
-    pub fn wait_gone(&mut self, words: &str) {
-        self.wait(&format!("the end of {words:?}"), |screen| {
-            !screen.contains(words)
+    /// Waits until the text is no longer on the screen.
+    pub fn wait_gone(&mut self, text: &str) {
+        self.wait_until(&format!("the end of {text:?}"), |screen| {
+            !screen.contains(text)
         });
     }
 
-    /// Looks until the screen, but for what differs from run to run, is this.
-    pub fn expect(&mut self, expected: &str) {
+    /// Waits until the normalized screen equals `expected`.
+    pub fn expect_screen(&mut self, expected: &str) {
         let expected = expected.trim_matches('\n');
-        while self.steady() != expected {
-            match self.pieces.recv_timeout(PATIENCE) {
-                Ok(piece) => self.see(&piece),
+        while normalize(&self.screen()) != expected {
+            match self.output.recv_timeout(OUTPUT_TIMEOUT) {
+                Ok(chunk) => self.process(&chunk),
                 Err(_) => {
                     assert_eq!(
-                        self.steady(),
+                        normalize(&self.screen()),
                         expected,
                         "the screen is not what it should be:\n{}",
                         self.screen()
@@ -249,52 +254,52 @@ impl Person {
         }
     }
 
-    fn see(&mut self, piece: &[u8]) {
-        self.raw.extend_from_slice(piece);
-        self.terminal.process(piece);
+    fn process(&mut self, chunk: &[u8]) {
+        self.raw_output.extend_from_slice(chunk);
+        self.emulator.process(chunk);
     }
 
-    pub fn types(&mut self, text: &str) {
-        self.keyboard.write_all(text.as_bytes()).unwrap();
+    pub fn type_text(&mut self, text: &str) {
+        self.master.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Types a line where lines are typed, and sends it.
-    pub fn asks(&mut self, text: &str) {
+    /// Types a line into the input of the chat and sends it.
+    pub fn send(&mut self, text: &str) {
         self.wait_for("\n› ");
-        self.types(text);
+        self.type_text(text);
         self.wait_for(&format!("\n› {text}"));
-        self.types("\r");
+        self.type_text("\r");
     }
 
-    pub fn pastes(&mut self, text: &str) {
-        self.types(&format!("\x1b[200~{}\x1b[201~", text.replace('\n', "\r")));
+    pub fn paste(&mut self, text: &str) {
+        self.type_text(&format!("\x1b[200~{}\x1b[201~", text.replace('\n', "\r")));
     }
 
-    pub fn resizes(&mut self, width: u16, height: u16) {
-        // What was drawn for the old size is seen in the old size.
-        while let Ok(piece) = self.pieces.try_recv() {
-            self.see(&piece);
+    pub fn resize(&mut self, width: u16, height: u16) {
+        // Output for the old size must be processed before the emulator changes its size.
+        while let Ok(chunk) = self.output.try_recv() {
+            self.process(&chunk);
         }
-        self.terminal
+        self.emulator
             .screen_mut()
             .set_size(size(height), size(width));
-        let window = Winsize {
+        let winsize = Winsize {
             ws_row: height,
             ws_col: width,
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
-        tcsetwinsize(&self.keyboard, window).unwrap();
+        tcsetwinsize(&self.master, winsize).unwrap();
     }
 
-    /// Where the terminal's settings can be looked at.
-    pub fn terminal_end(&self) -> &File {
-        &self.keyboard
+    /// Returns the master side of the pseudo-terminal.
+    pub fn master(&self) -> &File {
+        &self.master
     }
 
-    /// Sends a signal by its name.
+    /// Sends a signal by its name to the process.
     pub fn signal(&self, name: &str) {
-        let leader = rustix::termios::tcgetpgrp(&self.keyboard)
+        let leader = rustix::termios::tcgetpgrp(&self.master)
             .unwrap()
             .as_raw_nonzero()
             .to_string();
@@ -304,45 +309,45 @@ impl Person {
         assert!(status.unwrap().success());
     }
 
-    /// The exit status and the last screen.
-    pub fn end(self) -> (i32, String) {
-        let (status, screen, _) = self.end_with_terminal();
+    /// Waits for the process to exit, and returns its status and the last screen.
+    pub fn wait_for_exit(self) -> (i32, String) {
+        let (status, screen, _) = self.wait_for_exit_and_emulator();
         (status, screen)
     }
 
-    /// The same, with the terminal as it was left.
-    pub fn end_with_terminal(mut self) -> (i32, String, vt100::Parser) {
+    /// Like `wait_for_exit`, and returns the emulator as the process left it.
+    pub fn wait_for_exit_and_emulator(mut self) -> (i32, String, vt100::Parser) {
         loop {
-            match self.pieces.recv_timeout(PATIENCE) {
-                Ok(piece) => self.see(&piece),
+            match self.output.recv_timeout(OUTPUT_TIMEOUT) {
+                Ok(chunk) => self.process(&chunk),
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(_) => panic!("the chat does not end:\n{}", self.screen()),
             }
         }
         let screen = self.screen();
-        (self.child.end().unwrap().exit.code(), screen, self.terminal)
+        (self.child.end().unwrap().exit.code(), screen, self.emulator)
     }
 }
 
-/// Ids, times and the folder are told as letters.
-pub fn steady(text: &str) -> String {
+/// Replaces ids, times, the version and the folder, which differ from run to run.
+fn normalize(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
         if line.starts_with("selvedge 0") {
             out.push_str("selvedge\n");
             continue;
         }
-        let words: Vec<String> = line.split(' ').map(steady_word).collect();
+        let words: Vec<String> = line.split(' ').map(normalize_word).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut line = String::new();
-        for (at, word) in words.iter().enumerate() {
-            // A number before a unit of time.
+        for (index, word) in words.iter().enumerate() {
+            // A number before a unit of time is a duration.
             let unit = words
-                .get(at + 1)
+                .get(index + 1)
                 .map(|unit| unit.trim_end_matches(','))
                 .unwrap_or_default();
             let number = !word.is_empty() && word.chars().all(|c| c.is_ascii_digit() || c == '.');
-            if at > 0 {
+            if index > 0 {
                 line.push(' ');
             }
             line.push_str(if number && matches!(unit, "ms" | "s") {
@@ -351,7 +356,7 @@ pub fn steady(text: &str) -> String {
                 word
             });
         }
-        // What an answer took that did not end is an estimate.
+        // The tokens of an answer that was stopped are an estimate.
         let line = match (line.find("k in, "), line.find(" out · ")) {
             (Some(_), Some(end)) if line.starts_with("  mock · ") => {
                 format!("  mock · SPENT{}", &line[end + 4..])
@@ -364,11 +369,11 @@ pub fn steady(text: &str) -> String {
     out.trim_end().to_owned()
 }
 
-fn steady_word(word: &str) -> String {
-    for kind in ["ses_", "scr_", "trn_", "apr_"] {
-        if let Some(at) = word.find(kind) {
-            let rest = word[at + 4..].trim_start_matches(|c: char| c.is_ascii_alphanumeric());
-            return format!("{}{kind}ID{rest}", &word[..at]);
+fn normalize_word(word: &str) -> String {
+    for prefix in ["ses_", "scr_", "trn_", "apr_"] {
+        if let Some(start) = word.find(prefix) {
+            let rest = word[start + 4..].trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+            return format!("{}{prefix}ID{rest}", &word[..start]);
         }
     }
     word.to_owned()
