@@ -1,4 +1,4 @@
-//! `selvedge memory distill` by a provider's batches, killed between handing over and fetching.
+//! `selvedge memory distill` with a provider's batches, killed between submitting and fetching one.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A provider with batches, as OpenAI and Anthropic have them.
+/// A provider with the batch APIs of OpenAI and Anthropic.
 #[derive(Default)]
 struct Provider {
-    /// What was asked for, `POST /v1/batches` and so on.
+    /// Requests, such as `POST /v1/batches`.
     asked: Vec<String>,
     ended: bool,
 }
@@ -165,7 +165,7 @@ fn the_next_process_fetches_the_batch_of_a_killed_one() {
         let (url, provider) = start();
         let workspace = TestWorkspace::new(&url, name, "");
         let mut waiting = workspace.command(&["distill", "--wait"]).spawn().unwrap();
-        // It has handed the turn over and looked for it.
+        // Wait until it has submitted the batch and polled its state.
         while !provider
             .lock()
             .unwrap()
@@ -175,7 +175,7 @@ fn the_next_process_fetches_the_batch_of_a_killed_one() {
         {
             assert!(
                 waiting.try_wait().unwrap().is_none(),
-                "it ended by itself: {:?}",
+                "the process ended: {:?}",
                 provider.lock().unwrap().asked
             );
             std::thread::sleep(std::time::Duration::from_millis(3));
@@ -183,10 +183,10 @@ fn the_next_process_fetches_the_batch_of_a_killed_one() {
         waiting.kill().unwrap();
         waiting.wait().unwrap();
         let output = workspace.run(&["distill"]);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.success() && told.contains("note: 1 turns are with the provider"),
-            "{told}"
+            output.status.success() && stderr.contains("note: 1 turns are in a provider's batch"),
+            "{stderr}"
         );
         provider.lock().unwrap().ended = true;
         let done = workspace.json(&["distill", "--wait", "--json"]);
@@ -212,7 +212,7 @@ fn the_next_process_fetches_the_batch_of_a_killed_one() {
 #[test]
 fn without_batches_the_model_is_requested_directly() {
     let (url, provider) = start();
-    // This one speaks nothing but batches: rules do what it does not.
+    // The server supports only batches, so lessons come from rules.
     let workspace = TestWorkspace::new(&url, "anthropic", "batch = \"never\"");
     let done = workspace.json(&["distill", "--json"]);
     assert_eq!(
@@ -229,12 +229,12 @@ fn without_batches_the_model_is_requested_directly() {
     );
     let workspace = TestWorkspace::new("http://127.0.0.1:9/v1", "anthropic", "");
     let output = workspace.run(&["distill"]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.code() == Some(2)
-            && told.contains("error: provider batch failed: ")
-            && told.contains("hint: "),
-        "{told}"
+            && stderr.contains("error: provider batch failed: ")
+            && stderr.contains("hint: "),
+        "{stderr}"
     );
     let workspace = TestWorkspace::new(&url, "another", "batch = \"always\"");
     assert_eq!(workspace.json(&["distill", "--json"])["handed_over"], 1);

@@ -1,4 +1,4 @@
-//! The command as a user sees it: what it prints where, and how it exits.
+//! The command line as a user sees it: output, errors and exit status.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A home and a project of its own.
+/// A temporary folder with a home and a project.
 struct TestWorkspace {
     dir: TempDir,
 }
@@ -162,7 +162,7 @@ fn errors_have_a_message_an_excerpt_and_a_hint() {
     ");
     insta::assert_snapshot!(workspace.run(&["run", "missing.ts"]).err, @r"
     error: cannot read missing.ts: No such file or directory (os error 2)
-    hint: name a file, or write -e CODE
+    hint: pass a file, or -e CODE
     ");
 }
 
@@ -250,7 +250,7 @@ fn flags_override_configured_limits() {
     );
     let fill = "const a = []; for (;;) a.push('x'.repeat(1e5))";
     let code = |seen: &CliOutput| seen.json()["error"]["code"].as_str().unwrap().to_owned();
-    // With time enough to fill it on a busy machine.
+    // Long enough to fill the memory on a busy machine.
     assert_eq!(
         code(&workspace.run(&["run", "--json", "--timeout", "20s", "-e", fill])),
         "ScriptMemoryError"
@@ -307,7 +307,7 @@ fn invalid_configuration_names_file_and_line() {
         let errors = format!(
             "error: {file}:1: model must be a string, got 3\n\
              error: {file}:3: script_harness.limits.timeout_ms must be a whole number of milliseconds, got '30s'\n\
-             hint: run `selvedge config schema` to see every key and its type\n"
+             hint: run `selvedge config schema` to list every key and its type\n"
         );
         assert_eq!((seen.status, seen.err), (2, errors), "{command:?}");
     }
@@ -348,16 +348,13 @@ fn doctor_and_config_work_with_an_invalid_project_configuration() {
                 .contains("config.toml:3: invalid glob \"[a\""),
         "{configuration:?}"
     );
-    assert!(
-        about("sandbox")[0].0 && about("wall one")[0].0,
-        "{findings:?}"
-    );
+    assert!(about("sandbox")[0].0 && about("realm")[0].0, "{findings:?}");
     assert_eq!(seen.status, 1);
-    // The same for a file that cannot even be read.
+    // An unreadable file does not stop doctor either.
     std::fs::create_dir(workspace.dir.path().join("project/.mcp.json")).unwrap();
     let seen = workspace.run(&["doctor", "--json"]);
     assert!(
-        seen.out.contains("wall two") && seen.out.contains(".mcp.json: not a regular file"),
+        seen.out.contains("deadline") && seen.out.contains(".mcp.json: not a regular file"),
         "{}",
         seen.out
     );
@@ -408,7 +405,7 @@ fn a_projects_configuration_is_used_only_if_trusted() {
         workspace.run(&[&memory[..], &["--trust"]].concat()).out,
         "12\n"
     );
-    // Remembered, and without a word.
+    // The decision is saved, and nothing is printed.
     let seen = workspace.run(&memory);
     assert_eq!((seen.out.as_str(), seen.err.as_str()), ("12\n", ""));
 }
@@ -419,7 +416,7 @@ fn check_reports_without_running_the_script() {
     workspace.write("project/a.ts", "return 1");
     assert_eq!(
         workspace.run(&["check", "a.ts"]).out,
-        "ok: 0 tool calls can be seen\n"
+        "ok: 0 tool calls found\n"
     );
     workspace.write("project/b.ts", "const a = {\nreturn a");
     let seen = workspace.run(&["check", "--json", "b.ts"]);
@@ -436,23 +433,23 @@ fn check_reports_without_running_the_script() {
 #[test]
 fn check_reports_whether_a_command_needs_approval() {
     let workspace = TestWorkspace::new();
-    for (argv, said, auto_approve, dangerous) in [
-        (&["git", "status"][..], "needs no question", true, false),
+    for (argv, text, auto_approve, dangerous) in [
+        (&["git", "status"][..], "needs no approval", true, false),
         (
             &["bash", "-lc", "ls | wc -l"],
-            "needs no question",
+            "needs no approval",
             true,
             false,
         ),
         (
             &["cargo", "test"],
-            "asked for: `cargo` is not known to be read-only",
+            "needs approval: `cargo` is not known to be read-only",
             false,
             false,
         ),
         (
             &["bash", "-lc", "ls > out.txt"],
-            "asked for: writes to a file",
+            "needs approval: writes to a file",
             false,
             false,
         ),
@@ -470,7 +467,7 @@ fn check_reports_whether_a_command_needs_approval() {
         ),
         (
             &["--help"],
-            "asked for: `--help` is not known to be read-only",
+            "needs approval: `--help` is not known to be read-only",
             false,
             false,
         ),
@@ -478,7 +475,7 @@ fn check_reports_whether_a_command_needs_approval() {
         let seen = workspace.run(&[&["check", "--command", "--"], argv].concat());
         assert_eq!(
             (seen.status, seen.out.as_str(), seen.err.as_str()),
-            (0, &*format!("{said}\n"), ""),
+            (0, &*format!("{text}\n"), ""),
             "{argv:?}"
         );
         let seen = workspace.run(&[&["check", "--command", "--json", "--"], argv].concat());
@@ -518,9 +515,9 @@ fn doctor_tests_the_sandbox() {
     let seen = TestWorkspace::new().run(&["doctor", "--json"]);
     assert_eq!(seen.status, 0, "{seen:?}");
     let findings = seen.json();
-    for what in ["sandbox", "wall one", "wall two"] {
-        let well = |finding: &Value| finding["what"] == what && finding["ok"] == true;
-        assert!(findings.as_array().unwrap().iter().any(well), "{what}");
+    for what in ["sandbox", "realm", "deadline"] {
+        let is_ok = |finding: &Value| finding["what"] == what && finding["ok"] == true;
+        assert!(findings.as_array().unwrap().iter().any(is_ok), "{what}");
     }
 }
 
@@ -538,10 +535,10 @@ fn diff_prints_the_changes_of_a_script() {
         (seen.status, seen.out.as_str(), seen.err.as_str()),
         (0, "done\n", diff)
     );
-    // The same again is no change.
+    // The second run changes nothing.
     let seen = workspace.run(&["run", "script.ts", "--quiet", "--diff"]);
     assert_eq!((seen.status, seen.err.as_str()), (0, ""));
-    // Beside JSON, and of a script that failed.
+    // With --json, and of a script that failed.
     let failing = "await tools.writeFile({ path: 'a.txt', content: '' }); null.x";
     let seen = workspace.run(&["run", "--json", "--diff", "-e", failing]);
     assert_eq!(
@@ -753,7 +750,7 @@ fn scripts_cannot_read_the_environment_of_the_process() {
             "-e",
             script,
         ];
-        // The first variable hides the ends of the others from whoever looks only at the beginning.
+        // The first variable is longer than the part of a file that some checks read.
         let seen = CliOutput::of(
             workspace
                 .command(&args)
@@ -787,7 +784,7 @@ fn configured_rules_replace_approval() {
     );
     workspace.write("home/config.toml", "allow_commands = [[\"touch\"]]\n");
     assert_eq!(workspace.run(&script).json(), json!(0));
-    // Rules that were saved and cannot be read are not guessed at.
+    // Saved rules that cannot be read are an error.
     workspace.write("home/rules.toml", "allow = \"everything\"\n");
     let seen = workspace.run(&script);
     assert!(

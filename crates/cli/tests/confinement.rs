@@ -1,4 +1,4 @@
-//! Confined commands in unusual layouts of folders, through the binary.
+//! Confined commands in unusual folder layouts, through the binary.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;

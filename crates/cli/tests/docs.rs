@@ -1,4 +1,4 @@
-//! The generated parts of the docs are what the program says. `make docs` writes them anew.
+//! The generated parts of the docs are up to date. `make docs` writes them again.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[allow(dead_code)]
@@ -51,11 +51,10 @@ fn generated_docs_are_up_to_date() {
     }
     assert!(
         drifted.is_empty(),
-        "{drifted:?} are not what the program says: run `make docs`"
+        "{drifted:?} are out of date: run `make docs`"
     );
 }
 
-/// Every event there is has its place in the table.
 #[test]
 fn every_event_is_documented() {
     let source = include_str!("../../protocol/src/event.rs");
@@ -77,7 +76,7 @@ fn every_event_is_documented() {
         .collect();
     assert!(
         events.matches("rename").count() > 20 && missing.is_empty(),
-        "docs/agent.md does not tell of {missing:?}"
+        "docs/agent.md does not describe {missing:?}"
     );
 }
 
@@ -178,7 +177,7 @@ fn ends() -> String {
     table
 }
 
-/// What the chat answers to `/help`.
+/// Returns the tables of the chat's commands and keys.
 fn keys() -> String {
     let mut table = String::from("| command | what it does |\n|---|---|\n");
     for (usage, what) in commands::ALL {
@@ -207,7 +206,7 @@ fn selvedge(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The help of every command there is, found by reading the help.
+/// Returns the help of every command. The commands are found by parsing the help.
 fn help() -> String {
     let mut text = String::new();
     let mut left = vec![Vec::<String>::new()];

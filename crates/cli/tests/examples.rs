@@ -1,4 +1,5 @@
-//! The examples, run on the sample project; the README shows what they print. `UPDATE_DOCS=1` writes it anew.
+//! Runs the examples on the sample project. The README shows their output; `UPDATE_DOCS=1` updates
+//! it.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// A copy of the sample with a history that is always the same.
+/// Copies the sample, and creates a Git history that is always the same.
 fn sample() -> tempfile::TempDir {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     copy(&root().join("examples/sample"), dir.path());
@@ -75,7 +76,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What a command of the README prints.
+/// Runs a command of the README, and returns its output.
 fn run(line: &str, sample: &Path) -> String {
     let words: Vec<&str> = line.split(' ').skip(1).collect();
     let output = Command::new(env!("CARGO_BIN_EXE_selvedge"))
@@ -105,10 +106,10 @@ fn the_readme_shows_the_output_of_the_examples() {
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text
         .split_once(START)
-        .expect("the README has a place for the examples");
+        .expect("the README has a section for the examples");
     let (shown, after) = rest.split_once(END).unwrap();
     let sample = sample();
-    let mut told = String::new();
+    let mut expected = String::new();
     for (heading, line) in [
         (
             "What does this project consist of?",
@@ -131,15 +132,15 @@ fn the_readme_shows_the_output_of_the_examples() {
             "selvedge run -q examples/git-range.ts -- HEAD~3..HEAD",
         ),
     ] {
-        told.push_str(&format!(
+        expected.push_str(&format!(
             "{heading}\n\n```console\n$ {line}\n{}```\n\n",
             run(line, sample.path())
         ));
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {
-        return std::fs::write(&path, format!("{before}{START}{told}{END}{after}")).unwrap();
+        return std::fs::write(&path, format!("{before}{START}{expected}{END}{after}")).unwrap();
     }
-    assert_eq!(shown, told, "run `make docs`");
+    assert_eq!(shown, expected, "run `make docs`");
     let basket = std::fs::read_to_string(sample.path().join("shop/basket.py")).unwrap();
     assert!(
         basket.contains("import format_price") && basket.contains("{format_price("),

@@ -1,4 +1,4 @@
-//! `selvedge exec` and `selvedge sessions`, as a script or a CI job uses them, against a model on loopback.
+//! `selvedge exec` and `selvedge sessions` through the binary, with a model server on loopback.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[allow(dead_code)]
@@ -18,7 +18,7 @@ use server::{Asked, Reply, Server};
 use speech::{block, call, text, think};
 use tempfile::TempDir;
 
-/// A home with a provider on loopback, and a project.
+/// A home with a provider on loopback, and a project folder.
 struct Fixture {
     dir: TempDir,
     server: Server,
@@ -68,7 +68,7 @@ impl Fixture {
         self.command(args).output().unwrap()
     }
 
-    /// What `exec --json` printed.
+    /// Runs a command with `--json`, and returns its events and exit status.
     fn events(&self, args: &[&str]) -> (Vec<Value>, i32) {
         let output = self.run(args);
         let lines = String::from_utf8(output.stdout).unwrap();
@@ -89,7 +89,7 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A script first, then what it came to.
+/// Answers a prompt with a script and a call, and their results with the final answer.
 fn counting(asked: &Asked) -> Reply {
     let messages = asked.body["messages"].as_array().unwrap();
     match messages.last().unwrap()["role"].as_str().unwrap() {
@@ -129,9 +129,9 @@ fn the_answer_goes_to_stdout_and_progress_to_stderr() {
     let asked = fixture.server.asked();
     assert!(
         asked[0].body.to_string().contains("Count twice."),
-        "AGENTS.md is told"
+        "AGENTS.md is in the prompt"
     );
-    // From standard input, too.
+    // The prompt can come from standard input.
     let mut child = fixture
         .command(&["exec", "-q"])
         .stdin(Stdio::piped())
@@ -192,7 +192,7 @@ fn events_are_printed_one_per_line_in_order() {
     assert_eq!(last["usage"]["input_tokens"], 2 * speech::INPUT);
     assert_eq!(last["usage"]["cached_input_tokens"], 2 * speech::CACHED);
     assert_eq!(last["finish_reason"], "stop");
-    // The same thread goes on.
+    // The session continues.
     let (events, status) = fixture.events(&["exec", "--json", "--continue", thread, "Again?"]);
     assert_eq!(
         (
@@ -205,7 +205,7 @@ fn events_are_printed_one_per_line_in_order() {
     let asked = fixture.server.asked();
     assert!(
         asked[2].body["messages"].to_string().contains("Two lines."),
-        "it knows what was said"
+        "the prompt has the earlier answer"
     );
     let (events, _) = fixture.events(&["exec", "--last", "Once more?", "--json"]);
     assert_eq!(events[0]["thread_id"], thread);
@@ -242,7 +242,7 @@ fn an_answer_is_corrected_until_it_matches_the_schema() {
         asked[2].body["messages"]
             .to_string()
             .contains("is not of type"),
-        "and what was wrong"
+        "and what did not match"
     );
     let output = fixture.run(&["exec", "--output-schema", "nowhere.json", "x"]);
     assert_eq!(output.status.code(), Some(2));
@@ -268,7 +268,7 @@ fn failures_are_reported_by_the_exit_status() {
     assert_eq!(output.status.code(), Some(2));
     assert!(
         err(&output).contains("SELVEDGE_TEST_KEY"),
-        "the variable is named: {}",
+        "the error names the variable: {}",
         err(&output)
     );
     for bad in [
@@ -282,19 +282,19 @@ fn failures_are_reported_by_the_exit_status() {
         assert_eq!(output.status.code(), Some(2), "{bad:?}: {}", err(&output));
         assert!(err(&output).contains("error:"), "{}", err(&output));
     }
-    assert_eq!(fixture.server.asked().len(), asked, "nothing was asked");
+    assert_eq!(fixture.server.asked().len(), asked, "no request was sent");
 }
 
 #[test]
 fn an_unknown_model_suggests_the_list_of_models() {
     let body = json!({"error": {"message": "the model `m` does not exist"}}).to_string();
-    let desk = Desk::new(move |_| Reply::Fail(404, body.clone()));
-    let output = desk.run(&["exec", "go"]);
+    let fixture = Fixture::new(move |_| Reply::Fail(404, body.clone()));
+    let output = fixture.run(&["exec", "go"]);
     assert_eq!(output.status.code(), Some(1));
     let stderr = err(&output);
     assert!(
         stderr.contains("the model `m` does not exist")
-            && stderr.contains("hint: run `selvedge models list`"),
+            && stderr.contains("hint: run `selvedge models list --provider mock`"),
         "{stderr}"
     );
 }
@@ -391,7 +391,7 @@ fn sessions_can_be_listed_shown_renamed_forked_exported_and_imported() {
     let shown: Value =
         serde_json::from_str(&out(&fixture.run(&["sessions", "show", &fork, "--json"]))).unwrap();
     assert_eq!(shown["items"].as_array().unwrap().len(), turn.len());
-    // A forked session goes on from where it was forked.
+    // A forked session continues from the turn it was forked at.
     let output = fixture.run(&["exec", "-q", "--continue", &fork, "And now?"]);
     assert_eq!(out(&output), "Two lines.");
     let exported = fixture.work().join("session.jsonl");
@@ -465,10 +465,10 @@ fn mcp_tools_are_called_by_scripts_and_by_structured_calls() {
     let output = fixture.run(&["exec", "Echo."]);
     assert_eq!(out(&output), "Done.", "{}", err(&output));
     let asked = fixture.server.asked();
-    let told = asked[1].body["messages"].to_string();
+    let results = asked[1].body["messages"].to_string();
     assert!(
-        told.contains("\\\"x\\\":7") && told.contains("\\\"x\\\":8"),
-        "{told}"
+        results.contains("\\\"x\\\":7") && results.contains("\\\"x\\\":8"),
+        "{results}"
     );
     let tools: Vec<&str> = asked[0].body["tools"]
         .as_array()
@@ -482,11 +482,11 @@ fn mcp_tools_are_called_by_scripts_and_by_structured_calls() {
     );
     assert!(
         asked[0].body["messages"][0].to_string().contains("odd"),
-        "the server is told of"
+        "the prompt names the server"
     );
 }
 
-/// A home whose config.toml says more.
+/// Appends to config.toml in the home.
 fn configured(fixture: &Fixture, more: &str) {
     let file = fixture.dir.path().join("home/config.toml");
     let config = std::fs::read_to_string(&file).unwrap();
@@ -503,17 +503,18 @@ fn a_cost_limit_needs_prices() {
     let output = fixture.run(&["exec", "--max-cost", "2", "go"]);
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     assert!(
-        err(&output).contains("costs is not known") && err(&output).contains("hint:"),
+        err(&output).contains("error: --max-cost needs the prices of the model mock\n")
+            && err(&output).contains("models.\"mock\".prices = { input = 3.0, output = 15.0 }"),
         "{}",
         err(&output)
     );
     assert_eq!(
         out(&fixture.run(&["sessions", "list", "--json"])),
         "[]",
-        "no session was begun"
+        "no session was created"
     );
     assert!(fixture.server.asked().is_empty());
-    // One request costs one.
+    // Each request costs 1.
     configured(
         &fixture,
         "[models.mock]\nprices = { input = 10000.0, output = 0.0 }\n",
@@ -627,7 +628,7 @@ fn an_output_file_that_cannot_be_written_fails_before_the_first_request() {
     let file = std::sync::Arc::new(std::sync::Mutex::new(None::<std::path::PathBuf>));
     let theirs = file.clone();
     let fixture = Fixture::new(move |_| {
-        // While the model speaks, a folder replaces the file.
+        // While the model answers, a folder replaces the file.
         if let Some(file) = theirs.lock().unwrap().take() {
             std::fs::remove_file(&file).unwrap();
             std::fs::create_dir(&file).unwrap();

@@ -1,4 +1,4 @@
-//! Nothing lost, nothing done twice: real processes, killed and started again.
+//! Runs in real processes that are killed and resumed: no call is lost or repeated.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
@@ -61,8 +61,8 @@ impl TestWorkspace {
             .clone()
     }
 
-    /// Resumes `TEN` as an author would: reads the error, looks, decides each call it names, and
-    /// resumes again. Returns how many were decided.
+    /// Resumes `TEN` as an author would: reads the error, checks the effects, decides each
+    /// undecided call, and resumes again. Returns the number of decided calls.
     fn resume_and_decide(&self, id: &str) -> usize {
         let output = self.json(&["run", "--json", "--resume", id, "-e", TEN]);
         if output["error"].is_null() {
@@ -102,7 +102,7 @@ impl TestWorkspace {
     }
 }
 
-/// Ten calls, each of which leaves a line.
+/// A script with ten calls, each of which writes a line.
 const TEN: &str = "for (let n = 1; n <= 10; n++) await tools.exec({command: ['sh', '-c', `echo ${n} >> effects`]}); return 'all'";
 
 #[test]
@@ -123,8 +123,8 @@ fn a_run_killed_at_any_moment_loses_nothing_and_repeats_nothing() {
             .command(&["run", "-q", "--json", "-e", TEN])
             .spawn()
             .unwrap();
-        // After so many effects, and somewhere within the time one call took here: a machine that is
-        // slow or fast moves both alike.
+        // Killed after a number of effects, at a random moment within the measured time of one
+        // call, so that the speed of the machine does not matter.
         let after = round % 10;
         let mut one_call = Duration::from_millis(10);
         let mut last = Instant::now();
@@ -140,7 +140,7 @@ fn a_run_killed_at_any_moment_loses_nothing_and_repeats_nothing() {
         child.wait().unwrap();
         let runs = workspace.runs();
         let runs = match runs.first() {
-            // Its last command is being ended: that takes a moment.
+            // Its last command takes a little time to end.
             Some(run) if run["state"] == json!("running") => {
                 let end = Instant::now() + Duration::from_secs(20);
                 loop {
@@ -148,7 +148,10 @@ fn a_run_killed_at_any_moment_loses_nothing_and_repeats_nothing() {
                     if runs[0]["state"] != json!("running") {
                         break runs;
                     }
-                    assert!(Instant::now() < end, "round {round}: it still runs");
+                    assert!(
+                        Instant::now() < end,
+                        "round {round}: the run is still running"
+                    );
                 }
             }
             _ => runs,
@@ -156,7 +159,7 @@ fn a_run_killed_at_any_moment_loses_nothing_and_repeats_nothing() {
         let Some(run) = runs.first() else {
             assert!(
                 workspace.effects().is_empty(),
-                "round {round}: something was done before the run was written down"
+                "round {round}: a call ran before the run was recorded"
             );
             continue;
         };
@@ -173,7 +176,7 @@ fn a_run_killed_at_any_moment_loses_nothing_and_repeats_nothing() {
             match state.as_ref().and_then(Value::as_str) {
                 Some("done") => assert_eq!(count, 1, "round {round}: call {n} is done"),
                 None | Some("not started") => {
-                    assert_eq!(count, 0, "round {round}: call {n} never began")
+                    assert_eq!(count, 0, "round {round}: call {n} never started")
                 }
                 Some("outcome unknown") => {
                     unknown += 1;
@@ -191,12 +194,15 @@ fn a_run_killed_at_any_moment_loses_nothing_and_repeats_nothing() {
         let wanted: BTreeMap<String, usize> = (1..=10).map(|n: i32| (n.to_string(), 1)).collect();
         assert_eq!(workspace.effects(), wanted, "round {round}: {shown:#}");
     }
-    // A test that never hits the moments it is about would prove nothing.
+    // The test must have hit the critical moments often enough.
     assert!(
         died >= 100 && unknown >= 20,
-        "{died} runs died, {unknown} calls were of unknown outcome"
+        "{died} runs died, {unknown} calls have an unknown outcome"
     );
-    assert_eq!(decided, unknown, "each was decided, and nothing else");
+    assert_eq!(
+        decided, unknown,
+        "exactly the calls with an unknown outcome were decided"
+    );
 }
 
 #[test]
@@ -229,9 +235,9 @@ fn dead_runs_are_distinguished_from_running_ones() {
     assert!(status == 2 && err.contains("is still running"), "{err}");
     child.kill().unwrap();
     child.wait().unwrap();
-    // Its command ends with it, which takes a moment.
+    // Its command takes a little time to end.
     while workspace.runs()[0]["state"] == json!("running") {
-        assert!(Instant::now() < end, "it still runs");
+        assert!(Instant::now() < end, "the run is still running");
     }
     let (run, last, advice) = state(&workspace).unwrap();
     assert_eq!((run, last), (json!("died"), json!("outcome unknown")));
@@ -292,7 +298,7 @@ fn secrets_are_redacted_and_ephemeral_runs_are_not_recorded() {
             "{out}"
         );
     }
-    // The payload itself is exact.
+    // The stored payload is not redacted.
     let bytes = std::fs::read(workspace.path("home/journal.sqlite")).unwrap();
     let wal = std::fs::read(workspace.path("home/journal.sqlite-wal")).unwrap_or_default();
     assert!(

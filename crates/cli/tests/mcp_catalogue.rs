@@ -1,4 +1,4 @@
-//! Five hundred tools: what they cost a model, and how one of them is found.
+//! Five hundred tools: their size in tokens, and the search for one of them.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -50,7 +50,7 @@ fn five_hundred_tools_cost_at_most_two_thousand_tokens() {
         })
         .sum();
     let mut client = Client::start(&workspace, &[], json!({}));
-    // Servers that take long to start are told of when they come.
+    // Tools of servers that start slowly are announced by a notification.
     let mut tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
     let lesson = |tools: &Value| tools[0]["description"].as_str().unwrap().to_owned();
     while !(0..10).all(|n| lesson(&tools).contains(&format!("suite{n} (50)"))) {
@@ -83,7 +83,7 @@ fn a_script_finds_a_tool_by_search_and_calls_it() {
         ("find invoices", "search_invoice"),
         ("remove a webhook", "delete_webhook"),
         ("export the dashboard", "export_dashboard"),
-        ("assign an incident to somebody", "assign_incident"),
+        ("assign an incident to a person", "assign_incident"),
     ] {
         let code = format!(
             "const found = await tools.search({words:?}); const t = found.find(t => t.name.endsWith({end:?})) ?? found[0]; return [(await tools[t.name]({{ workspace_id: 'w' }})).called, found.length]",
@@ -91,7 +91,7 @@ fn a_script_finds_a_tool_by_search_and_calls_it() {
         );
         assert_eq!(client.value(&code)[0], tool, "{words}");
     }
-    // Where the words are those of the tool, it is the first.
+    // A query with the words of a tool returns it first.
     let first = client.value(
         "const [t] = await tools.search('create calendar event'); return [t.name, t.signature]",
     );

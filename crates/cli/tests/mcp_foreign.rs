@@ -1,4 +1,4 @@
-//! Other people's clients: the Python SDK, the inspector, and the conformance suite for servers.
+//! Third-party clients: the Python SDK, the inspector, and the conformance suite for servers.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -18,7 +18,7 @@ fn client(name: &str) -> String {
         .to_string()
 }
 
-/// Runs a program to its end and gives what it printed.
+/// Runs a program and returns its output.
 fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (out, err) = (
@@ -29,7 +29,7 @@ fn printed(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// A server at some port of this machine.
+/// A server on a free port of the loopback address.
 struct Http {
     child: Child,
     url: String,
@@ -153,7 +153,7 @@ fn the_inspector_lists_and_calls_tools() {
     assert_eq!(called["structuredContent"]["output_json"], "42", "{called}");
 }
 
-/// Scenarios of the conformance suite that any server can pass; docs/mcp.md says what the others want.
+/// Scenarios of the conformance suite that apply to every server. docs/mcp.md describes the others.
 const SERVER_SCENARIOS: [&str; 5] = [
     "server-initialize",
     "ping",
@@ -177,7 +177,8 @@ fn the_conformance_suite_passes() {
     }
 }
 
-/// Times four minutes by default, shortened; `SELVEDGE_PROOF_SCALE=10` makes it a client of 60 s and a script of four minutes.
+/// Uses a client timeout of 6 s and a script of 24 s; `SELVEDGE_PROOF_SCALE=10` multiplies them by
+/// ten.
 #[test]
 fn a_script_four_times_longer_than_the_client_timeout_completes_once() {
     let Some(peers) = peers() else { return };

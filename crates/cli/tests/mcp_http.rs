@@ -1,4 +1,4 @@
-//! `selvedge mcp serve --http`: who may come in, and that each client is by itself.
+//! `selvedge mcp serve --http`: authorization, and separate sessions per client.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -44,7 +44,7 @@ impl Server {
         Self { child, address }
     }
 
-    /// Posts a message; gives the status, the headers and the first message of the answer.
+    /// Posts a message. Returns the status, the headers and the response message.
     fn post(&self, headers: &[(&str, &str)], message: &Value) -> (u16, String, Value) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let body = message.to_string();
@@ -89,7 +89,7 @@ impl Server {
         (status, head)
     }
 
-    /// A session of its own.
+    /// Starts a session, and returns its id.
     fn session(&self) -> String {
         let (status, head) = self.hello(&[]);
         assert_eq!(status, 200);
@@ -132,7 +132,7 @@ fn each_client_has_its_own_session() {
         (&json!("nothing"), json!("mine"))
     );
     assert_ne!(first, second[1]);
-    // Many at once.
+    // Concurrent sessions.
     std::thread::scope(|scope| {
         let runs: Vec<_> = (0..8)
             .map(|number| {
@@ -188,27 +188,27 @@ fn a_configured_token_is_required() {
     assert_eq!(server.hello(&[("Authorization", "Basic s3cret")]).0, 401);
     assert_eq!(server.hello(&[("Authorization", "Bearer s3cret")]).0, 200);
 
-    // Whatever its variable is called, no command gets it.
+    // The variable is not passed to commands, whatever its name.
     let server = Server::start(
         &workspace,
-        &["--token-env", "WORD_AT_THE_DOOR"],
+        &["--token-env", "OTHER_TOKEN_NAME"],
         Some("s3cret"),
     );
-    let word = ("Authorization", "Bearer s3cret");
-    let (_, head) = server.hello(&[word]);
+    let token = ("Authorization", "Bearer s3cret");
+    let (_, head) = server.hello(&[token]);
     let line = head
         .lines()
         .find(|line| line.to_lowercase().starts_with("mcp-session-id:"))
         .unwrap();
     let session = ("Mcp-Session-Id", line.split_once(':').unwrap().1.trim());
     server.post(
-        &[word, session],
+        &[token, session],
         &json!({"jsonrpc": "2.0", "method": "notifications/initialized"}),
     );
     let code = "return (await tools.exec({ command: ['sh', '-c', 'env; echo all'] })).stdout";
     let call = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "script", "arguments": {"code": code}}});
     let shown =
-        value(&server.post(&[word, session], &call).2["result"]["structuredContent"]).to_string();
+        value(&server.post(&[token, session], &call).2["result"]["structuredContent"]).to_string();
     assert!(
         shown.contains("all") && !shown.contains("s3cret"),
         "{shown}"
@@ -222,11 +222,11 @@ fn a_public_address_requires_a_token() {
         .command(&["mcp", "serve", "--http", "0.0.0.0:0"])
         .output()
         .unwrap();
-    let said = String::from_utf8(refused.stderr).unwrap();
+    let stderr = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        said.contains("can be reached from other machines") && said.contains("hint:"),
-        "{said}"
+        stderr.contains("can be reached from other machines") && stderr.contains("hint:"),
+        "{stderr}"
     );
     let nowhere = workspace
         .command(&["mcp", "serve", "--http", "nowhere"])

@@ -24,10 +24,10 @@ fn results_match_the_output_schema() {
         .map(|tool| tool["name"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["script", "script_wait"]);
-    let lesson = tools[0]["description"].as_str().unwrap();
+    let description = tools[0]["description"].as_str().unwrap();
     assert!(
-        lesson.contains("Promise.all") && lesson.contains("readFile("),
-        "{lesson}"
+        description.contains("Promise.all") && description.contains("readFile("),
+        "{description}"
     );
     let schema = jsonschema::validator_for(&tools[0]["outputSchema"]).unwrap();
     for (code, status, fails) in [
@@ -75,18 +75,18 @@ fn results_match_the_output_schema() {
 fn invalid_requests_are_explained() {
     let workspace = TestWorkspace::new();
     let mut client = Client::start(&workspace, &[], json!({}));
-    let words = |result: &Value| result["content"][0]["text"].as_str().unwrap().to_owned();
-    assert!(words(&client.call("script", json!({}))).contains("missing field `code`"));
+    let text = |result: &Value| result["content"][0]["text"].as_str().unwrap().to_owned();
+    assert!(text(&client.call("script", json!({}))).contains("missing field `code`"));
     assert!(
-        words(&client.call("script", json!({"code": "return 1", "timeout": 3})))
+        text(&client.call("script", json!({"code": "return 1", "timeout": 3})))
             .contains("unknown field `timeout`")
     );
     assert!(
-        words(&client.call("script_wait", json!({"id": "scr_x"})))
+        text(&client.call("script_wait", json!({"id": "scr_x"})))
             .contains("there is no script `scr_x`: no script is running")
     );
     assert!(
-        words(&client.call("script", json!({"code": "return 1", "resume": "scr_x"})))
+        text(&client.call("script", json!({"code": "return 1", "resume": "scr_x"})))
             .contains("scr_x")
     );
     let answer = client.request("tools/call", json!({"name": "exec", "arguments": {}}));
@@ -101,7 +101,7 @@ fn invalid_requests_are_explained() {
         "script",
         json!({"code": "await tools.readFile({ path: 'nothing' })\nreturn 1"}),
     );
-    assert!(words(&failed).contains("(line 1)"), "{failed}");
+    assert!(text(&failed).contains("(line 1)"), "{failed}");
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn a_long_script_returns_a_handle_for_script_wait() {
         "running"
     );
     assert_eq!(value(&wait(&mut client, json!({}))), "late");
-    // Who missed the answer can ask again.
+    // The result can be fetched again.
     assert_eq!(value(&wait(&mut client, json!({}))), "late");
 }
 
@@ -165,7 +165,7 @@ fn notifications_of_a_script_arrive_before_its_end() {
         value(&client.call("script_wait", json!({"id": id}))["structuredContent"]),
         "end"
     );
-    // One that ends at once needs no second call.
+    // A script that ends at once needs no second call.
     let result = client.call("script", json!({"code": "notify('quick'); return 1"}));
     assert_eq!(
         (
@@ -187,10 +187,10 @@ fn terminating_a_script_stops_its_commands() {
     )["structuredContent"]
         .clone();
     assert_eq!(item["status"], "running");
-    let pid = started(&workspace);
+    let pid = started_command(&workspace);
     let ended = client.call("script_wait", json!({"id": item["id"], "terminate": true}))["structuredContent"].clone();
     assert_eq!(ended["error"]["code"], "ScriptCancelledError", "{ended}");
-    gone(&pid);
+    wait_for_exit(&pid);
 }
 
 #[test]
@@ -202,12 +202,12 @@ fn a_cancelled_request_stops_the_script_and_its_commands() {
         "tools/call",
         json!({"name": "script", "arguments": {"code": code, "timeoutMs": 600000}}),
     );
-    let pid = started(&workspace);
+    let pid = started_command(&workspace);
     client.notify(
         "notifications/cancelled",
         json!({"requestId": id, "reason": "changed my mind"}),
     );
-    gone(&pid);
+    wait_for_exit(&pid);
     assert_eq!(client.value("return 'still here'"), "still here");
 }
 
@@ -241,8 +241,8 @@ fn an_elicitation_is_cancelled_when_the_approval_times_out() {
     let question = client.question();
     let item = client.answer_to(id)["result"]["structuredContent"].clone();
     assert_eq!(item["error"]["code"], "ApprovalTimeoutError", "{item}");
-    let taken_back = client.wait_for(|message| message["method"] == "notifications/cancelled");
-    assert_eq!(taken_back["params"]["requestId"], question["id"]);
+    let cancelled = client.wait_for(|message| message["method"] == "notifications/cancelled");
+    assert_eq!(cancelled["params"]["requestId"], question["id"]);
 }
 
 #[test]
@@ -254,13 +254,13 @@ fn scripts_end_when_the_client_disconnects() {
         "script",
         json!({"code": code, "yieldAfterMs": 1, "timeoutMs": 600000}),
     );
-    let pid = started(&workspace);
+    let pid = started_command(&workspace);
     assert!(client.close().success());
-    gone(&pid);
+    wait_for_exit(&pid);
 }
 
-/// The process a script started, once it has: its number as the host knows it.
-fn started(workspace: &TestWorkspace) -> Vec<u32> {
+/// Waits until a script has started its command, and returns the process ids on the host.
+fn started_command(workspace: &TestWorkspace) -> Vec<u32> {
     let began = Instant::now();
     while !workspace.work().join("pid").exists() {
         assert!(
@@ -272,7 +272,7 @@ fn started(workspace: &TestWorkspace) -> Vec<u32> {
     sleepers(workspace)
 }
 
-/// Processes that work in the workspace.
+/// Returns the `sleep` processes in the workspace.
 fn sleepers(workspace: &TestWorkspace) -> Vec<u32> {
     let work = workspace.work().canonicalize().unwrap();
     let all = std::fs::read_dir("/proc")
@@ -286,7 +286,7 @@ fn sleepers(workspace: &TestWorkspace) -> Vec<u32> {
     .collect()
 }
 
-fn gone(pids: &[u32]) {
+fn wait_for_exit(pids: &[u32]) {
     let began = Instant::now();
     let alive = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -295,7 +295,7 @@ fn gone(pids: &[u32]) {
     while pids.iter().any(alive) {
         assert!(
             began.elapsed() < Duration::from_secs(30),
-            "what the script started lives on"
+            "a process of the script is still running"
         );
         std::thread::yield_now();
     }
@@ -313,10 +313,10 @@ fn progress_is_sent_only_with_a_progress_token() {
             .iter()
             .all(|message| message["method"] != "notifications/progress")
     );
-    // Often enough that a subscription which begins after the script does would miss an event.
+    // Repeated, so that a subscription that starts after the script would miss an event.
     for token in 0..100 {
-        let told = progress_of(&mut client, code, token);
-        let numbers: Vec<f64> = told
+        let progress = progress_of(&mut client, code, token);
+        let numbers: Vec<f64> = progress
             .iter()
             .map(|params| params["progress"].as_f64().unwrap())
             .collect();
@@ -324,7 +324,7 @@ fn progress_is_sent_only_with_a_progress_token() {
             numbers.windows(2).all(|pair| pair[0] < pair[1]),
             "{numbers:?}"
         );
-        let messages: Vec<&str> = told
+        let messages: Vec<&str> = progress
             .iter()
             .map(|params| params["message"].as_str().unwrap())
             .collect();

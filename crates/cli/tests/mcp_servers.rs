@@ -25,7 +25,7 @@ fn configured_servers_are_available_in_every_command() {
         &["run", "-q", "-e", "return (await odd.echo({ x: 3 })).x"],
     );
     assert_eq!((status, out.trim()), (0, "3"));
-    let (status, _, said) = run(
+    let (status, _, stderr) = run(
         &workspace,
         &[
             "run",
@@ -35,8 +35,8 @@ fn configured_servers_are_available_in_every_command() {
         ],
     );
     assert!(
-        status == 2 && said.contains("ToolValidationError"),
-        "{said}"
+        status == 2 && stderr.contains("ToolValidationError"),
+        "{stderr}"
     );
     let (_, out, _) = run(&workspace, &["tools"]);
     assert!(
@@ -57,7 +57,7 @@ fn configured_servers_are_available_in_every_command() {
         ),
         (&json!("ready"), 10)
     );
-    // A pack has what it names, and nothing else.
+    // A pack offers only the tools that it names.
     let (_, out, _) = run(&workspace, &["tools", "--pack", "file-ops"]);
     assert!(!out.contains("mcp.odd"), "{out}");
     workspace.config(&format!(
@@ -76,10 +76,12 @@ fn a_projects_servers_start_only_if_it_is_trusted() {
     let file = json!({"mcpServers": {"ours": {"command": "python3", "args": [script, "good"]}}});
     std::fs::write(workspace.work().join(".mcp.json"), file.to_string()).unwrap();
     let code = "return (await ours.echo({ x: 4 })).x";
-    let (status, _, said) = run(&workspace, &["run", "-q", "-e", code]);
+    let (status, _, stderr) = run(&workspace, &["run", "-q", "-e", code]);
     assert!(
-        status != 0 && said.contains(".mcp.json is not followed"),
-        "{said}"
+        status != 0
+            && stderr
+                .contains(".mcp.json is ignored: this folder is not trusted\nhint: pass --trust"),
+        "{stderr}"
     );
     let (status, out, _) = run(&workspace, &["run", "-q", "--trust", "-e", code]);
     assert_eq!((status, out.trim()), (0, "4"));
@@ -98,7 +100,7 @@ fn a_missing_variable_disables_only_its_server() {
     for (more, why) in [
         (
             headers.to_owned(),
-            "the MCP server `web` cannot be used: it needs the variable SELVEDGE_NOT_SET, which is not set",
+            "the MCP server `web` cannot be used: the environment variable SELVEDGE_NOT_SET is not set",
         ),
         (
             format!("{headers}enabled = false\n"),
@@ -110,23 +112,23 @@ fn a_missing_variable_disables_only_its_server() {
         ),
     ] {
         workspace.config(&format!("{odd}{web}{more}"));
-        let (status, out, said) = run(&workspace, &["run", "-q", "-e", code]);
-        let value: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{said}"));
-        assert_eq!((status, value), (0, json!([1, why])), "{said}");
+        let (status, out, stderr) = run(&workspace, &["run", "-q", "-e", code]);
+        let value: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{stderr}"));
+        assert_eq!((status, value), (0, json!([1, why])), "{stderr}");
     }
     workspace.config(&format!("{odd}{web}{token}"));
-    let (_, out, said) = run(&workspace, &["run", "-q", "-e", code]);
+    let (_, out, stderr) = run(&workspace, &["run", "-q", "-e", code]);
     assert!(
         out.contains("  1,") && out.contains("SELVEDGE_NOT_SET is not set"),
-        "{out}{said}"
+        "{out}{stderr}"
     );
-    // In a project's own file, too.
+    // The same in a project's file.
     workspace.config("");
     let headers = json!({"X-Key": "${SELVEDGE_NOT_SET}"});
     let file =
         json!({"mcpServers": {"web": {"url": "http://127.0.0.1:9/mcp", "headers": headers}}});
     std::fs::write(workspace.work().join(".mcp.json"), file.to_string()).unwrap();
-    let (_, out, said) = run(
+    let (_, out, stderr) = run(
         &workspace,
         &[
             "run",
@@ -137,8 +139,8 @@ fn a_missing_variable_disables_only_its_server() {
         ],
     );
     assert!(
-        out.contains("it needs the variable SELVEDGE_NOT_SET"),
-        "{out}{said}"
+        out.contains("the environment variable SELVEDGE_NOT_SET is not set"),
+        "{out}{stderr}"
     );
     let (status, out, _) = run(&workspace, &["mcp", "list"]);
     assert!(
@@ -165,10 +167,10 @@ fn invalid_servers_are_reported() {
         ),
     ] {
         workspace.config(config);
-        let (status, _, said) = run(&workspace, &["run", "-e", "return 1"]);
+        let (status, _, stderr) = run(&workspace, &["run", "-e", "return 1"]);
         assert!(
-            status == 2 && said.contains(part) && said.contains("hint:"),
-            "{said}"
+            status == 2 && stderr.contains(part) && stderr.contains("hint:"),
+            "{stderr}"
         );
     }
     workspace.config(
@@ -187,7 +189,7 @@ fn invalid_servers_are_reported() {
 #[test]
 fn install_prints_or_writes_the_client_configuration() {
     let workspace = TestWorkspace::new();
-    let at = |client: &str, more: &[&str]| {
+    let install = |client: &str, more: &[&str]| {
         let mut command = workspace.command(&["mcp", "install", "--client", client]);
         command.args(more).env("CODEX_HOME", workspace.home());
         let output = command.output().unwrap();
@@ -203,7 +205,7 @@ fn install_prints_or_writes_the_client_configuration() {
         ("cursor", ".cursor/mcp.json", "mcpServers"),
         ("vscode", ".vscode/mcp.json", "servers"),
     ] {
-        let shown: Value = serde_json::from_str(&at(client, &[])).unwrap();
+        let shown: Value = serde_json::from_str(&install(client, &[])).unwrap();
         assert_eq!(
             shown[key]["selvedge"]["args"],
             json!(["mcp", "serve"]),
@@ -216,7 +218,7 @@ fn install_prints_or_writes_the_client_configuration() {
             format!(r#"{{"{key}": {{"other": {{"command": "x"}}}}, "more": 1}}"#),
         )
         .unwrap();
-        assert!(at(client, &["--write", "--", "--approval", "untrusted"]).contains("wrote"));
+        assert!(install(client, &["--write", "--", "--approval", "untrusted"]).contains("wrote"));
         let written: Value =
             serde_json::from_str(&std::fs::read_to_string(workspace.work().join(file)).unwrap())
                 .unwrap();
@@ -230,7 +232,8 @@ fn install_prints_or_writes_the_client_configuration() {
             json!(["mcp", "serve", "--approval", "untrusted"])
         );
         assert!(
-            at(client, &["--write", "--", "--approval", "untrusted"]).contains("is up to date")
+            install(client, &["--write", "--", "--approval", "untrusted"])
+                .contains("is up to date")
         );
     }
     std::fs::write(
@@ -238,7 +241,7 @@ fn install_prints_or_writes_the_client_configuration() {
         "model = \"m\"\n\n[mcp_servers.selvedge]\ncommand = \"old\"\n\n[other]\na = 1\n",
     )
     .unwrap();
-    at("codex", &["--write"]);
+    install("codex", &["--write"]);
     let written = std::fs::read_to_string(workspace.home().join("config.toml")).unwrap();
     assert!(
         written.starts_with("model = \"m\"\n")
@@ -251,8 +254,8 @@ fn install_prints_or_writes_the_client_configuration() {
             && written.contains("args = [\"mcp\",\"serve\"]"),
         "{written}"
     );
-    assert!(at("codex", &["--write"]).contains("is up to date"));
-    // What cannot be read is left alone.
+    assert!(install("codex", &["--write"]).contains("is up to date"));
+    // A file that cannot be parsed is not changed.
     std::fs::write(workspace.work().join(".mcp.json"), "{ // a comment\n}").unwrap();
     let refused = workspace
         .command(&["mcp", "install", "--client", "claude-code", "--write"])

@@ -1,4 +1,4 @@
-//! `selvedge models` against a real server on loopback: what is listed, what is tried, and what a user is told.
+//! `selvedge models` with a server on loopback: lists, tests, and errors.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A server that answers every question of one API, and remembers them.
+/// A server of one API that records the requests.
 struct Server {
     url: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -70,7 +70,7 @@ fn read(stream: &TcpStream) -> Option<(String, String)> {
     Some((head, String::from_utf8(body).unwrap()))
 }
 
-/// A Chat server that calls the tool where one is offered.
+/// Answers as a Chat server that calls the tool if one is offered.
 fn chat(head: &str, body: &str) -> (u16, String) {
     if head.starts_with("get ") {
         return (
@@ -100,7 +100,7 @@ fn without_tools(head: &str, body: &str) -> (u16, String) {
     }
 }
 
-fn refusing(_: &str, _: &str) -> (u16, String) {
+fn unauthorized(_: &str, _: &str) -> (u16, String) {
     (
         401,
         json!({"error": {"message": "Incorrect API key provided: sk-own-secret"}}).to_string(),
@@ -122,19 +122,19 @@ impl CliOutput {
     }
 }
 
-/// Where nobody listens.
-const NOBODY: &str = "http://127.0.0.1:9/v1";
+/// A URL where no server listens.
+const UNREACHABLE_URL: &str = "http://127.0.0.1:9/v1";
 
 impl TestWorkspace {
-    /// Nobody is found by chance, whatever runs on this machine.
+    /// Configures local providers without a server, whatever runs on this machine.
     fn new(config: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let nowhere = |name: &str| match config.contains(&format!("[model_providers.{name}]")) {
+        let unreachable = |name: &str| match config.contains(&format!("[model_providers.{name}]")) {
             true => String::new(),
-            false => format!("[model_providers.{name}]\nbase_url = \"{NOBODY}\"\n"),
+            false => format!("[model_providers.{name}]\nbase_url = \"{UNREACHABLE_URL}\"\n"),
         };
         let more: String = ["ollama", "lmstudio", "llamacpp", "vllm"]
-            .map(nowhere)
+            .map(unreachable)
             .concat();
         std::fs::write(dir.path().join("config.toml"), format!("{config}\n{more}")).unwrap();
         Self(dir)
@@ -187,7 +187,7 @@ fn test_reports_the_abilities_of_a_model() {
     );
     let seen = workspace.run(&["test"], &[]);
     assert_eq!(seen.status, 0, "{seen:?}");
-    for words in [
+    for text in [
         "own (chat)",
         "tiny, answered by tiny-2",
         "tools        called",
@@ -195,7 +195,7 @@ fn test_reports_the_abilities_of_a_model() {
         "1000 in, 500 out",
         "cost         0.004000",
     ] {
-        assert!(seen.out.contains(words), "{words}: {}", seen.out);
+        assert!(seen.out.contains(text), "{text}: {}", seen.out);
     }
     let learned = workspace
         .run(&["test", "--json", "--model", "other"], &[])
@@ -244,7 +244,7 @@ fn a_missing_key_is_reported_before_any_request() {
 
 #[test]
 fn a_failure_shows_its_kind_and_hides_the_key() {
-    let server = Server::start(refusing);
+    let server = Server::start(unauthorized);
     let seen = own(&server, "env_key = \"OWN_KEY\"")
         .run(&["test", "--json"], &[("OWN_KEY", "sk-own-secret")]);
     assert_eq!(
@@ -271,7 +271,7 @@ fn a_server_on_this_machine_is_found() {
         (learned["provider"].as_str(), learned["model"].as_str()),
         (Some("llamacpp"), Some("tiny"))
     );
-    // A key says more than a server that happens to run.
+    // A key has precedence over a local server.
     let workspace = TestWorkspace::new(&format!(
         "[model_providers.llamacpp]\nbase_url = \"{url}\"\n[model_providers.anthropic]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n",
         url = server.url
@@ -280,7 +280,7 @@ fn a_server_on_this_machine_is_found() {
         .run(&["test", "--json"], &[("ANTHROPIC_API_KEY", "x")])
         .json();
     assert_eq!(learned["provider"], "anthropic");
-    // Nobody at all: one line says what to do.
+    // Without both, the error has a hint.
     let seen = TestWorkspace::new("").run(&["test"], &[]);
     assert_eq!(seen.status, 2);
     assert!(
@@ -329,8 +329,8 @@ fn providers_and_their_models_are_listed() {
 fn configuration_mistakes_are_reported_before_any_request() {
     let cases = [
         (
-            "model_provider = \"nobody\"",
-            "there is no provider `nobody`",
+            "model_provider = \"unknown\"",
+            "there is no provider `unknown`",
         ),
         (
             "[model_providers.x]\nenv_key = \"X\"",
@@ -368,7 +368,6 @@ fn configuration_mistakes_are_reported_before_any_request() {
     );
 }
 
-/// Where there is no keyring, that is said, and the environment still works.
 #[test]
 fn a_missing_keyring_is_reported() {
     let workspace = TestWorkspace::new("");

@@ -1,4 +1,4 @@
-//! `run --resume`: the three rules, through the binary.
+//! The three rules of `run --resume`, through the binary.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
@@ -21,26 +21,27 @@ fn run(workspace: &TestWorkspace, args: &[&str]) -> Output {
     command.args(args).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Its exit status and standard error.
-fn told(output: &Output) -> (i32, String) {
+/// Returns the exit status and standard error.
+fn status_and_stderr(output: &Output) -> (i32, String) {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code().unwrap(), text)
 }
 
-/// Resumes a run with this script; its item, and its errors in words.
+/// Resumes a run with this script, and returns the printed item.
 fn resume(workspace: &TestWorkspace, id: &str, script: &str) -> Value {
     let output = run(workspace, &["--json", "--resume", id, "-e", script]);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// Fails a script after its calls, and returns its run.
+/// Runs a script that fails after these calls, and returns its run.
 fn failed(workspace: &TestWorkspace, calls: &str) -> String {
-    let (status, said) = told(&run(workspace, &["-e", &format!("{calls}; throw 'later'")]));
-    assert!(status == 1 && said.contains("later"), "{said}");
+    let (status, stderr) =
+        status_and_stderr(&run(workspace, &["-e", &format!("{calls}; throw 'later'")]));
+    assert!(status == 1 && stderr.contains("later"), "{stderr}");
     last(workspace)
 }
 
-/// The last script's run.
+/// Returns the id of the last run of a script.
 fn last(workspace: &TestWorkspace) -> String {
     let listed = workspace
         .command(&["runs", "list", "--json"])
@@ -52,13 +53,13 @@ fn last(workspace: &TestWorkspace) -> String {
     script.unwrap().to_owned()
 }
 
-/// Lines that commands left in the file `effects`.
+/// Returns the number of lines that commands wrote to the file `effects`.
 fn done(workspace: &TestWorkspace) -> usize {
     let effects = std::fs::read_to_string(workspace.work().join("effects"));
     effects.unwrap_or_default().lines().count()
 }
 
-/// A workspace with a program `pay` that leaves a line and then does this.
+/// Creates a workspace with a program `pay` that writes a line to `effects`, then runs `then`.
 fn workspace_with(config: &str, then: &str) -> TestWorkspace {
     let workspace = TestWorkspace::new();
     workspace.config(config);
@@ -68,8 +69,8 @@ fn workspace_with(config: &str, then: &str) -> TestWorkspace {
     workspace
 }
 
-/// A workspace where a call of `pay` was killed after it had left its line, and its run. The next `pay`
-/// would end at once.
+/// Creates a workspace with a run that was killed during a call of `pay`, after the line was
+/// written. A further `pay` would end at once.
 fn interrupted(config: &str, call: &str) -> (TestWorkspace, String) {
     let workspace = workspace_with(config, "test -e quick || sleep 60");
     let source = format!("await {call}");
@@ -94,9 +95,9 @@ fn interrupted(config: &str, call: &str) -> (TestWorkspace, String) {
     (workspace, id)
 }
 
-fn until(mut it_is_so: impl FnMut() -> bool) {
+fn until(mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !it_is_so() {
+    while !condition() {
         assert!(began.elapsed() < support::TEST_TIMEOUT);
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -111,7 +112,7 @@ const SPAWN: &str = "[script_harness.expose]\nenable_spawn = true\n";
 
 #[test]
 fn completed_changes_are_reused_and_failed_calls_run_again() {
-    // A call, what `pay` does after its line, and how many lines there are after resuming.
+    // A call, what `pay` does after its line, and the number of lines after resuming.
     let table = [
         // Succeeded and changed something: reused.
         (PAY, "", 1),
@@ -147,8 +148,8 @@ fn completed_changes_are_reused_and_failed_calls_run_again() {
     }
     // Denied, so never run.
     let workspace = workspace_with("approval_policy = 'untrusted'\n", "");
-    let (_, said) = told(&run(&workspace, &["-e", &format!("await {PAY}")]));
-    assert!(said.contains("ApprovalDeniedError"), "{said}");
+    let (_, stderr) = status_and_stderr(&run(&workspace, &["-e", &format!("await {PAY}")]));
+    assert!(stderr.contains("ApprovalDeniedError"), "{stderr}");
     let args = [
         "--approval",
         "on-request",
@@ -213,11 +214,11 @@ fn the_warning_names_each_reused_call_and_how_to_repeat_it() {
 fn identical_means_the_same_tool_and_arguments() {
     let workspace = workspace_with("", "");
     let id = failed(&workspace, &format!("await {PAY}"));
-    // Words for people and the order of fields do not count.
+    // The justification and the order of fields are not compared.
     let same = "await tools.exec({justification: 'because', command: ['./pay', '5']}); throw 1";
     resume(&workspace, &id, same);
     assert_eq!(done(&workspace), 1);
-    // Everything else does.
+    // Everything else is.
     for other in [
         "{command: ['./pay', '6']}",
         "{command: ['./pay', '5'], timeoutMs: 9000}",
@@ -244,14 +245,14 @@ fn no_change_runs_before_each_unknown_outcome_is_decided() {
         "tools.writeFile({path: 'effects', content: 'one\\none\\n'})",
         "tools.exec({command: ['./pay', '5'], withEscalatedPermissions: true, justification: 'x'})",
     ] {
-        let blindly = format!(
+        let retry = format!(
             "for (let i = 0; i < 3; i++) try {{ return await {change} }} catch (e) {{ if (i == 2) throw e }}"
         );
-        let output = resume(&workspace, &id, &blindly);
+        let output = resume(&workspace, &id, &retry);
         assert_eq!(code(&output), "OutcomeUnknownError", "{change}");
         assert_eq!(done(&workspace), 1, "{change}");
     }
-    // Reads work, so that a script can look.
+    // Reads work, so that a script can check the state.
     let look =
         "await tools.readFile({path: 'effects'}); await tools.exec({command: ['cat', 'effects']});
         return (await tools.listDir({})).entries.length > 0";
@@ -270,7 +271,7 @@ fn the_error_is_enough_to_correct_the_script() {
     );
     let undecided = json!([{"callId": format!("{id}/tool_1"), "tool": "exec", "args": {"command": ["./pay", "5"]}}]);
     assert_eq!(error["metadata"]["undecided"], undecided);
-    // Each of the two lines, pasted, with a value where it says so.
+    // Each of the two suggested lines works when pasted, with a value inserted.
     let hints = error["suggestions"]
         .as_array()
         .unwrap()
@@ -321,7 +322,7 @@ fn a_command_left_in_its_terminal_is_undecided() {
         "{shown}"
     );
     assert_eq!(code(&resume(&workspace, &id, open)), "OutcomeUnknownError");
-    // Repeated, it is typed into anew.
+    // A repeated command gets its input again.
     let again = format!(
         "resume.repeat('{id}/tool_1'); const {{ sessionId }} = {open};
          await tools.writeStdin({{sessionId, chars: 'hello\\n'}}); await tools.writeStdin({{sessionId, chars: '\\u0004'}})"
@@ -350,8 +351,11 @@ fn invalid_decisions_are_explained() {
         let message = resume(&workspace, &id, decision)["error"]["message"].to_string();
         assert!(message.contains(&words), "{message}");
     }
-    let (_, said) = told(&run(&workspace, &["-e", "resume.repeat('scr_x/tool_1')"]));
-    assert!(said.contains("this script does not resume a run"), "{said}");
+    let (_, stderr) = status_and_stderr(&run(&workspace, &["-e", "resume.repeat('scr_x/tool_1')"]));
+    assert!(
+        stderr.contains("this script does not resume a run"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -359,8 +363,8 @@ fn the_first_line_of_a_script_can_name_the_run() {
     let workspace = workspace_with("", "");
     let id = failed(&workspace, &format!("await {PAY}"));
     let script = format!("// @exec: {{\"resume\": \"{id}\"}}\nawait {PAY}");
-    let (status, said) = told(&run(&workspace, &["-e", &script]));
-    assert_eq!((status, done(&workspace)), (0, 1), "{said}");
+    let (status, stderr) = status_and_stderr(&run(&workspace, &["-e", &script]));
+    assert_eq!((status, done(&workspace)), (0, 1), "{stderr}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! What people do with runs that were written down: going on, looking where nothing may be written, taking along,
-//! stopping one that lives in another process.
+//! `selvedge runs` through the binary: hints to resume, read-only journals, exports, and cancelling
+//! runs of other processes.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use support::{Client, TestWorkspace};
 
-/// Status, standard output and standard error.
+/// Runs a command. Returns its exit status, standard output and standard error.
 fn run(workspace: &TestWorkspace, args: &[&str]) -> (i32, String, String) {
     let output = workspace.command(args).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -28,21 +28,21 @@ fn json_of(workspace: &TestWorkspace, args: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"))
 }
 
-fn last(workspace: &TestWorkspace) -> String {
+fn last_run(workspace: &TestWorkspace) -> String {
     json_of(workspace, &["runs", "list", "--json"])[0]["id"]
         .as_str()
         .unwrap()
         .to_owned()
 }
 
-/// Does something, then fails.
+/// A script that fails after a completed call.
 const FAILS: &str = "await tools.listDir({ path: '.' }); throw new Error('no')";
 
 #[test]
 fn suggestions_to_resume_differ_for_people_and_models() {
     let workspace = TestWorkspace::new();
     let (status, _, err) = run(&workspace, &["run", "-e", FAILS]);
-    let id = last(&workspace);
+    let id = last_run(&workspace);
     assert_eq!(status, 1);
     assert!(
         err.contains(&format!("`selvedge run FILE --resume {id}`")),
@@ -66,11 +66,11 @@ fn suggestions_to_resume_differ_for_people_and_models() {
         .collect();
     let argument = format!("`resume: \"{}\"`", item["id"].as_str().unwrap());
     assert!(
-        suggestions.iter().any(|words| words.contains(&argument)),
+        suggestions.iter().any(|text| text.contains(&argument)),
         "{item}"
     );
     assert!(
-        suggestions.iter().all(|words| !words.contains("--resume")),
+        suggestions.iter().all(|text| !text.contains("--resume")),
         "{item}"
     );
 }
@@ -80,7 +80,7 @@ fn ephemeral_runs_are_not_referred_to() {
     let workspace = TestWorkspace::new();
     let (status, _, err) = run(&workspace, &["run", "--ephemeral", "-e", FAILS]);
     assert_eq!(status, 1);
-    assert!(err.contains("note: 1 of 1 calls had finished\n"), "{err}");
+    assert!(err.contains("note: 1 of 1 calls completed\n"), "{err}");
     assert!(
         !err.contains("runs show") && !err.contains("resume"),
         "{err}"
@@ -97,20 +97,20 @@ fn mode_of(path: &Path) -> u32 {
 fn exported_files_are_readable_only_by_their_owner() {
     let workspace = TestWorkspace::new();
     assert_eq!(run(&workspace, &["run", "-q", "-e", "return 1"]).0, 0);
-    let id = last(&workspace);
+    let id = last_run(&workspace);
     let seen = run(&workspace, &["runs", "export", &id, "run.json"]);
     assert_eq!(seen.0, 0, "{seen:?}");
     assert_eq!(mode_of(&workspace.work().join("run.json")), 0o600);
     let seen = run(&workspace, &["memory", "export", "--out", "memory.jsonl"]);
     assert_eq!(seen.0, 0, "{seen:?}");
     assert_eq!(mode_of(&workspace.work().join("memory.jsonl")), 0o600);
-    // One that was there is closed before anything is in it, and holds nothing of what it held.
+    // An existing file is made private and truncated before it is written.
     let old = workspace.work().join("old.json");
     std::fs::write(&old, "x".repeat(100_000)).unwrap();
     assert_ne!(
         mode_of(&old) & 0o077,
         0,
-        "the test's own file is readable for others"
+        "the file of the test is readable by others"
     );
     assert_eq!(run(&workspace, &["runs", "export", &id, "old.json"]).0, 0);
     assert_eq!(mode_of(&old), 0o600);
@@ -119,48 +119,48 @@ fn exported_files_are_readable_only_by_their_owner() {
         std::fs::read(workspace.work().join("run.json")).unwrap()
     );
     assert_eq!(run(&workspace, &["runs", "replay", "old.json"]).1, "1\n");
-    // What is no file is written to as it is.
+    // A device is written without changing its permissions.
     assert_eq!(run(&workspace, &["runs", "export", &id, "/dev/null"]).0, 0);
 }
 
-/// Nobody in particular: root may write wherever it likes.
-const NOBODY: u32 = 65534;
+/// User id without privileges: root could write everywhere.
+const UNPRIVILEGED_UID: u32 = 65534;
 
 fn is_root() -> bool {
     Path::new("/proc/self")
         .metadata()
-        .is_ok_and(|facts| std::os::unix::fs::MetadataExt::uid(&facts) == 0)
+        .is_ok_and(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata) == 0)
 }
 
-/// What may be done below a folder.
+/// Permissions to set below a folder.
 #[derive(Clone, Copy)]
-enum May {
-    Look,
+enum Access {
+    Read,
     Write,
 }
 
-fn let_all(may: May, path: &Path) {
-    let (folder, file) = match may {
-        May::Look => (0o500, 0o400),
-        May::Write => (0o700, 0o600),
+fn set_permissions_below(access: Access, path: &Path) {
+    let (folder, file) = match access {
+        Access::Read => (0o500, 0o400),
+        Access::Write => (0o700, 0o600),
     };
     if path.is_dir() {
         std::fs::read_dir(path)
             .unwrap()
-            .for_each(|entry| let_all(may, &entry.unwrap().path()));
+            .for_each(|entry| set_permissions_below(access, &entry.unwrap().path()));
     }
     if is_root() {
-        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        chown(path, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
     }
     let mode = if path.is_dir() { folder } else { file };
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// The same as [`run`], by somebody who may not write.
-fn look(workspace: &TestWorkspace, args: &[&str]) -> (i32, String, String) {
+/// Runs a command as a user without write permission.
+fn run_unprivileged(workspace: &TestWorkspace, args: &[&str]) -> (i32, String, String) {
     let mut command = workspace.command(args);
     if is_root() {
-        command.uid(NOBODY).gid(NOBODY);
+        command.uid(UNPRIVILEGED_UID).gid(UNPRIVILEGED_UID);
     }
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -171,18 +171,18 @@ fn look(workspace: &TestWorkspace, args: &[&str]) -> (i32, String, String) {
     )
 }
 
-/// A workspace of which nobody else is kept out by the folder above.
+/// Creates a workspace that other users can enter.
 fn traversable_workspace() -> TestWorkspace {
     let workspace = TestWorkspace::new();
     std::fs::set_permissions(workspace.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     workspace
 }
 
-/// What can be seen of a run, by somebody who may not write.
-fn is_seen(workspace: &TestWorkspace, id: &str, call: &str) {
-    let (status, out, err) = look(workspace, &["runs", "list"]);
+/// Checks that a run can be listed and shown without write permission.
+fn assert_readable(workspace: &TestWorkspace, id: &str, call: &str) {
+    let (status, out, err) = run_unprivileged(workspace, &["runs", "list"]);
     assert!(status == 0 && out.contains(id), "{out}{err}");
-    let (status, out, err) = look(workspace, &["runs", "show", id]);
+    let (status, out, err) = run_unprivileged(workspace, &["runs", "show", id]);
     assert!(status == 0 && out.contains(call), "{out}{err}");
 }
 
@@ -202,28 +202,31 @@ fn runs_can_be_read_from_a_read_only_folder() {
         .0,
         0
     );
-    let id = last(&workspace);
+    let id = last_run(&workspace);
     assert!(
         !workspace.home().join("journal.sqlite-wal").exists(),
-        "its log is folded in when the last one leaves"
+        "the last process merges the log into the file"
     );
-    let_all(May::Look, &workspace.home());
-    is_seen(&workspace, &id, "list_dir");
-    let (status, out, err) = look(&workspace, &["runs", "export", &id]);
+    set_permissions_below(Access::Read, &workspace.home());
+    assert_readable(&workspace, &id, "list_dir");
+    let (status, out, err) = run_unprivileged(&workspace, &["runs", "export", &id]);
     assert!(status == 0 && out.contains("list_dir"), "{out}{err}");
-    assert_eq!(look(&workspace, &["runs", "replay", &id]).1, "7\n");
-    assert_eq!(look(&workspace, &["sessions", "list"]).0, 0);
-    // What would write says so.
-    let (status, _, err) = look(&workspace, &["run", "-e", "return 1"]);
+    assert_eq!(
+        run_unprivileged(&workspace, &["runs", "replay", &id]).1,
+        "7\n"
+    );
+    assert_eq!(run_unprivileged(&workspace, &["sessions", "list"]).0, 0);
+    // A command that writes fails with a hint.
+    let (status, _, err) = run_unprivileged(&workspace, &["run", "-e", "return 1"]);
     assert!(status == 2 && err.contains("hint: "), "{err}");
-    let_all(May::Write, &workspace.home());
-    // Only the file.
+    set_permissions_below(Access::Write, &workspace.home());
+    // Only the file is read-only.
     std::fs::set_permissions(
         workspace.home().join("journal.sqlite"),
         PermissionsExt::from_mode(0o400),
     )
     .unwrap();
-    is_seen(&workspace, &id, "list_dir");
+    assert_readable(&workspace, &id, "list_dir");
 }
 
 #[test]
@@ -237,7 +240,7 @@ fn the_log_of_a_killed_process_is_read_or_reported() {
     while json_of(&workspace, &["runs", "list", "--json"])[0]["calls"] != json!(2) {
         assert!(child.try_wait().unwrap().is_none());
     }
-    let id = last(&workspace);
+    let id = last_run(&workspace);
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(
@@ -249,31 +252,31 @@ fn the_log_of_a_killed_process_is_read_or_reported() {
             .len()
             > 0
     );
-    let_all(May::Look, &workspace.home());
-    // Its command lives a moment longer.
+    set_permissions_below(Access::Read, &workspace.home());
+    // Its command ends a little later.
     let began = std::time::Instant::now();
-    while look(&workspace, &["runs", "show", &id])
+    while run_unprivileged(&workspace, &["runs", "show", &id])
         .1
         .contains("running")
     {
         assert!(began.elapsed() < support::TEST_TIMEOUT);
     }
-    is_seen(&workspace, &id, "outcome unknown");
-    // Without the index of the log nothing can be read from it, and nothing is passed over in silence.
-    let_all(May::Write, &workspace.home());
+    assert_readable(&workspace, &id, "outcome unknown");
+    // Without the index of the log, its content cannot be read, which is an error.
+    set_permissions_below(Access::Write, &workspace.home());
     std::fs::remove_file(workspace.home().join("journal.sqlite-shm")).unwrap();
-    let_all(May::Look, &workspace.home());
-    let (status, out, err) = look(&workspace, &["runs", "list"]);
+    set_permissions_below(Access::Read, &workspace.home());
+    let (status, out, err) = run_unprivileged(&workspace, &["runs", "list"]);
     assert_eq!((status, out.as_str()), (2, ""), "{err}");
-    let told = format!(
+    let expected = format!(
         "error: the journal in {} may only be read, and what happened last is",
         workspace.home().display()
     );
     assert!(
-        err.starts_with(&told) && err.contains("\nhint: copy the folder"),
+        err.starts_with(&expected) && err.contains("\nhint: copy the folder"),
         "{err}"
     );
-    let_all(May::Write, &workspace.home());
+    set_permissions_below(Access::Write, &workspace.home());
 }
 
 #[test]
@@ -284,21 +287,22 @@ fn an_older_read_only_journal_is_reported() {
     file.execute_batch("UPDATE schema_versions SET version = version - 1")
         .unwrap();
     drop(file);
-    let_all(May::Look, &workspace.home());
-    let (status, _, err) = look(&workspace, &["runs", "list"]);
+    set_permissions_below(Access::Read, &workspace.home());
+    let (status, _, err) = run_unprivileged(&workspace, &["runs", "list"]);
     assert!(
         status == 2 && err.contains("older version") && err.contains("hint: copy the folder"),
         "{err}"
     );
-    let_all(May::Write, &workspace.home());
+    set_permissions_below(Access::Write, &workspace.home());
 }
 
-/// A run that does something and then waits for a command that never ends by itself, and what it is known by.
-fn begun(workspace: &TestWorkspace, then: &str) -> (std::process::Child, String) {
+/// Starts a run that completes one command and then waits for an endless one. Returns the process
+/// and the id of the run.
+fn start_endless_run(workspace: &TestWorkspace, then: &str) -> (std::process::Child, String) {
     let code = format!(
         "await tools.exec({{ command: ['sh', '-c', 'echo one >> effects'] }});
          await tools.exec({{ command: ['sh', '-c', 'echo two >> effects; exec sleep {}'] }});{then}",
-        as_long_as_nobody_else()
+        unique_sleep_seconds()
     );
     let mut command = workspace.command(&["run", "--json", "--timeout", "600s", "-e", &code]);
     let child = command
@@ -308,17 +312,17 @@ fn begun(workspace: &TestWorkspace, then: &str) -> (std::process::Child, String)
     until(|| {
         effects(workspace) == "one\ntwo\n" && (sleeping() == 1 || !Path::new("/proc/self").exists())
     });
-    (child, last(workspace))
+    (child, last_run(workspace))
 }
 
-/// How long a command sleeps, by which it is told from all others.
-fn as_long_as_nobody_else() -> String {
+/// Returns a sleep time that identifies the commands of this test process.
+fn unique_sleep_seconds() -> String {
     format!("600.{}", std::process::id())
 }
 
-/// How many such commands there are, where the system tells.
+/// Returns the number of such commands, if the system has /proc.
 fn sleeping() -> usize {
-    let words = format!("sleep\0{}\0", as_long_as_nobody_else());
+    let words = format!("sleep\0{}\0", unique_sleep_seconds());
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     processes
         .filter(|process| {
@@ -331,9 +335,9 @@ fn effects(workspace: &TestWorkspace) -> String {
     std::fs::read_to_string(workspace.work().join("effects")).unwrap_or_default()
 }
 
-fn until(mut it_is_so: impl FnMut() -> bool) {
+fn until(mut condition: impl FnMut() -> bool) {
     let began = std::time::Instant::now();
-    while !it_is_so() {
+    while !condition() {
         assert!(began.elapsed() < support::TEST_TIMEOUT);
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
@@ -342,14 +346,14 @@ fn until(mut it_is_so: impl FnMut() -> bool) {
 #[test]
 fn a_run_of_another_process_is_cancelled() {
     let workspace = TestWorkspace::new();
-    let (child, id) = begun(
+    let (child, id) = start_endless_run(
         &workspace,
         " await tools.exec({ command: ['sh', '-c', 'echo three >> effects'] })",
     );
     let (status, _, err) = run(&workspace, &["runs", "cancel", &id]);
     assert_eq!(status, 0, "{err}");
-    assert!(err.contains(&format!("note: {id} is cancelled")), "{err}");
-    // Its process ended as by an interrupt, and its command with it.
+    assert!(err.contains(&format!("note: cancelled {id}\n")), "{err}");
+    // Its process ended as after an interrupt, and its command with it.
     let output = child.wait_with_output().unwrap();
     let item: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{item}");
@@ -374,7 +378,7 @@ fn a_run_of_another_process_is_cancelled() {
         .map(|call| &call["state"])
         .collect();
     assert_eq!(states, ["done", "aborted"], "{shown}");
-    // Nobody is asked to stop any more, and what is over is not cancelled again.
+    // The stop request is removed, and a run that has ended cannot be cancelled again.
     let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
     let stops: i64 = file
         .query_row("SELECT count(*) FROM stops", [], |row| row.get(0))
@@ -405,7 +409,7 @@ fn a_task_of_another_process_is_cancelled() {
     let id = ids.find(|id| id.starts_with("tsk_")).unwrap();
     let (status, _, err) = run(&workspace, &["runs", "cancel", id]);
     assert!(
-        status == 0 && err.contains(&format!("note: {id} is cancelled")),
+        status == 0 && err.contains(&format!("note: cancelled {id};")),
         "{err}"
     );
     let output = child.wait_with_output().unwrap();
@@ -422,7 +426,7 @@ fn a_task_of_another_process_is_cancelled() {
 #[test]
 fn a_run_of_a_stopped_process_is_cancelled_when_it_continues() {
     let workspace = TestWorkspace::new();
-    let (child, id) = begun(&workspace, "");
+    let (child, id) = start_endless_run(&workspace, "");
     let signal = |name: &str| {
         let sent = std::process::Command::new("kill")
             .args([name, &child.id().to_string()])
@@ -453,15 +457,15 @@ fn cancelling_one_run_of_a_server_leaves_the_others_running() {
     };
     let first = client.ask("tools/call", waits("first"));
     until(|| effects(&workspace) == "first\n");
-    let meant = last(&workspace);
+    let cancelled = last_run(&workspace);
     let second = client.ask("tools/call", waits("second"));
     until(|| effects(&workspace) == "first\nsecond\n");
-    let (status, _, err) = run(&workspace, &["runs", "cancel", &meant]);
+    let (status, _, err) = run(&workspace, &["runs", "cancel", &cancelled]);
     assert_eq!(status, 0, "{err}");
     let item = client.answer_to(first)["result"]["structuredContent"].clone();
     assert_eq!(
         (item["id"].as_str(), item["error"]["code"].as_str()),
-        (Some(&*meant), Some("ScriptCancelledError"))
+        (Some(&*cancelled), Some("ScriptCancelledError"))
     );
     std::fs::write(workspace.work().join("second"), "").unwrap();
     let item = client.answer_to(second)["result"]["structuredContent"].clone();
@@ -478,7 +482,7 @@ fn a_script_in_an_endless_loop_can_be_cancelled() {
         .spawn()
         .unwrap();
     until(|| json_of(&workspace, &["runs", "list", "--json"])[0]["state"] == "running");
-    let (status, _, err) = run(&workspace, &["runs", "cancel", &last(&workspace)]);
+    let (status, _, err) = run(&workspace, &["runs", "cancel", &last_run(&workspace)]);
     assert_eq!(status, 0, "{err}");
     let item: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
     assert_eq!(item["error"]["code"], "ScriptCancelledError", "{item}");

@@ -1,4 +1,4 @@
-//! Many processes that start at the same time on one home.
+//! Many processes that start at the same time with the same home.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -42,8 +42,8 @@ fn processes_that_start_at_once_on_an_empty_home_all_succeed() {
 fn processes_that_start_at_once_after_a_crash_all_succeed() {
     let crashed = TestWorkspace::new();
     all_succeed(start_all(&crashed));
-    // While a connection is open, its writes stay in the log. A copy of these files is what a killed
-    // process leaves.
+    // While a connection is open, its writes stay in the log. A copy of these files is the state
+    // that a killed process leaves.
     let file = rusqlite::Connection::open(crashed.home().join("journal.sqlite")).unwrap();
     file.execute_batch("CREATE TABLE written_before_the_crash (x)")
         .unwrap();
@@ -60,7 +60,7 @@ fn processes_that_start_at_once_after_a_crash_all_succeed() {
     }
 }
 
-/// SQLite does not wait for this lock by itself, so a start without a retry fails at once.
+/// SQLite does not wait for this lock, so a start without a retry would fail.
 #[test]
 #[cfg(target_os = "linux")]
 fn processes_wait_for_one_that_creates_the_journal() {

@@ -1,4 +1,4 @@
-//! Standard output and error where nobody reads, and files that take no more: the process ends as it would have.
+//! Closed standard streams, full disks and file size limits.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
@@ -31,14 +31,14 @@ impl TestWorkspace {
     }
 }
 
-/// The writing end of a pipe whose reader has left.
-fn left_alone() -> Stdio {
+/// Returns the write end of a pipe whose read end is closed.
+fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     writer.into()
 }
 
-fn told(output: &Output) -> (Option<i32>, String, String) {
+fn parts(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (
         output.status.code(),
@@ -50,13 +50,13 @@ fn told(output: &Output) -> (Option<i32>, String, String) {
 #[test]
 fn a_closed_stderr_changes_nothing_else() {
     let workspace = TestWorkspace::new();
-    // What is said: a line of the script, one per call, a warning, an error, a note.
+    // Printed to stderr: a log line, a line per call, a warning, an error, a note.
     let cases: [(&[&str], i32, &str); 5] = [
         (
             &[
                 "run",
                 "-e",
-                "console.log('said'); await tools.listDir({path: '.'}); return 1",
+                "console.log('logged'); await tools.listDir({path: '.'}); return 1",
             ],
             0,
             "1\n",
@@ -81,18 +81,18 @@ fn a_closed_stderr_changes_nothing_else() {
     for (args, status, out) in cases {
         let output = workspace
             .command(args)
-            .stderr(left_alone())
+            .stderr(closed_pipe())
             .output()
             .unwrap();
         assert_eq!(
-            told(&output),
+            parts(&output),
             (Some(status), out.to_owned(), String::new()),
             "{args:?}"
         );
         if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
             let output = workspace.command(args).stderr(full).output().unwrap();
             assert_eq!(
-                told(&output),
+                parts(&output),
                 (Some(status), out.to_owned(), String::new()),
                 "{args:?}, on a full disk"
             );
@@ -114,10 +114,10 @@ fn a_closed_stdout_is_not_an_error() {
     for args in cases {
         let output = workspace
             .command(args)
-            .stdout(left_alone())
+            .stdout(closed_pipe())
             .output()
             .unwrap();
-        let (status, _, err) = told(&output);
+        let (status, _, err) = parts(&output);
         assert_eq!(status, Some(0), "{args:?}: {err}");
         assert!(
             !err.contains("error") && !err.contains("panic"),
@@ -126,8 +126,8 @@ fn a_closed_stdout_is_not_an_error() {
     }
 }
 
-/// The same command, which may make no file larger than so many blocks of 512 bytes.
-fn with_small_files(command: &Command, blocks: u32) -> Command {
+/// Returns the command with a file size limit, in blocks of 512 bytes.
+fn with_file_size_limit(command: &Command, blocks: u32) -> Command {
     let mut limited = Command::new("sh");
     limited
         .arg("-c")
@@ -148,20 +148,21 @@ fn with_small_files(command: &Command, blocks: u32) -> Command {
 #[test]
 fn writes_beyond_the_file_size_limit_are_reported() {
     let workspace = TestWorkspace::new();
-    // The journal itself: one line and what to do.
+    // The journal cannot be written: one error and a hint.
     let run = workspace.command(&["run", "-e", "return 1"]);
-    let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
+    let (status, _, err) = parts(&with_file_size_limit(&run, 4).output().unwrap());
     assert_eq!(status, Some(2), "{err}");
     assert!(
-        err.starts_with("error: ") && err.contains("\nhint: "),
+        err.starts_with("error: ")
+            && err.contains("\nhint: free disk space, or pass --ephemeral\n"),
         "{err}"
     );
-    // The sandbox, whose memory is a file to the system.
+    // The memory of the sandbox is a file, too.
     let run = workspace.command(&["run", "--ephemeral", "-e", "return 1"]);
-    let (status, _, err) = told(&with_small_files(&run, 4).output().unwrap());
+    let (status, _, err) = parts(&with_file_size_limit(&run, 4).output().unwrap());
     assert_eq!(status, Some(1), "{err}");
     assert!(err.contains("File too large"), "{err}");
-    // Standard output, of which nearly all that may be is there.
+    // Standard output is a file that has nearly reached the limit.
     std::fs::write(workspace.dir.path().join("out"), vec![b'.'; 16000 * 512]).unwrap();
     let full = std::fs::File::options()
         .append(true)
@@ -174,7 +175,12 @@ fn writes_beyond_the_file_size_limit_are_reported() {
         "-e",
         "text('x'); throw new Error('of its own')",
     ]);
-    let (status, _, err) = told(&with_small_files(&run, 16000).stdout(full).output().unwrap());
+    let (status, _, err) = parts(
+        &with_file_size_limit(&run, 16000)
+            .stdout(full)
+            .output()
+            .unwrap(),
+    );
     assert_eq!(status, Some(1), "{err}");
     assert!(err.contains("of its own"), "{err}");
     assert!(
@@ -188,13 +194,13 @@ fn commands_keep_the_default_signal_handlers() {
     let workspace = TestWorkspace::new();
     let code = "const { stdout } = await tools.exec({ command: ['sh', '-c',
         'ulimit -f 1; head -c 100000 /dev/zero > zeros; echo $?'] }); return stdout.trim()";
-    let (status, out, err) = told(
+    let (status, out, err) = parts(
         &workspace
             .command(&["run", "-q", "-e", code])
             .output()
             .unwrap(),
     );
     assert_eq!(status, Some(0), "{err}");
-    // Ended by the signal, and not by an error of its own.
+    // 153 is the status of a process that SIGXFSZ ended.
     assert_eq!(out, "153\n", "{err}");
 }

@@ -1,4 +1,4 @@
-//! Questions that outlive their process: real processes, killed, raced and started again.
+//! Suspended runs: answers in other processes, concurrent answers, replay and recall.
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
@@ -12,7 +12,7 @@ struct TestWorkspace {
     dir: TempDir,
 }
 
-/// Two questions, each about a line in a file.
+/// A script with two calls that need approval, each of which writes a line.
 const TWICE: &str = "const seen = new Map([['start', context.args]]);
 const one = await tools.exec({command: ['sh', '-c', 'echo one >> effects; echo 1']});
 seen.set('one', Number(one.stdout));
@@ -61,7 +61,7 @@ impl TestWorkspace {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"))
     }
 
-    /// A run that waits for its first answer.
+    /// Starts a run that is suspended at its first approval, and returns its id.
     fn suspended(&self, source: &str) -> String {
         let output = self.json(&[
             "run",
@@ -83,7 +83,7 @@ impl TestWorkspace {
     }
 }
 
-fn whole() -> Value {
+fn final_value() -> Value {
     json!([{"start": ["word"], "one": 1}, 2, true])
 }
 
@@ -109,7 +109,7 @@ fn a_script_is_finished_by_answers_in_other_processes() {
     let value: Value = serde_json::from_str(output["output_json"].as_str().unwrap()).unwrap();
     assert_eq!(
         (value, workspace.effects()),
-        (whole(), "one\ntwo\n".to_owned())
+        (final_value(), "one\ntwo\n".to_owned())
     );
     assert_eq!(
         workspace.json(&["runs", "list", "--json"])[0]["state"],
@@ -117,7 +117,7 @@ fn a_script_is_finished_by_answers_in_other_processes() {
     );
     let (status, _, err) = workspace.run(&["runs", "answer", &id, "--approve"]);
     assert!(
-        status == 2 && err.contains("is done") && err.contains("hint:"),
+        status == 2 && err.contains("is not suspended: it has completed") && err.contains("hint:"),
         "{err}"
     );
 }
@@ -125,7 +125,7 @@ fn a_script_is_finished_by_answers_in_other_processes() {
 #[test]
 fn approval_requests_of_several_calls_are_answered_together() {
     let workspace = TestWorkspace::new();
-    // One is asked for at once, the other when something else has ended.
+    // One call needs approval at once, the other after another call.
     let source =
         "const say = word => tools.exec({command: ['sh', '-c', `echo ${word} >> effects`]});
         const later = tools.listDir({path: '.'}).then(() => say('b'));
@@ -146,7 +146,9 @@ fn a_suspended_run_cannot_be_resumed_by_another_script() {
     let id = workspace.suspended(TWICE);
     let (status, _, err) = workspace.run(&["run", "--resume", &id, "-e", TWICE]);
     assert!(
-        status == 2 && err.contains("waits for an answer") && err.contains("runs answer"),
+        status == 2
+            && err.contains("is suspended")
+            && err.contains("hint: run `selvedge runs answer"),
         "{err}"
     );
     assert_eq!(workspace.effects(), "");
@@ -155,7 +157,7 @@ fn a_suspended_run_cannot_be_resumed_by_another_script() {
 #[test]
 fn the_approval_policy_of_the_first_process_applies_to_later_ones() {
     let workspace = TestWorkspace::new();
-    // The second call is asked for under `untrusted` alone.
+    // The second call needs approval only under `untrusted`.
     let id =
         workspace.suspended("await tools.exec({command: ['rm', '-rf', 'x']}); await tools.exec({command: ['touch', 'y']})");
     let output = workspace.json(&["runs", "answer", &id, "--approve", "--json"]);
@@ -270,11 +272,11 @@ fn a_recorded_run_can_be_replayed_and_exported() {
     assert!(status == 1 && err.contains("made to fail"), "{err}");
     let (status, _, err) = workspace.run(&["runs", "replay", id, "--fail", "tool_9"]);
     assert!(
-        status == 2 && err.contains("hint: it made tool_1, tool_2, tool_3"),
+        status == 2 && err.contains("hint: use one of tool_1, tool_2, tool_3"),
         "{err}"
     );
-    assert_eq!(workspace.effects(), "ran\n", "nothing is done again");
-    // Elsewhere, with nothing but the file.
+    assert_eq!(workspace.effects(), "ran\n", "the replay runs no call");
+    // In another workspace, with only the exported file.
     workspace.run(&["runs", "export", id, "cassette.json"]);
     let text = std::fs::read_to_string(workspace.path("work/cassette.json")).unwrap();
     assert!(!text.contains(key) && text.contains("[redacted]"));
@@ -287,7 +289,7 @@ fn a_recorded_run_can_be_replayed_and_exported() {
     let (status, out, err) = elsewhere.run(&["runs", "replay", "cassette.json", "--json"]);
     assert_eq!(
         status, 1,
-        "the log shows a piece of what was taken out: {out}{err}"
+        "the log contains a part of the redacted secret: {out}{err}"
     );
     assert!(out.contains("ReplayDivergenceError"), "{out}");
     let (_, out, _) = workspace.run(&[
@@ -308,7 +310,7 @@ fn a_recorded_run_can_be_replayed_and_exported() {
     std::fs::write(elsewhere.path("work/other.json"), "{}").unwrap();
     let (status, _, err) = elsewhere.run(&["runs", "replay", "other.json"]);
     assert!(
-        status == 2 && err.contains("is no recorded run") && err.contains("hint:"),
+        status == 2 && err.contains("is not a recorded run") && err.contains("hint:"),
         "{err}"
     );
 }
@@ -439,7 +441,7 @@ fn nothing_runs_if_the_journal_cannot_be_encrypted() {
         "-e",
         "await tools.exec({command: ['touch', 'made']})",
     ]);
-    // Where no session bus is, no keyring is.
+    // Without a session bus there is no keyring.
     let output = command
         .env("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nowhere")
         .output()
@@ -450,7 +452,7 @@ fn nothing_runs_if_the_journal_cannot_be_encrypted() {
         "{err}"
     );
     assert!(
-        err.contains("hint: unlock it, or set `journal.encrypt = false`"),
+        err.contains("hint: unlock the keyring, or set `journal.encrypt = false` in config.toml"),
         "{err}"
     );
     assert!(!workspace.path("work/made").exists());

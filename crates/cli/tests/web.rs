@@ -1,4 +1,4 @@
-//! The web, documents and background work through the command, as the configuration has them.
+//! Web access, documents and background tasks through the binary.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-/// A server that answers every request with the same; returns its port.
+/// Starts a server that gives the same response to every request. Returns its port.
 fn server(kind: &'static str, body: String) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -91,7 +91,7 @@ fn without_approval_only_configured_hosts_are_fetched() {
     );
     let workspace = TestWorkspace::new(&format!("[web]\nallow_hosts = [\"127.0.0.1:{port}\"]\n"));
     assert_eq!(workspace.value(&script), json!("hello"));
-    // What a person allowed for ever stands beside it.
+    // The same with a rule that was saved with "always".
     let workspace = TestWorkspace::new("");
     std::fs::write(
         workspace.path().join("home/rules.toml"),
@@ -157,16 +157,16 @@ fn http_and_spawn_are_off_unless_enabled() {
     assert_eq!(workspace.value(off), json!([true, true]));
     let script = "const task = tools.spawn.exec('exec', { command: ['echo', 'hi'] }); return (await task.done).stdout";
     assert_eq!(workspace.value(script), json!("hi"));
-    // What goes on in the background ends with the command, which says so.
+    // Background tasks are stopped at the end of the command, with a note.
     let output = workspace.run(
         &[],
         "tools.spawn.exec({ command: ['sleep', '1000'] }); return 'started'",
     );
     assert_eq!(String::from_utf8_lossy(&output.stdout), "started\n");
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("a task was still running in the background, and was stopped"),
-        "{said}"
+        stderr.contains("note: stopped 1 task that was still running in the background"),
+        "{stderr}"
     );
     let runs = Command::new(env!("CARGO_BIN_EXE_selvedge"))
         .args(["runs", "list"])

@@ -4,7 +4,7 @@
 use super::driver::{ChatTerminal, Fixture};
 use super::server::{Asked, Reply};
 use super::speech::{block, text};
-use super::support::{Place, peers};
+use super::support::{TestWorkspace, peers};
 use super::{last, script};
 use serde_json::{Value, json};
 
@@ -139,8 +139,12 @@ fn a_key_answers_only_the_question_on_the_screen() {
          await odd.ask({}); await wiped; return 1",
     ));
     let asked = fixture.work().join("asked");
-    let odd = Place::odd("odd", "good").replace("\"good\"]", &format!("\"good\", {asked:?}]"));
-    fixture.configure(&format!("{odd}{}", Place::odd("danger", "annotated")));
+    let odd =
+        TestWorkspace::odd("odd", "good").replace("\"good\"]", &format!("\"good\", {asked:?}]"));
+    fixture.configure(&format!(
+        "{odd}{}",
+        TestWorkspace::odd("danger", "annotated")
+    ));
     let mut terminal = fixture.open(&[], 100, 40, &[]);
     terminal.send("Wipe it");
     terminal.wait_for("is marked as destructive");
@@ -306,7 +310,7 @@ fn run_and_exec_show_forms_in_plain_lines() {
 fn without_a_terminal_forms_are_declined_with_a_message() {
     let code = "return [await odd.ask(), await odd.think()]";
     let fixture = Fixture::new(script(code));
-    fixture.configure(&Place::odd("odd", "good"));
+    fixture.configure(&TestWorkspace::odd("odd", "good"));
     let output = fixture.run(&["run", "-e", code]);
     let (stdout, stderr) = (
         String::from_utf8(output.stdout).unwrap(),

@@ -3,9 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::support::TestWorkspace;
-use crate::{PAY, code, done, failed, interrupted, last, resume, run, told, workspace_with};
+use crate::{
+    PAY, code, done, failed, interrupted, last, resume, run, status_and_stderr, workspace_with,
+};
 
-fn say(word: &str) -> String {
+fn echo(word: &str) -> String {
     format!("await tools.exec({{command: ['sh', '-c', 'echo {word} >> effects']}});")
 }
 
@@ -16,9 +18,9 @@ fn effects(workspace: &TestWorkspace) -> String {
 #[test]
 fn calls_completed_two_runs_ago_are_not_repeated() {
     let workspace = TestWorkspace::new();
-    let first = failed(&workspace, &format!("{}{}", say("one"), say("two")));
-    resume(&workspace, &first, &format!("{} throw 1", say("one")));
-    let all = format!("{}{}{}", say("one"), say("two"), say("three"));
+    let first = failed(&workspace, &format!("{}{}", echo("one"), echo("two")));
+    resume(&workspace, &first, &format!("{} throw 1", echo("one")));
+    let all = format!("{}{}{}", echo("one"), echo("two"), echo("three"));
     let output = resume(&workspace, &last(&workspace), &all);
     assert_eq!(output["error"], Value::Null);
     assert_eq!(effects(&workspace), "one\ntwo\nthree\n");
@@ -27,13 +29,13 @@ fn calls_completed_two_runs_ago_are_not_repeated() {
 #[test]
 fn naming_the_first_run_again_continues_from_the_newest() {
     let workspace = TestWorkspace::new();
-    let first = failed(&workspace, &say("one"));
+    let first = failed(&workspace, &echo("one"));
     resume(
         &workspace,
         &first,
-        &format!("{}{} throw 2", say("one"), say("two")),
+        &format!("{}{} throw 2", echo("one"), echo("two")),
     );
-    let all = format!("{}{}{}", say("one"), say("two"), say("three"));
+    let all = format!("{}{}{}", echo("one"), echo("two"), echo("three"));
     let output = resume(&workspace, &first, &all);
     assert_eq!(output["error"], Value::Null);
     assert_eq!(effects(&workspace), "one\ntwo\nthree\n");
@@ -47,7 +49,7 @@ fn identical_calls_are_answered_in_recorded_order_through_a_chain() {
         &workspace,
         &format!("{count} await count(); await count(); await count()"),
     );
-    // This one uses one of the three.
+    // This run uses one of the three results.
     resume(
         &workspace,
         &first,
@@ -65,7 +67,7 @@ fn a_repeated_call_replaces_the_recorded_one() {
     let repeat = format!("resume.repeat('{first}/tool_1'); await {PAY};");
     let failed = resume(&workspace, &first, &format!("{repeat} throw 'later'"));
     assert_eq!((code(&failed), done(&workspace)), ("ScriptRuntimeError", 2));
-    // The decision is carried out: the same script neither repeats it nor stumbles over the line.
+    // The decision was carried out, so the same script neither repeats the call nor fails.
     let output = resume(&workspace, &first, &repeat);
     assert_eq!((&output["error"], done(&workspace)), (&Value::Null, 2));
 }
@@ -94,7 +96,7 @@ fn an_interrupted_repetition_must_be_decided_under_its_own_id() {
         &workspace,
         &["--timeout", "1s", "--resume", &first, "-e", &repeat],
     );
-    assert_eq!((told(&output).0, done(&workspace)), (1, 2));
+    assert_eq!((status_and_stderr(&output).0, done(&workspace)), (1, 2));
     let second = last(&workspace);
     let error = resume(&workspace, &first, &repeat);
     assert_eq!(code(&error), "OutcomeUnknownError");
@@ -128,7 +130,7 @@ fn reused_results_outlive_the_run_that_recorded_them() {
 #[test]
 fn only_one_of_several_concurrent_resumes_succeeds() {
     let workspace = TestWorkspace::new();
-    let id = failed(&workspace, &say("one"));
+    let id = failed(&workspace, &echo("one"));
     let rest = "await tools.exec({command: ['sh', '-c', 'echo two >> effects; sleep 1']})";
     let children: Vec<_> = (0..4)
         .map(|_| {
@@ -142,13 +144,13 @@ fn only_one_of_several_concurrent_resumes_succeeds() {
         .collect();
     let ended = children
         .into_iter()
-        .map(|child| told(&child.wait_with_output().unwrap()));
+        .map(|child| status_and_stderr(&child.wait_with_output().unwrap()));
     let ended: Vec<(i32, String)> = ended.collect();
     assert_eq!(done(&workspace), 2, "{ended:?}");
     assert!(ended.iter().any(|(status, _)| *status == 0), "{ended:?}");
-    for (_, said) in ended.iter().filter(|(status, _)| *status != 0) {
-        let refused = said.contains("is still running") || said.contains("was resumed by");
-        assert!(refused, "{said}");
+    for (_, stderr) in ended.iter().filter(|(status, _)| *status != 0) {
+        let is_refused = stderr.contains("is still running") || stderr.contains("was resumed by");
+        assert!(is_refused, "{stderr}");
     }
 }
 
@@ -160,17 +162,17 @@ fn a_run_is_resumed_in_its_own_folder() {
         "await tools.writeFile({path: 'f', content: '1'})",
     );
     let other = workspace.home().display().to_string();
-    let (status, said) = told(&run(
+    let (status, stderr) = status_and_stderr(&run(
         &workspace,
         &["-C", &other, "--resume", &id, "-e", "return 1"],
     ));
     assert!(
-        status == 2 && said.contains("ran in another folder"),
-        "{said}"
+        status == 2 && stderr.contains("ran in another folder"),
+        "{stderr}"
     );
     let hint = format!(
-        "hint: resume it there: pass -C {}",
+        "hint: pass -C {}",
         workspace.work().canonicalize().unwrap().display()
     );
-    assert!(said.contains(&hint), "{said}");
+    assert!(stderr.contains(&hint), "{stderr}");
 }

@@ -5,9 +5,9 @@ use std::process::Stdio;
 use serde_json::Value;
 
 use crate::support::TestWorkspace;
-use crate::{code, done, last, resume, run, support, told, until};
+use crate::{code, done, last, resume, run, status_and_stderr, support, until};
 
-/// A server whose one tool pays, and whose other says how often it did.
+/// Configures a server with tools that pay, and one that returns the number of payments.
 fn bank(workspace: &TestWorkspace) {
     let effects = workspace.work().join("effects");
     let server = TestWorkspace::odd("bank", "bank");
@@ -36,11 +36,11 @@ fn after_a_server_died_changes_are_undecided_and_reads_run_again() {
             "{change}"
         );
     }
-    // A tool that the server lists as read-only runs, by whatever name.
+    // A tool that the server marks as read-only runs, by either name.
     let look = "return [(await bank.balance({})).paid,
         (await tools.mcpCallTool({server: 'bank', tool: 'balance', arguments: {}})).paid]";
     assert_eq!(resume(&workspace, &id, look)["output_json"], "[1,1]");
-    // The same script decides by what is there now.
+    // A script can decide by the current state.
     let careful = "try { await bank.pay({}) } catch (e) {
         const { callId } = e.metadata.undecided[0];
         if ((await bank.balance({})).paid === 0) resume.repeat(callId); else resume.skip(callId);
@@ -75,8 +75,12 @@ fn a_run_counts_as_running_while_its_server_runs() {
         "try {{ {script} }} catch (e) {{ resume.skip(e.metadata.undecided[0].callId); {script} }}"
     );
     until(|| {
-        let (status, said) = told(&run(&workspace, &["--resume", &id, "-e", &careful]));
-        assert!(status == 0 || said.contains("is still running"), "{said}");
+        let (status, stderr) =
+            status_and_stderr(&run(&workspace, &["--resume", &id, "-e", &careful]));
+        assert!(
+            status == 0 || stderr.contains("is still running"),
+            "{stderr}"
+        );
         status == 0
     });
     assert_eq!(done(&workspace), 1);
@@ -87,8 +91,11 @@ fn an_invalid_response_leaves_the_outcome_unknown() {
     let workspace = TestWorkspace::new();
     bank(&workspace);
     let script = "await bank.pay_loudly({})";
-    let (status, said) = told(&run(&workspace, &["-e", script]));
-    assert!(status == 1 && said.contains("more than 16 MB"), "{said}");
+    let (status, stderr) = status_and_stderr(&run(&workspace, &["-e", script]));
+    assert!(
+        status == 1 && stderr.contains("more than 16 MB"),
+        "{stderr}"
+    );
     let output = resume(&workspace, &last(&workspace), script);
     assert_eq!(
         (code(&output), done(&workspace)),
@@ -115,13 +122,13 @@ fn not_sent_again(answer: &'static str) {
     let workspace = TestWorkspace::new();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (heard, requests) = std::sync::mpsc::channel();
+    let (received, requests) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut open = Vec::new();
         for mut stream in listener.incoming().map_while(Result::ok) {
             let mut text = [0; 4096];
             let read = std::io::Read::read(&mut stream, &mut text);
-            if read.is_ok_and(|bytes| bytes > 0) && heard.send(()).is_err() {
+            if read.is_ok_and(|bytes| bytes > 0) && received.send(()).is_err() {
                 return;
             }
             std::io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
@@ -137,10 +144,10 @@ fn not_sent_again(answer: &'static str) {
             "await tools.http({{url: 'http://127.0.0.1:{port}/pay', method: 'POST', body: 'pay 100', timeoutMs: {timeout}}})"
         )
     };
-    let (_, said) = told(&run(&workspace, &["-e", &post(500)]));
+    let (_, stderr) = status_and_stderr(&run(&workspace, &["-e", &post(500)]));
     assert!(
         requests.recv_timeout(support::TEST_TIMEOUT).is_ok(),
-        "{said}"
+        "{stderr}"
     );
     for timeout in [500, 5000] {
         let output = resume(&workspace, &last(&workspace), &post(timeout));

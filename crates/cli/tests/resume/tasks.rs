@@ -31,7 +31,7 @@ fn an_interrupted_task_is_undecided() {
         .unwrap()
         .to_owned();
     assert!(task.starts_with("tsk_"), "{error:#}");
-    // Also where its own run is gone.
+    // Also if the task's own run was deleted.
     let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
     let forget = "DELETE FROM calls WHERE run LIKE 'tsk_%'; DELETE FROM runs WHERE id LIKE 'tsk_%'";
     file.execute_batch(forget).unwrap();

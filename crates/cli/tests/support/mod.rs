@@ -1,4 +1,4 @@
-//! A client of `selvedge mcp serve` that says exactly what a test wants said.
+//! Test workspaces, and a client of `selvedge mcp serve` that sends exact messages.
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
 use std::collections::VecDeque;
@@ -10,20 +10,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// Long enough for anything here, short enough to end a test that hangs.
+/// Time limit for waiting in tests: far longer than needed, so that only a test that hangs fails.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A client and the server it started.
+/// A client of `selvedge mcp serve`, and the server process.
 pub struct Client {
     pub child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<Value>,
-    /// Messages that came while another was waited for.
+    /// Received messages that no call has returned yet.
     waiting: VecDeque<Value>,
     next: u64,
 }
 
-/// A folder to work in, and one for what is remembered.
+/// A temporary folder with a work folder and a home.
 pub struct TestWorkspace {
     pub dir: tempfile::TempDir,
 }
@@ -57,7 +57,7 @@ impl TestWorkspace {
         command
     }
 
-    /// The server of `crates/mcp/tests/servers/odd.py`, as a part of a configuration.
+    /// Returns the configuration of a server that runs `crates/mcp/tests/servers/odd.py`.
     pub fn odd(name: &str, mode: &str) -> String {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
         format!(
@@ -68,7 +68,7 @@ impl TestWorkspace {
 }
 
 impl Client {
-    /// Starts `selvedge mcp serve` and greets it.
+    /// Starts `selvedge mcp serve` and completes the handshake.
     pub fn start(workspace: &TestWorkspace, args: &[&str], capabilities: Value) -> Self {
         let mut client = Self::bare(workspace, args);
         let hello = json!({"protocolVersion": "2025-06-18", "capabilities": capabilities, "clientInfo": {"name": "test", "version": "1"}});
@@ -81,6 +81,7 @@ impl Client {
         client
     }
 
+    /// Starts `selvedge mcp serve` without the handshake.
     pub fn bare(workspace: &TestWorkspace, args: &[&str]) -> Self {
         let all: Vec<&str> = ["mcp", "serve"].iter().chain(args).copied().collect();
         let mut child = workspace
@@ -95,7 +96,7 @@ impl Client {
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
                 let message =
-                    serde_json::from_str(&line).unwrap_or_else(|_| panic!("no message: {line}"));
+                    serde_json::from_str(&line).unwrap_or_else(|_| panic!("not a message: {line}"));
                 if send.send(message).is_err() {
                     return;
                 }
@@ -120,21 +121,21 @@ impl Client {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
-    /// Sends a request without waiting for its answer.
+    /// Sends a request without waiting for its response. Returns its id.
     pub fn ask(&mut self, method: &str, params: Value) -> u64 {
         self.next += 1;
         self.send(&json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params}));
         self.next
     }
 
-    /// The first message that is wanted; others wait.
-    pub fn wait_for(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
-        if let Some(at) = self.waiting.iter().position(&wanted) {
-            return self.waiting.remove(at).unwrap();
+    /// Waits for the first message that matches, and keeps the others.
+    pub fn wait_for(&mut self, matches: impl Fn(&Value) -> bool) -> Value {
+        if let Some(index) = self.waiting.iter().position(&matches) {
+            return self.waiting.remove(index).unwrap();
         }
         loop {
             let message = self.lines.recv_timeout(TEST_TIMEOUT).unwrap();
-            if wanted(&message) {
+            if matches(&message) {
                 return message;
             }
             self.waiting.push_back(message);
@@ -150,40 +151,40 @@ impl Client {
         self.answer_to(id)
     }
 
-    /// Calls a tool and gives its whole result.
+    /// Calls a tool, and returns its result.
     pub fn call(&mut self, tool: &str, args: Value) -> Value {
         let answer = self.request("tools/call", json!({"name": tool, "arguments": args}));
         assert!(answer.get("error").is_none(), "{answer}");
         answer["result"].clone()
     }
 
-    /// Runs a script and gives its item.
+    /// Runs a script, and returns its item.
     pub fn script(&mut self, code: &str) -> Value {
         self.call("script", json!({"code": code}))["structuredContent"].clone()
     }
 
-    /// The value of a script that must succeed.
+    /// Runs a script that must succeed, and returns its value.
     pub fn value(&mut self, code: &str) -> Value {
         value(&self.script(code))
     }
 
-    /// Answers a question of the server's.
+    /// Responds to a request of the server.
     pub fn reply(&mut self, question: &Value, result: Value) {
         self.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": result}));
     }
 
-    /// A question for the person.
+    /// Waits for an elicitation request.
     pub fn question(&mut self) -> Value {
         self.wait_for(|message| message["method"] == "elicitation/create")
     }
 
-    /// Closes its input and waits for its end.
+    /// Closes the input of the server, and waits for its exit.
     pub fn close(mut self) -> std::process::ExitStatus {
         drop(self.stdin.take());
         self.child.wait().unwrap()
     }
 
-    /// Messages that nobody waited for.
+    /// Returns the received messages that no call has returned.
     pub fn others(&mut self) -> Vec<Value> {
         self.waiting.extend(self.lines.try_iter());
         self.waiting.iter().cloned().collect()
@@ -203,7 +204,8 @@ pub fn value(item: &Value) -> Value {
     serde_json::from_str(item["output_json"].as_str().unwrap_or("null")).unwrap()
 }
 
-/// The folder `scripts/setup-mcp-peers` filled; `None`, said aloud, where it was not run. In CI that is a failure.
+/// Returns the folder that `scripts/setup-mcp-peers` filled, or `None` with a note if it was not
+/// run. In CI that is a failure.
 pub fn peers() -> Option<PathBuf> {
     let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mcp-peers");
     let folder = std::env::var_os("SELVEDGE_MCP_PEERS").map_or_else(default, PathBuf::from);
