@@ -1,16 +1,16 @@
-# make demo    set up what is missing, build, and take the tour
-# make test    set up what is missing, and run every test
-# make test-otlp    what a build with the feature otlp sends to a collector
-# make test-pocket  what a build with the feature pocket finds
-# make test-llama   take a turn on each API with a real llama.cpp server
-# make bench   measure against the peers, interleaved, and print one table
-# make bench-memory DATA=dir   how much recall finds on LoCoMo-format files, and how fast it is
-# make bench-tokens  the README's tasks as scripts and as structured calls: requests and tokens
-# make fuzz    fuzz the detector, the compiler front, the wall and the decoders of answers for five minutes
-# make docs    write the generated parts of docs/ anew
-# make lint    formatting, clippy and the documentation of the crates, without a warning
-# make check   what no test compiles: the features otlp and pocket, and the fuzz targets
-# make deny    licences, duplicate packages and their sources, as deny.toml says
+# make demo         install dependencies, build, and run the tour
+# make test         install dependencies, and run all tests
+# make test-otlp    test the OTLP exporter (feature otlp)
+# make test-pocket  test the search by vectors (feature pocket)
+# make test-llama   run a turn on each API with a real llama.cpp server
+# make bench        benchmark against other programs, and print a table
+# make bench-memory DATA=dir  measure quality and speed of recall on files in LoCoMo format
+# make bench-tokens count requests and tokens of the README's tasks, as scripts and as calls
+# make fuzz         fuzz detector, compiler, sandbox and decoders for five minutes
+# make docs         write the generated parts of docs/ and the README
+# make lint         check formatting, clippy and rustdoc without warnings
+# make check        compile what no test compiles: features otlp and pocket, fuzz targets
+# make deny         check licences, duplicate packages and sources (deny.toml)
 
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
@@ -21,8 +21,8 @@ FUZZ_SECONDS ?= 300
 setup:
 	@scripts/setup
 
-# The tour is an example of the same package, and `make test` selects the same features: every
-# dependency is compiled once for all three.
+# The tour is an example of the same package, and `make test` selects the same features, so that
+# every dependency is compiled once.
 demo: setup
 	@echo "building selvedge and the tour: 9 to 14 minutes on two cores the first time"
 	@scripts/with-compiler $(CARGO) build -p selvedge --bin selvedge --example tour
@@ -30,7 +30,7 @@ demo: setup
 
 test: setup
 	@scripts/setup-tests
-	@echo "building and running every test: the first time takes longer than \`make demo\`"
+	@echo "building and running all tests: the first time takes longer than \`make demo\`"
 ifeq ($(NEXTEST),yes)
 	scripts/with-compiler $(CARGO) nextest run --workspace
 else
@@ -67,7 +67,7 @@ bench: setup
 	scripts/with-compiler $(CARGO) build --release -p selvedge -p selvedge-bench
 	target/release/selvedge-bench --write docs/benchmarks.md
 
-# FEATURES=pocket measures with vectors, too.
+# FEATURES=pocket also measures the search by vectors.
 bench-memory:
 	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- $(DATA)
 	$(CARGO) run --release -q -p selvedge-memory --example bench_memory --features "$(FEATURES)" -- --speed

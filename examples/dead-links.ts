@@ -1,4 +1,4 @@
-// Finds links in Markdown files that lead to no file, or to no heading.
+// Finds links in Markdown files to a missing file or heading.
 //   selvedge run examples/dead-links.ts -C path/to/project --max-calls 1000
 
 const pages = await tools.fileSearch({ pattern: "**/*.md", limit: 900 });
@@ -6,7 +6,7 @@ const texts = await Promise.all(pages.map((page) => tools.readFile({ path: page.
 const all = new Set((await tools.fileSearch({ pattern: "**/*", limit: 50_000 })).map((file) => file.path));
 const folders = new Set([...all].flatMap((path) => path.split("/").map((_, i, parts) => parts.slice(0, i).join("/"))));
 
-// Headings become anchors the way code hosts make them.
+// Converts a heading to an anchor like GitHub.
 const anchor = (heading: string) => heading.toLowerCase().replace(/[^\p{L}\p{N}\s_-]/gu, "").trim().replace(/\s/g, "-");
 const anchors = new Map(
   pages.map((page, i) => [page.path, new Set([...texts[i].text.matchAll(/^#+\s+(.+)$/gm)].map((m) => anchor(m[1])))]),
@@ -21,7 +21,7 @@ function resolve(from: string, to: string): string {
   return parts.join("/");
 }
 
-// What stands in code is no link.
+// Removes code, which has no links.
 const prose = (text: string) => text.replace(/^(```|~~~)[^]*?^\1/gm, (code) => code.replace(/.+/g, "")).replace(/`[^`\n]*`/g, "");
 
 const dead = pages.flatMap((page, i) =>

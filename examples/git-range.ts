@@ -1,9 +1,9 @@
-// Summarises a range of commits: who did what, and where it happened.
+// Summarises a range of commits: commits per author, and the folders that changed most.
 //   selvedge run examples/git-range.ts -- v1.0..HEAD
 
 const range = context.args[0] ?? "HEAD~10..HEAD";
-const git = async (...words: string[]) => {
-  const { exitCode, stdout, stderr } = await tools.exec({ command: ["git", ...words] });
+const git = async (...args: string[]) => {
+  const { exitCode, stdout, stderr } = await tools.exec({ command: ["git", ...args] });
   if (exitCode !== 0) throw new Error(stderr.trim());
   return stdout.trim().split("\n").filter(Boolean);
 };

@@ -1,4 +1,4 @@
-// What does this project consist of?
+// Prints what a project consists of: languages, longest files, TODO comments, authors.
 //   selvedge run examples/survey.ts -C path/to/project
 
 const [files, todos, log] = await Promise.all([
@@ -7,7 +7,7 @@ const [files, todos, log] = await Promise.all([
   tools.exec({ command: ["git", "log", "--format=%an"] }),
 ]);
 
-// One command counts all lines; a call per file would spend the budget.
+// One command counts the lines of all files; a call per file would exceed the limit of calls.
 const counted = await tools.exec({ command: ["wc", "-l", "--", ...files.map((file) => file.path).slice(0, 2000)] });
 const lines = counted.stdout
   .split("\n")
@@ -28,6 +28,6 @@ return {
   files: files.length,
   lines: Object.fromEntries(tally(lines.map((f) => extension(f.path)), lines.map((f) => f.lines)).slice(0, 6)),
   longest: lines.toSorted((a, b) => b.lines - a.lines).slice(0, 3).map((f) => `${f.path} (${f.lines})`),
-  openEnds: tally(todos.map((todo) => todo.path)).slice(0, 3).map(([path, n]) => `${path}: ${n}`),
+  todos: tally(todos.map((todo) => todo.path)).slice(0, 3).map(([path, n]) => `${path}: ${n}`),
   commits: Object.fromEntries(authors.slice(0, 5)),
 };

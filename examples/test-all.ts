@@ -1,4 +1,4 @@
-// Runs every test file side by side and reports the failing ones.
+// Runs all test files in parallel and reports those that fail.
 //   selvedge run examples/test-all.ts -C path/to/project --timeout 10m --max-calls 500
 
 const runners: Record<string, (path: string) => string[]> = {
@@ -23,9 +23,9 @@ const failed = tests.flatMap((test, i) => {
   if (result.status === "rejected") return [{ path: test.path, why: result.reason.message }];
   const { exitCode, timedOut, aggregatedOutput } = result.value;
   if (exitCode === 0) return [];
-  // The line that says what went wrong, not the whole log.
-  const telling = aggregatedOutput.split("\n").find((line) => /^\w*Error\b|not ok|error:|expected/i.test(line.trim()));
-  return [{ path: test.path, why: timedOut ? "took too long" : (telling ?? `exit code ${exitCode}`).trim() }];
+  // The line with the error, instead of the whole log.
+  const errorLine = aggregatedOutput.split("\n").find((line) => /^\w*Error\b|not ok|error:|expected/i.test(line.trim()));
+  return [{ path: test.path, why: timedOut ? "timed out" : (errorLine ?? `exit code ${exitCode}`).trim() }];
 });
 
 return { message: `${tests.length - failed.length} of ${tests.length} test files pass`, failed };

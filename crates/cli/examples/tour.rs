@@ -1,4 +1,4 @@
-//! The same task as structured calls, one turn each, and as one script: `make demo`.
+//! Runs the same task as structured calls, one per turn, and as one script. Part of `make demo`.
 
 use schemars::JsonSchema;
 use selvedge_protocol::{EventSink, Limits};
@@ -88,10 +88,11 @@ fn tools() -> Result<Registry, Box<dyn std::error::Error>> {
     Ok(Registry::new()
         .with(tool("list_tests", "Lists the tests.", list).read_only())?
         .with(tool("run_test", "Runs one test.", run))?
-        .with(tool("blame", "Who changed a file last.", blame).read_only())?)
+        .with(tool("blame", "Returns who changed a file last.", blame).read_only())?)
 }
 
-/// One structured call, as a model makes it: a turn, and its whole result back into the context.
+/// Makes one structured call, as a model does in one turn. Returns the whole result, which would go
+/// back into the context.
 async fn turn(orchestrator: &Orchestrator, tool: &str, args: Value) -> String {
     let limits = ScopeLimits::from(&Limits::default());
     let scope = Scope::new(
@@ -132,7 +133,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let result = turn(&orchestrator, tool, args.clone()).await;
         through_model += result.len();
         println!(
-            "  turn {}  {tool}({args})  → {} bytes back into the context",
+            "  turn {}  {tool}({args})  → {} bytes to the model",
             number + 1,
             result.len()
         );

@@ -120,7 +120,7 @@ fn the_readme_shows_the_output_of_the_examples() {
             "selvedge run -q examples/test-all.ts --timeout 2m",
         ),
         (
-            "Rename something everywhere, all or nothing.",
+            "Rename an identifier in all files, or in none.",
             "selvedge run -q examples/rename.ts -- show_price format_price",
         ),
         (
@@ -128,7 +128,7 @@ fn the_readme_shows_the_output_of_the_examples() {
             "selvedge run -q examples/dead-links.ts",
         ),
         (
-            "What happened lately?",
+            "What changed recently?",
             "selvedge run -q examples/git-range.ts -- HEAD~3..HEAD",
         ),
     ] {

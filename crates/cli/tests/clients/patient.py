@@ -1,6 +1,6 @@
-"""A client that gives up each request after a while: a script that takes four times as long, and needs a person, completes.
+"""A client with a request timeout. A script that takes four times as long, and needs approval, completes.
 
-Arguments: the client's time-out in seconds, how long the script takes, how long the person takes, then the command to start.
+Arguments: the timeout of the client, the time of the script and the time of the approval, in seconds; then the command.
 """
 import asyncio, json, os, sys, time
 

@@ -1,4 +1,4 @@
-"""Drives `selvedge mcp serve` with the Python SDK. Arguments: mode, then a URL or the command to start. Prints JSON."""
+"""Calls `selvedge mcp serve` with the Python SDK. Arguments: mode, then a URL or the command. Prints JSON."""
 import asyncio, json, os, sys
 
 from mcp import Client, StdioServerParameters, types
