@@ -245,26 +245,29 @@ fn flag_hint(
     use CallStatus::{Aborted, Done, OutcomeUnknown};
     let limits = setup.limits(&args.limits);
     let own_timeout = || pragma_of(source)?.timeout_ms;
-    let flag = match output.error.as_ref()?.code {
+    let (flag, then) = match output.error.as_ref()?.code {
         ErrorCode::ScriptTimeoutError if own_timeout().is_some() => {
             return Some("raise \"timeout_ms\" in the `// @exec:` line of the script".to_owned());
         }
         ErrorCode::ScriptTimeoutError => {
             let timeout = Duration::from_millis(limits.timeout_ms.saturating_mul(2));
-            format!("--timeout {}", units::to_text(timeout))
+            (format!("--timeout {}", units::to_text(timeout)), "")
         }
         ErrorCode::ScriptMemoryError if limits.memory_mb < Limits::MAX_MEMORY_MB => {
             let doubled = limits.memory_mb.saturating_mul(2);
-            format!("--memory {}MB", doubled.min(Limits::MAX_MEMORY_MB))
+            let doubled = doubled.min(Limits::MAX_MEMORY_MB);
+            (format!("--memory {doubled}MB"), "")
         }
         ErrorCode::ToolBudgetExceededError => {
-            format!("--max-calls {}", limits.max_tool_calls.saturating_mul(2))
+            let doubled = limits.max_tool_calls.saturating_mul(2);
+            (format!("--max-calls {doubled}"), "")
         }
         ErrorCode::ApprovalDeniedError if setup.config.approval_policy == ApprovalPolicy::Never => {
-            "--approval on-request".to_owned()
+            ("--approval on-request".to_owned(), "")
         }
         ErrorCode::ApprovalDeniedError if !can_ask && setup.journal.is_some() => {
-            "--suspend".to_owned()
+            let then = ", then approve the call with `selvedge runs answer RUN --approve`";
+            ("--suspend".to_owned(), then)
         }
         _ => return None,
     };
@@ -274,10 +277,6 @@ fn flag_hint(
     let resume = match setup.journal.is_some() && output.calls.iter().any(may_have_effect) {
         true => format!(" --resume {}", output.id),
         false => String::new(),
-    };
-    let then = match flag.as_str() {
-        "--suspend" => ", then approve the call with `selvedge runs answer RUN --approve`",
-        _ => "",
     };
     Some(format!("pass {flag}{resume}{then}"))
 }

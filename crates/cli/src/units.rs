@@ -27,8 +27,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// Spells a time for a flag, in the largest unit without a fraction.
 pub(crate) fn to_text(time: Duration) -> String {
     match (time.as_millis(), time.as_secs()) {
-        (millis, _) if millis % 1000 != 0 => format!("{millis}ms"),
-        (_, seconds) if seconds % 60 != 0 => format!("{seconds}s"),
+        (millis, _) if !millis.is_multiple_of(1000) => format!("{millis}ms"),
+        (_, seconds) if !seconds.is_multiple_of(60) => format!("{seconds}s"),
         (_, seconds) => format!("{}m", seconds / 60),
     }
 }

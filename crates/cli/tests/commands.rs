@@ -278,6 +278,47 @@ fn flags_override_configured_limits() {
 }
 
 #[test]
+fn errors_about_limits_and_approval_name_the_flag_to_pass() {
+    let workspace = TestWorkspace::new();
+    let fill = "const a = []; for (;;) a.push('x'.repeat(1e5))";
+    let write = "for (const path of ['a', 'b']) await tools.writeFile({ path, content: '' })";
+    let remove = "await tools.exec({ command: ['rm', '-rf', 'x'] })";
+    for (args, code, hint) in [
+        (
+            &["--timeout", "50ms"][..],
+            "for (;;) {}",
+            "--timeout 100ms\n",
+        ),
+        (
+            &["--memory", "8MB", "--timeout", "20s"],
+            fill,
+            "--memory 16MB\n",
+        ),
+        (&["--max-calls", "1"], write, "--max-calls 2 --resume scr_"),
+        (&["--approval", "never"], remove, "--approval on-request\n"),
+        (
+            &[],
+            remove,
+            "--suspend, then approve the call with `selvedge runs answer",
+        ),
+    ] {
+        let seen = workspace.run(&[&["run", "-q"], args, &["-e", code]].concat());
+        assert_eq!(seen.status, 1, "{seen:?}");
+        assert!(
+            seen.err.contains(&format!("\nhint: pass {hint}")),
+            "{seen:?}"
+        );
+        assert_eq!(seen.err.matches("hint: ").count(), 1, "{seen:?}");
+    }
+    let code = "// @exec: {\"timeout_ms\": 50}\nfor (;;) {}";
+    let seen = workspace.run(&["run", "-q", "-e", code]);
+    assert!(
+        seen.err.contains("\nhint: raise \"timeout_ms\" in"),
+        "{seen:?}"
+    );
+}
+
+#[test]
 fn invalid_configuration_names_file_and_line() {
     let workspace = TestWorkspace::new();
     let file = workspace
