@@ -50,8 +50,8 @@ pub(crate) enum Conversation {
 }
 
 /// Sets up the tools of a workspace, including those that start sub-agents.
-pub(crate) fn setup(place: &PlaceArgs) -> Result<Setup> {
-    let mut setup = Setup::new(place)?.with_journal(place)?;
+pub(crate) fn setup(workspace: &PlaceArgs) -> Result<Setup> {
+    let mut setup = Setup::new(workspace)?.with_journal(workspace)?;
     let agents = Agents::default();
     agents.store_results_in(setup.toolbox.cabinet.clone());
     setup.agents = Some(agents);
@@ -78,12 +78,12 @@ pub(crate) struct Parts {
 /// Starts the MCP servers, and builds an agent and its session.
 pub(crate) async fn agent(
     setup: &mut Setup,
-    place: &PlaceArgs,
-    wanted: Wanted<'_>,
+    workspace: &PlaceArgs,
+    options: Wanted<'_>,
 ) -> Result<Assembled> {
-    let choice = providers::choose(&setup.config, wanted.model).await?;
-    check_costs(setup, wanted.turn, &choice)?;
-    let session = session(setup, &wanted.conversation)?;
+    let choice = providers::choose(&setup.config, options.model).await?;
+    check_costs(setup, options.turn, &choice)?;
+    let session = session(setup, &options.conversation)?;
     let memory = match memory(setup)? {
         Some(memory) => {
             let small = small_model(&setup.config).await?;
@@ -91,14 +91,14 @@ pub(crate) async fn agent(
         }
         None => None,
     };
-    let servers = setup.servers(asked(setup, wanted.person.clone()))?;
+    let servers = setup.servers(asked(setup, options.person.clone()))?;
     servers.prepare_all().await;
     let parts = Parts {
         choice,
         servers: servers.clone(),
         memory,
     };
-    let agent = agent_of(setup, place, wanted, parts)?;
+    let agent = agent_of(setup, workspace, options, parts)?;
     Ok(Assembled {
         agent,
         session,
@@ -134,11 +134,11 @@ pub(crate) fn memory(setup: &mut Setup) -> Result<Option<Arc<Memory>>> {
 /// Builds an agent from its parts.
 pub(crate) fn agent_of(
     setup: &mut Setup,
-    place: &PlaceArgs,
-    wanted: Wanted<'_>,
+    workspace: &PlaceArgs,
+    options: Wanted<'_>,
     parts: Parts,
 ) -> Result<Agent> {
-    check_costs(setup, wanted.turn, &parts.choice)?;
+    check_costs(setup, options.turn, &parts.choice)?;
     let Parts {
         choice: Choice {
             provider,
@@ -148,7 +148,7 @@ pub(crate) fn agent_of(
         servers,
         memory,
     } = parts;
-    if place.pack.is_none()
+    if workspace.pack.is_none()
         && let Some(pack) = model
             .tool_pack
             .clone()
@@ -157,7 +157,7 @@ pub(crate) fn agent_of(
         setup.config.tool_pack = Some(pack);
     }
     let modes = ModeSettings {
-        turn: wanted.limits.mode,
+        turn: options.limits.mode,
         provider: model.script_mode.or(provider.script_mode),
         global: Some(setup.config.script_harness.mode),
     };
@@ -165,10 +165,10 @@ pub(crate) fn agent_of(
         directory: setup.directory.display().to_string(),
         mode: modes.effective(),
         turn_limits: Allowance {
-            rounds: Some(wanted.turn.max_rounds.unwrap_or(DEFAULT_MAX_ROUNDS)),
-            tokens: wanted.turn.max_tokens,
-            cost: wanted.turn.max_cost,
-            time: wanted.turn.max_time,
+            rounds: Some(options.turn.max_rounds.unwrap_or(DEFAULT_MAX_ROUNDS)),
+            tokens: options.turn.max_tokens,
+            cost: options.turn.max_cost,
+            time: options.turn.max_time,
         },
         session_limits: Allowance {
             tokens: setup.config.agent.session_max_tokens,
@@ -181,7 +181,7 @@ pub(crate) fn agent_of(
         },
         effort,
         project: project(&setup.directory),
-        instructions: wanted.instructions,
+        instructions: options.instructions,
         ..Settings::default()
     };
     let wire = provider.wire;
@@ -197,7 +197,7 @@ pub(crate) fn agent_of(
         };
         config.offer(registry)
     };
-    let harness = setup.harness(wanted.limits, wanted.approver);
+    let harness = setup.harness(options.limits, options.approver);
     let harness = harness.with_tools(servers.onto(&setup.all_tools()?));
     let client = Client::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let mut agent = Agent::new(client, model, harness, settings).with_offer(offer);

@@ -71,7 +71,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         end: cancel,
     };
     let work = async {
-        let wanted = Wanted {
+        let agent_options = Wanted {
             model: &args.model,
             limits: &args.limits,
             turn: &args.turn,
@@ -93,7 +93,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
             () = options.cancel.cancelled() => {
                 return Err(Problem::new("interrupted before the turn started").into());
             }
-            assembled = assembly::agent(&mut setup, &args.place, wanted) => assembled?,
+            assembled = assembly::agent(&mut setup, &args.place, agent_options) => assembled?,
         };
         options.events.emit(Event::ThreadStarted {
             thread_id: session.id().to_owned(),

@@ -18,33 +18,33 @@ pub(crate) fn install(args: InstallArgs) -> Result<Exit> {
         .ok()
         .and_then(|path| path.to_str().map(str::to_owned));
     let command = command.unwrap_or_else(|| "selvedge".to_owned());
-    let mut words = vec!["mcp".to_owned(), "serve".to_owned()];
-    words.extend(args.args.iter().cloned());
-    let place = place(args.client)?;
-    let before = std::fs::read_to_string(&place).unwrap_or_default();
+    let mut serve_args = vec!["mcp".to_owned(), "serve".to_owned()];
+    serve_args.extend(args.args.iter().cloned());
+    let path = place(args.client)?;
+    let before = std::fs::read_to_string(&path).unwrap_or_default();
     let after = match args.client {
-        Client::Codex => in_toml(&place, &before, &command, &words)?,
+        Client::Codex => in_toml(&path, &before, &command, &serve_args)?,
         client => {
-            let (key, entry) = entry(client, &command, &words);
-            in_json(&place, &before, key, entry)?
+            let (key, entry) = entry(client, &command, &serve_args);
+            in_json(&path, &before, key, entry)?
         }
     };
     if !args.write {
         tell!(
             "add this to {}, or pass --write to write it:",
-            place.display()
+            path.display()
         );
-        line(snippet(args.client, &command, &words).trim_end())?;
+        line(snippet(args.client, &command, &serve_args).trim_end())?;
         return Ok(Exit::Done);
     }
     if before == after {
-        line(&format!("{} is up to date", place.display()))?;
+        line(&format!("{} is up to date", path.display()))?;
         return Ok(Exit::Done);
     }
-    write(&place, &after).map_err(|error| {
-        Problem::new(format!("cannot write {}: {error}", place.display())).hint(BY_HAND)
+    write(&path, &after).map_err(|error| {
+        Problem::new(format!("cannot write {}: {error}", path.display())).hint(BY_HAND)
     })?;
-    line(&format!("wrote {}", place.display()))?;
+    line(&format!("wrote {}", path.display()))?;
     Ok(Exit::Done)
 }
 
@@ -65,43 +65,46 @@ fn place(client: Client) -> Result<PathBuf> {
 }
 
 /// Returns the key of the servers in a JSON file, and the entry for Selvedge.
-fn entry(client: Client, command: &str, words: &[String]) -> (&'static str, Value) {
+fn entry(client: Client, command: &str, serve_args: &[String]) -> (&'static str, Value) {
     match client {
         Client::Vscode => (
             "servers",
-            json!({"command": command, "args": words, "type": "stdio"}),
+            json!({"command": command, "args": serve_args, "type": "stdio"}),
         ),
-        _ => ("mcpServers", json!({"command": command, "args": words})),
+        _ => (
+            "mcpServers",
+            json!({"command": command, "args": serve_args}),
+        ),
     }
 }
 
 /// Returns the text to add, for printing.
-fn snippet(client: Client, command: &str, words: &[String]) -> String {
+fn snippet(client: Client, command: &str, serve_args: &[String]) -> String {
     if client == Client::Codex {
-        return section(command, words);
+        return section(command, serve_args);
     }
-    let (key, entry) = entry(client, command, words);
+    let (key, entry) = entry(client, command, serve_args);
     serde_json::to_string_pretty(&json!({key: {"selvedge": entry}})).unwrap_or_default()
 }
 
-fn section(command: &str, words: &[String]) -> String {
+fn section(command: &str, serve_args: &[String]) -> String {
     // JSON strings and arrays are valid TOML.
     format!(
         "[mcp_servers.selvedge]\ncommand = {}\nargs = {}\n",
         json!(command),
-        json!(words)
+        json!(serve_args)
     )
 }
 
-fn in_json(place: &Path, before: &str, key: &str, entry: Value) -> Result<String> {
+fn in_json(path: &Path, before: &str, key: &str, entry: Value) -> Result<String> {
     let mut file: Value = match before.trim() {
         "" => Value::Object(Map::new()),
         text => serde_json::from_str(text).map_err(|error| {
-            Problem::new(format!("cannot parse {}: {error}", place.display())).hint(BY_HAND)
+            Problem::new(format!("cannot parse {}: {error}", path.display())).hint(BY_HAND)
         })?,
     };
     if !file.is_object() || !(file[key].is_object() || file[key].is_null()) {
-        let problem = Problem::new(format!("`{key}` in {} is not an object", place.display()));
+        let problem = Problem::new(format!("`{key}` in {} is not an object", path.display()));
         return Err(problem.hint(BY_HAND).into());
     }
     if file[key]["selvedge"] == entry {
@@ -112,8 +115,8 @@ fn in_json(place: &Path, before: &str, key: &str, entry: Value) -> Result<String
 }
 
 /// Returns the file with Selvedge's section added or replaced, and everything else unchanged.
-fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Result<String> {
-    let ours = section(command, words);
+fn in_toml(path: &Path, before: &str, command: &str, serve_args: &[String]) -> Result<String> {
+    let ours = section(command, serve_args);
     let is_ours = |line: &str| {
         line.trim() == "[mcp_servers.selvedge]" || line.trim().starts_with("[mcp_servers.selvedge.")
     };
@@ -136,7 +139,7 @@ fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Resul
     {
         let problem = Problem::new(format!(
             "{} configures the server in an unsupported form",
-            place.display()
+            path.display()
         ));
         return Err(problem.hint(BY_HAND).into());
     }
@@ -148,15 +151,15 @@ fn in_toml(place: &Path, before: &str, command: &str, words: &[String]) -> Resul
 }
 
 /// Replaces the file atomically, and creates its folder if it is missing.
-fn write(place: &Path, text: &str) -> std::io::Result<()> {
-    if let Some(folder) = place
+fn write(path: &Path, text: &str) -> std::io::Result<()> {
+    if let Some(folder) = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
     {
         std::fs::create_dir_all(folder)?;
     }
-    let mut new = place.as_os_str().to_owned();
+    let mut new = path.as_os_str().to_owned();
     new.push(".new");
     std::fs::write(&new, text)?;
-    std::fs::rename(new, place)
+    std::fs::rename(new, path)
 }

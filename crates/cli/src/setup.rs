@@ -58,20 +58,22 @@ pub(crate) struct Configuration {
 
 /// Reads the user's configuration, and the project's if it is trusted. Prints warnings, and fails
 /// if a file has errors.
-pub(crate) fn configuration(place: &PlaceArgs) -> Result<Configuration> {
-    let (configuration, diagnostics) = lenient_configuration(place)?;
+pub(crate) fn configuration(workspace: &PlaceArgs) -> Result<Configuration> {
+    let (configuration, diagnostics) = lenient_configuration(workspace)?;
     refuse_errors(&diagnostics)?;
     Ok(configuration)
 }
 
 /// Reads the same configuration, but ignores files with errors. Also returns the diagnostics of all
 /// files.
-pub(crate) fn lenient_configuration(place: &PlaceArgs) -> Result<(Configuration, Vec<Diagnostic>)> {
-    let directory = working_directory(place.directory.as_deref())?;
+pub(crate) fn lenient_configuration(
+    workspace: &PlaceArgs,
+) -> Result<(Configuration, Vec<Diagnostic>)> {
+    let directory = working_directory(workspace.directory.as_deref())?;
     let home = selvedge_config::home();
     let (project, unreadable) = match Project::read(&directory) {
         Ok(project) => (
-            crate::trust::project(project, home.as_deref(), place.trust)?,
+            crate::trust::project(project, home.as_deref(), workspace.trust)?,
             None,
         ),
         Err(error) => (None, Some(Diagnostic::from(error))),
@@ -118,28 +120,28 @@ fn refuse_errors(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
 
 impl Setup {
     /// Sets up the workspace that the flags and the configuration files describe.
-    pub(crate) fn new(place: &PlaceArgs) -> Result<Self> {
-        Self::of(configuration(place)?, place)
+    pub(crate) fn new(workspace: &PlaceArgs) -> Result<Self> {
+        Self::of(configuration(workspace)?, workspace)
     }
 
     /// Sets up the workspace with a configuration that was already read.
-    pub(crate) fn of(configuration: Configuration, place: &PlaceArgs) -> Result<Self> {
+    pub(crate) fn of(configuration: Configuration, workspace: &PlaceArgs) -> Result<Self> {
         let Configuration {
             mut config,
             directory,
             project,
         } = configuration;
-        if let Some(policy) = place.approval {
+        if let Some(policy) = workspace.approval {
             config.approval_policy = policy;
         }
-        if let Some(policy) = place.sandbox {
+        if let Some(policy) = workspace.sandbox {
             config.sandbox_mode = policy;
         }
-        if let Some(pack) = &place.pack {
+        if let Some(pack) = &workspace.pack {
             config.tool_pack = Some(pack.clone());
         }
         Ok(Self {
-            ephemeral: place.ephemeral,
+            ephemeral: workspace.ephemeral,
             ..Self::under(config, directory, project)?
         })
     }
@@ -266,9 +268,9 @@ impl Setup {
     }
 
     /// Opens the journal if that is possible, for commands that run no script.
-    pub(crate) fn with_journal_if_possible(self, place: &PlaceArgs) -> Self {
+    pub(crate) fn with_journal_if_possible(self, workspace: &PlaceArgs) -> Self {
         let journal = match &self.home {
-            Some(home) if !place.ephemeral => crate::journal::open(home, &self.config.journal)
+            Some(home) if !workspace.ephemeral => crate::journal::open(home, &self.config.journal)
                 .ok()
                 .map(Arc::new),
             _ => None,
@@ -277,9 +279,9 @@ impl Setup {
     }
 
     /// Opens the journal, unless `--ephemeral` was passed or there is no home folder.
-    pub(crate) fn with_journal(mut self, place: &PlaceArgs) -> Result<Self> {
+    pub(crate) fn with_journal(mut self, workspace: &PlaceArgs) -> Result<Self> {
         let journal = match &self.home {
-            Some(home) if !place.ephemeral => Some(Arc::new(crate::journal::open_for_run(
+            Some(home) if !workspace.ephemeral => Some(Arc::new(crate::journal::open_for_run(
                 home,
                 &self.config.journal,
             )?)),
