@@ -1,12 +1,13 @@
 //! Opening the journal as the configuration has it.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_config::JournalSettings;
 use selvedge_journal::{Journal, Keeping};
 
-pub(crate) fn open(home: &Path, config: &JournalSettings) -> Result<Journal> {
+pub(crate) fn open(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
     Ok(
         Journal::open_with(home, &keeping(config)?)
             .map_err(|error| crate::runs::problem(&error))?,
@@ -14,7 +15,7 @@ pub(crate) fn open(home: &Path, config: &JournalSettings) -> Result<Journal> {
 }
 
 /// To look at, also where nothing may be written.
-pub(crate) fn open_to_read(home: &Path, config: &JournalSettings) -> Result<Journal> {
+pub(crate) fn open_to_read(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
     Ok(Journal::open_to_read(home, &keeping(config)?)
         .map_err(|error| crate::runs::problem(&error))?)
 }

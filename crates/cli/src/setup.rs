@@ -6,7 +6,7 @@ use anyhow::Result;
 use selvedge_agent::{Agents, ResumeTarget, resume_target, task_outcome};
 use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
 use selvedge_confine::NamedSockets;
-use selvedge_journal::Journal;
+use selvedge_journal::{Journal, JournalError};
 use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
 use selvedge_script::{Facts, Harness, Resume, Session};
@@ -223,7 +223,14 @@ impl Setup {
         if let Some(tasks) = &self.tasks {
             if let Some(journal) = self.journal.clone() {
                 let here = self.directory.display().to_string();
-                tasks.recall_from(move |id| task_outcome(&journal, id, &here));
+                tasks.recall_from(move |id| {
+                    let here = here.clone();
+                    let read = move |journal: &Journal| {
+                        Ok::<_, JournalError>(task_outcome(journal, &id, &here))
+                    };
+                    let read = journal.spawn_blocking(read);
+                    async { read.await.ok().flatten() }
+                });
             }
             tasks.register(&mut all)?;
         }
@@ -264,9 +271,7 @@ impl Setup {
     /// The same, with what was written down at hand where it can be: for commands that run nothing.
     pub(crate) fn with_journal_if_possible(self, place: &PlaceArgs) -> Self {
         let journal = match &self.home {
-            Some(home) if !place.ephemeral => crate::journal::open(home, &self.config.journal)
-                .ok()
-                .map(Arc::new),
+            Some(home) if !place.ephemeral => crate::journal::open(home, &self.config.journal).ok(),
             _ => None,
         };
         Self { journal, ..self }
@@ -276,7 +281,7 @@ impl Setup {
     pub(crate) fn with_journal(mut self, place: &PlaceArgs) -> Result<Self> {
         let journal = match &self.home {
             Some(home) if !place.ephemeral => {
-                Some(Arc::new(crate::journal::open(home, &self.config.journal)?))
+                Some(crate::journal::open(home, &self.config.journal)?)
             }
             _ => None,
         };
@@ -300,12 +305,16 @@ impl Setup {
         selvedge_journal::Redactor::new(self.config.journal.secret_names.iter().cloned())
     }
 
-    /// Once a day, forgets what is too old or too much. Where that fails, the next time will do.
-    pub(crate) fn tidy_journal(&self) {
+    /// Waits for writes that are not made yet. Once a day, forgets what is too old or too much; where that fails, the
+    /// next time will do.
+    pub(crate) fn close_journal(&self) -> Result<(), Problem> {
         const A_DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
         let (Some(journal), Some(home)) = (&self.journal, &self.home) else {
-            return;
+            return Ok(());
         };
+        journal
+            .flush()
+            .map_err(|error| crate::runs::problem(&error))?;
         let mark = home.join("tidied");
         let fresh = |path: &Path| {
             Some(
@@ -321,6 +330,7 @@ impl Setup {
         if fresh(&mark) != Some(true) && std::fs::write(&mark, "").is_ok() {
             let _ = journal.tidy(&self.config.journal.retention);
         }
+        Ok(())
     }
 
     /// What an earlier run recorded; the beginning of its id is enough.

@@ -2,61 +2,67 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{ApprovalRequest, CallRecord, ScriptToolCallOutput};
 
 /// Writes down what is about to happen and what has happened. Whatever it has taken is safe from the death of this
-/// process when it returns.
+/// process when the future of the write is done.
+///
+/// A write may have to wait for others, and its future may be dropped meanwhile. Once a future was polled, its write is
+/// made all the same: in the order in which the futures were first polled, and before whatever is read afterwards.
+#[async_trait]
 pub trait Ledger: Send + Sync {
     /// The key that digests of arguments are made with.
     fn digest_key(&self) -> [u8; 32];
-    /// A script is about to run.
-    fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError>;
+    /// A script is about to run. A run that has begun already stays as it is.
+    async fn begin(&self, run: RunStart<'_>) -> Result<(), LedgerError>;
     /// A call is about to be handed to its tool.
-    fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError>;
+    async fn intend(&self, intent: Intent<'_>) -> Result<(), LedgerError>;
     /// A call is over, or never began.
-    fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError>;
+    async fn settle(&self, settled: Settled<'_>) -> Result<(), LedgerError>;
     /// A person is asked.
-    fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError>;
+    async fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError>;
     /// A person has answered, or will not; the answers in words, one per call.
-    fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError>;
+    async fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError>;
     /// A script waits for nothing but people: this is all of it. It stands until something is written of the run again.
-    fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError>;
+    async fn suspend(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError>;
     /// A script is about to go on from where it was suspended. Only one process may: the others get
     /// [`LedgerError::TakenOver`], now and for whatever else they write of it.
-    fn go_on(&self, run: &str) -> Result<(), LedgerError>;
+    async fn go_on(&self, run: &str) -> Result<(), LedgerError>;
     /// Whether somebody outside this process wants the run stopped. Asked now and then while it runs long.
-    fn is_to_stop(&self, _run: &str) -> bool {
+    async fn is_to_stop(&self, _run: &str) -> bool {
         false
     }
     /// A script is over; the recording is what it was told from outside, to be replayed.
-    fn end(
+    async fn end(
         &self,
         output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
+        recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError>;
-    /// A script is over that did nothing but compute, and of which nothing was written before.
-    fn begin_and_end(
+    /// A script is over that did nothing but compute. That it has begun was not written, or may not be written yet.
+    async fn begin_and_end(
         &self,
-        run: &RunStart<'_>,
+        run: RunStart<'_>,
         output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
+        recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        self.begin(run)?;
-        self.end(output, recording)
+        self.begin(run).await?;
+        self.end(output, recording).await
     }
 }
 
-/// Where the scripts of a session keep values for each other, as JSON.
+/// Where the scripts of a session keep values for each other, as JSON. Writes are made as those of a [`Ledger`].
+#[async_trait]
 pub trait Shelf: Send + Sync {
     /// What is kept under a key.
-    fn get(&self, key: &str) -> Result<Option<String>, LedgerError>;
+    async fn get(&self, key: &str) -> Result<Option<String>, LedgerError>;
     /// Keeps these, all or none.
-    fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError>;
+    async fn put(&self, values: BTreeMap<String, String>) -> Result<(), LedgerError>;
     /// Bytes of everything kept.
-    fn bytes(&self) -> Result<usize, LedgerError>;
+    async fn bytes(&self) -> Result<usize, LedgerError>;
 }
 
 /// A script that is about to run.

@@ -1,6 +1,7 @@
 //! A guest on its way out: its memory is cleared by the ticker's thread, which is awake anyway. Whoever ran it does not
 //! wait for that.
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::execution::Guest;
@@ -59,8 +60,8 @@ impl Host for Nobody {
         0.0
     }
 
-    fn message(&mut self, _: &str, _: &str) -> Option<String> {
-        None
+    fn message<'a>(&'a mut self, _: &'a str, _: &'a str) -> BoxFuture<'a, Option<String>> {
+        std::future::ready(None).boxed()
     }
 
     fn locate(&mut self, _: Position) -> Option<Position> {

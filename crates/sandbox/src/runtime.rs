@@ -68,13 +68,13 @@ pub struct Program<'a> {
     pub leash: Arc<Leash>,
 }
 
-/// The other side of a script: answers what it asks without waiting.
+/// The other side of a script: answers what it asks. The script stands still meanwhile, and its leash does not stop it.
 pub trait Host: Send {
     /// Milliseconds since the Unix epoch, as the script shall see them.
     fn now(&mut self) -> f64;
 
     /// A word from the script on a named channel. A reply that starts with `!` is thrown as an error.
-    fn message(&mut self, channel: &str, text: &str) -> Option<String>;
+    fn message<'a>(&'a mut self, channel: &'a str, text: &'a str) -> BoxFuture<'a, Option<String>>;
 
     /// Where a position in [`Program::source`] stands in the text its author wrote.
     fn locate(&mut self, compiled: Position) -> Option<Position>;

@@ -74,9 +74,9 @@ impl<'a> Start<'a> {
 
 impl<'a> RunContext<'a> {
     /// Enters the run in the ledger, unless it is entered.
-    pub(crate) fn enter(&self) -> Result<(), ScriptError> {
+    pub(crate) async fn enter(&self) -> Result<(), ScriptError> {
         match self.start {
-            Start::Fresh(Some(entry)) => entry.write(),
+            Start::Fresh(Some(entry)) => entry.write().await,
             _ => Ok(()),
         }
     }

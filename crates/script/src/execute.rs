@@ -10,6 +10,7 @@ use selvedge_protocol::{
 };
 use selvedge_tools::{Means, Rest, Scope, ScopeLimits, Source, Stopped, heeding};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::compile::Compiled;
 use crate::conclusion::{RESUMED_ELSEWHERE, conclude, dry_run, millis, reject, rejection};
@@ -26,6 +27,9 @@ use crate::run_entry::RunEntry;
 use crate::state::RunEnd;
 use crate::suspension::{ResumeError, Suspension};
 use crate::teardown::EndedRun;
+
+/// How long the answer of a run waits for a write to the ledger. The ledger makes the write in any case.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How a run starts, and its recorder, which outlives an attempt.
 pub(crate) struct Launch<'a> {
@@ -66,6 +70,33 @@ struct Attempt {
     buffer: Arc<Mutex<OutputBuffer>>,
     /// It failed for an internal reason and had no effect.
     may_retry: bool,
+}
+
+impl Attempt {
+    /// Hands what the script stored to its session, if it ended by itself.
+    async fn commit(&self) {
+        let ended_by_itself = match &self.ended.end {
+            RunEnd::Returned(_) => true,
+            RunEnd::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
+            RunEnd::Suspended | RunEnd::TakenOver | RunEnd::RecordingEnded => false,
+        };
+        if !ended_by_itself {
+            return;
+        }
+        let commit = self.buffer().session.commit();
+        let warning = match timeout(END_TIMEOUT, commit).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => format!("what the script stored could not be kept: {error}"),
+            Err(_) => {
+                "the journal is locked: what the script stored is kept when it is free".into()
+            }
+        };
+        self.buffer().warn(warning);
+    }
+
+    fn buffer(&self) -> MutexGuard<'_, OutputBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Harness {
@@ -132,7 +163,7 @@ impl Harness {
         let output = self
             .execute(output, compiled, options, &mut launch, started)
             .await;
-        self.finish(output, &launch, options)
+        self.finish(output, &launch, options).await
     }
 
     /// Resumes a suspended run, perhaps of another process. The caller must have claimed it in the
@@ -180,11 +211,11 @@ impl Harness {
                     .to_owned(),
             );
         }
-        Ok(self.finish(output, &launch, &options))
+        Ok(self.finish(output, &launch, &options).await)
     }
 
     /// Writes the end of a run to the ledger and emits it. A suspended run has not ended.
-    fn finish(
+    async fn finish(
         &self,
         mut output: ScriptToolCallOutput,
         launch: &Launch<'_>,
@@ -210,16 +241,20 @@ impl Harness {
                 let suggestion = options.author.goes_on_from(&output.id);
                 error.suggestions.push(suggestion);
             }
-            match write_end(ledger, &output, launch) {
-                Ok(()) => {}
-                Err(LedgerError::TakenOver) => {
+            match timeout(END_TIMEOUT, write_end(ledger, &output, launch)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(LedgerError::TakenOver)) => {
                     output.status = RunStatus::Suspended;
                     output.error = None;
                     output.warnings.push(RESUMED_ELSEWHERE.to_owned());
                 }
-                Err(error) => output.warnings.push(format!(
+                Ok(Err(error)) => output.warnings.push(format!(
                     "the end of the run could not be written down: {error}"
                 )),
+                Err(_) => output.warnings.push(
+                    "the journal is locked: the end of the run is recorded when it is free"
+                        .to_owned(),
+                ),
             }
         }
         options.events.emit(Event::ScriptFinished {
@@ -256,6 +291,7 @@ impl Harness {
             attempt = Box::pin(self.attempt(&output, compiled, options, launch)).await;
         }
         output.metadata.random_seed = launch.seed.to_string();
+        attempt.commit().await;
         self.fill(&mut output, compiled, attempt);
         output.metadata.duration_ms = millis(started);
         output
@@ -333,14 +369,6 @@ impl Harness {
     fn fill(&self, output: &mut ScriptToolCallOutput, compiled: &Compiled, attempt: Attempt) {
         let Attempt { ended, buffer, .. } = attempt;
         let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended_by_itself = match &ended.end {
-            RunEnd::Returned(_) => true,
-            RunEnd::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
-            RunEnd::Suspended | RunEnd::TakenOver | RunEnd::RecordingEnded => false,
-        };
-        if ended_by_itself && let Err(error) = buffer.session.commit() {
-            buffer.warn(format!("what the script stored could not be kept: {error}"));
-        }
         (output.logs, output.warnings) = buffer.finish();
         output.output = std::mem::take(&mut buffer.output);
         output.metadata.tool_calls_made = ended.dispatched;
@@ -416,7 +444,7 @@ fn emit_started(options: &RunOptions, id: &str) {
     });
 }
 
-fn write_end(
+async fn write_end(
     ledger: &Arc<dyn Ledger>,
     output: &ScriptToolCallOutput,
     launch: &Launch<'_>,
@@ -426,8 +454,8 @@ fn write_end(
         recording => serde_json::to_vec(recording).ok(),
     };
     match launch.start {
-        Start::Fresh(Some(entry)) => entry.end(output, recording.as_deref()),
-        _ => ledger.end(output, recording.as_deref()),
+        Start::Fresh(Some(entry)) => entry.end(output, recording).await,
+        _ => ledger.end(output, recording).await,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use async_trait::async_trait;
 use selvedge_protocol::{LedgerError, Shelf};
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +31,8 @@ impl Session {
     }
 
     /// The value stored under `key`, as JSON.
-    pub fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
-        self.shelf.get(key)
+    pub async fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
+        self.shelf.get(key).await
     }
 
     pub(crate) fn view(&self) -> SessionView {
@@ -61,28 +62,23 @@ impl SessionView {
         self.session = session.clone();
     }
 
-    pub(crate) fn load(&self, key: &str) -> Result<Option<String>, String> {
-        match self.written.get(key) {
-            Some(value) => Ok(Some(value.clone())),
-            None => self
-                .session
-                .get(key)
-                .map_err(|error| format!("load({key:?}): {error}")),
-        }
+    /// What the script itself has stored under `key`.
+    pub(crate) fn written(&self, key: &str) -> Option<String> {
+        self.written.get(key).cloned()
     }
 
-    /// Stores a value, unless there is no room.
-    pub(crate) fn store(&mut self, key: &str, json: &str) -> Result<(), String> {
+    /// Where the session has its values.
+    pub(crate) fn shelf(&self) -> Arc<dyn Shelf> {
+        self.session.shelf.clone()
+    }
+
+    /// Stores a value, unless there is no room beside what is `there` in the session.
+    pub(crate) fn store(&mut self, key: &str, json: &str, there: usize) -> Result<(), String> {
         let written: usize = self
             .written
             .iter()
             .map(|(key, value)| key.len() + value.len())
             .sum();
-        let there = self
-            .session
-            .shelf
-            .bytes()
-            .map_err(|error| format!("store({key:?}): {error}"))?;
         if there + written + key.len() + json.len() > MAX_BYTES {
             return Err(format!(
                 "store({key:?}): a session holds at most {} MB",
@@ -94,11 +90,14 @@ impl SessionView {
     }
 
     /// Hands the writes to the session. Done when a script ends by itself, also with an error.
-    pub(crate) fn commit(&mut self) -> Result<(), LedgerError> {
-        if self.written.is_empty() {
-            return Ok(());
+    pub(crate) fn commit(&mut self) -> impl Future<Output = Result<(), LedgerError>> + use<> {
+        let (shelf, written) = (self.shelf(), std::mem::take(&mut self.written));
+        async move {
+            match written.is_empty() {
+                true => Ok(()),
+                false => shelf.put(written).await,
+            }
         }
-        self.session.shelf.put(&std::mem::take(&mut self.written))
     }
 }
 
@@ -106,8 +105,9 @@ impl SessionView {
 #[derive(Debug, Default)]
 struct InMemory(Mutex<BTreeMap<String, String>>);
 
+#[async_trait]
 impl Shelf for InMemory {
-    fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
+    async fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
         Ok(self
             .0
             .lock()
@@ -116,17 +116,13 @@ impl Shelf for InMemory {
             .cloned())
     }
 
-    fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError> {
+    async fn put(&self, values: BTreeMap<String, String>) -> Result<(), LedgerError> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.extend(
-            values
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone())),
-        );
+        all.extend(values);
         Ok(())
     }
 
-    fn bytes(&self) -> Result<usize, LedgerError> {
+    async fn bytes(&self) -> Result<usize, LedgerError> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(all.iter().map(|(key, value)| key.len() + value.len()).sum())
     }

@@ -18,6 +18,7 @@ use crate::in_flight::{CallAnswer, GuestCall};
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Saves snapshots of a run to the ledger.
+#[derive(Clone, Copy)]
 pub(crate) struct Suspender<'a> {
     ledger: Option<&'a Arc<dyn Ledger>>,
     last_saved: Option<Instant>,
@@ -73,38 +74,25 @@ impl<'a> Suspender<'a> {
         self.last_saved.map(|saved| saved + SAVE_INTERVAL)
     }
 
-    /// Saves a snapshot of the guest, with `left` of its time and these calls.
-    pub(crate) fn save(
-        &mut self,
-        run: &RunContext<'_>,
-        guest: &mut dyn Execution,
-        left: Duration,
-        calls: SuspendedCalls,
-    ) -> Result<(), SuspendError> {
-        let Some(ledger) = self.ledger else {
-            return Ok(());
-        };
-        let image = guest.snapshot()?;
-        let suspension = Suspension {
-            build: image.build,
-            call_id: run.call_id.to_owned(),
-            seed: run.seed,
-            recording: to_raw_value(&run.recorder().recording)?,
-            timeout: run.timeout,
-            left,
-            standing: run.scope.standing(calls.waiting.len()),
-            calls,
-            output: to_raw_value(&*run.output())?,
-            image: image.bytes,
-        };
-        ledger.suspend(&run.scope.id, &suspension.to_bytes()?)?;
+    /// Saves a state that [`Suspension::of`] has made.
+    pub(crate) async fn save(&self, run_id: &str, state: Vec<u8>) -> Result<(), SuspendError> {
+        match self.ledger {
+            Some(ledger) => Ok(ledger.suspend(run_id, state).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// A snapshot was saved.
+    pub(crate) fn saved(&mut self) {
         self.last_saved = Some(Instant::now());
-        Ok(())
     }
 
     /// Claims a saved run for this process, so that no other resumes it.
-    pub(crate) fn claim(&self, run_id: &str) -> Result<(), SuspendError> {
-        Ok(self.ledger.map_or(Ok(()), |ledger| ledger.go_on(run_id))?)
+    pub(crate) async fn claim(&self, run_id: &str) -> Result<(), SuspendError> {
+        match self.ledger {
+            Some(ledger) => Ok(ledger.go_on(run_id).await?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -168,6 +156,28 @@ pub enum ResumeError {
 }
 
 impl Suspension {
+    /// The state of a run: a snapshot of the guest, with `left` of its time and these calls.
+    pub(crate) fn of(
+        run: &RunContext<'_>,
+        guest: &mut dyn Execution,
+        left: Duration,
+        calls: SuspendedCalls,
+    ) -> Result<Self, SuspendError> {
+        let image = guest.snapshot()?;
+        Ok(Self {
+            build: image.build,
+            call_id: run.call_id.to_owned(),
+            seed: run.seed,
+            recording: to_raw_value(&run.recorder().recording)?,
+            timeout: run.timeout,
+            left,
+            standing: run.scope.standing(calls.waiting.len()),
+            calls,
+            output: to_raw_value(&*run.output())?,
+            image: image.bytes,
+        })
+    }
+
     /// The length of the JSON, the JSON, the guest's memory.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         let json = serde_json::to_vec(self)?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use selvedge_protocol::{Answer, CallStatus, ErrorCode, Limits, RunStatus, ScriptToolCallOutput};
 use selvedge_script::{Harness, RunOptions, Session, Suspended};
 use selvedge_tools::{Approver, AskLater, Orchestrator, Registry, Risk, tool};
@@ -57,6 +58,10 @@ impl Desk {
 
     fn go_on(&self, source: &str, approver: impl Approver + 'static) -> ScriptToolCallOutput {
         self.go_on_from(source, self.state(), approver)
+    }
+
+    fn stored(&self, key: &str) -> Option<String> {
+        self.session.get(key).now_or_never().unwrap().unwrap()
     }
 
     fn state(&self) -> Vec<u8> {
@@ -141,7 +146,7 @@ fn two_questions_two_processes_one_script() {
             .collect::<Vec<_>>(),
         [CallStatus::Done, CallStatus::NotStarted]
     );
-    assert_eq!(desk.session.get("key").unwrap(), None, "it has not ended");
+    assert_eq!(desk.stored("key"), None, "it has not ended");
     // It is answered, and asks again; nobody is there.
     let once = Says::new(Answer::Once);
     let second = desk.go_on(TWICE, OnlyOnce(once.clone(), AskLater));
@@ -163,10 +168,7 @@ fn two_questions_two_processes_one_script() {
     );
     assert_eq!(third.logs.len() + third.output.len(), 3);
     assert_eq!(desk.intended(), 4, "each call once");
-    assert_eq!(
-        desk.session.get("key").unwrap().as_deref(),
-        Some("\"kept\"")
-    );
+    assert_eq!(desk.stored("key").as_deref(), Some("\"kept\""));
     // What was told over three processes is one recording.
     let cassette = desk.notebook.cassette(TWICE, &third).unwrap();
     let again = on_a_thread("replay", PATIENCE, async move {

@@ -28,11 +28,8 @@ impl Orchestrator {
             .partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
         for (prepared, _) in given_up {
             let name = prepared.tool.spec.name.clone();
-            self.finish(
-                scope,
-                reports,
-                refused(&prepared.request, name.clone(), aborted(&name)),
-            );
+            let outcome = refused(&prepared.request, name.clone(), aborted(&name));
+            self.finish(scope, reports, outcome).await;
         }
         if gated.is_empty() {
             return Vec::new();
@@ -77,11 +74,8 @@ impl Orchestrator {
                 Decision::Cancelled => aborted(tool),
                 Decision::TakenOver => continue,
             };
-            self.finish(
-                scope,
-                reports,
-                refused(&prepared.request, tool.clone(), failure),
-            );
+            let outcome = refused(&prepared.request, tool.clone(), failure);
+            self.finish(scope, reports, outcome).await;
         }
         allowed
     }
@@ -165,32 +159,39 @@ impl Orchestrator {
             calls: waiting.clone(),
             so_far,
         });
-        if let Some(ledger) = &self.ledger {
-            // The question is put all the same: a person is there, and the answer is what counts.
-            let _ = ledger.ask(&scope.id, &request);
-        }
-        scope.events.emit(Event::ApprovalRequested {
-            request: request.clone(),
-        });
-        let mut decision = self
-            .decide(scope, &request, cancelled, so_far, reports)
-            .await;
-        // Where the scope was suspended meanwhile, somebody else may have answered first.
-        match self.ledger.as_ref().map(|ledger| ledger.go_on(&scope.id)) {
-            Some(Err(LedgerError::TakenOver)) => {
-                let _ = reports.send(Report::TakenOver);
-                return vec![Decision::TakenOver; calls];
+        let ledger = self.ledger.as_ref();
+        let written = async {
+            if let Some(ledger) = ledger {
+                // The question is put all the same: a person is there, and the answer is what counts.
+                let _ = scope.written(ledger.ask(&scope.id, &request)).await;
             }
-            Some(Err(error)) => {
-                let because = format!("that it goes on could not be written down: {error}");
-                decision = vec![Decision::Denied(Some(because)); calls];
+        };
+        let decided = async {
+            scope.events.emit(Event::ApprovalRequested {
+                request: request.clone(),
+            });
+            self.decide(scope, &request, cancelled, so_far, reports)
+                .await
+        };
+        let ((), mut decision) = tokio::join!(biased; written, decided);
+        if let Some(ledger) = ledger {
+            // Where the scope was suspended meanwhile, somebody else may have answered first.
+            match scope.written(ledger.go_on(&scope.id)).await {
+                Err(LedgerError::TakenOver) => {
+                    let _ = reports.send(Report::TakenOver);
+                    return vec![Decision::TakenOver; calls];
+                }
+                Err(error) => {
+                    let because = format!("that it goes on could not be written down: {error}");
+                    decision = vec![Decision::Denied(Some(because)); calls];
+                }
+                Ok(()) => {}
             }
-            Some(Ok(())) | None => {}
         }
         let _ = reports.send(Report::Answered(waiting));
         let answers: Vec<String> = decision.iter().map(Decision::words).collect();
-        if let Some(ledger) = &self.ledger {
-            let _ = ledger.answer(&request.id, &answers);
+        if let Some(ledger) = ledger {
+            let _ = scope.written(ledger.answer(&request.id, &answers)).await;
         }
         scope.events.emit(Event::ApprovalAnswered {
             id: request.id,

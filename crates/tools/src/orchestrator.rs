@@ -224,7 +224,7 @@ impl Orchestrator {
                 .prepare(scope, request)
                 .and_then(|prepared| self.check_prior(scope, prepared))
             {
-                Err(outcome) => self.finish(scope, reports, outcome),
+                Err(outcome) => self.finish(scope, reports, outcome).await,
                 Ok(prepared) => match judge(self.policy, risk(&prepared)) {
                     Verdict::Ask { .. } if scope.has_agreed(&prepared.agreement()) => {
                         free.push(prepared)
@@ -237,7 +237,8 @@ impl Orchestrator {
                             ErrorCode::ApprovalDeniedError,
                             format!("{name} was not allowed: {reason}"),
                         );
-                        self.finish(scope, reports, refused(&prepared.request, name, failure));
+                        let outcome = refused(&prepared.request, name, failure);
+                        self.finish(scope, reports, outcome).await;
                     }
                 },
             }
@@ -345,10 +346,10 @@ impl Orchestrator {
             Ok(ToolOutput {
                 again: Some(again), ..
             }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
-            _ => return self.finish(scope, reports, outcome),
+            _ => return self.finish(scope, reports, outcome).await,
         };
         // It is over before anybody is asked: whatever happens while the question is open, this is known.
-        if self.write_down(scope, &outcome) == Err(LedgerError::TakenOver) {
+        if self.write_down(scope, &outcome).await == Err(LedgerError::TakenOver) {
             let _ = reports.send(Report::TakenOver);
             return;
         }
@@ -382,7 +383,7 @@ impl Orchestrator {
             }
         };
         match second {
-            None => self.finish(scope, reports, outcome),
+            None => self.finish(scope, reports, outcome).await,
             Some(second) => {
                 let settles = outcome.record.id.clone();
                 scope.events.emit(Event::CallFinished {
@@ -391,7 +392,8 @@ impl Orchestrator {
                 });
                 let _ = reports.send(Report::Repeated(outcome.record));
                 let second = self.attempt(scope, second, reports).await;
-                self.finish(scope, reports, Box::new(CallOutcome { settles, ..*second }));
+                let second = Box::new(CallOutcome { settles, ..*second });
+                self.finish(scope, reports, second).await;
             }
         }
     }
@@ -417,14 +419,17 @@ impl Orchestrator {
             () = request.cancel.cancelled() => None,
             place = scope.places.acquire() => place.ok(),
         };
-        let Some(_place) = place else {
+        let stopped = |request: &CallRequest, name: String, digest: String| {
             let failure = CallFailure::new(
                 ErrorCode::ToolAbortedError,
                 format!("{name} was stopped before it ran"),
             );
-            let mut outcome = refused(&request, name, failure);
+            let mut outcome = refused(request, name, failure);
             outcome.record.args_digest = digest;
-            return outcome;
+            outcome
+        };
+        let Some(_place) = place else {
+            return stopped(&request, name, digest);
         };
         // Nothing is done that was not written down before.
         let intent = Intent {
@@ -437,7 +442,15 @@ impl Orchestrator {
             line: request.line,
             origin: origin.as_deref(),
         };
-        if let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.intend(&intent)) {
+        let intended = match &self.ledger {
+            Some(ledger) => tokio::select! {
+                biased;
+                intended = ledger.intend(intent) => intended,
+                () = request.cancel.cancelled() => return stopped(&request, name, digest),
+            },
+            None => Ok(()),
+        };
+        if let Err(error) = intended {
             let message =
                 format!("{name} did not run, because that could not be written down: {error}");
             return refused(
@@ -504,7 +517,7 @@ impl Orchestrator {
 
 impl Orchestrator {
     /// A call is over: written down, told, reported.
-    pub(crate) fn finish(
+    pub(crate) async fn finish(
         &self,
         scope: &Scope,
         reports: &UnboundedSender<Report>,
@@ -514,7 +527,7 @@ impl Orchestrator {
         if let Some(prior) = scope.prior.as_ref().filter(|_| was_refused) {
             prior.release(&outcome.settles);
         }
-        let written = self.write_down(scope, &outcome);
+        let written = self.write_down(scope, &outcome).await;
         if written == Err(LedgerError::TakenOver) {
             let _ = reports.send(Report::TakenOver);
             return;
@@ -532,7 +545,10 @@ impl Orchestrator {
         let _ = reports.send(Report::Finished(outcome));
     }
 
-    fn write_down(&self, scope: &Scope, outcome: &CallOutcome) -> Result<(), LedgerError> {
+    async fn write_down(&self, scope: &Scope, outcome: &CallOutcome) -> Result<(), LedgerError> {
+        let Some(ledger) = &self.ledger else {
+            return Ok(());
+        };
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
         // Where there is no script, it is a model that reads the result.
         let shown = match (&scope.source, &outcome.result) {
@@ -540,21 +556,15 @@ impl Orchestrator {
             (None, Err(failure)) => Some(failure.in_words()),
             (Some(_), _) => None,
         };
-        let shown = shown.as_deref();
-        match &self.ledger {
-            Some(ledger) => {
-                let answered = outcome.answered.as_ref();
-                ledger.settle(&Settled {
-                    run: &scope.id,
-                    record: &outcome.record,
-                    value,
-                    shown,
-                    resume_as: outcome.resume_as,
-                    answered,
-                })
-            }
-            None => Ok(()),
-        }
+        let settle = ledger.settle(Settled {
+            run: &scope.id,
+            record: &outcome.record,
+            value,
+            shown: shown.as_deref(),
+            resume_as: outcome.resume_as,
+            answered: outcome.answered.as_ref(),
+        });
+        scope.written(settle).await
     }
 }
 

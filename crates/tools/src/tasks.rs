@@ -7,15 +7,16 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    Answered, CallRecord, CallStatus, ErrorCode, EventSink, ResumeAs, RunMetadata, RunStart,
-    RunStatus, SPAWN, ScriptError, ScriptToolCallOutput, Settled, new_id,
+    Answered, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs, RunMetadata,
+    RunStart, RunStatus, SPAWN, ScriptError, ScriptToolCallOutput, Settled, new_id,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::orchestrator::reads_only;
@@ -49,7 +50,7 @@ struct Inner {
 
 /// What is recorded of a task that is not of this session, by its id; `None` if it failed or does
 /// not exist.
-type Recall = dyn Fn(&str) -> Option<PriorOutcome> + Send + Sync;
+type Recall = dyn Fn(String) -> BoxFuture<'static, Option<PriorOutcome>> + Send + Sync;
 
 /// Who makes a task's call, and where it is written down.
 #[derive(Clone)]
@@ -133,7 +134,10 @@ impl Tasks {
             tool(
                 "spawn.cancel",
                 "Stops a task; false where it was over already.",
-                move |args: TaskArgs| std::future::ready(stopping.cancel(&args.id)),
+                move |args: TaskArgs| {
+                    let tasks = stopping.clone();
+                    async move { tasks.cancel(&args.id).await }
+                },
             )
             .positional(&["id"]),
         )
@@ -141,12 +145,12 @@ impl Tasks {
 
     /// Where to ask for tasks that are not of this session: a script that was put away may wait for one in another
     /// process.
-    pub fn recall_from(
-        &self,
-        recall: impl Fn(&str) -> Option<PriorOutcome> + Send + Sync + 'static,
-    ) {
+    pub fn recall_from<F>(&self, recall: impl Fn(String) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Option<PriorOutcome>> + Send + 'static,
+    {
         // There is one ledger.
-        let _ = self.0.recall.set(Box::new(recall));
+        let _ = self.0.recall.set(Box::new(move |id| recall(id).boxed()));
     }
 
     /// How many are running.
@@ -180,7 +184,7 @@ impl Tasks {
 
     /// Starts a task as a script asks for it, with what stands between the parentheses, and returns
     /// its id. It counts among the calls of the script and follows the same rules in a resumed run.
-    pub fn start_as_written(
+    pub async fn start_as_written(
         &self,
         list: Vec<Value>,
         scope: &Scope,
@@ -188,9 +192,9 @@ impl Tasks {
     ) -> Result<String, CallFailure> {
         scope.take_call()?;
         let (tool, args) = self.read(list)?;
-        let spawn = SpawnCall::new(&means.orchestrator, scope, &tool, &args);
+        let spawn = SpawnCall::new(&means.orchestrator, &scope.id, &tool, &args);
         let id = new_id("tsk");
-        let (origin, idempotency_key) = match spawn.look_up(&id) {
+        let (origin, idempotency_key) = match spawn.look_up(scope, &id) {
             Lookup::New => (None, None),
             Lookup::Repeat {
                 origin,
@@ -202,11 +206,11 @@ impl Tasks {
             }
             // The task itself is recorded as well: waiting for it tells what it returned.
             Lookup::Recorded { origin, .. } => {
-                spawn.record(&origin, SpawnRecord::Reused)?;
+                spawn.record(&origin, SpawnRecord::Reused).await?;
                 return Ok(origin);
             }
             Lookup::Skipped { value } => {
-                spawn.record(&id, SpawnRecord::Skipped)?;
+                spawn.record(&id, SpawnRecord::Skipped).await?;
                 self.add_finished(id.clone(), value);
                 return Ok(id);
             }
@@ -219,9 +223,8 @@ impl Tasks {
             idempotency_key,
         };
         let call_id = new.id.clone();
-        let started = self.start(new, means.clone(), |id| {
-            spawn.record(id, SpawnRecord::Started { repeats: origin })
-        });
+        let how = SpawnRecord::Started { repeats: origin };
+        let started = self.start(new, means, spawn, how).await;
         if let (Err(_), Some(prior)) = (&started, &scope.prior) {
             prior.release(&call_id);
         }
@@ -262,7 +265,7 @@ impl Tasks {
         );
     }
 
-    fn start(
+    async fn start(
         &self,
         New {
             id,
@@ -272,7 +275,8 @@ impl Tasks {
             idempotency_key,
         }: New,
         means: Means,
-        record: impl FnOnce(&str) -> Result<(), CallFailure>,
+        spawn: SpawnCall,
+        how: SpawnRecord,
     ) -> Result<String, CallFailure> {
         if tool.starts_with("spawn") {
             return Err(ToolError::new("a task cannot start a task").into());
@@ -290,9 +294,6 @@ impl Tasks {
             let message = format!("{MOST} tasks are running, and more may not");
             return Err(ToolError::new(message).suggest(hint).into());
         }
-        let mut all = self.all();
-        // Nothing is started that was not recorded before.
-        record(&id)?;
         let limits = ScopeLimits {
             max_calls: 1,
             max_concurrent: 1,
@@ -303,7 +304,7 @@ impl Tasks {
         let (tell, came_to) = watch::channel(None);
         let cancel = scope.cancel.child_token();
         remember(
-            &mut all,
+            &mut self.all(),
             Task {
                 id: id.clone(),
                 cancel: cancel.clone(),
@@ -317,17 +318,26 @@ impl Tasks {
             line: None,
             cancel,
         };
+        let (told, recorded) = oneshot::channel();
+        // What is recorded is also started if the script is given up meanwhile.
         runtime.spawn(async move {
-            let came_out = carry_out(&means, &scope, request).await;
+            // Nothing is started that was not recorded before.
+            let recorded = spawn.record(&scope.id, how).await;
+            let _ = told.send(recorded.clone());
+            let came_out = match recorded {
+                Ok(()) => carry_out(&means, &scope, request).await,
+                Err(failure) => Err(failure),
+            };
             tell.send_replace(Some(came_out));
         });
-        Ok(id)
+        let given_up = |_| Err(ToolError::new("the task was given up").into());
+        recorded.await.unwrap_or_else(given_up).map(|()| id)
     }
 
     async fn wait(&self, id: &str, cancel: &CancellationToken) -> Result<Value, ToolError> {
         let mut came_to = match self.find(id, |task| task.came_to.clone()) {
             Ok(task) => task,
-            Err(error) => return self.recalled(id).unwrap_or(Err(error)),
+            Err(error) => return self.recalled(id).await.unwrap_or(Err(error)),
         };
         let over = tokio::select! {
             () = cancel.cancelled() => return Err(ToolError::new("the wait was stopped; the task goes on")),
@@ -342,8 +352,9 @@ impl Tasks {
     }
 
     /// What a task of another session came to, where that is known.
-    fn recalled(&self, id: &str) -> Option<Result<Value, ToolError>> {
-        Some(match self.0.recall.get()?(id)? {
+    async fn recalled(&self, id: &str) -> Option<Result<Value, ToolError>> {
+        let recall = self.0.recall.get()?;
+        Some(match recall(id.to_owned()).await? {
             PriorOutcome::Succeeded(value) => Ok(value),
             PriorOutcome::Unknown => {
                 let message = format!("the outcome of the task {id} is unknown");
@@ -353,13 +364,16 @@ impl Tasks {
         })
     }
 
-    fn cancel(&self, id: &str) -> Result<bool, ToolError> {
+    async fn cancel(&self, id: &str) -> Result<bool, ToolError> {
         let running = self.find(id, |task| {
             let running = task.came_to.borrow().is_none();
             task.cancel.cancel();
             running
         });
-        running.or_else(|error| self.recalled(id).map(|_| false).ok_or(error))
+        match running {
+            Err(error) => self.recalled(id).await.map(|_| false).ok_or(error),
+            running => running,
+        }
     }
 
     fn find<T>(&self, id: &str, look: impl FnOnce(&Task) -> T) -> Result<T, ToolError> {
@@ -407,9 +421,9 @@ fn of_a_task(failure: CallFailure) -> ToolError {
 }
 
 /// The call by which a script starts a task, recorded among the script's calls.
-struct SpawnCall<'a> {
-    orchestrator: &'a Orchestrator,
-    scope: &'a Scope,
+struct SpawnCall {
+    ledger: Option<Arc<dyn Ledger>>,
+    run: String,
     /// The canonical tool and arguments if there is such a tool, else as written.
     args: Value,
     digest: String,
@@ -426,13 +440,8 @@ enum SpawnRecord {
     Skipped,
 }
 
-impl<'a> SpawnCall<'a> {
-    fn new(
-        orchestrator: &'a Orchestrator,
-        scope: &'a Scope,
-        tool: &str,
-        args: &Map<String, Value>,
-    ) -> Self {
+impl SpawnCall {
+    fn new(orchestrator: &Orchestrator, run: &str, tool: &str, args: &Map<String, Value>) -> Self {
         let given = Value::Object(args.clone());
         let found = match orchestrator.registry().find(tool) {
             Found::Tool(tool) => Some(tool),
@@ -450,8 +459,8 @@ impl<'a> SpawnCall<'a> {
         let args = json!({"tool": tool, "args": args});
         let digest = orchestrator.digest_of(SPAWN, &args, FieldCase::Camel);
         Self {
-            orchestrator,
-            scope,
+            ledger: orchestrator.ledger().cloned(),
+            run: run.to_owned(),
             args,
             digest,
             effect,
@@ -459,8 +468,8 @@ impl<'a> SpawnCall<'a> {
     }
 
     /// What the recorded calls of the resumed run say about it. A task that only reads runs again.
-    fn look_up(&self, id: &str) -> Lookup {
-        match &self.scope.prior {
+    fn look_up(&self, scope: &Scope, id: &str) -> Lookup {
+        match &scope.prior {
             Some(prior) if self.effect == Effect::MayChange => {
                 prior.look_up(id, &self.digest, self.effect)
             }
@@ -468,8 +477,8 @@ impl<'a> SpawnCall<'a> {
         }
     }
 
-    fn record(&self, id: &str, how: SpawnRecord) -> Result<(), CallFailure> {
-        let Some(ledger) = self.orchestrator.ledger() else {
+    async fn record(&self, id: &str, how: SpawnRecord) -> Result<(), CallFailure> {
+        let Some(ledger) = &self.ledger else {
             return Ok(());
         };
         let (origin, reused, resume_as) = match how {
@@ -494,14 +503,14 @@ impl<'a> SpawnCall<'a> {
             read_only: self.effect == Effect::ReadOnly,
         };
         let settled = Settled {
-            run: &self.scope.id,
+            run: &self.run,
             record: &record,
             value: Some(&value),
             shown: None,
             resume_as,
             answered: Some(&answered),
         };
-        ledger.settle(&settled).map_err(|error| {
+        ledger.settle(settled).await.map_err(|error| {
             let message = format!("the task was not started: it could not be recorded: {error}");
             ToolError::new(message).into()
         })
@@ -559,7 +568,7 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
             resumes: None,
             setting,
         };
-        if let Err(error) = ledger.begin(&start) {
+        if let Err(error) = scope.written(ledger.begin(start)).await {
             return failed(format!(
                 "the task did not run, because that could not be written down: {error}"
             ));
@@ -585,7 +594,7 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
     let output = in_the_ledger(&scope.id, &outcome);
     if let Some(ledger) = &ledger {
         // The call itself is written down; that the run around it has an end is told by that.
-        let _ = ledger.end(&output, None);
+        let _ = scope.written(ledger.end(&output, None)).await;
     }
     outcome.result.map(|output| output.value)
 }

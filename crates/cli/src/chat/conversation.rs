@@ -26,6 +26,11 @@ use crate::remember::remembering;
 use crate::setting::Setting;
 use crate::setup::Setup;
 
+/// Waits on the thread that draws, which runs nothing else.
+pub(super) fn wait_here<T>(work: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work))
+}
+
 enum Task {
     Ask(String),
     GoOn,
@@ -34,8 +39,7 @@ enum Task {
 impl Chat {
     /// Opens a session that was there before, and shows how it went.
     pub(crate) fn open(&mut self, id: Option<&str>) -> Result<()> {
-        let session =
-            assembly::session(&mut self.setup, &Conversation::Old(id.map(str::to_owned)))?;
+        let session = self.find_session(&Conversation::Old(id.map(str::to_owned)))?;
         self.rebuild()?;
         self.before = session.spent();
         self.status.usage = self.before.0;
@@ -55,6 +59,10 @@ impl Chat {
             self.next_turn();
         }
         Ok(())
+    }
+
+    fn find_session(&mut self, conversation: &Conversation) -> Result<Session> {
+        wait_here(assembly::session(&mut self.setup, conversation))
     }
 
     /// Learns beside everything else what the servers have.
@@ -105,7 +113,7 @@ impl Chat {
     fn make_ready(&mut self) -> Result<()> {
         let new = self.session.is_none();
         if new {
-            let session = assembly::session(&mut self.setup, &Conversation::New)?;
+            let session = self.find_session(&Conversation::New)?;
             self.session_id = Some(session.id().to_owned());
             self.session = Some(session);
             self.refresh_status();
@@ -216,7 +224,7 @@ impl Chat {
         ));
         // What was written down before is where it goes on.
         let id = self.session_id.clone();
-        match assembly::session(&mut self.setup, &Conversation::Old(id)) {
+        match self.find_session(&Conversation::Old(id)) {
             Ok(session) => self.session = Some(session),
             Err(_) => self.session_id = None,
         }

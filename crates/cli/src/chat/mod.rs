@@ -70,7 +70,7 @@ fn open(args: ChatArgs, opening: Conversation) -> Result<Exit> {
     })?;
     // A tool that hangs in the system is not waited for.
     runtime.shutdown_background();
-    chat.setup.tidy_journal();
+    chat.setup.close_journal()?;
     ended?;
     if let Some(id) = chat.to_resume() {
         crate::out::line(&format!("selvedge continue {id}"))?;
