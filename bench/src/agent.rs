@@ -91,7 +91,7 @@ async fn follow_ups() -> Result<Samples> {
     let (url, times) = server().await?;
     let (work, home) = (tempfile::tempdir()?, tempfile::tempdir()?);
     std::fs::write(work.path().join("a.txt"), "one\n")?;
-    let journal = Arc::new(Journal::open(home.path())?);
+    let journal = Journal::open(home.path())?;
     let server = crate::loopback::server::Server::start(|_| Vec::new().into()).await;
     let agent = crate::loopback::agent(&server, work.path(), &journal, Settings::default())?;
     let provider = selvedge_models::Provider::new("mock", url, selvedge_protocol::WireApi::Chat);
@@ -99,7 +99,7 @@ async fn follow_ups() -> Result<Samples> {
     let agent = agent.with_model(selvedge_models::Client::new(provider)?, model);
     let mut samples = Samples::default();
     for turn in 0..TURNS + 5 {
-        let mut session = Session::begin(&journal, "")?;
+        let mut session = Session::begin(&journal, "").await?;
         lock(&times).clear();
         let outcome = agent
             .turn(&mut session, "go", &TurnOptions::default())

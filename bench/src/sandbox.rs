@@ -1,5 +1,6 @@
 //! Measures the sandbox alone, compared with JavaScript sandboxes from npm.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,13 @@ impl Host for Silent {
         0.0
     }
 
-    fn message(&mut self, channel: &str, _: &str) -> Option<String> {
-        (channel == "resolve").then(|| "tool".to_owned())
+    fn message<'a>(
+        &'a mut self,
+        channel: &'a str,
+        _: &'a str,
+    ) -> Pin<Box<dyn Future<Output = Option<String>> + Send + 'a>> {
+        let reply = (channel == "resolve").then(|| "tool".to_owned());
+        Box::pin(std::future::ready(reply))
     }
 
     fn locate(&mut self, _: Position) -> Option<Position> {

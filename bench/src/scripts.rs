@@ -158,7 +158,7 @@ fn journal(table: &mut Table) -> Result<()> {
         .enable_all()
         .build()?;
     let home = std::env::temp_dir().join(format!("selvedge-bench-journal-{}", std::process::id()));
-    let journal = std::sync::Arc::new(selvedge_journal::Journal::open(&home)?);
+    let journal = selvedge_journal::Journal::open(&home)?;
     let noop = || selvedge_tools::tool("noop", "Does nothing.", |_: Lines| async { Ok(1) });
     let limits = selvedge_protocol::Limits {
         max_tool_calls: 1000,

@@ -226,9 +226,9 @@ async fn play(
     events: EventSink,
 ) -> Result<(Took, Arc<Journal>, Session)> {
     let (work, home) = (sample()?, tempfile::tempdir()?);
-    let journal = Arc::new(Journal::open(home.path())?);
+    let journal = Journal::open(home.path())?;
     let agent = loopback::agent(server, work.path(), &journal, settings)?;
-    let mut session = Session::begin(&journal, "")?;
+    let mut session = Session::begin(&journal, "").await?;
     let options = TurnOptions {
         events,
         ..TurnOptions::default()

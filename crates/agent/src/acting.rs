@@ -1,6 +1,6 @@
 //! Doing what an answer asks for: scripts and calls, in the order they were written.
 
-use selvedge_journal::Run;
+use selvedge_journal::{JournalError, Run};
 use selvedge_protocol::{
     CallRecord, CallStatus, ErrorCode, Event, FunctionCall, FunctionCallOutput, Item, Message,
     Mode, OutputPart, Phase, Role, RunStart, RunStatus, ScriptError, ScriptToolCallOutput,
@@ -154,8 +154,7 @@ impl Turn<'_> {
             Some(KnownScript::Died { resume }) => {
                 // A turn that is only being closed runs nothing: report how far the script came.
                 if self.options.cancel.is_cancelled()
-                    && let Some(journal) = self.session.journal()
-                    && let Ok(run) = journal.run(&resume.run)
+                    && let Some(run) = self.session.stored_run(&resume.run).await
                 {
                     return recovery::as_it_was_left(&run, &item);
                 }
@@ -174,13 +173,11 @@ impl Turn<'_> {
                 ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, LAST_ANSWER);
             return rejected(&item.id, &item.call_id, error);
         }
-        match written
-            .resume
-            .map(|run| self.resume_target(&run))
-            .transpose()
-        {
-            Ok(resume) => options.resume = resume,
-            Err(error) => return rejected(&item.id, &item.call_id, error),
+        if let Some(run) = written.resume {
+            match self.resume_target(run).await {
+                Ok(resume) => options.resume = Some(resume),
+                Err(error) => return rejected(&item.id, &item.call_id, error),
+            }
         }
         self.run_with(source, options).await
     }
@@ -238,7 +235,7 @@ impl Turn<'_> {
     }
 
     /// What the run that a script wants to resume has recorded.
-    fn resume_target(&self, run: &str) -> Result<Resume, ScriptError> {
+    async fn resume_target(&self, run: String) -> Result<Resume, ScriptError> {
         let refuse = |message: String| {
             ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
         };
@@ -246,7 +243,11 @@ impl Turn<'_> {
             let message = "`resume` needs the journal, which is turned off here";
             return Err(refuse(message.to_owned()));
         };
-        match resume_target(journal, run, &self.agent.settings.directory) {
+        let directory = self.agent.settings.directory.clone();
+        let target = journal
+            .spawn_blocking(move |journal| resume_target(journal, &run, &directory))
+            .await;
+        match target {
             Ok(ResumeTarget::Ready(resume)) => Ok(resume),
             Ok(ResumeTarget::Running(run)) => Err(refuse(format!("{run} is still running"))),
             Ok(ResumeTarget::Suspended(run)) => Err(refuse(format!("{run} waits for an answer"))),
@@ -268,17 +269,20 @@ impl Turn<'_> {
         let Some(journal) = self.session.journal() else {
             return failed("what was put away is not there".to_owned());
         };
-        // Of several processes one goes on.
-        let taken = journal.take_over(&id);
-        let state = match taken.and_then(|()| journal.take_suspension(&id)) {
-            Ok(Some(state)) => state,
-            Ok(None) => return failed("what was put away is not there".to_owned()),
-            Err(error) => return failed(error.to_string()),
-        };
-        let resumed = run.summary.resumes.as_deref();
-        let resume = resumed.map(|resumed| resume_from(journal, &journal.run(resumed)?));
-        options.resume = match resume.transpose() {
-            Ok(resume) => resume,
+        let (run_id, resumed) = (id.clone(), run.summary.resumes.clone());
+        let taken = journal.spawn_blocking(move |journal| {
+            // Of several processes one goes on.
+            journal.take_over(&run_id)?;
+            let state = journal.take_suspension(&run_id)?;
+            let resume = resumed.map(|resumed| resume_from(journal, &journal.run(&resumed)?));
+            Ok::<_, JournalError>((state, resume.transpose()?))
+        });
+        let state = match taken.await {
+            Ok((Some(state), resume)) => {
+                options.resume = resume;
+                state
+            }
+            Ok((None, _)) => return failed("what was put away is not there".to_owned()),
             Err(error) => return failed(error.to_string()),
         };
         let values = run.calls.into_iter();
@@ -323,7 +327,7 @@ impl Turn<'_> {
         }
         let mut made = Vec::new();
         if !structured.is_empty() {
-            let scope = self.scope();
+            let scope = self.scope().await;
             let span = tracing::info_span!("calls", run = scope.id, count = structured.len());
             let calls = self.agent.router.route(&scope, structured);
             made = calls.instrument(span).await;
@@ -367,7 +371,7 @@ impl Turn<'_> {
     }
 
     /// What the structured calls of this turn belong to. It ends with the turn.
-    fn scope(&mut self) -> Scope {
+    async fn scope(&mut self) -> Scope {
         if let Some(scope) = &self.scope {
             return scope.clone();
         }
@@ -379,24 +383,25 @@ impl Turn<'_> {
         };
         let scope = Scope::new(id, limits, &self.stop, self.events.clone());
         agent.agents.enter(&scope.id, self.circumstances());
+        self.scope = Some(scope.clone());
         if let Some(ledger) = agent.harness.orchestrator().ledger() {
-            let begun = ledger.begin(&RunStart {
+            let source = format!("// structured calls of turn {}", self.session.turn());
+            let begun = ledger.begin(RunStart {
                 id: &scope.id,
-                source: &format!("// structured calls of turn {}", self.session.turn()),
+                source: &source,
                 directory: &agent.settings.directory,
                 session: self.session.id(),
                 seed: "0",
                 resumes: self.known.run.as_deref(),
                 setting: &self.options.setting,
             });
-            if let Err(error) = begun {
+            if let Err(error) = scope.written(begun).await {
                 // The calls themselves say so, too: nothing is done that was not written down.
                 self.events.emit(Event::Error {
                     message: format!("the calls cannot be written down: {error}"),
                 });
             }
         }
-        self.scope = Some(scope.clone());
         scope
     }
 
@@ -406,7 +411,7 @@ impl Turn<'_> {
     }
 
     /// The turn's structured calls are over, and what they left behind is gone.
-    pub(crate) fn end_scope(&mut self) {
+    pub(crate) async fn end_scope(&mut self) {
         let Some(scope) = self.scope.take() else {
             return;
         };
@@ -421,7 +426,7 @@ impl Turn<'_> {
                 false => RunStatus::Error,
             };
             output.calls = std::mem::take(&mut self.records);
-            if let Err(error) = ledger.end(&output, None) {
+            if let Err(error) = scope.written(ledger.end(&output, None)).await {
                 self.events.emit(Event::Error {
                     message: format!("the end of the calls cannot be written down: {error}"),
                 });

@@ -163,12 +163,16 @@ impl Agent {
 
     /// Makes a session shorter, whether or not it is full: about how many tokens it had before and has now. `None` where
     /// it would not become much shorter. Not while a turn is open.
-    pub fn compact(&self, session: &mut Session) -> Result<Option<(u64, u64)>, AgentError> {
-        let compacted = compaction::harder(session, self).filter(|_| !session.is_open());
-        let Some(compacted) = compacted else {
+    pub async fn compact(&self, session: &mut Session) -> Result<Option<(u64, u64)>, AgentError> {
+        if session.is_open() {
+            return Ok(None);
+        }
+        let Some(compacted) = compaction::harder(session, self).await else {
             return Ok(None);
         };
-        session.add(StepKind::Compacted, Vec::new(), compacted.wire)?;
+        session
+            .add(StepKind::Compacted, Vec::new(), compacted.wire)
+            .await?;
         Ok(Some((compacted.tokens_before, compacted.tokens_after)))
     }
 

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
+use futures_util::FutureExt;
 use schemars::JsonSchema;
 use selvedge_journal::Journal;
 use selvedge_models::{Client, Model, ModelEvent, Prompt};
@@ -163,7 +164,7 @@ impl Agents {
             move |args: LaunchArgs, call| {
                 let shared = own();
                 async move {
-                    let launch = shared?.prepare(args, &call)?;
+                    let launch = shared?.prepare(args, &call).await?;
                     launch.run(call.cancel.clone(), call.events.clone()).await
                 }
             },
@@ -175,7 +176,7 @@ impl Agents {
             "Launches an agent that goes on by itself until this turn ends; agents.wait gets what it came to.",
             move |args: LaunchArgs, call| {
                 let shared = own();
-                async move { shared?.launch_aside(args, &call) }
+                async move { shared?.launch_aside(args, &call).await }
             },
         );
         registry.register(launch.positional(&["prompt"]))?;
@@ -290,7 +291,7 @@ impl Shared {
         })
     }
 
-    fn prepare(self: &Arc<Self>, args: LaunchArgs, call: &Call) -> Result<Launch, ToolError> {
+    async fn prepare(self: &Arc<Self>, args: LaunchArgs, call: &Call) -> Result<Launch, ToolError> {
         let (template, circumstances) = self.of(call)?;
         let most = template.agent.settings.max_depth;
         if circumstances.depth >= most {
@@ -338,7 +339,7 @@ impl Shared {
         let session = match &template.journal {
             Some(journal) => {
                 let parent = Some(circumstances.session.as_str());
-                Session::begin_under(journal, &agent.settings.directory, parent)
+                Session::begin_under(journal, &agent.settings.directory, parent).await
             }
             None => Ok(Session::in_memory()),
         };
@@ -354,9 +355,13 @@ impl Shared {
         })
     }
 
-    fn launch_aside(self: &Arc<Self>, args: LaunchArgs, call: &Call) -> Result<Handle, ToolError> {
+    async fn launch_aside(
+        self: &Arc<Self>,
+        args: LaunchArgs,
+        call: &Call,
+    ) -> Result<Handle, ToolError> {
         let (_, circumstances) = self.of(call)?;
-        let launch = self.prepare(args, call)?;
+        let launch = self.prepare(args, call).await?;
         let agent_id = launch.id.clone();
         let (done, result) = watch::channel(None);
         let (cancel, events) = (circumstances.stop.child_token(), call.events.clone());
@@ -408,8 +413,12 @@ impl Launch {
         events: EventSink,
     ) -> Result<Launched, ToolError> {
         let ledger = self.agent.harness.orchestrator().ledger().cloned();
+        let mut ending = Ending {
+            ledger: ledger.clone(),
+            id: self.id.clone(),
+        };
         if let Some(ledger) = &ledger {
-            let begun = ledger.begin(&RunStart {
+            let begun = ledger.begin(RunStart {
                 id: &self.id,
                 source: &self.prompt,
                 directory: &self.agent.settings.directory,
@@ -418,9 +427,11 @@ impl Launch {
                 resumes: None,
                 setting: "",
             });
-            begun.map_err(|error| {
-                ToolError::new(format!("the agent cannot be written down: {error}"))
-            })?;
+            if let Err(error) = begun.await {
+                ending.ledger = None;
+                let message = format!("the agent cannot be written down: {error}");
+                return Err(ToolError::new(message));
+            }
         }
         let (parent_id, call_id) = self.by;
         let session_id = self.session.id().to_owned();
@@ -436,10 +447,6 @@ impl Launch {
             events: inner(events),
             ..TurnOptions::default()
         };
-        let mut ending = Ending {
-            ledger,
-            id: self.id.clone(),
-        };
         // Boxed, because an agent can launch agents.
         let turn = self
             .agent
@@ -452,7 +459,7 @@ impl Launch {
                 _ => RunStatus::Error,
             };
             output.output_json = serde_json::to_string(&outcome.message).ok();
-            ledger.end(&output, None).map_err(|error| {
+            ledger.end(&output, None).await.map_err(|error| {
                 ToolError::new(format!("the agent's end cannot be written down: {error}"))
             })?;
         }
@@ -470,16 +477,10 @@ impl Launch {
         let message = outcome.message.unwrap_or_default();
         let title = self.prompt.lines().next().unwrap_or_default();
         let title: String = title.chars().take(80).collect();
-        let file_key = self.shared.cabinet.get().and_then(|cabinet| {
-            let stored = cabinet.keep(&NewDocument {
-                kind: DocumentKind::Result,
-                title: &title,
-                source: "",
-                media_type: "text/plain",
-                content: message.as_bytes(),
-            });
-            Some(stored.ok()?.key)
-        });
+        let file_key = match self.shared.cabinet.get().cloned() {
+            Some(cabinet) => keep_result(cabinet, title, message.clone()).await,
+            None => None,
+        };
         Ok(Launched {
             agent_id: self.id,
             session_id: self.session.id().to_owned(),
@@ -490,6 +491,20 @@ impl Launch {
             output_tokens: outcome.usage.output_tokens,
         })
     }
+}
+
+/// Puts what an agent said into the File Cabinet, and returns its key.
+async fn keep_result(cabinet: Arc<dyn Cabinet>, title: String, message: String) -> Option<String> {
+    let keep = move || {
+        cabinet.keep(&NewDocument {
+            kind: DocumentKind::Result,
+            title: &title,
+            source: "",
+            media_type: "text/plain",
+            content: message.as_bytes(),
+        })
+    };
+    Some(tokio::task::spawn_blocking(keep).await.ok()?.ok()?.key)
 }
 
 /// Writes down that an agent is over which was let go of.
@@ -503,7 +518,7 @@ impl Drop for Ending {
         if let Some(ledger) = &self.ledger {
             let output = ScriptToolCallOutput::new(&self.id, "");
             // Where it cannot be written down, the journal says that it died with its process.
-            let _ = ledger.end(&output, None);
+            let _ = ledger.end(&output, None).now_or_never();
         }
     }
 }

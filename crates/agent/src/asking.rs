@@ -17,10 +17,10 @@ use crate::{compaction, counters};
 
 impl Turn<'_> {
     /// The request: system, then history, then the newest message and what has come of it.
-    pub(crate) fn assemble(&mut self) -> Result<Prompt, TurnError> {
-        match compaction::if_needed(self.session, self.agent) {
+    pub(crate) async fn assemble(&mut self) -> Result<Prompt, TurnError> {
+        match compaction::if_needed(self.session, self.agent).await {
             Need::Not => {}
-            Need::Shorter(compacted) => self.compacted(compacted)?,
+            Need::Shorter(compacted) => self.compacted(compacted).await?,
             Need::NoRoom { fixed } => self.say_that_there_is_no_room(fixed),
         }
         self.last = self.budget.is_last_round() && self.budget.spent().rounds > 0;
@@ -59,9 +59,10 @@ impl Turn<'_> {
         self.events.emit(Event::Error { message });
     }
 
-    fn compacted(&mut self, compacted: compaction::Compacted) -> Result<(), TurnError> {
+    async fn compacted(&mut self, compacted: compaction::Compacted) -> Result<(), TurnError> {
         self.session
-            .add(StepKind::Compacted, Vec::new(), compacted.wire)?;
+            .add(StepKind::Compacted, Vec::new(), compacted.wire)
+            .await?;
         self.events.emit(Event::ThreadCompacted {
             tokens_before: compacted.tokens_before,
             tokens_after: compacted.tokens_after,
@@ -161,7 +162,7 @@ impl Turn<'_> {
     }
 
     /// Writes the answer down before anything of it is done.
-    pub(crate) fn record_answer(&mut self, answer: Answer) -> Result<Vec<Told>, TurnError> {
+    pub(crate) async fn record_answer(&mut self, answer: Answer) -> Result<Vec<Told>, TurnError> {
         let Answer {
             pieces,
             wire,
@@ -186,7 +187,7 @@ impl Turn<'_> {
             cost,
             finish,
         };
-        self.session.add(answered, items, wire)?;
+        self.session.add(answered, items, wire).await?;
         let spent = self.budget.spent();
         self.events.emit(Event::UsageUpdated {
             turn: self.session.turn(),
@@ -199,7 +200,7 @@ impl Turn<'_> {
     }
 
     /// Arranges another way to ask after a request failed; fails where there is none.
-    pub(crate) fn find_another_way(&mut self, error: ModelError) -> Result<(), TurnError> {
+    pub(crate) async fn find_another_way(&mut self, error: ModelError) -> Result<(), TurnError> {
         if error.lacks == Some(Ability::Tools) && self.calls != Calls::Off {
             // Scripts in text need no tools.
             self.calls = Calls::Off;
@@ -210,11 +211,11 @@ impl Turn<'_> {
         }
         if error.kind == ModelErrorKind::ContextTooLong
             && !std::mem::replace(&mut self.shortened, true)
-            && let Some(compacted) = compaction::harder(self.session, self.agent)
+            && let Some(compacted) = compaction::harder(self.session, self.agent).await
         {
             // It was a request, too.
             self.budget.spend(Usage::default(), None);
-            return self.compacted(compacted);
+            return self.compacted(compacted).await;
         }
         Err(error.into())
     }

@@ -4,7 +4,7 @@
 //! one line with a handle for each run before them. The originals stay in the journal.
 
 use crate::size::estimate as tokens_of;
-use selvedge_journal::{Journal, RunState};
+use selvedge_journal::RunState;
 use selvedge_protocol::{CallStatus, Item, OutputPart, Role, RunStatus, TurnItem, Usage};
 use selvedge_text::shortened;
 use serde_json::Value;
@@ -40,7 +40,7 @@ pub(crate) enum Need {
 }
 
 /// Whether the conversation nearly fills the context, and the same conversation made shorter.
-pub(crate) fn if_needed(session: &Session, agent: &Agent) -> Need {
+pub(crate) async fn if_needed(session: &Session, agent: &Agent) -> Need {
     let model = &agent.model;
     let answer = model.max_output_tokens.min(model.context_window / 4);
     let most =
@@ -53,26 +53,27 @@ pub(crate) fn if_needed(session: &Session, agent: &Agent) -> Need {
     if room < LEAST_ROOM {
         return Need::NoRoom { fixed };
     }
-    shorter(session, fixed, room / 2).map_or(Need::Not, Need::Shorter)
+    let shorter = shorter(session, fixed, room / 2).await;
+    shorter.map_or(Need::Not, Need::Shorter)
 }
 
 /// The same for a provider that says it is too long, whatever was estimated.
-pub(crate) fn harder(session: &Session, agent: &Agent) -> Option<Compacted> {
+pub(crate) async fn harder(session: &Session, agent: &Agent) -> Option<Compacted> {
     let fixed = fixed(session, agent);
     let conversation = conversation(session);
     let room = match agent.model.context_window.saturating_sub(fixed) {
         0 => conversation,
         left => conversation.min(left),
     };
-    shorter(session, fixed, room / 3)
+    shorter(session, fixed, room / 3).await
 }
 
-fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> {
+async fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> {
     // What was just asked is told as it was asked.
     if since_compaction(session.steps()).len() < 2 {
         return None;
     }
-    let wire = compact(session, room);
+    let wire = compact(session, room).await;
     let (before, after) = (conversation(session), estimate(&wire));
     // What does not get much shorter will not fit by being told again.
     (after < before * 9 / 10).then_some(Compacted {
@@ -144,11 +145,11 @@ pub(crate) fn estimate(items: &[Item]) -> u64 {
     items.iter().map(|item| one(item) + 4).sum()
 }
 
-fn compact(session: &Session, room: u64) -> Vec<Item> {
+async fn compact(session: &Session, room: u64) -> Vec<Item> {
     let steps = session.steps();
     let tail = tail(since_compaction(steps), room / 2);
     let before = &steps[..steps.len() - tail.len()];
-    let summary = summary(session, before, (room / 2) as usize * 3);
+    let summary = summary(session, before, (room / 2) as usize * 3).await;
     let mut wire = vec![Item::message(Role::User, summary)];
     wire.extend(tail.iter().flat_map(|step| step.wire.iter().cloned()));
     wire
@@ -172,7 +173,7 @@ fn tail(steps: &[Step], room: u64) -> &[Step] {
 }
 
 /// What stands for everything before, in at most about so many bytes.
-fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
+async fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
     let mut text = String::from(
         "[The conversation so far was made shorter to fit. This is what it held; what is cut can be read again.]\n",
     );
@@ -191,10 +192,10 @@ fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
     if let [_, .., (turn, last)] = &asked[..] {
         section(&format!("Asked last (T-{turn})"), last);
     }
-    if let Some(plan) = plan(session, before) {
+    if let Some(plan) = plan(session, before).await {
         section("The plan", &plan);
     }
-    let open = open_runs(session, before);
+    let open = open_runs(session, before).await;
     if !open.is_empty() {
         section("Not over, or not known how it ended", &open.join("\n"));
     }
@@ -266,7 +267,7 @@ fn word(status: RunStatus) -> &'static str {
 }
 
 /// The last plan somebody made, in a call or inside a script.
-fn plan(session: &Session, steps: &[Step]) -> Option<String> {
+async fn plan(session: &Session, steps: &[Step]) -> Option<String> {
     for item in steps.iter().rev().flat_map(|step| step.items.iter().rev()) {
         let args = match item {
             TurnItem::Item(Item::FunctionCall(call)) if call.name == "update_plan" => {
@@ -275,7 +276,7 @@ fn plan(session: &Session, steps: &[Step]) -> Option<String> {
             TurnItem::ScriptToolCallOutput(output)
                 if output.calls.iter().any(|call| call.tool == "update_plan") =>
             {
-                plan_of_run(session.journal()?, &output.id)
+                plan_of_run(session, &output.id).await
             }
             _ => None,
         };
@@ -291,13 +292,13 @@ fn plan(session: &Session, steps: &[Step]) -> Option<String> {
     None
 }
 
-fn plan_of_run(journal: &Journal, run: &str) -> Option<Value> {
-    let mut calls = journal.run(run).ok()?.calls.into_iter().rev();
+async fn plan_of_run(session: &Session, run: &str) -> Option<Value> {
+    let mut calls = session.stored_run(run).await?.calls.into_iter().rev();
     calls.find(|call| call.tool == "update_plan")?.args
 }
 
 /// Runs that wait or go on, and calls nobody knows the end of.
-fn open_runs(session: &Session, steps: &[Step]) -> Vec<String> {
+async fn open_runs(session: &Session, steps: &[Step]) -> Vec<String> {
     let mut open = Vec::new();
     for item in steps.iter().flat_map(|step| step.items.iter()) {
         let TurnItem::ScriptToolCallOutput(output) = item else {
@@ -310,8 +311,7 @@ fn open_runs(session: &Session, steps: &[Step]) -> Vec<String> {
             unknown.map(|call| format!("{} of {run} ({}): outcome unknown", call.id, call.tool)),
         );
         if matches!(output.status, RunStatus::Suspended | RunStatus::Running)
-            && let Some(journal) = session.journal()
-            && let Ok(stored) = journal.run(run)
+            && let Some(stored) = session.stored_run(run).await
             && matches!(
                 stored.summary.state,
                 RunState::Running | RunState::Suspended

@@ -1,5 +1,6 @@
 //! Whoever rides along with a turn: memory that recalls before it, and learns after it.
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::Entry;
 
@@ -18,12 +19,14 @@ pub trait Companion: Send + Sync {
     -> BoxFuture<'a, Option<String>>;
 
     /// The session's newest turn put these documents into the File Cabinet, or looked them up there.
-    fn kept(&self, session: &Session, documents: &[Entry]) {
+    fn kept<'a>(&'a self, session: &'a Session, documents: Vec<Entry>) -> BoxFuture<'a, ()> {
         let _ = (session, documents);
+        std::future::ready(()).boxed()
     }
 
     /// The session's newest turn is over.
-    fn after(&self, session: &Session) {
+    fn after<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, ()> {
         let _ = session;
+        std::future::ready(()).boxed()
     }
 }

@@ -10,7 +10,7 @@
 //! use selvedge_tools::{Orchestrator, Registry};
 //!
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
-//! let journal = Arc::new(Journal::open("/home/me/.selvedge".as_ref())?);
+//! let journal = Journal::open("/home/me/.selvedge".as_ref())?;
 //! let mut registry = Registry::new();            // one's own tools, or those of `selvedge-toolbox`
 //! let agents = Agents::default();
 //! agents.register(&mut registry)?;               // `agents.launch.sync` and its like
@@ -23,7 +23,7 @@
 //!     .with_agents(&agents, Some(journal.clone()));
 //!
 //! // A conversation; `Session::resume(&journal, id)` goes on with one.
-//! let mut session = Session::begin(&journal, "/home/me/project")?;
+//! let mut session = Session::begin(&journal, "/home/me/project").await?;
 //! let options = TurnOptions {
 //!     events: EventSink::new(|event| match event {
 //!         Event::ItemUpdated { delta, .. } => print!("{delta}"),

@@ -102,7 +102,7 @@ pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutp
 
 impl Turn<'_> {
     /// The pieces of an answer whose results are missing, and what is known of them.
-    pub(crate) fn left_undone(&mut self) -> Result<Option<Vec<Told>>, TurnError> {
+    pub(crate) async fn left_undone(&mut self) -> Result<Option<Vec<Told>>, TurnError> {
         let Some(Step {
             kind: StepKind::Answered { run, .. },
             items,
@@ -115,10 +115,17 @@ impl Turn<'_> {
         let Some(journal) = self.session.journal().cloned() else {
             return Ok(None);
         };
+        let (of_calls, written) = (run.clone(), items.clone());
+        let read = journal.spawn_blocking(move |journal| {
+            let calls = of_calls.map(|run| chain(journal, &run)).transpose()?;
+            Ok((calls, known_scripts(journal, &written)))
+        });
+        let (calls, scripts) = read.await.map_err(unreadable)?;
         let mut pieces = Vec::new();
-        let mut known = Known::default();
-        let calls = run.as_deref().map(|run| chain(&journal, run));
-        let calls = calls.transpose().map_err(unreadable)?;
+        let mut known = Known {
+            scripts: scripts?,
+            ..Known::default()
+        };
         if calls.as_ref().is_some_and(Vec::is_empty) {
             // It never began: it begins now, under the name by which whoever comes next looks for it.
             self.run = run.clone();
@@ -128,9 +135,6 @@ impl Turn<'_> {
             match item {
                 TurnItem::Item(Item::FunctionCall(call)) => pieces.push(Piece::Call(call)),
                 TurnItem::ScriptToolCall(item) => {
-                    if let Some(script) = known_script(&journal, &item.id, &item.call_id)? {
-                        known.scripts.insert(item.id.clone(), script);
-                    }
                     pieces.push(Piece::Script(written_again(item, &wire)));
                 }
                 _ => {}
@@ -180,6 +184,22 @@ impl Turn<'_> {
 
 fn unreadable(error: JournalError) -> TurnError {
     AgentError::from(error).into()
+}
+
+/// How the scripts among these items were left.
+fn known_scripts(
+    journal: &Journal,
+    items: &[TurnItem],
+) -> Result<HashMap<String, KnownScript>, TurnError> {
+    let mut known = HashMap::new();
+    for item in items {
+        if let TurnItem::ScriptToolCall(item) = item
+            && let Some(script) = known_script(journal, &item.id, &item.call_id)?
+        {
+            known.insert(item.id.clone(), script);
+        }
+    }
+    Ok(known)
 }
 
 /// How a script was left; `None` where it never began.
@@ -309,8 +329,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn of_a_script_that_was_broken_off_every_call_is_told() {
+    #[tokio::test]
+    async fn of_a_script_that_was_broken_off_every_call_is_told() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path()).unwrap();
         let start = RunStart {
@@ -322,7 +342,7 @@ mod tests {
             resumes: None,
             setting: "",
         };
-        journal.begin(&start).unwrap();
+        journal.begin(start).await.unwrap();
         let args = serde_json::json!({});
         for id in ["tool_1", "tool_2", "tool_3"] {
             let intent = Intent {
@@ -335,7 +355,7 @@ mod tests {
                 line: None,
                 origin: None,
             };
-            journal.intend(&intent).unwrap();
+            journal.intend(intent).await.unwrap();
             let record = CallRecord {
                 id: id.to_owned(),
                 tool: "exec".to_owned(),
@@ -355,7 +375,7 @@ mod tests {
                     resume_as: selvedge_protocol::ResumeAs::Answer,
                     answered: None,
                 };
-                journal.settle(&settled).unwrap();
+                journal.settle(settled).await.unwrap();
             }
         }
         drop(journal);

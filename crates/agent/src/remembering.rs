@@ -90,13 +90,13 @@ impl Remembering {
 
     /// What prompts begin with in this turn.
     async fn prepare(&self, session: &Session, missing: Vec<Vec<u8>>) -> Result<Told, MemoryError> {
-        let (memory, telling) = (self.0.memory.clone(), self.0.settings.telling);
+        let telling = self.0.settings.telling;
         let (id, turn) = (session.id().to_owned(), session.turn());
         let whole_from = since_compaction(session.steps())
             .first()
             .map_or(turn, |step| step.turn);
-        let prepared = tokio::task::spawn_blocking(move || {
-            store(&memory, &id, &missing)?;
+        let prepare = move |memory: &Memory| {
+            store(memory, &id, &missing)?;
             let Telling::Gradient(gradient) = telling else {
                 let regular = telling == Telling::Regular;
                 return Ok(Told {
@@ -114,10 +114,18 @@ impl Remembering {
                 through: assembled.planned,
                 full_from: raw.last().map_or(turn, |band| band.span.first),
             })
-        });
-        prepared
-            .await
-            .unwrap_or_else(|_| Err(MemoryError::Damaged("memory was given up".to_owned())))
+        };
+        self.blocking(prepare).await
+    }
+
+    /// Does work that may block, off the threads that run everything else.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Memory) -> Result<T, MemoryError> + Send + 'static,
+    ) -> Result<T, MemoryError> {
+        let memory = self.0.memory.clone();
+        let done = tokio::task::spawn_blocking(move || work(&memory)).await;
+        done.unwrap_or_else(|_| Err(MemoryError::Damaged("memory was given up".to_owned())))
     }
 
     /// Writes the shorter levels, then waits for nothing to happen and draws lessons.
@@ -161,8 +169,9 @@ impl Remembering {
     }
 
     /// The turns that memory lacks, up to and with this one.
-    fn missing(&self, session: &Session, last: u32) -> Result<Vec<Vec<u8>>, MemoryError> {
-        let stored = self.0.memory.turns(session.id())?;
+    async fn missing(&self, session: &Session, last: u32) -> Result<Vec<Vec<u8>>, MemoryError> {
+        let id = session.id().to_owned();
+        let stored = self.blocking(move |memory| memory.turns(&id)).await?;
         Ok((stored + 1..=last)
             .map(|turn| exchange(&session.items_of(turn)))
             .collect())
@@ -184,7 +193,8 @@ impl Companion for Remembering {
                 idle.abort();
             }
             let told = async {
-                let missing = self.missing(session, session.turn().saturating_sub(1))?;
+                let before = session.turn().saturating_sub(1);
+                let missing = self.missing(session, before).await?;
                 self.prepare(session, missing).await
             };
             let told = match told.await {
@@ -214,25 +224,36 @@ impl Companion for Remembering {
         .boxed()
     }
 
-    fn kept(&self, session: &Session, documents: &[Entry]) {
-        for document in documents {
-            if let Err(error) = self.0.memory.announce_document(session.id(), document) {
-                tracing::warn!(target: "selvedge::memory", %error, "a document is not announced");
+    fn kept<'a>(&'a self, session: &'a Session, documents: Vec<Entry>) -> BoxFuture<'a, ()> {
+        let id = session.id().to_owned();
+        let announce = move |memory: &Memory| {
+            for document in documents {
+                if let Err(error) = memory.announce_document(&id, &document) {
+                    tracing::warn!(target: "selvedge::memory", %error, "a document is not announced");
+                }
             }
-        }
+            Ok(())
+        };
+        self.blocking(announce).map(drop).boxed()
     }
 
-    fn after(&self, session: &Session) {
-        let stored = self
-            .missing(session, session.turn())
-            .and_then(|missing| store(&self.0.memory, session.id(), &missing));
-        match stored {
-            Ok(()) => self.learn_later(session.id()),
-            // It is stored before the next turn, or when the session is next gone on with.
-            Err(error) => {
-                tracing::warn!(target: "selvedge::memory", %error, "the turn is not remembered yet")
+    fn after<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, ()> {
+        let stored = async {
+            let missing = self.missing(session, session.turn()).await?;
+            let id = session.id().to_owned();
+            self.blocking(move |memory| store(memory, &id, &missing))
+                .await
+        };
+        async move {
+            match stored.await {
+                Ok(()) => self.learn_later(session.id()),
+                // It is stored before the next turn, or when the session is next gone on with.
+                Err(error) => {
+                    tracing::warn!(target: "selvedge::memory", %error, "the turn is not remembered yet")
+                }
             }
         }
+        .boxed()
     }
 }
 

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use selvedge_journal::{Journal, JournalError, StoredItem};
+use futures_util::FutureExt;
+use selvedge_journal::{Journal, JournalError, Run, StoredItem};
 use selvedge_protocol::{
     Item, Message, OutputPart, Role, TurnEnd, TurnError, TurnItem, Usage, new_id,
 };
 use selvedge_script as script;
+use serde_json::Value;
 
 use crate::AgentError;
 use crate::record::{Line, Mark, Others, Reader, Step, StepKind};
@@ -57,60 +59,67 @@ impl Session {
     }
 
     /// A new conversation, kept in the journal.
-    pub fn begin(journal: &Arc<Journal>, directory: &str) -> Result<Self, AgentError> {
-        Self::begin_under(journal, directory, None)
+    pub async fn begin(journal: &Arc<Journal>, directory: &str) -> Result<Self, AgentError> {
+        Self::begin_under(journal, directory, None).await
     }
 
     /// A new conversation, of an agent that another one launched if there is a parent.
-    pub(crate) fn begin_under(
+    pub(crate) async fn begin_under(
         journal: &Arc<Journal>,
         directory: &str,
         parent: Option<&str>,
     ) -> Result<Self, AgentError> {
-        let id = journal.begin_session(directory, parent)?;
+        let (directory, parent) = (directory.to_owned(), parent.map(str::to_owned));
+        let id = journal
+            .spawn_blocking(move |journal| journal.begin_session(&directory, parent.as_deref()))
+            .await?;
         Ok(Self::new(id, Some(journal.clone()), Reader::default(), 0))
     }
 
     /// A conversation from the journal, by its id, the beginning of it, or its name, to go on with. It is this process's
     /// until it is dropped: one that another living process works on is refused.
-    pub fn resume(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
-        let id = journal.session(id)?.id;
-        journal.claim_session(&id)?;
-        Self::read(journal, &id)
+    pub async fn resume(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
+        let id = id.to_owned();
+        let claim = move |journal: &Journal| {
+            let id = journal.session(&id)?.id;
+            journal.claim_session(&id)?;
+            let (reader, written) = read_items(journal, &id)?;
+            Ok::<_, AgentError>((id, reader, written))
+        };
+        let (id, reader, written) = journal.spawn_blocking(claim).await?;
+        Ok(Self::new(id, Some(journal.clone()), reader, written))
     }
 
-    /// The same, only to look at it: whoever works on it is not disturbed.
+    /// The same, only to look at it: whoever works on it is not disturbed. Blocks while it reads.
     pub fn read(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
         let id = journal.session(id)?.id;
-        let items = journal.items(&id)?;
-        let written = items.last().map_or(0, |item| item.number);
-        let mut reader = Reader::default();
-        for stored in items {
-            let line = serde_json::from_value(stored.item)
-                .map_err(|error| damaged(stored.number, &error))?;
-            reader.read(stored.turn, line);
-        }
+        let (reader, written) = read_items(journal, &id)?;
         Ok(Self::new(id, Some(journal.clone()), reader, written))
     }
 
     /// A conversation that begins like another, up to and with a turn. What the other left undone stays undone here.
-    pub fn fork(
+    pub async fn fork(
         journal: &Arc<Journal>,
         id: &str,
         up_to_turn: Option<u32>,
     ) -> Result<Self, AgentError> {
-        let fork = journal.fork_session(&journal.session(id)?.id, up_to_turn)?;
-        Self::resume(journal, &fork)?.closed()
+        let id = id.to_owned();
+        let fork =
+            move |journal: &Journal| journal.fork_session(&journal.session(&id)?.id, up_to_turn);
+        let fork = journal.spawn_blocking(fork).await?;
+        Self::resume(journal, &fork).await?.closed().await
     }
 
     /// Takes in an exported conversation. What was under way when it was exported is not done here.
-    pub fn import(journal: &Arc<Journal>, lines: &[serde_json::Value]) -> Result<Self, AgentError> {
-        let id = journal.import_session(lines, check)?;
-        Self::resume(journal, &id)?.closed()
+    pub async fn import(journal: &Arc<Journal>, lines: Vec<Value>) -> Result<Self, AgentError> {
+        let id = journal
+            .spawn_blocking(move |journal| journal.import_session(&lines, check))
+            .await?;
+        Self::resume(journal, &id).await?.closed().await
     }
 
     /// Ends a turn that was broken off elsewhere: whoever made its calls may know how they ended, here nobody does.
-    fn closed(mut self) -> Result<Self, AgentError> {
+    async fn closed(mut self) -> Result<Self, AgentError> {
         if !self.is_open() {
             return Ok(self);
         }
@@ -119,9 +128,10 @@ impl Session {
         {
             let results = crate::recovery::unknown(step);
             let wire = results.wire();
-            self.add(StepKind::Acted, results.items, wire)?;
+            self.add(StepKind::Acted, results.items, wire).await?;
         }
-        self.end(Ok(TurnEnd::Interrupted), Others::default())?;
+        self.end(Ok(TurnEnd::Interrupted), Others::default())
+            .await?;
         Ok(self)
     }
 
@@ -152,6 +162,13 @@ impl Session {
     /// Where it is written down.
     pub fn journal(&self) -> Option<&Arc<Journal>> {
         self.journal.as_ref()
+    }
+
+    /// What the journal has of a run.
+    pub(crate) async fn stored_run(&self, id: &str) -> Option<Run> {
+        let (journal, id) = (self.journal()?, id.to_owned());
+        let read = journal.spawn_blocking(move |journal| journal.run(&id));
+        read.await.ok()
     }
 
     /// The number of the last turn; zero where there was none.
@@ -204,7 +221,7 @@ impl Session {
     }
 
     /// A new turn begins.
-    pub(crate) fn ask(&mut self, input: Input) -> Result<(), AgentError> {
+    pub(crate) async fn ask(&mut self, input: Input) -> Result<(), AgentError> {
         self.turn += 1;
         self.ended = false;
         let item = Item::Message(Message {
@@ -213,10 +230,11 @@ impl Session {
             native: None,
         });
         self.add(StepKind::Asked, vec![item.clone().into()], vec![item])
+            .await
     }
 
-    /// Writes a step down, then keeps it.
-    pub(crate) fn add(
+    /// Writes a step down and keeps it. It is kept also if this is dropped, for then it is written all the same.
+    pub(crate) async fn add(
         &mut self,
         kind: StepKind,
         items: Vec<TurnItem>,
@@ -228,13 +246,17 @@ impl Session {
             items,
             wire,
         };
-        self.write(&step.lines())?;
+        let lines = step.lines();
         self.steps.push(step);
-        Ok(())
+        let written = self.write(&lines).await;
+        if written.is_err() {
+            self.steps.pop();
+        }
+        written
     }
 
     /// The turn is over.
-    pub(crate) fn end(
+    pub(crate) async fn end(
         &mut self,
         end: Result<TurnEnd, TurnError>,
         others: Others,
@@ -243,24 +265,35 @@ impl Session {
             Ok(end) => (Some(end), None),
             Err(error) => (None, Some(error)),
         };
-        self.write(&[Line::Mark(Mark::TurnEnd {
+        self.ended = true;
+        let end = Line::Mark(Mark::TurnEnd {
             finish_reason,
             error,
             others,
-        })])?;
-        self.others.add(others);
-        self.ended = true;
-        Ok(())
+        });
+        let written = self.write(&[end]).await;
+        match written {
+            Ok(()) => self.others.add(others),
+            Err(_) => self.ended = false,
+        }
+        written
     }
 
-    fn write(&mut self, lines: &[Line]) -> Result<(), AgentError> {
+    async fn write(&mut self, lines: &[Line]) -> Result<(), AgentError> {
         let Some(journal) = &self.journal else {
             return Ok(());
         };
         let values: Result<Vec<_>, _> = lines.iter().map(serde_json::to_value).collect();
         let values = values.map_err(|error| damaged(0, &error))?;
-        self.written = journal.append_items(&self.id, self.written, self.turn, &values)?;
-        Ok(())
+        let after = self.written;
+        self.written += values.len() as u32;
+        let appended = journal
+            .append_items(&self.id, after, self.turn, values)
+            .await;
+        if appended.is_err() {
+            self.written = after;
+        }
+        Ok(appended?)
     }
 
     /// A name for the next item in events.
@@ -274,9 +307,22 @@ impl Drop for Session {
     fn drop(&mut self) {
         if let Some(journal) = &self.journal {
             // Where that fails it is left to others when this process ends.
-            let _ = journal.release_session(&self.id);
+            let _ = journal.release_session(&self.id).now_or_never();
         }
     }
+}
+
+/// What the journal has of a session, and the number of the last item.
+fn read_items(journal: &Journal, id: &str) -> Result<(Reader, u32), AgentError> {
+    let items = journal.items(id)?;
+    let written = items.last().map_or(0, |item| item.number);
+    let mut reader = Reader::default();
+    for stored in items {
+        let line =
+            serde_json::from_value(stored.item).map_err(|error| damaged(stored.number, &error))?;
+        reader.read(stored.turn, line);
+    }
+    Ok((reader, written))
 }
 
 fn damaged(number: u32, error: &serde_json::Error) -> AgentError {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use futures_util::FutureExt;
 use selvedge_models::Calls;
 use selvedge_protocol::{
     CallRecord, Event, EventSink, FinishReason, Item, Mode, ModelErrorKind, TurnEnd, TurnError,
@@ -120,10 +121,10 @@ impl Agent {
         input: impl Into<Input>,
         options: &TurnOptions,
     ) -> TurnOutcome {
-        let asked = self
-            .settle(session, options)
-            .await
-            .and_then(|()| Ok(session.ask(input.into())?));
+        let asked = match self.settle(session, options).await {
+            Ok(()) => session.ask(input.into()).await.map_err(TurnError::from),
+            Err(error) => Err(error),
+        };
         match asked {
             Ok(()) => self.go_on(session, options).await,
             Err(error) => TurnOutcome {
@@ -168,12 +169,15 @@ impl Agent {
         };
         let ended = match waits {
             true => Ok(()),
-            false => session.end(end.clone(), by_others(spent, session)),
+            false => {
+                let others = by_others(spent, session);
+                session.end(end.clone(), others).await
+            }
         };
         if let Some(companion) = self.companion.as_ref() {
-            companion.kept(session, &kept);
+            companion.kept(session, kept).await;
             if !waits {
-                companion.after(session);
+                companion.after(session).await;
             }
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(TurnError::from));
@@ -216,7 +220,9 @@ impl Agent {
         {
             return Err(error);
         }
-        Ok(session.end(Ok(TurnEnd::Interrupted), Others::default())?)
+        Ok(session
+            .end(Ok(TurnEnd::Interrupted), Others::default())
+            .await?)
     }
 }
 
@@ -287,26 +293,26 @@ impl<'a> Turn<'a> {
             if let Some(end) = self.must_end() {
                 return Ok(end);
             }
-            let prompt = self.assemble()?;
+            let prompt = self.assemble().await?;
             let answer = match self.ask(&prompt).await {
                 Ok(answer) => {
                     self.shortened = false;
                     answer
                 }
                 Err(error) => {
-                    self.find_another_way(error)?;
+                    self.find_another_way(error).await?;
                     continue;
                 }
             };
             let (finish, detail) = (answer.finish.clone(), answer.detail.clone());
-            let pieces = self.record_answer(answer)?;
+            let pieces = self.record_answer(answer).await?;
             let asks = pieces.iter().any(|told| told.piece.asks());
             let results = self.act(pieces).await;
             if results.suspended {
                 return Ok(TurnEnd::Suspended);
             }
             if asks {
-                self.record_results(results)?;
+                self.record_results(results).await?;
             } else if let Some(end) = end_of(finish, detail)? {
                 return Ok(end);
             }
@@ -326,13 +332,13 @@ impl<'a> Turn<'a> {
 
     /// What an earlier process did not get to: results it did not write down, or the end of the turn.
     async fn finish_left_undone(&mut self) -> Result<Option<TurnEnd>, TurnError> {
-        if let Some(pieces) = self.left_undone()? {
+        if let Some(pieces) = self.left_undone().await? {
             self.last = self.budget.was_last_round();
             let results = self.act(pieces).await;
             if results.suspended {
                 return Ok(Some(TurnEnd::Suspended));
             }
-            self.record_results(results)?;
+            self.record_results(results).await?;
             return Ok(None);
         }
         let turn = self.session.turn();
@@ -343,9 +349,10 @@ impl<'a> Turn<'a> {
         }
     }
 
-    fn record_results(&mut self, results: Results) -> Result<(), TurnError> {
+    async fn record_results(&mut self, results: Results) -> Result<(), TurnError> {
         let wire = results.wire();
-        Ok(self.session.add(StepKind::Acted, results.items, wire)?)
+        let acted = self.session.add(StepKind::Acted, results.items, wire);
+        Ok(acted.await?)
     }
 
     /// What rides inside the newest message, for the whole turn.
@@ -369,7 +376,7 @@ impl<'a> Turn<'a> {
             self.stop.cancel();
             self.background.end().await;
         }
-        self.end_scope();
+        self.end_scope().await;
     }
 
     pub(crate) fn circumstances(&self) -> Circumstances {
@@ -431,7 +438,7 @@ impl Drop for Turn<'_> {
     /// Also a turn that is let go of ends what it started.
     fn drop(&mut self) {
         self.stop.cancel();
-        self.end_scope();
+        let _ = self.end_scope().now_or_never();
     }
 }
 

@@ -5,7 +5,6 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
@@ -81,7 +80,7 @@ fn child() {
         .build()
         .unwrap()
         .block_on(async {
-            let journal = Arc::new(Journal::open(&place).unwrap());
+            let journal = Journal::open(&place).unwrap();
             let mut registry = Registry::new();
             registry
                 .register(
@@ -144,7 +143,7 @@ fn child() {
                 Settings::default(),
             );
             let id = std::fs::read_to_string(place.join("session")).unwrap();
-            let mut session = Session::resume(&journal, &id).unwrap();
+            let mut session = Session::resume(&journal, &id).await.unwrap();
             let options = TurnOptions::default();
             if session.is_open() {
                 agent.go_on(&mut session, &options).await.end.unwrap();
@@ -191,7 +190,7 @@ async fn two_deaths_in_one_answer_do_nothing_twice() {
     })
     .await;
     let place = TempDir::new().unwrap();
-    let id = begin(place.path());
+    let id = begin(place.path()).await;
     let (path, url) = (place.path().to_owned(), server.url.clone());
     let lines = |name: &str| {
         let text = std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
@@ -230,8 +229,8 @@ async fn two_deaths_in_one_answer_do_nothing_twice() {
             vec!["a".to_owned()]
         )
     );
-    let journal = Arc::new(Journal::open(&path).unwrap());
-    let session = Session::resume(&journal, &id).unwrap();
+    let journal = Journal::open(&path).unwrap();
+    let session = Session::resume(&journal, &id).await.unwrap();
     let told = support::history(&session).join("\n");
     assert!(
         told.contains("OutcomeUnknownError") && told.contains("result c1: outcome unknown"),
@@ -246,9 +245,9 @@ fn one_turn(place: &Path, url: &str) -> Child {
         .unwrap()
 }
 
-fn begin(place: &Path) -> String {
-    let journal = Arc::new(Journal::open(place).unwrap());
-    let id = Session::begin(&journal, "").unwrap().id().to_owned();
+async fn begin(place: &Path) -> String {
+    let journal = Journal::open(place).unwrap();
+    let id = Session::begin(&journal, "").await.unwrap().id().to_owned();
     std::fs::write(place.join("session"), &id).unwrap();
     id
 }
@@ -296,7 +295,7 @@ fn unknowns(item: &TurnItem) -> usize {
 async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
     let server = Server::start(model).await;
     let (calm, wild) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let ids = [begin(calm.path()), begin(wild.path())];
+    let ids = [begin(calm.path()).await, begin(wild.path()).await];
     let url = server.url.clone();
     let (calm_place, wild_place) = (calm.path().to_owned(), wild.path().to_owned());
     let killed = tokio::task::spawn_blocking(move || {
@@ -332,11 +331,13 @@ async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
     assert_eq!(killed, KILLS, "every kill met a living process");
 
     let journals = [
-        Arc::new(Journal::open(calm.path()).unwrap()),
-        Arc::new(Journal::open(wild.path()).unwrap()),
+        Journal::open(calm.path()).unwrap(),
+        Journal::open(wild.path()).unwrap(),
     ];
-    let [calm_session, wild_session] =
-        [0, 1].map(|at: usize| Session::resume(&journals[at], &ids[at]).unwrap());
+    let [calm_session, wild_session] = [
+        Session::resume(&journals[0], &ids[0]).await.unwrap(),
+        Session::resume(&journals[1], &ids[1]).await.unwrap(),
+    ];
     let (calm_items, wild_items) = (calm_session.history(), wild_session.history());
     assert_eq!(calm_items.len(), wild_items.len());
     let mut unknown = 0;

@@ -32,7 +32,7 @@ fn is_in_file(desk: &Desk) -> bool {
 
 /// Another process's journal, as far as locks can tell.
 fn another(desk: &Desk) -> Arc<Journal> {
-    Arc::new(Journal::open(&desk.dir.path().join("home")).unwrap())
+    Journal::open(&desk.dir.path().join("home")).unwrap()
 }
 
 /// Does much with the word in the turn that asks for it, and little in others.
@@ -95,7 +95,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         let memory =
             Arc::new(Memory::open(&desk.dir.path().join("home"), Redactor::new([])).unwrap());
         let agent = desk.agent(&server).with_memory(&remembering(&memory));
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         say(&agent, &mut session, &desk, "Good morning.").await;
         say(
             &agent,
@@ -108,6 +108,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         while memory.distill(session.id(), None).await.unwrap().waiting > 0 {}
         assert_eq!(memory.lessons(None).unwrap().len(), 1);
         let fork = Session::fork(&desk.journal, session.id(), Some(2))
+            .await
             .unwrap()
             .id()
             .to_owned();
@@ -132,7 +133,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
             resumes: None,
             setting: "",
         };
-        third.begin(&start).unwrap();
+        third.begin(start).await.unwrap();
         let refused = Session::forget(&other, &id, Some(3));
         assert!(
             matches!(refused, Err(AgentError::Journal(JournalError::NotOver(run))) if run == "scr_open")
@@ -164,7 +165,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         assert_eq!(memory.forget_turn(&id, 2).unwrap().turns, 0);
 
         // It can be gone on with: calls and results left together, the other turns are as they were.
-        let mut session = Session::resume(&desk.journal, &id).unwrap();
+        let mut session = Session::resume(&desk.journal, &id).await.unwrap();
         assert!(!session.is_open() && session.turn() == 3 && session.spent() == spent);
         let before = server.asked().len();
         say(&agent, &mut session, &desk, "And now?").await;
@@ -179,7 +180,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
             told.contains("Good morning.") && told.contains("Good evening."),
             "{told}"
         );
-        let fork = Session::resume(&desk.journal, &fork).unwrap();
+        let fork = Session::resume(&desk.journal, &fork).await.unwrap();
         assert_eq!(history(&fork).len(), 3, "{:?}", history(&fork));
         assert!(history(&fork)[2].contains("removed from the conversation"));
 
@@ -192,7 +193,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
                 .contains(&id)
         );
         assert!(matches!(
-            Session::resume(&other, &id),
+            Session::resume(&other, &id).await,
             Err(AgentError::Journal(JournalError::NoSession(_)))
         ));
         assert_eq!(
@@ -213,7 +214,7 @@ async fn without_memory_the_note_keeps_the_roles_in_turn() {
         )
         .unwrap();
         let agent = desk.agent(&server);
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         say(&agent, &mut session, &desk, "Good morning.").await;
         say(
             &agent,
@@ -227,7 +228,7 @@ async fn without_memory_the_note_keeps_the_roles_in_turn() {
         Session::forget(&desk.journal, &id, Some(2)).unwrap();
         desk.journal.scrub().unwrap();
         assert!(!is_in_file(&desk), "{api:?}");
-        let mut session = Session::resume(&desk.journal, &id).unwrap();
+        let mut session = Session::resume(&desk.journal, &id).await.unwrap();
         say(&agent, &mut session, &desk, "And now?").await;
         let asked = server.asked();
         let key = if api == WireApi::Responses {
@@ -277,7 +278,7 @@ async fn what_was_made_shorter_since_does_not_tell_of_it() {
     (desk.model.context_window, desk.model.max_output_tokens) = (16_000, 1_000);
     desk.settings.declaration_tokens = 100;
     let agent = desk.agent(&server);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     say(
         &agent,
         &mut session,
@@ -305,7 +306,7 @@ async fn what_was_made_shorter_since_does_not_tell_of_it() {
     desk.journal.scrub().unwrap();
     assert!(!is_in_file(&desk));
     // It is made shorter anew, from what is left.
-    let mut session = Session::resume(&desk.journal, &id).unwrap();
+    let mut session = Session::resume(&desk.journal, &id).await.unwrap();
     assert!(!shortened(&session) && !told(&session).contains(WORD));
     while !shortened(&session) {
         say(&agent, &mut session, &desk, "please go on").await;
@@ -326,10 +327,10 @@ async fn where_all_is_sealed_no_word_was_ever_in_the_file() {
         key: Some(key),
         ..Keeping::default()
     };
-    desk.journal = Arc::new(Journal::open_with(&home, &keeping).unwrap());
+    desk.journal = Journal::open_with(&home, &keeping).unwrap();
     let memory = Arc::new(Memory::open_sealed(&home, Redactor::new([]), &key).unwrap());
     let agent = desk.agent(&server).with_memory(&remembering(&memory));
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     say(
         &agent,
         &mut session,

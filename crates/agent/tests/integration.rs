@@ -57,7 +57,7 @@ async fn play(desk: &Desk, server: &Server, session: &mut Session) -> TurnOutcom
 /// Compares a mixed turn item by item: history, events, what is stored, and what went over the wire.
 async fn mixed_turn(api: WireApi) -> Vec<Value> {
     let (desk, server) = (Desk::new(api), Server::saying(mixed()).await);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let outcome = play(&desk, &server, &mut session).await;
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
     assert_eq!(outcome.message.as_deref(), Some("Three lines, and four."));
@@ -67,7 +67,7 @@ async fn mixed_turn(api: WireApi) -> Vec<Value> {
         expected()[1..],
         "{api:?}: events"
     );
-    let stored = Session::resume(&desk.journal, session.id()).unwrap();
+    let stored = Session::resume(&desk.journal, session.id()).await.unwrap();
     assert_eq!(stored.history(), session.history());
     assert_eq!(stored.steps(), session.steps());
     let usage = Usage {
@@ -176,7 +176,7 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
             vec![text("done")],
         ];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         assert_eq!(
             play(&desk, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
@@ -227,7 +227,7 @@ async fn i5_an_approval_shows_the_script_and_goes_on_later() {
     desk.policy = ApprovalPolicy::Untrusted;
     let person = Person::who_says(Answer::Once);
     desk.approver = Some(person.clone());
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     assert_eq!(
         play(&desk, &server, &mut session).await.end,
         Ok(TurnEnd::Stop)
@@ -250,7 +250,7 @@ async fn i5_an_approval_shows_the_script_and_goes_on_later() {
     let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers).await);
     desk.policy = ApprovalPolicy::Untrusted;
     desk.approver = Some(Arc::new(AskLater));
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     assert_eq!(
         play(&desk, &server, &mut session).await.end,
         Ok(TurnEnd::Suspended)
@@ -259,7 +259,7 @@ async fn i5_an_approval_shows_the_script_and_goes_on_later() {
     let id = session.id().to_owned();
     drop(session);
     desk.approver = Some(Person::who_says(Answer::Once));
-    let mut session = Session::resume(&desk.journal, &id).unwrap();
+    let mut session = Session::resume(&desk.journal, &id).await.unwrap();
     let outcome = desk
         .agent(&server)
         .go_on(&mut session, &desk.options())
@@ -287,7 +287,7 @@ async fn i6_a_timeout_is_in_the_history_and_told_to_the_model() {
             vec![text("too slow")],
         ];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         assert_eq!(
             play(&desk, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
@@ -315,7 +315,7 @@ async fn i7_disabled_runs_nothing_and_says_so() {
         ];
         let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
         desk.settings.mode = Mode::Disabled;
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         assert_eq!(
             play(&desk, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
@@ -351,7 +351,7 @@ async fn i8_a_dry_run_checks_and_reports() {
         let answers = vec![vec![text(&block(code))], vec![text("I see")]];
         let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
         desk.settings.mode = Mode::DryRun;
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         assert_eq!(
             play(&desk, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
@@ -393,7 +393,7 @@ async fn i9_the_same_turn_on_another_runtime() {
     ] {
         let (mut desk, server) = (Desk::new(WireApi::Messages), Server::saying(mixed()).await);
         desk.runtime = runtime;
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         assert_eq!(
             play(&desk, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
@@ -415,7 +415,7 @@ async fn i10_the_order_of_a_turn_is_kept_on_every_api() {
     let mut all = Vec::new();
     for api in APIS {
         let (desk, server) = (Desk::new(api), Server::saying(mixed()).await);
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         play(&desk, &server, &mut session).await;
         let events: Vec<String> = desk
             .told()

@@ -42,7 +42,7 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
     // Much larger than the conversation: what is made shorter is not all there is.
     desk.settings.instructions = Some("Rules. ".repeat(3_000));
     let agent = desk.agent(&server);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     for _ in 0..4 {
         assert_eq!(
             agent.turn(&mut session, "go on", &desk.options()).await.end,
@@ -57,7 +57,7 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
         "once more, shorter, and no more"
     );
     // What was only asked cannot be said in fewer words.
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let outcome = agent
         .turn(&mut session, "go".repeat(5_000), &desk.options())
         .await;
@@ -77,7 +77,7 @@ async fn requests_that_were_too_long_count_as_rounds() {
     desk.settings.turn_limits.rounds = Some(6);
     let outcome = desk
         .agent(&server)
-        .turn(&mut desk.session(), "go", &desk.options())
+        .turn(&mut desk.session().await, "go", &desk.options())
         .await;
     assert_eq!(
         (outcome.end, server.asked().len()),
@@ -105,7 +105,7 @@ async fn a_large_system_text_does_not_make_the_conversation_shorter_again_and_ag
     let mut desk = Desk::new(WireApi::Chat);
     desk.settings.instructions = Some("Rules. ".repeat(6_000));
     let agent = desk.agent(&server);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     agent.turn(&mut session, "TASK", &desk.options()).await;
     let fixed = server.asked()[0].raw.len() as u64 / 4;
     // Twice as much as what is always there.
@@ -161,7 +161,7 @@ async fn a_turn_that_goes_on_remembers_what_it_spent() {
     });
     desk.settings.turn_limits.rounds = Some(2);
     let agent = desk.agent(&server);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let options = desk.options();
     // The process is gone while the second answer comes.
     tokio::select! {
@@ -172,7 +172,7 @@ async fn a_turn_that_goes_on_remembers_what_it_spent() {
     }
     let id = session.id().to_owned();
     drop(session);
-    let mut session = Session::resume(&desk.journal, &id).unwrap();
+    let mut session = Session::resume(&desk.journal, &id).await.unwrap();
     assert!(session.is_open());
     let outcome = agent.go_on(&mut session, &desk.options()).await;
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
@@ -213,7 +213,7 @@ async fn nothing_runs_in_a_last_answer_and_everything_before_it_stays_as_it_was(
         .await;
         let mut desk = Desk::new(api);
         desk.settings.turn_limits.rounds = Some(2);
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
             .turn(&mut session, "go", &desk.options())
@@ -272,7 +272,7 @@ async fn a_failed_turn_says_what_it_cost() {
         ..Prices::default()
     });
     desk.agent(&server)
-        .turn(&mut desk.session(), "go", &desk.options())
+        .turn(&mut desk.session().await, "go", &desk.options())
         .await;
     assert!(
         matches!(desk.told().last(), Some(Event::TurnFailed { cost: Some(cost), .. }) if *cost == 1.0)
@@ -306,7 +306,7 @@ async fn agents_do_not_spend_money_that_nobody_counts() {
         ..Prices::default()
     });
     desk.settings.turn_limits.cost = Some(5.0);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let outcome = desk
         .agent(&server)
         .turn(&mut session, "go", &desk.options())
@@ -354,7 +354,7 @@ async fn a_script_waits_for_agents_longer_than_for_anything_else() {
     })
     .await;
     let desk = Desk::new(WireApi::Chat);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
@@ -381,7 +381,7 @@ async fn what_an_agent_does_is_told_as_its_own() {
     })
     .await;
     let desk = Desk::new(WireApi::Chat);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
@@ -430,7 +430,7 @@ async fn a_limit_of_one_request_lets_the_model_act_once() {
         rounds: Some(1),
         ..Allowance::default()
     };
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let outcome = desk
         .agent(&server)
         .turn(&mut session, "go", &desk.options())

@@ -84,7 +84,7 @@ async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
         .await;
         let desk = Desk::new(api);
         let memory = memory(&desk);
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         let agent = agent(&desk, &server, &memory, &session);
         for turn in 1..=TURNS {
             let prompt = if turn % 3 == 0 {
@@ -169,7 +169,7 @@ async fn a_fact_of_turn_3_is_there_in_turn_400() {
     let server = Server::start(|_| vec![text("Noted.")].into()).await;
     let desk = Desk::new(WireApi::Chat);
     let memory = memory(&desk);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let agent = agent(&desk, &server, &memory, &session);
     for turn in 1..=TURNS {
         let prompt = match turn {
@@ -193,7 +193,7 @@ async fn a_fact_of_turn_3_is_there_in_turn_400() {
 async fn turns_from_before_there_was_a_memory_are_remembered() {
     let server = Server::start(|_| vec![text("Noted.")].into()).await;
     let desk = Desk::new(WireApi::Messages);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let plain = desk.agent(&server);
     for turn in 1..=4 {
         plain.turn(&mut session, said(turn), &desk.options()).await;
@@ -211,7 +211,7 @@ async fn turns_from_before_there_was_a_memory_are_remembered() {
             .contains(&said(2))
     );
     // Nothing is stored twice.
-    let mut again = Session::resume(&desk.journal, session.id()).unwrap();
+    let mut again = Session::resume(&desk.journal, session.id()).await.unwrap();
     agent
         .turn(&mut again, "Note this as well.", &desk.options())
         .await;
@@ -233,7 +233,7 @@ async fn what_was_put_into_the_file_cabinet_is_on_the_board_for_five_turns() {
     .await;
     let desk = Desk::new(WireApi::Chat);
     let memory = memory(&desk);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let agent = agent(&desk, &server, &memory, &session);
     for turn in 1..=BOARD_TURNS + 2 {
         agent.turn(&mut session, said(turn), &desk.options()).await;

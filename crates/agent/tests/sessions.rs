@@ -14,7 +14,7 @@ use support::speech::{block, call, text};
 use support::{Desk, history};
 
 fn other_process(desk: &Desk) -> Arc<Journal> {
-    Arc::new(Journal::open(&desk.dir.path().join("home")).unwrap())
+    Journal::open(&desk.dir.path().join("home")).unwrap()
 }
 
 fn in_use(resumed: Result<Session, AgentError>) -> bool {
@@ -30,10 +30,10 @@ async fn a_session_belongs_to_one_process_at_a_time() {
         Desk::new(WireApi::Chat),
         Server::start(|_| vec![text("ok")].into()).await,
     );
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let id = session.id().to_owned();
     let elsewhere = other_process(&desk);
-    assert!(in_use(Session::resume(&elsewhere, &id)));
+    assert!(in_use(Session::resume(&elsewhere, &id).await));
     assert!(
         Session::read(&elsewhere, &id).is_ok(),
         "who only looks disturbs nobody"
@@ -41,14 +41,14 @@ async fn a_session_belongs_to_one_process_at_a_time() {
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
-    assert!(in_use(Session::resume(&elsewhere, &id)));
+    assert!(in_use(Session::resume(&elsewhere, &id).await));
     drop(session);
-    let theirs = Session::resume(&elsewhere, &id).unwrap();
-    assert!(in_use(Session::resume(&desk.journal, &id)));
+    let theirs = Session::resume(&elsewhere, &id).await.unwrap();
+    assert!(in_use(Session::resume(&desk.journal, &id).await));
     // One that ended without a word has nothing any more.
     std::mem::forget(theirs);
     drop(elsewhere);
-    let taken = Session::resume(&desk.journal, &id);
+    let taken = Session::resume(&desk.journal, &id).await;
     assert!(
         in_use(taken),
         "it is forgotten, and its process still lives"
@@ -68,8 +68,8 @@ async fn what_somebody_else_went_on_with_is_not_gone_on_with_from_before() {
     };
     let (desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
     let agent = desk.agent(&server);
-    let mut session = desk.session();
-    let mut stale = Session::resume(&desk.journal, session.id()).unwrap();
+    let mut session = desk.session().await;
+    let mut stale = Session::resume(&desk.journal, session.id()).await.unwrap();
     agent.turn(&mut session, "first", &desk.options()).await;
     let outcome = agent.turn(&mut stale, "second", &desk.options()).await;
     assert_eq!(outcome.end.unwrap_err().kind.as_str(), "journal");
@@ -107,14 +107,14 @@ async fn what_was_under_way_elsewhere_is_not_done_here() {
         _ => vec![text("Then not.")].into(),
     };
     let (desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
     let lines = broken_off(&desk, &session);
     let files = [desk.work().join("log.txt"), desk.work().join("call.txt")];
     assert!(files.iter().all(|file| std::fs::remove_file(file).is_ok()));
-    let mut imported = Session::import(&desk.journal, &lines).unwrap();
+    let mut imported = Session::import(&desk.journal, lines).await.unwrap();
     assert!(!imported.is_open());
     let outcome = desk
         .agent(&server)
@@ -138,7 +138,7 @@ async fn a_session_from_elsewhere_is_read_before_it_is_taken_in() {
         Desk::new(WireApi::Chat),
         Server::start(|_| vec![text("ok")].into()).await,
     );
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
@@ -153,7 +153,10 @@ async fn a_session_from_elsewhere_is_read_before_it_is_taken_in() {
     ] {
         let mut lines = lines.clone();
         lines[1][field] = value;
-        assert!(Session::import(&desk.journal, &lines).is_err(), "{field}");
+        assert!(
+            Session::import(&desk.journal, lines).await.is_err(),
+            "{field}"
+        );
     }
     assert_eq!(
         desk.journal.sessions(10).unwrap().len(),
@@ -161,8 +164,8 @@ async fn a_session_from_elsewhere_is_read_before_it_is_taken_in() {
         "nothing of it is kept"
     );
     let elsewhere = tempfile::tempdir().unwrap();
-    let journal = Arc::new(Journal::open(elsewhere.path()).unwrap());
-    let imported = Session::import(&journal, &lines).unwrap();
+    let journal = Journal::open(elsewhere.path()).unwrap();
+    let imported = Session::import(&journal, lines).await.unwrap();
     assert_eq!(history(&imported), history(&session));
     assert_eq!(
         journal.session("the parser").unwrap().id,
@@ -180,9 +183,11 @@ async fn a_fork_has_what_scripts_kept() {
     };
     let (desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
     let agent = desk.agent(&server);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     agent.turn(&mut session, "keep it", &desk.options()).await;
-    let mut fork = Session::fork(&desk.journal, session.id(), None).unwrap();
+    let mut fork = Session::fork(&desk.journal, session.id(), None)
+        .await
+        .unwrap();
     agent.turn(&mut fork, "what was it?", &desk.options()).await;
     assert!(
         history(&fork).contains(&"script returned: 42".to_owned()),
@@ -205,7 +210,7 @@ async fn a_long_result_names_the_handle_it_can_be_read_by() {
         .await,
     );
     std::fs::write(desk.work().join("long.txt"), &long).unwrap();
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;

@@ -25,7 +25,7 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
             vec![text("I see.")],
         ];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
             .turn(&mut session, "go", &desk.options())
@@ -43,6 +43,7 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
         // The same is read back.
         assert_eq!(
             Session::resume(&desk.journal, session.id())
+                .await
                 .unwrap()
                 .steps(),
             session.steps()
@@ -54,7 +55,7 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
 async fn malformed_blocks_run_nothing_and_the_model_is_told_why() {
     let answers = vec![vec![text("<tool-calls>return 1")], vec![text("Oh.")]];
     let (desk, server) = (Desk::new(WireApi::Chat), Server::saying(answers).await);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
@@ -79,7 +80,7 @@ async fn blocks_in_thoughts_prompts_and_results_never_run() {
         ];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
         std::fs::write(desk.work().join("bait.md"), &bait).unwrap();
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
             .turn(&mut session, format!("Look: {bait}"), &desk.options())
@@ -103,7 +104,7 @@ async fn an_answer_cut_by_its_limit_keeps_the_text_and_runs_nothing_half_written
             Say::Cut,
         ]];
         let (desk, server) = (Desk::new(api), Server::saying(answers).await);
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
             .turn(&mut session, "go", &desk.options())
@@ -132,7 +133,7 @@ async fn a_refusal_fails_the_turn_by_name() {
         );
         let outcome = desk
             .agent(&server)
-            .turn(&mut desk.session(), "go", &desk.options())
+            .turn(&mut desk.session().await, "go", &desk.options())
             .await;
         assert_eq!(outcome.end.unwrap_err().kind.as_str(), "refused", "{api:?}");
         assert!(
@@ -155,7 +156,7 @@ async fn failures_of_the_provider_have_their_kind() {
         })
         .await;
         let desk = Desk::new(WireApi::Chat);
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
             .turn(&mut session, "go", &desk.options())
@@ -177,7 +178,7 @@ async fn every_limit_is_reached_gracefully() {
             output: 0.0,
             ..Prices::default()
         });
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
             .turn(&mut session, "go", &desk.options())
@@ -237,14 +238,14 @@ async fn a_session_has_limits_of_its_own() {
         ..Allowance::default()
     };
     let agent = desk.agent(&server);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     for _ in 0..2 {
         assert_eq!(
             agent.turn(&mut session, "go", &desk.options()).await.end,
             Ok(TurnEnd::Stop)
         );
     }
-    let mut session = Session::resume(&desk.journal, session.id()).unwrap();
+    let mut session = Session::resume(&desk.journal, session.id()).await.unwrap();
     assert_eq!(
         agent.turn(&mut session, "go", &desk.options()).await.end,
         Ok(TurnEnd::MaxTokens)
@@ -260,7 +261,8 @@ async fn an_interrupt_while_the_model_speaks_keeps_what_it_said() {
         })
         .await;
         let desk = Desk::new(api);
-        let (agent, options, mut session) = (desk.agent(&server), desk.options(), desk.session());
+        let (agent, options, mut session) =
+            (desk.agent(&server), desk.options(), desk.session().await);
         let stop = async {
             desk.until(|event| matches!(event, Event::ItemUpdated { .. }))
                 .await;
@@ -298,7 +300,7 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
     })
     .await;
     let desk = Desk::new(WireApi::Messages);
-    let (agent, options, mut session) = (desk.agent(&server), desk.options(), desk.session());
+    let (agent, options, mut session) = (desk.agent(&server), desk.options(), desk.session().await);
     let stop = async {
         let hangs =
             |event: &Event| matches!(event, Event::CallStarted { tool, .. } if tool == "hang");
@@ -380,7 +382,7 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
     .await;
     let desk = Desk::new(WireApi::Chat);
     let agent = desk.agent(&server);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     let outcome = agent.turn(&mut session, "go", &desk.options()).await;
     assert_eq!(
         history(&session)[2],
@@ -416,7 +418,7 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
     );
     // An agent that launches an agent that launches …
     let outcome = agent
-        .turn(&mut desk.session(), "deeper", &desk.options())
+        .turn(&mut desk.session().await, "deeper", &desk.options())
         .await;
     assert!(outcome.message.unwrap().contains("at most 2 deep"));
 }
@@ -438,7 +440,7 @@ async fn a_full_context_is_made_shorter_and_nothing_is_lost() {
     (desk.model.context_window, desk.model.max_output_tokens) = (16_000, 1_000);
     desk.settings.declaration_tokens = 100;
     let agent = desk.agent(&server);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     for turn in 0..20 {
         let prompt = if turn == 0 {
             "TASK: find out why it fails"
@@ -485,6 +487,7 @@ async fn a_full_context_is_made_shorter_and_nothing_is_lost() {
     );
     assert_eq!(
         Session::resume(&desk.journal, session.id())
+            .await
             .unwrap()
             .steps(),
         session.steps()
@@ -516,7 +519,7 @@ async fn what_came_before_the_newest_message_stays_as_it_was() {
             .await,
         );
         let agent = desk.agent(&server).with_companion(Arc::new(Recalls));
-        let mut session = desk.session();
+        let mut session = desk.session().await;
         for turn in 0..4 {
             agent
                 .turn(&mut session, format!("go {turn}"), &desk.options())
@@ -574,7 +577,7 @@ async fn one_shot_tells_nothing_of_the_past() {
         Server::start(|_| vec![text("ok")].into()).await,
     );
     let agent = desk.agent(&server).with_strategy(Arc::new(OneShot));
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     for prompt in ["first", "second"] {
         agent.turn(&mut session, prompt, &desk.options()).await;
     }
@@ -594,7 +597,7 @@ async fn an_answer_can_end_with_its_block() {
     ];
     let (mut desk, server) = (Desk::new(WireApi::Messages), Server::saying(answers).await);
     desk.settings.after_block = AfterBlock::Stop;
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
@@ -628,7 +631,7 @@ async fn a_failed_script_is_gone_on_with() {
     })
     .await;
     let desk = Desk::new(WireApi::Chat);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
@@ -660,7 +663,7 @@ async fn freeform_scripts_on_responses() {
     ];
     let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers).await);
     desk.model.freeform_tools = true;
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
@@ -691,7 +694,9 @@ async fn an_answer_that_breaks_off_is_asked_for_again_and_told_once() {
     let agent = desk.agent(&server);
     let model = agent.model().clone();
     let agent = agent.with_model(selvedge_models::Client::new(provider).unwrap(), model);
-    let outcome = agent.turn(&mut desk.session(), "go", &desk.options()).await;
+    let outcome = agent
+        .turn(&mut desk.session().await, "go", &desk.options())
+        .await;
     assert_eq!(outcome.message.as_deref(), Some("Hello."));
     assert!(desk.told().iter().any(
         |event| matches!(event, Event::Error { message } if message.contains("trying again"))
@@ -706,7 +711,7 @@ async fn servers_that_give_every_call_the_same_id() {
         vec![text("done")],
     ];
     let (desk, server) = (Desk::new(WireApi::Chat), Server::saying(answers).await);
-    let mut session = desk.session();
+    let mut session = desk.session().await;
     assert_eq!(
         desk.agent(&server)
             .turn(&mut session, "go", &desk.options())

@@ -83,7 +83,7 @@ pub(crate) async fn agent(
 ) -> Result<Assembled> {
     let choice = providers::choose(&setup.config, options.model).await?;
     check_costs(setup, options.turn, &choice)?;
-    let session = session(setup, &options.conversation)?;
+    let session = session(setup, &options.conversation).await?;
     let memory = match memory(setup)? {
         Some(memory) => {
             let small = small_model(&setup.config).await?;
@@ -116,10 +116,10 @@ pub(crate) fn asked(setup: &Setup, person: Option<Arc<dyn AskPerson>>) -> Asked 
 }
 
 /// Opens the session, and sets it in `setup`, so that `recall` finds its scripts.
-pub(crate) fn session(setup: &mut Setup, conversation: &Conversation) -> Result<Session> {
+pub(crate) async fn session(setup: &mut Setup, conversation: &Conversation) -> Result<Session> {
     let session = match conversation {
-        Conversation::New => new_session(setup)?,
-        Conversation::Old(id) => old_session(setup, id.as_deref())?,
+        Conversation::New => new_session(setup).await?,
+        Conversation::Old(id) => old_session(setup, id.as_deref()).await?,
     };
     setup.session = session.id().to_owned();
     Ok(session)
@@ -253,14 +253,15 @@ impl Changes for InTheWorkspace {
 }
 
 /// Creates a session, in memory only if there is no journal.
-fn new_session(setup: &Setup) -> Result<Session> {
+async fn new_session(setup: &Setup) -> Result<Session> {
+    let here = setup.directory.display().to_string();
     Ok(match &setup.journal {
-        Some(journal) => Session::begin(journal, &setup.directory.display().to_string())?,
+        Some(journal) => Session::begin(journal, &here).await?,
         None => Session::in_memory(),
     })
 }
 
-fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
+async fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
     let Some(journal) = &setup.journal else {
         let problem = Problem::new("a session needs the journal, which `--ephemeral` turns off");
         return Err(problem.hint("remove --ephemeral").into());
@@ -270,8 +271,9 @@ fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
         None => {
             let here = setup.directory.display().to_string();
             let all = journal
-                .sessions(1000)
-                .map_err(|error| crate::sessions::problem(&error))?;
+                .spawn_blocking(|journal| journal.sessions(1000))
+                .await;
+            let all = all.map_err(|error| crate::sessions::problem(&error))?;
             let last = all.into_iter().find(|session| session.directory == here);
             last.ok_or_else(|| {
                 Problem::new("this folder has no session yet")
@@ -280,7 +282,8 @@ fn old_session(setup: &Setup, id: Option<&str>) -> Result<Session> {
             .id
         }
     };
-    Session::resume(journal, &id).map_err(|error| match error {
+    let session = Session::resume(journal, &id).await;
+    session.map_err(|error| match error {
         selvedge_agent::AgentError::Journal(error) => crate::sessions::problem(&error).into(),
         other => anyhow::Error::from(other),
     })

@@ -147,7 +147,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         cannot_write(file, &error).print();
         written = false;
     }
-    setup.tidy_journal();
+    setup.close_journal()?;
     Ok(match outcome.end {
         Ok(TurnEnd::Stop | TurnEnd::Length) if fits && written => Exit::Done,
         _ => Exit::Failed,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_journal::Journal;
+use futures_util::FutureExt;
 use selvedge_mcp::{
     AskError, AskPerson, Asked, Elicitation, Elicited, Entrance, HttpServer, Login, LoginError,
     Offer, ServeError, ServerState, ServerStatus, serve_stdio,
@@ -36,7 +36,9 @@ fn serve(args: ServeArgs) -> Result<Exit> {
     let setup = Setup::new(&args.place)?.without_variable(&args.token_env)?;
     let setup = Arc::new(setup.with_journal(&args.place)?);
     // The client waits for each answer, so runs without calls are recorded after their answer.
-    setup.journal.iter().for_each(Journal::write_behind);
+    if let Some(journal) = &setup.journal {
+        journal.write_behind();
+    }
     let live = LiveRuns::new(LiveLimits::default());
     let forms = Arc::new(ThroughTheClient(live.clone()));
     let servers = setup.servers(Asked {
@@ -57,8 +59,14 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         facts: setup.facts(),
         setting: serde_json::to_string(&Setting::new(&setup, &args.limits, Vec::new()))?,
         earlier: Box::new(move |run| {
-            let resume = setup_to_resume.resume_whole(run);
-            resume.map_err(|error| ServeError::NotResumable(error.to_string()))
+            let setup = setup_to_resume.clone();
+            async move {
+                let resume = tokio::task::spawn_blocking(move || setup.resume_whole(&run)).await;
+                resume
+                    .unwrap_or_else(|error| Err(error.into()))
+                    .map_err(|error| ServeError::NotResumable(error.to_string()))
+            }
+            .boxed()
         }),
         uses: Box::new(move |tool| use_counts.get(tool).copied().unwrap_or(0)),
         patience: args.patience,
@@ -84,10 +92,7 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         served
     });
     runtime.shutdown_background();
-    if let Some(Err(error)) = setup.journal.as_ref().map(|journal| journal.flush()) {
-        return Err(crate::runs::problem(&error).into());
-    }
-    setup.tidy_journal();
+    setup.close_journal()?;
     served?;
     Ok(Exit::Done)
 }

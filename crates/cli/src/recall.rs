@@ -46,7 +46,11 @@ pub(crate) fn recall(journal: &Arc<Journal>, ours: Ours) -> impl Tool + use<> {
         "Read the return value of an earlier run or of one of its calls, whole or in slices.";
     tool("recall", description, move |args: Args| {
         let (journal, ours) = (journal.clone(), ours.clone());
-        async move { read(&journal, &ours, &args) }
+        async move {
+            let read = move |journal: &Journal| Ok(read(journal, &ours, &args));
+            let failed = |error: JournalError| Err(ToolError::new(error.to_string()));
+            journal.spawn_blocking(read).await.unwrap_or_else(failed)
+        }
     })
     .read_only()
     .positional(&["handle"])

@@ -102,7 +102,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         talk(&diff.text);
         diff.notes.iter().for_each(|note| tell!("note: {note}"));
     }
-    setup.tidy_journal();
+    setup.close_journal()?;
     Ok(exit)
 }
 

@@ -12,6 +12,7 @@ use crate::Exit;
 use crate::out::{harmless, line};
 use crate::private;
 use crate::problem::Problem;
+use crate::run::runtime;
 use crate::runs::{ago, open, open_to_read, redactor};
 use crate::sessions_args::{
     SessionArgs, SessionsCommand, SessionsExportArgs, SessionsForkArgs, SessionsImportArgs,
@@ -23,11 +24,11 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<Exit> {
         command,
         SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_)
     );
-    let journal = Arc::new(if is_read_only {
+    let journal = if is_read_only {
         open_to_read()?
     } else {
         open()?
-    });
+    };
     match command {
         SessionsCommand::List(args) => list(&journal, &args),
         SessionsCommand::Show(args) => show(&journal, &args),
@@ -152,7 +153,8 @@ fn short(text: &str) -> String {
 }
 
 fn fork(journal: &Arc<Journal>, args: &SessionsForkArgs) -> Result<Exit> {
-    let fork = Session::fork(journal, &args.session, args.turn).map_err(|error| match error {
+    let fork = runtime()?.block_on(Session::fork(journal, &args.session, args.turn));
+    let fork = fork.map_err(|error| match error {
         AgentError::Journal(error) => problem(&error).into(),
         other => anyhow::Error::from(other),
     })?;
@@ -190,7 +192,8 @@ fn import(journal: &Arc<Journal>, args: &SessionsImportArgs) -> Result<Exit> {
         .map(serde_json::from_str)
         .collect::<Result<Vec<Value>, _>>();
     let lines = lines.map_err(|error| invalid(format!("not JSON lines: {error}")))?;
-    let session = Session::import(journal, &lines).map_err(|error| invalid(error.to_string()))?;
+    let session = runtime()?.block_on(Session::import(journal, lines));
+    let session = session.map_err(|error| invalid(error.to_string()))?;
     line(session.id())?;
     Ok(Exit::Done)
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use selvedge_agent::{Agents, ResumeTarget, resume_target, task_outcome};
 use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
 use selvedge_confine::NamedSockets;
-use selvedge_journal::Journal;
+use selvedge_journal::{Journal, JournalError};
 use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
 use selvedge_script::{Facts, Harness, Resume, Session};
@@ -229,7 +229,14 @@ impl Setup {
         if let Some(tasks) = &self.tasks {
             if let Some(journal) = self.journal.clone() {
                 let here = self.directory.display().to_string();
-                tasks.recall_from(move |id| task_outcome(&journal, id, &here));
+                tasks.recall_from(move |id| {
+                    let here = here.clone();
+                    let read = move |journal: &Journal| {
+                        Ok::<_, JournalError>(task_outcome(journal, &id, &here))
+                    };
+                    let read = journal.spawn_blocking(read);
+                    async { read.await.ok().flatten() }
+                });
             }
             tasks.register(&mut all)?;
         }
@@ -270,9 +277,9 @@ impl Setup {
     /// Opens the journal if that is possible, for commands that run no script.
     pub(crate) fn with_journal_if_possible(self, workspace: &PlaceArgs) -> Self {
         let journal = match &self.home {
-            Some(home) if !workspace.ephemeral => crate::journal::open(home, &self.config.journal)
-                .ok()
-                .map(Arc::new),
+            Some(home) if !workspace.ephemeral => {
+                crate::journal::open(home, &self.config.journal).ok()
+            }
             _ => None,
         };
         Self { journal, ..self }
@@ -281,10 +288,9 @@ impl Setup {
     /// Opens the journal, unless `--ephemeral` was passed or there is no home folder.
     pub(crate) fn with_journal(mut self, workspace: &PlaceArgs) -> Result<Self> {
         let journal = match &self.home {
-            Some(home) if !workspace.ephemeral => Some(Arc::new(crate::journal::open_for_run(
-                home,
-                &self.config.journal,
-            )?)),
+            Some(home) if !workspace.ephemeral => {
+                Some(crate::journal::open_for_run(home, &self.config.journal)?)
+            }
             _ => None,
         };
         if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.hold()) {
@@ -307,13 +313,16 @@ impl Setup {
         selvedge_journal::Redactor::new(self.config.journal.secret_names.iter().cloned())
     }
 
-    /// Once a day, removes runs and sessions beyond the retention limits. A failure is ignored: the
-    /// next command tries again.
-    pub(crate) fn tidy_journal(&self) {
+    /// Waits for pending writes to the journal. Once a day, also removes runs and sessions beyond
+    /// the retention limits; a failure of that is ignored, because the next command tries again.
+    pub(crate) fn close_journal(&self) -> Result<(), Problem> {
         const A_DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
         let (Some(journal), Some(home)) = (&self.journal, &self.home) else {
-            return;
+            return Ok(());
         };
+        journal
+            .flush()
+            .map_err(|error| crate::runs::problem(&error))?;
         let marker = home.join("tidied");
         let is_fresh = |path: &Path| {
             Some(
@@ -329,6 +338,7 @@ impl Setup {
         if is_fresh(&marker) != Some(true) && std::fs::write(&marker, "").is_ok() {
             let _ = journal.tidy(&self.config.journal.retention);
         }
+        Ok(())
     }
 
     /// Returns the recorded calls of a failed run. A prefix of its id is enough.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use selvedge_protocol::LedgerError;
 
+use crate::connection::is_busy;
+
 /// Why the journal could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -89,12 +91,22 @@ pub enum JournalError {
         "it is removed, but another process still reads the file, whose log could not be emptied"
     )]
     StillRead,
+    /// The journal's own code panicked.
+    #[error("the journal failed with an internal error")]
+    Panicked,
     /// What was stored is not what should be there.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
     /// SQLite says no.
     #[error("the journal: {}", first_line(.0))]
     Sqlite(#[from] rusqlite::Error),
+}
+
+impl JournalError {
+    /// Whether another connection has locked the file.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Self::Sqlite(error) if is_busy(error))
+    }
 }
 
 /// An error of SQLite without the statement that it can quote.

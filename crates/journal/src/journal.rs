@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rusqlite::{Connection, TransactionBehavior, params};
 use selvedge_protocol::{Durability, new_id};
 
 use crate::connection::{execute, first};
+use crate::jobs::Jobs;
 use crate::live::Owner;
 use crate::payloads::Payloads;
 use crate::stops::Stops;
@@ -17,7 +18,10 @@ use crate::{JournalError, connection, schema};
 /// One journal, open for reading and writing. Several processes may have it open.
 #[derive(Debug)]
 pub struct Journal {
-    connection: Mutex<Connection>,
+    pub(crate) connection: Mutex<Connection>,
+    /// For the threads that work for it.
+    pub(crate) itself: Weak<Self>,
+    pub(crate) jobs: Jobs,
     pub(crate) folder: PathBuf,
     pub(crate) owner: Owner,
     pub(crate) key: [u8; 32],
@@ -41,12 +45,12 @@ pub struct Keeping {
 
 impl Journal {
     /// Opens the journal of a folder, and creates it if there is none.
-    pub fn open(folder: &Path) -> Result<Self, JournalError> {
+    pub fn open(folder: &Path) -> Result<Arc<Self>, JournalError> {
         Self::open_with(folder, &Keeping::default())
     }
 
     /// The same with settings.
-    pub fn open_with(folder: &Path, keeping: &Keeping) -> Result<Self, JournalError> {
+    pub fn open_with(folder: &Path, keeping: &Keeping) -> Result<Arc<Self>, JournalError> {
         let file = |error| JournalError::File {
             path: folder.to_owned(),
             error,
@@ -67,9 +71,11 @@ impl Journal {
         owner: Owner,
         key: [u8; 32],
         keeping: &Keeping,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|itself| Self {
             connection: Mutex::new(connection),
+            itself: itself.clone(),
+            jobs: Jobs::default(),
             folder: folder.to_owned(),
             owner,
             key,
@@ -78,7 +84,7 @@ impl Journal {
             durability: keeping.durability,
             behind: Arc::default(),
             stops: Mutex::default(),
-        }
+        })
     }
 
     /// A file that a child process keeps open: while any process has it open, this process's runs

@@ -2,10 +2,11 @@
 
 use std::sync::PoisonError;
 
+use async_trait::async_trait;
 use rusqlite::{Connection, params};
 use selvedge_protocol::{
-    ApprovalRequest, CallStatus, Intent, Ledger, LedgerError, RunStart, RunStatus,
-    ScriptToolCallOutput, Settled,
+    ApprovalRequest, CallStatus, Intent, Ledger, LedgerError, RunStart, ScriptToolCallOutput,
+    Settled,
 };
 
 use crate::connection::{execute, first};
@@ -13,13 +14,64 @@ use crate::sum::SUM;
 use crate::time::{next_ns, now_ms};
 use crate::{Journal, JournalError};
 
+/// A run that begins, or one that made no call and has ended, with all its row needs.
+#[derive(Debug)]
+pub(crate) struct RunRow {
+    id: String,
+    source: String,
+    directory: String,
+    session: String,
+    seed: String,
+    pub(crate) resumes: Option<String>,
+    setting: String,
+    began_ms: i64,
+    end: Option<RunEnd>,
+}
+
 /// The end of a run.
-#[derive(Clone, Copy)]
-pub(crate) struct RunEnd<'a> {
-    pub(crate) output: &'a ScriptToolCallOutput,
+#[derive(Debug)]
+struct RunEnd {
+    output: ScriptToolCallOutput,
     /// The host's inputs to the script, for replay.
-    pub(crate) recording: Option<&'a [u8]>,
-    pub(crate) at_ms: i64,
+    recording: Option<Vec<u8>>,
+    at_ms: i64,
+}
+
+impl RunRow {
+    fn new(run: &RunStart<'_>, end: Option<RunEnd>) -> Self {
+        let took = |end: &RunEnd| end.output.metadata.duration_ms as i64;
+        Self {
+            id: run.id.to_owned(),
+            source: run.source.to_owned(),
+            directory: run.directory.to_owned(),
+            session: run.session.to_owned(),
+            seed: run.seed.to_owned(),
+            resumes: run.resumes.map(str::to_owned),
+            setting: run.setting.to_owned(),
+            began_ms: end
+                .as_ref()
+                .map_or_else(now_ms, |end| end.at_ms - took(end)),
+            end,
+        }
+    }
+}
+
+impl RunEnd {
+    fn new(output: &ScriptToolCallOutput, recording: Option<Vec<u8>>) -> Self {
+        Self {
+            output: output.clone(),
+            recording,
+            at_ms: now_ms(),
+        }
+    }
+
+    /// The word that the table `runs` has for it.
+    fn status(&self) -> String {
+        serde_json::to_value(self.output.status)
+            .ok()
+            .and_then(|word| word.as_str().map(str::to_owned))
+            .unwrap_or_default()
+    }
 }
 
 impl Journal {
@@ -73,17 +125,16 @@ impl Journal {
         }
     }
 
-    /// Inserts a run that begins, or one that made no call and has ended.
+    /// Inserts a run. If a write that was not waited for has inserted it before, only its end is added.
     pub(crate) fn insert_run(
         &self,
         connection: &Connection,
-        run: &RunStart<'_>,
-        ended: Option<RunEnd<'_>>,
+        run: &RunRow,
     ) -> Result<(), JournalError> {
-        if let Some(earlier) = run.resumes {
+        if let Some(earlier) = &run.resumes {
             // Only one run may resume another: a second would repeat its remaining work.
-            let sql = "SELECT id FROM runs WHERE resumes = ?1 LIMIT 1";
-            if let Some(by) = first(connection, sql, params![earlier])? {
+            let sql = "SELECT id FROM runs WHERE resumes = ?1 AND id <> ?2 LIMIT 1";
+            if let Some(by) = first(connection, sql, params![earlier, run.id])? {
                 return Err(JournalError::AlreadyResumed {
                     run: earlier.to_owned(),
                     by,
@@ -94,19 +145,10 @@ impl Journal {
         let setting = self
             .payloads
             .put_shared(connection, run.setting.as_bytes())?;
-        let ended_ms = ended.map(|end| end.at_ms);
-        let took = ended.map_or(0.0, |end| end.output.metadata.duration_ms) as i64;
-        let status = ended.map_or_else(
-            || "running".to_owned(),
-            |end| status_word(end.output.status),
-        );
-        let kept = ended
-            .map(|end| self.put_ended(connection, end.output, end.recording))
-            .transpose()?;
-        let (output, recording) = kept.map_or((None, None), |(output, recording)| {
-            (Some(output), recording)
-        });
-        execute(
+        let end = run.end.as_ref();
+        let [output, recording] =
+            end.map_or(Ok([None, None]), |end| self.put_end(connection, end))?;
+        let inserted = execute(
             connection,
             "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status,
                  started_ms, setting, output, ended_ms, recording, calls, tools)
@@ -119,37 +161,47 @@ impl Journal {
                 run.directory,
                 run.seed,
                 self.owner.id,
-                status,
-                ended_ms.unwrap_or_else(now_ms) - took,
+                end.map_or_else(|| "running".to_owned(), RunEnd::status),
+                run.began_ms,
                 setting,
                 output,
-                ended_ms,
+                end.map(|end| end.at_ms),
                 recording,
-                ended.map(|_| 0),
-                ended.map(|_| "[]")
+                end.map(|_| 0),
+                end.map(|_| "[]")
             ],
-        )
+        );
+        match (inserted, end) {
+            (Err(error), _) if !self.is_under_way(connection, &run.id)? => Err(error),
+            (Err(_), Some(end)) => self.end_run(connection, end),
+            _ => Ok(()),
+        }
     }
 
-    fn put_ended(
+    /// Whether this process has begun the run, and it has not ended.
+    fn is_under_way(&self, connection: &Connection, run: &str) -> Result<bool, JournalError> {
+        let sql = "SELECT 1 FROM runs WHERE id = ?1 AND owner = ?2 AND ended_ms IS NULL";
+        let mut read = connection.prepare_cached(sql)?;
+        Ok(read.exists(params![run, self.owner.id])?)
+    }
+
+    /// Stores the output and the recording of a run, and returns their columns.
+    fn put_end(
         &self,
         connection: &Connection,
-        output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
-    ) -> Result<(Vec<u8>, Option<Vec<u8>>), JournalError> {
+        end: &RunEnd,
+    ) -> Result<[Option<Vec<u8>>; 2], JournalError> {
+        let recording = end.recording.as_ref();
         let recording = recording
             .map(|recording| self.payloads.put(connection, recording))
             .transpose()?;
-        Ok((self.payloads.put_json(connection, output)?, recording))
+        let output = self.payloads.put_json(connection, &end.output)?;
+        Ok([Some(output), recording])
     }
 
-    fn end_run(
-        &self,
-        connection: &Connection,
-        output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
-    ) -> Result<(), JournalError> {
-        let (stored, recording) = self.put_ended(connection, output, recording)?;
+    fn end_run(&self, connection: &Connection, end: &RunEnd) -> Result<(), JournalError> {
+        let output = &end.output;
+        let [stored, recording] = self.put_end(connection, end)?;
         // Calls that were never recorded as intended are part of the run, too.
         for record in output
             .calls
@@ -167,7 +219,7 @@ impl Journal {
                     record.tool,
                     record.args_digest,
                     record.line,
-                    now_ms()
+                    end.at_ms
                 ],
             )?;
         }
@@ -177,13 +229,7 @@ impl Journal {
                 "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5, {SUM}
                  WHERE id = ?1"
             ),
-            params![
-                output.id,
-                status_word(output.status),
-                stored,
-                now_ms(),
-                recording
-            ],
+            params![output.id, end.status(), stored, end.at_ms, recording],
         )
     }
 
@@ -215,19 +261,28 @@ impl Journal {
     }
 }
 
+#[async_trait]
 impl Ledger for Journal {
     fn digest_key(&self) -> [u8; 32] {
         self.key
     }
 
-    fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| self.insert_run(connection, run, None))?)
+    async fn begin(&self, run: RunStart<'_>) -> Result<(), LedgerError> {
+        let row = RunRow::new(&run, None);
+        let insert = move |journal: &Self, connection: &_| journal.insert_run(connection, &row);
+        Ok(self.write_async(insert).await?)
     }
 
-    fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| {
-            self.goes_on(connection, intent.run)?;
-            let args = self.payloads.put_json(connection, intent.args)?;
+    async fn intend(&self, intent: Intent<'_>) -> Result<(), LedgerError> {
+        let [run, id, tool, digest] =
+            [intent.run, intent.id, intent.tool, intent.digest].map(str::to_owned);
+        let args = serde_json::to_vec(intent.args).map_err(JournalError::from)?;
+        let (read_only, line) = (intent.read_only, intent.line);
+        let origin = intent.origin.map(str::to_owned);
+        let (began_ms, began_ns) = (now_ms(), next_ns());
+        let insert = move |journal: &Self, connection: &Connection| {
+            journal.goes_on(connection, &run)?;
+            let args = journal.payloads.put(connection, &args)?;
             execute(
                 connection,
                 "INSERT INTO calls
@@ -235,44 +290,38 @@ impl Ledger for Journal {
                      origin)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'intended', ?8, ?9, ?10)",
                 params![
-                    intent.run,
-                    intent.id,
-                    intent.tool,
-                    args,
-                    intent.digest,
-                    intent.read_only,
-                    intent.line,
-                    now_ms(),
-                    next_ns(),
-                    intent.origin
+                    run, id, tool, args, digest, read_only, line, began_ms, began_ns, origin
                 ],
             )
-        })?)
+        };
+        Ok(self.write_async(insert).await?)
     }
 
-    fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
-        let Settled {
-            run,
-            record,
-            value,
-            shown,
-            resume_as,
-            answered,
-        } = settled;
-        Ok(self.write(|connection| {
-            self.goes_on(connection, run)?;
-            let value = value
-                .map(|value| self.payloads.put_json(connection, value))
+    async fn settle(&self, settled: Settled<'_>) -> Result<(), LedgerError> {
+        let run = settled.run.to_owned();
+        let record = settled.record.clone();
+        let as_json = |value| serde_json::to_vec(value).map_err(JournalError::from);
+        let value = settled.value.map(as_json).transpose()?;
+        let args = settled.answered.map(|answered| as_json(&answered.args));
+        let args = args.transpose()?;
+        let read_only = settled.answered.is_some_and(|answered| answered.read_only);
+        let origin = settled
+            .answered
+            .and_then(|answered| answered.origin.clone());
+        let shown = settled.shown.map(str::to_owned);
+        let resume_as = settled.resume_as.as_str();
+        let (settled_ms, settled_ns) = (now_ms(), next_ns());
+        let upsert = move |journal: &Self, connection: &Connection| {
+            journal.goes_on(connection, &run)?;
+            let put = |bytes: Option<&[u8]>| {
+                bytes
+                    .map(|bytes| journal.payloads.put(connection, bytes))
+                    .transpose()
+            };
+            let error = record.error.as_ref();
+            let error = error
+                .map(|error| journal.payloads.put_json(connection, error))
                 .transpose()?;
-            let shown = shown
-                .map(|shown| self.payloads.put(connection, shown.as_bytes()))
-                .transpose()?;
-            let error = record
-                .error
-                .as_ref()
-                .map(|error| self.payloads.put_json(connection, error))
-                .transpose()?;
-            let args = answered.map(|answered| self.payloads.put_json(connection, &answered.args));
             execute(
                 connection,
                 "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error,
@@ -289,108 +338,113 @@ impl Ledger for Journal {
                     record.args_digest,
                     record.line,
                     record.status.as_str(),
-                    value,
+                    put(value.as_deref())?,
                     error,
                     record.reused,
-                    now_ms(),
+                    settled_ms,
                     record.duration_ms,
-                    shown,
-                    answered.is_some_and(|answered| answered.read_only),
-                    args.transpose()?,
-                    next_ns(),
-                    resume_as.as_str(),
-                    answered.and_then(|answered| answered.origin.as_deref())
+                    put(shown.as_deref().map(str::as_bytes))?,
+                    read_only,
+                    put(args.as_deref())?,
+                    settled_ns,
+                    resume_as,
+                    origin
                 ],
             )
-        })?)
+        };
+        Ok(self.write_async(upsert).await?)
     }
 
-    fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| {
-            self.must_be_ours(connection, run)?;
-            self.close_asked_before(connection, run)?;
-            let payload = self.payloads.put_json(connection, request)?;
+    async fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError> {
+        let (run, request, asked_ms) = (run.to_owned(), request.clone(), now_ms());
+        let insert = move |journal: &Self, connection: &Connection| {
+            journal.must_be_ours(connection, &run)?;
+            journal.close_asked_before(connection, &run)?;
+            let payload = journal.payloads.put_json(connection, &request)?;
             execute(
                 connection,
                 "INSERT INTO approvals (id, run, request, asked_ms) VALUES (?1, ?2, ?3, ?4)",
-                params![request.id, run, payload, now_ms()],
+                params![request.id, run, payload, asked_ms],
             )
-        })?)
+        };
+        Ok(self.write_async(insert).await?)
     }
 
-    fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| {
-            let answers = serde_json::to_string(answers).map_err(JournalError::from)?;
+    async fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError> {
+        let (id, answered_ms) = (request_id.to_owned(), now_ms());
+        let answers = serde_json::to_string(answers).map_err(JournalError::from)?;
+        let update = move |_: &Self, connection: &Connection| {
             execute(
                 connection,
                 "UPDATE approvals SET answers = ?2, answered_ms = ?3
                  WHERE id = ?1 AND answered_ms IS NULL",
-                params![request_id, answers, now_ms()],
+                params![id, answers, answered_ms],
             )
-        })?)
+        };
+        Ok(self.write_async(update).await?)
     }
 
-    fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| {
-            self.must_be_ours(connection, run)?;
+    async fn suspend(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError> {
+        let (run, written_ms) = (run.to_owned(), now_ms());
+        // Handed over, because compressing the state takes long.
+        let insert = move |journal: &Self| {
             // Not in `blobs`: the next state replaces this one.
-            let state = self.payloads.put_here(state)?;
-            execute(
-                connection,
-                "INSERT OR REPLACE INTO suspensions (run, state, written_ms) VALUES (?1, ?2, ?3)",
-                params![run, state, now_ms()],
-            )
-        })?)
+            let state = journal.payloads.put_here(&state)?;
+            journal.write(|connection| {
+                journal.must_be_ours(connection, &run)?;
+                execute(
+                    connection,
+                    "INSERT OR REPLACE INTO suspensions (run, state, written_ms)
+                     VALUES (?1, ?2, ?3)",
+                    params![run, state, written_ms],
+                )
+            })
+        };
+        Ok(self.spawn_blocking(insert).await?)
     }
 
-    fn go_on(&self, run: &str) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| {
-            self.must_be_ours(connection, run)?;
+    async fn go_on(&self, run: &str) -> Result<(), LedgerError> {
+        let run = run.to_owned();
+        let claim = move |journal: &Self, connection: &Connection| {
+            journal.must_be_ours(connection, &run)?;
             execute(
                 connection,
                 "UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1",
-                params![run, self.owner.id],
+                params![run, journal.owner.id],
             )
-        })?)
-    }
-
-    fn is_to_stop(&self, run: &str) -> bool {
-        // If the request cannot be read, the run goes on.
-        self.is_asked_to_stop(run).unwrap_or(false)
-    }
-
-    fn end(
-        &self,
-        output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
-    ) -> Result<(), LedgerError> {
-        Ok(self.write(|connection| {
-            self.goes_on(connection, &output.id)?;
-            self.end_run(connection, output, recording)
-        })?)
-    }
-
-    fn begin_and_end(
-        &self,
-        run: &RunStart<'_>,
-        output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
-    ) -> Result<(), LedgerError> {
-        let end = RunEnd {
-            output,
-            recording,
-            at_ms: now_ms(),
         };
-        if self.behind.push(run, end) {
-            return Ok(());
-        }
-        Ok(self.write(|connection| self.insert_run(connection, run, Some(end)))?)
+        Ok(self.write_async(claim).await?)
     }
-}
 
-fn status_word(status: RunStatus) -> String {
-    serde_json::to_value(status)
-        .ok()
-        .and_then(|word| word.as_str().map(str::to_owned))
-        .unwrap_or_default()
+    async fn is_to_stop(&self, run: &str) -> bool {
+        // If the request cannot be read, the run goes on.
+        self.is_asked_to_stop(run).await.unwrap_or(false)
+    }
+
+    async fn end(
+        &self,
+        output: &ScriptToolCallOutput,
+        recording: Option<Vec<u8>>,
+    ) -> Result<(), LedgerError> {
+        let end = RunEnd::new(output, recording);
+        let update = move |journal: &Self, connection: &Connection| {
+            journal.goes_on(connection, &end.output.id)?;
+            journal.end_run(connection, &end)
+        };
+        Ok(self.write_async(update).await?)
+    }
+
+    async fn begin_and_end(
+        &self,
+        run: RunStart<'_>,
+        output: &ScriptToolCallOutput,
+        recording: Option<Vec<u8>>,
+    ) -> Result<(), LedgerError> {
+        let row = RunRow::new(&run, Some(RunEnd::new(output, recording)));
+        let Some(row) = self.behind.push(row) else {
+            return Ok(());
+        };
+        let insert = move |journal: &Self, connection: &_| journal.insert_run(connection, &row);
+        Ok(self.write_async(insert).await?)
+    }
 }

@@ -13,6 +13,7 @@ mod connection;
 mod crypto;
 mod error;
 mod forget;
+mod jobs;
 mod journal;
 mod ledger;
 mod live;

@@ -2,6 +2,7 @@
 //! full disk.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -14,7 +15,7 @@ use crate::{Journal, JournalError, Keeping};
 impl Journal {
     /// Opens the journal of a folder for reading. If the folder is not writable, the journal is
     /// opened read-only, and every write to it fails.
-    pub fn open_to_read(folder: &Path, keeping: &Keeping) -> Result<Self, JournalError> {
+    pub fn open_to_read(folder: &Path, keeping: &Keeping) -> Result<Arc<Self>, JournalError> {
         match Self::open_with(folder, keeping) {
             Err(error @ (JournalError::File { .. } | JournalError::Sqlite(_))) => {
                 match connect_to_current(folder) {

@@ -105,11 +105,13 @@ impl Journal {
     }
 
     /// Releases a session of this process.
-    pub fn release_session(&self, id: &str) -> Result<(), JournalError> {
-        self.write(|connection| {
+    pub async fn release_session(&self, id: &str) -> Result<(), JournalError> {
+        let id = id.to_owned();
+        self.write_async(move |journal, connection| {
             let sql = "UPDATE sessions SET owner = NULL WHERE id = ?1 AND owner = ?2";
-            execute(connection, sql, params![id, self.owner.id])
+            execute(connection, sql, params![id, journal.owner.id])
         })
+        .await
     }
 
     pub(crate) fn must_be_free(
@@ -192,43 +194,40 @@ impl Journal {
         Ok(fork)
     }
 
-    /// Appends items to a turn of a session after the item with number `after`, all or none, and
-    /// returns the number of the last one. Fails with [`JournalError::SessionInUse`] if `after` is not
+    /// Appends items to a turn of a session after the item with number `after`, all or none. Fails with [`JournalError::SessionInUse`] if `after` is not
     /// the last item, because another process appended items.
-    pub fn append_items(
+    pub async fn append_items(
         &self,
         session: &str,
         after: u32,
         turn: u32,
-        items: &[Value],
-    ) -> Result<u32, JournalError> {
-        self.write(|connection| {
-            self.must_be_free(connection, session)?;
-            let now = now_ms();
-            let mut touch = connection.prepare_cached(&format!(
-                "UPDATE sessions SET touched_ms = {NOW} WHERE id = ?1"
-            ))?;
-            touch.execute(params![session, now])?;
-            let mut last = connection
-                .prepare_cached("SELECT ifnull(max(number), 0) FROM items WHERE session = ?1")?;
-            let last: u32 = last.query_row(params![session], |row| row.get(0))?;
-            if last != after {
-                return Err(JournalError::SessionInUse(session.to_owned()));
+        items: Vec<Value>,
+    ) -> Result<(), JournalError> {
+        let (session, at_ms) = (session.to_owned(), now_ms());
+        let numbered: Vec<StoredItem> = (after + 1..)
+            .zip(items)
+            .map(|(number, item)| StoredItem {
+                number,
+                turn,
+                at_ms,
+                item,
+            })
+            .collect();
+        self.write_async(move |journal, connection| {
+            journal.must_be_free(connection, &session)?;
+            let touch = format!("UPDATE sessions SET touched_ms = {NOW} WHERE id = ?1");
+            execute(connection, &touch, params![session, at_ms])?;
+            let last = "SELECT ifnull(max(number), 0) FROM items WHERE session = ?1";
+            let last: Option<u32> = first(connection, last, params![session])?;
+            if last != Some(after) {
+                return Err(JournalError::SessionInUse(session.clone()));
             }
-            for (number, item) in (last + 1..).zip(items) {
-                self.insert_item(
-                    connection,
-                    session,
-                    &StoredItem {
-                        number,
-                        turn,
-                        at_ms: now,
-                        item: item.clone(),
-                    },
-                )?;
+            for item in &numbered {
+                journal.insert_item(connection, &session, item)?;
             }
-            Ok(last + items.len() as u32)
+            Ok(())
         })
+        .await
     }
 
     /// The first item of a session.

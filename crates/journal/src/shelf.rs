@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rusqlite::params;
+use async_trait::async_trait;
+use rusqlite::{Connection, params};
 use selvedge_protocol::{LedgerError, Shelf};
 
+use crate::Journal;
+use crate::connection::first;
 use crate::time::now_ms;
-use crate::{Journal, JournalError};
 
 /// The values of one session.
 #[derive(Debug)]
@@ -26,46 +28,43 @@ impl Journal {
     }
 }
 
+#[async_trait]
 impl Shelf for SessionShelf {
-    fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
-        Ok(self.read(key)?)
+    async fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
+        let (session, key) = (self.session.clone(), key.to_owned());
+        let read = move |journal: &Journal, connection: &Connection| {
+            let sql = "SELECT value FROM stored WHERE session = ?1 AND key = ?2";
+            let mut read = connection.prepare_cached(sql)?;
+            let mut rows = read.query(params![session, key])?;
+            let row = rows.next()?;
+            row.map(|row| journal.payloads.text(connection, row.get_ref(0)?))
+                .transpose()
+        };
+        Ok(self.journal.access(read).await?)
     }
 
-    fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError> {
-        Ok(self.journal.write(|connection| {
-            let sql =
-                "INSERT OR REPLACE INTO stored (session, key, value, bytes, stored_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
+    async fn put(&self, values: BTreeMap<String, String>) -> Result<(), LedgerError> {
+        let (session, stored_ms) = (self.session.clone(), now_ms());
+        let write = move |journal: &Journal, connection: &Connection| {
+            let sql = "INSERT OR REPLACE INTO stored (session, key, value, bytes, stored_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
             let mut insert = connection.prepare_cached(sql)?;
-            for (key, value) in values {
-                let stored = self.journal.payloads.put(connection, value.as_bytes())?;
+            for (key, value) in &values {
+                let stored = journal.payloads.put(connection, value.as_bytes())?;
                 let bytes = (key.len() + value.len()) as i64;
-                insert.execute(params![self.session, key, stored, bytes, now_ms()])?;
+                insert.execute(params![session, key, stored, bytes, stored_ms])?;
             }
             Ok(())
-        })?)
+        };
+        Ok(self.journal.write_async(write).await?)
     }
 
-    fn bytes(&self) -> Result<usize, LedgerError> {
-        Ok(self.size()?)
-    }
-}
-
-impl SessionShelf {
-    fn read(&self, key: &str) -> Result<Option<String>, JournalError> {
-        let connection = self.journal.lock();
-        let sql = "SELECT value FROM stored WHERE session = ?1 AND key = ?2";
-        let mut read = connection.prepare_cached(sql)?;
-        let mut rows = read.query(params![self.session, key])?;
-        let row = rows.next()?;
-        row.map(|row| self.journal.payloads.text(&connection, row.get_ref(0)?))
-            .transpose()
-    }
-
-    fn size(&self) -> Result<usize, JournalError> {
-        let connection = self.journal.lock();
-        let mut read = connection
-            .prepare_cached("SELECT ifnull(sum(bytes), 0) FROM stored WHERE session = ?1")?;
-        let bytes: i64 = read.query_row(params![self.session], |row| row.get(0))?;
-        Ok(bytes.max(0) as usize)
+    async fn bytes(&self) -> Result<usize, LedgerError> {
+        let session = self.session.clone();
+        let read = move |_: &Journal, connection: &Connection| {
+            let sql = "SELECT ifnull(sum(bytes), 0) FROM stored WHERE session = ?1";
+            let bytes: Option<i64> = first(connection, sql, params![session])?;
+            Ok(bytes.unwrap_or_default().max(0) as usize)
+        };
+        Ok(self.journal.access(read).await?)
     }
 }

@@ -1,7 +1,7 @@
 //! Requests to stop a run of another process: a row in the table `stops`, which that process polls.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::params;
@@ -18,6 +18,17 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) struct Stops {
     seen: Option<Instant>,
     runs: HashSet<String>,
+}
+
+impl Stops {
+    /// Whether the caller has to poll the table now.
+    fn is_due(&mut self) -> bool {
+        let due = self.seen.is_none_or(|seen| seen.elapsed() >= POLL_INTERVAL);
+        if due {
+            self.seen = Some(Instant::now());
+        }
+        due
+    }
 }
 
 impl Journal {
@@ -37,17 +48,17 @@ impl Journal {
     }
 
     /// Whether another process wants this run stopped, as of the last poll.
-    pub(crate) fn is_asked_to_stop(&self, run: &str) -> Result<bool, JournalError> {
-        let mut stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
-        if stops
-            .seen
-            .is_none_or(|seen| seen.elapsed() >= POLL_INTERVAL)
-        {
-            stops.seen = Some(Instant::now());
-            let runs = column(&self.lock(), "SELECT run FROM stops", [])?;
-            stops.runs = runs.into_iter().collect();
+    pub(crate) async fn is_asked_to_stop(&self, run: &str) -> Result<bool, JournalError> {
+        if self.stops().is_due() {
+            let read = |_: &Self, connection: &_| column(connection, "SELECT run FROM stops", []);
+            let runs = self.access(read).await?;
+            self.stops().runs = runs.into_iter().collect();
         }
-        Ok(stops.runs.contains(run))
+        Ok(self.stops().runs.contains(run))
+    }
+
+    fn stops(&self) -> MutexGuard<'_, Stops> {
+        self.stops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes requests for runs that have ended.

@@ -1,12 +1,15 @@
 //! What is kept, how long, and what is shown of it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod support;
+
 use selvedge_journal::{CallState, Filter, Journal, JournalError, Keeping, Retention, RunState};
 use selvedge_protocol::{
     CallRecord, CallStatus, Intent, Ledger, LedgerError, ResumeAs, RunMetadata, RunStart,
     RunStatus, ScriptToolCallOutput, Settled,
 };
 use serde_json::{Value, json};
+use support::Wait;
 
 fn start(id: &str) -> RunStart<'_> {
     RunStart {
@@ -21,7 +24,7 @@ fn start(id: &str) -> RunStart<'_> {
 }
 
 fn begin(journal: &Journal, id: &str) {
-    journal.begin(&start(id)).unwrap();
+    journal.begin(start(id)).wait().unwrap();
 }
 
 fn record(id: &str, status: CallStatus) -> CallRecord {
@@ -40,7 +43,7 @@ fn record(id: &str, status: CallStatus) -> CallRecord {
 fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
     let args = json!({"command": ["echo", "x".repeat(5000)]});
     journal
-        .intend(&Intent {
+        .intend(Intent {
             run,
             id,
             tool: "exec",
@@ -50,11 +53,12 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
             line: Some(1),
             origin: None,
         })
+        .wait()
         .unwrap();
     if let Some(value) = value {
         let record = record(id, CallStatus::Done);
         journal
-            .settle(&Settled {
+            .settle(Settled {
                 run,
                 record: &record,
                 value: Some(value),
@@ -62,12 +66,13 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
                 answered: None,
                 resume_as: ResumeAs::Answer,
             })
+            .wait()
             .unwrap();
     }
 }
 
 fn end(journal: &Journal, id: &str) {
-    journal.end(&output(id), None).unwrap();
+    journal.end(&output(id), None).wait().unwrap();
 }
 
 fn output(id: &str) -> ScriptToolCallOutput {
@@ -199,10 +204,12 @@ fn a_list_tells_what_each_run_called_however_it_ended() {
             },
             None,
         )
+        .wait()
         .unwrap();
     journal.give_up("scr_given_up").unwrap();
     journal
-        .begin_and_end(&start("scr_computed"), &output("scr_computed"), None)
+        .begin_and_end(start("scr_computed"), &output("scr_computed"), None)
+        .wait()
         .unwrap();
     let listed = |journal: &Journal, tool: Option<&str>| {
         let filter = Filter {
@@ -267,11 +274,14 @@ fn a_session_is_kept_forked_renamed_and_taken_along() {
         json!({"type": "message", "text": "hi"}),
         json!({"type": "message", "text": "x".repeat(9000)}),
     ];
-    assert_eq!(journal.append_items(&id, 0, 1, &items).unwrap(), 2);
-    assert_eq!(journal.append_items(&id, 2, 2, &[json!(3)]).unwrap(), 3);
+    let append = journal.append_items(&id, 0, 1, items.to_vec());
+    append.wait().unwrap();
+    let append = journal.append_items(&id, 2, 2, vec![json!(3)]);
+    append.wait().unwrap();
     let fork = journal.fork_session(&id, Some(1)).unwrap();
     journal
-        .append_items(&fork, 2, 2, &[json!("another way")])
+        .append_items(&fork, 2, 2, vec![json!("another way")])
+        .wait()
         .unwrap();
     let texts = |id: &str| {
         journal
@@ -304,7 +314,7 @@ fn a_session_is_kept_forked_renamed_and_taken_along() {
         Err(JournalError::NoSession(_))
     ));
     assert!(matches!(
-        journal.append_items("nothing", 0, 1, &[json!(1)]),
+        journal.append_items("nothing", 0, 1, vec![json!(1)]).wait(),
         Err(JournalError::NoSession(_))
     ));
     assert_eq!(
@@ -350,7 +360,7 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
             message: "the hushed error".into(),
         });
         journal
-            .settle(&Settled {
+            .settle(Settled {
                 run: "scr_a",
                 record: &failed,
                 value: None,
@@ -358,9 +368,11 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
                 answered: None,
                 resume_as: ResumeAs::Answer,
             })
+            .wait()
             .unwrap();
         journal
-            .suspend("scr_a", &b"the hushed state".repeat(1000))
+            .suspend("scr_a", b"the hushed state".repeat(1000))
+            .wait()
             .unwrap();
         let run = journal.run("scr_a").unwrap();
         assert_eq!(
@@ -431,7 +443,7 @@ fn a_script_that_is_put_away_again_and_again_takes_no_more_room() {
             .collect::<Vec<u8>>()
     };
     for n in 0..100 {
-        journal.suspend("scr_a", &noise(n << 24)).unwrap();
+        journal.suspend("scr_a", noise(n << 24)).wait().unwrap();
     }
     assert_eq!(
         journal.take_suspension("scr_a").unwrap().unwrap(),
@@ -450,7 +462,7 @@ fn what_waits_is_never_tidied_and_what_died_long_ago_is() {
     {
         let journal = Journal::open(dir.path()).unwrap();
         begin(&journal, "scr_waits");
-        journal.suspend("scr_waits", &[1; 5000]).unwrap();
+        journal.suspend("scr_waits", vec![1; 5000]).wait().unwrap();
         begin(&journal, "scr_died");
     }
     let journal = Journal::open(dir.path()).unwrap();
@@ -479,11 +491,11 @@ fn one_process_at_a_time_has_a_suspended_run() {
     let dir = tempfile::tempdir().unwrap();
     let first = Journal::open(dir.path()).unwrap();
     begin(&first, "scr_a");
-    first.suspend("scr_a", b"state").unwrap();
+    first.suspend("scr_a", b"state".to_vec()).wait().unwrap();
     let second = Journal::open(dir.path()).unwrap();
     second.take_over("scr_a").unwrap();
-    assert_eq!(first.go_on("scr_a"), Err(LedgerError::TakenOver));
-    second.go_on("scr_a").unwrap();
+    assert_eq!(first.go_on("scr_a").wait(), Err(LedgerError::TakenOver));
+    second.go_on("scr_a").wait().unwrap();
     // It dies before it did anything: others may have it.
     drop(second);
     assert_eq!(
@@ -491,7 +503,7 @@ fn one_process_at_a_time_has_a_suspended_run() {
         RunState::Suspended
     );
     assert_eq!(
-        first.go_on("scr_a"),
+        first.go_on("scr_a").wait(),
         Err(LedgerError::TakenOver),
         "the first has lost it all the same"
     );
@@ -515,12 +527,18 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let first = Journal::open(dir.path()).unwrap();
     begin(&first, "scr_a");
-    first.suspend("scr_a", b"at the first question").unwrap();
+    first
+        .suspend("scr_a", b"at the first question".to_vec())
+        .wait()
+        .unwrap();
     // Another goes on, does something, and waits again.
     let second = Journal::open(dir.path()).unwrap();
     second.take_over("scr_a").unwrap();
     call(&second, "scr_a", "tool_1", Some(&json!("done")));
-    second.suspend("scr_a", b"at the second question").unwrap();
+    second
+        .suspend("scr_a", b"at the second question".to_vec())
+        .wait()
+        .unwrap();
     drop(second);
     let taken = Err(LedgerError::TakenOver);
     let args = json!({});
@@ -535,21 +553,28 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
         origin: None,
     };
     let failed = record("tool_1", CallStatus::Failed);
-    assert_eq!(first.go_on("scr_a"), taken);
-    assert_eq!(first.intend(&intent), taken);
+    assert_eq!(first.go_on("scr_a").wait(), taken);
+    assert_eq!(first.intend(intent).wait(), taken);
     assert_eq!(
-        first.settle(&Settled {
-            run: "scr_a",
-            record: &failed,
-            value: None,
-            shown: None,
-            answered: None,
-            resume_as: ResumeAs::Answer,
-        }),
+        first
+            .settle(Settled {
+                run: "scr_a",
+                record: &failed,
+                value: None,
+                shown: None,
+                answered: None,
+                resume_as: ResumeAs::Answer,
+            })
+            .wait(),
         taken
     );
-    assert_eq!(first.suspend("scr_a", b"at the first question"), taken);
-    assert_eq!(first.end(&output("scr_a"), None), taken);
+    assert_eq!(
+        first
+            .suspend("scr_a", b"at the first question".to_vec())
+            .wait(),
+        taken
+    );
+    assert_eq!(first.end(&output("scr_a"), None).wait(), taken);
     let run = first.run("scr_a").unwrap();
     assert_eq!(
         (run.summary.state, run.calls[0].value.as_ref()),
@@ -563,7 +588,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
     );
     // What is over stays as it was.
     third
-        .settle(&Settled {
+        .settle(Settled {
             run: "scr_a",
             record: &failed,
             value: None,
@@ -571,6 +596,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
             answered: None,
             resume_as: ResumeAs::Answer,
         })
+        .wait()
         .unwrap();
     assert_eq!(
         third.run("scr_a").unwrap().calls[0].state,
@@ -588,7 +614,7 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
         resumes: Some("scr_first"),
         ..start("scr_open")
     };
-    journal.begin(&resumed).unwrap();
+    journal.begin(resumed).wait().unwrap();
     begin(&journal, "scr_other");
     end(&journal, "scr_other");
     the_clock_moves();
@@ -619,7 +645,8 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
         )
     };
     journal
-        .append_items(&session, 0, 1, &(0..6).map(noise).collect::<Vec<_>>())
+        .append_items(&session, 0, 1, (0..6).map(noise).collect::<Vec<_>>())
+        .wait()
         .unwrap();
     begin(&journal, "scr_new");
     end(&journal, "scr_new");
@@ -648,10 +675,11 @@ fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
         .collect();
     for (id, resumes) in &runs {
         journal
-            .begin(&RunStart {
+            .begin(RunStart {
                 resumes: *resumes,
                 ..start(id)
             })
+            .wait()
             .unwrap();
     }
     // A task is a run, and a call of the script that started it.

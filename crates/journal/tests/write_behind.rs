@@ -1,11 +1,13 @@
 //! Runs that only compute, written a moment after their answer.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::sync::Arc;
+mod support;
+
 use std::time::{Duration, Instant};
 
 use selvedge_journal::{Durability, Filter, Journal, JournalError, Keeping, RunState};
 use selvedge_protocol::{Ledger, RunStart, RunStatus, ScriptToolCallOutput};
+use support::Wait;
 
 /// Long enough for anything here, short enough to end a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,7 +29,8 @@ fn compute(journal: &Journal, id: &str) {
     output.status = RunStatus::Completed;
     output.output_json = Some("2".to_owned());
     journal
-        .begin_and_end(&start(id, None), &output, Some(b"tape"))
+        .begin_and_end(start(id, None), &output, Some(b"tape".to_vec()))
+        .wait()
         .unwrap();
 }
 
@@ -43,13 +46,14 @@ fn ids(journal: &Journal) -> Vec<String> {
 #[test]
 fn whoever_reads_or_writes_finds_everything_written_in_order() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Arc::new(Journal::open(dir.path()).unwrap());
+    let journal = Journal::open(dir.path()).unwrap();
     journal.write_behind();
     for n in 0..200 {
         compute(&journal, &format!("scr_{n:03}"));
         if n % 50 == 0 {
             journal
-                .begin(&start(&format!("scr_{n:03}b"), None))
+                .begin(start(&format!("scr_{n:03}b"), None))
+                .wait()
                 .unwrap();
         }
     }
@@ -79,7 +83,7 @@ fn whoever_reads_or_writes_finds_everything_written_in_order() {
 fn another_process_finds_a_row_soon_and_at_once_after_a_flush() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, other) = (
-        Arc::new(Journal::open(dir.path()).unwrap()),
+        Journal::open(dir.path()).unwrap(),
         Journal::open(dir.path()).unwrap(),
     );
     journal.write_behind();
@@ -103,22 +107,24 @@ fn what_others_go_on_from_and_what_must_survive_a_loss_of_power_is_written_at_on
         ..Keeping::default()
     };
     let (journal, other) = (
-        Arc::new(Journal::open_with(dir.path(), &keeping).unwrap()),
+        Journal::open_with(dir.path(), &keeping).unwrap(),
         Journal::open(dir.path()).unwrap(),
     );
     journal.write_behind();
     compute(&journal, "scr_a");
     assert_eq!(ids(&other), ["scr_a"]);
-    let journal = Arc::new(Journal::open(dir.path()).unwrap());
+    let journal = Journal::open(dir.path()).unwrap();
     journal.write_behind();
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
     journal
-        .begin_and_end(&start("scr_b", Some("scr_a")), &output, None)
+        .begin_and_end(start("scr_b", Some("scr_a")), &output, None)
+        .wait()
         .unwrap();
     assert_eq!(other.resumed_by("scr_a").unwrap().as_deref(), Some("scr_b"));
     let output = ScriptToolCallOutput::new("scr_c".to_owned(), "call".to_owned());
     let refused = journal
-        .begin_and_end(&start("scr_c", Some("scr_a")), &output, None)
+        .begin_and_end(start("scr_c", Some("scr_a")), &output, None)
+        .wait()
         .unwrap_err();
     assert!(
         refused.to_string().contains("scr_a was resumed by scr_b"),
@@ -129,7 +135,7 @@ fn what_others_go_on_from_and_what_must_survive_a_loss_of_power_is_written_at_on
 #[test]
 fn what_cannot_be_written_waits_and_the_next_run_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let journal = Arc::new(Journal::open(dir.path()).unwrap());
+    let journal = Journal::open(dir.path()).unwrap();
     journal.write_behind();
     let other = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     other
@@ -139,7 +145,8 @@ fn what_cannot_be_written_waits_and_the_next_run_is_told() {
     assert!(matches!(journal.flush(), Err(JournalError::Sqlite(_))));
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
     journal
-        .begin_and_end(&start("scr_b", None), &output, None)
+        .begin_and_end(start("scr_b", None), &output, None)
+        .wait()
         .unwrap_err();
     other
         .execute_batch("ALTER TABLE elsewhere RENAME TO runs")

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelledNotificationParam, ErrorData, Implementation,
     InputRequest, InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams,
@@ -38,7 +39,8 @@ const PER_SESSION: usize = 8;
 const MAX_PATIENCE: Duration = Duration::from_secs(30 * 60);
 
 /// Reads the recorded calls of a run by its id. Fails if the run cannot be resumed.
-pub type FindEarlier = dyn Fn(&str) -> Result<Resume, ServeError> + Send + Sync;
+pub type FindEarlier =
+    dyn Fn(String) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
 
 /// What a [`ScriptServer`] serves, shared by the sessions of all clients.
 pub struct Offer {
@@ -144,9 +146,12 @@ impl ScriptServer {
         let pragma = Pragma::read(&args.code).ok().flatten();
         let resume = args.resume.clone();
         let resume = resume.or_else(|| pragma?.resume);
-        let resume = match resume.map(|run| (self.offer.earlier)(&run)).transpose() {
-            Ok(resume) => resume,
-            Err(error) => return Ok(render::problem(&error.to_string())),
+        let resume = match resume {
+            Some(run) => match (self.offer.earlier)(run).await {
+                Ok(resume) => Some(resume),
+                Err(error) => return Ok(render::problem(&error.to_string())),
+            },
+            None => None,
         };
         let topic = help_topic(&args.code);
         let preparing = async {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -11,56 +12,64 @@ use crate::{ApprovalRequest, CallRecord, ScriptToolCallOutput};
 
 /// Records runs and calls before they start and after they end.
 ///
-/// When a method returns `Ok`, the record survives a crash of this process.
+/// When the future of a write returns `Ok`, the record survives a crash of this process.
+///
+/// A write may have to wait for other writes, and its future may be dropped meanwhile. Once the
+/// future was polled, the write is made in any case: in the order in which the futures were first
+/// polled, and before any later read.
+#[async_trait]
 pub trait Ledger: Send + Sync {
     /// Returns the key of the keyed digests that identify calls.
     fn digest_key(&self) -> [u8; 32];
-    /// Records a run before its script starts.
-    fn begin(&self, run: &RunStart<'_>) -> Result<(), LedgerError>;
+    /// Records a run before its script starts. A run that is already recorded is not changed.
+    async fn begin(&self, run: RunStart<'_>) -> Result<(), LedgerError>;
     /// Records a call before its tool is invoked.
-    fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError>;
+    async fn intend(&self, intent: Intent<'_>) -> Result<(), LedgerError>;
     /// Records the end of a call, or that it never started.
-    fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError>;
+    async fn settle(&self, settled: Settled<'_>) -> Result<(), LedgerError>;
     /// Records an approval request of a run.
-    fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError>;
+    async fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError>;
     /// Records how an approval request ended: one text per call, in the order of the request.
-    fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError>;
+    async fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError>;
     /// Stores the state of a run that waits only for approvals. The state is deleted as soon as
     /// anything else of the run is recorded.
-    fn suspend(&self, run: &str, state: &[u8]) -> Result<(), LedgerError>;
+    async fn suspend(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError>;
     /// Claims a run before it continues from a suspended state. Only one process can claim a run:
     /// the others get [`LedgerError::TakenOver`], here and for every later record of the run.
-    fn go_on(&self, run: &str) -> Result<(), LedgerError>;
+    async fn go_on(&self, run: &str) -> Result<(), LedgerError>;
     /// Returns whether another process requested that the run stops. Polled while a run is active.
-    fn is_to_stop(&self, _run: &str) -> bool {
+    async fn is_to_stop(&self, _run: &str) -> bool {
         false
     }
     /// Records the end of a run, with the recording of its host inputs for replay.
-    fn end(
+    async fn end(
         &self,
         output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
+        recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError>;
-    /// Records start and end of a run that made no calls and has no record yet.
-    fn begin_and_end(
+    /// Records start and end of a run that made no calls. Its start has no record, or one that is
+    /// not written yet.
+    async fn begin_and_end(
         &self,
-        run: &RunStart<'_>,
+        run: RunStart<'_>,
         output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
+        recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        self.begin(run)?;
-        self.end(output, recording)
+        self.begin(run).await?;
+        self.end(output, recording).await
     }
 }
 
-/// Stores the values that scripts of a session share with `store` and `load`, as JSON text.
+/// Stores the values that scripts of a session share with `store` and `load`, as JSON text. Writes
+/// follow the rules of [`Ledger`].
+#[async_trait]
 pub trait Shelf: Send + Sync {
     /// Returns the value of a key.
-    fn get(&self, key: &str) -> Result<Option<String>, LedgerError>;
+    async fn get(&self, key: &str) -> Result<Option<String>, LedgerError>;
     /// Stores all values, or none if it fails.
-    fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError>;
+    async fn put(&self, values: BTreeMap<String, String>) -> Result<(), LedgerError>;
     /// Returns the size of all stored values, in bytes.
-    fn bytes(&self) -> Result<usize, LedgerError>;
+    async fn bytes(&self) -> Result<usize, LedgerError>;
 }
 
 /// A run before its script starts.

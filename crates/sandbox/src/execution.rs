@@ -438,19 +438,21 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
         "cancel",
         |mut caller: Caller<'_, State>, id: u32| caller.data_mut().queue(Request::Cancel { id }),
     )?;
-    linker.func_wrap(
+    linker.func_wrap_async(
         MODULE,
         "message",
-        |mut caller: Caller<'_, State>, channel: u32, channel_len: u32, at: u32, len: u32| {
-            let channel = text(&mut caller, channel, channel_len)?;
-            let message = text(&mut caller, at, len)?;
-            let state = caller.data_mut();
-            wasmtime::Result::Ok(match state.host.message(&channel, &message) {
-                None => -1,
-                Some(reply) => {
-                    state.reply = reply;
-                    i32::try_from(state.reply.len())?
-                }
+        |mut caller: Caller<'_, State>, (channel, channel_len, at, len): (u32, u32, u32, u32)| {
+            Box::new(async move {
+                let channel = text(&mut caller, channel, channel_len)?;
+                let message = text(&mut caller, at, len)?;
+                let state = caller.data_mut();
+                wasmtime::Result::Ok(match state.host.message(&channel, &message).await {
+                    None => -1,
+                    Some(reply) => {
+                        state.reply = reply;
+                        i32::try_from(state.reply.len())?
+                    }
+                })
             })
         },
     )?;

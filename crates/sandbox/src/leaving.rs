@@ -1,6 +1,7 @@
 //! Drops guests in the background: the ticker thread, which is awake anyway, resets their memory,
 //! so that the caller does not wait for it.
 
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::execution::Guest;
@@ -60,8 +61,8 @@ impl Host for Nobody {
         0.0
     }
 
-    fn message(&mut self, _: &str, _: &str) -> Option<String> {
-        None
+    fn message<'a>(&'a mut self, _: &'a str, _: &'a str) -> BoxFuture<'a, Option<String>> {
+        std::future::ready(None).boxed()
     }
 
     fn locate(&mut self, _: Position) -> Option<Position> {

@@ -69,14 +69,15 @@ pub struct Program<'a> {
     pub leash: Arc<Leash>,
 }
 
-/// Answers a script's messages. No method may block or wait.
+/// Answers a script's messages. The script is paused while a method runs, and its interrupt does
+/// not stop the method.
 pub trait Host: Send {
     /// Returns the time that the script sees, in milliseconds since the Unix epoch.
     fn now(&mut self) -> f64;
 
     /// Receives a message of the script on a named channel and returns the reply, if there is one.
     /// A reply that starts with `!` is thrown as an error, described in JSON.
-    fn message(&mut self, channel: &str, text: &str) -> Option<String>;
+    fn message<'a>(&'a mut self, channel: &'a str, text: &'a str) -> BoxFuture<'a, Option<String>>;
 
     /// Maps a position in [`Program::source`] to the text that the author wrote.
     fn locate(&mut self, compiled: Position) -> Option<Position>;

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use selvedge_sandbox::{
     Execution, Fault, Finish, Host, Leash, Outcome, Position, Program, Pump, Request, Runtime,
     Settings, State, Wasm,
@@ -32,8 +34,8 @@ impl Host for TestHost {
         1_700_000_000_000.0 + self.clock
     }
 
-    fn message(&mut self, channel: &str, text: &str) -> Option<String> {
-        match (channel, text) {
+    fn message<'a>(&'a mut self, channel: &'a str, text: &'a str) -> BoxFuture<'a, Option<String>> {
+        let reply = match (channel, text) {
             ("resolve", "missing") => Some(
                 r#"!{"name":"ToolNotFoundError","message":"there is no tool `missing`"}"#.into(),
             ),
@@ -43,7 +45,8 @@ impl Host for TestHost {
             ("names", _) => Some("[]".into()),
             ("context", _) => Some(r#"{"turnId":"t1","sandbox":{"memoryMb":96}}"#.into()),
             _ => None,
-        }
+        };
+        std::future::ready(reply).boxed()
     }
 
     fn locate(&mut self, at: Position) -> Option<Position> {

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use selvedge_protocol::{Event, LogLevel, OutputPart, SPAWN};
 use selvedge_sandbox::{Host, Position};
 use selvedge_tools::{
@@ -41,22 +43,31 @@ impl Host for Bridge {
         self.compiled.locate(compiled)
     }
 
-    fn message(&mut self, channel: &str, text: &str) -> Option<String> {
-        let text = whole_unicode(text);
-        let text = text.as_ref();
-        let reply = match channel {
-            // Stored on replay too. The reply is the recorded one: it says whether the value
-            // fitted.
-            "store" => Some(self.store(text)),
-            channel if QUESTIONS.contains(&channel) => None,
-            channel => return self.take(channel, text),
-        };
-        if let Some(recorded) = self.recorder().reply(channel, text) {
-            return recorded;
+    fn message<'a>(&'a mut self, channel: &'a str, text: &'a str) -> BoxFuture<'a, Option<String>> {
+        async move {
+            let text = whole_unicode(text);
+            let text = text.as_ref();
+            let stored = match channel {
+                // Stored on replay too. The reply is the recorded one: it says whether the value
+                // fitted.
+                "store" => Some(self.store(text).await),
+                channel if QUESTIONS.contains(&channel) => None,
+                channel => return self.take(channel, text),
+            };
+            let recorded = self.recorder().reply(channel, text);
+            if let Some(recorded) = recorded {
+                return recorded;
+            }
+            let reply = match (stored, channel) {
+                (Some(stored), _) => stored,
+                (None, "load") => self.load(text).await,
+                (None, "spawn") => Some(self.spawn(text).await),
+                (None, _) => self.answer(channel, text),
+            };
+            self.recorder().write_reply(channel, text, &reply);
+            reply
         }
-        let reply = reply.unwrap_or_else(|| self.answer(channel, text));
-        self.recorder().write_reply(channel, text, &reply);
-        reply
+        .boxed()
     }
 }
 
@@ -86,13 +97,7 @@ impl Bridge {
             "budget" => Some(self.scope.calls_left().to_string()),
             "approval" => self.output().last_approval.clone(),
             "help" => Some(self.help(text)),
-            "spawn" => Some(self.spawn(text)),
             "resume" => self.decide(text),
-            "load" => {
-                let key: String = serde_json::from_str(text).ok()?;
-                let loaded = self.output().session.load(&key);
-                loaded.unwrap_or_else(|message| Some(thrown("Error", &message)))
-            }
             _ => None,
         }
     }
@@ -165,12 +170,14 @@ impl Bridge {
     }
 
     /// Starts a task: a call that continues after the script has ended. Replies with its id.
-    fn spawn(&self, text: &str) -> String {
+    async fn spawn(&self, text: &str) -> String {
         let list: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let Some((tasks, means)) = &self.tasks else {
             return thrown("Error", "tasks are not available in this run");
         };
-        let started = tasks.start_as_written(list, &self.scope, means.clone());
+        let started = tasks
+            .start_as_written(list, &self.scope, means.clone())
+            .await;
         started.unwrap_or_else(|failure| thrown_failure(&failure, SPAWN))
     }
 
@@ -282,10 +289,25 @@ impl Bridge {
         None
     }
 
-    fn store(&self, text: &str) -> Option<String> {
+    async fn load(&self, text: &str) -> Option<String> {
+        let key: String = serde_json::from_str(text).ok()?;
+        let written = self.output().session.written(&key);
+        if written.is_some() {
+            return written;
+        }
+        let shelf = self.output().session.shelf();
+        let loaded = shelf.get(&key).await;
+        loaded.unwrap_or_else(|error| Some(thrown("Error", &format!("load({key:?}): {error}"))))
+    }
+
+    async fn store(&self, text: &str) -> Option<String> {
         let (key, json) = text.split_once('\n')?;
         let key: String = serde_json::from_str(key).ok()?;
-        let stored = self.output().session.store(&key, json);
+        let shelf = self.output().session.shelf();
+        let stored = match shelf.bytes().await {
+            Ok(stored_bytes) => self.output().session.store(&key, json, stored_bytes),
+            Err(error) => Err(format!("store({key:?}): {error}")),
+        };
         stored.err().map(|message| thrown("RangeError", &message))
     }
 

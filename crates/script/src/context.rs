@@ -75,9 +75,9 @@ impl<'a> Start<'a> {
 
 impl<'a> RunContext<'a> {
     /// Writes the run's entry to the ledger, unless it is written.
-    pub(crate) fn enter(&self) -> Result<(), ScriptError> {
+    pub(crate) async fn enter(&self) -> Result<(), ScriptError> {
         match self.start {
-            Start::Fresh(Some(entry)) => entry.write(),
+            Start::Fresh(Some(entry)) => entry.write().await,
             _ => Ok(()),
         }
     }

@@ -10,6 +10,7 @@ use selvedge_protocol::{
 };
 use selvedge_tools::{Means, Rest, Scope, ScopeLimits, Source, Stopped, heeding};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::compile::Compiled;
 use crate::conclusion::{RESUMED_ELSEWHERE, conclude, dry_run, millis, reject, rejection};
@@ -26,6 +27,10 @@ use crate::run_entry::RunEntry;
 use crate::state::RunEnd;
 use crate::suspension::{ResumeError, Suspension};
 use crate::teardown::EndedRun;
+
+/// How long the result of a run waits for a write to the ledger. The ledger makes the write in any
+/// case.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How a run starts, with its recorder, which is used by all attempts.
 pub(crate) struct Launch<'a> {
@@ -66,6 +71,34 @@ struct Attempt {
     buffer: Arc<Mutex<OutputBuffer>>,
     /// The attempt failed for an internal reason and had no effect.
     may_retry: bool,
+}
+
+impl Attempt {
+    /// Writes the values that the script stored to its session, if it returned or failed.
+    async fn commit(&self) {
+        let store_values = match &self.ended.end {
+            RunEnd::Returned(_) => true,
+            RunEnd::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
+            RunEnd::Suspended | RunEnd::TakenOver | RunEnd::RecordingEnded => false,
+        };
+        if !store_values {
+            return;
+        }
+        let commit = self.buffer().session.commit();
+        let warning = match timeout(END_TIMEOUT, commit).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => format!("cannot save the values that the script stored: {error}"),
+            Err(_) => {
+                "the journal is locked; the values that the script stored are saved when it is free"
+                    .into()
+            }
+        };
+        self.buffer().warn(warning);
+    }
+
+    fn buffer(&self) -> MutexGuard<'_, OutputBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Harness {
@@ -132,7 +165,7 @@ impl Harness {
         let output = self
             .execute(output, compiled, options, &mut launch, started)
             .await;
-        self.finish(output, &launch, options)
+        self.finish(output, &launch, options).await
     }
 
     /// Restores a suspended run, which another process may have suspended, and runs it to its end.
@@ -182,11 +215,11 @@ impl Harness {
                     .to_owned(),
             );
         }
-        Ok(self.finish(output, &launch, &options))
+        Ok(self.finish(output, &launch, &options).await)
     }
 
     /// Writes the end of a run to the ledger and emits the event. A suspended run has not ended.
-    fn finish(
+    async fn finish(
         &self,
         mut output: ScriptToolCallOutput,
         launch: &Launch<'_>,
@@ -212,16 +245,20 @@ impl Harness {
                 let suggestion = options.author.goes_on_from(&output.id);
                 error.suggestions.push(suggestion);
             }
-            match write_end(ledger, &output, launch) {
-                Ok(()) => {}
-                Err(LedgerError::TakenOver) => {
+            match timeout(END_TIMEOUT, write_end(ledger, &output, launch)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(LedgerError::TakenOver)) => {
                     output.status = RunStatus::Suspended;
                     output.error = None;
                     output.warnings.push(RESUMED_ELSEWHERE.to_owned());
                 }
-                Err(error) => output.warnings.push(format!(
+                Ok(Err(error)) => output.warnings.push(format!(
                     "cannot write the end of the run to the journal: {error}"
                 )),
+                Err(_) => output.warnings.push(
+                    "the journal is locked; the end of the run is written when it is free"
+                        .to_owned(),
+                ),
             }
         }
         options.events.emit(Event::ScriptFinished {
@@ -258,6 +295,7 @@ impl Harness {
             attempt = Box::pin(self.attempt(&output, compiled, options, launch)).await;
         }
         output.metadata.random_seed = launch.seed.to_string();
+        attempt.commit().await;
         self.fill(&mut output, compiled, attempt);
         output.metadata.duration_ms = millis(started);
         output
@@ -335,16 +373,6 @@ impl Harness {
     fn fill(&self, output: &mut ScriptToolCallOutput, compiled: &Compiled, attempt: Attempt) {
         let Attempt { ended, buffer, .. } = attempt;
         let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        let store_values = match &ended.end {
-            RunEnd::Returned(_) => true,
-            RunEnd::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
-            RunEnd::Suspended | RunEnd::TakenOver | RunEnd::RecordingEnded => false,
-        };
-        if store_values && let Err(error) = buffer.session.commit() {
-            buffer.warn(format!(
-                "cannot save the values that the script stored: {error}"
-            ));
-        }
         (output.logs, output.warnings) = buffer.finish();
         output.output = std::mem::take(&mut buffer.output);
         output.metadata.tool_calls_made = ended.dispatched;
@@ -422,7 +450,7 @@ fn emit_started(options: &RunOptions, id: &str) {
     });
 }
 
-fn write_end(
+async fn write_end(
     ledger: &Arc<dyn Ledger>,
     output: &ScriptToolCallOutput,
     launch: &Launch<'_>,
@@ -432,8 +460,8 @@ fn write_end(
         recording => serde_json::to_vec(recording).ok(),
     };
     match launch.start {
-        Start::Fresh(Some(entry)) => entry.end(output, recording.as_deref()),
-        _ => ledger.end(output, recording.as_deref()),
+        Start::Fresh(Some(entry)) => entry.end(output, recording).await,
+        _ => ledger.end(output, recording).await,
     }
 }
 

@@ -136,7 +136,7 @@ impl<'a> InFlightCalls<'a> {
         let enter = async {
             tokio::time::sleep(ENTRY_DELAY).await;
             // A failure is reported before the script's first call.
-            let _ = context.enter();
+            let _ = context.enter().await;
             std::future::pending::<()>().await;
         };
         tokio::pin!(guest, overdue, cancelled, enter);

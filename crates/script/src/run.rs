@@ -17,7 +17,7 @@ use crate::in_flight::{CallAnswer, InFlightCalls};
 use crate::outcome::{from_fault, from_syntax, from_thrown, timed_out};
 use crate::recording::HostInput;
 use crate::state::{RunEnd, RunState};
-use crate::suspension::{SuspendError, Suspender};
+use crate::suspension::{SuspendError, Suspender, Suspension};
 use crate::unicode::whole_unicode;
 
 /// A run in progress.
@@ -71,7 +71,7 @@ impl<'a> Run<'a> {
         loop {
             self.heap_peak = guest.heap_peak();
             if !pump.requests.is_empty() || matches!(pump.state, State::Waiting) {
-                self.context.enter()?;
+                self.in_time(self.context.enter()).await??;
             }
             self.calls.accept(pump.requests)?;
             if let State::Finished(finish) = pump.state {
@@ -79,7 +79,9 @@ impl<'a> Run<'a> {
             }
             let answer = self.next_answer(guest.as_mut()).await?;
             if self.state.needs_claim() {
-                let claimed = self.suspender.claim(&self.context.scope.id);
+                let suspender = self.suspender;
+                let claim = suspender.claim(&self.context.scope.id);
+                let claimed = self.in_time(claim).await?;
                 claimed.map_err(|error| self.refused(error))?;
                 self.state.progress();
             }
@@ -126,7 +128,7 @@ impl<'a> Run<'a> {
         }
         // The script can start a task while it computes, before its first call.
         if context.tasks.is_some() {
-            context.enter()?;
+            self.in_time(context.enter()).await??;
         }
         let start = context.runtime.start(program, bridge);
         let started = self
@@ -169,7 +171,7 @@ impl<'a> Run<'a> {
     async fn next_answer(&mut self, guest: &mut dyn Execution) -> Result<Answer, RunEnd> {
         loop {
             if self.suspender.is_enabled() && self.calls.wait_for_people() {
-                self.save_if_due(guest)?;
+                self.save_if_due(guest).await?;
                 if self.state == RunState::Suspended {
                     return Err(RunEnd::Suspended);
                 }
@@ -180,7 +182,8 @@ impl<'a> Run<'a> {
                 Wake::Suspend => {
                     self.finish_calls().await?;
                     if !self.state.has_snapshot() {
-                        self.save(guest).map_err(|error| self.refused(error))?;
+                        let saved = self.save(guest).await?;
+                        saved.map_err(|error| self.refused(error))?;
                     }
                     return Err(RunEnd::Suspended);
                 }
@@ -191,13 +194,13 @@ impl<'a> Run<'a> {
 
     /// Saves a snapshot of a run that waits for people, unless it has one or the last one is too
     /// recent.
-    fn save_if_due(&mut self, guest: &mut dyn Execution) -> Result<(), RunEnd> {
+    async fn save_if_due(&mut self, guest: &mut dyn Execution) -> Result<(), RunEnd> {
         let suspending = self.state == RunState::Suspending;
         let too_soon = self.suspender.not_before() > Some(std::time::Instant::now());
         if !self.state.wants_snapshot() || (too_soon && !suspending) {
             return Ok(());
         }
-        match self.save(guest) {
+        match self.save(guest).await? {
             // The person may still answer in this process, so the run continues without a
             // snapshot.
             Err(error) if !suspending && !matches!(error, SuspendError::TakenOver) => {
@@ -209,11 +212,45 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn save(&mut self, guest: &mut dyn Execution) -> Result<(), SuspendError> {
+    async fn save(
+        &mut self,
+        guest: &mut dyn Execution,
+    ) -> Result<Result<(), SuspendError>, RunEnd> {
         let (left, calls) = (self.clock.left(), self.calls.suspend());
-        self.suspender.save(self.context, guest, left, calls)?;
-        self.state.snapshot_saved();
-        Ok(())
+        let context = self.context;
+        let state = Suspension::of(context, guest, left, calls)
+            .and_then(|suspension| Ok(suspension.to_bytes()?));
+        let state = match state {
+            Ok(state) => state,
+            Err(error) => return Ok(Err(error)),
+        };
+        let suspender = self.suspender;
+        let saved = self
+            .in_time(suspender.save(&context.scope.id, state))
+            .await?;
+        if saved.is_ok() {
+            self.suspender.saved();
+            self.state.snapshot_saved();
+        }
+        Ok(saved)
+    }
+
+    /// Waits for a write to the ledger while calls continue. Fails at a cancellation or at the
+    /// deadline; the ledger makes the write in any case.
+    async fn in_time<T>(&mut self, write: impl Future<Output = T>) -> Result<T, RunEnd> {
+        tokio::pin!(write);
+        let (context, deadline) = (self.context, self.clock.deadline());
+        loop {
+            tokio::select! {
+                biased;
+                written = &mut write => return Ok(written),
+                () = context.scope.cancel.cancelled() => {
+                    return Err(self.fault(&Fault::Cancelled));
+                }
+                () = sleep_until(deadline) => return Err(self.time_up()),
+                Some(()) = self.calls.batches.next(), if !self.calls.batches.is_empty() => {}
+            }
+        }
     }
 
     /// Returns how the run ends after this error.

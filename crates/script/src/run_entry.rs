@@ -4,7 +4,7 @@
 //! other run is written before its first call, before it first waits, or when it has computed for
 //! [`ENTRY_DELAY`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{
@@ -39,17 +39,16 @@ impl<'a> RunEntry<'a> {
     }
 
     /// Writes the entry unless it is written.
-    pub(crate) fn write(&self) -> Result<(), ScriptError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if *state == EntryState::Written {
+    pub(crate) async fn write(&self) -> Result<(), ScriptError> {
+        if *self.state() == EntryState::Written {
             return Ok(());
         }
-        let Err(error) = self.ledger.begin(&self.start) else {
-            *state = EntryState::Written;
+        let Err(error) = self.ledger.begin(self.start).await else {
+            *self.state() = EntryState::Written;
             return Ok(());
         };
         if let LedgerError::AlreadyResumed { by, .. } = &error {
-            *state = EntryState::Refused;
+            *self.state() = EntryState::Refused;
             let message = format!("the script was not run: {error}");
             return Err(ScriptError::new(
                 ErrorCode::ScriptRejectedError,
@@ -69,16 +68,24 @@ impl<'a> RunEntry<'a> {
         ))
     }
 
-    /// Writes the end of the run, and its entry if that is missing.
-    pub(crate) fn end(
+    /// Writes the end of the run, and its entry if that is missing or its write was not awaited.
+    pub(crate) async fn end(
         &self,
         output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
+        recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        match *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
+        let state = *self.state();
+        match state {
             EntryState::Refused => Ok(()),
-            EntryState::Written => self.ledger.end(output, recording),
-            EntryState::Missing => self.ledger.begin_and_end(&self.start, output, recording),
+            EntryState::Written => self.ledger.end(output, recording).await,
+            EntryState::Missing => {
+                let start = self.start;
+                self.ledger.begin_and_end(start, output, recording).await
+            }
         }
+    }
+
+    fn state(&self) -> MutexGuard<'_, EntryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use async_trait::async_trait;
 use selvedge_protocol::{LedgerError, Shelf};
 use serde::{Deserialize, Serialize};
 
@@ -31,8 +32,8 @@ impl Session {
     }
 
     /// Returns the value stored under `key`, as JSON.
-    pub fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
-        self.shelf.get(key)
+    pub async fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
+        self.shelf.get(key).await
     }
 
     pub(crate) fn view(&self) -> SessionView {
@@ -62,28 +63,24 @@ impl SessionView {
         self.session = session.clone();
     }
 
-    pub(crate) fn load(&self, key: &str) -> Result<Option<String>, String> {
-        match self.written.get(key) {
-            Some(value) => Ok(Some(value.clone())),
-            None => self
-                .session
-                .get(key)
-                .map_err(|error| format!("load({key:?}): {error}")),
-        }
+    /// Returns the value that the script itself has stored under `key`.
+    pub(crate) fn written(&self, key: &str) -> Option<String> {
+        self.written.get(key).cloned()
     }
 
-    /// Stores a value. Fails with a message if the session would exceed its limit.
-    pub(crate) fn store(&mut self, key: &str, json: &str) -> Result<(), String> {
+    /// Returns the store of the session's values.
+    pub(crate) fn shelf(&self) -> Arc<dyn Shelf> {
+        self.session.shelf.clone()
+    }
+
+    /// Stores a value. `stored` is the size of the session's values, in bytes. Fails with a message
+    /// if the session would exceed its limit.
+    pub(crate) fn store(&mut self, key: &str, json: &str, stored: usize) -> Result<(), String> {
         let written: usize = self
             .written
             .iter()
             .map(|(key, value)| key.len() + value.len())
             .sum();
-        let stored = self
-            .session
-            .shelf
-            .bytes()
-            .map_err(|error| format!("store({key:?}): {error}"))?;
         if stored + written + key.len() + json.len() > MAX_BYTES {
             return Err(format!(
                 "store({key:?}): a session holds at most {} MB",
@@ -96,11 +93,14 @@ impl SessionView {
 
     /// Writes the script's values to the session. Called when a script returns or fails, but not
     /// when it is cancelled or suspended.
-    pub(crate) fn commit(&mut self) -> Result<(), LedgerError> {
-        if self.written.is_empty() {
-            return Ok(());
+    pub(crate) fn commit(&mut self) -> impl Future<Output = Result<(), LedgerError>> + use<> {
+        let (shelf, written) = (self.shelf(), std::mem::take(&mut self.written));
+        async move {
+            match written.is_empty() {
+                true => Ok(()),
+                false => shelf.put(written).await,
+            }
         }
-        self.session.shelf.put(&std::mem::take(&mut self.written))
     }
 }
 
@@ -108,8 +108,9 @@ impl SessionView {
 #[derive(Debug, Default)]
 struct InMemory(Mutex<BTreeMap<String, String>>);
 
+#[async_trait]
 impl Shelf for InMemory {
-    fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
+    async fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
         Ok(self
             .0
             .lock()
@@ -118,17 +119,13 @@ impl Shelf for InMemory {
             .cloned())
     }
 
-    fn put(&self, values: &BTreeMap<String, String>) -> Result<(), LedgerError> {
+    async fn put(&self, values: BTreeMap<String, String>) -> Result<(), LedgerError> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.extend(
-            values
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone())),
-        );
+        all.extend(values);
         Ok(())
     }
 
-    fn bytes(&self) -> Result<usize, LedgerError> {
+    async fn bytes(&self) -> Result<usize, LedgerError> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(all.iter().map(|(key, value)| key.len() + value.len()).sum())
     }

@@ -18,6 +18,7 @@ use crate::in_flight::{CallAnswer, GuestCall};
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Saves snapshots of a run to the ledger.
+#[derive(Clone, Copy)]
 pub(crate) struct Suspender<'a> {
     ledger: Option<&'a Arc<dyn Ledger>>,
     last_saved: Option<Instant>,
@@ -73,38 +74,25 @@ impl<'a> Suspender<'a> {
         self.last_saved.map(|saved| saved + SAVE_INTERVAL)
     }
 
-    /// Saves a snapshot of the guest with its calls. `left` is what remains of its time limit.
-    pub(crate) fn save(
-        &mut self,
-        run: &RunContext<'_>,
-        guest: &mut dyn Execution,
-        left: Duration,
-        calls: SuspendedCalls,
-    ) -> Result<(), SuspendError> {
-        let Some(ledger) = self.ledger else {
-            return Ok(());
-        };
-        let snapshot = guest.snapshot()?;
-        let suspension = Suspension {
-            build: snapshot.build,
-            call_id: run.call_id.to_owned(),
-            seed: run.seed,
-            recording: to_raw_value(&run.recorder().recording)?,
-            timeout: run.timeout,
-            left,
-            standing: run.scope.standing(calls.waiting.len()),
-            calls,
-            output: to_raw_value(&*run.output())?,
-            image: snapshot.bytes,
-        };
-        ledger.suspend(&run.scope.id, &suspension.to_bytes()?)?;
+    /// Saves the bytes of a [`Suspension`].
+    pub(crate) async fn save(&self, run_id: &str, state: Vec<u8>) -> Result<(), SuspendError> {
+        match self.ledger {
+            Some(ledger) => Ok(ledger.suspend(run_id, state).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets the time of the last saved snapshot to now.
+    pub(crate) fn saved(&mut self) {
         self.last_saved = Some(Instant::now());
-        Ok(())
     }
 
     /// Claims a saved run for this process, so that no other process restores it.
-    pub(crate) fn claim(&self, run_id: &str) -> Result<(), SuspendError> {
-        Ok(self.ledger.map_or(Ok(()), |ledger| ledger.go_on(run_id))?)
+    pub(crate) async fn claim(&self, run_id: &str) -> Result<(), SuspendError> {
+        match self.ledger {
+            Some(ledger) => Ok(ledger.go_on(run_id).await?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -169,6 +157,28 @@ pub enum ResumeError {
 }
 
 impl Suspension {
+    /// Takes a snapshot of the guest, with its calls. `left` is what remains of its time limit.
+    pub(crate) fn of(
+        run: &RunContext<'_>,
+        guest: &mut dyn Execution,
+        left: Duration,
+        calls: SuspendedCalls,
+    ) -> Result<Self, SuspendError> {
+        let snapshot = guest.snapshot()?;
+        Ok(Self {
+            build: snapshot.build,
+            call_id: run.call_id.to_owned(),
+            seed: run.seed,
+            recording: to_raw_value(&run.recorder().recording)?,
+            timeout: run.timeout,
+            left,
+            standing: run.scope.standing(calls.waiting.len()),
+            calls,
+            output: to_raw_value(&*run.output())?,
+            image: snapshot.bytes,
+        })
+    }
+
     /// Serializes as the length of the JSON, the JSON, and the snapshot.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         let json = serde_json::to_vec(self)?;

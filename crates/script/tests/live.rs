@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     Answer, ApprovalDecision, ApprovalRequest, ErrorCode, Intent, Ledger, LedgerError, OutputPart,
@@ -284,32 +285,33 @@ async fn a_script_can_set_its_yield_time() {
 /// A ledger that stores nothing and blocks at the end of a run.
 struct BlockedLedger(Mutex<mpsc::Receiver<()>>);
 
+#[async_trait]
 impl Ledger for BlockedLedger {
     fn digest_key(&self) -> [u8; 32] {
         [0; 32]
     }
-    fn begin(&self, _: &RunStart<'_>) -> Result<(), LedgerError> {
+    async fn begin(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn intend(&self, _: &Intent<'_>) -> Result<(), LedgerError> {
+    async fn intend(&self, _: Intent<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn settle(&self, _: &Settled<'_>) -> Result<(), LedgerError> {
+    async fn settle(&self, _: Settled<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn ask(&self, _: &str, _: &ApprovalRequest) -> Result<(), LedgerError> {
+    async fn ask(&self, _: &str, _: &ApprovalRequest) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn answer(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
+    async fn answer(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn suspend(&self, _: &str, _: &[u8]) -> Result<(), LedgerError> {
+    async fn suspend(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn go_on(&self, _: &str) -> Result<(), LedgerError> {
+    async fn go_on(&self, _: &str) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn end(&self, _: &ScriptToolCallOutput, _: Option<&[u8]>) -> Result<(), LedgerError> {
+    async fn end(&self, _: &ScriptToolCallOutput, _: Option<Vec<u8>>) -> Result<(), LedgerError> {
         let _ = self.0.lock().unwrap().recv();
         Ok(())
     }

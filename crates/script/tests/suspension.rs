@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use selvedge_protocol::{Answer, CallStatus, ErrorCode, Limits, RunStatus, ScriptToolCallOutput};
 use selvedge_script::{Harness, RunOptions, Session, Suspended};
 use selvedge_tools::{Approver, AskLater, Orchestrator, Registry, Risk, tool};
@@ -57,6 +58,10 @@ impl RestartTest {
 
     fn restore(&self, source: &str, approver: impl Approver + 'static) -> ScriptToolCallOutput {
         self.restore_from(source, self.state(), approver)
+    }
+
+    fn stored(&self, key: &str) -> Option<String> {
+        self.session.get(key).now_or_never().unwrap().unwrap()
     }
 
     fn state(&self) -> Vec<u8> {
@@ -144,11 +149,7 @@ fn three_processes_continue_one_script() {
             .collect::<Vec<_>>(),
         [CallStatus::Done, CallStatus::NotStarted]
     );
-    assert_eq!(
-        test.session.get("key").unwrap(),
-        None,
-        "the run has not ended"
-    );
+    assert_eq!(test.stored("key"), None, "the run has not ended");
     // The first question is answered; the second suspends the run again.
     let once = FixedApprover::new(Answer::Once);
     let second = test.restore(TWO_QUESTIONS, AnswerFirstQuestion(once.clone(), AskLater));
@@ -170,10 +171,7 @@ fn three_processes_continue_one_script() {
     );
     assert_eq!(third.logs.len() + third.output.len(), 3);
     assert_eq!(test.intended(), 4, "each call once");
-    assert_eq!(
-        test.session.get("key").unwrap().as_deref(),
-        Some("\"kept\"")
-    );
+    assert_eq!(test.stored("key").as_deref(), Some("\"kept\""));
     // The inputs of all three processes are one recording.
     let recorded_run = test.ledger.recorded_run(TWO_QUESTIONS, &third).unwrap();
     let again = run_on_thread("replay", TEST_TIMEOUT, async move {

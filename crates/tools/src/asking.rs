@@ -29,11 +29,8 @@ impl Orchestrator {
             .partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
         for (prepared, _) in cancelled {
             let name = prepared.tool.spec.name.clone();
-            self.finish(
-                scope,
-                reports,
-                refused(&prepared.request, name.clone(), aborted(&name)),
-            );
+            let outcome = refused(&prepared.request, name.clone(), aborted(&name));
+            self.finish(scope, reports, outcome).await;
         }
         if gated.is_empty() {
             return Vec::new();
@@ -82,11 +79,8 @@ impl Orchestrator {
                 Decision::Cancelled => aborted(tool),
                 Decision::TakenOver => continue,
             };
-            self.finish(
-                scope,
-                reports,
-                refused(&prepared.request, tool.clone(), failure),
-            );
+            let outcome = refused(&prepared.request, tool.clone(), failure);
+            self.finish(scope, reports, outcome).await;
         }
         allowed
     }
@@ -172,32 +166,39 @@ impl Orchestrator {
             calls: waiting.clone(),
             so_far,
         });
-        if let Some(ledger) = &self.ledger {
-            // A failure is ignored: the approver can still decide.
-            let _ = ledger.ask(&scope.id, &request);
-        }
-        scope.events.emit(Event::ApprovalRequested {
-            request: request.clone(),
-        });
-        let mut decision = self
-            .decide(scope, &request, cancelled, so_far, reports)
-            .await;
-        // If the scope was suspended meanwhile, another process may have resumed it.
-        match self.ledger.as_ref().map(|ledger| ledger.go_on(&scope.id)) {
-            Some(Err(LedgerError::TakenOver)) => {
-                let _ = reports.send(Report::TakenOver);
-                return vec![Decision::TakenOver; calls];
+        let ledger = self.ledger.as_ref();
+        let record_request = async {
+            if let Some(ledger) = ledger {
+                // A failure is ignored: the approver can still decide.
+                let _ = scope.written(ledger.ask(&scope.id, &request)).await;
             }
-            Some(Err(error)) => {
-                let reason = format!("that the run continues could not be recorded: {error}");
-                decision = vec![Decision::Denied(Some(reason)); calls];
+        };
+        let decide = async {
+            scope.events.emit(Event::ApprovalRequested {
+                request: request.clone(),
+            });
+            self.decide(scope, &request, cancelled, so_far, reports)
+                .await
+        };
+        let ((), mut decision) = tokio::join!(biased; record_request, decide);
+        if let Some(ledger) = ledger {
+            // If the scope was suspended meanwhile, another process may have resumed it.
+            match scope.written(ledger.go_on(&scope.id)).await {
+                Err(LedgerError::TakenOver) => {
+                    let _ = reports.send(Report::TakenOver);
+                    return vec![Decision::TakenOver; calls];
+                }
+                Err(error) => {
+                    let reason = format!("that the run continues could not be recorded: {error}");
+                    decision = vec![Decision::Denied(Some(reason)); calls];
+                }
+                Ok(()) => {}
             }
-            Some(Ok(())) | None => {}
         }
         let _ = reports.send(Report::Answered(waiting));
         let answers: Vec<String> = decision.iter().map(Decision::words).collect();
-        if let Some(ledger) = &self.ledger {
-            let _ = ledger.answer(&request.id, &answers);
+        if let Some(ledger) = ledger {
+            let _ = scope.written(ledger.answer(&request.id, &answers)).await;
         }
         scope.events.emit(Event::ApprovalAnswered {
             id: request.id,

@@ -224,7 +224,7 @@ impl Orchestrator {
                 .prepare(scope, request)
                 .and_then(|prepared| self.check_prior(scope, prepared))
             {
-                Err(outcome) => self.finish(scope, reports, outcome),
+                Err(outcome) => self.finish(scope, reports, outcome).await,
                 Ok(prepared) => match judge(self.policy, risk(&prepared)) {
                     Verdict::Ask { .. } if scope.has_agreed(&prepared.agreement()) => {
                         free.push(prepared)
@@ -237,7 +237,8 @@ impl Orchestrator {
                             ErrorCode::ApprovalDeniedError,
                             format!("{name} was not allowed: {reason}"),
                         );
-                        self.finish(scope, reports, refused(&prepared.request, name, failure));
+                        let outcome = refused(&prepared.request, name, failure);
+                        self.finish(scope, reports, outcome).await;
                     }
                 },
             }
@@ -346,11 +347,11 @@ impl Orchestrator {
             Ok(ToolOutput {
                 again: Some(again), ..
             }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
-            _ => return self.finish(scope, reports, outcome),
+            _ => return self.finish(scope, reports, outcome).await,
         };
         // Recorded before approval is requested, so that the outcome of the first attempt is known
         // even if the process ends meanwhile.
-        if self.write_down(scope, &outcome) == Err(LedgerError::TakenOver) {
+        if self.write_down(scope, &outcome).await == Err(LedgerError::TakenOver) {
             let _ = reports.send(Report::TakenOver);
             return;
         }
@@ -384,7 +385,7 @@ impl Orchestrator {
             }
         };
         match second {
-            None => self.finish(scope, reports, outcome),
+            None => self.finish(scope, reports, outcome).await,
             Some(second) => {
                 let settles = outcome.record.id.clone();
                 scope.events.emit(Event::CallFinished {
@@ -393,7 +394,8 @@ impl Orchestrator {
                 });
                 let _ = reports.send(Report::Repeated(outcome.record));
                 let second = self.attempt(scope, second, reports).await;
-                self.finish(scope, reports, Box::new(CallOutcome { settles, ..*second }));
+                let second = Box::new(CallOutcome { settles, ..*second });
+                self.finish(scope, reports, second).await;
             }
         }
     }
@@ -420,14 +422,17 @@ impl Orchestrator {
             () = request.cancel.cancelled() => None,
             permit = scope.places.acquire() => permit.ok(),
         };
-        let Some(_permit) = permit else {
+        let stopped = |request: &CallRequest, name: String, digest: String| {
             let failure = CallFailure::new(
                 ErrorCode::ToolAbortedError,
                 format!("{name} was cancelled before it ran"),
             );
-            let mut outcome = refused(&request, name, failure);
+            let mut outcome = refused(request, name, failure);
             outcome.record.args_digest = digest;
-            return outcome;
+            outcome
+        };
+        let Some(_permit) = permit else {
+            return stopped(&request, name, digest);
         };
         // A call that is not recorded must not run.
         let intent = Intent {
@@ -440,7 +445,15 @@ impl Orchestrator {
             line: request.line,
             origin: origin.as_deref(),
         };
-        if let Some(Err(error)) = self.ledger.as_ref().map(|ledger| ledger.intend(&intent)) {
+        let intended = match &self.ledger {
+            Some(ledger) => tokio::select! {
+                biased;
+                intended = ledger.intend(intent) => intended,
+                () = request.cancel.cancelled() => return stopped(&request, name, digest),
+            },
+            None => Ok(()),
+        };
+        if let Err(error) = intended {
             let message = format!("{name} did not run, because it could not be recorded: {error}");
             return refused(
                 &request,
@@ -506,7 +519,7 @@ impl Orchestrator {
 
 impl Orchestrator {
     /// Records the outcome of a call, and sends it as an event and as a report.
-    pub(crate) fn finish(
+    pub(crate) async fn finish(
         &self,
         scope: &Scope,
         reports: &UnboundedSender<Report>,
@@ -516,7 +529,7 @@ impl Orchestrator {
         if let Some(prior) = scope.prior.as_ref().filter(|_| was_refused) {
             prior.release(&outcome.settles);
         }
-        let written = self.write_down(scope, &outcome);
+        let written = self.write_down(scope, &outcome).await;
         if written == Err(LedgerError::TakenOver) {
             let _ = reports.send(Report::TakenOver);
             return;
@@ -533,7 +546,10 @@ impl Orchestrator {
         let _ = reports.send(Report::Finished(outcome));
     }
 
-    fn write_down(&self, scope: &Scope, outcome: &CallOutcome) -> Result<(), LedgerError> {
+    async fn write_down(&self, scope: &Scope, outcome: &CallOutcome) -> Result<(), LedgerError> {
+        let Some(ledger) = &self.ledger else {
+            return Ok(());
+        };
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
         // Without a script, a model reads the result.
         let shown = match (&scope.source, &outcome.result) {
@@ -541,21 +557,15 @@ impl Orchestrator {
             (None, Err(failure)) => Some(failure.in_words()),
             (Some(_), _) => None,
         };
-        let shown = shown.as_deref();
-        match &self.ledger {
-            Some(ledger) => {
-                let answered = outcome.answered.as_ref();
-                ledger.settle(&Settled {
-                    run: &scope.id,
-                    record: &outcome.record,
-                    value,
-                    shown,
-                    resume_as: outcome.resume_as,
-                    answered,
-                })
-            }
-            None => Ok(()),
-        }
+        let settle = ledger.settle(Settled {
+            run: &scope.id,
+            record: &outcome.record,
+            value,
+            shown: shown.as_deref(),
+            resume_as: outcome.resume_as,
+            answered: outcome.answered.as_ref(),
+        });
+        scope.written(settle).await
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{ErrorCode, EventSink, Limits};
+use selvedge_protocol::{ErrorCode, EventSink, LedgerError, Limits};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -153,6 +153,23 @@ impl Scope {
     pub fn end(&self) {
         self.cancel.cancel();
         self.belongings.end();
+    }
+
+    /// Waits for a write to the ledger. After the scope is cancelled, waits at most for the time
+    /// that its calls have to stop. The ledger makes the write in any case.
+    pub async fn written(
+        &self,
+        write: impl Future<Output = Result<(), LedgerError>>,
+    ) -> Result<(), LedgerError> {
+        let stopped = async {
+            self.cancel.cancelled().await;
+            tokio::time::sleep(self.limits.abort_grace).await;
+        };
+        tokio::select! {
+            biased;
+            written = write => written,
+            () = stopped => Ok(()),
+        }
     }
 
     /// Returns how many more calls the scope may make.

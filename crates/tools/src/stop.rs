@@ -34,7 +34,7 @@ pub async fn heeding<T>(
     };
     let stop_requested = async {
         tokio::time::sleep(FIRST).await;
-        while !ledger.is_to_stop(&scope.id) {
+        while !ledger.is_to_stop(&scope.id).await {
             tokio::time::sleep(AGAIN).await;
         }
     };

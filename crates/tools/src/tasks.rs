@@ -8,15 +8,16 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, join_all};
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    Answered, CallRecord, CallStatus, ErrorCode, EventSink, ResumeAs, RunMetadata, RunStart,
-    RunStatus, SPAWN, ScriptError, ScriptToolCallOutput, Settled, new_id,
+    Answered, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs, RunMetadata,
+    RunStart, RunStatus, SPAWN, ScriptError, ScriptToolCallOutput, Settled, new_id,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::orchestrator::reads_only;
@@ -50,7 +51,7 @@ struct Inner {
 
 /// Looks up the recorded outcome of a task of another session, by its id. Returns `None` if the
 /// task failed or does not exist.
-type Recall = dyn Fn(&str) -> Option<PriorOutcome> + Send + Sync;
+type Recall = dyn Fn(String) -> BoxFuture<'static, Option<PriorOutcome>> + Send + Sync;
 
 /// What is needed to run and record a task.
 #[derive(Clone)]
@@ -135,7 +136,10 @@ impl Tasks {
             tool(
                 "spawn.cancel",
                 "Cancels a task. Returns false if it had already ended.",
-                move |args: TaskArgs| std::future::ready(for_cancel.cancel(&args.id)),
+                move |args: TaskArgs| {
+                    let tasks = for_cancel.clone();
+                    async move { tasks.cancel(&args.id).await }
+                },
             )
             .positional(&["id"]),
         )
@@ -143,12 +147,12 @@ impl Tasks {
 
     /// Sets the lookup for tasks of other sessions: a script that was suspended may wait in another
     /// process for a task it started. Later calls have no effect.
-    pub fn recall_from(
-        &self,
-        recall: impl Fn(&str) -> Option<PriorOutcome> + Send + Sync + 'static,
-    ) {
+    pub fn recall_from<F>(&self, recall: impl Fn(String) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = Option<PriorOutcome>> + Send + 'static,
+    {
         // Already set: there is one ledger per process.
-        let _ = self.0.recall.set(Box::new(recall));
+        let _ = self.0.recall.set(Box::new(move |id| recall(id).boxed()));
     }
 
     /// Returns the number of running tasks.
@@ -182,7 +186,7 @@ impl Tasks {
 
     /// Starts a task with the argument list of a script's call, and returns its id. It counts as a
     /// call of the script and follows the same rules in a resumed run.
-    pub fn start_as_written(
+    pub async fn start_as_written(
         &self,
         list: Vec<Value>,
         scope: &Scope,
@@ -190,9 +194,9 @@ impl Tasks {
     ) -> Result<String, CallFailure> {
         scope.take_call()?;
         let (tool, args) = self.read(list)?;
-        let spawn = SpawnCall::new(&means.orchestrator, scope, &tool, &args);
+        let spawn = SpawnCall::new(&means.orchestrator, &scope.id, &tool, &args);
         let id = new_id("tsk");
-        let (origin, idempotency_key) = match spawn.look_up(&id) {
+        let (origin, idempotency_key) = match spawn.look_up(scope, &id) {
             Lookup::New => (None, None),
             Lookup::Repeat {
                 origin,
@@ -204,11 +208,11 @@ impl Tasks {
             }
             // The task's own run is recorded as well: waiting for the task returns its result.
             Lookup::Recorded { origin, .. } => {
-                spawn.record(&origin, SpawnRecord::Reused)?;
+                spawn.record(&origin, SpawnRecord::Reused).await?;
                 return Ok(origin);
             }
             Lookup::Skipped { value } => {
-                spawn.record(&id, SpawnRecord::Skipped)?;
+                spawn.record(&id, SpawnRecord::Skipped).await?;
                 self.add_finished(id.clone(), value);
                 return Ok(id);
             }
@@ -221,9 +225,8 @@ impl Tasks {
             idempotency_key,
         };
         let call_id = new.id.clone();
-        let started = self.start(new, means.clone(), |id| {
-            spawn.record(id, SpawnRecord::Started { repeats: origin })
-        });
+        let how = SpawnRecord::Started { repeats: origin };
+        let started = self.start(new, means, spawn, how).await;
         if let (Err(_), Some(prior)) = (&started, &scope.prior) {
             prior.release(&call_id);
         }
@@ -264,7 +267,7 @@ impl Tasks {
         );
     }
 
-    fn start(
+    async fn start(
         &self,
         New {
             id,
@@ -274,7 +277,8 @@ impl Tasks {
             idempotency_key,
         }: New,
         means: Means,
-        record: impl FnOnce(&str) -> Result<(), CallFailure>,
+        spawn: SpawnCall,
+        how: SpawnRecord,
     ) -> Result<String, CallFailure> {
         if tool.starts_with("spawn") {
             return Err(ToolError::new("a task cannot start a task").into());
@@ -292,9 +296,6 @@ impl Tasks {
             let message = format!("{MOST} tasks are running, which is the limit");
             return Err(ToolError::new(message).suggest(hint).into());
         }
-        let mut all = self.all();
-        // A task that is not recorded must not start.
-        record(&id)?;
         let limits = ScopeLimits {
             max_calls: 1,
             max_concurrent: 1,
@@ -305,7 +306,7 @@ impl Tasks {
         let (sender, came_to) = watch::channel(None);
         let cancel = scope.cancel.child_token();
         remember(
-            &mut all,
+            &mut self.all(),
             Task {
                 id: id.clone(),
                 cancel: cancel.clone(),
@@ -319,17 +320,26 @@ impl Tasks {
             line: None,
             cancel,
         };
+        let (record_sender, recorded) = oneshot::channel();
+        // The task starts once it is recorded, also if the script is cancelled meanwhile.
         runtime.spawn(async move {
-            let result = carry_out(&means, &scope, request).await;
+            // A task that is not recorded must not start.
+            let recorded = spawn.record(&scope.id, how).await;
+            let _ = record_sender.send(recorded.clone());
+            let result = match recorded {
+                Ok(()) => carry_out(&means, &scope, request).await,
+                Err(failure) => Err(failure),
+            };
             sender.send_replace(Some(result));
         });
-        Ok(id)
+        let dropped = |_| Err(ToolError::new("the task was dropped before it started").into());
+        recorded.await.unwrap_or_else(dropped).map(|()| id)
     }
 
     async fn wait(&self, id: &str, cancel: &CancellationToken) -> Result<Value, ToolError> {
         let mut came_to = match self.find(id, |task| task.came_to.clone()) {
             Ok(task) => task,
-            Err(error) => return self.recalled(id).unwrap_or(Err(error)),
+            Err(error) => return self.recalled(id).await.unwrap_or(Err(error)),
         };
         let result = tokio::select! {
             () = cancel.cancelled() => {
@@ -345,8 +355,9 @@ impl Tasks {
     }
 
     /// Returns the recorded result of a task of another session.
-    fn recalled(&self, id: &str) -> Option<Result<Value, ToolError>> {
-        Some(match self.0.recall.get()?(id)? {
+    async fn recalled(&self, id: &str) -> Option<Result<Value, ToolError>> {
+        let recall = self.0.recall.get()?;
+        Some(match recall(id.to_owned()).await? {
             PriorOutcome::Succeeded(value) => Ok(value),
             PriorOutcome::Unknown => {
                 let message = format!("the outcome of task {id} is unknown");
@@ -356,13 +367,16 @@ impl Tasks {
         })
     }
 
-    fn cancel(&self, id: &str) -> Result<bool, ToolError> {
+    async fn cancel(&self, id: &str) -> Result<bool, ToolError> {
         let running = self.find(id, |task| {
             let running = task.came_to.borrow().is_none();
             task.cancel.cancel();
             running
         });
-        running.or_else(|error| self.recalled(id).map(|_| false).ok_or(error))
+        match running {
+            Err(error) => self.recalled(id).await.map(|_| false).ok_or(error),
+            running => running,
+        }
     }
 
     fn find<T>(&self, id: &str, read: impl FnOnce(&Task) -> T) -> Result<T, ToolError> {
@@ -411,9 +425,9 @@ fn of_a_task(failure: CallFailure) -> ToolError {
 }
 
 /// The call with which a script starts a task. It is recorded as a call of the script.
-struct SpawnCall<'a> {
-    orchestrator: &'a Orchestrator,
-    scope: &'a Scope,
+struct SpawnCall {
+    ledger: Option<Arc<dyn Ledger>>,
+    run: String,
     /// Canonical tool name and arguments if the tool exists and accepts them, else as written.
     args: Value,
     digest: String,
@@ -430,13 +444,8 @@ enum SpawnRecord {
     Skipped,
 }
 
-impl<'a> SpawnCall<'a> {
-    fn new(
-        orchestrator: &'a Orchestrator,
-        scope: &'a Scope,
-        tool: &str,
-        args: &Map<String, Value>,
-    ) -> Self {
+impl SpawnCall {
+    fn new(orchestrator: &Orchestrator, run: &str, tool: &str, args: &Map<String, Value>) -> Self {
         let given = Value::Object(args.clone());
         let found = match orchestrator.registry().find(tool) {
             Found::Tool(tool) => Some(tool),
@@ -454,8 +463,8 @@ impl<'a> SpawnCall<'a> {
         let args = json!({"tool": tool, "args": args});
         let digest = orchestrator.digest_of(SPAWN, &args, FieldCase::Camel);
         Self {
-            orchestrator,
-            scope,
+            ledger: orchestrator.ledger().cloned(),
+            run: run.to_owned(),
             args,
             digest,
             effect,
@@ -463,8 +472,8 @@ impl<'a> SpawnCall<'a> {
     }
 
     /// Looks up the recorded calls of the resumed run. A task that only reads runs again.
-    fn look_up(&self, id: &str) -> Lookup {
-        match &self.scope.prior {
+    fn look_up(&self, scope: &Scope, id: &str) -> Lookup {
+        match &scope.prior {
             Some(prior) if self.effect == Effect::MayChange => {
                 prior.look_up(id, &self.digest, self.effect)
             }
@@ -472,8 +481,8 @@ impl<'a> SpawnCall<'a> {
         }
     }
 
-    fn record(&self, id: &str, how: SpawnRecord) -> Result<(), CallFailure> {
-        let Some(ledger) = self.orchestrator.ledger() else {
+    async fn record(&self, id: &str, how: SpawnRecord) -> Result<(), CallFailure> {
+        let Some(ledger) = &self.ledger else {
             return Ok(());
         };
         let (origin, reused, resume_as) = match how {
@@ -498,14 +507,14 @@ impl<'a> SpawnCall<'a> {
             read_only: self.effect == Effect::ReadOnly,
         };
         let settled = Settled {
-            run: &self.scope.id,
+            run: &self.run,
             record: &record,
             value: Some(&value),
             shown: None,
             resume_as,
             answered: Some(&answered),
         };
-        ledger.settle(&settled).map_err(|error| {
+        ledger.settle(settled).await.map_err(|error| {
             let message =
                 format!("the task was not started, because it could not be recorded: {error}");
             ToolError::new(message).into()
@@ -564,7 +573,7 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
             resumes: None,
             setting,
         };
-        if let Err(error) = ledger.begin(&start) {
+        if let Err(error) = scope.written(ledger.begin(start)).await {
             return failed(format!(
                 "the task did not run, because it could not be recorded: {error}"
             ));
@@ -590,7 +599,7 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
     let output = in_the_ledger(&scope.id, &outcome);
     if let Some(ledger) = &ledger {
         // A failure is ignored: the outcome of the call is already recorded.
-        let _ = ledger.end(&output, None);
+        let _ = scope.written(ledger.end(&output, None)).await;
     }
     outcome.result.map(|output| output.value)
 }

@@ -47,7 +47,7 @@ impl Desk {
         std::fs::create_dir(dir.path().join("work")).unwrap();
         std::fs::write(dir.path().join("work/a.txt"), "one\ntwo\nthree\n").unwrap();
         std::fs::write(dir.path().join("work/b.txt"), "four\n").unwrap();
-        let journal = Arc::new(Journal::open(&dir.path().join("home")).unwrap());
+        let journal = Journal::open(&dir.path().join("home")).unwrap();
         Self {
             journal,
             api,
@@ -129,8 +129,10 @@ impl Desk {
             .with_agents(&agents, Some(self.journal.clone()))
     }
 
-    pub fn session(&self) -> Session {
-        Session::begin(&self.journal, &self.work().display().to_string()).unwrap()
+    pub async fn session(&self) -> Session {
+        Session::begin(&self.journal, &self.work().display().to_string())
+            .await
+            .unwrap()
     }
 
     pub fn options(&self) -> TurnOptions {

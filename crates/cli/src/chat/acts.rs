@@ -8,6 +8,7 @@ use selvedge_toolbox::Diff;
 
 use super::app::Chat;
 use super::commands::{self, ALL, Command, KEYS, about_policy};
+use super::conversation::wait_here;
 use super::diff;
 use super::news::News;
 use super::rows::{Row, one_line};
@@ -116,7 +117,7 @@ impl Chat {
         let Some(session) = &mut self.session else {
             return self.tell("the session is empty");
         };
-        match self.agent.compact(session) {
+        match wait_here(self.agent.compact(session)) {
             Ok(Some((before, after))) => {
                 self.status.context = self.agent.context_in_use(session);
                 self.tell(format!(

@@ -27,6 +27,12 @@ use crate::remember::remembering;
 use crate::setting::Setting;
 use crate::setup::Setup;
 
+/// Blocks the calling thread until `work` is done. Only for the thread that draws, which runs
+/// nothing else.
+pub(super) fn wait_here<T>(work: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(work))
+}
+
 /// How a turn starts.
 enum Task {
     /// With a user message.
@@ -39,8 +45,7 @@ impl Chat {
     /// Opens an earlier session, the last one of this folder if `id` is `None`, and prints its last
     /// turns.
     pub(crate) fn open(&mut self, id: Option<&str>) -> Result<()> {
-        let session =
-            assembly::session(&mut self.setup, &Conversation::Old(id.map(str::to_owned)))?;
+        let session = self.find_session(&Conversation::Old(id.map(str::to_owned)))?;
         self.rebuild()?;
         self.before = session.spent();
         self.status.usage = self.before.0;
@@ -60,6 +65,10 @@ impl Chat {
             self.next_turn();
         }
         Ok(())
+    }
+
+    fn find_session(&mut self, conversation: &Conversation) -> Result<Session> {
+        wait_here(assembly::session(&mut self.setup, conversation))
     }
 
     /// Loads the catalogues of the MCP servers in the background.
@@ -111,7 +120,7 @@ impl Chat {
     fn make_ready(&mut self) -> Result<()> {
         let new = self.session.is_none();
         if new {
-            let session = assembly::session(&mut self.setup, &Conversation::New)?;
+            let session = self.find_session(&Conversation::New)?;
             self.session_id = Some(session.id().to_owned());
             self.session = Some(session);
             self.refresh_status();
@@ -223,7 +232,7 @@ impl Chat {
         ));
         // The task that panicked owned the session: read it again from the journal.
         let id = self.session_id.clone();
-        match assembly::session(&mut self.setup, &Conversation::Old(id)) {
+        match self.find_session(&Conversation::Old(id)) {
             Ok(session) => self.session = Some(session),
             Err(_) => self.session_id = None,
         }

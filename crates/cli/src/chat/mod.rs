@@ -70,7 +70,7 @@ fn open(args: ChatArgs, opening: Conversation) -> Result<Exit> {
     })?;
     // Does not wait for a tool that is blocked in a system call.
     runtime.shutdown_background();
-    chat.setup.tidy_journal();
+    chat.setup.close_journal()?;
     ended?;
     if let Some(id) = chat.to_resume() {
         crate::out::line(&format!("selvedge continue {id}"))?;

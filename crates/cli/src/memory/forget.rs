@@ -25,7 +25,7 @@ pub(super) fn forget(
     home: &Path,
     config: &Config,
 ) -> Result<Exit> {
-    let journal = Arc::new(crate::journal::open(home, &config.journal)?);
+    let journal = crate::journal::open(home, &config.journal)?;
     if let Some(lesson) = &args.lesson {
         memory.forget_lesson(lesson)?;
         journal.scrub().map_err(|error| problem(&error))?;

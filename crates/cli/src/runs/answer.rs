@@ -114,6 +114,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
     if first.answer.is_some() && !first.used.load(Ordering::Relaxed) {
         tell!("note: the answer was not used: the script did not repeat the approval request");
     }
+    setup.close_journal()?;
     Ok(exit)
 }
 

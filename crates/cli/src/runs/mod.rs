@@ -9,6 +9,7 @@ mod replay;
 pub(crate) use look::{ago, count_of_calls};
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_config::Config;
@@ -20,12 +21,12 @@ use crate::problem::Problem;
 
 pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
     let done = match command {
-        RunsCommand::List(args) => look::list(&open_to_read()?, &args),
-        RunsCommand::Show(args) => look::show(&open_to_read()?, &args),
+        RunsCommand::List(args) => look::list(&*open_to_read()?, &args),
+        RunsCommand::Show(args) => look::show(&*open_to_read()?, &args),
         RunsCommand::Answer(args) => answer::answer(&args),
-        RunsCommand::Cancel(args) => cancel::cancel(&open()?, &args),
+        RunsCommand::Cancel(args) => cancel::cancel(&*open()?, &args),
         RunsCommand::Replay(args) => replay::replay(args),
-        RunsCommand::Export(args) => replay::export(&open_to_read()?, &args),
+        RunsCommand::Export(args) => replay::export(&*open_to_read()?, &args),
     };
     done.map_err(|error| match error.downcast_ref::<JournalError>() {
         Some(journal_error) => problem(journal_error).into(),
@@ -34,12 +35,12 @@ pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
 }
 
 /// Opens the journal to read and write.
-pub(crate) fn open() -> Result<Journal> {
+pub(crate) fn open() -> Result<Arc<Journal>> {
     crate::journal::open(&home()?, &config()?.journal)
 }
 
 /// Opens the journal to read, also if its folder is read-only.
-pub(crate) fn open_to_read() -> Result<Journal> {
+pub(crate) fn open_to_read() -> Result<Arc<Journal>> {
     crate::journal::open_to_read(&home()?, &config()?.journal)
 }
 

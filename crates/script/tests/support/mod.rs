@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
@@ -480,18 +481,19 @@ impl MemoryLedger {
     }
 }
 
+#[async_trait]
 impl Ledger for MemoryLedger {
     fn digest_key(&self) -> [u8; 32] {
         [7; 32]
     }
-    fn begin(&self, _: &RunStart<'_>) -> Result<(), LedgerError> {
+    async fn begin(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn intend(&self, intent: &Intent<'_>) -> Result<(), LedgerError> {
+    async fn intend(&self, intent: Intent<'_>) -> Result<(), LedgerError> {
         self.intended.lock().unwrap().push(intent.args.to_string());
         Ok(())
     }
-    fn settle(&self, settled: &Settled<'_>) -> Result<(), LedgerError> {
+    async fn settle(&self, settled: Settled<'_>) -> Result<(), LedgerError> {
         let record = settled.record;
         let digest = (record.id.clone(), record.args_digest.clone());
         self.digests.lock().unwrap().push(digest);
@@ -505,36 +507,36 @@ impl Ledger for MemoryLedger {
         }
         Ok(())
     }
-    fn ask(&self, _: &str, _: &ApprovalRequest) -> Result<(), LedgerError> {
+    async fn ask(&self, _: &str, _: &ApprovalRequest) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn answer(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
+    async fn answer(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
         Ok(())
     }
-    fn suspend(&self, _: &str, state: &[u8]) -> Result<(), LedgerError> {
+    async fn suspend(&self, _: &str, state: Vec<u8>) -> Result<(), LedgerError> {
         if self.full.load(Ordering::SeqCst) {
             return Err(LedgerError::Failed("disk full".into()));
         }
-        self.suspended.lock().unwrap().push(state.to_vec());
+        self.suspended.lock().unwrap().push(state);
         Ok(())
     }
-    fn go_on(&self, _: &str) -> Result<(), LedgerError> {
+    async fn go_on(&self, _: &str) -> Result<(), LedgerError> {
         if self.taken.load(Ordering::SeqCst) {
             Err(LedgerError::TakenOver)
         } else {
             Ok(())
         }
     }
-    fn is_to_stop(&self, _: &str) -> bool {
+    async fn is_to_stop(&self, _: &str) -> bool {
         self.looks.fetch_add(1, Ordering::SeqCst);
         self.stop.load(Ordering::SeqCst)
     }
-    fn end(
+    async fn end(
         &self,
         output: &ScriptToolCallOutput,
-        recording: Option<&[u8]>,
+        recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        let recorded = recording.map(|recording| (output.id.clone(), recording.to_vec()));
+        let recorded = recording.map(|recording| (output.id.clone(), recording));
         self.recordings.lock().unwrap().extend(recorded);
         Ok(())
     }

@@ -1,0 +1,226 @@
+//! Async callers while another process has locked the file.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use rusqlite::Connection;
+use selvedge_journal::{CallState, Journal, JournalError, RunState};
+use selvedge_protocol::{
+    CallRecord, CallStatus, Intent, Ledger, ResumeAs, RunStart, RunStatus, ScriptToolCallOutput,
+    Settled, Shelf,
+};
+use serde_json::json;
+use support::Wait;
+
+/// Less than the time for which a connection waits for a lock.
+const AT_ONCE: Duration = Duration::from_secs(10);
+
+/// Locks the file as another process that writes does.
+struct Lock(Connection);
+
+impl Lock {
+    fn take(folder: &Path) -> Self {
+        let file = Connection::open(folder.join("journal.sqlite")).unwrap();
+        file.busy_timeout(AT_ONCE).unwrap();
+        file.execute_batch("BEGIN EXCLUSIVE").unwrap();
+        Self(file)
+    }
+
+    fn release(self) {
+        self.0.execute_batch("ROLLBACK").unwrap();
+    }
+}
+
+fn start(id: &str) -> RunStart<'_> {
+    RunStart {
+        id,
+        source: "return 1",
+        directory: "/work",
+        session: "s",
+        seed: "7",
+        resumes: None,
+        setting: "",
+    }
+}
+
+async fn intend(journal: &Journal, id: &str) {
+    let args = json!({"path": "a"});
+    let intent = Intent {
+        run: "scr_a",
+        id,
+        tool: "exec",
+        args: &args,
+        digest: "d",
+        read_only: false,
+        line: None,
+        origin: None,
+    };
+    journal.intend(intent).await.unwrap();
+}
+
+async fn settle(journal: &Journal, id: &str) {
+    let record = CallRecord {
+        id: id.to_owned(),
+        tool: "exec".to_owned(),
+        status: CallStatus::Done,
+        reused: false,
+        duration_ms: 1.0,
+        args_digest: "d".to_owned(),
+        line: None,
+        error: None,
+    };
+    let value = json!(1);
+    let settled = Settled {
+        run: "scr_a",
+        record: &record,
+        value: Some(&value),
+        shown: None,
+        resume_as: ResumeAs::Answer,
+        answered: None,
+    };
+    journal.settle(settled).await.unwrap();
+}
+
+async fn end(journal: &Journal, id: &str) {
+    let mut output = ScriptToolCallOutput::new(id, "call");
+    output.status = RunStatus::Completed;
+    journal.end(&output, None).await.unwrap();
+}
+
+/// Begins a write on this thread, and lets go of it. It must not have been made, nor have waited.
+fn begin_and_drop(write: impl Future<Output = ()>) {
+    let began = Instant::now();
+    assert_eq!(write.now_or_never(), None, "the file is locked");
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+}
+
+fn locked() -> (tempfile::TempDir, Arc<Journal>, Lock) {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = Journal::open(dir.path()).unwrap();
+    journal.begin(start("scr_a")).wait().unwrap();
+    let lock = Lock::take(dir.path());
+    (dir, journal, lock)
+}
+
+#[test]
+fn writes_whose_callers_are_gone_are_made_in_order_when_the_lock_is_released() {
+    let (_dir, journal, lock) = locked();
+    for n in 1..=20 {
+        let id = format!("tool_{n}");
+        begin_and_drop(intend(&journal, &id));
+        begin_and_drop(settle(&journal, &id));
+    }
+    begin_and_drop(end(&journal, "scr_a"));
+    lock.release();
+    // A write that could be made at once comes after those that were handed over.
+    journal.begin(start("scr_b")).wait().unwrap();
+    let run = journal.run("scr_a").unwrap();
+    assert_eq!(run.summary.state, RunState::Completed);
+    let calls: Vec<_> = run
+        .calls
+        .iter()
+        .map(|call| (&call.id[..], call.state))
+        .collect();
+    let expected: Vec<String> = (1..=20).map(|n| format!("tool_{n}")).collect();
+    let done = CallState::Ended(CallStatus::Done);
+    let expected: Vec<_> = expected.iter().map(|id| (&id[..], done)).collect();
+    assert_eq!(calls, expected);
+    let began: Vec<_> = run.calls.iter().map(|call| call.began_ns).collect();
+    assert!(began.is_sorted());
+}
+
+#[test]
+fn a_journal_that_is_dropped_or_flushed_makes_the_writes_that_were_handed_over() {
+    let (dir, journal, lock) = locked();
+    begin_and_drop(intend(&journal, "tool_1"));
+    let flushing = std::thread::spawn({
+        let journal = journal.clone();
+        move || journal.flush()
+    });
+    begin_and_drop(end(&journal, "scr_a"));
+    lock.release();
+    flushing.join().unwrap().unwrap();
+    journal.flush().unwrap();
+    let other = Journal::open(dir.path()).unwrap();
+    let run = other.run("scr_a").unwrap();
+    assert_eq!(
+        (run.calls.len(), run.summary.state),
+        (1, RunState::Completed)
+    );
+    // The last write may be under way in a thread, which keeps the journal open until it is made.
+    let lock = Lock::take(dir.path());
+    begin_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
+    begin_and_drop(end(&journal, "scr_b"));
+    drop(journal);
+    lock.release();
+    let began = Instant::now();
+    while !other
+        .run("scr_b")
+        .is_ok_and(|run| run.summary.state == RunState::Completed)
+    {
+        assert!(began.elapsed() < AT_ONCE, "nobody wrote it");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_run_whose_beginning_was_not_waited_for_begins_once_and_ends() {
+    for behind in [false, true] {
+        let (_dir, journal, lock) = locked();
+        if behind {
+            journal.write_behind();
+        }
+        begin_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
+        begin_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
+        begin_and_drop(async { journal.begin(start("scr_c")).await.unwrap() });
+        let mut output = ScriptToolCallOutput::new("scr_b", "call");
+        output.status = RunStatus::Completed;
+        let ended = journal.begin_and_end(start("scr_b"), &output, Some(b"tape".to_vec()));
+        assert_eq!(
+            ended.now_or_never().is_some(),
+            behind,
+            "a row is only queued"
+        );
+        lock.release();
+        journal.flush().unwrap();
+        let run = journal.run("scr_b").unwrap();
+        assert_eq!(run.summary.state, RunState::Completed);
+        assert_eq!(run.recording.as_deref(), Some(&b"tape"[..]));
+        assert_eq!(
+            journal.run("scr_c").unwrap().summary.state,
+            RunState::Running
+        );
+        // An id that was used before is refused.
+        assert!(journal.begin(start("scr_b")).wait().is_err());
+    }
+}
+
+#[test]
+fn what_is_read_waits_for_what_was_handed_over_before() {
+    let (_dir, journal, lock) = locked();
+    let shelf = journal.shelf("s");
+    begin_and_drop(async {
+        shelf
+            .put([("key".into(), "1".into())].into())
+            .await
+            .unwrap()
+    });
+    let reading = std::thread::spawn(move || shelf.get("key").wait());
+    lock.release();
+    assert_eq!(reading.join().unwrap().unwrap().as_deref(), Some("1"));
+}
+
+#[test]
+fn a_job_that_panics_is_an_error_and_the_next_one_is_done() {
+    let (_dir, journal, lock) = locked();
+    lock.release();
+    let broken = journal.spawn_blocking(|_| -> Result<(), JournalError> { panic!("on purpose") });
+    let next = journal.spawn_blocking(|journal| journal.run("scr_a"));
+    assert!(matches!(broken.wait(), Err(JournalError::Panicked)));
+    assert_eq!(next.wait().unwrap().summary.id, "scr_a");
+}
