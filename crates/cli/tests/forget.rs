@@ -218,7 +218,7 @@ fn a_session_that_somebody_works_on_is_not_touched() {
         let output = desk.run(args);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.code() == Some(2) && error.contains("another process works on session"),
+            output.status.code() == Some(2) && error.contains("is in use by another process"),
             "{error}"
         );
         assert!(error.contains("hint: end it there first"), "{error}");

@@ -260,7 +260,7 @@ fn what_a_killed_process_left_in_the_log_is_seen_or_told_of() {
     let (status, out, err) = look(&place, &["runs", "list"]);
     assert_eq!((status, out.as_str()), (2, ""), "{err}");
     let told = format!(
-        "error: the journal in {} may only be read, and what happened last is",
+        "error: the journal in {} is read-only and its latest writes are in the log",
         place.home().display()
     );
     assert!(

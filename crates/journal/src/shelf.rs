@@ -1,4 +1,4 @@
-//! Values that scripts of a session store for each other.
+//! The values that scripts of a session save with `store` and read with `load`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use selvedge_protocol::{LedgerError, Shelf};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-/// The values of one session.
+/// The stored script values of one session.
 #[derive(Debug)]
 pub struct SessionShelf {
     journal: Arc<Journal>,
@@ -17,7 +17,7 @@ pub struct SessionShelf {
 }
 
 impl Journal {
-    /// The values of a session.
+    /// Returns the stored script values of a session.
     pub fn shelf(self: &Arc<Self>, session: &str) -> SessionShelf {
         SessionShelf {
             journal: self.clone(),
