@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use selvedge_protocol::LedgerError;
 
-/// The reason why the journal could not be read or written.
+/// Why the journal could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
@@ -90,7 +90,7 @@ pub enum JournalError {
          reads the file"
     )]
     StillRead,
-    /// Stored content is missing or invalid.
+    /// What was stored is not what should be there.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
     /// SQLite returned an error.
@@ -98,7 +98,7 @@ pub enum JournalError {
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// Returns SQLite's message without the SQL statement, which can contain several lines.
+/// An error of SQLite without the statement that it can quote.
 fn first_line(error: &rusqlite::Error) -> String {
     match error {
         rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),

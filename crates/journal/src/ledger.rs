@@ -150,7 +150,7 @@ impl Journal {
         recording: Option<&[u8]>,
     ) -> Result<(), JournalError> {
         let (stored, recording) = self.put_ended(connection, output, recording)?;
-        // Calls that never started have no row yet, but are part of the run.
+        // Calls that were never recorded as intended are part of the run, too.
         for record in output
             .calls
             .iter()

@@ -196,8 +196,8 @@ impl Journal {
     }
 
     /// Appends items to a turn of a session after the item with number `after`, all or none, and
-    /// returns the number of the last one. Fails with [`JournalError::SessionInUse`] if `after` is
-    /// not the last item, because another process appended items.
+    /// returns the number of the last one. Fails with [`JournalError::SessionInUse`] if `after` is not
+    /// the last item, because another process appended items.
     pub fn append_items(
         &self,
         session: &str,

@@ -122,7 +122,7 @@ impl WriteBehind {
 }
 
 impl Journal {
-    /// Enables write-behind, except with [`Durability::Full`].
+    /// Turns write-behind on, except with [`Durability::Full`].
     pub fn write_behind(self: &Arc<Self>) {
         if self.durability == Durability::Full
             || std::mem::replace(&mut self.behind.queue().has_writer, true)
@@ -152,8 +152,8 @@ impl Journal {
                 .try_for_each(|row| self.insert_run(connection, &row.start(), Some(row.end())))
         });
         if written.is_err() {
-            // The next read or write retries these rows. Without a writer thread the next run is
-            // written at once, so that its caller gets the error.
+            // The next read or write tries these rows again. Without a writer the next run is written
+            // at once, so that its caller gets the error.
             let mut queue = self.behind.queue();
             queue.has_writer = false;
             queue.rows.splice(..0, rows);

@@ -487,7 +487,7 @@ fn a_suspended_run_belongs_to_one_process_at_a_time() {
     second.take_over("scr_a").unwrap();
     assert_eq!(first.go_on("scr_a"), Err(LedgerError::TakenOver));
     second.go_on("scr_a").unwrap();
-    // The second process dies before it wrote anything, so another process can claim the run.
+    // It dies before it did anything: others may have it.
     drop(second);
     assert_eq!(
         first.runs(&Filter::default()).unwrap()[0].state,
@@ -519,7 +519,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
     let first = Journal::open(dir.path()).unwrap();
     begin(&first, "scr_a");
     first.suspend("scr_a", b"at the first question").unwrap();
-    // Another process resumes the run, makes a call, and suspends it again.
+    // Another goes on, does something, and waits again.
     let second = Journal::open(dir.path()).unwrap();
     second.take_over("scr_a").unwrap();
     call(&second, "scr_a", "tool_1", Some(&json!("done")));

@@ -139,7 +139,7 @@ fn what_a_server_asks_counts_in_the_turn_and_keeps_to_its_budget() {
     );
     assert!(
         all.iter()
-            .any(|event| event.to_string().contains("nothing is left of the budget")),
+            .any(|event| event.to_string().contains("the budget is used up")),
         "{all:?}"
     );
     assert_eq!(on_behalf(&desk).len(), 1);
