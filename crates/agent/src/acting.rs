@@ -96,13 +96,13 @@ impl Turn<'_> {
                     self.tell(id, Item::FunctionCall(call.clone()).into());
                     batch.push(call);
                 }
-                Piece::Script(written) => {
+                Piece::Script(script) => {
                     self.make_calls(std::mem::take(&mut batch), &mut results)
                         .await;
-                    self.tell(id, TurnItem::ScriptToolCall(written.item.clone()));
-                    let form = written.form;
-                    let max_tokens = self.most_tokens(&written.item.source_code);
-                    let output = self.run_script(written).await;
+                    self.tell(id, TurnItem::ScriptToolCall(script.item.clone()));
+                    let form = script.form;
+                    let max_tokens = self.most_tokens(&script.item.source_code);
+                    let output = self.run_script(script).await;
                     results.script(form, output, max_tokens);
                     self.tell_result(&results);
                 }

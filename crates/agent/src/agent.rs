@@ -89,8 +89,8 @@ impl Agent {
     }
 
     /// Sets the hook that is called before and after each turn.
-    pub fn with_companion(mut self, companion: Arc<dyn Companion>) -> Self {
-        self.companion = Some(companion);
+    pub fn with_companion(mut self, hook: Arc<dyn Companion>) -> Self {
+        self.companion = Some(hook);
         self.told()
     }
 
@@ -199,10 +199,7 @@ impl Agent {
             self.model.freeform_tools,
         );
         self.tool_tokens = self.tools.iter().map(prompt::tokens_of_tool).sum();
-        let note = self
-            .companion
-            .as_ref()
-            .and_then(|companion| companion.explained());
+        let note = self.companion.as_ref().and_then(|hook| hook.explained());
         let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode, note);
         self.systems = Arc::new([Mode::Disabled, Mode::DryRun, Mode::Enabled].map(system));
         self

@@ -208,8 +208,8 @@ impl Agents {
     }
 
     /// Registers a run whose calls may launch sub-agents.
-    pub(crate) fn enter(&self, run: &str, circumstances: Circumstances) {
-        lock(&self.0.under_way).insert(run.to_owned(), circumstances);
+    pub(crate) fn enter(&self, run: &str, context: Circumstances) {
+        lock(&self.0.under_way).insert(run.to_owned(), context);
     }
 
     /// Removes a run that [`Agents::enter`] registered.
@@ -268,8 +268,8 @@ impl Shared {
 
     /// Asks a model one question (`agents.llm.chat`).
     async fn chat(&self, args: ChatArgs, call: &Call) -> Result<ChatAnswer, ToolError> {
-        let (template, circumstances) = self.of(call)?;
-        if let Some(end) = circumstances.budget.reached() {
+        let (template, context) = self.of(call)?;
+        if let Some(end) = context.budget.reached() {
             return Err(spent(end));
         }
         let agent = &template.agent;
@@ -277,7 +277,7 @@ impl Shared {
             .model
             .as_deref()
             .map_or_else(|| agent.model.clone(), |name| (agent.models)(name));
-        check_price(&circumstances.budget, &model)?;
+        check_price(&context.budget, &model)?;
         let prompt = Prompt {
             system: args.system.unwrap_or_default(),
             history: vec![Item::message(Role::User, args.prompt)],
@@ -289,7 +289,7 @@ impl Shared {
             () = call.cancel.cancelled() => return Err(ToolError::new("the call was cancelled")),
             answered = answer(&agent.client, &prompt, &model) => answered?,
         };
-        circumstances
+        context
             .budget
             .spend(usage, model.prices.map(|prices| prices.cost(&usage)));
         Ok(ChatAnswer {
@@ -386,8 +386,8 @@ impl Shared {
     }
 
     async fn wait(&self, id: &str, call: &Call) -> Result<Launched, ToolError> {
-        let (_, circumstances) = self.of(call)?;
-        let result = circumstances.background.lock().results.get(id).cloned();
+        let (_, context) = self.of(call)?;
+        let result = context.background.lock().results.get(id).cloned();
         let mut result = result
             .ok_or_else(|| ToolError::new(format!("no agent `{id}` was launched in this turn")))?;
         let done = tokio::select! {

@@ -193,15 +193,15 @@ impl Listener<'_> {
             self.answer.finish,
             Some(FinishReason::Stop | FinishReason::ToolCalls)
         );
-        for told in &mut self.answer.pieces {
+        for emitted in &mut self.answer.pieces {
             if let Piece::Script(Written {
                 form: Form::OpenBlock,
                 item,
                 ..
-            }) = &mut told.piece
+            }) = &mut emitted.piece
                 && truncated
             {
-                told.piece = Piece::Said(std::mem::take(&mut item.source_code));
+                emitted.piece = Piece::Said(std::mem::take(&mut item.source_code));
             }
         }
         self.answer
@@ -404,14 +404,14 @@ impl Listener<'_> {
         let script = self.script.filter(|script| script.name == call.name);
         match script.and_then(|_| code_of(&call)) {
             Some(args) => {
-                let mut written = self.written(args.code, &call.call_id, Form::Call, None);
-                written.timeout = args.timeout;
-                written.resume = args.resume.or(written.resume);
+                let mut script = self.written(args.code, &call.call_id, Form::Call, None);
+                script.timeout = args.timeout;
+                script.resume = args.resume.or(script.resume);
                 self.live = false;
                 let part = self.parts.entry(item).or_default();
                 part.done = true;
                 part.pieces.push(Told {
-                    piece: Piece::Script(written),
+                    piece: Piece::Script(script),
                     id: None,
                 });
             }

@@ -115,7 +115,7 @@ impl Turn<'_> {
         let started = Instant::now();
         let session = &mut *self.session;
         let mut name = || session.item_id();
-        let mut listener = Listener {
+        let mut reader = Listener {
             harness: &agent.harness,
             script: prompt
                 .tools
@@ -141,18 +141,18 @@ impl Turn<'_> {
                 let Some(event) = event.transpose()? else {
                     return Ok(());
                 };
-                if listener.hear(event) == Listen::NoMore {
+                if reader.hear(event) == Listen::NoMore {
                     return Ok(());
                 }
             }
         };
         let read = read.instrument(span.clone()).await;
         if let Err(error) = read {
-            listener.forget();
+            reader.forget();
             counters::model_error(&error);
             return Err(error);
         }
-        let mut answer = listener.conclude();
+        let mut answer = reader.conclude();
         // The provider does not report the usage of an answer that was not read to its end, so it
         // is estimated.
         let usage = *answer.usage.get_or_insert_with(|| match answer.finish {
@@ -180,12 +180,15 @@ impl Turn<'_> {
         let usage = usage.unwrap_or_default();
         let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
         self.budget.spend(usage, cost);
-        let any = |is: fn(&Piece) -> bool| pieces.iter().any(|told| is(&told.piece));
+        let any = |is: fn(&Piece) -> bool| pieces.iter().any(|emitted| is(&emitted.piece));
         let scripts = any(|piece| matches!(piece, Piece::Script(_)));
         let items = match scripts || pieces.len() != wire.len() {
             // The answer has no scripts, so its items are the wire items.
             false => wire.iter().cloned().map(TurnItem::from).collect(),
-            true => pieces.iter().map(|told| item_of(&told.piece)).collect(),
+            true => pieces
+                .iter()
+                .map(|emitted| item_of(&emitted.piece))
+                .collect(),
         };
         let calls = any(|piece| matches!(piece, Piece::Call(_)));
         let answered = StepKind::Answered {
@@ -232,7 +235,7 @@ fn item_of(piece: &Piece) -> TurnItem {
     match piece {
         Piece::Kept(item) => item.clone().into(),
         Piece::Said(text) => Item::message(Role::Assistant, text.clone()).into(),
-        Piece::Script(written) => TurnItem::ScriptToolCall(written.item.clone()),
+        Piece::Script(script) => TurnItem::ScriptToolCall(script.item.clone()),
         Piece::Call(call) => Item::FunctionCall(call.clone()).into(),
     }
 }

@@ -41,14 +41,14 @@ impl Agents {
         prompt: ForeignPrompt,
     ) -> Result<ForeignAnswer, AgentError> {
         let refused = |reason: &str| AgentError::NotAnswered(reason.to_owned());
-        let (template, circumstances) = self
+        let (template, context) = self
             .under_way(run)
             .ok_or_else(|| refused("the run belongs to no running turn of an agent"))?;
-        if let Some(end) = circumstances.budget.reached() {
+        if let Some(end) = context.budget.reached() {
             return Err(refused(&spent(end).message));
         }
         let (client, model) = (&template.agent.client, &template.agent.model);
-        check_price(&circumstances.budget, model).map_err(|error| refused(&error.message))?;
+        check_price(&context.budget, model).map_err(|error| refused(&error.message))?;
         let messages = prompt.messages.into_iter();
         let prompt = Prompt {
             system: prompt.system,
@@ -60,13 +60,13 @@ impl Agents {
             ..Prompt::default()
         };
         let mut bill = Bill {
-            budget: circumstances.budget.clone(),
+            budget: context.budget.clone(),
             model,
             usage: estimated(&prompt),
         };
         let answered = tokio::select! {
             biased;
-            () = circumstances.stop.cancelled() => Err(refused("the turn was cancelled")),
+            () = context.stop.cancelled() => Err(refused("the turn was cancelled")),
             answered = answer(client, &prompt, model, &mut bill) => answered,
         };
         drop(bill);

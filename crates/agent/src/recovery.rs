@@ -151,11 +151,11 @@ impl Turn<'_> {
         }
         self.known = known;
         let id = Some(String::new());
-        let told = |piece| Told {
+        let emitted = |piece| Told {
             piece,
             id: id.clone(),
         };
-        Ok((!pieces.is_empty()).then(|| pieces.into_iter().map(told).collect()))
+        Ok((!pieces.is_empty()).then(|| pieces.into_iter().map(emitted).collect()))
     }
 
     /// Returns the ledger ids of the calls of this run in earlier answers of the turn.
@@ -293,7 +293,7 @@ pub(crate) fn unknown(step: &Step) -> Results {
                 results.call(text_output(&call.call_id, text, true));
             }
             TurnItem::ScriptToolCall(script) => {
-                let written = written_again(script.clone(), &step.wire);
+                let form = written_again(script.clone(), &step.wire).form;
                 let message = "it is unknown whether this script ran, and how far";
                 let error =
                     ScriptError::new(ErrorCode::OutcomeUnknownError, Phase::Executing, message)
@@ -302,7 +302,7 @@ pub(crate) fn unknown(step: &Step) -> Results {
                     error: Some(error),
                     ..ScriptToolCallOutput::new(&script.id, &script.call_id)
                 };
-                results.script(written.form, output, MOST_TOKENS);
+                results.script(form, output, MOST_TOKENS);
             }
             _ => {}
         }

@@ -241,20 +241,22 @@ impl Companion for Remembering {
 
 impl Strategy for Remembering {
     fn before(&self, past: &Past<'_>) -> Vec<Item> {
-        let told = match self.0.settings.telling {
+        let prefix = match self.0.settings.telling {
             Telling::Regular => return Regular.before(past),
             Telling::OneShot => return OneShot.before(past),
             Telling::Gradient(_) => self.told().get(past.session).cloned().unwrap_or_default(),
         };
-        let from = past.steps.partition_point(|step| step.turn <= told.through);
+        let from = past
+            .steps
+            .partition_point(|step| step.turn <= prefix.through);
         let steps = &past.steps[from..];
         // A later compaction covers everything before it.
         let compacted = steps.iter().any(|step| step.kind == StepKind::Compacted);
         let mut items = Vec::new();
-        if !told.text.is_empty() && !compacted {
+        if !prefix.text.is_empty() && !compacted {
             let text = format!(
                 "Earlier turns of this conversation; older turns are shorter:\n{}",
-                told.text
+                prefix.text
             );
             // Some servers require that the roles alternate.
             items.push(Item::message(Role::User, text));

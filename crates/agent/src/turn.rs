@@ -239,13 +239,13 @@ impl<'a> Turn<'a> {
             .clone()
             .unwrap_or_else(|| Budget::new(agent.settings.session_limits, spent));
         let so_far = spent_in(session.steps(), session.turn());
-        let kept = Kept::default();
+        let documents = Kept::default();
         Self {
             agent,
             session,
             options,
-            events: kept.listening(options.events.clone()),
-            kept,
+            events: documents.listening(options.events.clone()),
+            kept: documents,
             stop: options.cancel.child_token(),
             mode: options.mode.unwrap_or(agent.settings.mode),
             budget: budget.within(agent.settings.turn_limits, so_far),
@@ -359,7 +359,7 @@ impl<'a> Turn<'a> {
 
     /// Asks the turn hook for the text to add to the newest message of every request of the turn.
     async fn recall(&mut self) {
-        let Some(companion) = &self.agent.companion else {
+        let Some(hook) = &self.agent.companion else {
             return;
         };
         let turn = self.session.turn();
@@ -369,7 +369,7 @@ impl<'a> Turn<'a> {
             Some(TurnItem::Item(Item::Message(message))) => message.text(),
             _ => String::new(),
         };
-        self.rides = companion.before(self.session, &prompt).await;
+        self.rides = hook.before(self.session, &prompt).await;
     }
 
     /// Stops the background agents and the structured calls of the turn.
