@@ -1,4 +1,4 @@
-//! Doing what an answer asks for: scripts and calls, in the order they were written.
+//! Runs the scripts and structured calls of an answer, in the order in which the model wrote them.
 
 use selvedge_journal::{JournalError, Run};
 use selvedge_protocol::{
@@ -16,32 +16,33 @@ use crate::resume::{ResumeTarget, resume_from, resume_target};
 use crate::shown::script_result;
 use crate::turn::Turn;
 
-/// What came of an answer.
+/// The results of the scripts and calls of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     pub(crate) items: Vec<TurnItem>,
-    /// Results of calls, for the model.
+    /// Results of structured calls, as the model gets them.
     calls: Vec<Item>,
-    /// Results of blocks, for the model.
+    /// Results of script blocks, as the model gets them.
     blocks: Vec<Vec<OutputPart>>,
-    /// A script was put away until a person answers.
+    /// Whether a script was suspended until an approval is answered.
     pub(crate) suspended: bool,
 }
 
 impl Results {
-    /// How it goes back: results directly behind the answer, those of blocks last, as one message of the user.
+    /// Returns the items that follow the answer in the next request: the results of structured
+    /// calls, then one user message with the results of all blocks.
     pub(crate) fn wire(&self) -> Vec<Item> {
         let mut wire = self.calls.clone();
         let mut content = Vec::new();
-        for (at, block) in self.blocks.iter().enumerate() {
-            let head = match self.blocks.len() {
+        for (index, block) in self.blocks.iter().enumerate() {
+            let heading = match self.blocks.len() {
                 1 => "Result of the script:".to_owned(),
-                _ => format!("Result of script {}:", at + 1),
+                _ => format!("Result of script {}:", index + 1),
             };
             let first = content.len();
             content.extend(block.iter().cloned());
             if let Some(OutputPart::Text { text }) = content.get_mut(first) {
-                *text = format!("{head}\n{text}");
+                *text = format!("{heading}\n{text}");
             }
         }
         if !content.is_empty() {
@@ -54,6 +55,7 @@ impl Results {
         wire
     }
 
+    /// Adds the output of a script. The model gets at most `max_tokens` tokens of it.
     pub(crate) fn script(&mut self, form: Form, output: ScriptToolCallOutput, max_tokens: usize) {
         let shown = script_result(&output, max_tokens);
         match form {
@@ -72,6 +74,7 @@ impl Results {
             .push(TurnItem::ScriptToolCallOutput(Box::new(output)));
     }
 
+    /// Adds the result of a structured call.
     pub(crate) fn call(&mut self, output: FunctionCallOutput) {
         self.calls.push(Item::FunctionCallOutput(output.clone()));
         self.items.push(Item::FunctionCallOutput(output).into());
@@ -79,7 +82,9 @@ impl Results {
 }
 
 impl Turn<'_> {
-    /// Does what the pieces ask for. Each result is told where its script or call stood.
+    /// Runs the scripts and calls among the pieces. Consecutive calls form one batch. Emits each
+    /// piece that was not emitted before, and each result after its script or call. Stops after a
+    /// script that was suspended.
     pub(crate) async fn act(&mut self, pieces: Vec<Told>) -> Results {
         let mut results = Results::default();
         let mut batch = Vec::new();
@@ -91,14 +96,14 @@ impl Turn<'_> {
                     self.tell(id, Item::FunctionCall(call.clone()).into());
                     batch.push(call);
                 }
-                Piece::Script(written) => {
+                Piece::Script(script) => {
                     self.make_calls(std::mem::take(&mut batch), &mut results)
                         .await;
-                    self.tell(id, TurnItem::ScriptToolCall(written.item.clone()));
-                    let form = written.form;
-                    let most = self.most_tokens(&written.item.source_code);
-                    let output = self.run_script(written).await;
-                    results.script(form, output, most);
+                    self.tell(id, TurnItem::ScriptToolCall(script.item.clone()));
+                    let form = script.form;
+                    let max_tokens = self.most_tokens(&script.item.source_code);
+                    let output = self.run_script(script).await;
+                    results.script(form, output, max_tokens);
                     self.tell_result(&results);
                 }
             }
@@ -110,18 +115,19 @@ impl Turn<'_> {
         results
     }
 
+    /// Returns how many tokens of a script's result the model gets. A script can lower the limit.
     fn most_tokens(&self, source: &str) -> usize {
-        let asked = Pragma::read(source)
+        let requested = Pragma::read(source)
             .ok()
             .flatten()
             .and_then(|pragma| pragma.max_output_tokens);
-        let most = self.agent.settings.max_output_tokens;
-        asked.map_or(most, |asked| most.min(asked as usize))
+        let limit = self.agent.settings.max_output_tokens;
+        requested.map_or(limit, |requested| limit.min(requested as usize))
     }
 
-    /// Tells an item that was not told while it came.
-    fn tell(&mut self, told: Option<String>, item: TurnItem) {
-        if told.is_none() && shows(&item) {
+    /// Emits an item, unless it was emitted while the answer was streamed (`emitted` is its id).
+    fn tell(&mut self, emitted: Option<String>, item: TurnItem) {
+        if emitted.is_none() && shows(&item) {
             self.tell_item(item.shown());
         }
     }
@@ -141,6 +147,8 @@ impl Turn<'_> {
         self.events.emit(Event::ItemCompleted { item_id, item });
     }
 
+    /// Runs a script of an answer. If an earlier process already ran it, its recorded output is
+    /// used, or the run is resumed.
     async fn run_script(&mut self, written: Written) -> ScriptToolCallOutput {
         let item = written.item;
         let source = &item.source_code;
@@ -152,7 +160,7 @@ impl Turn<'_> {
         match self.known.scripts.remove(&item.id) {
             Some(KnownScript::Ended(output)) => return *output,
             Some(KnownScript::Died { resume }) => {
-                // A turn that is only being closed runs nothing: report how far the script came.
+                // A turn that is being closed runs nothing, so the recorded calls are reported.
                 if self.options.cancel.is_cancelled()
                     && let Some(run) = self.session.stored_run(&resume.run).await
                 {
@@ -182,6 +190,7 @@ impl Turn<'_> {
         self.run_with(source, options).await
     }
 
+    /// Runs a script with a tracing span and metrics.
     pub(crate) async fn run_with(&self, source: &str, options: RunOptions) -> ScriptToolCallOutput {
         let span = tracing::info_span!(
             "script",
@@ -205,7 +214,7 @@ impl Turn<'_> {
         output
     }
 
-    /// The circumstances of a script of this turn.
+    /// Returns the options of a script run of this turn.
     pub(crate) fn run_options(&self, id: &str, call_id: &str) -> RunOptions {
         RunOptions {
             id: Some(id.to_owned()),
@@ -255,7 +264,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Goes on with a script that was put away.
+    /// Resumes a suspended script.
     async fn thaw(&self, run: Run, call_id: &str, mut options: RunOptions) -> ScriptToolCallOutput {
         let id = run.summary.id.clone();
         let failed = |message: String| {
@@ -298,10 +307,10 @@ impl Turn<'_> {
             .resume(&run.source, &suspended, options)
             .await;
         self.agent.agents.leave(&id);
-        output.unwrap_or_else(|error| failed(format!("the script cannot be resumed: {error}")))
+        output.unwrap_or_else(|error| failed(format!("cannot resume the script: {error}")))
     }
 
-    /// Makes structured calls, side by side where the tools allow.
+    /// Runs structured calls, in parallel where the tools allow it.
     async fn make_calls(&mut self, calls: Vec<FunctionCall>, results: &mut Results) {
         if calls.is_empty() {
             return;
@@ -325,17 +334,17 @@ impl Turn<'_> {
                 ..known
             }));
         }
-        let mut made = Vec::new();
+        let mut new_outputs = Vec::new();
         if !structured.is_empty() {
             let scope = self.scope().await;
             let span = tracing::info_span!("calls", run = scope.id, count = structured.len());
             let calls = self.agent.router.route(&scope, structured);
-            made = calls.instrument(span).await;
+            new_outputs = calls.instrument(span).await;
         }
-        let mut made = made.into_iter();
+        let mut new_outputs = new_outputs.into_iter();
         for (call, known) in calls.iter().zip(outputs) {
             let output = known.or_else(|| {
-                let output = made.next()?;
+                let output = new_outputs.next()?;
                 output.records.iter().for_each(crate::counters::call);
                 let failed = !output.success();
                 self.records.extend(output.records);
@@ -348,21 +357,23 @@ impl Turn<'_> {
         }
     }
 
-    /// The result of a call that is not made: of `script` without a readable script, or in a last answer.
+    /// Returns the error output of a call that must not run: any call in a last answer, or a call
+    /// of `script` when scripts are disabled or its arguments cannot be parsed.
     fn refused(&self, call: &FunctionCall) -> Option<FunctionCallOutput> {
         let text = match self.mode {
             _ if call.name != crate::prompt::SCRIPT => {
                 self.last.then(|| format!("error: {LAST_ANSWER}"))?
             }
             Mode::Disabled => {
-                "error: scripts are disabled here\nhint: make structured calls".to_owned()
+                "error: scripts are disabled here\nhint: use structured calls".to_owned()
             }
-            _ => "error: the arguments cannot be read\nhint: pass {\"code\": \"…\"}".to_owned(),
+            _ => "error: cannot parse the arguments\nhint: pass {\"code\": \"…\"}".to_owned(),
         };
         Some(text_output(&call.call_id, text, true))
     }
 
-    /// Some servers give every call the same id: in the ledger each has its own.
+    /// Returns an id for the ledger that no other call of the turn has. Some servers give every
+    /// call the same id.
     pub(crate) fn unique(&self, id: &str) -> String {
         let numbered = (2..).map(|number| format!("{id}.{number}"));
         let mut ids = std::iter::once(id.to_owned()).chain(numbered);
@@ -398,14 +409,14 @@ impl Turn<'_> {
             if let Err(error) = scope.written(begun).await {
                 // The calls themselves say so, too: nothing is done that was not written down.
                 self.events.emit(Event::Error {
-                    message: format!("the calls cannot be written down: {error}"),
+                    message: format!("cannot record the structured calls: {error}"),
                 });
             }
         }
         scope
     }
 
-    /// The run the structured calls of this turn belong to.
+    /// Returns the id of the run (`trn_…`) that the structured calls of this turn belong to.
     pub(crate) fn run_of_calls(&mut self) -> String {
         self.run.get_or_insert_with(|| new_id("trn")).clone()
     }
@@ -428,18 +439,19 @@ impl Turn<'_> {
             output.calls = std::mem::take(&mut self.records);
             if let Err(error) = scope.written(ledger.end(&output, None)).await {
                 self.events.emit(Event::Error {
-                    message: format!("the end of the calls cannot be written down: {error}"),
+                    message: format!("cannot record the end of the structured calls: {error}"),
                 });
             }
         }
     }
 }
 
-/// Why nothing is done of a last answer.
+/// The error of scripts and calls in the last answer of a turn.
 const LAST_ANSWER: &str =
-    "it was not run: this was the last answer of the turn, in which nothing is called any more";
+    "not run: this was the last answer of the turn, in which nothing can be called";
 
-/// Whether there is something to see: not in what only its maker understands, nor in a thought that was kept secret.
+/// Returns whether an item has visible content. Provider-specific items and empty reasoning have
+/// none.
 fn shows(item: &TurnItem) -> bool {
     match item {
         TurnItem::Item(Item::Native(_)) => false,
@@ -450,7 +462,7 @@ fn shows(item: &TurnItem) -> bool {
     }
 }
 
-/// The output of a script that never ran.
+/// Returns the output of a script that did not run.
 fn rejected(id: &str, call_id: &str, error: ScriptError) -> ScriptToolCallOutput {
     ScriptToolCallOutput {
         error: Some(error),
@@ -458,7 +470,7 @@ fn rejected(id: &str, call_id: &str, error: ScriptError) -> ScriptToolCallOutput
     }
 }
 
-/// The result of a structured call, as one text.
+/// Returns the output of a structured call as a single text.
 pub(crate) fn text_output(call_id: &str, text: String, failed: bool) -> FunctionCallOutput {
     FunctionCallOutput {
         call_id: call_id.to_owned(),

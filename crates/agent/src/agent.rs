@@ -1,4 +1,4 @@
-//! An agent: a model, the tools it may use, and how it behaves.
+//! [`Agent`]: a model, the tools it may use, and its options.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::history::{Regular, Strategy};
 use crate::record::StepKind;
 use crate::{AgentError, Changes, Companion, Remembering, Session, Settings, compaction, prompt};
 
-/// Decides what a model is offered of these tools for structured calls.
+/// Returns the tools of a registry that a model is offered for structured calls.
 type OfferTools = dyn Fn(&Registry, &Model) -> Vec<Offered> + Send + Sync;
 
-/// Takes turns. Cheap to clone; scripts, structured calls and sub-agents go through one orchestrator: one gate, one
-/// journal.
+/// Runs turns of sessions. Scripts, structured calls and sub-agents share one orchestrator, and
+/// therefore one gate and one journal. Cheap to clone.
 #[derive(Clone)]
 pub struct Agent {
     pub(crate) client: Client,
@@ -30,21 +30,22 @@ pub struct Agent {
     pub(crate) companion: Option<Arc<dyn Companion>>,
     pub(crate) changes: Option<Arc<dyn Changes>>,
     pub(crate) agents: Agents,
-    /// What is left of whoever launched this one.
+    /// The budget of the agent that launched this one; `None` if a person started this agent.
     pub(crate) budget: Option<Budget>,
     pub(crate) depth: u32,
-    /// What is known of models by their names.
+    /// Returns what is known about a model, by its name.
     pub(crate) models: Arc<dyn Fn(&str) -> Model + Send + Sync>,
     offer: Arc<OfferTools>,
-    /// What the model may call.
+    /// The tools that the model may call.
     pub(crate) tools: Vec<Tool>,
-    /// About how many tokens the tools take of every request.
+    /// The estimated number of tokens of the tool definitions in every request.
     pub(crate) tool_tokens: u64,
+    /// The system prompt of each mode, in the order of [`place`].
     systems: Arc<[String; 3]>,
 }
 
 impl Agent {
-    /// An agent that asks this model and runs what it writes with this harness.
+    /// Creates an agent that asks this model and runs its scripts with this harness.
     pub fn new(client: Client, model: Model, harness: Harness, settings: Settings) -> Self {
         let router = ToolRouter::new(harness.orchestrator().clone(), Vec::new());
         let agent = Self {
@@ -71,8 +72,8 @@ impl Agent {
         agent.told()
     }
 
-    /// The same with structured calls in the form that `offer` gives them for a model; without this,
-    /// each tool is offered as it is.
+    /// Sets the function that chooses the tools offered for structured calls. By default every tool
+    /// that can be offered is offered unmodified.
     pub fn with_offer(
         mut self,
         offer: impl Fn(&Registry, &Model) -> Vec<Offered> + Send + Sync + 'static,
@@ -81,82 +82,83 @@ impl Agent {
         self.told()
     }
 
-    /// The same with another way to tell the past.
+    /// Sets the strategy that chooses which earlier turns a prompt contains.
     pub fn with_strategy(mut self, strategy: Arc<dyn Strategy>) -> Self {
         self.strategy = strategy;
         self
     }
 
-    /// The same with somebody who recalls before each turn.
-    pub fn with_companion(mut self, companion: Arc<dyn Companion>) -> Self {
-        self.companion = Some(companion);
+    /// Sets the hook that is called before and after each turn.
+    pub fn with_companion(mut self, hook: Arc<dyn Companion>) -> Self {
+        self.companion = Some(hook);
         self.told()
     }
 
-    /// The same with somebody who tells at the end of each turn what it changed.
+    /// Sets the tracker that reports the file changes of each turn.
     pub fn with_changes(mut self, changes: Arc<dyn Changes>) -> Self {
         self.changes = Some(changes);
         self
     }
 
-    /// The same with a memory: it recalls, and tells the past.
+    /// Uses a memory as history strategy and as turn hook.
     pub fn with_memory(self, memory: &Remembering) -> Self {
         self.with_strategy(Arc::new(memory.clone()))
             .with_companion(Arc::new(memory.clone()))
     }
 
-    /// The same as the one that these tools launch. Sub-agents keep their sessions in this journal.
+    /// Makes a copy of this agent the template of the agents that the tools of `agents` launch.
+    /// Their sessions are stored in `journal`, or only in memory without one.
     pub fn with_agents(mut self, agents: &Agents, journal: Option<Arc<Journal>>) -> Self {
-        // What is launched must not keep alive what launches it.
-        let mut launched = Self {
+        // The template must not hold a reference to `agents`, which holds the template.
+        let mut template = Self {
             agents: Agents::default(),
             strategy: Arc::new(Regular),
             ..self.clone()
         };
-        (launched.companion, launched.changes) = (None, None);
-        agents.attach(launched.told(), journal);
+        (template.companion, template.changes) = (None, None);
+        agents.attach(template.told(), journal);
         self.agents = agents.clone();
         self
     }
 
-    /// The same with another model, for the turns to come.
+    /// Sets another model for later turns.
     pub fn with_model(mut self, client: Client, model: Model) -> Self {
         (self.client, self.model) = (client, model);
         self.told()
     }
 
-    /// The same with what is known of models that scripts name for the agents they launch.
+    /// Sets the lookup for models that scripts name when they launch agents.
     pub fn with_models(mut self, models: impl Fn(&str) -> Model + Send + Sync + 'static) -> Self {
         self.models = Arc::new(models);
         self
     }
 
-    /// The model that is asked.
+    /// Returns the model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// Who is asked.
+    /// Returns the client of the model's provider.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What scripts run in.
+    /// Returns the harness that runs scripts.
     pub fn harness(&self) -> &Harness {
         &self.harness
     }
 
-    /// How it behaves.
+    /// Returns the options of the agent.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The system text in a mode.
+    /// Returns the system prompt for a mode.
     pub fn system(&self, mode: Mode) -> String {
         self.systems[place(mode)].clone()
     }
 
-    /// About how many tokens the next request of a session has.
+    /// Returns the estimated number of tokens of a session's next request.
     pub fn context_in_use(&self, session: &Session) -> u64 {
         compaction::in_use(session, self)
     }
@@ -176,19 +178,19 @@ impl Agent {
         Ok(Some((compacted.tokens_before, compacted.tokens_after)))
     }
 
-    /// The same with other tools, for the turns to come.
+    /// Sets other tools for later turns.
     pub fn with_tools(self, registry: Registry) -> Self {
         let orchestrator = self.harness.orchestrator().clone().with_registry(registry);
         self.over(orchestrator)
     }
 
-    /// The same with other tools.
+    /// Sets another orchestrator, and with it other tools.
     pub(crate) fn over(mut self, orchestrator: Orchestrator) -> Self {
         self.harness = self.harness.with_orchestrator(orchestrator);
         self.told()
     }
 
-    /// What the model is told and offered, made anew.
+    /// Rebuilds the system prompts and the offered tools after a change of the agent.
     fn told(mut self) -> Self {
         let orchestrator = self.harness.orchestrator();
         let offered = (self.offer)(orchestrator.registry(), &self.model);
@@ -201,17 +203,14 @@ impl Agent {
             self.model.freeform_tools,
         );
         self.tool_tokens = self.tools.iter().map(prompt::tokens_of_tool).sum();
-        let explained = self
-            .companion
-            .as_ref()
-            .and_then(|companion| companion.explained());
-        let system =
-            |mode| prompt::system(&self.settings, orchestrator.registry(), mode, explained);
+        let note = self.companion.as_ref().and_then(|hook| hook.explained());
+        let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode, note);
         self.systems = Arc::new([Mode::Disabled, Mode::DryRun, Mode::Enabled].map(system));
         self
     }
 }
 
+/// Returns the index of a mode in [`Agent::systems`].
 fn place(mode: Mode) -> usize {
     match mode {
         Mode::Disabled => 0,

@@ -1,5 +1,6 @@
-//! Agents that scripts and models launch: `agents.llm.chat`, `agents.launch.sync`, `agents.launch.async` and
-//! `agents.wait`. They use the same gate and journal as whoever launched them, and spend from its budget.
+//! Sub-agents: the tools `agents.llm.chat`, `agents.launch.sync`, `agents.launch.async` and
+//! `agents.wait`. A sub-agent uses the gate and the journal of the agent that launched it, and its
+//! requests count against that agent's budget.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -23,39 +24,41 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::Budget;
 use crate::{Agent, Allowance, Session, TurnOptions};
 
-/// The tools that launch agents. Register them first, build the agent over that registry, then hand them to
-/// [`Agent::with_agents`].
+/// The tools that launch sub-agents. Register them first, create the agent with that registry, then
+/// pass them to [`Agent::with_agents`]. Clones share their state.
 #[derive(Clone, Default)]
 pub struct Agents(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// The newest: a conversation may go on with another model.
+    /// The template of new sub-agents. Replaced when a session continues with another model.
     template: Mutex<Option<Arc<Template>>>,
     cabinet: OnceLock<Arc<dyn Cabinet>>,
-    /// Who is under way, by the run their calls belong to.
+    /// The turns that are running, by the id of the run that their calls belong to.
     under_way: Mutex<HashMap<String, Circumstances>>,
 }
 
-/// What agents are made of.
+/// The agent from which sub-agents are copied, and the journal for their sessions.
 pub(crate) struct Template {
     pub(crate) agent: Agent,
     journal: Option<Arc<Journal>>,
 }
 
-/// Where a call comes from.
+/// The context of the turn that a call belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct Circumstances {
     pub(crate) budget: Budget,
+    /// The number of agents above this one: 0 for an agent that a person started.
     pub(crate) depth: u32,
+    /// Suspends scripts that wait for a person.
     pub(crate) leave: CancellationToken,
-    /// Stops the turn.
+    /// Cancels the turn.
     pub(crate) stop: CancellationToken,
     pub(crate) session: String,
     pub(crate) background: Background,
 }
 
-/// Agents that go on while the turn does. Clones share them.
+/// The sub-agents that run in the background of a turn. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Background(Arc<Mutex<Tasks>>);
 
@@ -65,83 +68,83 @@ struct Tasks {
     results: HashMap<String, watch::Receiver<Option<Launched>>>,
 }
 
-/// What to ask a model.
+/// One question to a model.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ChatArgs {
     /// The question.
     prompt: String,
-    /// What the model is told before it.
+    /// The system prompt.
     system: Option<String>,
     /// Another model of the same provider.
     model: Option<String>,
-    /// How many tokens the answer may have.
+    /// Maximum number of tokens of the answer.
     max_output_tokens: Option<u64>,
 }
 
-/// What it said.
+/// The answer of the model.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct ChatAnswer {
-    /// The answer.
+    /// The text of the answer.
     text: String,
-    /// Tokens that went in.
+    /// Input tokens used.
     input_tokens: u64,
-    /// Tokens that came out.
+    /// Output tokens used.
     output_tokens: u64,
 }
 
-/// What an agent is to do.
+/// The task of an agent.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct LaunchArgs {
-    /// The task. The agent knows nothing else of this conversation.
+    /// The task. The agent sees nothing else of this conversation.
     prompt: String,
-    /// The tools it may use, by name; all where it is not set.
+    /// Names of the tools that the agent may use; all tools by default.
     tools: Option<Vec<String>>,
     /// Another model of the same provider.
     model: Option<String>,
-    /// Requests it may make.
+    /// Maximum number of model requests (default 50).
     max_rounds: Option<u32>,
-    /// Tokens it may use.
+    /// Maximum number of tokens.
     max_tokens: Option<u64>,
 }
 
-/// What an agent came to.
+/// The result of an agent.
 #[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Launched {
-    /// Names the agent.
+    /// The id of the agent.
     agent_id: String,
-    /// Its conversation, where it is kept.
+    /// The session of the agent.
     session_id: String,
-    /// Why it ended: `stop`, or the limit it reached.
+    /// Why the agent ended: `stop`, or the limit it reached.
     status: String,
-    /// The last thing it said.
+    /// The last message of the agent.
     message: String,
-    /// The same in the File Cabinet.
+    /// The key of the message in the File Cabinet.
     file_key: Option<String>,
-    /// Tokens that went in.
+    /// Input tokens used.
     input_tokens: u64,
-    /// Tokens that came out.
+    /// Output tokens used.
     output_tokens: u64,
 }
 
-/// An agent that goes on by itself.
+/// An agent that was launched in the background.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct Handle {
-    /// For `agents.wait`.
+    /// The id of the agent, for `agents.wait`.
     agent_id: String,
 }
 
-/// Whom to wait for.
+/// The agent to wait for.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct WaitArgs {
-    /// From `agents.launch.async`.
+    /// The id that `agents.launch.async` returned.
     agent_id: String,
 }
 
 impl Agents {
-    /// Puts the tools into a registry.
+    /// Registers the tools.
     pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
         let shared = || {
             let shared = Arc::downgrade(&self.0);
@@ -160,7 +163,8 @@ impl Agents {
         let own = shared();
         let launch = tool_with_call(
             "agents.launch.sync",
-            "Launches an agent with a task of its own and waits until it is done. Several run side by side with Promise.all.",
+            "Launches an agent with its own task and waits for its result. Use Promise.all to run \
+             several in parallel.",
             move |args: LaunchArgs, call| {
                 let shared = own();
                 async move {
@@ -173,7 +177,8 @@ impl Agents {
         let own = shared();
         let launch = tool_with_call(
             "agents.launch.async",
-            "Launches an agent that goes on by itself until this turn ends; agents.wait gets what it came to.",
+            "Launches an agent in the background, at most until this turn ends. agents.wait \
+             returns its result.",
             move |args: LaunchArgs, call| {
                 let shared = own();
                 async move { shared?.launch_aside(args, &call).await }
@@ -183,7 +188,7 @@ impl Agents {
         let own = shared();
         let wait = tool_with_call(
             "agents.wait",
-            "Waits for an agent that goes on by itself.",
+            "Waits for an agent that runs in the background, and returns its result.",
             move |args: WaitArgs, call| {
                 let shared = own();
                 async move { shared?.wait(&args.agent_id, &call).await }
@@ -193,36 +198,39 @@ impl Agents {
         registry.register(wait.takes_its_time().read_only())
     }
 
-    /// Stores the results of agents in this File Cabinet, too.
+    /// Also stores the results of agents in this File Cabinet. Only the first call has an effect.
     pub fn store_results_in(&self, cabinet: Arc<dyn Cabinet>) {
         let _ = self.0.cabinet.set(cabinet);
     }
 
+    /// Sets the template of new sub-agents and the journal for their sessions.
     pub(crate) fn attach(&self, agent: Agent, journal: Option<Arc<Journal>>) {
         *lock(&self.0.template) = Some(Arc::new(Template { agent, journal }));
     }
 
-    pub(crate) fn enter(&self, run: &str, circumstances: Circumstances) {
-        lock(&self.0.under_way).insert(run.to_owned(), circumstances);
+    /// Registers a run whose calls may launch sub-agents.
+    pub(crate) fn enter(&self, run: &str, context: Circumstances) {
+        lock(&self.0.under_way).insert(run.to_owned(), context);
     }
 
+    /// Removes a run that [`Agents::enter`] registered.
     pub(crate) fn leave(&self, run: &str) {
         lock(&self.0.under_way).remove(run);
     }
 
-    /// What agents are made of, and the circumstances of the turn that a run belongs to.
+    /// Returns the template of sub-agents and the context of the turn that a run belongs to.
     pub(crate) fn under_way(&self, run: &str) -> Option<(Arc<Template>, Circumstances)> {
         self.0.under_way(run)
     }
 }
 
 impl Background {
-    /// Everything that still goes on is told to stop, has a moment, and is gone.
+    /// Waits for agents that were told to stop, and aborts those that take too long.
     pub(crate) async fn end(&self) {
-        const MOMENT: std::time::Duration = std::time::Duration::from_secs(2);
+        const STOP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
         let mut running = std::mem::take(&mut self.lock().running);
         let ended = async { while running.join_next().await.is_some() {} };
-        if tokio::time::timeout(MOMENT, ended).await.is_err() {
+        if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
             running.abort_all();
         }
     }
@@ -243,7 +251,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 fn strong(shared: &Weak<Shared>) -> Result<Arc<Shared>, ToolError> {
     shared
         .upgrade()
-        .ok_or_else(|| ToolError::new("there is no agent here to launch others"))
+        .ok_or_else(|| ToolError::new("agents cannot be launched here"))
 }
 
 impl Shared {
@@ -254,14 +262,15 @@ impl Shared {
 
     fn of(&self, call: &Call) -> Result<(Arc<Template>, Circumstances), ToolError> {
         self.under_way(&call.scope_id).ok_or_else(|| {
-            ToolError::new("only a turn of an agent can launch others")
-                .suggest("run it with `selvedge exec`")
+            ToolError::new("agents can only be launched in a turn of an agent")
+                .suggest("run the task with `selvedge exec`")
         })
     }
 
+    /// Asks a model one question (`agents.llm.chat`).
     async fn chat(&self, args: ChatArgs, call: &Call) -> Result<ChatAnswer, ToolError> {
-        let (template, circumstances) = self.of(call)?;
-        if let Some(end) = circumstances.budget.reached() {
+        let (template, context) = self.of(call)?;
+        if let Some(end) = context.budget.reached() {
             return Err(spent(end));
         }
         let agent = &template.agent;
@@ -269,7 +278,7 @@ impl Shared {
             .model
             .as_deref()
             .map_or_else(|| agent.model.clone(), |name| (agent.models)(name));
-        check_price(&circumstances.budget, &model)?;
+        check_price(&context.budget, &model)?;
         let prompt = Prompt {
             system: args.system.unwrap_or_default(),
             history: vec![Item::message(Role::User, args.prompt)],
@@ -278,10 +287,10 @@ impl Shared {
         };
         let (text, usage) = tokio::select! {
             biased;
-            () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
+            () = call.cancel.cancelled() => return Err(ToolError::new("the call was cancelled")),
             answered = answer(&agent.client, &prompt, &model) => answered?,
         };
-        circumstances
+        context
             .budget
             .spend(usage, model.prices.map(|prices| prices.cost(&usage)));
         Ok(ChatAnswer {
@@ -293,12 +302,12 @@ impl Shared {
 
     async fn prepare(self: &Arc<Self>, args: LaunchArgs, call: &Call) -> Result<Launch, ToolError> {
         let (template, circumstances) = self.of(call)?;
-        let most = template.agent.settings.max_depth;
-        if circumstances.depth >= most {
-            return Err(
-                ToolError::new(format!("agents launch agents at most {most} deep"))
-                    .suggest("do the work in this agent"),
-            );
+        let max_depth = template.agent.settings.max_depth;
+        if circumstances.depth >= max_depth {
+            return Err(ToolError::new(format!(
+                "agents can be nested at most {max_depth} levels deep"
+            ))
+            .suggest("do the work in this agent"));
         }
         if let Some(end) = circumstances.budget.reached() {
             return Err(spent(end));
@@ -312,7 +321,8 @@ impl Shared {
         agent.budget = Some(circumstances.budget.clone());
         agent.depth = circumstances.depth + 1;
         agent.agents = Agents(self.clone());
-        // Whoever launched it waits no longer for it than for any other call: what it waits for must be quicker.
+        // The launching agent waits for this agent as long as for any other call. The calls of this
+        // agent get a shorter grace period, so that they end first.
         let limits = agent.harness.limits().clone();
         let abort_grace_ms = limits.abort_grace_ms >> agent.depth;
         agent.harness = agent.harness.with_limits(Limits {
@@ -331,8 +341,8 @@ impl Shared {
                     .any(|tool| snake_case(tool) == *name || camel == *tool)
             });
             if orchestrator.registry().iter().next().is_none() {
-                return Err(ToolError::new("none of these tools is there")
-                    .suggest("leave out `tools` for all of them"));
+                return Err(ToolError::new("none of the tools in `tools` exists")
+                    .suggest("omit `tools` to allow all tools"));
             }
             agent = agent.over(orchestrator);
         }
@@ -381,20 +391,20 @@ impl Shared {
     }
 
     async fn wait(&self, id: &str, call: &Call) -> Result<Launched, ToolError> {
-        let (_, circumstances) = self.of(call)?;
-        let result = circumstances.background.lock().results.get(id).cloned();
+        let (_, context) = self.of(call)?;
+        let result = context.background.lock().results.get(id).cloned();
         let mut result = result
             .ok_or_else(|| ToolError::new(format!("no agent `{id}` was launched in this turn")))?;
         let done = tokio::select! {
             biased;
-            () = call.cancel.cancelled() => return Err(ToolError::new("it was stopped")),
+            () = call.cancel.cancelled() => return Err(ToolError::new("the wait was cancelled")),
             done = result.wait_for(Option::is_some) => done.ok().and_then(|done| done.clone()),
         };
-        done.ok_or_else(|| ToolError::new("the agent was stopped"))
+        done.ok_or_else(|| ToolError::new("the agent was cancelled"))
     }
 }
 
-/// An agent about to run.
+/// A sub-agent that is ready to run.
 struct Launch {
     id: String,
     agent: Agent,
@@ -402,7 +412,7 @@ struct Launch {
     prompt: String,
     leave: CancellationToken,
     shared: Arc<Shared>,
-    /// The run and the call that launched it.
+    /// The ids of the run and of the call that launched the agent.
     by: (String, String),
 }
 
@@ -464,9 +474,9 @@ impl Launch {
             })?;
         }
         let status = match outcome.end {
-            // It may have changed something before.
+            // The agent may have changed something before it was cancelled.
             Ok(TurnEnd::Interrupted) => {
-                return Err(ToolError::new("the agent was stopped").outcome_unknown());
+                return Err(ToolError::new("the agent was cancelled").outcome_unknown());
             }
             Ok(end) => end.as_str().to_owned(),
             Err(TurnError { kind, message }) => {
@@ -523,6 +533,7 @@ impl Drop for Ending {
     }
 }
 
+/// Asks a model and returns the text of its answer and the tokens used.
 pub(crate) async fn answer(
     client: &Client,
     prompt: &Prompt,
@@ -534,7 +545,7 @@ pub(crate) async fn answer(
         match event.map_err(|error| {
             ToolError::new(format!("the model failed ({}): {error}", error.kind))
         })? {
-            ModelEvent::Text { text: piece, .. } => text.push_str(&piece),
+            ModelEvent::Text { text: delta, .. } => text.push_str(&delta),
             ModelEvent::Usage(counted) => usage = counted,
             ModelEvent::Restarted | ModelEvent::Retrying { .. } => text.clear(),
             _ => {}
@@ -543,24 +554,26 @@ pub(crate) async fn answer(
     Ok((text, usage))
 }
 
+/// Returns the error of a request after a limit of the budget was reached.
 pub(crate) fn spent(end: TurnEnd) -> ToolError {
-    ToolError::new(format!("nothing is left of the budget ({})", end.as_str()))
+    ToolError::new(format!("the budget is used up ({})", end.as_str()))
 }
 
-/// A limit of money cannot be kept with a model whose prices nobody knows.
+/// Fails if the cost is limited and the prices of the model are not known.
 pub(crate) fn check_price(budget: &Budget, model: &Model) -> Result<(), ToolError> {
     if !budget.limits_cost() || model.prices.is_some() {
         return Ok(());
     }
-    let words = format!(
-        "money is limited here, and what {} costs is not known",
+    let message = format!(
+        "the cost is limited, and the prices of model {} are not known",
         model.name
     );
-    Err(ToolError::new(words).suggest("leave out `model`"))
+    Err(ToolError::new(message).suggest("omit `model`"))
 }
 
-/// What is told of an agent inside another: its scripts, calls and questions, which say whose they are. Its words,
-/// turns and plans would be taken for the parent's.
+/// Returns a sink that forwards the events of a sub-agent's scripts, calls and approvals, which
+/// carry the id of their run. Its messages, turns and plans are dropped, because observers would
+/// attribute them to the parent agent.
 fn inner(events: EventSink) -> EventSink {
     EventSink::new(move |event| match event {
         Event::ThreadStarted { .. }

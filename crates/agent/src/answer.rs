@@ -1,4 +1,5 @@
-//! An answer while it arrives: told live, cut into pieces, kept in the order the model produced it.
+//! Reads a streamed answer: emits events while it arrives, and splits it into text, scripts and
+//! calls in the order in which the model produced them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,13 +18,17 @@ use crate::AfterBlock;
 /// A piece of an answer.
 #[derive(Debug)]
 pub(crate) enum Piece {
+    /// Reasoning, or an item that only its provider understands.
     Kept(Item),
+    /// Text outside of script blocks.
     Said(String),
     Script(Written),
+    /// A structured call.
     Call(FunctionCall),
 }
 
 impl Piece {
+    /// Returns whether the piece has to be run.
     pub(crate) fn asks(&self) -> bool {
         matches!(self, Self::Script(_) | Self::Call(_))
     }
@@ -34,80 +39,91 @@ impl Piece {
 pub(crate) struct Written {
     pub(crate) item: ScriptToolCall,
     pub(crate) form: Form,
-    /// Why it cannot run, where that is known already.
+    /// The reason why the script cannot run, if the block was malformed.
     pub(crate) trouble: Option<ScriptError>,
     pub(crate) timeout: Option<Duration>,
-    /// The run it resumes.
+    /// The failed run that the script resumes.
     pub(crate) resume: Option<String>,
 }
 
-/// How a script was written.
+/// The form in which a model wrote a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     Block,
-    /// As a block that the text does not close.
+    /// A block without a closing mark.
     OpenBlock,
+    /// A call of the tool `script`.
     Call,
 }
 
-/// A piece, and the name it was told under, where it was.
+/// A piece, and the item id in the events that were emitted for it while the answer was streamed.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) piece: Piece,
     pub(crate) id: Option<String>,
 }
 
-/// All of an answer.
+/// A complete answer of the model.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) pieces: Vec<Told>,
-    /// As it goes back to the model.
+    /// The items of the answer, as later requests repeat them.
     pub(crate) wire: Vec<Item>,
     pub(crate) usage: Option<Usage>,
-    /// `None` where it was not heard to its end.
+    /// Why the model stopped; `None` if the answer was not read to its end.
     pub(crate) finish: Option<FinishReason>,
+    /// The provider's explanation of the finish reason.
     pub(crate) detail: Option<String>,
 }
 
-/// Whether there is a reason to listen on.
+/// Whether to continue reading the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listen {
     On,
     NoMore,
 }
 
-/// Hears an answer.
+/// Reads the events of a streamed answer.
 pub(crate) struct Listener<'a> {
     pub(crate) harness: &'a Harness,
-    /// The tool `script`, where it was offered.
+    /// The tool `script`, if it was offered.
     pub(crate) script: Option<&'a Tool>,
     pub(crate) after_block: AfterBlock,
     pub(crate) events: &'a EventSink,
+    /// Returns a new item id for events.
     pub(crate) name: &'a mut (dyn FnMut() -> String + Send),
+    /// The items of the answer so far, by their index in the stream.
     pub(crate) parts: BTreeMap<u32, Part>,
-    /// Whether pieces are told as they come. Behind a script they wait for its result.
+    /// Whether pieces are emitted while they arrive. Pieces after a script are emitted after its
+    /// result instead.
     pub(crate) live: bool,
+    /// The ids of all items for which events were emitted.
     pub(crate) told: Vec<String>,
     pub(crate) answer: Answer,
 }
 
-/// An item of the answer.
+/// The state of one item of the answer.
 #[derive(Default)]
 pub(crate) struct Part {
     pieces: Vec<Told>,
     detector: Detector,
+    /// All text of the item.
     raw: String,
-    /// The words being said, and the name they are told under.
+    /// The text since the last script block.
     saying: String,
+    /// The item id of the events that are being emitted.
     id: Option<String>,
-    /// What it thinks, since it was last told as complete.
+    /// Reasoning text since an `ItemCompleted` event was last emitted.
     thinking: String,
-    /// The thought was told as complete when other words began; its end may come much later.
+    /// `ItemCompleted` was emitted for the reasoning when another item began. The provider may
+    /// report its end much later.
     told_early: bool,
+    /// Whether the provider reported the end of the item.
     done: bool,
 }
 
 impl Listener<'_> {
+    /// Handles one event of the stream.
     pub(crate) fn hear(&mut self, event: ModelEvent) -> Listen {
         match event {
             ModelEvent::Text { item, text } => return self.text(item, &text),
@@ -148,7 +164,7 @@ impl Listener<'_> {
                 self.forget();
                 let seconds = after.as_secs_f64();
                 self.events.emit(Event::Error {
-                    message: format!("{error}; trying again in {seconds:.1} s"),
+                    message: format!("{error}; retrying in {seconds:.1} s"),
                 });
             }
             _ => {}
@@ -156,11 +172,13 @@ impl Listener<'_> {
         Listen::On
     }
 
-    /// The answer is over, or is not listened to any more.
+    /// Returns the answer, after the stream has ended or reading was stopped.
     pub(crate) fn conclude(mut self) -> Answer {
-        let open = self.parts.iter().filter(|(_, part)| !part.done);
-        let open: Vec<_> = open.map(|(item, part)| (*item, part.raw.clone())).collect();
-        for (item, raw) in open {
+        let unfinished = self.parts.iter().filter(|(_, part)| !part.done);
+        let unfinished: Vec<_> = unfinished
+            .map(|(item, part)| (*item, part.raw.clone()))
+            .collect();
+        for (item, raw) in unfinished {
             self.finish_text(item);
             if !raw.trim().is_empty() {
                 self.answer.wire.push(Item::message(Role::Assistant, raw));
@@ -170,25 +188,26 @@ impl Listener<'_> {
             .into_values()
             .flat_map(|part| part.pieces)
             .collect();
-        // What was cut off is what was said so far, not a script.
-        let cut = !matches!(
+        // In a truncated answer, an unclosed block is text and not a script.
+        let truncated = !matches!(
             self.answer.finish,
             Some(FinishReason::Stop | FinishReason::ToolCalls)
         );
-        for told in &mut self.answer.pieces {
+        for emitted in &mut self.answer.pieces {
             if let Piece::Script(Written {
                 form: Form::OpenBlock,
                 item,
                 ..
-            }) = &mut told.piece
-                && cut
+            }) = &mut emitted.piece
+                && truncated
             {
-                told.piece = Piece::Said(std::mem::take(&mut item.source_code));
+                emitted.piece = Piece::Said(std::mem::take(&mut item.source_code));
             }
         }
         self.answer
     }
 
+    /// Adds text to an item and handles the segments that it completes.
     fn text(&mut self, item: u32, text: &str) -> Listen {
         let part = self.parts.entry(item).or_default();
         part.raw.push_str(text);
@@ -217,7 +236,7 @@ impl Listener<'_> {
         Listen::On
     }
 
-    /// What came behind this block is not part of the answer.
+    /// Removes the text after a block from the answer.
     fn forget_behind(&mut self, item: u32, block: &str) {
         let part = self.parts.entry(item).or_default();
         if let Some(start) = part.raw.rfind(block) {
@@ -226,6 +245,7 @@ impl Listener<'_> {
         part.detector = Detector::default();
     }
 
+    /// Adds text outside of script blocks, and emits it if pieces are emitted live.
     fn say(&mut self, item: u32, text: &str) {
         let live = self.live;
         self.end_thoughts(item);
@@ -242,23 +262,23 @@ impl Listener<'_> {
         self.update(item, delta);
     }
 
-    /// The words being said are said.
+    /// Ends the current text of an item and makes it a piece.
     fn close(&mut self, item: u32) {
         let part = self.parts.entry(item).or_default();
-        let (said, id) = (std::mem::take(&mut part.saying), part.id.take());
-        if said.trim().is_empty() {
-            // A thought or a call whose end did not come.
+        let (text, id) = (std::mem::take(&mut part.saying), part.id.take());
+        if text.trim().is_empty() {
+            // Reasoning or a call whose end did not arrive.
             if let Some(item_id) = id {
                 self.events.emit(Event::ItemDropped { item_id });
             }
             return;
         }
         if let Some(item_id) = id.clone() {
-            let item = Item::message(Role::Assistant, said.clone()).into();
+            let item = Item::message(Role::Assistant, text.clone()).into();
             self.events.emit(Event::ItemCompleted { item_id, item });
         }
         part.pieces.push(Told {
-            piece: Piece::Said(said),
+            piece: Piece::Said(text),
             id,
         });
     }
@@ -296,17 +316,18 @@ impl Listener<'_> {
             return;
         }
         let part = self.parts.entry(item).or_default();
-        let again = part.told_early && part.thinking.is_empty();
+        let restarted = part.told_early && part.thinking.is_empty();
         part.thinking.push_str(&text);
-        if part.id.is_none() || again {
+        if part.id.is_none() || restarted {
             self.start(item, Item::Reasoning(Reasoning::default()).into());
         }
         self.update(item, text);
     }
 
-    /// Other words begin: where an API says only at the very end that a thought is over, it is told now.
-    fn end_thoughts(&mut self, but: u32) {
-        let others = self.parts.iter_mut().filter(|(item, _)| **item != but);
+    /// Emits `ItemCompleted` for the reasoning of all other items when an item begins. Some APIs
+    /// report the end of reasoning only at the end of the answer.
+    fn end_thoughts(&mut self, except: u32) {
+        let others = self.parts.iter_mut().filter(|(item, _)| **item != except);
         for (_, part) in others.filter(|(_, part)| !part.thinking.is_empty()) {
             if let Some(item_id) = part.id.clone() {
                 let item = thought(std::mem::take(&mut part.thinking));
@@ -336,9 +357,9 @@ impl Listener<'_> {
         match done {
             Item::Message(message) => {
                 let text = message.text();
-                let heard = self.parts.get(&item).map_or(0, |part| part.raw.len());
-                // What was not told in pieces comes now.
-                if let Some(rest) = text.get(heard..).filter(|rest| !rest.is_empty())
+                let received = self.parts.get(&item).map_or(0, |part| part.raw.len());
+                // Text that did not arrive in deltas.
+                if let Some(rest) = text.get(received..).filter(|rest| !rest.is_empty())
                     && self.text(item, rest) == Listen::NoMore
                 {
                     return Listen::NoMore;
@@ -350,20 +371,23 @@ impl Listener<'_> {
                 self.answer.wire.push(Item::FunctionCall(call.clone()));
                 self.called(item, call);
             }
-            kept => {
-                self.answer.wire.push(kept.clone());
-                let blank = matches!(&kept, Item::Reasoning(thought) if thought.summary.is_empty() && thought.content.is_empty());
-                let shows = matches!(kept, Item::Reasoning(_)) && !blank;
-                if shows && self.untold(item) {
+            other => {
+                self.answer.wire.push(other.clone());
+                let visible = matches!(
+                    &other,
+                    Item::Reasoning(reasoning)
+                        if !(reasoning.summary.is_empty() && reasoning.content.is_empty())
+                );
+                if visible && self.untold(item) {
                     self.start(item, Item::Reasoning(Reasoning::default()).into());
                 }
-                self.complete(item, kept.clone().into(), Piece::Kept(kept));
+                self.complete(item, other.clone().into(), Piece::Kept(other));
             }
         }
         Listen::On
     }
 
-    /// Whether the item is to be told live, and was not yet.
+    /// Returns whether events are emitted live and none was emitted for the item yet.
     fn untold(&self, item: u32) -> bool {
         self.live && self.parts.get(&item).is_none_or(|part| part.id.is_none())
     }
@@ -379,15 +403,15 @@ impl Listener<'_> {
     fn called(&mut self, item: u32, call: FunctionCall) {
         let script = self.script.filter(|script| script.name == call.name);
         match script.and_then(|_| code_of(&call)) {
-            Some(wishes) => {
-                let mut written = self.written(wishes.code, &call.call_id, Form::Call, None);
-                written.timeout = wishes.timeout;
-                written.resume = wishes.resume.or(written.resume);
+            Some(args) => {
+                let mut script = self.written(args.code, &call.call_id, Form::Call, None);
+                script.timeout = args.timeout;
+                script.resume = args.resume.or(script.resume);
                 self.live = false;
                 let part = self.parts.entry(item).or_default();
                 part.done = true;
                 part.pieces.push(Told {
-                    piece: Piece::Script(written),
+                    piece: Piece::Script(script),
                     id: None,
                 });
             }
@@ -401,13 +425,14 @@ impl Listener<'_> {
         }
     }
 
+    /// Ends an item: emits `ItemCompleted` and makes the item a piece.
     fn complete(&mut self, item: u32, whole: TurnItem, piece: Piece) {
         let part = self.parts.entry(item).or_default();
         let (id, rest) = (part.id.take(), std::mem::take(&mut part.thinking));
         part.done = true;
         let whole = match part.told_early {
             false => Some(whole),
-            // The rest of it, where there is any.
+            // Only the reasoning that followed the early event.
             true => (!rest.is_empty()).then(|| thought(rest)),
         };
         if let (Some(item_id), Some(whole)) = (id.clone(), whole) {
@@ -417,7 +442,7 @@ impl Listener<'_> {
         part.pieces.push(Told { piece, id });
     }
 
-    /// Whatever came so far is void.
+    /// Discards everything received so far, because the provider starts the answer again.
     pub(crate) fn forget(&mut self) {
         for item_id in std::mem::take(&mut self.told) {
             self.events.emit(Event::ItemDropped { item_id });
@@ -428,14 +453,14 @@ impl Listener<'_> {
     }
 }
 
-/// What a call of `script` wants.
+/// The arguments of a call of the tool `script`.
 pub(crate) struct Wishes {
     code: String,
     pub(crate) timeout: Option<Duration>,
     pub(crate) resume: Option<String>,
 }
 
-/// The script of a call; `None` where the arguments cannot be read.
+/// Returns the arguments of a call of `script`, or `None` if they cannot be parsed.
 pub(crate) fn code_of(call: &FunctionCall) -> Option<Wishes> {
     if call.kind == CallKind::Freeform {
         return Some(Wishes {
@@ -461,11 +486,12 @@ pub(crate) fn code_of(call: &FunctionCall) -> Option<Wishes> {
     })
 }
 
-/// The run that a script's pragma resumes.
+/// Returns the run that the script's pragma asks to resume.
 pub(crate) fn resume_of(code: &str) -> Option<String> {
     Pragma::read(code).ok().flatten()?.resume
 }
 
+/// Returns a reasoning item with this text.
 fn thought(text: String) -> TurnItem {
     Item::Reasoning(Reasoning {
         content: vec![text],
@@ -474,7 +500,7 @@ fn thought(text: String) -> TurnItem {
     .into()
 }
 
-/// The error of something that looks like a script block and is not one.
+/// Returns the error of a malformed script block.
 pub(crate) fn malformed(problem: String) -> ScriptError {
     ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, problem)
 }

@@ -1,4 +1,5 @@
-//! Asking the model: the request of a turn, its answer written down, and another way where it failed.
+//! Requests to the model: assembles the prompt, reads and records the answer, and adapts the next
+//! request after an error.
 
 use std::time::Instant;
 
@@ -29,7 +30,8 @@ impl Turn<'_> {
         if self.mode == Mode::Disabled {
             tools.retain(|tool| tool.name != crate::prompt::SCRIPT);
         }
-        // In its last round a model can only say what it has found. All else stays as it was, so that caches hold.
+        // In the last round the model can only answer. Everything else stays the same, so that
+        // prompt caches remain valid.
         let calls = match self.calls {
             Calls::Off => Calls::Off,
             _ if self.last => Calls::Forbidden,
@@ -46,15 +48,17 @@ impl Turn<'_> {
         })
     }
 
-    /// Said once in a turn: making the conversation shorter again and again would not help.
+    /// Warns once per turn that the context has no room for a conversation. Compacting would not
+    /// help.
     fn say_that_there_is_no_room(&mut self, fixed: u64) {
         if std::mem::replace(&mut self.no_room_said, true) {
             return;
         }
         let window = self.agent.model.context_window;
         let message = format!(
-            "the system text and the tools take about {fixed} of the {window} tokens of the context: \
-             the conversation is not made shorter; a larger context, or fewer tools, would help"
+            "the system prompt and the tools take about {fixed} of {window} context tokens, so \
+             compacting the conversation does not help; use a model with a larger context or fewer \
+             tools"
         );
         self.events.emit(Event::Error { message });
     }
@@ -70,11 +74,13 @@ impl Turn<'_> {
         Ok(())
     }
 
+    /// Returns the conversation of the next request: earlier turns, then the current turn with the
+    /// recalled text in its user message.
     fn history(&self) -> Vec<Item> {
         let turn = self.session.turn();
         let steps = since_compaction(self.session.steps());
-        let now = steps.iter().position(|step| step.turn == turn);
-        let (past, now) = steps.split_at(now.unwrap_or(steps.len()));
+        let first = steps.iter().position(|step| step.turn == turn);
+        let (past, current) = steps.split_at(first.unwrap_or(steps.len()));
         let mut history = self.agent.strategy.before(&Past {
             session: self.session.id(),
             turn,
@@ -82,21 +88,22 @@ impl Turn<'_> {
             room: self.agent.model.context_window,
         });
         let newest = history.len();
-        history.extend(now.iter().flat_map(|step| step.wire.iter().cloned()));
-        if let (Some(rides), Some(Item::Message(message))) = (&self.rides, history.get_mut(newest))
-        {
-            message.content.push(OutputPart::Text {
-                text: rides.clone(),
-            });
+        history.extend(current.iter().flat_map(|step| step.wire.iter().cloned()));
+        if let (Some(text), Some(Item::Message(message))) = (&self.rides, history.get_mut(newest)) {
+            message
+                .content
+                .push(OutputPart::Text { text: text.clone() });
         }
         if self.last {
-            let words = "This is the last answer of this turn: nothing can be called any more. Say what was done, and what is left to do.";
-            history.push(Item::message(Role::User, words));
+            let note = "This is the last answer of this turn: nothing can be called. \
+                        Say what was done and what is left to do.";
+            history.push(Item::message(Role::User, note));
         }
         history
     }
 
-    /// Asks the model, and hears the answer as far as there is a reason to.
+    /// Asks the model and reads its answer. Reading stops early if the turn is cancelled or the
+    /// answer ends with a script block.
     pub(crate) async fn ask(&mut self, prompt: &Prompt) -> Result<Answer, ModelError> {
         let agent = self.agent;
         let span = tracing::info_span!(
@@ -109,7 +116,7 @@ impl Turn<'_> {
         let started = Instant::now();
         let session = &mut *self.session;
         let mut name = || session.item_id();
-        let mut listener = Listener {
+        let mut reader = Listener {
             harness: &agent.harness,
             script: prompt
                 .tools
@@ -124,7 +131,7 @@ impl Turn<'_> {
             answer: Answer::default(),
         };
         let stop = &self.stop;
-        let heard = async {
+        let read = async {
             let mut stream = agent.client.stream(prompt, &agent.model);
             loop {
                 let event = tokio::select! {
@@ -135,19 +142,20 @@ impl Turn<'_> {
                 let Some(event) = event.transpose()? else {
                     return Ok(());
                 };
-                if listener.hear(event) == Listen::NoMore {
+                if reader.hear(event) == Listen::NoMore {
                     return Ok(());
                 }
             }
         };
-        let heard = heard.instrument(span.clone()).await;
-        if let Err(error) = heard {
-            listener.forget();
+        let read = read.instrument(span.clone()).await;
+        if let Err(error) = read {
+            reader.forget();
             counters::model_error(&error);
             return Err(error);
         }
-        let mut answer = listener.conclude();
-        // An answer that was not heard to its end has no numbers: about as many as it seems to have.
+        let mut answer = reader.conclude();
+        // The provider does not report the usage of an answer that was not read to its end, so it
+        // is estimated.
         let usage = *answer.usage.get_or_insert_with(|| match answer.finish {
             Some(_) => Usage::default(),
             None => Usage {
@@ -173,12 +181,15 @@ impl Turn<'_> {
         let usage = usage.unwrap_or_default();
         let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
         self.budget.spend(usage, cost);
-        let any = |is: fn(&Piece) -> bool| pieces.iter().any(|told| is(&told.piece));
+        let any = |is: fn(&Piece) -> bool| pieces.iter().any(|emitted| is(&emitted.piece));
         let scripts = any(|piece| matches!(piece, Piece::Script(_)));
         let items = match scripts || pieces.len() != wire.len() {
-            // Nothing had to be taken apart.
+            // The answer has no scripts, so its items are the wire items.
             false => wire.iter().cloned().map(TurnItem::from).collect(),
-            true => pieces.iter().map(|told| item_of(&told.piece)).collect(),
+            true => pieces
+                .iter()
+                .map(|emitted| item_of(&emitted.piece))
+                .collect(),
         };
         let calls = any(|piece| matches!(piece, Piece::Call(_)));
         let answered = StepKind::Answered {
@@ -202,10 +213,10 @@ impl Turn<'_> {
     /// Arranges another way to ask after a request failed; fails where there is none.
     pub(crate) async fn find_another_way(&mut self, error: ModelError) -> Result<(), TurnError> {
         if error.lacks == Some(Ability::Tools) && self.calls != Calls::Off {
-            // Scripts in text need no tools.
+            // Script blocks in text do not need the tools of the API.
             self.calls = Calls::Off;
             self.events.emit(Event::Error {
-                message: format!("{error}; going on without structured calls"),
+                message: format!("{error}; continuing without structured calls"),
             });
             return Ok(());
         }
@@ -213,7 +224,7 @@ impl Turn<'_> {
             && !std::mem::replace(&mut self.shortened, true)
             && let Some(compacted) = compaction::harder(self.session, self.agent).await
         {
-            // It was a request, too.
+            // The failed request counts as a round.
             self.budget.spend(Usage::default(), None);
             return self.compacted(compacted).await;
         }
@@ -225,12 +236,12 @@ fn item_of(piece: &Piece) -> TurnItem {
     match piece {
         Piece::Kept(item) => item.clone().into(),
         Piece::Said(text) => Item::message(Role::Assistant, text.clone()).into(),
-        Piece::Script(written) => TurnItem::ScriptToolCall(written.item.clone()),
+        Piece::Script(script) => TurnItem::ScriptToolCall(script.item.clone()),
         Piece::Call(call) => Item::FunctionCall(call.clone()).into(),
     }
 }
 
-/// About what a request takes, for an answer that does not say.
+/// Returns the estimated usage of a request, for when the provider does not report it.
 pub(crate) fn estimated(prompt: &Prompt) -> Usage {
     let system = crate::size::estimate(&prompt.system) as u64;
     Usage {

@@ -1,4 +1,5 @@
-//! What a turn has spent, and what is left. A sub-agent's budget lies inside its parent's: what it spends counts above.
+//! Counts the rounds, tokens, cost and time of turns against their limits. The budget of a
+//! sub-agent is nested in the budget of its parent: its requests count in both.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -7,7 +8,7 @@ use selvedge_protocol::{TurnEnd, Usage};
 
 use crate::Allowance;
 
-/// Counts against limits. Clones count together.
+/// A budget. Clones share their state.
 #[derive(Debug, Clone)]
 pub(crate) struct Budget(Arc<Inner>);
 
@@ -16,25 +17,28 @@ struct Inner {
     allowed: Allowance,
     began: Instant,
     spent: Mutex<Spent>,
+    /// The budget in which this one is nested.
     above: Option<Budget>,
 }
 
-/// What was spent.
+/// The amounts spent so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Spent {
+    /// The number of requests to the model.
     pub(crate) rounds: u32,
     pub(crate) usage: Usage,
-    /// Money, where prices are known.
+    /// The cost, in the currency of the model's prices; `None` if no prices are known.
     pub(crate) cost: Option<f64>,
 }
 
 impl Budget {
-    /// A budget of its own, with something spent already.
+    /// Creates a budget that is not nested. `spent` has already been used.
     pub(crate) fn new(allowed: Allowance, spent: Spent) -> Self {
         Self::under(None, allowed, spent)
     }
 
-    /// A budget inside this one, with something spent already that this one knows of.
+    /// Creates a budget nested in this one. `spent` has already been used, and this budget counts
+    /// it already.
     pub(crate) fn within(&self, allowed: Allowance, spent: Spent) -> Self {
         Self::under(Some(self.clone()), allowed, spent)
     }
@@ -48,7 +52,7 @@ impl Budget {
         }))
     }
 
-    /// One more request was made, and took this.
+    /// Counts one request and its usage, here and in the budgets above.
     pub(crate) fn spend(&self, usage: Usage, cost: Option<f64>) {
         let mut spent = self.0.spent.lock().unwrap_or_else(PoisonError::into_inner);
         spent.rounds += 1;
@@ -62,12 +66,12 @@ impl Budget {
         }
     }
 
-    /// What was spent so far.
+    /// Returns the amounts spent so far.
     pub(crate) fn spent(&self) -> Spent {
         *self.0.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limit that is reached, here or above.
+    /// Returns the limit that was reached, here or in a budget above.
     pub(crate) fn reached(&self) -> Option<TurnEnd> {
         let (allowed, spent) = (&self.0.allowed, self.spent());
         let usage = &spent.usage;
@@ -75,13 +79,13 @@ impl Budget {
         let cost = spent.cost.unwrap_or(0.0);
         if allowed.rounds.is_some_and(|rounds| spent.rounds >= rounds) {
             Some(TurnEnd::MaxRounds)
-        } else if allowed.tokens.is_some_and(|most| tokens >= most) {
+        } else if allowed.tokens.is_some_and(|limit| tokens >= limit) {
             Some(TurnEnd::MaxTokens)
-        } else if allowed.cost.is_some_and(|most| cost >= most) {
+        } else if allowed.cost.is_some_and(|limit| cost >= limit) {
             Some(TurnEnd::MaxCost)
         } else if allowed
             .time
-            .is_some_and(|most| self.0.began.elapsed() >= most)
+            .is_some_and(|limit| self.0.began.elapsed() >= limit)
         {
             Some(TurnEnd::MaxTime)
         } else {
@@ -89,25 +93,25 @@ impl Budget {
         }
     }
 
-    /// Whether money is limited, here or above.
+    /// Returns whether the cost is limited, here or in a budget above.
     pub(crate) fn limits_cost(&self) -> bool {
         self.0.allowed.cost.is_some() || self.0.above.as_ref().is_some_and(Self::limits_cost)
     }
 
-    /// Whether only one more request may be made.
+    /// Returns whether only one more request may be made.
     pub(crate) fn is_last_round(&self) -> bool {
         let next = self.spent().rounds + 1;
-        let here = self.0.allowed.rounds.is_some_and(|most| next >= most);
+        let here = self.0.allowed.rounds.is_some_and(|limit| next >= limit);
         here || self.0.above.as_ref().is_some_and(Self::is_last_round)
     }
 
-    /// Whether the last request that could be made was made, and not as the only one.
+    /// Returns whether the last request used up the rounds, unless only one round was allowed.
     pub(crate) fn was_last_round(&self) -> bool {
         let spent = self.spent().rounds;
         spent > 1 && self.0.allowed.rounds.is_some_and(|rounds| spent >= rounds)
     }
 
-    /// When time is up, here or above.
+    /// Returns the earliest deadline of this budget and those above.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let here = self.0.allowed.time.map(|time| self.0.began + time);
         let above = self.0.above.as_ref().and_then(Self::deadline);
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_inside_counts_above() {
+    fn requests_of_a_nested_budget_count_in_the_budgets_above() {
         let session = Budget::new(
             Allowance {
                 tokens: Some(100),
@@ -141,11 +145,11 @@ mod tests {
             ..Allowance::default()
         };
         let turn = session.within(three_rounds, Spent::default());
-        let one_coin = Allowance {
+        let cost_limit = Allowance {
             cost: Some(1.0),
             ..Allowance::default()
         };
-        let child = turn.within(one_coin, Spent::default());
+        let child = turn.within(cost_limit, Spent::default());
         child.spend(usage(10), Some(0.5));
         assert_eq!(child.reached(), None);
         child.spend(usage(10), Some(0.5));

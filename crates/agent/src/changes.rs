@@ -1,10 +1,11 @@
-//! What a turn changed in the world, for whoever can tell.
+//! [`ChangeTracker`](Changes): reports the file changes of a turn.
 
-/// Follows what a turn changes.
+/// Tracks the files that a turn changes.
 pub trait Changes: Send + Sync {
-    /// A turn begins: how things are now is how they were.
+    /// Called when a turn begins. The current state is the base of the diff.
     fn begin(&self);
 
-    /// What has changed since, as a unified diff; empty where nothing has. May block.
+    /// Returns the changes since the turn began as a unified diff, which is empty if there are
+    /// none. May block.
     fn diff(&self) -> String;
 }

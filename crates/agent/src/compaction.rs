@@ -1,7 +1,8 @@
-//! Making a conversation shorter when it nearly fills the model's context: no model is asked, nothing is lost.
+//! Compacts a conversation that nearly fills the model's context, without asking a model.
 //!
-//! What stays: the task, what was asked since, the plan, the last steps word for word, every run that is not over, and
-//! one line with a handle for each run before them. The originals stay in the journal.
+//! The compacted conversation contains the first and the latest request, the plan, the last steps
+//! unchanged, every run that has not ended, and one line with a handle for each earlier run. The
+//! originals stay in the journal.
 
 use crate::size::estimate as tokens_of;
 use selvedge_journal::RunState;
@@ -13,28 +14,29 @@ use crate::record::{Step, StepKind};
 use crate::turn::since_compaction;
 use crate::{Agent, Session};
 
-/// A shorter conversation.
+/// A compacted conversation.
 pub(crate) struct Compacted {
     pub(crate) wire: Vec<Item>,
     pub(crate) tokens_before: u64,
     pub(crate) tokens_after: u64,
 }
 
-/// An image counts as this many tokens, about.
+/// The estimated number of tokens of an image or an audio clip.
 const IMAGE_TOKENS: u64 = 1_500;
 
-/// A conversation has room where at least so many tokens are left beside the fixed part of a request, about.
+/// The minimum number of tokens that the fixed part of a request must leave for the conversation.
+/// If there is less room, compacting does not help.
 const LEAST_ROOM: u64 = 1_000;
 
-/// Whether a conversation is to be made shorter.
+/// Whether a conversation has to be compacted.
 pub(crate) enum Need {
-    /// It fits, or would not become much shorter.
+    /// The conversation fits, or would not become much shorter.
     Not,
-    /// It nearly fills the context.
+    /// The conversation nearly fills the context.
     Shorter(Compacted),
-    /// The system text and the tools alone nearly fill the context: no conversation can be short enough.
+    /// The system prompt and the tools alone nearly fill the context.
     NoRoom {
-        /// Tokens of the fixed part, about.
+        /// The estimated number of tokens of the system prompt and the tools.
         fixed: u64,
     },
 }
@@ -43,13 +45,13 @@ pub(crate) enum Need {
 pub(crate) async fn if_needed(session: &Session, agent: &Agent) -> Need {
     let model = &agent.model;
     let answer = model.max_output_tokens.min(model.context_window / 4);
-    let most =
+    let limit =
         (model.context_window * agent.settings.compact_at_percent / 100).saturating_sub(answer);
-    if in_use(session, agent) <= most {
+    if in_use(session, agent) <= limit {
         return Need::Not;
     }
     let fixed = fixed(session, agent);
-    let room = most.saturating_sub(fixed);
+    let room = limit.saturating_sub(fixed);
     if room < LEAST_ROOM {
         return Need::NoRoom { fixed };
     }
@@ -75,7 +77,7 @@ async fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> 
     }
     let wire = compact(session, room).await;
     let (before, after) = (conversation(session), estimate(&wire));
-    // What does not get much shorter will not fit by being told again.
+    // A conversation that does not become much shorter would not fit either.
     (after < before * 9 / 10).then_some(Compacted {
         wire,
         tokens_before: fixed + before,
@@ -83,7 +85,8 @@ async fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> 
     })
 }
 
-/// About how many tokens the next request has: what the provider counted last, and what has come since.
+/// Returns the estimated number of tokens of the next request: the provider's last count, plus an
+/// estimate of the steps since then.
 pub(crate) fn in_use(session: &Session, agent: &Agent) -> u64 {
     let steps = since_compaction(session.steps());
     let mut newest_first = steps.iter().enumerate().rev();
@@ -95,16 +98,17 @@ pub(crate) fn in_use(session: &Session, agent: &Agent) -> u64 {
     counted + estimate_steps(&steps[from..])
 }
 
-/// About how many tokens every request has besides the conversation: the system text and what the model may call.
+/// Returns the estimated number of tokens of the fixed part of every request: the system prompt and
+/// the tools.
 fn fixed(session: &Session, agent: &Agent) -> u64 {
     let estimated = tokens_of(&agent.system(agent.settings.mode)) as u64 + agent.tool_tokens;
-    // What a provider counted had all of it, and more.
+    // A provider's count includes the fixed part, so the fixed part is not larger.
     let counted = session.steps().iter().filter_map(counted);
-    let least = counted.map(|usage| usage.input_tokens).min();
-    least.map_or(estimated, |least| estimated.min(least))
+    let smallest = counted.map(|usage| usage.input_tokens).min();
+    smallest.map_or(estimated, |smallest| estimated.min(smallest))
 }
 
-/// What the provider counted for an answer, if it did.
+/// Returns the usage that the provider reported for an answer.
 fn counted(step: &Step) -> Option<&Usage> {
     match &step.kind {
         StepKind::Answered { usage, .. } if usage.input_tokens > 0 => Some(usage),
@@ -112,7 +116,7 @@ fn counted(step: &Step) -> Option<&Usage> {
     }
 }
 
-/// About how many tokens the conversation has by itself.
+/// Returns the estimated number of tokens of the conversation.
 fn conversation(session: &Session) -> u64 {
     estimate_steps(since_compaction(session.steps()))
 }
@@ -121,7 +125,7 @@ fn estimate_steps(steps: &[Step]) -> u64 {
     steps.iter().map(|step| estimate(&step.wire)).sum()
 }
 
-/// About how many tokens these items have.
+/// Returns the estimated number of tokens of some items.
 pub(crate) fn estimate(items: &[Item]) -> u64 {
     let parts = |parts: &[OutputPart]| -> u64 {
         let one = |part: &OutputPart| match part {
@@ -132,10 +136,10 @@ pub(crate) fn estimate(items: &[Item]) -> u64 {
     };
     let one = |item: &Item| match item {
         Item::Message(message) => parts(&message.content),
-        Item::Reasoning(thought) => thought
+        Item::Reasoning(reasoning) => reasoning
             .summary
             .iter()
-            .chain(&thought.content)
+            .chain(&reasoning.content)
             .map(|text| tokens_of(text) as u64)
             .sum(),
         Item::FunctionCall(call) => (tokens_of(&call.arguments) + tokens_of(&call.name)) as u64,
@@ -155,7 +159,8 @@ async fn compact(session: &Session, room: u64) -> Vec<Item> {
     wire
 }
 
-/// The last steps that fit, beginning where a turn or an answer begins: an answer and its results stay together.
+/// Returns the last steps that fit into `room` tokens. The first of them is a prompt or an answer,
+/// so that an answer and its results stay together.
 fn tail(steps: &[Step], room: u64) -> &[Step] {
     let mut left = room;
     let mut from = steps.len();
@@ -175,7 +180,8 @@ fn tail(steps: &[Step], room: u64) -> &[Step] {
 /// What stands for everything before, in at most about so many bytes.
 async fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
     let mut text = String::from(
-        "[The conversation so far was made shorter to fit. This is what it held; what is cut can be read again.]\n",
+        "[The conversation so far was compacted to fit the context. This is a summary; truncated \
+         results can be read in full.]\n",
     );
     let asked: Vec<(u32, String)> = before
         .iter()
@@ -187,59 +193,60 @@ async fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
         text.push_str(&format!("\n## {title}\n{}\n", shortened(body, share)));
     };
     if let Some((_, first)) = asked.first() {
-        section("The task, as it was first asked", first);
+        section("Task (first request)", first);
     }
     if let [_, .., (turn, last)] = &asked[..] {
-        section(&format!("Asked last (T-{turn})"), last);
+        section(&format!("Latest request (T-{turn})"), last);
     }
     if let Some(plan) = plan(session, before).await {
         section("The plan", &plan);
     }
     let open = open_runs(session, before).await;
     if !open.is_empty() {
-        section("Not over, or not known how it ended", &open.join("\n"));
+        section("Not ended, or of unknown outcome", &open.join("\n"));
     }
     let items = before
         .iter()
         .flat_map(|step| step.items.iter().map(|item| (step.turn, item)));
     let lines: Vec<String> = items.filter_map(|(turn, item)| line(turn, item)).collect();
-    let left = bytes.saturating_sub(text.len() + 200);
+    let room = bytes.saturating_sub(text.len() + 200);
     let mut kept = Vec::new();
     let mut used = 0;
     for line in lines.iter().rev() {
         used += line.len() + 1;
-        if used > left {
+        if used > room {
             break;
         }
         kept.push(line.as_str());
     }
     let cut = lines.len() - kept.len();
     kept.reverse();
-    let mut done = kept.join("\n");
+    let mut events = kept.join("\n");
     if cut > 0 {
-        done.insert_str(0, &format!("({cut} earlier lines left out)\n"));
+        events.insert_str(0, &format!("({cut} earlier lines omitted)\n"));
     }
-    text + "\n## What happened, oldest first (`await tools.recall({ handle: \"scr_…\" })` reads a result whole)\n"
-        + &done
+    text + "\n## Events, oldest first (`await tools.recall({ handle: \"scr_…\" })` \
+            reads a full result)\n"
+        + &events
         + "\n"
 }
 
-/// One line of what happened.
+/// Returns one line about an item for the summary; `None` for items that it leaves out.
 fn line(turn: u32, item: &TurnItem) -> Option<String> {
-    let words = match item {
+    let text = match item {
         TurnItem::Item(Item::Message(message)) => {
             let asked = message.role == Role::User;
-            let how = if asked { "asked" } else { "said" };
-            format!("{how}: {}", first_line(&message.text(), 200))
+            let author = if asked { "user" } else { "assistant" };
+            format!("{author}: {}", first_line(&message.text(), 200))
         }
         TurnItem::Item(Item::FunctionCall(call)) => {
             let arguments = first_line(&call.arguments, 100);
             format!("called {} {arguments} ({})", call.name, call.call_id)
         }
         TurnItem::Item(Item::FunctionCallOutput(output)) => {
-            let how = if output.failed { "failed" } else { "returned" };
-            let text = first_line(&output.text(), 100);
-            format!("{} {how}: {text}", output.call_id)
+            let outcome = if output.failed { "failed" } else { "returned" };
+            let result = first_line(&output.text(), 100);
+            format!("{} {outcome}: {result}", output.call_id)
         }
         TurnItem::ScriptToolCallOutput(output) => {
             let value = match &output.error {
@@ -252,7 +259,7 @@ fn line(turn: u32, item: &TurnItem) -> Option<String> {
         }
         _ => return None,
     };
-    Some(format!("T-{turn} {words}"))
+    Some(format!("T-{turn} {text}"))
 }
 
 fn word(status: RunStatus) -> &'static str {

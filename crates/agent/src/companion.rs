@@ -1,4 +1,4 @@
-//! Whoever rides along with a turn: memory that recalls before it, and learns after it.
+//! [`TurnHook`](Companion): called before and after each turn, for example by memory.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -6,15 +6,17 @@ use selvedge_protocol::Entry;
 
 use crate::Session;
 
-/// Told of every turn. What it answers before a turn rides inside the newest message, and is never stored: everything
-/// before that message stays as it was.
+/// Called before and after every turn. The text it returns before a turn is appended to the newest
+/// message of each request and is never stored, so that everything before that message stays
+/// unchanged and prompt caches remain valid.
 pub trait Companion: Send + Sync {
-    /// What the system text says of it.
+    /// Returns the section about memory for the system prompt.
     fn explained(&self) -> Option<&str> {
         None
     }
 
-    /// The session's newest turn begins with these words.
+    /// Called when the newest turn of a session begins, with the user's prompt. Returns the text to
+    /// append to the newest message.
     fn before<'a>(&'a self, session: &'a Session, prompt: &'a str)
     -> BoxFuture<'a, Option<String>>;
 

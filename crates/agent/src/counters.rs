@@ -1,6 +1,7 @@
-//! Numbers about what happens, as events of `tracing` under the target `selvedge::metrics`: whoever listens counts.
+//! Metrics of turns, model requests, scripts and calls, emitted as `tracing` events with the target
+//! `selvedge::metrics`. A subscriber aggregates them.
 //!
-//! Each has a `metric` and a `value`, and what tells one from another as fields.
+//! Each event has the fields `metric` and `value`, and labels as further fields.
 
 use std::time::Duration;
 
@@ -10,19 +11,20 @@ use tracing::{Level, event};
 
 const TARGET: &str = "selvedge::metrics";
 
-pub(crate) fn turn(end: &Result<TurnEnd, TurnError>, took: Duration, usage: &Usage) {
+pub(crate) fn turn(end: &Result<TurnEnd, TurnError>, duration: Duration, usage: &Usage) {
     let end = match end {
         Ok(end) => end.as_str(),
         Err(error) => error.kind.as_str(),
     };
     event!(target: TARGET, Level::DEBUG, metric = "turns", value = 1u64, end);
-    event!(target: TARGET, Level::DEBUG, metric = "turn_ms", value = millis(took), end);
-    event!(target: TARGET, Level::DEBUG, metric = "turn_tokens", value = usage.input_tokens + usage.output_tokens, end);
+    event!(target: TARGET, Level::DEBUG, metric = "turn_ms", value = millis(duration), end);
+    let tokens = usage.input_tokens + usage.output_tokens;
+    event!(target: TARGET, Level::DEBUG, metric = "turn_tokens", value = tokens, end);
 }
 
-pub(crate) fn model_call(usage: &Usage, took: Duration) {
+pub(crate) fn model_call(usage: &Usage, duration: Duration) {
     event!(target: TARGET, Level::DEBUG, metric = "model_calls", value = 1u64);
-    event!(target: TARGET, Level::DEBUG, metric = "model_call_ms", value = millis(took));
+    event!(target: TARGET, Level::DEBUG, metric = "model_call_ms", value = millis(duration));
     for (kind, tokens) in [
         ("input", usage.input_tokens),
         ("cached_input", usage.cached_input_tokens),
@@ -34,14 +36,16 @@ pub(crate) fn model_call(usage: &Usage, took: Duration) {
 }
 
 pub(crate) fn model_error(error: &ModelError) {
-    event!(target: TARGET, Level::DEBUG, metric = "model_errors", value = 1u64, kind = error.kind.as_str());
+    let kind = error.kind.as_str();
+    event!(target: TARGET, Level::DEBUG, metric = "model_errors", value = 1u64, kind);
 }
 
 pub(crate) fn script(mode: Mode, output: &ScriptToolCallOutput) {
     let mode = mode.as_str();
     let outcome = tracing::field::debug(output.status);
     event!(target: TARGET, Level::DEBUG, metric = "runs", value = 1u64, mode, outcome);
-    event!(target: TARGET, Level::DEBUG, metric = "run_ms", value = output.metadata.duration_ms, mode);
+    let duration_ms = output.metadata.duration_ms;
+    event!(target: TARGET, Level::DEBUG, metric = "run_ms", value = duration_ms, mode);
     let cache = if output.metadata.cache_hit {
         "hit"
     } else {
@@ -49,7 +53,8 @@ pub(crate) fn script(mode: Mode, output: &ScriptToolCallOutput) {
     };
     event!(target: TARGET, Level::DEBUG, metric = "compiles", value = 1u64, cache);
     if let Some(error) = &output.error {
-        event!(target: TARGET, Level::DEBUG, metric = "script_errors", value = 1u64, code = error.code.as_str());
+        let code = error.code.as_str();
+        event!(target: TARGET, Level::DEBUG, metric = "script_errors", value = 1u64, code);
     }
     output.calls.iter().for_each(call);
 }
@@ -59,7 +64,8 @@ pub(crate) fn call(call: &CallRecord) {
     event!(target: TARGET, Level::DEBUG, metric = "calls", value = 1u64, tool, outcome);
     event!(target: TARGET, Level::DEBUG, metric = "call_ms", value = call.duration_ms, tool);
     if let Some(error) = &call.error {
-        event!(target: TARGET, Level::DEBUG, metric = "call_errors", value = 1u64, code = error.code.as_str());
+        let code = error.code.as_str();
+        event!(target: TARGET, Level::DEBUG, metric = "call_errors", value = 1u64, code);
     }
 }
 

@@ -1,25 +1,25 @@
-//! Why a session cannot be used.
+//! The error type of this crate.
 
 use selvedge_journal::JournalError;
 use selvedge_protocol::{TurnError, TurnErrorKind};
 
-/// Why a session cannot be begun, read or gone on with. What goes wrong inside a turn is told in
-/// [`crate::TurnOutcome`] instead.
+/// The reason why a session cannot be begun, read or continued. Errors inside a turn are reported
+/// in [`crate::TurnOutcome`] instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// It cannot be read or written down.
+    /// The journal cannot be read or written.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// What is stored is no conversation.
+    /// A stored item of the session cannot be parsed.
     #[error("the session is damaged at item {number}: {why}")]
     Damaged {
-        /// Which item, from one.
+        /// The number of the item, counted from 1.
         number: u32,
-        /// What is wrong with it.
+        /// The parse error.
         why: String,
     },
-    /// The model of a turn did not answer a question of an MCP server.
+    /// The model of a turn did not answer a sampling request of an MCP server.
     #[error("{0}")]
     NotAnswered(String),
 }

@@ -1,4 +1,5 @@
-//! What somebody else asks the model of a turn: their text alone, paid from the turn's budget.
+//! Sampling: answers requests of MCP servers with the model of a turn. The tokens count against the
+//! budget of the turn.
 
 use selvedge_models::{Calls, Client, Model, ModelEvent, Prompt};
 use selvedge_protocol::{FinishReason, Item, Role, Usage};
@@ -8,44 +9,46 @@ use crate::agents::{Agents, check_price, spent};
 use crate::asking::estimated;
 use crate::budget::Budget;
 
-/// A question to the model of a turn. Nothing of the turn goes with it: no tools, no memory, no conversation.
+/// A sampling request. The model gets only this text: no tools, no memory and no conversation of
+/// the turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignPrompt {
-    /// What the model is told before.
+    /// The system prompt.
     pub system: String,
-    /// What is said, oldest first.
+    /// The messages, oldest first.
     pub messages: Vec<(Role, String)>,
-    /// Tokens the answer may have.
+    /// The maximum number of tokens of the answer.
     pub max_tokens: u64,
 }
 
-/// What the model said to it.
+/// The answer to a sampling request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignAnswer {
-    /// Its words.
+    /// The text of the answer.
     pub text: String,
-    /// Its name.
+    /// The name of the model.
     pub model: String,
-    /// Why it ended, where it says so.
+    /// Why the model stopped, if the provider reported it.
     pub finish: Option<FinishReason>,
 }
 
 impl Agents {
-    /// Asks the model of the turn that this run belongs to; what it takes counts there. The error says why not.
+    /// Asks the model of the turn that `run` belongs to. The tokens count against the budget of
+    /// that turn. Fails with [`AgentError::NotAnswered`].
     pub async fn answer_foreign(
         &self,
         run: &str,
         prompt: ForeignPrompt,
     ) -> Result<ForeignAnswer, AgentError> {
-        let refused = |why: &str| AgentError::NotAnswered(why.to_owned());
-        let (template, circumstances) = self
+        let refused = |reason: &str| AgentError::NotAnswered(reason.to_owned());
+        let (template, context) = self
             .under_way(run)
-            .ok_or_else(|| refused("no turn of an agent is under way there"))?;
-        if let Some(end) = circumstances.budget.reached() {
+            .ok_or_else(|| refused("the run belongs to no running turn of an agent"))?;
+        if let Some(end) = context.budget.reached() {
             return Err(refused(&spent(end).message));
         }
         let (client, model) = (&template.agent.client, &template.agent.model);
-        check_price(&circumstances.budget, model).map_err(|error| refused(&error.message))?;
+        check_price(&context.budget, model).map_err(|error| refused(&error.message))?;
         let messages = prompt.messages.into_iter();
         let prompt = Prompt {
             system: prompt.system,
@@ -57,13 +60,13 @@ impl Agents {
             ..Prompt::default()
         };
         let mut bill = Bill {
-            budget: circumstances.budget.clone(),
+            budget: context.budget.clone(),
             model,
             usage: estimated(&prompt),
         };
         let answered = tokio::select! {
             biased;
-            () = circumstances.stop.cancelled() => Err(refused("the turn was stopped")),
+            () = context.stop.cancelled() => Err(refused("the turn was cancelled")),
             answered = answer(client, &prompt, model, &mut bill) => answered,
         };
         drop(bill);
@@ -71,11 +74,12 @@ impl Agents {
     }
 }
 
-/// Paid when it is dropped, so that an answer nobody waits for any more is paid for as well.
+/// The usage of a sampling request. It is charged to the budget on drop, so that a request whose
+/// future is dropped is charged as well.
 struct Bill<'a> {
     budget: Budget,
     model: &'a Model,
-    /// About what was asked, until the provider says what it took.
+    /// An estimate of the request, until the provider reports the usage.
     usage: Usage,
 }
 
@@ -101,7 +105,7 @@ async fn answer(
     while let Some(event) = stream.next().await {
         let event = event.map_err(|error| {
             if answer.text.is_empty() {
-                // What was never begun costs nothing.
+                // A request that failed before the answer began costs nothing.
                 bill.usage = Usage::default();
             }
             AgentError::NotAnswered(format!("the model failed ({}): {error}", error.kind))
@@ -116,8 +120,8 @@ async fn answer(
     }
     match answer.finish {
         Some(FinishReason::Refused) => {
-            let why = "the model would not answer".to_owned();
-            Err(AgentError::NotAnswered(why))
+            let reason = "the model refused to answer".to_owned();
+            Err(AgentError::NotAnswered(reason))
         }
         _ => Ok(answer),
     }

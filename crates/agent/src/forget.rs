@@ -1,8 +1,9 @@
-//! Forgetting turns of a conversation so that it can still be gone on with.
+//! Deletes turns of a session so that the session can still be continued.
 //!
-//! Of a forgotten turn stay the user's place and the model's, each with a note, and what its answers took. Calls leave
-//! together with their results, so that what goes over the wire is whole. What was made shorter since told of the turn:
-//! it goes too, and is made anew when it is needed.
+//! A note replaces the user's message and the model's first answer of a deleted turn, and the usage
+//! of its answers remains. Calls are deleted together with their results, so that requests stay
+//! valid. Later compactions, which may quote the turn, are deleted as well and are made again when
+//! necessary.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +13,19 @@ use selvedge_protocol::{Item, Role, TurnEnd, TurnError, TurnItem};
 use crate::record::{Line, Mark, Others};
 use crate::{AgentError, Session};
 
-/// What stands in the place of what was said.
-const ASKED: &str = "[This turn was removed from the conversation at the user's wish.]";
+/// The notes that replace the messages of a deleted turn.
+const ASKED: &str = "[This turn was removed from the conversation at the user's request.]";
 const ANSWERED: &str = "[removed]";
 
 impl Session {
-    /// Forgets a turn of a stored conversation, or all of it where none is named, with everything done for it. Refused
-    /// while another process works on the conversation or something of the turn is under way. What is left in free pages
-    /// of the file goes with [`Journal::scrub`].
+    /// Deletes a turn of a stored session, or the whole session if `turn` is `None`, with
+    /// everything recorded for it. Fails if another process has claimed the session or a run of the
+    /// turn has not ended. [`Journal::scrub`] overwrites what remains in free pages of the file.
     pub fn forget(journal: &Journal, id: &str, turn: Option<u32>) -> Result<Forgotten, AgentError> {
         Ok(journal.forget(id, turn, &rewritten)?)
     }
 
-    /// What [`Session::forget`] would forget, or why it would not. Nothing changes.
+    /// Returns what [`Session::forget`] would return, and changes nothing.
     pub fn would_forget(
         journal: &Journal,
         id: &str,
@@ -34,20 +35,21 @@ impl Session {
     }
 }
 
+/// Returns the items that remain of a session without the content of some turns.
 fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
     let last = items.last().cloned();
-    let mut left: Vec<StoredItem> = Vec::new();
+    let mut remaining: Vec<StoredItem> = Vec::new();
     let (mut asked, mut answered, mut ended) = (None, None, None);
     for mut item in items {
-        let forgotten = turns.contains(&item.turn);
+        let deleted = turns.contains(&item.turn);
         let line = match serde_json::from_value::<Line>(item.item.clone()) {
             Ok(Line::Mark(Mark::Compaction { .. })) => continue,
-            _ if !forgotten => {
-                left.push(item);
+            _ if !deleted => {
+                remaining.push(item);
                 continue;
             }
             Ok(line) => line,
-            // It cannot be told what it is: nothing of it stays.
+            // An item of a deleted turn that cannot be parsed is deleted.
             Err(_) => continue,
         };
         let first = |of: &mut Option<u32>| of.replace(item.turn) != Some(item.turn);
@@ -63,10 +65,10 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
                 finish_reason,
                 ..
             }) => {
-                let said = Item::message(Role::Assistant, ANSWERED);
-                let said = first(&mut answered).then_some(said);
+                let note = Item::message(Role::Assistant, ANSWERED);
+                let note = first(&mut answered).then_some(note);
                 Line::Mark(Mark::Answer {
-                    wire: Some(said.into_iter().collect()),
+                    wire: Some(note.into_iter().collect()),
                     run: None,
                     usage,
                     cost,
@@ -79,7 +81,7 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
                 others,
             }) => {
                 ended = Some(item.turn);
-                // What a provider says may quote what it was sent.
+                // The error message of a provider may quote the request.
                 let error = error.map(|error| TurnError {
                     message: ANSWERED.to_owned(),
                     ..error
@@ -94,10 +96,10 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
         };
         if let Ok(value) = serde_json::to_value(line) {
             item.item = value;
-            left.push(item);
+            remaining.push(item);
         }
     }
-    // Nothing is left of it to go on with.
+    // If the last turn was deleted before it ended, it ends now: nothing is left to continue.
     if let Some(last) = last
         && turns.contains(&last.turn)
         && ended != Some(last.turn)
@@ -108,12 +110,12 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
             others: Others::default(),
         });
         if let Ok(item) = serde_json::to_value(end) {
-            left.push(StoredItem {
+            remaining.push(StoredItem {
                 number: last.number + 1,
                 item,
                 ..last
             });
         }
     }
-    left
+    remaining
 }

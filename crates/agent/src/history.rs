@@ -1,29 +1,30 @@
-//! What of the past a model is told: strategies behind one trait.
+//! [`HistoryStrategy`](Strategy): which earlier turns a prompt contains.
 
 use selvedge_protocol::Item;
 
 use crate::record::Step;
 
-/// Chooses what a request says of earlier turns. The turn itself is always told whole.
+/// Chooses which items of earlier turns a request contains. The current turn is always complete.
 pub trait Strategy: Send + Sync {
-    /// What goes before the newest message. The same past must give the same items, so that caches hold.
+    /// Returns the items that precede the current turn. Equal input must give equal output, so that
+    /// prompt caches remain valid.
     fn before(&self, past: &Past<'_>) -> Vec<Item>;
 }
 
-/// What there is to choose from.
+/// The earlier turns of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct Past<'a> {
-    /// The session.
+    /// The id of the session.
     pub session: &'a str,
-    /// The turn that is under way.
+    /// The number of the current turn.
     pub turn: u32,
     /// The steps of earlier turns, from the last compaction on.
     pub steps: &'a [Step],
-    /// Tokens there is room for, about.
+    /// The size of the model's context, in tokens.
     pub room: u64,
 }
 
-/// Everything that was said, as it was said.
+/// All earlier turns, unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Regular;
 
@@ -36,7 +37,7 @@ impl Strategy for Regular {
     }
 }
 
-/// Nothing: every turn stands alone.
+/// No earlier turns.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OneShot;
 

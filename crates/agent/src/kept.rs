@@ -1,34 +1,34 @@
-//! What a turn put into the File Cabinet, or looked up there: told to whoever rides along when the turn is over.
+//! Collects the documents that a turn saved to the File Cabinet or read from it, for the turn hook.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use selvedge_protocol::{Entry, Event, EventSink};
 
-/// Documents of one turn that are told, at most; the oldest make room.
+/// The maximum number of documents of one turn. The oldest are dropped.
 const MOST: usize = 20;
 
-/// The documents of a turn so far. Clones share them.
+/// The documents of a turn so far. Clones share their state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kept(Arc<Mutex<Vec<Entry>>>);
 
 impl Kept {
-    /// Hears of documents among events on their way to somebody else.
+    /// Returns a sink that collects the documents of the events it forwards to `events`.
     pub(crate) fn listening(&self, events: EventSink) -> EventSink {
-        let all = self.0.clone();
+        let documents = self.0.clone();
         EventSink::new(move |event| {
             if let Event::DocumentKept { document, .. } = &event {
-                let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-                all.retain(|earlier| earlier.key != document.key);
-                all.push(document.clone());
-                if all.len() > MOST {
-                    all.remove(0);
+                let mut documents = documents.lock().unwrap_or_else(PoisonError::into_inner);
+                documents.retain(|earlier| earlier.key != document.key);
+                documents.push(document.clone());
+                if documents.len() > MOST {
+                    documents.remove(0);
                 }
             }
             events.emit(event);
         })
     }
 
-    /// The documents, the newest last.
+    /// Removes and returns the documents, the newest last.
     pub(crate) fn take(&self) -> Vec<Entry> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -1,4 +1,5 @@
-//! One turn, all of it: assemble the context, ask the model, run what it wrote, record it, and again until it is done.
+//! The turn loop: assembles the prompt, asks the model, runs the scripts and calls of its answer,
+//! records everything, and repeats until the model is done.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -44,9 +45,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Everything is in the journal before it is acted on. The turn loop is [`turn`](Agent::turn); what it says of the past
-//! is a [`Strategy`], what rides along with the newest message comes from a [`Companion`].
-// Standard streams belong to whoever runs this.
+//! Every answer is recorded in the journal before its scripts and calls run. [`Agent::turn`] is the
+//! turn loop. A [`Strategy`] chooses which earlier turns a prompt contains. A [`Companion`] adds
+//! text to the newest message.
+// Only the program that uses this crate writes to the standard streams.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod acting;

@@ -1,4 +1,5 @@
-//! What the model is told before everything else: one file per concern, and the tools there are, as far as they fit.
+//! The system prompt, assembled from one file per topic and the tool declarations, and the tools
+//! that the model may call.
 
 use selvedge_models::{Tool, ToolInput};
 use selvedge_protocol::{Mode, WireApi};
@@ -16,7 +17,8 @@ const FAILURES: &str = include_str!("../prompts/failures.md");
 const DRY_RUN: &str = include_str!("../prompts/dry-run.md");
 const SCRIPT_TOOL: &str = include_str!("../prompts/script-tool.md");
 
-/// The system text. The same settings and tools give the same bytes, so that caches hold.
+/// Returns the system prompt. Equal settings and tools give equal text, so that prompt caches
+/// remain valid.
 pub(crate) fn system(
     settings: &Settings,
     registry: &Registry,
@@ -41,13 +43,13 @@ pub(crate) fn system(
     }
     if !settings.directory.is_empty() {
         add(&format!(
-            "# Where you are\n\nThe working folder is {} ({}).",
+            "# Environment\n\nThe working folder is {} ({}).",
             settings.directory,
             std::env::consts::OS
         ));
     }
     if let Some(project) = &settings.project {
-        add(&format!("# What the project says to agents\n\n{project}"));
+        add(&format!("# Project instructions\n\n{project}"));
     }
     if let Some(instructions) = &settings.instructions {
         add(instructions);
@@ -56,32 +58,34 @@ pub(crate) fn system(
     text
 }
 
-/// The tools as TypeScript; where that is too much, their names and what they do.
-fn tools(registry: &Registry, most_tokens: usize) -> String {
-    let whole = signatures(registry);
-    if crate::size::estimate(&whole) <= most_tokens {
-        let note = "`return help(\"name\")` tells what a tool's fields mean.";
-        return format!("# The tools\n\n{note}\n\n```ts\n{whole}```");
+/// Returns the section about tools: their TypeScript declarations, or a list of names and
+/// descriptions if the declarations exceed `max_tokens`.
+fn tools(registry: &Registry, max_tokens: usize) -> String {
+    let declarations = signatures(registry);
+    if crate::size::estimate(&declarations) <= max_tokens {
+        let note = "`return help(\"name\")` explains a tool's fields.";
+        return format!("# Tools\n\n{note}\n\n```ts\n{declarations}```");
     }
     let line = |tool: &std::sync::Arc<selvedge_tools::Registered>| {
         let first = tool.spec.description.lines().next().unwrap_or_default();
         format!("tools.{}  // {first}\n", tool.spec.js_name)
     };
     let mut list: String = registry.iter().map(line).collect();
-    let most = list.floor_char_boundary(most_tokens * 3);
-    if list.len() > most {
-        let cut = list[..most].rfind('\n').map_or(0, |end| end + 1);
-        let left = list[cut..].lines().count();
+    let max_bytes = list.floor_char_boundary(max_tokens * 3);
+    if list.len() > max_bytes {
+        let cut = list[..max_bytes].rfind('\n').map_or(0, |end| end + 1);
+        let omitted = list[cut..].lines().count();
         list.truncate(cut);
         list.push_str(&format!(
-            "// and {left} more: `await tools.search(\"what it does\")` finds them\n"
+            "// and {omitted} more: `await tools.search(\"what it does\")` finds them\n"
         ));
     }
-    let note = "`return help(\"name\")` gives a tool's types.";
-    format!("# The tools\n\n{note}\n\n```ts\n{list}```")
+    let note = "`return help(\"name\")` returns a tool's types.";
+    format!("# Tools\n\n{note}\n\n```ts\n{list}```")
 }
 
-/// What the model may call: the tool that runs scripts, and the others where they are offered.
+/// Returns the tools of the API request: `script`, and the offered tools if structured calls are
+/// enabled.
 pub(crate) fn offered(
     settings: &Settings,
     offered: &[Offered],
@@ -104,8 +108,15 @@ pub(crate) fn offered(
                 "type": "object",
                 "properties": {
                     "code": {"type": "string", "description": "The script, in TypeScript."},
-                    "timeoutMs": {"type": "integer", "description": "More time than 30 s, in milliseconds."},
-                    "resume": {"type": "string", "description": "A run to resume (scr_…): completed changes are reused, reads run again."},
+                    "timeoutMs": {
+                        "type": "integer",
+                        "description": "Timeout in milliseconds (default 30000).",
+                    },
+                    "resume": {
+                        "type": "string",
+                        "description": "A run to resume (scr_…): completed changes are reused, \
+                                        reads run again.",
+                    },
                 },
                 "required": ["code"],
                 "additionalProperties": false,
@@ -132,7 +143,7 @@ pub(crate) fn offered(
     std::iter::once(script).chain(others).collect()
 }
 
-/// About how many tokens the definition of a tool has.
+/// Returns the estimated number of tokens of a tool's definition.
 pub(crate) fn tokens_of_tool(tool: &Tool) -> u64 {
     let input = match &tool.input {
         ToolInput::Schema(schema) => schema.to_string().len(),
@@ -144,15 +155,15 @@ pub(crate) fn tokens_of_tool(tool: &Tool) -> u64 {
     (tool.name.len() + tool.description.len() + input).div_ceil(3) as u64
 }
 
-/// The name in a form every provider takes: letters, digits and underscores.
+/// Returns a tool's name in a form that every provider accepts: letters, digits and underscores.
 fn wire_name(name: &str) -> String {
     name.replace('.', "__")
 }
 
-/// The tool a model means.
+/// Returns the name of the offered tool that a model called by its wire name.
 pub(crate) fn tool_name(called: &str, offered: &[Offered]) -> String {
-    let meant = offered
+    let tool = offered
         .iter()
         .find(|offered| wire_name(&offered.name) == called);
-    meant.map_or_else(|| called.to_owned(), |offered| offered.name.clone())
+    tool.map_or_else(|| called.to_owned(), |offered| offered.name.clone())
 }

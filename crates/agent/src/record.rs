@@ -1,9 +1,10 @@
-//! The lines of a stored session: items as they came, and marks that close what belongs together.
+//! The stored form of a session: a sequence of lines. A line is an item, or a mark that groups the
+//! items before it into a step.
 
 use selvedge_protocol::{FinishReason, Item, Role, TurnEnd, TurnError, TurnItem, Usage};
 use serde::{Deserialize, Serialize};
 
-/// One line.
+/// A line of a stored session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Line {
@@ -11,45 +12,45 @@ pub(crate) enum Line {
     Item(TurnItem),
 }
 
-/// What closes the items before it.
+/// Groups the items since the last mark.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Mark {
-    /// They are an answer of the model. Written before anything of it is acted on.
+    /// The items are an answer of the model. Stored before its scripts and calls run.
     Answer {
-        /// How they go back to the model, where that differs from the items.
+        /// The items as later requests repeat them; `None` if they are the same.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         wire: Option<Vec<Item>>,
-        /// What its calls run under, where it has any.
+        /// The id of the run of its structured calls, if it has any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<String>,
         usage: Usage,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost: Option<f64>,
-        /// `None` where it was not heard to its end.
+        /// Why the model stopped; `None` if the answer was not read to its end.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         finish_reason: Option<FinishReason>,
     },
-    /// They are what the calls of the answer came to.
+    /// The items are the results of the scripts and calls of the answer.
     Results {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         wire: Option<Vec<Item>>,
     },
-    /// Stands for everything before it.
+    /// Replaces all earlier steps in requests.
     Compaction { wire: Vec<Item> },
-    /// The turn is over.
+    /// The turn has ended.
     TurnEnd {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         finish_reason: Option<TurnEnd>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<TurnError>,
-        /// What was spent in it besides its own answers: by agents it launched.
+        /// The usage of agents that the turn launched and of sampling requests.
         #[serde(default, skip_serializing_if = "Others::is_nothing")]
         others: Others,
     },
 }
 
-/// Tokens and money that others spent in a turn's name.
+/// Tokens and cost of a turn besides its own answers: of launched agents and sampling requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Others {
     pub(crate) usage: Usage,
@@ -67,44 +68,44 @@ impl Others {
     }
 }
 
-/// Items that belong together.
+/// A group of items of a session: a prompt, an answer, or the results of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// The turn, from one.
+    /// The number of the turn, counted from 1.
     pub turn: u32,
-    /// What it is.
+    /// The kind of the step.
     pub kind: StepKind,
-    /// As people and memory see it.
+    /// The items as people and memory see them.
     pub items: Vec<TurnItem>,
-    /// As it goes back to the model.
+    /// The items as requests to the model contain them.
     pub wire: Vec<Item>,
 }
 
-/// What a step is.
+/// The kind of a step.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum StepKind {
-    /// Somebody asked.
+    /// A prompt of the user.
     Asked,
-    /// The model answered.
+    /// An answer of the model.
     Answered {
-        /// What its structured calls run under, where it has any.
+        /// The id of the run of its structured calls, if it has any.
         run: Option<String>,
-        /// What the answer took.
+        /// The tokens of the request and its answer.
         usage: Usage,
-        /// What it cost, where prices are known.
+        /// The cost, in the currency of the model's prices; `None` if they are not known.
         cost: Option<f64>,
-        /// Why the model stopped; `None` where it was not heard to its end.
+        /// Why the model stopped; `None` if the answer was not read to its end.
         finish: Option<FinishReason>,
     },
-    /// What the answer asked for was done.
+    /// The results of the scripts and calls of an answer.
     Acted,
-    /// Stands for everything before it.
+    /// A compacted conversation, which replaces all earlier steps in requests.
     Compacted,
 }
 
 impl Step {
-    /// The lines this step is stored as.
+    /// Returns the lines as which the step is stored.
     pub(crate) fn lines(&self) -> Vec<Line> {
         let mut pairs = self.items.iter().zip(&self.wire);
         let same = self.items.len() == self.wire.len()
@@ -134,14 +135,14 @@ impl Step {
     }
 }
 
-/// Reads lines back into steps.
+/// Parses lines into steps.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pub(crate) steps: Vec<Step>,
-    /// Items whose mark has not come.
+    /// Items whose mark has not been read yet.
     waiting: Vec<TurnItem>,
     pub(crate) turn: u32,
-    /// Whether the last turn is over.
+    /// Whether the last turn has ended.
     pub(crate) ended: bool,
     pub(crate) others: Others,
 }
@@ -164,14 +165,14 @@ impl Reader {
                 cost,
                 finish_reason: finish,
             }) => {
-                let answered = StepKind::Answered {
+                let kind = StepKind::Answered {
                     run,
                     usage,
                     cost,
                     finish,
                 };
                 let items = std::mem::take(&mut self.waiting);
-                self.push(answered, items, wire);
+                self.push(kind, items, wire);
             }
             Line::Mark(Mark::Results { wire }) => {
                 let items = std::mem::take(&mut self.waiting);

@@ -1,8 +1,9 @@
-//! What an earlier process left undone: the calls of an answer that was written down before it was acted on.
+//! Recovery: finishes an answer that an earlier process recorded but did not finish running.
 //!
-//! What the journal knows the end of is told as if nothing had happened. What never began is done now. A script that
-//! was cut off runs again, answered from what it had done. What was begun and may have changed something is never done
-//! again by itself: the model is told that nobody knows how it ended.
+//! Calls whose end is recorded keep their recorded results. Scripts and calls that never started
+//! run now. An interrupted script runs again and reuses the results of its completed calls. A call
+//! that started and may have changed something is never repeated automatically: the model is told
+//! that its outcome is unknown.
 
 use std::collections::HashMap;
 
@@ -22,18 +23,18 @@ use crate::record::{Step, StepKind};
 use crate::resume::{later_runs, resume_from};
 use crate::turn::{Turn, in_use};
 
-/// What is known of calls that were made before.
+/// What the journal recorded of the scripts and calls of an unfinished answer.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// By the run in their item.
+    /// Scripts, by the id of their item, which is the id of their first run.
     pub(crate) scripts: HashMap<String, KnownScript>,
-    /// By their id in the ledger.
+    /// Outputs of structured calls, by their id in the ledger.
     pub(crate) calls: HashMap<String, FunctionCallOutput>,
-    /// The last run those calls belong to.
+    /// The last run of the structured calls.
     pub(crate) run: Option<String>,
 }
 
-/// How a script was left.
+/// The recorded state of a script.
 #[derive(Debug)]
 pub(crate) enum KnownScript {
     Ended(Box<ScriptToolCallOutput>),
@@ -41,7 +42,7 @@ pub(crate) enum KnownScript {
     Suspended(Box<Run>),
 }
 
-/// The run and all that went on from it, oldest first; empty where it never began.
+/// Returns the run and all runs that resumed it, oldest first. Empty if the run never started.
 fn chain(journal: &Journal, id: &str) -> Result<Vec<Run>, JournalError> {
     let mut chain = match journal.run(id) {
         Ok(run) => vec![run],
@@ -54,17 +55,17 @@ fn chain(journal: &Journal, id: &str) -> Result<Vec<Run>, JournalError> {
     Ok(chain)
 }
 
-/// What there is to tell of a script whose process died.
+/// Returns the output of a script whose process died, with its recorded calls.
 pub(crate) fn as_it_was_left(run: &Run, item: &ScriptToolCall) -> ScriptToolCallOutput {
     let mut output = ScriptToolCallOutput::new(item.id.clone(), item.call_id.clone());
     output.status = RunStatus::Error;
-    let message = "the script was broken off when its process died";
+    let message = "the script was interrupted when its process died";
     let error = ScriptError::new(ErrorCode::ScriptCancelledError, Phase::Executing, message);
-    let how = format!(
+    let suggestion = format!(
         "send it with `resume: \"{}\"`: the results of completed calls are reused",
         run.summary.id
     );
-    output.error = Some(error.suggest(how));
+    output.error = Some(error.suggest(suggestion));
     output.calls = run.calls.iter().map(record_of).collect();
     output.metadata.tool_calls_made = run.calls.len() as u32;
     output
@@ -76,7 +77,7 @@ fn record_of(call: &Call) -> CallRecord {
         tool: call.tool.clone(),
         status: match call.state {
             CallState::Ended(status) => status,
-            // Its process is gone.
+            // The process of the call has ended.
             _ => CallStatus::OutcomeUnknown,
         },
         reused: call.reused,
@@ -87,8 +88,8 @@ fn record_of(call: &Call) -> CallRecord {
     }
 }
 
-/// An output as if the script had run once: to the conversation it did.
-/// The call that waited for a decision is the one that was interrupted.
+/// Returns the output of a recovered script as if the script had run without an interruption. The
+/// call that failed because its earlier outcome is unknown is the interrupted one.
 pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutput {
     for call in &mut output.calls {
         call.reused = false;
@@ -127,7 +128,8 @@ impl Turn<'_> {
             ..Known::default()
         };
         if calls.as_ref().is_some_and(Vec::is_empty) {
-            // It never began: it begins now, under the name by which whoever comes next looks for it.
+            // The run never started. It starts now under the recorded id, by which a later recovery
+            // finds it.
             self.run = run.clone();
         }
         self.used = self.ids_used_before(run.as_deref());
@@ -153,21 +155,24 @@ impl Turn<'_> {
         }
         self.known = known;
         let id = Some(String::new());
-        let told = |piece| Told {
+        let emitted = |piece| Told {
             piece,
             id: id.clone(),
         };
-        Ok((!pieces.is_empty()).then(|| pieces.into_iter().map(told).collect()))
+        Ok((!pieces.is_empty()).then(|| pieces.into_iter().map(emitted).collect()))
     }
 
-    /// The ids that calls of this turn have in this run's ledger, before the last answer.
+    /// Returns the ledger ids of the calls of this run in earlier answers of the turn.
     fn ids_used_before(&mut self, run: Option<&str>) -> Vec<String> {
         let turn = self.session.turn();
         let steps = self.session.steps();
         let before = &steps[..steps.len().saturating_sub(1)];
         let same = before.iter().filter(|step| {
             step.turn == turn
-                && matches!(&step.kind, StepKind::Answered { run: Some(own), .. } if Some(own.as_str()) == run)
+                && matches!(
+                    &step.kind,
+                    StepKind::Answered { run: Some(own), .. } if Some(own.as_str()) == run
+                )
         });
         let calls = same.flat_map(|step| &step.items);
         let calls = calls.filter_map(|item| match item {
@@ -182,6 +187,7 @@ impl Turn<'_> {
     }
 }
 
+/// Converts an error of reading the journal.
 fn unreadable(error: JournalError) -> TurnError {
     AgentError::from(error).into()
 }
@@ -230,7 +236,8 @@ fn known_script(
     }))
 }
 
-/// A script from its item. Why it could not run is found out again.
+/// Rebuilds a script from its stored item. The error of a malformed block is derived again from the
+/// text of the answer.
 fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
     let call = wire.iter().find_map(|sent| match sent {
         Item::FunctionCall(call) if call.call_id == item.call_id => Some(call),
@@ -250,10 +257,10 @@ fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
         });
         trouble = problem.map(malformed);
     }
-    let wishes = call.and_then(code_of);
-    let (timeout, asked) = wishes.map_or((None, None), |wishes| (wishes.timeout, wishes.resume));
+    let args = call.and_then(code_of);
+    let (timeout, resume) = args.map_or((None, None), |args| (args.timeout, args.resume));
     Written {
-        resume: asked.or_else(|| resume_of(&item.source_code)),
+        resume: resume.or_else(|| resume_of(&item.source_code)),
         item,
         form,
         trouble,
@@ -261,7 +268,8 @@ fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
     }
 }
 
-/// What is known of a structured call; `None` where it never began, or may simply be made again.
+/// Returns the recorded output of a structured call, or `None` if the call can run (again): it
+/// never started, or it changes nothing and its outcome is unknown.
 fn known_call(run: &str, call: &Call) -> Option<FunctionCallOutput> {
     let CallState::Ended(status) = call.state else {
         return None;
@@ -272,7 +280,7 @@ fn known_call(run: &str, call: &Call) -> Option<FunctionCallOutput> {
             let error = call.error.as_ref();
             (error.map(|error| format!("error: {}", error.message)), true)
         }
-        // An aborted call that had begun may have taken effect.
+        // An aborted call that had started may have taken effect.
         CallStatus::OutcomeUnknown | CallStatus::Aborted
             if !call.read_only && (status == CallStatus::OutcomeUnknown || call.args.is_some()) =>
         {
@@ -286,14 +294,16 @@ fn known_call(run: &str, call: &Call) -> Option<FunctionCallOutput> {
     Some(text_output(&call.id, shown, failed))
 }
 
+/// Returns the text for the model about a call of unknown outcome.
 fn nobody_knows(tool: &str) -> String {
     format!(
-        "outcome unknown: {tool} was started, then this program was ended, and nobody knows how it ended\n\
-         hint: check whether it took effect before doing it again"
+        "outcome unknown: {tool} was started, but Selvedge ended before it returned\n\
+         hint: check whether it took effect before calling it again"
     )
 }
 
-/// The results of an answer whose calls nobody here knows the end of.
+/// Returns results that report every script and call of an answer as of unknown outcome, for a
+/// session that was copied from elsewhere.
 pub(crate) fn unknown(step: &Step) -> Results {
     let mut results = Results::default();
     for item in &step.items {
@@ -303,16 +313,16 @@ pub(crate) fn unknown(step: &Step) -> Results {
                 results.call(text_output(&call.call_id, text, true));
             }
             TurnItem::ScriptToolCall(script) => {
-                let written = written_again(script.clone(), &step.wire);
-                let message = "nobody here knows whether this script ran, and how far";
+                let form = written_again(script.clone(), &step.wire).form;
+                let message = "it is unknown whether this script ran, and how far";
                 let error =
                     ScriptError::new(ErrorCode::OutcomeUnknownError, Phase::Executing, message)
-                        .suggest("check what it was to change before doing it again");
+                        .suggest("check whether it took effect before running it again");
                 let output = ScriptToolCallOutput {
                     error: Some(error),
                     ..ScriptToolCallOutput::new(&script.id, &script.call_id)
                 };
-                results.script(written.form, output, MOST_TOKENS);
+                results.script(form, output, MOST_TOKENS);
             }
             _ => {}
         }
@@ -320,7 +330,7 @@ pub(crate) fn unknown(step: &Step) -> Results {
     results
 }
 
-/// Far more than the words above have.
+/// A limit that the texts above never reach.
 const MOST_TOKENS: usize = 1_000;
 
 #[cfg(test)]
@@ -402,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_was_stopped_on_its_way_is_not_made_again() {
+    fn an_aborted_call_that_may_have_taken_effect_is_not_repeated() {
         let call = |args, read_only| Call {
             id: "c1".to_owned(),
             tool: "exec".to_owned(),
@@ -421,15 +431,15 @@ mod tests {
             origin: None,
             resume_as: selvedge_protocol::ResumeAs::Undecided,
         };
-        let begun = || Some(serde_json::json!({"command": ["true"]}));
-        assert!(known_call("trn_1", &call(begun(), false)).is_some_and(|output| output.failed));
+        let args = || Some(serde_json::json!({"command": ["true"]}));
+        assert!(known_call("trn_1", &call(args(), false)).is_some_and(|output| output.failed));
         assert!(
-            known_call("trn_1", &call(begun(), true)).is_none(),
-            "a read can be made again"
+            known_call("trn_1", &call(args(), true)).is_none(),
+            "a read-only call can be repeated"
         );
         assert!(
             known_call("trn_1", &call(None, false)).is_none(),
-            "it never began"
+            "the call never started"
         );
     }
 }

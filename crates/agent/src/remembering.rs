@@ -1,5 +1,5 @@
-//! Memory as an agent has it: turns are stored when they are over, what matters is recalled before the next, and the
-//! past is told within a budget.
+//! Connects an agent to its memory: stores each turn when it has ended, recalls related turns
+//! before the next one, and provides the history of prompts within a token budget.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,32 +19,32 @@ use crate::record::StepKind;
 use crate::turn::since_compaction;
 use crate::{Companion, Session};
 
-/// How much an agent remembers, and how.
+/// The options of an agent's memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RememberSettings {
-    /// How the past is told.
+    /// Which earlier turns a prompt contains.
     pub telling: Telling,
-    /// How long recall may take; what has arrived by then is used. `None` recalls nothing.
+    /// The time limit of recall. What was found until then is used. `None` disables recall.
     pub recall: Option<Duration>,
-    /// Tokens of what is recalled, at most.
+    /// The maximum number of tokens of the recalled text.
     pub recall_tokens: u32,
-    /// Draw lessons when nothing has happened for so long.
+    /// How long a session must be idle before lessons are distilled from it; `None` disables this.
     pub distill_after: Option<Duration>,
 }
 
-/// How the past is told.
+/// Which earlier turns a prompt contains.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Telling {
-    /// Every turn, the older the shorter.
+    /// All turns; the older a turn, the shorter its level.
     Gradient(Gradient),
-    /// As it was, until the context is nearly full.
+    /// All turns in full, until the context is nearly full.
     Regular,
-    /// Not at all.
+    /// No earlier turns.
     OneShot,
 }
 
-/// An agent's memory: its companion, and its way to tell the past. Clones share it.
+/// An agent's memory, used as turn hook and as history strategy. Clones share their state.
 #[derive(Clone)]
 pub struct Remembering(Arc<Inner>);
 
@@ -52,24 +52,25 @@ struct Inner {
     memory: Arc<Memory>,
     settings: RememberSettings,
     small: Option<Arc<dyn SmallModel>>,
-    /// What the prompts of a session begin with, by session.
+    /// The beginning of the prompts of each session, by session id.
     told: Mutex<HashMap<String, Told>>,
-    /// Draws lessons if nothing else happens.
+    /// The background task that distills lessons. Aborted when the next turn begins.
     idle: Mutex<Option<AbortHandle>>,
 }
 
-/// The beginning of a session's prompts.
+/// The history with which the prompts of a session begin.
 #[derive(Debug, Clone, Default)]
 struct Told {
     text: String,
-    /// The last turn it tells of.
+    /// The last turn that the text covers.
     through: u32,
-    /// The first turn that a prompt has in full.
+    /// The first turn that a prompt contains in full.
     full_from: u32,
 }
 
 impl Remembering {
-    /// Remembers with this memory. A small model, where there is one, writes the shorter levels and filters recall.
+    /// Connects an agent to `memory`. The small model, if given, writes summaries and filters
+    /// recall.
     pub fn new(
         memory: Arc<Memory>,
         settings: RememberSettings,
@@ -128,7 +129,8 @@ impl Remembering {
         done.unwrap_or_else(|_| Err(MemoryError::Damaged("memory was given up".to_owned())))
     }
 
-    /// Writes the shorter levels, then waits for nothing to happen and draws lessons.
+    /// Starts a background task that writes the shorter levels, and distills lessons once the
+    /// session has been idle for a while.
     fn learn_later(&self, session: &str) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
@@ -138,23 +140,24 @@ impl Remembering {
             let (memory, name) = (inner.memory.clone(), id.clone());
             let written = tokio::task::spawn_blocking(move || {
                 while memory.write_levels(Some(&name))?.waiting > 0 {}
-                // Where there is an encoder: some now, the others after the next turns, so that nobody who ends waits long.
+                // Writes some vectors now and the others after later turns, so that the process can
+                // exit quickly.
                 memory.write_vectors(&name)?;
                 Ok::<_, MemoryError>(())
             });
-            // What fails here is done when the levels are next wanted.
+            // If this fails, the levels are written when they are needed.
             let _ = written.await;
             if let Some(small) = &inner.small {
                 let _ = inner.memory.summarise(&id, small.as_ref()).await;
             }
-            let Some(patience) = inner.settings.distill_after else {
+            let Some(idle_time) = inner.settings.distill_after else {
                 return;
             };
-            tokio::time::sleep(patience).await;
+            tokio::time::sleep(idle_time).await;
             loop {
                 match inner.memory.distill(&id, inner.small.as_deref()).await {
                     Ok(distilled) if distilled.waiting > 0 => {}
-                    // Whoever else is at it does the same.
+                    // Done, failed, or another process distills the same session.
                     _ => return,
                 }
             }
@@ -200,8 +203,8 @@ impl Companion for Remembering {
             let told = match told.await {
                 Ok(told) => told,
                 Err(error) => {
-                    // The turn goes on with what the session has.
-                    tracing::warn!(target: "selvedge::memory", %error, "nothing is recalled in this turn");
+                    // The turn continues with the history of the session.
+                    tracing::warn!(target: "selvedge::memory", %error, "recall is skipped");
                     self.told().remove(session.id());
                     return None;
                 }
@@ -217,7 +220,7 @@ impl Companion for Remembering {
             };
             let recalled = self.0.memory.recall(&recall).await;
             for missing in &recalled.missing {
-                tracing::info!(target: "selvedge::memory", %missing, "recall went on without it");
+                tracing::info!(target: "selvedge::memory", %missing, "recall is incomplete");
             }
             (!recalled.text.is_empty()).then_some(recalled.text)
         }
@@ -259,24 +262,26 @@ impl Companion for Remembering {
 
 impl Strategy for Remembering {
     fn before(&self, past: &Past<'_>) -> Vec<Item> {
-        let told = match self.0.settings.telling {
+        let prefix = match self.0.settings.telling {
             Telling::Regular => return Regular.before(past),
             Telling::OneShot => return OneShot.before(past),
             Telling::Gradient(_) => self.told().get(past.session).cloned().unwrap_or_default(),
         };
-        let from = past.steps.partition_point(|step| step.turn <= told.through);
+        let from = past
+            .steps
+            .partition_point(|step| step.turn <= prefix.through);
         let steps = &past.steps[from..];
-        // What was made shorter since tells of everything before it.
-        let shortened = steps.iter().any(|step| step.kind == StepKind::Compacted);
+        // A later compaction covers everything before it.
+        let compacted = steps.iter().any(|step| step.kind == StepKind::Compacted);
         let mut items = Vec::new();
-        if !told.text.is_empty() && !shortened {
+        if !prefix.text.is_empty() && !compacted {
             let text = format!(
-                "What was said and done before, the older the shorter:\n{}",
-                told.text
+                "Earlier turns of this conversation; older turns are shorter:\n{}",
+                prefix.text
             );
-            // The answer keeps the roles in turn, which some servers insist on.
+            // Some servers require that the roles alternate.
             items.push(Item::message(Role::User, text));
-            items.push(Item::message(Role::Assistant, "I have that in mind."));
+            items.push(Item::message(Role::Assistant, "Understood."));
         }
         items.extend(steps.iter().flat_map(|step| step.wire.iter().cloned()));
         items
@@ -290,7 +295,7 @@ fn store(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), Memory
     Ok(())
 }
 
-/// A turn's items, one per line, without what only machines read.
+/// Returns the items of a turn as JSON lines for the memory, without ids, metadata and logs.
 fn exchange(items: &[TurnItem]) -> Vec<u8> {
     let mut raw = Vec::new();
     for item in items {
@@ -313,7 +318,7 @@ fn exchange(items: &[TurnItem]) -> Vec<u8> {
     raw
 }
 
-/// Pictures and sounds stay in the session; here it says that they were there.
+/// Replaces the data of images and audio by a placeholder. The session keeps the data.
 fn without_pictures(value: &mut Value) {
     match value {
         Value::Object(fields) => {

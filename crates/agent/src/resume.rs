@@ -1,8 +1,8 @@
-//! Reads from the journal what a run recorded for the run that resumes it.
+//! Reads the recorded calls of a run from the journal, for the run that resumes it.
 //!
-//! Runs that resume one another form a chain. The calls of the whole chain count, oldest first; a
-//! call that repeats a recorded one takes its place. What the calls mean is decided in
-//! [`selvedge_tools::PriorCalls`].
+//! Runs that resume each other form a chain. The calls of the whole chain count, oldest first. A
+//! call that repeats a recorded call replaces it. [`selvedge_tools::PriorCalls`] decides how each
+//! call is reused.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use selvedge_script::Resume;
 use selvedge_tools::{PriorCall, PriorCalls, PriorOutcome};
 use serde_json::Value;
 
-/// The run that a `resume` of some run continues: the newest of its chain.
+/// The run that is resumed: the newest run of the chain of the requested run.
 #[derive(Debug)]
 pub enum ResumeTarget {
-    /// It is over and can be resumed.
+    /// The run has ended and can be resumed.
     Ready(Resume),
-    /// It is still running.
+    /// The run with this id is still running.
     Running(String),
-    /// It waits for an answer.
+    /// The run with this id is suspended: it waits for an approval.
     Suspended(String),
 }
 
-/// Finds what to resume if `id` is named. A run of another folder does not exist for the caller,
-/// and the id has to be complete, so that runs cannot be found by guessing.
+/// Finds the run to resume if the run `id` is requested. Fails with [`JournalError::NoRun`] if the
+/// run belongs to another folder, or if `id` is only a prefix, so that ids cannot be guessed.
 pub fn resume_target(
     journal: &Journal,
     id: &str,
@@ -47,7 +47,7 @@ pub fn resume_target(
     })
 }
 
-/// What a run and the runs it resumed recorded for the next one.
+/// Returns the recorded calls of a run and of the runs it resumed, for the next run of the chain.
 pub fn resume_from(journal: &Journal, run: &Run) -> Result<Resume, JournalError> {
     let mut chain = Chain::default();
     for run in earlier_runs(journal, run)? {
@@ -62,7 +62,7 @@ pub fn resume_from(journal: &Journal, run: &Run) -> Result<Resume, JournalError>
     })
 }
 
-/// The runs that resumed this one, each from the one before it.
+/// Returns the runs after this one in its chain, each of which resumed the one before it.
 pub(crate) fn later_runs(journal: &Journal, id: &str) -> Result<Vec<String>, JournalError> {
     let mut chain: Vec<String> = Vec::new();
     while let Some(next) = journal.resumed_by(chain.last().map_or(id, String::as_str))? {
@@ -75,7 +75,7 @@ pub(crate) fn later_runs(journal: &Journal, id: &str) -> Result<Vec<String>, Jou
     Ok(chain)
 }
 
-/// This run and those it resumed, oldest first, as far back as the journal reaches.
+/// Returns this run and those before it in its chain, oldest first, as far as the journal has them.
 fn earlier_runs(journal: &Journal, run: &Run) -> Result<Vec<Run>, JournalError> {
     let mut chain = vec![run.clone()];
     while let Some(earlier) = chain.last().and_then(|run| run.summary.resumes.clone()) {
@@ -92,7 +92,7 @@ fn earlier_runs(journal: &Journal, run: &Run) -> Result<Vec<Run>, JournalError> 
     Ok(chain)
 }
 
-/// The recorded calls of a chain of runs that a script can reuse or has to decide.
+/// Collects the recorded calls of a chain of runs that a script can reuse or has to decide about.
 #[derive(Default)]
 struct Chain {
     calls: Vec<PriorCall>,
@@ -119,7 +119,7 @@ impl Chain {
                 continue;
             };
             let repeated = self.calls.remove(at);
-            // A completed call that was repeated on purpose had a key of its own.
+            // A completed call that the script repeated deliberately got its own key.
             if let Some(prior) = prior
                 .as_mut()
                 .filter(|_| repeated.outcome == PriorOutcome::Unknown)
@@ -134,7 +134,7 @@ impl Chain {
 }
 
 fn prior_call(run: &str, call: Call, outcome: PriorOutcome) -> PriorCall {
-    // A task is a run of its own with one call.
+    // A task is a separate run with one call.
     let (id, idempotency_key) = match call.tool == SPAWN {
         true => (call.id.clone(), format!("{}.tool_1", call.id)),
         false => {
@@ -155,7 +155,7 @@ fn prior_call(run: &str, call: Call, outcome: PriorOutcome) -> PriorCall {
     }
 }
 
-/// What is known of a recorded call; `None` if an identical call simply runs.
+/// Returns the recorded outcome of a call, or `None` if an identical call has to run.
 fn outcome(journal: &Journal, call: &Call) -> Result<Option<PriorOutcome>, JournalError> {
     let value = || PriorOutcome::Succeeded(call.value.clone().unwrap_or(Value::Null));
     match call.resume_as {
@@ -166,7 +166,8 @@ fn outcome(journal: &Journal, call: &Call) -> Result<Option<PriorOutcome>, Journ
     }
 }
 
-/// That a task was started says nothing: what counts is what its own run recorded.
+/// Returns the recorded outcome of a call that started a task. The run of the task decides: that
+/// the task was started is not sufficient.
 fn spawn_outcome(
     journal: &Journal,
     spawn: &Call,
@@ -177,14 +178,14 @@ fn spawn_outcome(
     }
     let task = match journal.run(&spawn.id) {
         Ok(task) => task,
-        // It was recorded before it began, and its process ended in between; or it is forgotten.
+        // The process ended before the task started, or the run was deleted.
         Err(JournalError::NoRun(_)) => return Ok(Some(PriorOutcome::Unknown)),
         Err(error) => return Err(error),
     };
     if matches!(task.summary.state, RunState::Running | RunState::Suspended) {
         return Ok(Some(started));
     }
-    // The last attempt counts.
+    // The last attempt decides.
     Ok(match task.calls.last().map(|call| call.resume_as) {
         Some(ResumeAs::Answer) => Some(started),
         Some(ResumeAs::Undecided) => Some(PriorOutcome::Unknown),
@@ -192,7 +193,8 @@ fn spawn_outcome(
     })
 }
 
-/// What a task of this folder returned; `None` if there is none, or it failed.
+/// Returns the recorded outcome of a task of this folder, or `None` if there is no such task or it
+/// failed.
 pub fn task_outcome(journal: &Journal, id: &str, directory: &str) -> Option<PriorOutcome> {
     let task = journal.run(id).ok()?;
     if task.summary.id != id || task.summary.directory != directory {

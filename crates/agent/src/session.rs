@@ -1,5 +1,5 @@
-//! A conversation: what was asked, answered and done, in memory and, where there is a journal, written down before it
-//! is acted on.
+//! [`Session`]: the prompts, answers and results of a conversation, in memory and, if there is a
+//! journal, stored there before the answers are run.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use serde_json::Value;
 use crate::AgentError;
 use crate::record::{Line, Mark, Others, Reader, Step, StepKind};
 
-/// One conversation.
+/// A conversation. With a journal, this process claims the session until this value is dropped.
 #[derive(Debug)]
 pub struct Session {
     id: String,
     journal: Option<Arc<Journal>>,
     steps: Vec<Step>,
     turn: u32,
-    /// Whether the last turn is over.
+    /// Whether the last turn has ended.
     ended: bool,
-    /// What agents that its turns launched have spent.
+    /// Tokens and cost of launched agents and sampling requests, of all turns.
     others: Others,
-    /// What scripts keep for each other.
+    /// The values that scripts of the session store.
     pub(crate) shelf: script::Session,
-    /// Items told in events so far.
+    /// The number of item ids used in events so far.
     told: u64,
-    /// The number of the last item that is written down.
+    /// The number of the last item in the journal.
     written: u32,
 }
 
-/// What somebody asks.
+/// The prompt of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input(
     /// Text and images, in order.
@@ -53,7 +53,7 @@ impl From<String> for Input {
 }
 
 impl Session {
-    /// A conversation that ends with the process.
+    /// Creates a session without a journal, which is lost when the process ends.
     pub fn in_memory() -> Self {
         Self::new(new_id("ses"), None, Reader::default(), 0)
     }
@@ -135,6 +135,7 @@ impl Session {
         Ok(self)
     }
 
+    /// Creates a session from its parsed steps.
     fn new(id: String, journal: Option<Arc<Journal>>, reader: Reader, written: u32) -> Self {
         let shelf = match &journal {
             Some(journal) => script::Session::on(Arc::new(journal.shelf(&id))),
@@ -154,12 +155,12 @@ impl Session {
         }
     }
 
-    /// Its id.
+    /// Returns the id of the session.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Where it is written down.
+    /// Returns the journal that stores the session; `None` if it is only in memory.
     pub fn journal(&self) -> Option<&Arc<Journal>> {
         self.journal.as_ref()
     }
@@ -176,17 +177,18 @@ impl Session {
         self.turn
     }
 
-    /// Whether the last turn was broken off: [`crate::Agent::go_on`] goes on with it.
+    /// Returns whether the last turn was interrupted. [`crate::Agent::go_on`] continues it.
     pub fn is_open(&self) -> bool {
         !self.ended
     }
 
-    /// Everything that happened, step by step.
+    /// Returns all steps of the session, oldest first.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// All items with their turns, in the order the model produced them: a script's output stands behind the script.
+    /// Returns all items with the numbers of their turns, in the order in which the model produced
+    /// them. The output of a script follows the script.
     pub fn history(&self) -> Vec<(u32, TurnItem)> {
         let turns = self.steps.chunk_by(|one, next| one.turn == next.turn);
         turns
@@ -194,14 +196,14 @@ impl Session {
             .collect()
     }
 
-    /// The items of one turn, in the same order.
+    /// Returns the items of one turn, in the same order as [`Session::history`].
     pub fn items_of(&self, turn: u32) -> Vec<TurnItem> {
         let from = self.steps.partition_point(|step| step.turn < turn);
         let to = self.steps.partition_point(|step| step.turn <= turn);
         ordered(&self.steps[from..to])
     }
 
-    /// Tokens and money of all turns so far, and of the agents they launched.
+    /// Returns the tokens and the cost of all turns so far, including the agents they launched.
     pub fn spent(&self) -> (Usage, f64) {
         let mut spent = (self.others.usage, self.others.cost);
         for step in &self.steps {
@@ -213,7 +215,7 @@ impl Session {
         spent
     }
 
-    /// The last thing the model said.
+    /// Returns the text of the model's last answer.
     pub fn last_message(&self) -> Option<String> {
         let mut steps = self.steps.iter().rev();
         let answer = steps.find(|step| matches!(step.kind, StepKind::Answered { .. }))?;
@@ -296,7 +298,7 @@ impl Session {
         Ok(appended?)
     }
 
-    /// A name for the next item in events.
+    /// Returns a new item id for events.
     pub(crate) fn item_id(&mut self) -> String {
         self.told += 1;
         format!("item_{}", self.told - 1)
@@ -332,28 +334,32 @@ fn damaged(number: u32, error: &serde_json::Error) -> AgentError {
     }
 }
 
-/// What is wrong with the items of a session from elsewhere.
+/// Validates the items of an imported session.
 fn check(items: &[StoredItem]) -> Result<(), JournalError> {
     let mut turn = 1;
     for (number, stored) in (1u32..).zip(items) {
-        let wrong = |why: &str| JournalError::NotASession(format!("item {number}: {why}"));
+        let invalid = |reason: &str| JournalError::NotASession(format!("item {number}: {reason}"));
         serde_json::from_value::<Line>(stored.item.clone())
-            .map_err(|error| wrong(&error.to_string()))?;
+            .map_err(|error| invalid(&error.to_string()))?;
         if stored.turn != turn && stored.turn != turn + 1 {
-            return Err(wrong("its turn does not follow the one before"));
+            return Err(invalid("the turn does not follow the previous one"));
         }
         turn = stored.turn;
     }
     Ok(())
 }
 
+/// Returns the items of some steps, with the output of each script directly after the script.
 fn ordered(steps: &[Step]) -> Vec<TurnItem> {
     let mut items: Vec<TurnItem> = Vec::new();
     for item in steps.iter().flat_map(|step| &step.items) {
         let call = match item {
-            TurnItem::ScriptToolCallOutput(output) => items.iter().rposition(
-                |earlier| matches!(earlier, TurnItem::ScriptToolCall(call) if call.call_id == output.call_id),
-            ),
+            TurnItem::ScriptToolCallOutput(output) => items.iter().rposition(|earlier| {
+                matches!(
+                    earlier,
+                    TurnItem::ScriptToolCall(call) if call.call_id == output.call_id
+                )
+            }),
             _ => None,
         };
         items.insert(call.map_or(items.len(), |call| call + 1), item.clone());

@@ -1,71 +1,72 @@
-//! How an agent behaves: all of it plain values.
+//! The options of an agent.
 
 use std::time::Duration;
 
 use selvedge_models::Effort;
 use selvedge_protocol::Mode;
 
-/// How an agent behaves.
+/// The options of an agent.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where it works, as scripts and the model are told.
+    /// The working folder, as scripts and the model see it.
     pub directory: String,
-    /// Whether scripts run.
+    /// Whether scripts run, are only checked, or are disabled.
     pub mode: Mode,
-    /// What the model is offered besides scripts.
+    /// Whether the model is offered structured calls besides scripts.
     pub offer: Offer,
-    /// How far one turn may go.
+    /// The limits of one turn.
     pub turn_limits: Allowance,
-    /// How far a whole session may go.
+    /// The limits of a whole session.
     pub session_limits: Allowance,
-    /// Tokens of one result that the model sees.
+    /// The maximum number of tokens of one result that the model gets.
     pub max_output_tokens: usize,
-    /// Tokens of tool declarations in the system text; what does not fit is listed by name.
+    /// The maximum number of tokens of tool declarations in the system prompt. If they exceed it,
+    /// the tools are listed by name.
     pub declaration_tokens: usize,
-    /// How much of the context may be used before the conversation is made shorter, in percent.
+    /// The share of the context that may be used before the conversation is compacted, in percent.
     pub compact_at_percent: u64,
-    /// What happens when a script block ends while the model goes on.
+    /// What happens when a script block ends and the model continues to write.
     pub after_block: AfterBlock,
-    /// How hard the model should think.
+    /// The reasoning effort; `None` uses the default of the model.
     pub effort: Option<Effort>,
-    /// What the project says to agents, such as its AGENTS.md.
+    /// Instructions of the project, such as its AGENTS.md, for the system prompt.
     pub project: Option<String>,
-    /// What the person wants the model to know besides.
+    /// Further instructions of the user for the system prompt.
     pub instructions: Option<String>,
-    /// How deep agents may launch agents.
+    /// The maximum nesting depth of launched agents.
     pub max_depth: u32,
 }
 
-/// What a model is offered besides scripts.
+/// Whether a model is offered structured calls besides scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Offer {
-    /// Every tool as a structured call, too.
+    /// The model is offered the tools as structured calls as well.
     #[default]
     ScriptsAndCalls,
-    /// Nothing.
+    /// The model is only offered the tool `script`.
     ScriptsAlone,
 }
 
-/// What happens when a script block ends while the model goes on.
+/// What happens when a script block ends and the model continues to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterBlock {
-    /// The model says what it wants to say.
+    /// The rest of the answer is read.
     #[default]
     Listen,
-    /// The answer ends there: nothing is said about a result that is not known yet.
+    /// The answer ends after the block, so that the model does not guess the result.
     Stop,
 }
 
-/// How far something may go. `None` is as far as it likes.
+/// The limits of a turn or a session. `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Allowance {
-    /// Requests to the model.
+    /// The number of requests to the model.
     pub rounds: Option<u32>,
-    /// Tokens in and out.
+    /// The number of input and output tokens.
     pub tokens: Option<u64>,
-    /// Money, in the currency of the model's prices.
+    /// The cost, in the currency of the model's prices.
     pub cost: Option<f64>,
-    /// Wall time.
+    /// The wall-clock time.
     pub time: Option<Duration>,
 }
 

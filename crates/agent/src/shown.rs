@@ -1,11 +1,13 @@
-//! What a model sees of a script's result: JSON, never more tokens than it may have, with a handle to the rest.
+//! The JSON text of a script's result for the model: at most a given number of tokens, with a
+//! handle to the full result if it is truncated.
 
 use crate::size::exceeds;
 use selvedge_protocol::{OutputPart, RunStatus, ScriptToolCallOutput};
 use selvedge_script::preview;
 use serde_json::{Map, Value, json};
 
-/// What a model reads of a run: one JSON text, and the images the script showed.
+/// Returns the parts of a script's result for the model: one JSON text, and the images that the
+/// script showed.
 pub(crate) fn script_result(output: &ScriptToolCallOutput, max_tokens: usize) -> Vec<OutputPart> {
     let text = result_text(output, max_tokens);
     let images = output.output.iter();
@@ -30,6 +32,7 @@ fn result_text(output: &ScriptToolCallOutput, max_tokens: usize) -> String {
     }
 }
 
+/// Returns the fields of the result. Empty fields are left out.
 fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
     let mut facts = Map::new();
     facts.insert("status".into(), json!(output.status));
@@ -37,13 +40,13 @@ fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
         facts.insert("run".into(), json!(output.id));
     }
     if let Some(error) = &output.error {
-        let mut told = json!(error);
-        if let Some(fields) = told.as_object_mut() {
+        let mut error = json!(error);
+        if let Some(fields) = error.as_object_mut() {
             fields.retain(|_, value| {
                 !(value.is_null() || value == &json!([]) || value == &json!({}))
             });
         }
-        facts.insert("error".into(), told);
+        facts.insert("error".into(), error);
     }
     if let Some(value) = output.value() {
         facts.insert("value".into(), value);
@@ -63,7 +66,7 @@ fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
             facts.insert(key.into(), Value::Array(values));
         }
     }
-    // After a failure the model must know what was done.
+    // After a failure the model must know which calls were made.
     if output.error.is_some() && !output.calls.is_empty() {
         let calls = output.calls.iter().map(|call| {
             let mut line = json!({"id": call.id, "tool": call.tool, "status": call.status});
@@ -77,32 +80,34 @@ fn facts(output: &ScriptToolCallOutput) -> Map<String, Value> {
     facts
 }
 
-/// The result in about so many bytes. The value gives way first; the error and what was done stay as long as they can.
+/// Returns the result in about `bytes` bytes. The value is truncated first; the error and the calls
+/// get a larger share.
 fn cut(output: &ScriptToolCallOutput, bytes: usize) -> String {
     let id = &output.id;
     let mut facts = facts(output);
     let note = format!(
-        "the result was cut; `await tools.recall({{ handle: \"{id}\" }})` reads all of it, in slices"
+        "the result was truncated; `await tools.recall({{ handle: \"{id}\" }})` reads all of it, \
+         in slices"
     );
     let value = facts.remove("value");
-    let mut left = bytes.saturating_sub(note.len() + 40);
-    let mut shorter = Map::new();
+    let mut remaining = bytes.saturating_sub(note.len() + 40);
+    let mut truncated = Map::new();
     let keys = "status run error calls warnings output logs".split(' ');
     for (key, share) in keys.zip([8, 8, 3, 3, 4, 2, 3]) {
         if let Some(fact) = facts.get(key) {
-            let text = preview(fact, (left / share).max(48));
-            left = left.saturating_sub(text.len());
+            let text = preview(fact, (remaining / share).max(48));
+            remaining = remaining.saturating_sub(text.len());
             let fact = serde_json::from_str(&text).unwrap_or_default();
-            shorter.insert(key.to_owned(), fact);
+            truncated.insert(key.to_owned(), fact);
         }
     }
     if let Some(value) = value {
-        let text = preview(&value, left.max(32));
+        let text = preview(&value, remaining.max(32));
         let value = serde_json::from_str(&text).unwrap_or_default();
-        shorter.insert("value".into(), value);
+        truncated.insert("value".into(), value);
     }
-    shorter.insert("truncated".into(), json!(note));
-    Value::Object(shorter).to_string()
+    truncated.insert("truncated".into(), json!(note));
+    Value::Object(truncated).to_string()
 }
 
 #[cfg(test)]
@@ -120,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_result_is_told_in_few_words() {
+    fn a_small_result_has_no_empty_fields() {
         assert_eq!(
             result_text(&output(&json!({"a": 1})), 10_000),
             r#"{"status":"completed","value":{"a":1}}"#
@@ -128,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_result_is_bounded_valid_and_has_a_handle() {
+    fn a_large_result_is_truncated_to_valid_json_with_a_handle() {
         let mut large = output(&json!({"rows": vec!["{}[]1234567890 漢字"; 20_000], "n": 7}));
         large.logs = vec![LogEntry {
             level: LogLevel::Log,
@@ -153,7 +158,7 @@ mod tests {
         }
         assert!(
             selvedge_tokens::count(&result_text(&large, 10_000)) > 3_000,
-            "most of the room is used"
+            "a large share of the token limit is used"
         );
     }
 }

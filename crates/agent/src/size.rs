@@ -1,13 +1,15 @@
-//! About how many tokens a text has, without loading a vocabulary.
+//! Token estimates without loading a vocabulary.
 
-/// Rather more than fewer: for planning, not for keeping a promise.
+/// Returns an estimate of the number of tokens of a text, which is usually too high. For planning
+/// only, not for enforcing a limit.
 pub(crate) fn estimate(text: &str) -> usize {
     text.len().div_ceil(3)
 }
 
-/// Whether a text has more tokens than this. Counts only where its length leaves that open.
+/// Returns whether a text has more than `tokens` tokens. Counts them only if the length of the text
+/// does not decide it.
 pub(crate) fn exceeds(text: &str, tokens: usize) -> bool {
-    // No token is shorter than a byte.
+    // A token has at least one byte.
     text.len() > tokens && selvedge_tokens::count(text) > tokens
 }
 
@@ -17,13 +19,13 @@ mod tests {
     use selvedge_tokens::count;
 
     #[test]
-    fn estimates_are_on_the_safe_side_of_ordinary_text() {
+    fn estimates_of_ordinary_text_are_not_too_low() {
         let code = include_str!("size.rs");
         assert!(estimate(code) >= count(code) && estimate(code) < 3 * count(code));
     }
 
     #[test]
-    fn a_bound_is_kept_for_any_text() {
+    fn exceeds_is_exact_for_any_text() {
         for text in [
             "a".repeat(5000),
             "1".repeat(5000),

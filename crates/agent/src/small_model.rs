@@ -1,4 +1,4 @@
-//! A small model for memory's errands: a prompt in, a text out.
+//! The small model that memory uses: takes a prompt, returns a text.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -6,16 +6,16 @@ use selvedge_memory::{Batch, Later, SmallModel, SmallModelError};
 use selvedge_models::{BatchState, Batches, Client, Model, ModelError, Prompt};
 use selvedge_protocol::{Item, Role};
 
-/// Asks a model without tools or history.
+/// A model that answers single prompts, without tools or history.
 #[derive(Debug, Clone)]
 pub struct Small {
     client: Client,
     model: Model,
-    /// Where it may take its time.
+    /// Submits prompts as batches, if the provider supports them.
     later: Option<ByBatches>,
 }
 
-/// Asks it by its provider's batches.
+/// Submits prompts through the batch API of the provider.
 #[derive(Debug, Clone)]
 struct ByBatches {
     batches: Batches,
@@ -23,7 +23,7 @@ struct ByBatches {
 }
 
 impl Small {
-    /// Asks this model.
+    /// Creates a small model.
     pub fn new(client: Client, model: Model) -> Self {
         Self {
             client,
@@ -32,7 +32,7 @@ impl Small {
         }
     }
 
-    /// The same, which draws lessons by the provider's batches: within a day, at a lower price.
+    /// Uses the provider's batch API to distill lessons: answers take up to a day and cost less.
     pub fn with_batches(mut self) -> Self {
         self.later = Some(ByBatches {
             batches: self.client.batches(),
@@ -68,7 +68,7 @@ impl Later for ByBatches {
             let prompts: Vec<Prompt> = prompts.iter().map(|prompt| prompt_of(prompt)).collect();
             match self.batches.submit(&prompts, &self.model).await {
                 Ok(batch) => Ok(Some(batch)),
-                // The provider has the name of one that has batches, and is another.
+                // The endpoint is compatible with a provider that has batches, but has none itself.
                 Err(error) if matches!(error.status, Some(404 | 405 | 501)) => Ok(None),
                 Err(error) => Err(failed(&error)),
             }

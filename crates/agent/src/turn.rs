@@ -1,4 +1,4 @@
-//! One turn, from what somebody asks to the model's last word.
+//! The turn loop: from the user's prompt to the model's last answer.
 
 use std::time::Instant;
 
@@ -20,38 +20,39 @@ use crate::record::{Others, Step, StepKind};
 use crate::recovery::Known;
 use crate::{Agent, Input, Session, counters};
 
-/// The circumstances of one turn.
+/// The options of one turn.
 #[derive(Debug, Clone, Default)]
 pub struct TurnOptions {
-    /// Stops the turn and everything it started; the session stays.
+    /// Cancels the turn and everything it started. The session remains usable.
     pub cancel: CancellationToken,
-    /// Nobody is there any more: a script that waits for a person is put away, to be gone on with later.
+    /// Suspends scripts that wait for a person, so that they can be resumed later.
     pub leave: CancellationToken,
-    /// Takes events.
+    /// Receives the events of the turn.
     pub events: EventSink,
-    /// Whether scripts run in this turn; as the agent's settings say where nothing is said.
+    /// Whether scripts run in this turn; `None` uses the agent's option.
     pub mode: Option<Mode>,
-    /// Kept with each run: what whoever assembled the tools needs to assemble them again.
+    /// The configuration of the tools, stored with each run so that a resume or replay can create
+    /// the same tools.
     pub setting: String,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TurnOutcome {
-    /// Which turn.
+    /// The number of the turn, counted from 1.
     pub turn: u32,
-    /// How it ended.
+    /// Why the turn ended, or the error that ended it.
     pub end: Result<TurnEnd, TurnError>,
-    /// The last thing the model said in it.
+    /// The last message of the model in the turn.
     pub message: Option<String>,
-    /// Tokens of all its requests.
+    /// The tokens of all requests of the turn.
     pub usage: Usage,
-    /// What it cost, where prices are known.
+    /// The cost, in the currency of the model's prices; `None` if they are not known.
     pub cost: Option<f64>,
 }
 
 impl TurnOutcome {
-    /// Tells the end of the turn as an event.
+    /// Emits the end of the turn as an event.
     fn told(self, events: &EventSink) -> Self {
         let (turn, usage, cost) = (self.turn, self.usage, self.cost);
         events.emit(match self.end.clone() {
@@ -72,49 +73,53 @@ impl TurnOutcome {
     }
 }
 
-/// The failure of a turn that depends on a run in another process. The turn stays open.
+/// Returns the error of a turn that depends on a run of another process. The turn stays open.
 pub(crate) fn in_use(run: &str) -> TurnError {
     TurnError::new(
         TurnErrorKind::InUse,
-        format!("{run} still runs in another process"),
+        format!("{run} is still running in another process"),
     )
 }
 
-/// A turn under way.
+/// The state of a running turn.
 pub(crate) struct Turn<'a> {
     pub(crate) agent: &'a Agent,
     pub(crate) session: &'a mut Session,
     pub(crate) options: &'a TurnOptions,
     pub(crate) events: EventSink,
     pub(crate) kept: Kept,
-    /// Stops everything the turn started.
+    /// Cancels everything the turn started.
     pub(crate) stop: CancellationToken,
     pub(crate) mode: Mode,
     pub(crate) budget: Budget,
-    /// What rides inside the newest message.
+    /// The text that the turn hook adds to the newest message.
     pub(crate) rides: Option<String>,
-    /// Whether the server takes tools.
+    /// Whether requests contain tools and allow calls.
     pub(crate) calls: Calls,
-    /// Whether this is the last answer: nothing is called any more.
+    /// Whether the next answer is the last one, in which nothing can be called.
     pub(crate) last: bool,
-    /// The provider said that the request is too long, and it was made shorter.
+    /// Whether the conversation was compacted because the provider rejected the request as too
+    /// long.
     pub(crate) shortened: bool,
-    /// It was said that the context has no room for a conversation.
+    /// Whether the warning that the context has no room was emitted.
     pub(crate) no_room_said: bool,
-    /// What structured calls belong to, once there are any.
+    /// The scope of the structured calls, created with the first one.
     pub(crate) scope: Option<Scope>,
+    /// The id of the run of the structured calls.
     pub(crate) run: Option<String>,
+    /// The records of the structured calls.
     pub(crate) records: Vec<CallRecord>,
-    /// Ids of calls in the ledger.
+    /// The ledger ids of the structured calls.
     pub(crate) used: Vec<String>,
-    /// What is known of calls an earlier process made.
+    /// The recorded results of an answer that an earlier process did not finish.
     pub(crate) known: Known,
-    /// Agents that go on by themselves.
+    /// The agents that run in the background.
     background: Background,
 }
 
 impl Agent {
-    /// One turn: asks the model, runs what it wrote, and asks again until it is done.
+    /// Runs one turn: asks the model, runs the scripts and calls of its answer, and repeats until
+    /// the model is done or a limit is reached.
     pub async fn turn(
         &self,
         session: &mut Session,
@@ -138,7 +143,7 @@ impl Agent {
         }
     }
 
-    /// Goes on with a turn that was broken off. What was done is not done again.
+    /// Continues an interrupted turn. Completed calls are not repeated.
     pub async fn go_on(&self, session: &mut Session, options: &TurnOptions) -> TurnOutcome {
         let number = session.turn();
         let span = tracing::info_span!(
@@ -162,7 +167,7 @@ impl Agent {
         span.record("end", tracing::field::debug(&end));
         counters::turn(&end, started.elapsed(), &usage);
         let items = session.items_of(number);
-        // A turn that waits for a person is not over.
+        // A suspended turn, or one that depends on another process, stays open.
         let waits = match &end {
             Ok(end) => *end == TurnEnd::Suspended,
             Err(error) => error.kind == TurnErrorKind::InUse,
@@ -191,6 +196,7 @@ impl Agent {
         .told(&options.events)
     }
 
+    /// Emits the file changes of the turn as an event.
     async fn tell_changes(&self, events: &EventSink) {
         let Some(changes) = self.changes.clone() else {
             return;
@@ -201,7 +207,7 @@ impl Agent {
         }
     }
 
-    /// A new turn begins although the last one was broken off: its calls get the results that are known.
+    /// Ends an interrupted turn before a new one begins. Its calls get their recorded results.
     async fn settle(&self, session: &mut Session, options: &TurnOptions) -> Result<(), TurnError> {
         if !session.is_open() {
             return Ok(());
@@ -239,13 +245,13 @@ impl<'a> Turn<'a> {
             .clone()
             .unwrap_or_else(|| Budget::new(agent.settings.session_limits, spent));
         let so_far = spent_in(session.steps(), session.turn());
-        let kept = Kept::default();
+        let documents = Kept::default();
         Self {
             agent,
             session,
             options,
-            events: kept.listening(options.events.clone()),
-            kept,
+            events: documents.listening(options.events.clone()),
+            kept: documents,
             stop: options.cancel.child_token(),
             mode: options.mode.unwrap_or(agent.settings.mode),
             budget: budget.within(agent.settings.turn_limits, so_far),
@@ -266,24 +272,26 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// The loop: assemble, ask, record, act, record, and again. When time is up everything is told to stop.
+    /// Runs the rounds of the turn. Cancels everything when the time limit is reached.
     async fn until_its_end(&mut self) -> Result<TurnEnd, TurnError> {
         let stop = self.stop.clone();
-        let time_is_up = match self.budget.deadline() {
+        let timeout = match self.budget.deadline() {
             Some(deadline) => tokio::time::sleep_until(deadline.into()),
             None => tokio::time::sleep(std::time::Duration::from_secs(u64::from(u32::MAX))),
         };
         let rounds = self.rounds();
-        tokio::pin!(rounds, time_is_up);
+        tokio::pin!(rounds, timeout);
         tokio::select! {
             end = &mut rounds => end,
-            () = &mut time_is_up => {
+            () = &mut timeout => {
                 stop.cancel();
                 rounds.await
             }
         }
     }
 
+    /// Repeats the rounds of the turn: assemble the prompt, ask the model, record the answer, run
+    /// its scripts and calls, record the results.
     async fn rounds(&mut self) -> Result<TurnEnd, TurnError> {
         if let Some(end) = self.finish_left_undone().await? {
             return Ok(end);
@@ -319,7 +327,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Why no other request may be made.
+    /// Returns why the turn has to end before the next request.
     fn must_end(&self) -> Option<TurnEnd> {
         if self.options.cancel.is_cancelled() {
             return Some(TurnEnd::Interrupted);
@@ -330,7 +338,8 @@ impl<'a> Turn<'a> {
         self.budget.reached()
     }
 
-    /// What an earlier process did not get to: results it did not write down, or the end of the turn.
+    /// What an earlier process did not get to: results it did not write down, or the end of the
+    /// turn.
     async fn finish_left_undone(&mut self) -> Result<Option<TurnEnd>, TurnError> {
         if let Some(pieces) = self.left_undone().await? {
             self.last = self.budget.was_last_round();
@@ -355,9 +364,9 @@ impl<'a> Turn<'a> {
         Ok(acted.await?)
     }
 
-    /// What rides inside the newest message, for the whole turn.
+    /// Asks the turn hook for the text to add to the newest message of every request of the turn.
     async fn recall(&mut self) {
-        let Some(companion) = &self.agent.companion else {
+        let Some(hook) = &self.agent.companion else {
             return;
         };
         let turn = self.session.turn();
@@ -367,10 +376,10 @@ impl<'a> Turn<'a> {
             Some(TurnItem::Item(Item::Message(message))) => message.text(),
             _ => String::new(),
         };
-        self.rides = companion.before(self.session, &prompt).await;
+        self.rides = hook.before(self.session, &prompt).await;
     }
 
-    /// Nothing the turn started outlives it.
+    /// Stops the background agents and the structured calls of the turn.
     async fn end_children(&mut self) {
         if !self.background.is_empty() {
             self.stop.cancel();
@@ -391,7 +400,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// What the answers of a turn took so far.
+/// Returns what the answers of a turn have spent so far.
 fn spent_in(steps: &[Step], turn: u32) -> Spent {
     let mut spent = Spent::default();
     for step in steps.iter().filter(|step| step.turn == turn) {
@@ -406,43 +415,43 @@ fn spent_in(steps: &[Step], turn: u32) -> Spent {
     spent
 }
 
-/// What of a turn's expenses its own answers do not account for.
+/// Returns the part of a turn's spending that its own answers do not account for.
 fn by_others(all: Spent, session: &Session) -> Others {
     let own = spent_in(session.steps(), session.turn());
     let cost = (all.cost.unwrap_or(0.0) - own.cost.unwrap_or(0.0)).max(0.0);
-    // Money is added up in another order here.
+    // The cost was added up in another order, so a tiny difference is a rounding error.
     Others {
         usage: all.usage.beyond(&own.usage),
         cost: if cost < 1e-9 { 0.0 } else { cost },
     }
 }
 
-/// Whether an answer that asks for nothing ends the turn, and how.
+/// Returns how an answer without scripts and calls ends the turn, or `None` if the turn continues.
 fn end_of(
     finish: Option<FinishReason>,
     detail: Option<String>,
 ) -> Result<Option<TurnEnd>, TurnError> {
     match finish {
-        // Without a reason it was not heard to its end: the loop knows why.
+        // Without a finish reason the answer was not read to its end; the loop then ends the turn.
         Some(FinishReason::Paused) | None => Ok(None),
         Some(FinishReason::Length) => Ok(Some(TurnEnd::Length)),
         Some(FinishReason::Refused) => {
-            let words = detail.unwrap_or_else(|| "the model would not answer".to_owned());
-            Err(TurnError::new(ModelErrorKind::Refused, words))
+            let message = detail.unwrap_or_else(|| "the model refused to answer".to_owned());
+            Err(TurnError::new(ModelErrorKind::Refused, message))
         }
         Some(_) => Ok(Some(TurnEnd::Stop)),
     }
 }
 
 impl Drop for Turn<'_> {
-    /// Also a turn that is let go of ends what it started.
+    /// Stops what the turn started, also if its future is dropped.
     fn drop(&mut self) {
         self.stop.cancel();
         let _ = self.end_scope().now_or_never();
     }
 }
 
-/// The steps a model is still told of.
+/// Returns the steps from the last compaction on, which are those that requests can contain.
 pub(crate) fn since_compaction(steps: &[Step]) -> &[Step] {
     let last = steps
         .iter()

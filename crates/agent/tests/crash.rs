@@ -1,4 +1,4 @@
-//! A long session in a process that is killed again and again ends as one that never was.
+//! A long session whose process is killed repeatedly ends like one whose process was never killed.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -33,7 +33,8 @@ struct Note {
     key: String,
 }
 
-/// Ten calls a turn: seven in a script, three structured, three of them changing something.
+/// The model's answers: ten calls per turn, seven in a script and three structured. Three of them
+/// change something.
 fn model(asked: &Asked) -> Reply {
     let messages = asked.body["messages"].as_array().unwrap();
     let words = |message: &Value| match &message["content"] {
@@ -64,9 +65,9 @@ fn model(asked: &Asked) -> Reply {
     .into()
 }
 
-/// The process that is killed: goes on with its session until it is done.
+/// The process that is killed: continues its session until all turns are done.
 #[test]
-#[ignore = "it is the child of the test below"]
+#[ignore = "child process of the tests below"]
 fn child() {
     let Ok(place) = std::env::var("SELVEDGE_CRASH_PLACE") else {
         return;
@@ -100,7 +101,7 @@ fn child() {
                             .unwrap();
                         file.write_all(format!("{}\n", args.key).as_bytes())
                             .unwrap();
-                        // It is noted, and nobody knows yet.
+                        // The call has taken effect, but its end is not recorded yet.
                         tokio::time::sleep(Duration::from_millis(1)).await;
                         Ok(args.key)
                     }
@@ -110,7 +111,7 @@ fn child() {
             registry
                 .register(tool(
                     "hold",
-                    "Writes a line and waits until it may go on.",
+                    "Writes a line and waits until the file `go` exists.",
                     move |args: Note| {
                         let held = held.clone();
                         async move {
@@ -177,7 +178,7 @@ fn command(place: &Path, url: &str) -> Command {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_deaths_in_one_answer_do_nothing_twice() {
+async fn two_crashes_in_one_answer_repeat_no_call() {
     let server = Server::start(|asked| match asked.number {
         0 => vec![
             text(&block(
@@ -198,10 +199,10 @@ async fn two_deaths_in_one_answer_do_nothing_twice() {
     };
     let die_at = path.clone();
     tokio::task::spawn_blocking(move || {
-        // Once in the script, once in the call behind it.
+        // Once in the script, once in the structured call after it.
         for deaths in 1..=2 {
             let mut child = one_turn(&die_at, &url);
-            let patience = Instant::now() + Duration::from_secs(120);
+            let deadline = Instant::now() + Duration::from_secs(120);
             while std::fs::read_to_string(die_at.join("held"))
                 .unwrap_or_default()
                 .lines()
@@ -209,8 +210,8 @@ async fn two_deaths_in_one_answer_do_nothing_twice() {
                 < deaths
             {
                 assert!(
-                    Instant::now() < patience && child.try_wait().unwrap().is_none(),
-                    "it does not go on"
+                    Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+                    "the child makes no progress"
                 );
                 std::thread::yield_now();
             }
@@ -257,7 +258,8 @@ fn notes(place: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// An item without what differs from one run to the next: ids, times, and what the machine was like.
+/// Returns an item as JSON without the fields that differ between two runs: ids, times and
+/// metadata.
 fn bare(item: &TurnItem) -> Value {
     let mut value = serde_json::to_value(item).unwrap();
     let mut paths = vec!["id", "metadata"];
@@ -276,7 +278,7 @@ fn bare(item: &TurnItem) -> Value {
     value
 }
 
-/// The calls of unknown outcome that an item tells of.
+/// Returns the number of calls of unknown outcome in an item.
 fn unknowns(item: &TurnItem) -> usize {
     match item {
         TurnItem::ScriptToolCallOutput(output) => output
@@ -292,7 +294,7 @@ fn unknowns(item: &TurnItem) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
+async fn a_session_killed_ten_times_ends_like_one_that_was_never_killed() {
     let server = Server::start(model).await;
     let (calm, wild) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let ids = [begin(calm.path()).await, begin(wild.path()).await];
@@ -302,18 +304,18 @@ async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
         assert!(start(&calm_place, &url).wait().unwrap().success());
         let mut killed = 0;
         let mut child = start(&wild_place, &url);
-        // Aimed by what was done, not by how long it takes here: each at a note of its own.
+        // Each kill waits for a random number of notes, not for a time.
         let mut targets: Vec<usize> = (0..KILLS)
             .map(|_| random_below(3 * TURNS as usize - 20))
             .collect();
         targets.sort_unstable();
         for target in targets {
-            let patience = Instant::now() + Duration::from_secs(300);
+            let deadline = Instant::now() + Duration::from_secs(300);
             while notes(&wild_place).len() < target && child.try_wait().unwrap().is_none() {
-                assert!(Instant::now() < patience, "it does not go on");
+                assert!(Instant::now() < deadline, "the child makes no progress");
                 std::thread::yield_now();
             }
-            // Anywhere between this note and the next one.
+            // The kill happens at a random time between this note and the next one.
             let spin = Instant::now() + Duration::from_micros(random_below(4000) as u64);
             while Instant::now() < spin {}
             if child.try_wait().unwrap().is_none() {
@@ -328,7 +330,7 @@ async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
     })
     .await
     .unwrap();
-    assert_eq!(killed, KILLS, "every kill met a living process");
+    assert_eq!(killed, KILLS, "every kill hit a running process");
 
     let journals = [
         Journal::open(calm.path()).unwrap(),
@@ -347,7 +349,7 @@ async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
             assert_eq!(bare(calm), bare(wild), "turn {turn}");
         }
     }
-    // Two thousand calls, and each in flight at a kill once as of unknown outcome.
+    // Two thousand calls. Each call in flight at a kill is reported once as of unknown outcome.
     let calls = |items: &[(u32, TurnItem)]| -> usize {
         let of = |item: &TurnItem| match item {
             TurnItem::ScriptToolCallOutput(output) => output.calls.len(),
@@ -367,22 +369,22 @@ async fn a_session_killed_ten_times_ends_as_one_that_never_was() {
                 && call.args.is_some()
         });
     let in_flight = in_flight.count();
-    assert_eq!(unknown, in_flight, "each once");
+    assert_eq!(unknown, in_flight, "each is reported once");
     println!("{killed} kills, {in_flight} calls of unknown outcome");
-    // Nothing was done twice, and only what nobody knows may be missing behind it in its script.
+    // No note was written twice. Only notes that follow a call of unknown outcome may be missing.
     let mut noted = notes(wild.path());
     let all = noted.len();
     noted.sort();
     noted.dedup();
-    assert_eq!(noted.len(), all, "nothing was done twice");
+    assert_eq!(noted.len(), all, "a note was written twice");
     assert!(
         all >= 3 * TURNS as usize - 2 * in_flight,
         "{all} notes, {in_flight} unknown"
     );
 }
 
-/// A number below `most`, a different one each time.
-fn random_below(most: usize) -> usize {
+/// Returns a random number below `limit`.
+fn random_below(limit: usize) -> usize {
     use std::hash::{BuildHasher, Hasher, RandomState};
-    (RandomState::new().build_hasher().finish() % most as u64) as usize
+    (RandomState::new().build_hasher().finish() % limit as u64) as usize
 }

@@ -1,4 +1,5 @@
-//! What is forgotten is gone from every byte of the file, and the conversation goes on without it.
+//! A forgotten turn is deleted from every byte of the journal's file, and the session can be
+//! continued.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -17,10 +18,10 @@ use support::server::{Asked, Reply, Server};
 use support::speech::{block, call, text};
 use support::{APIS, Desk, history, text_of};
 
-/// In no other text.
+/// A word that occurs in no other text.
 const WORD: &str = "zyzzyvaplex";
 
-/// Whether the journal's file or its log has the word.
+/// Returns whether the journal's file or its log contains the word.
 fn is_in_file(desk: &Desk) -> bool {
     ["journal.sqlite", "journal.sqlite-wal"].iter().any(|name| {
         let bytes = std::fs::read(desk.dir.path().join("home").join(name)).unwrap_or_default();
@@ -35,7 +36,8 @@ fn another(desk: &Desk) -> Arc<Journal> {
     Journal::open(&desk.dir.path().join("home")).unwrap()
 }
 
-/// Does much with the word in the turn that asks for it, and little in others.
+/// The model's answers: runs a script, a sub-agent and a call with the word in the turn that asks
+/// for it, and answers briefly in other turns.
 fn answers(asked: &Asked) -> Reply {
     let key = if asked.path.ends_with("responses") {
         "input"
@@ -84,7 +86,7 @@ async fn say(agent: &Agent, session: &mut Session, desk: &Desk, prompt: &str) {
 }
 
 #[tokio::test]
-async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
+async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
     for api in APIS {
         let (desk, server) = (Desk::new(api), Server::start(answers).await);
         std::fs::write(
@@ -116,7 +118,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         assert!(is_in_file(&desk) && desk.journal.all_sessions(10).unwrap().len() == 3);
         let spent = session.spent();
 
-        // Whoever works on it is not disturbed, and nothing is taken from under a run.
+        // A session that is in use and a turn with a running run cannot be forgotten.
         let other = another(&desk);
         let refused = Session::forget(&other, &id, Some(2));
         assert!(
@@ -143,11 +145,12 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         let would = Session::would_forget(&other, &id, Some(2)).unwrap();
         assert!(
             is_in_file(&desk) && Session::read(&other, &id).unwrap().turn() == 3,
-            "nothing changes yet"
+            "the preview changes nothing"
         );
         let gone = Session::forget(&other, &id, Some(2)).unwrap();
         assert_eq!(would, gone);
-        // The script, the structured call, and what ran for the launched agent; the fork has the same turn.
+        // The script, the structured call, and what ran for the launched agent; the fork has the
+        // same turn.
         assert_eq!((gone.sessions.len(), gone.runs), (1, 3), "{gone:?}");
         assert_eq!(gone.turns.keys().collect::<Vec<_>>().len(), 2, "{gone:?}");
         assert!(gone.turns[&id].contains(&2) && gone.turns[&fork].contains(&2));
@@ -160,7 +163,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
             left.iter().map(|run| run.id.as_str()).collect::<Vec<_>>(),
             ["scr_open"]
         );
-        // What was asked for twice is no mistake.
+        // Forgetting a turn twice is not an error.
         assert_eq!(Session::forget(&other, &id, Some(2)).unwrap().runs, 0);
         assert_eq!(memory.forget_turn(&id, 2).unwrap().turns, 0);
 
@@ -184,7 +187,7 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         assert_eq!(history(&fork).len(), 3, "{:?}", history(&fork));
         assert!(history(&fork)[2].contains("removed from the conversation"));
 
-        // The whole of it goes as well, and takes nothing else along.
+        // A whole session can be forgotten as well. Other sessions remain.
         drop((session, fork));
         assert!(
             Session::forget(&other, &id, None)
@@ -199,13 +202,13 @@ async fn a_forgotten_turn_is_gone_and_the_conversation_goes_on() {
         assert_eq!(
             other.all_sessions(10).unwrap().len(),
             1,
-            "the fork is another conversation"
+            "the fork is another session"
         );
     }
 }
 
 #[tokio::test]
-async fn without_memory_the_note_keeps_the_roles_in_turn() {
+async fn without_memory_the_notes_keep_the_roles_alternating() {
     for api in APIS {
         let (desk, server) = (Desk::new(api), Server::start(answers).await);
         std::fs::write(
@@ -255,7 +258,7 @@ async fn without_memory_the_note_keeps_the_roles_in_turn() {
 }
 
 #[tokio::test]
-async fn what_was_made_shorter_since_does_not_tell_of_it() {
+async fn a_later_compaction_does_not_contain_the_forgotten_turn() {
     let long = "x".repeat(3_000);
     let server = Server::start(move |asked| {
         let last = asked.body["messages"]
@@ -298,7 +301,7 @@ async fn what_was_made_shorter_since_does_not_tell_of_it() {
     let told = |session: &Session| format!("{:?}", session.steps());
     assert!(
         told(&session).matches(WORD).count() > 2,
-        "the summary has it"
+        "the summary contains the word"
     );
     let id = session.id().to_owned();
     drop(session);
@@ -315,7 +318,7 @@ async fn what_was_made_shorter_since_does_not_tell_of_it() {
 }
 
 #[tokio::test]
-async fn where_all_is_sealed_no_word_was_ever_in_the_file() {
+async fn an_encrypted_journal_never_contains_the_word() {
     let (mut desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
     std::fs::write(
         desk.work().join("z.txt"),
@@ -351,7 +354,7 @@ async fn where_all_is_sealed_no_word_was_ever_in_the_file() {
     let asked = server.asked();
     assert!(
         asked.last().unwrap().raw.contains("<recalled>"),
-        "memory works all the same: {}",
+        "memory works with encryption: {}",
         asked.last().unwrap().raw
     );
 }

@@ -1,4 +1,5 @@
-//! I1 to I10: whole turns against a model on loopback, on all three APIs.
+//! The integration tests I1 to I10: complete turns with a model server on loopback, for all three
+//! APIs.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -19,7 +20,7 @@ use support::{APIS, Desk, Person, brief, history, text_of};
 const SCRIPT: &str = r#"const f = await tools.readFile({ path: "a.txt" });
 return f.totalLines;"#;
 
-/// Thinking, text, a script, text and a structured call; then the last word.
+/// Two answers: reasoning, text, a script, text and a structured call; then the final text.
 fn mixed() -> Vec<Vec<Say>> {
     vec![
         vec![
@@ -54,7 +55,7 @@ async fn play(desk: &Desk, server: &Server, session: &mut Session) -> TurnOutcom
         .await
 }
 
-/// Compares a mixed turn item by item: history, events, what is stored, and what went over the wire.
+/// Runs a mixed turn and checks its history, events, stored items and usage. Returns the requests.
 async fn mixed_turn(api: WireApi) -> Vec<Value> {
     let (desk, server) = (Desk::new(api), Server::saying(mixed()).await);
     let mut session = desk.session().await;
@@ -86,7 +87,7 @@ async fn mixed_turn(api: WireApi) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn i1_responses_script_text_and_thinking() {
+async fn i1_responses_script_text_and_reasoning() {
     let asked = mixed_turn(WireApi::Responses).await;
     let input = asked[1]["input"].as_array().unwrap();
     let kinds: Vec<&str> = input
@@ -142,7 +143,7 @@ async fn i2_chat_completions_script_block() {
 }
 
 #[tokio::test]
-async fn i3_messages_thinking_and_script() {
+async fn i3_messages_reasoning_and_script() {
     let asked = mixed_turn(WireApi::Messages).await;
     let messages = asked[1]["messages"].as_array().unwrap();
     let roles: Vec<&str> = messages
@@ -200,7 +201,7 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
             items[7].starts_with("result c2: L1: one") && items[8].starts_with("result c3"),
             "{items:?}"
         );
-        // All four ran under one journal: two scripts and one group of calls.
+        // The journal has a run for each script and one for the structured calls.
         let runs = desk.journal.runs(&Default::default()).unwrap();
         assert_eq!(
             runs.iter().filter(|run| run.id.starts_with("scr_")).count(),
@@ -217,7 +218,7 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
 }
 
 #[tokio::test]
-async fn i5_an_approval_shows_the_script_and_goes_on_later() {
+async fn i5_an_approval_shows_the_script_and_can_be_answered_later() {
     let script = "const a = 1;\nawait tools.writeFile({ path: 'new.txt', content: 'x', approvalContext: 'to see it' });\nreturn a;";
     let answers = vec![vec![text(&block(script))], vec![text("written")]];
     let (mut desk, server) = (
@@ -246,7 +247,7 @@ async fn i5_an_approval_shows_the_script_and_goes_on_later() {
             .any(|event| matches!(event, Event::ApprovalRequested { .. }))
     );
 
-    // Nobody is there: the turn waits, and goes on in another process where somebody is.
+    // Without an approver the turn is suspended. Another process with an approver continues it.
     let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers).await);
     desk.policy = ApprovalPolicy::Untrusted;
     desk.approver = Some(Arc::new(AskLater));
@@ -276,7 +277,7 @@ async fn i5_an_approval_shows_the_script_and_goes_on_later() {
 }
 
 #[tokio::test]
-async fn i6_a_timeout_is_in_the_history_and_told_to_the_model() {
+async fn i6_a_timeout_is_in_the_history_and_reported_to_the_model() {
     for api in APIS {
         let answers = vec![
             vec![call(
@@ -306,7 +307,7 @@ async fn i6_a_timeout_is_in_the_history_and_told_to_the_model() {
 }
 
 #[tokio::test]
-async fn i7_disabled_runs_nothing_and_says_so() {
+async fn i7_disabled_scripts_are_not_run_and_the_model_is_told() {
     for api in APIS {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); return 1";
         let answers = vec![
@@ -329,11 +330,11 @@ async fn i7_disabled_runs_nothing_and_says_so() {
         );
         assert!(
             !text_of(&asked[0].body).contains("<tool-calls>"),
-            "nor are blocks taught"
+            "the system prompt does not explain blocks"
         );
         assert!(text_of(&asked[1].body).contains("scripts are disabled here"));
         assert!(history(&session)[3].contains("scripts are disabled here"));
-        // The narrowest place wins.
+        // The mode of the turn overrides the mode of the agent.
         let server =
             Server::saying(vec![vec![text(&block("return 7"))], vec![text("seven")]]).await;
         let mut options = desk.options();
@@ -372,7 +373,7 @@ async fn i8_a_dry_run_checks_and_reports() {
         );
         assert!(
             text_of(&server.asked()[1].body).contains("readFile"),
-            "with the nearest name"
+            "the error suggests the nearest name"
         );
     }
 }
@@ -411,7 +412,7 @@ async fn i9_the_same_turn_on_another_runtime() {
 }
 
 #[tokio::test]
-async fn i10_the_order_of_a_turn_is_kept_on_every_api() {
+async fn i10_every_api_gives_the_same_order_of_items_and_events() {
     let mut all = Vec::new();
     for api in APIS {
         let (desk, server) = (Desk::new(api), Server::saying(mixed()).await);

@@ -1,4 +1,4 @@
-//! How far a turn goes: budgets, last answers, and contexts that are too small.
+//! Limits of turns: budgets, last answers, and contexts that are too small.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -39,7 +39,7 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
     })
     .await;
     let mut desk = Desk::new(WireApi::Chat);
-    // Much larger than the conversation: what is made shorter is not all there is.
+    // The system prompt is much larger than the conversation that can be compacted.
     desk.settings.instructions = Some("Rules. ".repeat(3_000));
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
@@ -54,7 +54,7 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
     assert_eq!(
         (server.asked().len(), compactions(&session)),
         (6, 1),
-        "once more, shorter, and no more"
+        "the request is compacted and repeated once"
     );
     // What was only asked cannot be said in fewer words.
     let mut session = desk.session().await;
@@ -67,7 +67,7 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
 
 #[tokio::test]
 async fn requests_that_were_too_long_count_as_rounds() {
-    // Every second request is too long: each is answered after the conversation was made shorter.
+    // Every second request is too long and succeeds after the conversation was compacted.
     let server = Server::start(|asked| match asked.number % 2 {
         0 => vec![text(&block(&format!("return '{}'", "x".repeat(2_000))))].into(),
         _ => too_long(),
@@ -86,7 +86,7 @@ async fn requests_that_were_too_long_count_as_rounds() {
 }
 
 #[tokio::test]
-async fn a_large_system_text_does_not_make_the_conversation_shorter_again_and_again() {
+async fn a_large_system_prompt_does_not_cause_repeated_compactions() {
     let long = "x".repeat(1_500);
     let server = Server::start(move |asked| {
         let last = asked.body["messages"]
@@ -108,7 +108,7 @@ async fn a_large_system_text_does_not_make_the_conversation_shorter_again_and_ag
     let mut session = desk.session().await;
     agent.turn(&mut session, "TASK", &desk.options()).await;
     let fixed = server.asked()[0].raw.len() as u64 / 4;
-    // Twice as much as what is always there.
+    // The context has twice the size of the fixed part.
     (desk.model.context_window, desk.model.max_output_tokens) = (fixed * 2, 500);
     let agent = desk.agent(&server);
     for _ in 0..20 {
@@ -131,22 +131,22 @@ async fn a_large_system_text_does_not_make_the_conversation_shorter_again_and_ag
             );
         }
     }
-    // No room at all: it is said, and nothing is made shorter.
+    // Without any room, a warning is emitted and nothing is compacted.
     (desk.model.context_window, desk.model.max_output_tokens) = (fixed, 500);
     let agent = desk.agent(&server);
     desk.events.lock().unwrap().clear();
     agent.turn(&mut session, "go on", &desk.options()).await;
-    let said = |event: &Event| matches!(event, Event::Error { message } if message.contains("of the context"));
+    let is_warning = |event: &Event| matches!(event, Event::Error { message } if message.contains("context tokens"));
     assert_eq!(
-        desk.told().iter().filter(|event| said(event)).count(),
+        desk.told().iter().filter(|event| is_warning(event)).count(),
         1,
-        "in two requests"
+        "one warning for two requests"
     );
     assert_eq!(compactions(&session), many);
 }
 
 #[tokio::test]
-async fn a_turn_that_goes_on_remembers_what_it_spent() {
+async fn a_continued_turn_counts_what_it_spent_before() {
     let server = Server::start(|asked| match asked.number {
         0 => vec![call("c", "read_file", json!({"path": "a.txt"}))].into(),
         1 => Reply::Hang(vec![text(&"Let me see. ".repeat(100))]),
@@ -163,7 +163,7 @@ async fn a_turn_that_goes_on_remembers_what_it_spent() {
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
     let options = desk.options();
-    // The process is gone while the second answer comes.
+    // The turn is dropped while the second answer arrives.
     tokio::select! {
         outcome = agent.turn(&mut session, "go", &options) => panic!("{outcome:?}"),
         () = async {
@@ -192,7 +192,7 @@ async fn a_turn_that_goes_on_remembers_what_it_spent() {
 }
 
 #[tokio::test]
-async fn nothing_runs_in_a_last_answer_and_everything_before_it_stays_as_it_was() {
+async fn nothing_runs_in_a_last_answer_and_the_cached_prefix_is_unchanged() {
     for api in APIS {
         let server = Server::start(|asked| {
             let write = format!(
@@ -227,12 +227,12 @@ async fn nothing_runs_in_a_last_answer_and_everything_before_it_stays_as_it_was(
         let items = history(&session);
         let refused = |start: &str| items.iter().filter(|item| item.starts_with(start)).count();
         assert_eq!(
-            refused("script failed: ScriptRejectedError: it was not run"),
+            refused("script failed: ScriptRejectedError: not run"),
             2,
             "{items:?}"
         );
-        assert_eq!(refused("result c: error: it was not run"), 1, "{items:?}");
-        // The cache of the first request holds for the second.
+        assert_eq!(refused("result c: error: not run"), 1, "{items:?}");
+        // The second request has the first one as prefix, so the cache is valid.
         let asked = server.asked();
         let (first, second) = (&asked[0].body, &asked[1].body);
         assert_eq!(first["tools"], second["tools"], "{api:?}");
@@ -259,7 +259,7 @@ async fn nothing_runs_in_a_last_answer_and_everything_before_it_stays_as_it_was(
 }
 
 #[tokio::test]
-async fn a_failed_turn_says_what_it_cost() {
+async fn a_failed_turn_reports_its_cost() {
     let server = Server::start(|asked| match asked.number {
         0 => vec![call("c", "read_file", json!({"path": "a.txt"}))].into(),
         _ => Reply::Fail(401, "{}".into()),
@@ -277,19 +277,21 @@ async fn a_failed_turn_says_what_it_cost() {
     assert!(
         matches!(desk.told().last(), Some(Event::TurnFailed { cost: Some(cost), .. }) if *cost == 1.0)
     );
-    // Whatever is complete was begun.
-    let mut begun = Vec::new();
+    // Every completed item has a start event.
+    let mut started = Vec::new();
     for event in desk.told() {
         match event {
-            Event::ItemStarted { item_id, .. } => begun.push(item_id),
-            Event::ItemCompleted { item_id, item } => assert!(begun.contains(&item_id), "{item:?}"),
+            Event::ItemStarted { item_id, .. } => started.push(item_id),
+            Event::ItemCompleted { item_id, item } => {
+                assert!(started.contains(&item_id), "{item:?}")
+            }
             _ => {}
         }
     }
 }
 
 #[tokio::test]
-async fn agents_do_not_spend_money_that_nobody_counts() {
+async fn with_a_cost_limit_agents_cannot_use_models_without_prices() {
     let script = "const asked = [tools.agents.llm.chat({ prompt: 'x', model: 'unpriced' }), tools.agents.launch.sync({ prompt: 'x', model: 'unpriced' })];\n\
                   const refused = (await Promise.allSettled(asked)).map(({ reason }) => String(reason.message));\n\
                   return [...refused, (await tools.agents.llm.chat({ prompt: 'x', model: 'priced' })).text];";
@@ -319,7 +321,7 @@ async fn agents_do_not_spend_money_that_nobody_counts() {
     );
     assert_eq!(
         history(&session)[2]
-            .matches("what unpriced costs is not known")
+            .matches("the prices of model unpriced are not known")
             .count(),
         2,
         "{:?}",
@@ -332,9 +334,9 @@ async fn agents_do_not_spend_money_that_nobody_counts() {
     );
 }
 
-/// The script has less time than the model takes.
+/// The script's time limit is shorter than the time that the model takes.
 #[tokio::test]
-async fn a_script_waits_for_agents_longer_than_for_anything_else() {
+async fn waiting_for_agents_does_not_count_against_the_time_limit_of_a_script() {
     const SLOW: Duration = Duration::from_millis(1200);
     let waits = "// @exec: {\"timeout_ms\": 1000}\n\
                  const a = await tools.agents.llm.chat('slow question');\n\
@@ -365,7 +367,7 @@ async fn a_script_waits_for_agents_longer_than_for_anything_else() {
 }
 
 #[tokio::test]
-async fn what_an_agent_does_is_told_as_its_own() {
+async fn events_of_a_sub_agent_carry_its_own_ids() {
     let script = "return (await tools.agents.launch.sync('task A')).message";
     let plan = "await tools.updatePlan({ plan: [{ step: 'of the agent', status: 'pending' }] })";
     let server = Server::start(move |asked| {
@@ -395,7 +397,7 @@ async fn what_an_agent_does_is_told_as_its_own() {
         !told
             .iter()
             .any(|event| matches!(event, Event::PlanUpdated { .. })),
-        "it is not the parent's plan"
+        "the plan of the sub-agent is not emitted"
     );
     let links: Vec<_> = told
         .iter()

@@ -1,4 +1,4 @@
-//! Memory on the wire: what requests say of the past, and that what is cached stays cached.
+//! Memory in requests: which earlier turns they contain, and that their prefix stays cached.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -14,7 +14,8 @@ use support::server::{Asked, Server};
 use support::speech::{block, text};
 use support::{APIS, Desk, text_of};
 
-/// Room for some forty turns of these tests: those before are shortened.
+/// The token budget of the gradient: room for about forty turns of these tests. Older turns are
+/// shortened.
 const BUDGET: u32 = 7_000;
 
 fn memory(desk: &Desk) -> Arc<Memory> {
@@ -31,7 +32,7 @@ fn remembering(memory: &Arc<Memory>, telling: Telling) -> Remembering {
     Remembering::new(memory.clone(), settings, None)
 }
 
-/// An agent that remembers, and can fetch turns of this session.
+/// Returns an agent with memory and the tool that reads turns of this session.
 fn agent(desk: &Desk, server: &Server, memory: &Arc<Memory>, session: &Session) -> Agent {
     let agent = desk.agent(server);
     let mut tools = agent.harness().orchestrator().registry().clone();
@@ -44,7 +45,7 @@ fn agent(desk: &Desk, server: &Server, memory: &Arc<Memory>, session: &Session) 
     ))
 }
 
-/// What somebody says in a turn: a fact of its own in many words.
+/// Returns the prompt of a turn: a unique fact and filler text.
 fn said(turn: u32) -> String {
     let filler =
         "We went through the list again and nobody had anything to add to what was written there. "
@@ -55,19 +56,19 @@ fn said(turn: u32) -> String {
     )
 }
 
-/// The request up to where its newest message begins. Where a cache is to begin is no part of what is said.
+/// Returns the request up to its newest message, without cache markers.
 fn before_newest(asked: &Asked, newest: &str) -> String {
     let at = asked
         .raw
         .rfind(newest)
         .unwrap_or_else(|| panic!("{newest} is not in {}", asked.raw));
-    // The message's own braces are not before it.
+    // The opening brace of the message does not count.
     let at = asked.raw[..at].rfind("},{").unwrap_or(at);
     asked.raw[..at].replace(",\"cache_control\":{\"type\":\"ephemeral\"}", "")
 }
 
 #[tokio::test]
-async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
+async fn requests_keep_their_prefix_until_the_gradient_is_planned_again() {
     const TURNS: u32 = 64;
     const FETCHES: u32 = 13;
     for api in APIS {
@@ -108,7 +109,7 @@ async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
             let (now, next) = (first(turn), first(turn + 1));
             let before = before_newest(now, &said(turn));
             let same = before_newest(next, &said(turn + 1)).starts_with(&before);
-            // Turn 11 is the first that is told of ten turns, and so on.
+            // The gradient is planned again every ten turns.
             match turn % 10 {
                 0 => planned += usize::from(!same),
                 _ => {
@@ -119,9 +120,9 @@ async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
         }
         assert!(
             kept >= 50 && planned == 6,
-            "{api:?}: {kept} kept, {planned} planned anew"
+            "{api:?}: {kept} kept, {planned} planned again"
         );
-        // All of it was at work: the gradient, recall and the board.
+        // The gradient, recall and the board were all in use.
         let last = first(TURNS);
         assert!(
             last.raw.contains("<T-60-R>") && !last.raw.contains(&said(1)[40..]),
@@ -138,7 +139,7 @@ async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
             "{api:?}"
         );
         assert!(!board(FETCHES + BOARD_TURNS + 1), "{api:?}");
-        // None of that is kept.
+        // Recalled text is never stored.
         assert!(
             !session
                 .history()
@@ -148,7 +149,7 @@ async fn what_was_sent_stays_a_prefix_until_the_gradient_is_planned_anew() {
     }
 }
 
-/// The newest message of a request, and what came of it.
+/// Returns the text of a request from its newest prompt on.
 fn newest(asked: &Asked) -> String {
     let key = if asked.body["input"].is_array() {
         "input"
@@ -164,7 +165,7 @@ fn newest(asked: &Asked) -> String {
 }
 
 #[tokio::test]
-async fn a_fact_of_turn_3_is_there_in_turn_400() {
+async fn a_fact_of_turn_3_is_recalled_in_turn_400() {
     const TURNS: u32 = 400;
     let server = Server::start(|_| vec![text("Noted.")].into()).await;
     let desk = Desk::new(WireApi::Chat);
@@ -185,12 +186,12 @@ async fn a_fact_of_turn_3_is_there_in_turn_400() {
         newest.contains("on which host") && newest.contains("heron, port 6543"),
         "{newest}"
     );
-    // The request is no longer than the first hundred's.
+    // The size of requests is bounded.
     assert!(asked.last().unwrap().raw.len() < 2 * asked[100].raw.len());
 }
 
 #[tokio::test]
-async fn turns_from_before_there_was_a_memory_are_remembered() {
+async fn turns_from_before_memory_was_enabled_are_stored() {
     let server = Server::start(|_| vec![text("Noted.")].into()).await;
     let desk = Desk::new(WireApi::Messages);
     let mut session = desk.session().await;
@@ -219,7 +220,7 @@ async fn turns_from_before_there_was_a_memory_are_remembered() {
 }
 
 #[tokio::test]
-async fn what_was_put_into_the_file_cabinet_is_on_the_board_for_five_turns() {
+async fn a_saved_document_is_on_the_board_for_five_turns() {
     let server = Server::start(|asked| {
         let newest = newest(asked);
         match newest.contains(&said(1)) && !newest.contains("Result of the script") {
@@ -238,7 +239,7 @@ async fn what_was_put_into_the_file_cabinet_is_on_the_board_for_five_turns() {
     for turn in 1..=BOARD_TURNS + 2 {
         agent.turn(&mut session, said(turn), &desk.options()).await;
     }
-    // The first turn asks twice.
+    // The first turn makes two requests.
     for (turn, asked) in (2..).zip(&server.asked()[2..]) {
         let told = newest(asked);
         let there = told.contains("A plan") && told.contains("tools.fetchFromFC(");

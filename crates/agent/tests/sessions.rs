@@ -1,4 +1,4 @@
-//! Whose a session is, and what becomes of it elsewhere.
+//! Claims on sessions, and sessions that are forked, exported and imported.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -36,7 +36,7 @@ async fn a_session_belongs_to_one_process_at_a_time() {
     assert!(in_use(Session::resume(&elsewhere, &id).await));
     assert!(
         Session::read(&elsewhere, &id).is_ok(),
-        "who only looks disturbs nobody"
+        "reading does not require a claim"
     );
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
@@ -51,12 +51,12 @@ async fn a_session_belongs_to_one_process_at_a_time() {
     let taken = Session::resume(&desk.journal, &id).await;
     assert!(
         in_use(taken),
-        "it is forgotten, and its process still lives"
+        "the process of the leaked session is still running"
     );
 }
 
 #[tokio::test]
-async fn what_somebody_else_went_on_with_is_not_gone_on_with_from_before() {
+async fn a_stale_session_cannot_append_after_another_one_did() {
     let answers = |asked: &support::server::Asked| match asked.number {
         0 => vec![text("one")].into(),
         _ => vec![call(
@@ -80,8 +80,8 @@ async fn what_somebody_else_went_on_with_is_not_gone_on_with_from_before() {
     );
 }
 
-/// The lines of a session whose first answer was never acted on.
-fn broken_off(desk: &Desk, session: &Session) -> Vec<Value> {
+/// Returns the exported lines of a session up to its first answer, which was never run.
+fn export_interrupted(desk: &Desk, session: &Session) -> Vec<Value> {
     let mut lines = desk.journal.export_session(session.id()).unwrap();
     let answered = lines
         .iter()
@@ -92,7 +92,7 @@ fn broken_off(desk: &Desk, session: &Session) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn what_was_under_way_elsewhere_is_not_done_here() {
+async fn an_imported_session_does_not_run_its_unfinished_answer() {
     let script = block("await tools.writeFile({ path: 'log.txt', content: 'script' })");
     let answers = move |asked: &support::server::Asked| match asked.number {
         0 => vec![
@@ -111,7 +111,7 @@ async fn what_was_under_way_elsewhere_is_not_done_here() {
     desk.agent(&server)
         .turn(&mut session, "go", &desk.options())
         .await;
-    let lines = broken_off(&desk, &session);
+    let lines = export_interrupted(&desk, &session);
     let files = [desk.work().join("log.txt"), desk.work().join("call.txt")];
     assert!(files.iter().all(|file| std::fs::remove_file(file).is_ok()));
     let mut imported = Session::import(&desk.journal, lines).await.unwrap();
@@ -123,7 +123,7 @@ async fn what_was_under_way_elsewhere_is_not_done_here() {
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
     assert!(
         !files.iter().any(|file| file.exists()),
-        "neither is done again"
+        "neither the script nor the call runs"
     );
     let told = history(&imported).join("\n");
     assert!(
@@ -133,7 +133,7 @@ async fn what_was_under_way_elsewhere_is_not_done_here() {
 }
 
 #[tokio::test]
-async fn a_session_from_elsewhere_is_read_before_it_is_taken_in() {
+async fn an_imported_session_is_validated_before_it_is_stored() {
     let (desk, server) = (
         Desk::new(WireApi::Chat),
         Server::start(|_| vec![text("ok")].into()).await,
@@ -161,7 +161,7 @@ async fn a_session_from_elsewhere_is_read_before_it_is_taken_in() {
     assert_eq!(
         desk.journal.sessions(10).unwrap().len(),
         1,
-        "nothing of it is kept"
+        "nothing of an invalid session is stored"
     );
     let elsewhere = tempfile::tempdir().unwrap();
     let journal = Journal::open(elsewhere.path()).unwrap();
@@ -170,12 +170,12 @@ async fn a_session_from_elsewhere_is_read_before_it_is_taken_in() {
     assert_eq!(
         journal.session("the parser").unwrap().id,
         imported.id(),
-        "its name comes along where it is free"
+        "the name is kept if it is not in use"
     );
 }
 
 #[tokio::test]
-async fn a_fork_has_what_scripts_kept() {
+async fn a_fork_has_the_values_that_scripts_stored() {
     let answers = |asked: &support::server::Asked| match asked.number {
         0 => vec![text(&block("store('n', 42); return 1"))].into(),
         2 => vec![text(&block("return load('n')"))].into(),
@@ -197,7 +197,7 @@ async fn a_fork_has_what_scripts_kept() {
 }
 
 #[tokio::test]
-async fn a_long_result_names_the_handle_it_can_be_read_by() {
+async fn a_long_result_contains_the_handle_that_reads_it() {
     let long: String = (0..600)
         .map(|n| format!("line {n} of many, and each of them says a little more\n"))
         .collect();

@@ -1,4 +1,4 @@
-//! What can happen in a turn besides going well.
+//! Turns with errors, interrupts, limits, sub-agents and compaction.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod support;
@@ -40,7 +40,7 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
         );
         let second = text_of(&server.asked()[1].body);
         assert!(second.contains("\"line\":2"), "{second}");
-        // The same is read back.
+        // The stored session has the same steps.
         assert_eq!(
             Session::resume(&desk.journal, session.id())
                 .await
@@ -68,7 +68,7 @@ async fn malformed_blocks_run_nothing_and_the_model_is_told_why() {
 }
 
 #[tokio::test]
-async fn blocks_in_thoughts_prompts_and_results_never_run() {
+async fn blocks_in_reasoning_prompts_and_results_never_run() {
     for api in APIS {
         let bait = block("await tools.writeFile({ path: 'bait.txt', content: '' })");
         let answers = vec![
@@ -97,7 +97,7 @@ async fn blocks_in_thoughts_prompts_and_results_never_run() {
 }
 
 #[tokio::test]
-async fn an_answer_cut_by_its_limit_keeps_the_text_and_runs_nothing_half_written() {
+async fn a_truncated_answer_keeps_its_text_and_runs_no_incomplete_script() {
     for api in APIS {
         let answers = vec![vec![
             text("I begin.\n<tool-calls>\nawait tools.writeFile({ path: 'x', con"),
@@ -125,7 +125,7 @@ async fn an_answer_cut_by_its_limit_keeps_the_text_and_runs_nothing_half_written
 }
 
 #[tokio::test]
-async fn a_refusal_fails_the_turn_by_name() {
+async fn a_refusal_fails_the_turn_with_its_own_kind() {
     for api in APIS {
         let (desk, server) = (
             Desk::new(api),
@@ -143,7 +143,7 @@ async fn a_refusal_fails_the_turn_by_name() {
 }
 
 #[tokio::test]
-async fn failures_of_the_provider_have_their_kind() {
+async fn provider_errors_have_specific_kinds() {
     let cases = [
         (401, "auth"),
         (429, "rate_limit"),
@@ -162,12 +162,15 @@ async fn failures_of_the_provider_have_their_kind() {
             .turn(&mut session, "go", &desk.options())
             .await;
         assert_eq!(outcome.end.unwrap_err().kind.as_str(), kind);
-        assert!(!session.is_open(), "the session goes on with the next turn");
+        assert!(
+            !session.is_open(),
+            "the session can continue with the next turn"
+        );
     }
 }
 
 #[tokio::test]
-async fn every_limit_is_reached_gracefully() {
+async fn every_limit_ends_the_turn_with_complete_results() {
     let endless =
         || Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into());
     let limit = |limits: Allowance| async move {
@@ -184,7 +187,7 @@ async fn every_limit_is_reached_gracefully() {
             .turn(&mut session, "go", &desk.options())
             .await;
         assert!(!session.is_open());
-        // Every call has its result, whatever was reached.
+        // Every call has a result, whichever limit was reached.
         let calls = history(&session)
             .iter()
             .filter(|item| item.starts_with("call"))
@@ -204,7 +207,7 @@ async fn every_limit_is_reached_gracefully() {
     assert_eq!((end, asked.len()), (TurnEnd::MaxRounds, 3));
     assert!(
         text_of(&asked[2].body).contains("This is the last answer of this turn"),
-        "the model knows"
+        "the model is told"
     );
     let tokens = Allowance {
         tokens: Some(4 * (INPUT + OUTPUT)),
@@ -212,7 +215,7 @@ async fn every_limit_is_reached_gracefully() {
     };
     let (end, asked) = limit(tokens).await;
     assert_eq!((end, asked.len()), (TurnEnd::MaxTokens, 4));
-    // One request costs one.
+    // Each request costs 1.0.
     let (end, asked) = limit(Allowance {
         cost: Some(2.0),
         ..Allowance::default()
@@ -228,7 +231,7 @@ async fn every_limit_is_reached_gracefully() {
 }
 
 #[tokio::test]
-async fn a_session_has_limits_of_its_own() {
+async fn a_session_has_its_own_limits() {
     let (mut desk, server) = (
         Desk::new(WireApi::Chat),
         Server::start(|_| vec![text("ok")].into()).await,
@@ -253,7 +256,7 @@ async fn a_session_has_limits_of_its_own() {
 }
 
 #[tokio::test]
-async fn an_interrupt_while_the_model_speaks_keeps_what_it_said() {
+async fn an_interrupt_during_an_answer_keeps_its_text() {
     for api in APIS {
         let server = Server::start(|asked| match asked.number {
             0 => Reply::Hang(vec![text(&"I think about it for a long time. ".repeat(40))]),
@@ -275,7 +278,7 @@ async fn an_interrupt_while_the_model_speaks_keeps_what_it_said() {
             "{api:?}: {:?}",
             history(&session)
         );
-        // The session goes on.
+        // The session continues.
         let outcome = agent.turn(&mut session, "And?", &desk.options()).await;
         assert_eq!(outcome.message.as_deref(), Some("Yes."));
     }
@@ -283,7 +286,7 @@ async fn an_interrupt_while_the_model_speaks_keeps_what_it_said() {
 
 #[tokio::test]
 async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in_the_journal() {
-    // The script hangs beside an agent that hangs in a structured call of its own.
+    // The script waits for a hanging call and for an agent whose own structured call hangs.
     let script =
         "await Promise.all([tools.hang({}), tools.agents.launch.sync({ prompt: 'you hang' })])";
     let server = Server::start(move |asked| {
@@ -304,7 +307,7 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
     let stop = async {
         let hangs =
             |event: &Event| matches!(event, Event::CallStarted { tool, .. } if tool == "hang");
-        // The script's own call and the sub-agent's.
+        // The call of the script and the call of the sub-agent.
         while desk.told().iter().filter(|event| hangs(event)).count() < 2 {
             desk.happened.notified().await;
         }
@@ -316,7 +319,7 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
         );
         assert!(
             running.iter().all(|run| run.ended_ms.is_none()),
-            "all of them run"
+            "all runs are running"
         );
         options.cancel.cancel();
     };
@@ -325,7 +328,7 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
     let ended = desk.journal.runs(&Default::default()).unwrap();
     assert!(
         ended.iter().all(|run| run.ended_ms.is_some()),
-        "and all of them ended: {ended:?}"
+        "all runs have ended: {ended:?}"
     );
     let stopped = ended
         .iter()
@@ -346,12 +349,12 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
         history(&session)
             .iter()
             .any(|item| item.starts_with("result h: ")),
-        "every call has its result"
+        "every call has a result"
     );
 }
 
 #[tokio::test]
-async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
+async fn sub_agents_share_one_budget_and_have_a_maximum_depth() {
     let script = "const [a, b] = await Promise.all([tools.agents.launch.sync({ prompt: 'task A', tools: ['readFile'] }), tools.agents.llm.chat({ prompt: 'question B' })]);\n\
                   const c = await tools.agents.launch.async('task C');\nreturn [a.message, b.text, (await tools.agents.wait(c.agentId)).message];";
     let deep = "return (await tools.agents.launch.sync({ prompt: 'deeper' })).message";
@@ -388,21 +391,21 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
         history(&session)[2],
         "script returned: [\"A done\",\"B answered\",\"C done\"]"
     );
-    // Two requests of its own and three of others, all in one budget.
+    // Two requests of the agent and three of its sub-agents count in one budget.
     assert_eq!(outcome.usage.input_tokens, 5 * INPUT);
-    // The session's own limits count them too, also in the next process.
+    // The session counts them as well, also when it is read again.
     let again = Session::read(&desk.journal, session.id()).unwrap();
     assert_eq!(
         (session.spent().0.input_tokens, again.spent().0.input_tokens),
         (5 * INPUT, 5 * INPUT)
     );
     let sessions = desk.journal.all_sessions(10).unwrap();
-    assert_eq!(sessions.len(), 3, "each agent has a session of its own");
+    assert_eq!(sessions.len(), 3, "each agent has its own session");
     let people = desk.journal.sessions(10).unwrap();
     assert_eq!(
         people.iter().map(|own| own.id.as_str()).collect::<Vec<_>>(),
         [session.id()],
-        "and it is not a person's"
+        "sessions of sub-agents are not listed"
     );
     assert!(
         sessions
@@ -414,17 +417,17 @@ async fn agents_answer_spend_from_one_budget_and_go_only_so_deep() {
             .items_told()
             .iter()
             .any(|item| brief(item) == "Assistant: A done"),
-        "their words are not the parent's"
+        "messages of sub-agents are not emitted"
     );
-    // An agent that launches an agent that launches …
+    // An agent that launches an agent that launches another one.
     let outcome = agent
         .turn(&mut desk.session().await, "deeper", &desk.options())
         .await;
-    assert!(outcome.message.unwrap().contains("at most 2 deep"));
+    assert!(outcome.message.unwrap().contains("at most 2 levels deep"));
 }
 
 #[tokio::test]
-async fn a_full_context_is_made_shorter_and_nothing_is_lost() {
+async fn a_full_context_is_compacted_and_the_originals_remain() {
     let long = "x".repeat(3_000);
     let server = Server::start(move |asked| {
         let last = asked.body["messages"].as_array().unwrap().last().unwrap().to_string();
@@ -468,16 +471,16 @@ async fn a_full_context_is_made_shorter_and_nothing_is_lost() {
         "the task: {last}"
     );
     assert!(last.contains("[in_progress] find the cause"), "the plan");
-    assert!(last.contains("please go on"), "what was asked last");
+    assert!(last.contains("please go on"), "the latest request");
     assert!(last.len() < 60_000, "{}", last.len());
-    // Handles lead to the exact originals.
+    // Handles refer to the original results.
     let handle = last
         .split_whitespace()
         .find(|word| word.starts_with("scr_") && word.len() > 10)
         .unwrap();
     let run = desk.journal.run(handle).unwrap();
     assert!(run.output.unwrap().output_json.unwrap().contains("xxxx"));
-    // The whole history is still there, and a resumed session tells the model the same.
+    // The history is complete, and the stored session has the same steps.
     assert_eq!(
         history(&session)
             .iter()
@@ -495,7 +498,7 @@ async fn a_full_context_is_made_shorter_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn what_came_before_the_newest_message_stays_as_it_was() {
+async fn everything_before_the_newest_message_is_unchanged() {
     struct Recalls;
     impl Companion for Recalls {
         fn before<'a>(
@@ -503,8 +506,8 @@ async fn what_came_before_the_newest_message_stays_as_it_was() {
             session: &'a Session,
             prompt: &'a str,
         ) -> BoxFuture<'a, Option<String>> {
-            let rides = format!("[recalled for {}: {prompt}]", session.turn());
-            std::future::ready(Some(rides)).boxed()
+            let recalled = format!("[recalled for {}: {prompt}]", session.turn());
+            std::future::ready(Some(recalled)).boxed()
         }
     }
     for api in APIS {
@@ -527,7 +530,7 @@ async fn what_came_before_the_newest_message_stays_as_it_was() {
         }
         assert!(
             !history(&session).concat().contains("recalled"),
-            "never stored"
+            "recalled text is never stored"
         );
         let key = if api == WireApi::Responses {
             "input"
@@ -540,7 +543,8 @@ async fn what_came_before_the_newest_message_stays_as_it_was() {
             .map(|asked| asked.body[key].as_array().unwrap().clone())
             .collect();
         for pair in asked.windows(2) {
-            // Everything before the newest message of the earlier request is the same in the later one.
+            // Everything before the newest message of the earlier request is the same in the later
+            // one.
             let newest = pair[0]
                 .iter()
                 .rposition(|item| item.to_string().contains("recalled"))
@@ -571,7 +575,7 @@ async fn what_came_before_the_newest_message_stays_as_it_was() {
 }
 
 #[tokio::test]
-async fn one_shot_tells_nothing_of_the_past() {
+async fn the_one_shot_strategy_sends_no_earlier_turns() {
     let (desk, server) = (
         Desk::new(WireApi::Chat),
         Server::start(|_| vec![text("ok")].into()).await,
@@ -581,7 +585,7 @@ async fn one_shot_tells_nothing_of_the_past() {
     for prompt in ["first", "second"] {
         agent.turn(&mut session, prompt, &desk.options()).await;
     }
-    // Behind the system prompt.
+    // The messages after the system prompt.
     let second = text_of(&json!(
         server.asked()[1].body["messages"].as_array().unwrap()[1..]
     ));
@@ -590,7 +594,7 @@ async fn one_shot_tells_nothing_of_the_past() {
 }
 
 #[tokio::test]
-async fn an_answer_can_end_with_its_block() {
+async fn with_after_block_stop_an_answer_ends_after_its_block() {
     let answers = vec![
         vec![text(&format!("Now {} It worked!", block("return 1")))],
         vec![text("One.")],
@@ -618,7 +622,7 @@ async fn an_answer_can_end_with_its_block() {
 }
 
 #[tokio::test]
-async fn a_failed_script_is_gone_on_with() {
+async fn a_failed_script_can_be_resumed() {
     let first =
         "await tools.writeFile({ path: 'log.txt', content: 'once' });\nthrow new Error('oops');";
     let server = Server::start(move |asked| {
@@ -682,7 +686,7 @@ async fn freeform_scripts_on_responses() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_asked_for_again_and_told_once() {
+async fn a_failed_request_is_retried_and_the_answer_is_emitted_once() {
     let server = Server::start(|asked| match asked.number {
         0 => Reply::Fail(503, "{}".into()),
         _ => vec![text("Hello.")].into(),
@@ -698,13 +702,15 @@ async fn an_answer_that_breaks_off_is_asked_for_again_and_told_once() {
         .turn(&mut desk.session().await, "go", &desk.options())
         .await;
     assert_eq!(outcome.message.as_deref(), Some("Hello."));
-    assert!(desk.told().iter().any(
-        |event| matches!(event, Event::Error { message } if message.contains("trying again"))
-    ));
+    assert!(
+        desk.told().iter().any(
+            |event| matches!(event, Event::Error { message } if message.contains("retrying in"))
+        )
+    );
 }
 
 #[tokio::test]
-async fn servers_that_give_every_call_the_same_id() {
+async fn servers_may_give_every_call_the_same_id() {
     let answers = vec![
         vec![call("call_0", "read_file", json!({"path": "a.txt"}))],
         vec![call("call_0", "read_file", json!({"path": "b.txt"}))],

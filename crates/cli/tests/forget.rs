@@ -228,7 +228,7 @@ fn a_session_in_use_is_not_forgotten() {
         let output = fixture.run(args);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            output.status.code() == Some(2) && error.contains("another process works on session"),
+            output.status.code() == Some(2) && error.contains("is in use by another process"),
             "{error}"
         );
         assert!(

@@ -269,7 +269,7 @@ fn the_log_of_a_killed_process_is_read_or_reported() {
     let (status, out, err) = run_unprivileged(&workspace, &["runs", "list"]);
     assert_eq!((status, out.as_str()), (2, ""), "{err}");
     let expected = format!(
-        "error: the journal in {} may only be read, and what happened last is",
+        "error: the journal in {} is read-only and its latest writes are in the log",
         workspace.home().display()
     );
     assert!(

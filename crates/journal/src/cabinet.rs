@@ -1,4 +1,4 @@
-//! The File Cabinet: documents under short keys, for thirty days.
+//! The File Cabinet: documents stored under short random keys, which expire after thirty days.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::crypto::KeyedHash;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-/// The largest document.
+/// The size of the largest document that is accepted.
 const MAX_DOCUMENT: usize = 64 << 20;
-/// Bytes of all documents. The oldest web pages are removed to make room.
+/// The total size of all documents. The oldest web pages are removed to make room.
 const MAX_BYTES: i64 = 512 << 20;
-/// How many random keys are tried. A second one is practically never needed.
+/// How many random keys are tried before saving fails. A collision is practically impossible.
 const MAX_KEY_ATTEMPTS: usize = 8;
 
-/// The description of a document, a payload like its content.
+/// The description of a document, stored as a payload so that it is encrypted like the content.
 #[derive(Serialize, Deserialize)]
 struct About {
     title: String,
@@ -32,7 +32,7 @@ impl Cabinet for Journal {
     fn keep(&self, document: &NewDocument<'_>) -> Result<Entry, LedgerError> {
         if document.content.len() > MAX_DOCUMENT {
             return Err(LedgerError::Failed(format!(
-                "a document has at most {} MB",
+                "a document can have at most {} MB",
                 MAX_DOCUMENT >> 20
             )));
         }
@@ -63,7 +63,7 @@ impl Cabinet for Journal {
                 }
             }
             Err(JournalError::Damaged(
-                "no key is free for a document".into(),
+                "every random document key is already used".into(),
             ))
         })?;
         let About {
@@ -112,7 +112,7 @@ impl Cabinet for Journal {
 }
 
 impl Journal {
-    /// Removes expired documents.
+    /// Removes expired documents and returns how many there were.
     pub(crate) fn empty_cabinet(&self) -> Result<usize, JournalError> {
         self.write(|connection| {
             Ok(connection.execute(
@@ -122,13 +122,14 @@ impl Journal {
         })
     }
 
-    /// A keyed hash of the source, by which documents are found.
+    /// Returns the keyed hash of kind and source, by which documents of a source are looked up.
     fn origin(&self, kind: DocumentKind, source: &str) -> Vec<u8> {
         let hash = KeyedHash::new(&self.key, "origins of documents");
         hash.hash(&[kind.as_str().as_bytes(), &[0], source.as_bytes()])
             .to_vec()
     }
 
+    /// Returns the first document that the SQL condition `which` selects.
     fn find(
         &self,
         which: &str,
@@ -184,12 +185,12 @@ impl Journal {
     }
 }
 
-/// The time that was this long ago.
+/// Returns the time `age` ago, in milliseconds since 1970.
 fn oldest(age: Duration) -> i64 {
     now_ms() - age.as_millis() as i64
 }
 
-/// Removes the oldest web pages, which can be fetched again, until there is room.
+/// Removes the oldest web pages, which can be fetched again, until `bytes` more bytes fit.
 fn make_room(connection: &Connection, bytes: i64) -> Result<(), JournalError> {
     let sum = |connection: &Connection| -> Result<i64, JournalError> {
         let mut read = connection.prepare_cached("SELECT ifnull(sum(bytes), 0) FROM cabinet")?;

@@ -1,4 +1,4 @@
-//! Opening connections that read and write the journal's file.
+//! Connections to the journal's file: opening it for reading and writing, and small query helpers.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait before the switch to WAL mode is tried again.
 const WAL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Opens the file, and creates it with its folder if there is none.
+/// Opens the file in a folder. Creates the folder and the file if they do not exist.
 pub(crate) fn read_write(folder: &Path) -> Result<Connection, JournalError> {
     let file = |error| JournalError::File {
         path: folder.to_owned(),
@@ -35,11 +35,11 @@ pub(crate) fn read_write(folder: &Path) -> Result<Connection, JournalError> {
 
 /// Switches the database to WAL mode. If it is in WAL mode already, this only reads.
 ///
-/// The switch upgrades a read lock to an exclusive lock. For an upgrade SQLite does not call the busy
-/// handler, because two connections that both wait would block each other: it returns `SQLITE_BUSY`
-/// at once and drops the read lock. Trying again is sufficient: one connection always gets the lock,
-/// the switch is permanent, and the next attempt of every other connection finds it done. All other
-/// locks, also those of WAL recovery, go through the busy handler.
+/// The switch upgrades a read lock to an exclusive lock. SQLite does not call the busy handler for
+/// an upgrade, because two connections that both wait would deadlock: it returns `SQLITE_BUSY` at
+/// once and drops the read lock. Retrying is sufficient: one connection always gets the lock, the
+/// switch is permanent, and every other connection then finds the database in WAL mode. All other
+/// locks, including those of WAL recovery, go through the busy handler.
 fn switch_to_wal(connection: &Connection) -> rusqlite::Result<()> {
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
@@ -56,7 +56,7 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
 }
 
-/// Creates the file if there is none, and takes all permissions from other users.
+/// Creates the file if it does not exist, and removes all permissions of other users.
 #[cfg(unix)]
 fn make_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -73,13 +73,13 @@ fn make_private(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The permissions of the folder apply.
+/// Does nothing: on other systems the permissions of the folder apply.
 #[cfg(not(unix))]
 fn make_private(_: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a statement, which is prepared once per connection.
+/// Executes a statement through the connection's cache of prepared statements.
 pub(crate) fn execute(
     connection: &Connection,
     sql: &str,
@@ -89,7 +89,7 @@ pub(crate) fn execute(
     Ok(())
 }
 
-/// Reads the first column of all rows.
+/// Returns the first column of all rows.
 pub(crate) fn column<T: FromSql>(
     connection: &Connection,
     sql: &str,
@@ -100,7 +100,7 @@ pub(crate) fn column<T: FromSql>(
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
-/// Reads the first column of the first row, if there is one.
+/// Returns the first column of the first row, or `None` if there is no row.
 pub(crate) fn first<T: FromSql>(
     connection: &Connection,
     sql: &str,

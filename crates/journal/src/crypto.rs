@@ -8,9 +8,10 @@ use sha2::Sha256;
 
 use crate::JournalError;
 
+/// The size of a nonce of XChaCha20-Poly1305, in bytes.
 pub(crate) const NONCE: usize = 24;
 
-/// Derives the key for one purpose from a key (HKDF-SHA-256).
+/// Derives from `key` the key for one purpose (HKDF-SHA-256).
 #[allow(clippy::expect_used)]
 fn derive(key: &[u8; 32], purpose: &str) -> [u8; 32] {
     let mut derived = [0; 32];
@@ -31,7 +32,7 @@ impl KeyedHash {
         Self(hmac::KeyInit::new_from_slice(&key).expect("HMAC takes a key of any length"))
     }
 
-    /// Hashes the concatenation of some bytes.
+    /// Returns the hash of the concatenated parts.
     pub(crate) fn hash(&self, parts: &[&[u8]]) -> [u8; 32] {
         let mut hmac = self.0.clone();
         for part in parts {
@@ -41,7 +42,7 @@ impl KeyedHash {
     }
 }
 
-/// Authenticated encryption (XChaCha20-Poly1305). The nonce stands in front of the ciphertext.
+/// Authenticated encryption (XChaCha20-Poly1305). The nonce is stored before the ciphertext.
 #[derive(Clone)]
 pub(crate) struct Cipher(XChaCha20Poly1305);
 
@@ -57,11 +58,12 @@ impl Cipher {
     ) -> Result<Vec<u8>, JournalError> {
         let encrypted = self.0.encrypt(&XNonce::from(*nonce), bytes);
         let encrypted =
-            encrypted.map_err(|_| JournalError::Damaged("a value cannot be encrypted".into()))?;
+            encrypted.map_err(|_| JournalError::Damaged("cannot encrypt a value".into()))?;
         Ok([&nonce[..], &encrypted].concat())
     }
 
-    /// Fails with [`JournalError::Sealed`] if the bytes were encrypted with another key, or changed.
+    /// Fails with [`JournalError::Sealed`] if the bytes were modified or encrypted with another
+    /// key.
     pub(crate) fn decrypt(&self, encrypted: &[u8]) -> Result<Vec<u8>, JournalError> {
         let (nonce, encrypted) = encrypted
             .split_first_chunk::<NONCE>()
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_for_different_purposes_differ() {
+    fn keys_derived_for_different_purposes_differ() {
         let key = [7; 32];
         assert_ne!(derive(&key, "one"), derive(&key, "two"));
         let (one, two) = (Cipher::new(&key, "one"), Cipher::new(&key, "two"));

@@ -1,4 +1,4 @@
-//! Why the journal could not be read or written.
+//! The error type of this crate.
 
 use std::path::PathBuf;
 
@@ -10,85 +10,86 @@ use crate::connection::is_busy;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
-    /// The file or its folder cannot be used.
+    /// The file or its folder cannot be created or opened.
     #[error("cannot open {path}: {error}")]
     File {
-        /// Which.
+        /// The journal's folder.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// Nothing may be written, and it cannot be read without.
-    #[error("the journal in {path} may only be read, and {why}")]
+    /// The folder is not writable, and the journal cannot be read without writing to it.
+    #[error("the journal in {path} is read-only and {why}")]
     ReadOnly {
-        /// Where.
+        /// The journal's folder.
         path: PathBuf,
-        /// What would have to be written.
+        /// Why writing is necessary, as the end of a sentence about the journal.
         why: &'static str,
     },
     /// The schema is newer than this version of Selvedge.
     #[error(
         "the journal was written by a newer version of Selvedge \
-         (schema version {version} of {component}, this version knows {known})"
+         (schema version {version} of {component}, this version supports {known})"
     )]
     NewerSchema {
-        /// Whose tables.
+        /// The component whose tables are newer.
         component: &'static str,
-        /// The version in the file.
+        /// The schema version in the file.
         version: u32,
-        /// The newest version known here.
+        /// The newest schema version that this build supports.
         known: u32,
     },
-    /// The file has tables, but none that says which version wrote them.
+    /// The file has tables, but no table `schema_versions`.
     #[error("the journal was written by an unreleased version of Selvedge")]
     UnknownSchema,
-    /// There is no such run.
+    /// No run has this id, or an id that begins with it.
     #[error("there is no run `{0}`")]
     NoRun(String),
-    /// More than one run begins like that.
-    #[error("`{0}` is the beginning of several runs")]
+    /// Several runs or sessions have ids that begin with this prefix.
+    #[error("`{0}` matches more than one id")]
     Ambiguous(String),
-    /// There is no such session.
+    /// No session has this id or name, or an id that begins with it.
     #[error("there is no session `{0}`")]
     NoSession(String),
-    /// Another process works on the session, or has gone on with it meanwhile.
-    #[error("another process works on session `{0}`")]
+    /// Another process has claimed the session, or has appended items to it in the meantime.
+    #[error("session `{0}` is in use by another process")]
     SessionInUse(String),
-    /// Another session has the name.
-    #[error("another session is called `{0}`")]
+    /// Another session already has this name.
+    #[error("the session name `{0}` is already in use")]
     NameTaken(String),
-    /// What was to be taken in is no exported session.
-    #[error("this is no exported session: {0}")]
+    /// The lines to import are not an exported session.
+    #[error("not an exported session: {0}")]
     NotASession(String),
-    /// There is no room for another document.
-    #[error("the File Cabinet holds {megabytes} MB and is full")]
+    /// Saving another document would exceed the size of the File Cabinet.
+    #[error("the File Cabinet is full ({megabytes} MB)")]
     CabinetFull {
-        /// How much it holds.
+        /// The size of the File Cabinet.
         megabytes: u64,
     },
-    /// Payloads are sealed with a key that is not at hand.
-    #[error("the journal is sealed, and the key at hand does not open it")]
+    /// A payload cannot be decrypted: no key or another key was given, or the payload was modified.
+    #[error("cannot decrypt the journal: wrong or missing key")]
     Sealed,
-    /// Another process goes on with the run.
-    #[error("another process goes on with the run")]
+    /// Another process has claimed the run.
+    #[error("another process has taken over the run")]
     TakenOver,
-    /// Another run has resumed the same one.
+    /// Another run has already resumed this run.
     #[error("{run} was resumed by {by}")]
     AlreadyResumed {
-        /// From which.
+        /// The run that was to be resumed.
         run: String,
-        /// Which does.
+        /// The run that resumed it.
         by: String,
     },
-    /// The run waits for no answer.
-    #[error("`{0}` does not wait for an answer")]
+    /// The run is not suspended, so it waits for no approval.
+    #[error("run `{0}` is not waiting for approval")]
     NotSuspended(String),
-    /// A run that would have to be removed goes on, or waits for an answer.
-    #[error("`{0}` is not over")]
+    /// A run that would have to be deleted is running or suspended.
+    #[error("run `{0}` has not ended")]
     NotOver(String),
-    /// Removed content may still be in the file's log, because another process reads the file.
+    /// Deleted content may still be in the file's log, because another process reads the file.
     #[error(
-        "it is removed, but another process still reads the file, whose log could not be emptied"
+        "the content is deleted, but the journal's log cannot be truncated while another process \
+         reads the file"
     )]
     StillRead,
     /// The journal's own code panicked.
@@ -97,8 +98,8 @@ pub enum JournalError {
     /// What was stored is not what should be there.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
-    /// SQLite says no.
-    #[error("the journal: {}", first_line(.0))]
+    /// SQLite returned an error.
+    #[error("cannot access the journal: {}", first_line(.0))]
     Sqlite(#[from] rusqlite::Error),
 }
 

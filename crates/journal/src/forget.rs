@@ -1,8 +1,8 @@
-//! Deleting turns of a session, or a whole session, with everything that was done in them.
+//! Deletes turns of a session, or a whole session, with everything that was recorded for them.
 //!
 //! Deleted with a turn: its items, the runs that began in it with their calls and approvals, the
-//! values scripts stored in it, the documents it saved, and the sessions of agents it launched. A
-//! fork has copies of the turns before it; they are deleted as well.
+//! values that scripts stored in it, the documents it saved, and the sessions of agents it
+//! launched. Copies of the turn in forks of the session are deleted as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,27 +12,27 @@ use crate::connection::{column, execute};
 use crate::retention::sweep;
 use crate::{Journal, JournalError, RunState, StoredItem};
 
-/// What was deleted.
+/// What [`Journal::forget`] deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Forgotten {
-    /// Whole sessions.
+    /// Ids of the sessions that were deleted as a whole.
     pub sessions: BTreeSet<String>,
-    /// Turns of sessions that stay.
+    /// Numbers of the turns that were deleted from sessions that remain, by session.
     pub turns: BTreeMap<String, BTreeSet<u32>>,
-    /// Runs, with their calls.
+    /// Number of runs, which were deleted with their calls.
     pub runs: usize,
-    /// Documents of the File Cabinet.
+    /// Number of documents deleted from the File Cabinet.
     pub documents: usize,
 }
 
 /// Returns the items that replace a session's items when these turns are deleted. It gets the items
-/// from the first of the turns on, and keeps the numbers of items that stay.
+/// from the first deleted turn on, and must not change the numbers of items that remain.
 pub type Rewrite<'a> = &'a dyn Fn(Vec<StoredItem>, &BTreeSet<u32>) -> Vec<StoredItem>;
 
 impl Journal {
-    /// Deletes a turn of a session, or without a turn the whole session. A fork of the session
-    /// stays, without the turns it copied. Fails if another process works on the session or one of
-    /// its runs has not ended. [`Journal::scrub`] removes what remains in free pages of the file.
+    /// Deletes a turn of a session, or the whole session if `turn` is `None`. Forks of the session
+    /// remain, without the turns they copied. Fails if another process has claimed the session or
+    /// one of its runs has not ended. [`Journal::scrub`] overwrites the free pages that remain.
     pub fn forget(
         &self,
         session: &str,
@@ -83,8 +83,9 @@ impl Journal {
         Ok(work.done)
     }
 
-    /// Rewrites the file without free pages and truncates its log, so that deleted content is gone
-    /// from the disk. Waits for readers, and fails if they do not finish.
+    /// Rewrites the file without free pages and truncates its log, so that deleted content is no
+    /// longer on disk. Waits for readers, and fails with [`JournalError::StillRead`] if they do not
+    /// finish.
     pub fn scrub(&self) -> Result<(), JournalError> {
         let connection = self.lock();
         connection.execute_batch("VACUUM")?;
@@ -98,7 +99,7 @@ impl Journal {
     }
 }
 
-/// The work of [`Journal::forget`] in one transaction.
+/// The state of one [`Journal::forget`] in its transaction.
 struct Forgetting<'a> {
     journal: &'a Journal,
     connection: &'a Connection,
@@ -106,11 +107,11 @@ struct Forgetting<'a> {
     done: Forgotten,
 }
 
-/// Start and end (exclusive) in milliseconds since 1970.
+/// A time range: start and exclusive end, in milliseconds since 1970.
 type Span = (i64, i64);
 
 impl Forgetting<'_> {
-    /// Deletes some turns of a session that stays.
+    /// Deletes some turns of a session that remains.
     fn turns(&mut self, session: &str, turns: &BTreeSet<u32>) -> Result<(), JournalError> {
         let Some(first) = turns.first() else {
             return Ok(());
@@ -121,27 +122,27 @@ impl Forgetting<'_> {
             spans.extend(span(self.connection, session, *turn)?);
         }
         let before = self.journal.items_from(self.connection, session, *first)?;
-        let forgotten: Vec<String> = before
+        let deleted_texts: Vec<String> = before
             .iter()
             .filter(|item| turns.contains(&item.turn))
             .map(|item| item.item.to_string())
             .collect();
-        self.happened(session, &spans, forgotten)?;
+        self.happened(session, &spans, deleted_texts)?;
         let after = (self.rewrite)(before.clone(), turns);
-        let stays: BTreeMap<u32, &StoredItem> =
+        let remaining: BTreeMap<u32, &StoredItem> =
             after.iter().map(|item| (item.number, item)).collect();
         for item in before
             .iter()
-            .filter(|item| stays.get(&item.number) != Some(item))
+            .filter(|item| remaining.get(&item.number) != Some(item))
         {
             let sql = "DELETE FROM items WHERE session = ?1 AND number = ?2";
             execute(self.connection, sql, params![session, item.number])?;
         }
-        let there: BTreeMap<u32, &StoredItem> =
+        let existing: BTreeMap<u32, &StoredItem> =
             before.iter().map(|item| (item.number, item)).collect();
         for item in after
             .iter()
-            .filter(|item| there.get(&item.number) != Some(item))
+            .filter(|item| existing.get(&item.number) != Some(item))
         {
             self.journal.insert_item(self.connection, session, item)?;
         }
@@ -172,45 +173,43 @@ impl Forgetting<'_> {
         Ok(())
     }
 
-    /// Deletes what happened in a session during some spans, except its items. `texts` are the texts
-    /// of these items, in which keys of documents are looked for.
+    /// Deletes everything recorded for a session in some time ranges, except its items. `texts` are
+    /// the texts of these items, which are searched for keys of documents.
     fn happened(
         &mut self,
         session: &str,
         spans: &[Span],
         mut texts: Vec<String>,
     ) -> Result<(), JournalError> {
-        let (mut runs, mut launched, mut begun) = (Vec::new(), Vec::new(), i64::MAX);
+        let (mut runs, mut launched, mut earliest_ms) = (Vec::new(), Vec::new(), i64::MAX);
         for (from, to) in spans {
             let within = params![session, from, to];
-            let names = |sql: &str| -> Result<Vec<String>, JournalError> {
+            let ids = |sql: &str| -> Result<Vec<String>, JournalError> {
                 column(self.connection, sql, within)
             };
-            // Runs that resume a run of the turn repeat its content.
-            runs.extend(names(
-                "WITH RECURSIVE of_turn(id) AS (
+            // Runs that resumed a run of the turn contain the same content.
+            runs.extend(ids("WITH RECURSIVE of_turn(id) AS (
                     SELECT id FROM runs WHERE session = ?1 AND started_ms >= ?2 AND started_ms < ?3
                     UNION SELECT runs.id FROM runs JOIN of_turn ON runs.resumes = of_turn.id)
-                 SELECT id FROM of_turn",
-            )?);
-            launched
-                .extend(names("SELECT id FROM sessions WHERE parent = ?1 AND started_ms >= ?2 AND started_ms < ?3")?);
+                 SELECT id FROM of_turn")?);
+            launched.extend(ids("SELECT id FROM sessions
+                 WHERE parent = ?1 AND started_ms >= ?2 AND started_ms < ?3")?);
             let sql =
                 "DELETE FROM stored WHERE session = ?1 AND stored_ms >= ?2 AND stored_ms < ?3";
             execute(self.connection, sql, within)?;
-            begun = begun.min(*from);
+            earliest_ms = earliest_ms.min(*from);
         }
         for run in runs.iter().collect::<BTreeSet<_>>() {
             texts.extend(self.run(run)?);
         }
-        // Documents from before the session belong to others.
+        // Documents that were saved before the session began belong to other sessions.
         let sql = "SELECT started_ms FROM sessions WHERE id = ?1";
         let started: i64 = self
             .connection
             .query_row(sql, params![session], |row| row.get(0))?;
-        self.documents(begun.max(started), &texts)?;
+        self.documents(earliest_ms.max(started), &texts)?;
         for session in launched {
-            // A session launched by another one of these is already deleted.
+            // A session that another session of this list launched is already deleted.
             if exists(self.connection, &session).is_ok() {
                 self.whole(&session)?;
             }
@@ -218,7 +217,7 @@ impl Forgetting<'_> {
         Ok(())
     }
 
-    /// Deletes a run that has ended. Returns the texts of the run and of its calls.
+    /// Deletes a run, which must have ended. Returns the texts of the run and of its calls.
     fn run(&mut self, id: &str) -> Result<Vec<String>, JournalError> {
         let run = self.journal.run_in(self.connection, id)?;
         if matches!(run.summary.state, RunState::Running | RunState::Suspended) {
@@ -249,7 +248,7 @@ impl Forgetting<'_> {
         Ok(texts)
     }
 
-    /// Deletes documents that were saved since then and whose keys occur in these texts.
+    /// Deletes the documents that were saved since `since_ms` and whose keys occur in `texts`.
     fn documents(&mut self, since_ms: i64, texts: &[String]) -> Result<(), JournalError> {
         let sql = "SELECT key FROM cabinet WHERE saved_ms >= ?1";
         let keys: Vec<String> = column(self.connection, sql, params![since_ms])?;
@@ -275,7 +274,7 @@ fn exists(connection: &Connection, session: &str) -> Result<(), JournalError> {
     }
 }
 
-/// The session, the sessions it was forked from, and all their forks.
+/// Returns the session, the sessions it was forked from, and all their forks.
 fn family(connection: &Connection, session: &str) -> Result<Vec<String>, JournalError> {
     column(
         connection,
@@ -289,8 +288,8 @@ fn family(connection: &Connection, session: &str) -> Result<Vec<String>, Journal
     )
 }
 
-/// The turns that two sessions share, or only `turn` if they share it. An item that a fork copied has
-/// the same number and time.
+/// Returns the turns that two sessions share, or only `turn` if they share it. An item that a fork
+/// copied has the same number and time as the original.
 fn shared(
     connection: &Connection,
     session: &str,
@@ -300,14 +299,15 @@ fn shared(
     let turns = column(
         connection,
         "SELECT DISTINCT ours.turn FROM items ours JOIN items theirs
-         ON theirs.session = ?2 AND theirs.number = ours.number AND theirs.at_ms = ours.at_ms AND theirs.turn = ours.turn
+         ON theirs.session = ?2 AND theirs.number = ours.number
+             AND theirs.at_ms = ours.at_ms AND theirs.turn = ours.turn
          WHERE ours.session = ?1 AND (?3 IS NULL OR ours.turn = ?3)",
         params![session, other, turn],
     )?;
     Ok(turns.into_iter().collect())
 }
 
-/// The span from a turn to the next one.
+/// Returns the time from the first item of a turn to the first item of a later one.
 fn span(connection: &Connection, session: &str, turn: u32) -> Result<Option<Span>, JournalError> {
     let mut read = connection.prepare_cached(
         "SELECT min(at_ms), (SELECT min(at_ms) FROM items WHERE session = ?1 AND turn > ?2)

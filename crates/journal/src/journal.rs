@@ -1,4 +1,4 @@
-//! The journal's file, and writing to it.
+//! [`Journal`]: opening the journal's file, and transactions.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::stops::Stops;
 use crate::write_behind::WriteBehind;
 use crate::{JournalError, connection, schema};
 
-/// One journal, open for reading and writing. Several processes may have it open.
+/// An open journal. Several processes may have the same journal open.
 #[derive(Debug)]
 pub struct Journal {
     pub(crate) connection: Mutex<Connection>,
@@ -26,20 +26,21 @@ pub struct Journal {
     pub(crate) owner: Owner,
     pub(crate) key: [u8; 32],
     pub(crate) payloads: Payloads,
-    /// Open approvals of runs that this process took over. They are closed with the next write for
-    /// the run.
+    /// Approval requests that were open when this process claimed their run, by run. They are
+    /// closed with the next write for the run.
     pub(crate) asked_before: Mutex<HashMap<String, Vec<String>>>,
     pub(crate) durability: Durability,
     pub(crate) behind: Arc<WriteBehind>,
     pub(crate) stops: Mutex<Stops>,
 }
 
-/// How a journal is written.
+/// Options for opening a journal.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Keeping {
-    /// What a finished write survives.
+    /// Whether a finished write survives a crash of the process or also a loss of power.
     pub durability: Durability,
-    /// Encrypts payloads. Names of tools, times and states stay in plain text.
+    /// The key that encrypts payloads; `None` stores them unencrypted. Names of tools, times and
+    /// states are never encrypted.
     pub key: Option<[u8; 32]>,
 }
 
@@ -87,8 +88,8 @@ impl Journal {
         })
     }
 
-    /// A file that a child process keeps open: while any process has it open, this process's runs
-    /// count as alive.
+    /// Returns a handle to this process's lock file for a child process. While any process has it
+    /// open, the runs of this process count as alive.
     #[cfg(unix)]
     pub fn hold(&self) -> std::io::Result<std::os::fd::OwnedFd> {
         self.owner.hold()
@@ -100,10 +101,10 @@ impl Journal {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection, after rows that wait in write-behind were written.
+    /// Locks the connection and writes the rows that wait in the write-behind queue.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
         let connection = self.connection();
-        // If this fails, the rows wait on.
+        // If this fails, the rows stay in the queue.
         let _ = self.flush_through(&connection);
         connection
     }
@@ -112,7 +113,7 @@ impl Journal {
         Owner::is_alive(&self.folder.join("live"), owner)
     }
 
-    /// Writes, all or nothing.
+    /// Runs `work` in a transaction, which is rolled back if `work` fails.
     pub(crate) fn write<T>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, JournalError>,
@@ -128,29 +129,29 @@ impl Drop for Journal {
     }
 }
 
-/// Writes, all or nothing.
+/// Runs `work` in a transaction, which is rolled back if `work` fails.
 pub(crate) fn in_one_piece<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
-    // Prepared statements: parsing these takes as long as a small write.
-    let say = |sql| execute(connection, sql, []);
+    // Cached statements, because parsing them takes as long as a small write.
+    let run = |sql| execute(connection, sql, []);
     if !connection.is_autocommit() {
-        // The last write panicked.
-        say("ROLLBACK")?;
+        // The previous write panicked inside its transaction.
+        run("ROLLBACK")?;
     }
-    say("BEGIN IMMEDIATE")?;
-    let done = work(connection).and_then(|done| say("COMMIT").map(|()| done));
-    if done.is_err() && !connection.is_autocommit() {
-        say("ROLLBACK")?;
+    run("BEGIN IMMEDIATE")?;
+    let result = work(connection).and_then(|value| run("COMMIT").map(|()| value));
+    if result.is_err() && !connection.is_autocommit() {
+        run("ROLLBACK")?;
     }
-    done
+    result
 }
 
-/// The key for digests of arguments. Without a key, a digest in a report would confirm a guess of
-/// the arguments.
+/// Returns the key for digests of arguments, which is created when the journal is first opened.
+/// Digests are keyed because a plain digest in a report would confirm a guess of the arguments.
 fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
-    // An existing key is only read: this does not wait for a writer.
+    // Reading an existing key does not wait for a writer.
     if let Some(stored) = stored_key(connection)? {
         return Ok(stored);
     }
@@ -159,8 +160,9 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
         Some(stored) => stored,
         None => {
             let mut key = [0; 32];
-            getrandom::fill(&mut key)
-                .map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
+            getrandom::fill(&mut key).map_err(|error| {
+                JournalError::Damaged(format!("cannot get random bytes: {error}"))
+            })?;
             transaction.execute("INSERT INTO secrets VALUES ('digest', ?1)", params![key])?;
             key
         }
@@ -169,14 +171,14 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
     Ok(key)
 }
 
-/// The same, where there is one already.
+/// Returns the key for digests, or `None` if the file has none.
 pub(crate) fn stored_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
     let sql = "SELECT value FROM secrets WHERE name = 'digest'";
     let stored: Option<Vec<u8>> = first(connection, sql, [])?;
     let sized = |stored: Vec<u8>| {
         stored
             .try_into()
-            .map_err(|_| JournalError::Damaged("its key has the wrong size".into()))
+            .map_err(|_| JournalError::Damaged("the key for digests has the wrong size".into()))
     };
     stored.map(sized).transpose()
 }

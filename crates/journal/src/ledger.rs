@@ -1,4 +1,4 @@
-//! Recording runs, calls and approvals.
+//! Records runs, calls and approvals: the implementation of [`Ledger`].
 
 use std::sync::PoisonError;
 
@@ -75,21 +75,21 @@ impl RunEnd {
 }
 
 impl Journal {
-    /// Claims a suspended run for this process, to resume it. If several processes try at once, one
-    /// succeeds.
+    /// Claims a suspended run so that this process can resume it. If several processes try at the
+    /// same time, one succeeds and the others fail with [`JournalError::TakenOver`].
     pub fn take_over(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "SELECT claimed_by FROM suspensions WHERE run = ?1";
             let claimed: Option<Option<String>> = first(connection, sql, params![run])?;
             match claimed {
                 None => return Err(JournalError::NotSuspended(run.to_owned())),
-                // A claim of a dead process is void.
+                // A claim of a process that no longer runs does not count.
                 Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => {
                     return Err(JournalError::TakenOver);
                 }
                 Some(_) => {}
             }
-            // A request to stop the run was meant for the process that suspended it.
+            // An earlier stop request was meant for the process that suspended the run.
             execute(connection, "DELETE FROM stops WHERE run = ?1", params![run])?;
             for sql in [
                 "UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1",
@@ -101,7 +101,7 @@ impl Journal {
         })
     }
 
-    /// Ends a suspended run of this process.
+    /// Ends a suspended run that this process has claimed, and cancels its open approvals.
     pub fn give_up(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             self.goes_on(connection, run)?;
@@ -114,8 +114,8 @@ impl Journal {
         })
     }
 
-    /// Fails if the run belongs to another process. An id without a row (structured calls of a turn)
-    /// belongs to this one.
+    /// Fails if the run belongs to another process. An id without a row (the structured calls of a
+    /// turn) belongs to this process.
     fn must_be_ours(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         let sql = "SELECT owner FROM runs WHERE id = ?1";
         let owner: Option<String> = first(connection, sql, params![run])?;
@@ -233,8 +233,8 @@ impl Journal {
         )
     }
 
-    /// Precedes every write for a run: checks the owner and deletes the suspension, which is outdated
-    /// by the write.
+    /// Must precede every write for a run. Checks the owner and deletes the suspension, because the
+    /// write makes its state outdated.
     fn goes_on(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         self.must_be_ours(connection, run)?;
         self.close_asked_before(connection, run)?;
@@ -245,7 +245,8 @@ impl Journal {
         )
     }
 
-    /// Closes approvals that were open when the run was taken over: the script asks them anew.
+    /// Closes approvals that were open when this process claimed the run, because the resumed
+    /// script asks for them again.
     fn close_asked_before(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         let questions = self
             .asked_before

@@ -1,11 +1,11 @@
-//! The journal: runs, calls, approvals and sessions, recorded before and after they happen, in one
-//! SQLite file.
+//! The journal: one SQLite file that records runs, calls, approvals and sessions before and after
+//! they happen.
 //!
 //! A run is recorded before its script starts, a call before its tool is called and again after it
-//! returned. If the process dies, each call is therefore known to be done, not started, or of
-//! unknown outcome. Payloads are exact, because resume and replay need them; every view of them is
-//! redacted ([`Redactor`]).
-// Standard streams belong to the program that uses this crate.
+//! returned. If the process dies, each call is therefore known to be completed, not started, or of
+//! unknown outcome. Payloads are stored unredacted, because resume and replay need the exact
+//! values. A program that displays them redacts them first ([`Redactor`]).
+// Only the program that uses this crate writes to the standard streams.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod cabinet;

@@ -1,16 +1,17 @@
-//! Liveness of processes. Each process locks a file of its own in the folder `live`; the system
-//! releases the lock when the process ends, also when it is killed. The commands that it started hold
-//! the same lock ([`crate::Journal::hold`]), so a run counts as alive until its last command ended.
+//! Liveness of processes. Each process locks its own file in the folder `live`. The operating
+//! system releases the lock when the process ends or is killed. Commands that the process started
+//! inherit the lock ([`crate::Journal::hold`]), so a run counts as alive until its last command has
+//! ended.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A process that writes the journal.
+/// A process that writes to the journal, identified by a random id.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) id: String,
-    /// `None` if the journal is only read.
+    /// `None` if the journal is open read-only.
     lock_file: Option<LockFile>,
 }
 
@@ -25,12 +26,12 @@ impl Owner {
     pub(crate) fn new(folder: &Path, id: String) -> io::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let path = folder.join(&id);
-        // Another process that removes files of dead owners may remove this one before it is locked.
+        // A process that removes stale lock files may remove this one before it is locked.
         for _ in 0..100 {
             let lock = File::create(&path)?;
             lock.lock()?;
             if File::open(&path)
-                .is_ok_and(|there| matches!(there.try_lock_shared(), Err(TryLockError::WouldBlock)))
+                .is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
             {
                 return Ok(Self {
                     id,
@@ -39,11 +40,11 @@ impl Owner {
             }
         }
         Err(io::Error::other(
-            "the lock file of this process is removed again and again",
+            "the lock file of this process was removed 100 times",
         ))
     }
 
-    /// The owner of nothing, for a journal that is only read.
+    /// Returns an owner without a lock file, for a journal that is open read-only.
     pub(crate) fn none() -> Self {
         Self {
             id: String::new(),
@@ -51,7 +52,7 @@ impl Owner {
         }
     }
 
-    /// A handle to the locked file for a child process.
+    /// Returns a handle to the lock file for a child process.
     #[cfg(unix)]
     pub(crate) fn hold(&self) -> io::Result<std::os::fd::OwnedFd> {
         let file = self
@@ -61,11 +62,11 @@ impl Owner {
         Ok(file.lock.try_clone()?.into())
     }
 
-    /// Whether the process with this id, or a command that it started, is alive.
+    /// Returns whether the process with this id, or a command that it started, is running.
     pub(crate) fn is_alive(folder: &Path, id: &str) -> bool {
         match File::open(folder.join(id)) {
             Ok(file) => matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)),
-            // If this cannot be found out, the owner counts as alive and keeps its runs.
+            // If the file cannot be opened, the owner counts as alive and keeps its runs.
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
     }
@@ -74,7 +75,7 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if let Some(file) = &self.lock_file {
-            // A file that stays is not locked, which shows that its owner is dead.
+            // A file that cannot be removed is no longer locked, so the owner counts as dead.
             let _ = std::fs::remove_file(&file.path);
         }
     }

@@ -1,5 +1,6 @@
-//! Payloads: small ones are stored in their row, large ones once in the table `blobs`, by their hash.
-//! With a key they are encrypted.
+//! Payloads: the contents of rows, such as sources, arguments and results. A small payload is
+//! stored in its row. A large payload is stored once in the table `blobs` under its hash. With a
+//! key, payloads are encrypted.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, params};
@@ -11,33 +12,34 @@ use crate::JournalError;
 use crate::connection::{execute, first};
 use crate::crypto::{Cipher, KeyedHash, NONCE};
 
-/// Payloads up to this many bytes are stored in their row.
+/// Payloads up to this size are stored in their row.
 const MAX_INLINE: usize = 2048;
-/// The same for a payload that many rows share: stored in each row, rows would not fit on a page.
+/// The same limit for a payload that many rows share. It is lower, because repeating the payload in
+/// each row would make rows too large for a page.
 const MAX_SHARED_INLINE: usize = 64;
-/// The first byte of a payload's column says what follows: the payload, the hash of its blob, or the
-/// compressed payload.
+/// The first byte of a payload's column tells what follows: the payload, the hash of its blob, or
+/// the compressed payload.
 const INLINE: u8 = 0;
 const BLOB: u8 = 2;
 const PACKED: u8 = 4;
 /// Added to the first byte if the payload is encrypted.
 const ENCRYPTED: u8 = 1;
-/// The fastest level of zstd, which makes JSON about three times smaller.
+/// The compression level of zstd: the fastest one, which makes JSON about three times smaller.
 const LEVEL: i32 = 1;
 
-/// Writes and reads payloads.
+/// Encodes payloads into columns and decodes them.
 pub(crate) struct Payloads {
     key: Option<Key>,
 }
 
 struct Key {
     cipher: Cipher,
-    /// Names large payloads. A plain hash would confirm a guess of what a payload is.
+    /// Computes the hashes of blobs. A plain hash would confirm a guess of the content.
     names: KeyedHash,
 }
 
 impl Payloads {
-    /// Encrypts with a key, or not at all.
+    /// Encrypts payloads if `key` is given.
     pub(crate) fn new(key: Option<[u8; 32]>) -> Self {
         let key = key.map(|key| Key {
             cipher: Cipher::new(&key, "payloads: cipher"),
@@ -46,7 +48,8 @@ impl Payloads {
         Self { key }
     }
 
-    /// Returns the value of a payload's column. A large payload is stored in `blobs`, once.
+    /// Returns the value of a payload's column. Stores a large payload in `blobs` if it is not
+    /// there.
     pub(crate) fn put(
         &self,
         connection: &Connection,
@@ -55,7 +58,7 @@ impl Payloads {
         self.put_above(MAX_INLINE, connection, bytes)
     }
 
-    /// The same for a payload that many rows share.
+    /// Like [`Payloads::put`], for a payload that many rows share.
     pub(crate) fn put_shared(
         &self,
         connection: &Connection,
@@ -66,21 +69,21 @@ impl Payloads {
 
     fn put_above(
         &self,
-        inline: usize,
+        max_inline: usize,
         connection: &Connection,
         bytes: &[u8],
     ) -> Result<Vec<u8>, JournalError> {
-        if bytes.len() <= inline {
+        if bytes.len() <= max_inline {
             return self.column(INLINE, bytes);
         }
         let hash: [u8; 32] = match &self.key {
             None => Sha256::digest(bytes).into(),
             Some(key) => key.names.hash(&[bytes]),
         };
-        let there = connection
+        let exists = connection
             .prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?
             .exists(params![hash])?;
-        if !there {
+        if !exists {
             let packed = self.seal(pack(bytes)?)?;
             let sql = "INSERT OR IGNORE INTO blobs VALUES (?1, ?2)";
             execute(connection, sql, params![hash, packed])?;
@@ -88,7 +91,8 @@ impl Payloads {
         Ok([&[BLOB | self.flag()], &hash[..]].concat())
     }
 
-    /// Returns the value of the column of a large payload that is soon replaced.
+    /// Returns the value of a payload's column without using `blobs`, for a large payload that is
+    /// soon replaced.
     pub(crate) fn put_here(&self, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
         self.column(PACKED, &pack(bytes)?)
     }
@@ -101,18 +105,18 @@ impl Payloads {
         if self.key.is_some() { ENCRYPTED } else { 0 }
     }
 
-    /// Encrypts, if there is a key.
+    /// Encrypts the bytes if there is a key.
     fn seal(&self, bytes: Vec<u8>) -> Result<Vec<u8>, JournalError> {
         let Some(key) = &self.key else {
             return Ok(bytes);
         };
         let mut nonce = [0; NONCE];
         getrandom::fill(&mut nonce)
-            .map_err(|error| JournalError::Damaged(format!("no random numbers: {error}")))?;
+            .map_err(|error| JournalError::Damaged(format!("cannot get random bytes: {error}")))?;
         key.cipher.encrypt(&nonce, &bytes)
     }
 
-    /// Stores a value as JSON.
+    /// Like [`Payloads::put`], for a value that is stored as JSON.
     pub(crate) fn put_json(
         &self,
         connection: &Connection,
@@ -121,7 +125,7 @@ impl Payloads {
         self.put(connection, &serde_json::to_vec(value)?)
     }
 
-    /// The payload of a column that is never null.
+    /// Returns the payload of a column. Fails if the column is null.
     pub(crate) fn bytes(
         &self,
         connection: &Connection,
@@ -131,7 +135,7 @@ impl Payloads {
             .ok_or_else(|| JournalError::Damaged("a payload is missing".into()))
     }
 
-    /// The same, as text.
+    /// Like [`Payloads::bytes`], decoded as UTF-8.
     pub(crate) fn text(
         &self,
         connection: &Connection,
@@ -140,7 +144,7 @@ impl Payloads {
         Ok(String::from_utf8(self.bytes(connection, column)?)?)
     }
 
-    /// The same, as JSON.
+    /// Like [`Payloads::bytes`], decoded from JSON.
     pub(crate) fn json<T: DeserializeOwned>(
         &self,
         connection: &Connection,
@@ -149,7 +153,7 @@ impl Payloads {
         Ok(serde_json::from_slice(&self.bytes(connection, column)?)?)
     }
 
-    /// The payload of a column as JSON, if there is one.
+    /// Like [`Payloads::get`], decoded from JSON.
     pub(crate) fn get_json<T: DeserializeOwned>(
         &self,
         connection: &Connection,
@@ -161,7 +165,7 @@ impl Payloads {
             .transpose()?)
     }
 
-    /// The payload of a column, if there is one.
+    /// Returns the payload of a column, or `None` if the column is null.
     pub(crate) fn get(
         &self,
         connection: &Connection,
@@ -191,12 +195,12 @@ impl Payloads {
                     .ok_or_else(|| damaged("a payload is missing"))?;
                 unpack(&open(packed)?).map(Some)
             }
-            _ => Err(damaged("a payload is of no known kind")),
+            _ => Err(damaged("a payload has an unknown kind")),
         }
     }
 }
 
-/// Selects the hashes of blobs that a column refers to.
+/// Returns the SQL that selects the hashes of the blobs that a column refers to.
 pub(crate) fn select_blobs(table: &str, column: &str) -> String {
     let encrypted = BLOB | ENCRYPTED;
     format!(
@@ -205,7 +209,7 @@ pub(crate) fn select_blobs(table: &str, column: &str) -> String {
     )
 }
 
-/// Compresses, with a checksum that detects damage.
+/// Compresses the bytes, with a checksum that detects corruption.
 fn pack(bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
     let packed = || -> std::io::Result<Vec<u8>> {
         let mut encoder = zstd::stream::Encoder::new(Vec::new(), LEVEL)?;

@@ -1,4 +1,4 @@
-//! Reading runs and their calls.
+//! Reads runs and their calls.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -13,112 +13,112 @@ use crate::payloads::Payloads;
 use crate::sum::called;
 use crate::{Journal, JournalError};
 
-/// A run in a list.
+/// The overview of a run, as lists show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunSummary {
-    /// The run.
+    /// The id of the run (`scr_…`, `trn_…`, `agt_…` or `tsk_…`).
     pub id: String,
-    /// How it stands.
+    /// The state of the run at the time it was read.
     pub state: RunState,
-    /// Milliseconds since 1970.
+    /// When the run started, in milliseconds since 1970.
     pub started_ms: i64,
-    /// The same, once it has ended.
+    /// When the run ended, in milliseconds since 1970; `None` if it has not ended.
     pub ended_ms: Option<i64>,
-    /// Where it ran.
+    /// The working folder of the run.
     pub directory: String,
-    /// How many calls it made.
+    /// The number of calls of the run.
     pub calls: u32,
-    /// The run it resumed.
+    /// The run that this run resumed.
     pub resumes: Option<String>,
-    /// The session it belongs to.
+    /// The session that the run belongs to.
     pub session: String,
 }
 
-/// A run with everything that is known of it.
+/// A run with everything that the journal recorded for it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// As in a list.
+    /// The overview of the run.
     pub summary: RunSummary,
-    /// The script as written.
+    /// The source code of the script.
     pub source: String,
-    /// Seed of `Math.random`.
+    /// The seed of `Math.random` in the script.
     pub seed: String,
-    /// What it came to, once it has ended.
+    /// The output of the run; `None` if it has not ended.
     pub output: Option<ScriptToolCallOutput>,
-    /// Its calls, in the order they were made.
+    /// The calls of the run, in the order in which they were made.
     pub calls: Vec<Call>,
-    /// The configuration its tools were created from, for a resume or replay.
+    /// The configuration from which the tools of the run were created, for a resume or replay.
     pub setting: String,
-    /// The host's inputs to the script, once it has ended.
+    /// The recording of the host's inputs, for replay; `None` if the run has not ended.
     pub recording: Option<Vec<u8>>,
-    /// The approvals it waits for.
+    /// The approval requests that a suspended run waits for.
     pub questions: Vec<ApprovalRequest>,
 }
 
-/// A call of a run.
+/// A call of a run, as the journal recorded it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Call {
-    /// Its id in the run.
+    /// The id of the call, unique in its run.
     pub id: String,
     /// Canonical name of the tool.
     pub tool: String,
-    /// How it stands.
+    /// The state of the call at the time it was read.
     pub state: CallState,
-    /// Its arguments, where it got that far.
+    /// The arguments; `None` if the call never started.
     pub args: Option<Value>,
-    /// Digest of tool and arguments.
+    /// The keyed digest of tool and arguments.
     pub digest: String,
-    /// Whether it leaves the world as it was.
+    /// Whether the call changes nothing.
     pub read_only: bool,
-    /// Line in the script, from one.
+    /// The line of the call in the script, counted from 1.
     pub line: Option<u32>,
-    /// What it returned.
+    /// The value that the call returned.
     pub value: Option<Value>,
-    /// What a model was shown of it, where that is not the value.
+    /// The text that the model got, if it differs from the value.
     pub shown: Option<String>,
-    /// Why it did not succeed.
+    /// The error of a call that did not succeed.
     pub error: Option<CallError>,
-    /// Whether it was answered from an earlier run.
+    /// Whether the result was taken from an earlier run.
     pub reused: bool,
-    /// Milliseconds since 1970.
+    /// When the call started, in milliseconds since 1970.
     pub started_ms: i64,
-    /// From its start to its end.
+    /// The time from start to end, in milliseconds; `None` if the call has not ended.
     pub duration_ms: Option<f64>,
-    /// When it began, in nanoseconds since 1970, strictly increasing within a process.
+    /// When the call started, in nanoseconds since 1970, strictly increasing within a process.
     pub began_ns: Option<i64>,
-    /// The call of the resumed run whose result answered this one, or which this one repeats.
+    /// The call of the resumed run whose result this call reused, or which this call repeats.
     pub origin: Option<String>,
-    /// What a run that resumes this one makes of it.
+    /// How a run that resumes this run treats the call.
     pub resume_as: ResumeAs,
 }
 
-/// How a run stands.
+/// The state of a recorded run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// It goes on, in this process or another.
+    /// The run is executing, in this process or another.
     Running,
-    /// It returned.
+    /// The script returned a value.
     Completed,
-    /// It failed.
+    /// The script failed.
     Failed,
-    /// It waits for an approval; any process can resume it.
+    /// The run waits for an approval. Any process can resume it.
     Suspended,
-    /// Its process is gone and it had not ended.
+    /// The process ended before the run did.
     Died,
 }
 
-/// How a call stands.
+/// The state of a recorded call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallState {
-    /// It runs.
+    /// The call is executing.
     Running,
-    /// It ended, or its outcome is unknown for good.
+    /// The call ended, or its process died and the outcome will stay unknown.
     Ended(CallStatus),
 }
 
 impl CallState {
-    /// The state in words.
+    /// Returns the state as text.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -129,7 +129,7 @@ impl CallState {
     fn read(word: &str, alive: bool) -> Self {
         match serde_json::from_value(Value::from(word)) {
             Ok(status) => Self::Ended(status),
-            // Recorded before its tool was called, and never settled.
+            // The start of the call was recorded, but not its end.
             Err(_) if alive => Self::Running,
             Err(_) => Self::Ended(CallStatus::OutcomeUnknown),
         }
@@ -142,14 +142,14 @@ impl Serialize for CallState {
     }
 }
 
-/// Which runs.
+/// Selects the runs of a list.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Begun since, in milliseconds since 1970.
+    /// Only runs that started at or after this time, in milliseconds since 1970.
     pub since_ms: Option<i64>,
-    /// That called this tool.
+    /// Only runs that called the tool with this canonical name.
     pub tool: Option<String>,
-    /// At most this many, newest first.
+    /// The maximum number of runs; `None` returns all.
     pub limit: Option<u32>,
 }
 
@@ -157,7 +157,8 @@ const SUMMARY: &str = "SELECT id, owner, status, started_ms, ended_ms, directory
     ifnull(calls, (SELECT count(*) FROM calls WHERE run = runs.id)),
     (SELECT ifnull(claimed_by, '') FROM suspensions WHERE run = runs.id), session FROM runs";
 
-/// The query of a list: `?1` is the earliest start, `?2` the limit, `?3` the tool if the filter has one.
+/// Returns the SQL of a list. `?1` is the earliest start, `?2` the limit, and `?3` the tool if the
+/// filter has one.
 fn listing(filter: &Filter) -> String {
     let of_tool = filter
         .tool
@@ -167,7 +168,7 @@ fn listing(filter: &Filter) -> String {
 }
 
 impl Journal {
-    /// Runs, newest first.
+    /// Returns the runs that the filter selects, newest first.
     pub fn runs(&self, filter: &Filter) -> Result<Vec<RunSummary>, JournalError> {
         let connection = self.lock();
         let since = filter.since_ms.unwrap_or(i64::MIN);
@@ -177,7 +178,7 @@ impl Journal {
         let mut read = connection.prepare_cached(&listing(filter))?;
         let mut rows = read.query(&values[..])?;
         let mut runs = Vec::new();
-        // One process may have many runs.
+        // Each process is checked once, because it may have many runs.
         let mut alive: HashMap<String, bool> = HashMap::new();
         while let Some(row) = rows.next()? {
             let is_alive = |owner: &str| match alive.get(owner) {
@@ -191,14 +192,14 @@ impl Journal {
         Ok(runs)
     }
 
-    /// One run, by its id or the beginning of it.
+    /// Returns the run with this id, or with the only id that begins with it.
     pub fn run(&self, id: &str) -> Result<Run, JournalError> {
         let connection = self.lock();
         let id = full_id(&connection, id)?;
         self.run_in(&connection, &id)
     }
 
-    /// The run with exactly this id.
+    /// Returns the run with exactly this id.
     pub(crate) fn run_in(&self, connection: &Connection, id: &str) -> Result<Run, JournalError> {
         let mut read = connection.prepare_cached(&format!("{SUMMARY} WHERE id = ?1"))?;
         let mut rows = read.query(params![id])?;
@@ -236,16 +237,16 @@ impl Journal {
         })
     }
 
-    /// The newest run that resumes this one, if there is one.
+    /// Returns the newest run that resumed this run.
     pub fn resumed_by(&self, run: &str) -> Result<Option<String>, JournalError> {
         let connection = self.lock();
         let sql = "SELECT id FROM runs WHERE resumes = ?1 ORDER BY started_ms DESC, id LIMIT 1";
         first(&connection, sql, params![run])
     }
 
-    /// The state of a suspended script that this process has claimed. The script asks its approvals
-    /// anew when it resumes; the earlier ones are closed with the next write for the run, so that
-    /// they stay open if this process dies before.
+    /// Returns the saved state of a suspended run that this process has claimed. The resumed script
+    /// asks for its approvals again. The earlier requests are closed with the next write for the
+    /// run, so that they remain open if this process dies before that.
     pub fn take_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
         let connection = self.lock();
         let open = "SELECT id FROM approvals WHERE run = ?1 AND answered_ms IS NULL";
@@ -296,7 +297,8 @@ fn questions(
     payloads: &Payloads,
     run: &str,
 ) -> Result<Vec<ApprovalRequest>, JournalError> {
-    let sql = "SELECT request FROM approvals WHERE run = ?1 AND answered_ms IS NULL ORDER BY asked_ms, id";
+    let sql = "SELECT request FROM approvals
+               WHERE run = ?1 AND answered_ms IS NULL ORDER BY asked_ms, id";
     let mut read = connection.prepare_cached(sql)?;
     let mut rows = read.query(params![run])?;
     let mut questions = Vec::new();
@@ -306,6 +308,7 @@ fn questions(
     Ok(questions)
 }
 
+/// Returns the only run id that is equal to `id` or begins with it.
 fn full_id(connection: &Connection, id: &str) -> Result<String, JournalError> {
     let like = "SELECT id FROM runs WHERE id >= ?1 AND id < ?1 || char(1114111) LIMIT 3";
     let found: Vec<String> = column(connection, like, params![id])?;
@@ -324,7 +327,8 @@ fn calls(
     alive: bool,
 ) -> Result<Vec<Call>, JournalError> {
     let mut read = connection.prepare_cached(
-        "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms, duration_ms, shown, began_ns, origin, resume_as
+        "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms,
+             duration_ms, shown, began_ns, origin, resume_as
          FROM calls WHERE run = ?1",
     )?;
     let mut rows = read.query(params![run])?;
@@ -351,7 +355,7 @@ fn calls(
             duration_ms: row.get(11)?,
             began_ns: row.get(13)?,
             origin: row.get(14)?,
-            // A call that was recorded before it ran and never settled has no known outcome.
+            // Without a recorded end, the outcome of a call that may change something is unknown.
             resume_as: match resume_as {
                 Some(word) => serde_json::from_value(Value::from(word))?,
                 None if read_only || state != "intended" => ResumeAs::Rerun,
@@ -363,7 +367,8 @@ fn calls(
     Ok(calls)
 }
 
-/// `tool_12` before `tool_12.again` before `tool_13`; others by their own order.
+/// Returns the sort key of a call id: `tool_12`, then `tool_12.again`, then `tool_13`. Ids without
+/// a number come last, in alphabetical order.
 fn number(id: &str) -> (u64, String) {
     let digits: String = id
         .chars()
@@ -379,7 +384,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::unwrap_used)]
-    fn a_list_reads_one_index() {
+    fn a_list_of_runs_reads_a_single_index() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path()).unwrap();
         let connection = journal.lock();
@@ -395,16 +400,16 @@ mod tests {
                 read.raw_bind_parameter(n, 1).unwrap();
             }
             let mut rows = read.raw_query();
-            let mut steps = String::new();
+            let mut plan = String::new();
             while let Some(row) = rows.next().unwrap() {
-                steps += &row.get::<_, String>(3).unwrap();
-                steps += "\n";
+                plan += &row.get::<_, String>(3).unwrap();
+                plan += "\n";
             }
             assert!(
-                steps.starts_with("SEARCH runs USING COVERING INDEX runs_listed"),
-                "{steps}"
+                plan.starts_with("SEARCH runs USING COVERING INDEX runs_listed"),
+                "{plan}"
             );
-            assert!(!steps.contains("TEMP B-TREE"), "{steps}");
+            assert!(!plan.contains("TEMP B-TREE"), "{plan}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Opening a journal that cannot be written: on a read-only mount, in a copy of another user, on a
-//! full disk.
+//! Opens a journal that cannot be written, for example on a read-only mount, in a folder of another
+//! user, or on a full disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,9 +24,10 @@ impl Journal {
                         Ok(Self::new(connection, folder, Owner::none(), key, keeping))
                     }
                     Err(
-                        told @ (JournalError::ReadOnly { .. } | JournalError::NewerSchema { .. }),
-                    ) => Err(told),
-                    // The reason why it could not be opened for writing says more.
+                        specific @ (JournalError::ReadOnly { .. }
+                        | JournalError::NewerSchema { .. }),
+                    ) => Err(specific),
+                    // The error of opening it for writing is more informative.
                     Err(_) => Err(error),
                 }
             }
@@ -35,7 +36,7 @@ impl Journal {
     }
 }
 
-/// Opens a read-only connection to a journal that needs no migration.
+/// Opens a read-only connection. Fails if the journal needs a migration.
 fn connect_to_current(folder: &Path) -> Result<Connection, JournalError> {
     let connection = connect(folder)?;
     if JOURNAL.missing(&connection)?.is_empty() {
@@ -43,11 +44,11 @@ fn connect_to_current(folder: &Path) -> Result<Connection, JournalError> {
     }
     Err(JournalError::ReadOnly {
         path: folder.to_owned(),
-        why: "it is of an older version and would have to be brought up to date",
+        why: "needs a migration, because an older version wrote it",
     })
 }
 
-/// Opens a connection that writes nothing, not even beside the file.
+/// Opens a connection that writes neither to the file nor to files next to it.
 fn connect(folder: &Path) -> Result<Connection, JournalError> {
     let file = folder.join(FILE);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -56,8 +57,8 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
         Ok::<_, rusqlite::Error>(connection)
     };
-    // This reads the log through its index (the `-shm` file), which exists while a process has the
-    // journal open, and after one was killed.
+    // Reading the log requires its index (the `-shm` file). It exists while a process has the
+    // journal open, and after such a process was killed.
     let refused = match Connection::open_with_flags(&file, flags).and_then(readable) {
         Ok(connection) => return Ok(connection),
         Err(refused) => refused,
@@ -75,10 +76,11 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
             .is_ok_and(|metadata| metadata.len() > 0)
     };
     if has_bytes("-wal") || has_bytes("-shm") {
-        // An immutable connection would ignore the log, and with it the latest writes.
+        // An immutable connection would ignore the log, which contains the latest writes.
         return Err(JournalError::ReadOnly {
             path: folder.to_owned(),
-            why: "what happened last is still in its log (journal.sqlite-wal), which cannot be read without writing",
+            why: "its latest writes are in the log journal.sqlite-wal, which cannot be read \
+                  without write access",
         });
     }
     if !file.is_file() {
@@ -89,7 +91,7 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
     Ok(readable(connection)?)
 }
 
-/// Encodes a path for a URI.
+/// Percent-encodes a path for a URI.
 fn percent_encoded(path: &Path) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-~".contains(byte);
     let encoded = |byte: &u8| {

@@ -1,4 +1,4 @@
-//! Retention: removing old runs, and the payloads, documents and lock files that are no longer used.
+//! Retention: removes old runs, expired documents, unused payloads and stale lock files.
 
 use rusqlite::{Connection, params};
 use selvedge_protocol::Retention;
@@ -9,21 +9,21 @@ use crate::sum::{SUM, called};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-/// What was removed.
+/// What [`Journal::tidy`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Removed {
-    /// Runs, with their calls.
+    /// Number of runs, which were removed with their calls.
     pub runs: usize,
-    /// Documents of the File Cabinet.
+    /// Number of documents removed from the File Cabinet.
     pub documents: usize,
 }
 
-/// How many runs one transaction removes, so that other writers do not wait for long.
+/// The number of runs that one transaction removes, so that other writers do not wait for long.
 const MAX_RUNS_PER_WRITE: i64 = 200;
-/// How often the size is measured again after runs were removed.
+/// How often the size is measured and excess runs are removed.
 const MAX_PASSES: usize = 6;
 
-/// Columns in which runs refer to payloads.
+/// Tables and columns in which runs refer to payloads.
 const OF_RUNS: [(&str, &str); 10] = [
     ("calls", "args"),
     ("calls", "value"),
@@ -36,7 +36,7 @@ const OF_RUNS: [(&str, &str); 10] = [
     ("suspensions", "state"),
     ("approvals", "request"),
 ];
-/// Other columns that refer to payloads.
+/// The other tables and columns that refer to payloads.
 const NOT_OF_RUNS: [(&str, &str); 4] = [
     ("items", "item"),
     ("stored", "value"),
@@ -45,14 +45,15 @@ const NOT_OF_RUNS: [(&str, &str); 4] = [
 ];
 
 impl Journal {
-    /// Removes what is older or larger than the limits.
+    /// Removes expired documents, runs that are older than the limit, and the oldest runs beyond
+    /// the size limit. Runs that have not ended and sessions are never removed.
     pub fn tidy(&self, retention: &Retention) -> Result<Removed, JournalError> {
         let oldest = now_ms() - i64::from(retention.days) * 24 * 3600 * 1000;
         let mut removed = Removed {
             documents: self.empty_cabinet()?,
             ..Removed::default()
         };
-        // Documents that were removed to make room left payloads, too.
+        // Documents that were removed to make room may have left unused payloads.
         let swept = self.write(sweep)?;
         self.close_the_dead(oldest)?;
         self.forget_stops()?;
@@ -67,7 +68,8 @@ impl Journal {
             }
         }
         if removed.runs + swept > 0 {
-            // Returns free pages to the file system. If other processes write, the next time will do.
+            // Returns free pages to the file system. If other processes write, a later call does
+            // it.
             let connection = self.lock();
             let _ = connection.execute_batch(
                 "PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);",
@@ -77,7 +79,7 @@ impl Journal {
         Ok(removed)
     }
 
-    /// Ends old runs whose process is dead, except suspended ones.
+    /// Marks old runs as ended if their process is dead, except suspended runs.
     fn close_the_dead(&self, before_ms: i64) -> Result<(), JournalError> {
         self.write(|connection| {
             let mut read = connection.prepare(
@@ -95,17 +97,20 @@ impl Journal {
         })
     }
 
+    /// Removes the ended runs that the SQL condition `which` selects. `value` is its parameter
+    /// `?1`.
     fn remove(&self, which: &str, value: i64) -> Result<usize, JournalError> {
         let removed = self.write(|connection| {
-            // Runs that resume each other are kept or removed together, with the tasks they started
-            // (which are runs, too): a resume needs the results of all of them.
+            // Runs that resumed each other are kept or removed together with the tasks they
+            // started, which are runs as well: a resume needs the results of all of them.
             let starts_tasks = called("'spawn.exec'");
             let which = format!(
                 "ended_ms IS NOT NULL AND {which} AND id NOT IN (
                     WITH RECURSIVE kept(id) AS (
                         SELECT id FROM runs WHERE (ended_ms IS NULL OR NOT ({which}))
                             AND (resumes IS NOT NULL OR {starts_tasks}
-                                OR EXISTS (SELECT 1 FROM runs AS later WHERE later.resumes = runs.id))
+                                OR EXISTS (SELECT 1 FROM runs AS later
+                                    WHERE later.resumes = runs.id))
                         UNION SELECT calls.id FROM calls JOIN kept ON calls.run = kept.id
                             WHERE calls.tool = 'spawn.exec'
                         UNION SELECT runs.resumes FROM runs JOIN kept ON runs.id = kept.id
@@ -123,7 +128,8 @@ impl Journal {
         Ok(removed)
     }
 
-    /// Removes as many of the oldest runs as exceed the limit, assuming that all have the same size.
+    /// Removes the share of the oldest runs that exceeds the limit in bytes, assuming that all runs
+    /// have the same size.
     fn remove_excess(&self, limit: u64) -> Result<usize, JournalError> {
         let bytes = self.bytes_of_runs()?;
         let ended = "SELECT count(*) FROM runs WHERE ended_ms IS NOT NULL";
@@ -132,20 +138,20 @@ impl Journal {
             return Ok(0);
         }
         let share = (bytes - limit) as f64 / bytes as f64;
-        let mut left = ((ended as f64 * share).ceil() as i64).max(1);
+        let mut remaining = ((ended as f64 * share).ceil() as i64).max(1);
         let mut removed = 0;
-        let mut reach = left.min(MAX_RUNS_PER_WRITE);
-        while left > 0 {
+        let mut window = remaining.min(MAX_RUNS_PER_WRITE);
+        while remaining > 0 {
             let oldest = "id IN
                 (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)";
-            match self.remove(oldest, reach)? {
-                // All of these are kept for newer runs that resume them.
-                0 if reach < ended => reach *= 2,
+            match self.remove(oldest, window)? {
+                // All runs of the window are kept for newer runs that resumed them.
+                0 if window < ended => window *= 2,
                 0 => break,
                 runs => {
                     removed += runs;
-                    left -= runs as i64;
-                    reach = left.min(MAX_RUNS_PER_WRITE);
+                    remaining -= runs as i64;
+                    window = remaining.min(MAX_RUNS_PER_WRITE);
                 }
             }
         }
@@ -153,8 +159,8 @@ impl Journal {
         Ok(removed)
     }
 
-    /// The size of all runs in the file. Sessions and tables of other crates do not count, because
-    /// removing runs does not make them smaller.
+    /// Returns the size of all runs in the file. Sessions and tables of other crates do not count,
+    /// because removing runs does not make them smaller.
     fn bytes_of_runs(&self) -> Result<u64, JournalError> {
         let connection = self.lock();
         let tables: i64 = connection.query_row(
@@ -175,7 +181,7 @@ impl Journal {
         Ok(tables.saturating_sub(others).max(0) as u64)
     }
 
-    /// Removes the lock files of processes that are gone.
+    /// Removes the lock files of processes that have ended.
     fn forget_the_dead(&self) {
         let live = self.folder.join("live");
         for entry in std::fs::read_dir(&live).into_iter().flatten().flatten() {
@@ -187,13 +193,13 @@ impl Journal {
     }
 }
 
-/// Removes payloads that nothing refers to.
+/// Removes the blobs that no row refers to, and returns how many there were.
 pub(crate) fn sweep(connection: &Connection) -> Result<usize, JournalError> {
     let all = format!("{} UNION {}", referred(&OF_RUNS), referred(&NOT_OF_RUNS));
     Ok(connection.execute(&format!("DELETE FROM blobs WHERE hash NOT IN ({all})"), [])?)
 }
 
-/// Payloads that these columns refer to.
+/// Returns the SQL that selects the hashes of the blobs that these columns refer to.
 fn referred(columns: &[(&str, &str)]) -> String {
     let each = columns
         .iter()

@@ -1,5 +1,5 @@
-//! The schema of the journal's file, versioned per component: the journal itself, and crates that
-//! keep tables beside it.
+//! The schema of the journal's file and its migrations. Each component has its own version: the
+//! journal, and crates that have tables in the same file.
 
 use std::path::Path;
 
@@ -16,33 +16,33 @@ pub(crate) const JOURNAL: Tables = Tables {
 /// The tables of one component in the journal's file.
 #[derive(Debug, Clone, Copy)]
 pub struct Tables {
-    /// Names the component in the table `schema_versions`.
+    /// The name of the component in the table `schema_versions`.
     pub component: &'static str,
-    /// The SQL of each migration, in order. A released migration is never changed; a change to the
-    /// schema is a new one at the end.
+    /// The SQL of each migration, in order. A released migration is never edited: a change to the
+    /// schema is a new migration at the end.
     pub migrations: &'static [&'static str],
 }
 
 impl Tables {
-    /// Opens a connection to the journal of a folder that has the functions of `seal`, and brings
-    /// these tables up to date.
+    /// Opens a connection to the journal of a folder, with the SQL functions of `seal`, and
+    /// migrates these tables to the latest version.
     pub fn open(&self, folder: &Path, seal: &Seal) -> Result<Connection, JournalError> {
         let mut connection = self.connect(folder, seal)?;
         self.migrate(&mut connection)?;
         Ok(connection)
     }
 
-    /// Opens one more connection, after [`Tables::open`].
+    /// Opens another connection without migrating. Requires an earlier [`Tables::open`].
     pub fn connect(&self, folder: &Path, seal: &Seal) -> Result<Connection, JournalError> {
         let connection = connection::read_write(folder)?;
         seal.attach(&connection)?;
         Ok(connection)
     }
 
-    /// Applies the migrations that are missing, in one transaction. If several processes try at
-    /// once, one applies them and the others find them applied.
+    /// Applies the missing migrations in one transaction. If several processes try at the same
+    /// time, one applies them and the others find them applied.
     pub(crate) fn migrate(&self, connection: &mut Connection) -> Result<(), JournalError> {
-        // A file that is up to date is only read: this does not wait for a writer.
+        // If the schema is current, this only reads and does not wait for a writer.
         if self.missing(connection)?.is_empty() {
             return Ok(());
         }
@@ -62,7 +62,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The migrations that the file has not got yet. Fails if it has more than are known here.
+    /// Returns the migrations that the file lacks. Fails if the file has a newer version.
     pub(crate) fn missing(
         &self,
         connection: &Connection,
@@ -81,7 +81,7 @@ impl Tables {
         self.migrations.len() as u32
     }
 
-    /// How many migrations the file has; none if it is empty.
+    /// Returns the number of migrations applied to the file, which is 0 for an empty file.
     fn version(&self, connection: &Connection) -> Result<u32, JournalError> {
         let tables = "SELECT count(*), count(*) FILTER (WHERE name = 'schema_versions')
                       FROM sqlite_master WHERE type = 'table'";
@@ -137,7 +137,7 @@ mod tests {
         drop(open(FIRST).unwrap());
         assert_eq!(lengths(&open(SECOND).unwrap()), [5]);
         assert_eq!(lengths(&open(SECOND).unwrap()), [5]);
-        // All of them at once, in a new file.
+        // A new file gets all migrations.
         let other = tempfile::tempdir().unwrap();
         assert_eq!(
             lengths(&SECOND.open(other.path(), &Seal::none()).unwrap()),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn migrations_are_applied_all_or_none() {
+    fn a_failed_migration_is_rolled_back() {
         let dir = tempfile::tempdir().unwrap();
         let open = |tables: Tables| tables.open(dir.path(), &Seal::none());
         drop(open(FIRST).unwrap());
@@ -163,12 +163,12 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "the journal was written by a newer version of Selvedge \
-             (schema version 2 of test, this version knows 1)"
+             (schema version 2 of test, this version supports 1)"
         );
     }
 
     #[test]
-    fn components_have_versions_of_their_own() {
+    fn each_component_has_its_own_version() {
         let dir = tempfile::tempdir().unwrap();
         drop(crate::Journal::open(dir.path()).unwrap());
         drop(SECOND.open(dir.path(), &Seal::none()).unwrap());

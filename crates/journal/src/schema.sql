@@ -1,13 +1,13 @@
 -- The tables of the journal.
 
--- Keys made on first use, such as the one that call arguments are digested with.
+-- Keys that are created on first use, such as the key for digests of call arguments.
 CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
 -- Large payloads, each stored once. `packed` is compressed, and encrypted if the journal is.
 CREATE TABLE blobs (hash BLOB PRIMARY KEY, packed BLOB NOT NULL) WITHOUT ROWID;
 
--- Rows are in the order in which runs were inserted, not of their ids: ids are random and rows are large, so each
--- insert into the middle would split a page.
+-- Rows are ordered by insertion, not by id. Ids are random and rows are large, so inserting in the
+-- order of ids would split a page each time.
 CREATE TABLE runs (
     id TEXT NOT NULL,
     session TEXT NOT NULL,
@@ -16,7 +16,7 @@ CREATE TABLE runs (
     source BLOB NOT NULL,
     directory TEXT NOT NULL,
     seed TEXT NOT NULL,
-    -- The process that works on the run.
+    -- The process that executes the run.
     owner TEXT NOT NULL,
     status TEXT NOT NULL,
     output BLOB,
@@ -31,9 +31,11 @@ CREATE TABLE runs (
 CREATE UNIQUE INDEX runs_by_id ON runs (id);
 CREATE INDEX open_runs ON runs (owner) WHERE ended_ms IS NULL;
 CREATE INDEX resumed_runs ON runs (resumes) WHERE resumes IS NOT NULL;
--- Covers all columns that a list of runs shows or filters by, so that it reads neither the rows nor the calls.
+-- Covers all columns that a list of runs shows or filters by, so that the list reads neither the
+-- rows nor the calls.
 CREATE INDEX runs_listed
-    ON runs (started_ms DESC, id, owner, status, ended_ms, directory, resumes, calls, tools, session);
+    ON runs (started_ms DESC, id, owner, status, ended_ms, directory, resumes, calls, tools,
+        session);
 
 CREATE TABLE calls (
     run TEXT NOT NULL,
@@ -49,13 +51,13 @@ CREATE TABLE calls (
     reused INTEGER NOT NULL DEFAULT 0,
     started_ms INTEGER NOT NULL,
     duration_ms REAL,
-    -- The text a model was shown instead of the value.
+    -- The text that the model got instead of the value.
     shown BLOB,
-    -- Nanoseconds, strictly increasing within a process: the order of calls.
+    -- Nanoseconds, strictly increasing within a process; gives the order of calls.
     began_ns INTEGER,
     -- The call of the resumed run that this call reuses or repeats.
     origin TEXT,
-    -- What the call means to a run that resumes this one (`ResumeAs`); null until the call is settled.
+    -- How a run that resumes this run treats the call (`ResumeAs`); null until the call has ended.
     resume_as TEXT,
     PRIMARY KEY (run, id)
 ) WITHOUT ROWID;
@@ -70,7 +72,8 @@ CREATE TABLE approvals (
 ) WITHOUT ROWID;
 CREATE INDEX approvals_of_runs ON approvals (run);
 
--- Scripts that wait for an approval. The row is deleted as soon as anything else is written for its run.
+-- States of scripts that wait for an approval. The row is deleted as soon as anything else is
+-- written for its run.
 CREATE TABLE suspensions (
     run TEXT PRIMARY KEY,
     state BLOB NOT NULL,
@@ -78,7 +81,7 @@ CREATE TABLE suspensions (
     written_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Requests to stop a run of another process, which polls this table.
+-- Requests to stop a run that another process executes. That process polls this table.
 CREATE TABLE stops (
     run TEXT PRIMARY KEY,
     asked_ms INTEGER NOT NULL
@@ -91,7 +94,7 @@ CREATE TABLE sessions (
     started_ms INTEGER NOT NULL,
     touched_ms INTEGER NOT NULL,
     forked_from TEXT,
-    -- The process that works on the session.
+    -- The process that has claimed the session.
     owner TEXT,
     -- The session whose agent launched this one.
     parent TEXT
@@ -107,7 +110,7 @@ CREATE TABLE items (
     PRIMARY KEY (session, number)
 ) WITHOUT ROWID;
 
--- Values that scripts of a session keep with `store`.
+-- Values that scripts of a session saved with `store`.
 CREATE TABLE stored (
     session TEXT NOT NULL,
     key TEXT NOT NULL,
@@ -117,11 +120,12 @@ CREATE TABLE stored (
     PRIMARY KEY (session, key)
 ) WITHOUT ROWID;
 
--- The File Cabinet.
+-- The documents of the File Cabinet.
 CREATE TABLE cabinet (
     key TEXT PRIMARY KEY,
     kind TEXT NOT NULL,
-    -- A keyed digest of kind and source: documents of a source are found without storing its name in plain text.
+    -- A keyed hash of kind and source, so that the documents of a source are found without storing
+    -- its name in plain text.
     origin BLOB NOT NULL,
     about BLOB NOT NULL,
     content BLOB NOT NULL,

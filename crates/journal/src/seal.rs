@@ -1,10 +1,11 @@
-//! Encryption of columns in other crates' tables, as SQL functions of a connection.
+//! SQL functions that encrypt columns in the tables of other crates.
 //!
-//! `sealed(x)` encrypts a text or bytes, `opened(x)` decrypts them, and `marked(x)` is a keyed hash
-//! by which a value can be looked up. Without a key each of them is `x` itself.
+//! `sealed(x)` encrypts a text or bytes, `opened(x)` decrypts them, and `marked(x)` returns a keyed
+//! hash by which a value can be looked up. Without a key each of them returns `x`.
 //!
 //! Encryption is deterministic, so that stored values can be compared: the nonce is a keyed hash of
-//! the value. A reader of the file without the key sees which values are equal and how long they are.
+//! the value. A reader of the file without the key learns which values are equal and how long they
+//! are.
 
 use std::sync::Arc;
 
@@ -15,13 +16,13 @@ use rusqlite::{Connection, Error};
 use crate::JournalError;
 use crate::crypto::{Cipher, KeyedHash};
 
-/// The first byte of a sealed value: the value was bytes, or text.
+/// The first byte of an encrypted value tells whether the value was bytes or text.
 const BYTES: u8 = 2;
 const TEXT: u8 = 3;
-/// Bytes of a mark: enough that two values never have the same one.
+/// The size of a mark in bytes, which makes a collision practically impossible.
 const MARK: usize = 16;
 
-/// Encrypts with a key, or not at all.
+/// The keys of the SQL functions, or no key if columns are stored in plain text.
 #[derive(Clone)]
 pub struct Seal(Option<Arc<Keys>>);
 
@@ -32,12 +33,12 @@ struct Keys {
 }
 
 impl Seal {
-    /// Stores everything in plain text.
+    /// Stores columns in plain text.
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// Encrypts with keys that are derived from this one.
+    /// Encrypts columns with keys that are derived from `key`.
     pub fn new(key: &[u8; 32]) -> Self {
         Self(Some(Arc::new(Keys {
             cipher: Cipher::new(key, "sealed values: cipher"),
@@ -46,12 +47,12 @@ impl Seal {
         })))
     }
 
-    /// A value that identifies the key; `None` without a key.
+    /// Returns a value that identifies the key, or `None` if there is no key.
     pub fn proof(&self) -> Option<Vec<u8>> {
         self.0.as_ref().map(|keys| keys.mark(b"this key").to_vec())
     }
 
-    /// Adds the functions to a connection.
+    /// Registers the SQL functions on a connection.
     pub(crate) fn attach(&self, connection: &Connection) -> rusqlite::Result<()> {
         let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
         let keys = self.0.clone();
@@ -78,10 +79,11 @@ impl Seal {
     }
 }
 
-/// The result of a function.
+/// The result of an SQL function.
 enum Outcome {
-    /// The argument, not copied.
+    /// The argument, which is not copied.
     Itself,
+    /// A computed value.
     Other(Value),
 }
 
@@ -123,7 +125,7 @@ impl Keys {
     }
 }
 
-/// The first bytes of a hash.
+/// Returns the first `N` bytes of a hash.
 fn leading<const N: usize>(hash: [u8; 32]) -> [u8; N] {
     const { assert!(N <= 32) }
     std::array::from_fn(|index| hash[index])

@@ -1,4 +1,4 @@
-//! Sessions and their items, stored exactly and without expiry.
+//! Sessions and their items. They are stored unredacted and do not expire.
 
 use rusqlite::{Connection, Row, params};
 use selvedge_protocol::new_id;
@@ -9,37 +9,37 @@ use crate::connection::{execute, first};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-/// A session in a list.
+/// The overview of a session, as lists show it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SessionSummary {
-    /// The session.
+    /// The id of the session (`ses_…`).
     pub id: String,
-    /// What a person calls it.
+    /// The name that a person gave the session. Names are unique.
     pub name: Option<String>,
-    /// Where it works.
+    /// The working folder of the session.
     pub directory: String,
-    /// Milliseconds since 1970.
+    /// When the session began, in milliseconds since 1970.
     pub started_ms: i64,
-    /// When something last happened in it.
+    /// When an item was last appended, in milliseconds since 1970. No two sessions have the same.
     pub touched_ms: i64,
-    /// How many items it has.
+    /// The number of items.
     pub items: u32,
-    /// The session it was forked from.
+    /// The session from which this one was forked.
     pub forked_from: Option<String>,
-    /// The session whose agent launched this one's.
+    /// The session whose agent launched the agent of this one; `None` if a person began it.
     pub parent: Option<String>,
 }
 
 /// An item of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredItem {
-    /// Its place in the session, from one.
+    /// The position in the session, counted from 1.
     pub number: u32,
-    /// The turn it belongs to, from one.
+    /// The turn that the item belongs to, counted from 1.
     pub turn: u32,
-    /// Milliseconds since 1970.
+    /// When the item was stored, in milliseconds since 1970.
     pub at_ms: i64,
-    /// The item itself.
+    /// The content of the item. The journal does not interpret it.
     pub item: Value,
 }
 
@@ -55,12 +55,13 @@ struct Head {
 const SUMMARY: &str = "SELECT id, name, directory, started_ms, touched_ms, forked_from,
     (SELECT count(*) FROM items WHERE session = sessions.id), parent FROM sessions";
 
-/// The time in `?2`, or one millisecond after the last touched session, so that sessions have a total
-/// order.
+/// The SQL of a new `touched_ms`: the time in `?2`, or one millisecond after the last touched
+/// session if that is later, so that sessions have a total order.
 const NOW: &str = "max(?2, (SELECT ifnull(max(touched_ms), 0) + 1 FROM sessions))";
 
 impl Journal {
-    /// Begins a session of this process; `parent` is the session whose agent launches this one's.
+    /// Begins a session that this process has claimed, and returns its id. `parent` is the session
+    /// whose agent launches the agent of the new session.
     pub fn begin_session(
         &self,
         directory: &str,
@@ -75,12 +76,12 @@ impl Journal {
         Ok(id)
     }
 
-    /// Sessions that people began, the one last touched first.
+    /// Returns the sessions that people began, the last touched one first.
     pub fn sessions(&self, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
         self.list_sessions("WHERE parent IS NULL", limit)
     }
 
-    /// The same with those that agents began.
+    /// Like [`Journal::sessions`], including sessions of launched agents.
     pub fn all_sessions(&self, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
         self.list_sessions("", limit)
     }
@@ -95,7 +96,7 @@ impl Journal {
         Ok(sessions)
     }
 
-    /// Claims a session for this process. Fails if another live process works on it.
+    /// Claims a session for this process. Fails if another running process has claimed it.
     pub fn claim_session(&self, id: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             self.must_be_free(connection, id)?;
@@ -114,6 +115,7 @@ impl Journal {
         .await
     }
 
+    /// Fails if there is no such session or another running process has claimed it.
     pub(crate) fn must_be_free(
         &self,
         connection: &Connection,
@@ -171,7 +173,8 @@ impl Journal {
         })
     }
 
-    /// Creates a session with copies of the turns of another one, up to and including a turn or all.
+    /// Creates a session with copies of the turns of another one up to and including `up_to_turn`,
+    /// or of all turns. Returns its id.
     pub fn fork_session(&self, id: &str, up_to_turn: Option<u32>) -> Result<String, JournalError> {
         let fork = new_id("ses");
         self.write(|connection| {
@@ -230,7 +233,7 @@ impl Journal {
         .await
     }
 
-    /// The first item of a session.
+    /// Returns the first item of a session.
     pub fn first_item(&self, session: &str) -> Result<Option<Value>, JournalError> {
         let connection = self.lock();
         let mut read = connection
@@ -241,12 +244,12 @@ impl Journal {
             .transpose()
     }
 
-    /// The items of a session, in order.
+    /// Returns the items of a session, in order.
     pub fn items(&self, session: &str) -> Result<Vec<StoredItem>, JournalError> {
         self.items_from(&self.lock(), session, 0)
     }
 
-    /// The items of a session from a turn on, in order.
+    /// Returns the items of a session from a turn on, in order.
     pub(crate) fn items_from(
         &self,
         connection: &Connection,
@@ -254,7 +257,8 @@ impl Journal {
         turn: u32,
     ) -> Result<Vec<StoredItem>, JournalError> {
         let mut read = connection.prepare_cached(
-            "SELECT number, turn, item, at_ms FROM items WHERE session = ?1 AND turn >= ?2 ORDER BY number",
+            "SELECT number, turn, item, at_ms FROM items
+             WHERE session = ?1 AND turn >= ?2 ORDER BY number",
         )?;
         let mut rows = read.query(params![session, turn])?;
         let mut items = Vec::new();
@@ -270,7 +274,7 @@ impl Journal {
         Ok(items)
     }
 
-    /// Exports a session as JSON lines: a header, then its items. Nothing is redacted.
+    /// Exports a session as JSON lines: a header, then the items. Nothing is redacted.
     pub fn export_session(&self, id: &str) -> Result<Vec<Value>, JournalError> {
         let session = self.session(id)?;
         let head = Head {
@@ -286,23 +290,23 @@ impl Journal {
         Ok(lines)
     }
 
-    /// Imports an exported session under a new id, and under its name if that is free. `check`
-    /// validates the items.
+    /// Imports an exported session under a new id, which it returns. The session keeps its name if
+    /// the name is not in use. `check` validates the items.
     pub fn import_session(
         &self,
         lines: &[Value],
         check: impl FnOnce(&[StoredItem]) -> Result<(), JournalError>,
     ) -> Result<String, JournalError> {
-        let foreign = |error: serde_json::Error| JournalError::NotASession(error.to_string());
+        let invalid = |error: serde_json::Error| JournalError::NotASession(error.to_string());
         let (head, rest) = lines
             .split_first()
-            .ok_or_else(|| JournalError::NotASession("it is empty".into()))?;
-        let head: Head = serde_json::from_value(head.clone()).map_err(foreign)?;
+            .ok_or_else(|| JournalError::NotASession("the file is empty".into()))?;
+        let head: Head = serde_json::from_value(head.clone()).map_err(invalid)?;
         let items: Vec<StoredItem> = rest
             .iter()
             .map(|line| serde_json::from_value(line.clone()))
             .collect::<Result<_, _>>()
-            .map_err(foreign)?;
+            .map_err(invalid)?;
         check(&items)?;
         let id = new_id("ses");
         self.write(|connection| {
@@ -350,7 +354,8 @@ fn insert(
 ) -> Result<(), JournalError> {
     connection.execute(
         &format!(
-            "INSERT INTO sessions (id, touched_ms, directory, started_ms, forked_from) VALUES (?1, {NOW}, ?3, ?4, ?5)"
+            "INSERT INTO sessions (id, touched_ms, directory, started_ms, forked_from)
+             VALUES (?1, {NOW}, ?3, ?4, ?5)"
         ),
         params![id, now_ms(), directory, started_ms, forked_from],
     )?;

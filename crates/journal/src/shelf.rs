@@ -1,4 +1,4 @@
-//! Values that scripts of a session store for each other.
+//! The values that scripts of a session save with `store` and read with `load`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::Journal;
 use crate::connection::first;
 use crate::time::now_ms;
 
-/// The values of one session.
+/// The stored script values of one session.
 #[derive(Debug)]
 pub struct SessionShelf {
     journal: Arc<Journal>,
@@ -19,7 +19,7 @@ pub struct SessionShelf {
 }
 
 impl Journal {
-    /// The values of a session.
+    /// Returns the stored script values of a session.
     pub fn shelf(self: &Arc<Self>, session: &str) -> SessionShelf {
         SessionShelf {
             journal: self.clone(),

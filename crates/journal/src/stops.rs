@@ -1,4 +1,5 @@
-//! Requests to stop a run of another process: a row in the table `stops`, which that process polls.
+//! Requests to stop a run that another process executes. A request is a row in the table `stops`,
+//! which that process polls.
 
 use std::collections::HashSet;
 use std::sync::{MutexGuard, PoisonError};
@@ -10,10 +11,10 @@ use crate::connection::{column, execute};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-/// How often a process polls the table, for all its runs together.
+/// The minimum time between two polls of the table by a process, for all its runs together.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The runs that are to stop, as of the last poll.
+/// The runs for which a stop was requested, as of the last poll.
 #[derive(Debug, Default)]
 pub(crate) struct Stops {
     seen: Option<Instant>,
@@ -32,7 +33,8 @@ impl Stops {
 }
 
 impl Journal {
-    /// Asks the process that owns a run to stop it. The state of the run shows when it has.
+    /// Requests that the process that executes a run stops it. The caller polls the state of the
+    /// run to learn when it has stopped.
     pub fn ask_to_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let ask = "INSERT OR REPLACE INTO stops (run, asked_ms) VALUES (?1, ?2)";
@@ -40,7 +42,7 @@ impl Journal {
         })
     }
 
-    /// Withdraws the request: the run has stopped, or need not any more.
+    /// Withdraws the stop request of a run, which has stopped or need not stop any more.
     pub fn need_not_stop(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             execute(connection, "DELETE FROM stops WHERE run = ?1", params![run])
@@ -61,7 +63,7 @@ impl Journal {
         self.stops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes requests for runs that have ended.
+    /// Removes stop requests of runs that have ended.
     pub(crate) fn forget_stops(&self) -> Result<(), JournalError> {
         self.write(|connection| {
             let open = "SELECT id FROM runs WHERE ended_ms IS NULL";

@@ -1,10 +1,12 @@
-//! A summary of a run's calls, stored with its end so that a list of runs does not read the calls.
+//! SQL for the summary of a run's calls, which is stored when the run ends so that a list of runs
+//! does not read the calls.
 
-/// Sets the number of calls of an ended run and the tools it called.
+/// The assignment that sets the number of calls of an ended run and the tools it called.
 pub(crate) const SUM: &str = "(calls, tools) =
     (SELECT count(*), json_group_array(DISTINCT tool) FROM calls WHERE run = runs.id)";
 
-/// The condition that a run has called a tool. For a run that has not ended it reads the calls.
+/// Returns the condition that a run has called a tool. For a run that has not ended, it reads the
+/// calls.
 pub(crate) fn called(tool: &str) -> String {
     format!(
         "CASE WHEN tools IS NULL

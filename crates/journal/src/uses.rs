@@ -1,11 +1,11 @@
-//! Counting calls per tool.
+//! Counts calls per tool.
 
 use std::collections::HashMap;
 
 use crate::{Journal, JournalError};
 
 impl Journal {
-    /// Calls of each tool in the last this many runs, by canonical name.
+    /// Returns the number of calls of each tool in the last `runs` runs, by canonical name.
     pub fn uses(&self, runs: u32) -> Result<HashMap<String, u64>, JournalError> {
         let connection = self.lock();
         let mut statement = connection.prepare_cached(

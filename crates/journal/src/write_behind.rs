@@ -1,14 +1,14 @@
 //! Write-behind for runs that made no call: their rows are written a few milliseconds after the run
-//! was answered, several in one transaction.
+//! ended, several in one transaction.
 //!
-//! Such a run changed nothing and nothing resumes from it; its row is only read. A process that is
-//! killed before the row is written loses the row, and nothing that was done. Every read and write
-//! through this journal writes the waiting rows first.
+//! Such a run changed nothing and no run resumes it, so its row is only read. A process that is
+//! killed before the row is written loses only the row. Every read and write through this journal
+//! writes the queued rows first.
 //!
-//! Measured gain: recording such a run takes 2 µs instead of 160 µs, and `return 1+1` through
-//! `mcp serve` is answered in 0.9 ms instead of 1.1 ms (medians; debug build with optimised SQLite,
-//! on a busy machine). In an earlier measurement of a release build the answer took 0.35 ms, a quarter
-//! less than without write-behind.
+//! Measured gain: recording such a run takes 2 µs instead of 160 µs, and `return 1+1` through `mcp
+//! serve` takes 0.9 ms instead of 1.1 ms (medians; debug build with optimised SQLite, on a busy
+//! machine). In an earlier measurement of a release build the response took 0.35 ms, a quarter less
+//! than without write-behind.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -20,16 +20,16 @@ use crate::JournalError;
 use crate::journal::{Journal, in_one_piece};
 use crate::ledger::RunRow;
 
-/// How long a row waits for others that can be written with it.
+/// How long a row waits for other rows that can be written in the same transaction.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(5);
-/// How many rows may wait. The next one is written at once, and the waiting ones before it.
+/// The maximum number of queued rows. A further row is written at once, after the queued rows.
 const MAX_WAITING: usize = 64;
 
-/// Rows that wait to be written.
+/// The queue of rows to write, and the signal for the writer thread.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBehind {
     queue: Mutex<RowQueue>,
-    /// Signals the first row of an empty queue, and that the journal is closed.
+    /// Notified when a row is added to an empty queue and when the journal is closed.
     changed: Condvar,
 }
 
@@ -59,13 +59,13 @@ impl WriteBehind {
         None
     }
 
-    /// Ends the writer thread.
+    /// Makes the writer thread end.
     pub(crate) fn close(&self) {
         self.queue().closed = true;
         self.changed.notify_one();
     }
 
-    /// Waits for rows. Returns `false` once the journal is closed.
+    /// Blocks until there are rows or the journal is closed. Returns `false` if it is closed.
     fn wait(&self) -> bool {
         let idle = |queue: &mut RowQueue| queue.rows.is_empty() && !queue.closed;
         let queue = self
@@ -118,7 +118,7 @@ impl Journal {
     }
 }
 
-/// The writer thread: runs until the journal is closed or cannot be written.
+/// The writer thread. Runs until the journal is closed or cannot be written.
 fn write_rows(behind: &WriteBehind, journal: &Weak<Journal>) {
     while behind.wait() {
         std::thread::sleep(FLUSH_INTERVAL);

@@ -1,4 +1,4 @@
-//! Documents: kept exactly, found by key and by where they came from, gone after thirty days.
+//! The File Cabinet: documents are stored exactly, found by key and source, and expire.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::Path;
@@ -29,8 +29,8 @@ fn saved<'a>(title: &'a str, content: &'a [u8]) -> NewDocument<'a> {
     }
 }
 
-/// Runs SQL on the file, as if time had passed.
-fn tamper(folder: &Path, sql: &str) {
+/// Executes SQL on the journal's file, for example to make documents older.
+fn execute_sql(folder: &Path, sql: &str) {
     rusqlite::Connection::open(folder.join("journal.sqlite"))
         .unwrap()
         .execute_batch(sql)
@@ -45,7 +45,7 @@ fn retention() -> Retention {
 }
 
 #[test]
-fn documents_come_back_exactly_in_another_process() {
+fn another_process_reads_documents_exactly_as_saved() {
     let dir = tempfile::tempdir().unwrap();
     let large: Vec<u8> = (0..300_000u32)
         .map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8)
@@ -89,11 +89,11 @@ fn documents_come_back_exactly_in_another_process() {
 }
 
 #[test]
-fn pages_are_found_by_address_while_they_are_fresh() {
+fn pages_are_found_by_url_until_they_are_too_old() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     journal.keep(&page("https://a/", b"old")).unwrap();
-    tamper(
+    execute_sql(
         dir.path(),
         "UPDATE cabinet SET saved_ms = saved_ms - 3600000",
     );
@@ -103,7 +103,7 @@ fn pages_are_found_by_address_while_they_are_fresh() {
     assert_eq!(found(DocumentKind::Page, "https://a/").unwrap().entry, new);
     assert_eq!(found(DocumentKind::Page, "https://c/"), None);
     assert_eq!(found(DocumentKind::Saved, "https://a/"), None);
-    tamper(
+    execute_sql(
         dir.path(),
         "UPDATE cabinet SET saved_ms = saved_ms - 24 * 3600 * 1000",
     );
@@ -111,12 +111,12 @@ fn pages_are_found_by_address_while_they_are_fresh() {
     assert_eq!(
         journal.get(&new.key).unwrap().unwrap().content,
         b"new",
-        "no longer fresh, still kept"
+        "too old to be found by URL, but still stored"
     );
 }
 
 #[test]
-fn documents_are_gone_after_thirty_days_and_their_payloads_with_them() {
+fn documents_and_their_payloads_are_removed_after_thirty_days() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     let blobs = || {
@@ -127,7 +127,7 @@ fn documents_are_gone_after_thirty_days_and_their_payloads_with_them() {
     };
     let old = journal.keep(&saved("old", &[1; 5000])).unwrap().key;
     let too_old = DOCUMENTS_KEPT.as_millis() + 1000;
-    tamper(
+    execute_sql(
         dir.path(),
         &format!("UPDATE cabinet SET saved_ms = saved_ms - {too_old}"),
     );
@@ -135,7 +135,7 @@ fn documents_are_gone_after_thirty_days_and_their_payloads_with_them() {
     assert_eq!(
         journal.get(&old).unwrap(),
         None,
-        "not even before anybody tidies"
+        "expired documents are not returned even before retention removes them"
     );
     assert_eq!(journal.recent(DocumentKind::Saved, 9).unwrap().len(), 1);
     assert_eq!(blobs(), 2);
@@ -145,7 +145,7 @@ fn documents_are_gone_after_thirty_days_and_their_payloads_with_them() {
 }
 
 #[test]
-fn a_full_cabinet_drops_the_oldest_pages_and_never_what_was_saved() {
+fn a_full_cabinet_removes_the_oldest_pages_but_never_saved_documents() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     let mine = journal.keep(&saved("mine", b"mine")).unwrap().key;
@@ -155,7 +155,7 @@ fn a_full_cabinet_drops_the_oldest_pages_and_never_what_was_saved() {
         "UPDATE cabinet SET saved_ms = saved_ms - 1000, bytes = {} WHERE key = '{first}'",
         400 << 20
     );
-    tamper(
+    execute_sql(
         dir.path(),
         &format!(
             "UPDATE cabinet SET bytes = {} WHERE key = '{mine}'; {old}",
@@ -165,7 +165,7 @@ fn a_full_cabinet_drops_the_oldest_pages_and_never_what_was_saved() {
     journal.keep(&page("https://third/", b"3")).unwrap();
     assert!(journal.get(&first).unwrap().is_none());
     assert!(journal.get(&mine).unwrap().is_some() && journal.get(&second).unwrap().is_some());
-    tamper(
+    execute_sql(
         dir.path(),
         &format!(
             "UPDATE cabinet SET bytes = {} WHERE key = '{mine}'",
@@ -173,42 +173,39 @@ fn a_full_cabinet_drops_the_oldest_pages_and_never_what_was_saved() {
         ),
     );
     let full = journal.keep(&saved("one more", b"x")).unwrap_err();
-    assert_eq!(
-        full.to_string(),
-        "the File Cabinet holds 512 MB and is full"
-    );
+    assert_eq!(full.to_string(), "the File Cabinet is full (512 MB)");
     assert!(
         journal.get(&second).unwrap().is_some(),
-        "nothing goes where that would not help"
+        "no page is removed if that would not make enough room"
     );
 }
 
 #[test]
-fn a_sealed_cabinet_tells_nothing() {
+fn an_encrypted_cabinet_contains_no_plain_text() {
     let dir = tempfile::tempdir().unwrap();
-    let key = Keeping {
+    let encrypted = Keeping {
         key: Some([7; 32]),
         ..Keeping::default()
     };
     {
-        let journal = Journal::open_with(dir.path(), &key).unwrap();
+        let journal = Journal::open_with(dir.path(), &encrypted).unwrap();
         journal
             .keep(&page(
                 "https://secret.example/path",
-                b"the content nobody may read",
+                b"the secret content of the page",
             ))
             .unwrap();
         let found = journal
             .newest(DocumentKind::Page, "https://secret.example/path", DAY)
             .unwrap()
             .unwrap();
-        assert_eq!(found.content, b"the content nobody may read");
+        assert_eq!(found.content, b"the secret content of the page");
     }
     let mut all = Vec::new();
     for file in ["journal.sqlite", "journal.sqlite-wal"] {
         all.extend(std::fs::read(dir.path().join(file)).unwrap_or_default());
     }
-    for word in ["secret.example", "nobody may read", "A page"] {
+    for word in ["secret.example", "secret content", "A page"] {
         assert!(
             !all.windows(word.len())
                 .any(|window| window == word.as_bytes()),

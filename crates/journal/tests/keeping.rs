@@ -1,4 +1,4 @@
-//! What is kept, how long, and what is shown of it.
+//! Runs, calls, sessions and retention: what is stored, for how long, and how it is read back.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -92,7 +92,7 @@ fn output(id: &str) -> ScriptToolCallOutput {
 }
 
 #[test]
-fn payloads_come_back_exactly_and_large_ones_are_stored_once() {
+fn payloads_are_read_back_exactly_and_large_ones_are_stored_once() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     let large = json!({"text": "ä\u{0}\"\n".repeat(200_000)});
@@ -119,7 +119,7 @@ fn payloads_come_back_exactly_and_large_ones_are_stored_once() {
         .map(|entry| entry.unwrap().metadata().unwrap().len())
         .sum();
     assert!(size < 1_000_000, "{size} bytes");
-    // By the beginning of its id, too.
+    // A prefix of the id must be unique.
     begin(&journal, "scr_b");
     assert_eq!(
         journal.run("scr_b").unwrap().summary.state,
@@ -133,7 +133,7 @@ fn payloads_come_back_exactly_and_large_ones_are_stored_once() {
 }
 
 #[test]
-fn retention_never_touches_an_open_run() {
+fn retention_never_removes_a_run_that_has_not_ended() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     for n in 0..120 {
@@ -168,8 +168,8 @@ fn retention_never_touches_an_open_run() {
     );
     let open = journal.run("scr_003").unwrap();
     assert_eq!(open.calls[1].state, CallState::Running);
-    assert!(open.calls[0].value.is_some(), "its payload is still there");
-    // Nothing is too old.
+    assert!(open.calls[0].value.is_some(), "the payload still exists");
+    // No run exceeds these limits.
     assert_eq!(
         journal
             .tidy(&Retention {
@@ -183,7 +183,7 @@ fn retention_never_touches_an_open_run() {
 }
 
 #[test]
-fn a_list_tells_what_each_run_called_however_it_ended() {
+fn a_list_counts_and_filters_calls_of_runs_in_every_state() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     for id in ["scr_open", "scr_over", "scr_given_up"] {
@@ -224,7 +224,7 @@ fn a_list_tells_what_each_run_called_however_it_ended() {
         runs.sort();
         runs.join(", ")
     };
-    let right = |journal: &Journal| {
+    let check = |journal: &Journal| {
         assert_eq!(
             listed(journal, None),
             "computed 0, given_up 2, open 2, over 3"
@@ -235,7 +235,7 @@ fn a_list_tells_what_each_run_called_however_it_ended() {
             assert_eq!(listed(journal, Some(other)), "", "{other}");
         }
     };
-    right(&journal);
+    check(&journal);
     drop(journal);
     let raw = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     let sum: String = raw
@@ -252,7 +252,7 @@ fn a_list_tells_what_each_run_called_however_it_ended() {
 }
 
 #[test]
-fn a_journal_from_the_future_is_refused() {
+fn a_journal_with_a_newer_schema_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     drop(Journal::open(dir.path()).unwrap());
     let raw = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
@@ -266,7 +266,7 @@ fn a_journal_from_the_future_is_refused() {
 }
 
 #[test]
-fn a_session_is_kept_forked_renamed_and_taken_along() {
+fn a_session_can_be_stored_forked_renamed_exported_and_imported() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     let id = journal.begin_session("/work", None).unwrap();
@@ -320,9 +320,9 @@ fn a_session_is_kept_forked_renamed_and_taken_along() {
     assert_eq!(
         journal.sessions(10).unwrap()[0].id,
         fork,
-        "the one last touched first"
+        "the last touched session comes first"
     );
-    // Nothing of a session is ever tidied away.
+    // Retention never removes sessions.
     journal
         .tidy(&Retention {
             days: 0,
@@ -330,8 +330,11 @@ fn a_session_is_kept_forked_renamed_and_taken_along() {
         })
         .unwrap();
     let lines = journal.export_session(&id).unwrap();
-    let twin = journal.import_session(&lines, |_| Ok(())).unwrap();
-    assert_eq!(journal.items(&twin).unwrap(), journal.items(&id).unwrap());
+    let imported = journal.import_session(&lines, |_| Ok(())).unwrap();
+    assert_eq!(
+        journal.items(&imported).unwrap(),
+        journal.items(&id).unwrap()
+    );
     assert!(matches!(
         journal.import_session(&[json!({"a": 1})], |_| Ok(())),
         Err(JournalError::NotASession(_))
@@ -339,9 +342,9 @@ fn a_session_is_kept_forked_renamed_and_taken_along() {
 }
 
 #[test]
-fn a_sealed_journal_shows_nothing_without_its_key() {
+fn an_encrypted_journal_cannot_be_read_without_its_key() {
     let dir = tempfile::tempdir().unwrap();
-    let sealed = Keeping {
+    let encrypted = Keeping {
         key: Some([9; 32]),
         ..Keeping::default()
     };
@@ -350,7 +353,7 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
         json!({"s": "the large hushed ".repeat(500)}),
     );
     {
-        let journal = Journal::open_with(dir.path(), &sealed).unwrap();
+        let journal = Journal::open_with(dir.path(), &encrypted).unwrap();
         begin(&journal, "scr_a");
         call(&journal, "scr_a", "tool_1", Some(&small));
         call(&journal, "scr_a", "tool_2", Some(&large));
@@ -413,13 +416,13 @@ fn a_sealed_journal_shows_nothing_without_its_key() {
         assert_eq!(
             journal.runs(&Filter::default()).unwrap().len(),
             1,
-            "that there was a run is no secret"
+            "the list of runs is not encrypted"
         );
     }
 }
 
-/// Until it is later than what was written so far.
-fn the_clock_moves() {
+/// Waits until the clock is past the time of everything written so far.
+fn wait_for_next_millisecond() {
     let now = || {
         std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -433,7 +436,7 @@ fn the_clock_moves() {
 }
 
 #[test]
-fn a_script_that_is_put_away_again_and_again_takes_no_more_room() {
+fn a_script_that_is_suspended_repeatedly_does_not_grow_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     begin(&journal, "scr_a");
@@ -457,7 +460,7 @@ fn a_script_that_is_put_away_again_and_again_takes_no_more_room() {
 }
 
 #[test]
-fn what_waits_is_never_tidied_and_what_died_long_ago_is() {
+fn retention_keeps_suspended_runs_and_removes_old_dead_ones() {
     let dir = tempfile::tempdir().unwrap();
     {
         let journal = Journal::open(dir.path()).unwrap();
@@ -466,7 +469,7 @@ fn what_waits_is_never_tidied_and_what_died_long_ago_is() {
         begin(&journal, "scr_died");
     }
     let journal = Journal::open(dir.path()).unwrap();
-    the_clock_moves();
+    wait_for_next_millisecond();
     journal
         .tidy(&Retention {
             days: 0,
@@ -487,7 +490,7 @@ fn what_waits_is_never_tidied_and_what_died_long_ago_is() {
 }
 
 #[test]
-fn one_process_at_a_time_has_a_suspended_run() {
+fn a_suspended_run_belongs_to_one_process_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let first = Journal::open(dir.path()).unwrap();
     begin(&first, "scr_a");
@@ -505,7 +508,7 @@ fn one_process_at_a_time_has_a_suspended_run() {
     assert_eq!(
         first.go_on("scr_a").wait(),
         Err(LedgerError::TakenOver),
-        "the first has lost it all the same"
+        "the first process does not get the run back"
     );
     let third = Journal::open(dir.path()).unwrap();
     third.take_over("scr_a").unwrap();
@@ -513,7 +516,7 @@ fn one_process_at_a_time_has_a_suspended_run() {
         Journal::open(dir.path()).unwrap().take_over("scr_a"),
         Err(JournalError::TakenOver)
     ));
-    // Once something is done, the state is of no use to anybody.
+    // The first write for the run deletes the suspended state.
     call(&third, "scr_a", "tool_1", Some(&json!(1)));
     assert_eq!(third.take_suspension("scr_a").unwrap(), None);
     assert!(matches!(
@@ -523,7 +526,7 @@ fn one_process_at_a_time_has_a_suspended_run() {
 }
 
 #[test]
-fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
+fn a_process_that_lost_a_run_cannot_write_to_it() {
     let dir = tempfile::tempdir().unwrap();
     let first = Journal::open(dir.path()).unwrap();
     begin(&first, "scr_a");
@@ -586,7 +589,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
         third.take_suspension("scr_a").unwrap().unwrap(),
         b"at the second question"
     );
-    // What is over stays as it was.
+    // The recorded end of a call is not overwritten.
     third
         .settle(Settled {
             run: "scr_a",
@@ -605,7 +608,7 @@ fn whoever_has_lost_a_run_writes_nothing_more_of_it() {
 }
 
 #[test]
-fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_runs() {
+fn retention_keeps_runs_that_an_open_run_resumed_and_ignores_the_size_of_sessions() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     begin(&journal, "scr_first");
@@ -617,7 +620,7 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
     journal.begin(resumed).wait().unwrap();
     begin(&journal, "scr_other");
     end(&journal, "scr_other");
-    the_clock_moves();
+    wait_for_next_millisecond();
     journal
         .tidy(&Retention {
             days: 0,
@@ -635,7 +638,7 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
         ids
     };
     assert_eq!(left(&journal), ["scr_first", "scr_open"]);
-    // Megabytes of a session, which are kept for ever.
+    // Several megabytes of session items, which retention never removes.
     let session = journal.begin_session("/", None).unwrap();
     let noise = |n: u64| {
         json!(
@@ -660,7 +663,7 @@ fn what_an_open_run_went_on_from_is_kept_and_sessions_are_no_reason_to_forget_ru
 }
 
 #[test]
-fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
+fn runs_that_resumed_each_other_are_kept_or_removed_together() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     let runs = [
@@ -682,7 +685,7 @@ fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
             .wait()
             .unwrap();
     }
-    // A task is a run, and a call of the script that started it.
+    // A task is a run, and also a call of the script that started it.
     let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     let row = "INSERT INTO calls (run, id, tool, digest, read_only, state, reused, started_ms)";
     for (run, id) in [("scr_a", "tsk_of_a"), ("scr_alone", "tsk_alone")] {
@@ -696,7 +699,8 @@ fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
     runs.iter().for_each(|(id, _)| end(&journal, id));
     let age = |ids: &str| {
         let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
-        let long_ago = "UPDATE runs SET started_ms = started_ms - 1000000000, ended_ms = ended_ms - 1000000000";
+        let long_ago = "UPDATE runs SET started_ms = started_ms - 1000000000,
+             ended_ms = ended_ms - 1000000000";
         file.execute_batch(&format!("{long_ago} WHERE id IN ({ids})"))
             .unwrap();
     };
@@ -718,7 +722,7 @@ fn runs_that_went_on_from_one_another_are_kept_or_forgotten_together() {
     };
     age("'scr_a', 'scr_b', 'scr_alone', 'tsk_of_a', 'tsk_alone'");
     assert_eq!(tidied(), ["scr_a", "scr_b", "scr_c", "tsk_of_a"]);
-    // As if one of them had been begun by a clock that was wrong.
+    // The last run of the chain becomes old as well.
     age("'scr_c'");
     assert!(tidied().is_empty());
 }

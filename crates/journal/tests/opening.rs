@@ -1,4 +1,4 @@
-//! Opening a journal: several times at once, and one that has no version.
+//! Opens a journal several times at once, and a journal without a schema version.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::sync::Barrier;
@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use selvedge_journal::{Journal, Keeping};
 
 #[test]
-fn a_new_journal_is_opened_by_many_at_once() {
+fn many_connections_can_create_a_journal_at_the_same_time() {
     const CONNECTIONS: usize = 16;
     for _ in 0..50 {
         let dir = tempfile::tempdir().unwrap();
@@ -27,7 +27,7 @@ fn a_new_journal_is_opened_by_many_at_once() {
 }
 
 #[test]
-fn a_file_with_tables_of_an_unreleased_version_is_refused_in_one_line() {
+fn a_file_with_tables_but_no_schema_version_is_refused_with_a_one_line_error() {
     let dir = tempfile::tempdir().unwrap();
     let file = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     file.execute_batch("CREATE TABLE runs (id TEXT)").unwrap();

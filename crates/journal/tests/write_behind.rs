@@ -1,4 +1,4 @@
-//! Runs that only compute, written a moment after their answer.
+//! Write-behind: rows of runs without calls are written shortly after the run has ended.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -9,8 +9,8 @@ use selvedge_journal::{Durability, Filter, Journal, JournalError, Keeping, RunSt
 use selvedge_protocol::{Ledger, RunStart, RunStatus, ScriptToolCallOutput};
 use support::Wait;
 
-/// Long enough for anything here, short enough to end a test that hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than any test here takes; ends a test that hangs.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn start<'a>(id: &'a str, resumes: Option<&'a str>) -> RunStart<'a> {
     RunStart {
@@ -44,7 +44,7 @@ fn ids(journal: &Journal) -> Vec<String> {
 }
 
 #[test]
-fn whoever_reads_or_writes_finds_everything_written_in_order() {
+fn every_read_and_write_flushes_queued_rows_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     journal.write_behind();
@@ -80,7 +80,7 @@ fn whoever_reads_or_writes_finds_everything_written_in_order() {
 }
 
 #[test]
-fn another_process_finds_a_row_soon_and_at_once_after_a_flush() {
+fn another_process_sees_a_row_soon_and_at_once_after_a_flush() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, other) = (
         Journal::open(dir.path()).unwrap(),
@@ -90,17 +90,17 @@ fn another_process_finds_a_row_soon_and_at_once_after_a_flush() {
     compute(&journal, "scr_a");
     let since = Instant::now();
     while ids(&other).is_empty() {
-        assert!(since.elapsed() < PATIENCE, "nobody wrote it");
+        assert!(since.elapsed() < TEST_TIMEOUT, "the row was not written");
         std::thread::yield_now();
     }
     compute(&journal, "scr_b");
-    // Dropping the journal is not enough: the writer thread may hold it for a moment.
+    // Dropping the journal is not enough, because the writer thread may still hold it.
     journal.flush().unwrap();
     assert_eq!(ids(&other).len(), 2);
 }
 
 #[test]
-fn what_others_go_on_from_and_what_must_survive_a_loss_of_power_is_written_at_once() {
+fn resuming_runs_and_runs_with_full_durability_are_written_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let keeping = Keeping {
         durability: Durability::Full,
@@ -133,7 +133,7 @@ fn what_others_go_on_from_and_what_must_survive_a_loss_of_power_is_written_at_on
 }
 
 #[test]
-fn what_cannot_be_written_waits_and_the_next_run_is_told() {
+fn a_failed_flush_keeps_the_rows_and_the_next_run_gets_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
     journal.write_behind();

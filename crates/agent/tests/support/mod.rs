@@ -1,4 +1,5 @@
-//! A desk to work at: a project in a temporary folder, a journal, real tools, and a model on loopback.
+//! The test environment: a project in a temporary folder, a journal, real tools, and a model server
+//! on loopback.
 #![allow(dead_code)]
 
 pub mod server;
@@ -36,7 +37,7 @@ pub struct Desk {
     pub policy: ApprovalPolicy,
     pub approver: Option<Arc<dyn Approver>>,
     pub events: Arc<Mutex<Vec<Event>>>,
-    /// Told whenever an event happens.
+    /// Notified whenever an event is emitted.
     pub happened: Arc<Notify>,
     pub runtime: Option<Arc<dyn Runtime>>,
 }
@@ -84,7 +85,7 @@ impl Desk {
         agents.register(&mut registry).unwrap();
         #[derive(serde::Deserialize, schemars::JsonSchema)]
         struct Nothing {}
-        // Stops only when it is told to.
+        // Ends only when it is cancelled.
         registry
             .register(tool("hang", "Never ends.", |_: Nothing| async {
                 std::future::pending::<Result<i32, _>>().await
@@ -151,7 +152,7 @@ impl Desk {
         self.events.lock().unwrap().clone()
     }
 
-    /// The items of `item.completed`, in the order they were told.
+    /// Returns the items of all `item.completed` events, in order.
     pub fn items_told(&self) -> Vec<TurnItem> {
         let item = |event| match event {
             Event::ItemCompleted { item, .. } => Some(item),
@@ -160,10 +161,10 @@ impl Desk {
         self.told().into_iter().filter_map(item).collect()
     }
 
-    /// Waits until such an event has happened.
-    pub async fn until(&self, happened: impl Fn(&Event) -> bool) {
+    /// Waits until a matching event was emitted.
+    pub async fn until(&self, matches: impl Fn(&Event) -> bool) {
         loop {
-            if self.told().iter().any(&happened) {
+            if self.told().iter().any(&matches) {
                 return;
             }
             self.happened.notified().await;
@@ -171,7 +172,7 @@ impl Desk {
     }
 }
 
-/// An item in a few words, without ids and times.
+/// Returns a short text for an item, without ids and times.
 pub fn brief(item: &TurnItem) -> String {
     match item {
         TurnItem::ScriptToolCall(call) => format!("script: {}", call.source_code),
@@ -183,13 +184,13 @@ pub fn brief(item: &TurnItem) -> String {
             ),
         },
         TurnItem::Item(Item::Message(message)) => format!("{:?}: {}", message.role, message.text()),
-        TurnItem::Item(Item::Reasoning(thought)) => {
+        TurnItem::Item(Item::Reasoning(reasoning)) => {
             format!(
                 "thought: {}",
-                thought
+                reasoning
                     .summary
                     .iter()
-                    .chain(&thought.content)
+                    .chain(&reasoning.content)
                     .cloned()
                     .collect::<String>()
             )
@@ -212,7 +213,7 @@ pub fn history(session: &Session) -> Vec<String> {
         .collect()
 }
 
-/// A person who answers every question in the same way, and remembers what was asked.
+/// An approver that gives every request the same answer and records the requests.
 pub struct Person {
     pub answer: Answer,
     pub asked: Mutex<Vec<ApprovalRequest>>,
@@ -238,7 +239,7 @@ impl Approver for Person {
     }
 }
 
-/// All text a request holds, whichever API it speaks.
+/// Returns all strings of a request, for any API.
 pub fn text_of(body: &serde_json::Value) -> String {
     fn walk(value: &serde_json::Value, out: &mut String) {
         match value {

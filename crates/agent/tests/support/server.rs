@@ -1,4 +1,5 @@
-//! A model on loopback: real HTTP, answers made by a function of what is asked, in the API that is asked.
+//! A model server on loopback: real HTTP, with answers computed from the request, for all three
+//! APIs.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,26 +9,26 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::speech::{Say, encode, encode_counted};
 
-/// One request.
+/// A request that the server received.
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub path: String,
     pub body: Value,
     /// The body, byte for byte.
     pub raw: String,
-    /// Which request, from zero.
+    /// The index of the request, counted from 0.
     pub number: usize,
 }
 
-/// What is answered.
+/// The response of the server.
 #[derive(Debug, Clone)]
 pub enum Reply {
     Say(Vec<Say>),
-    /// The same, with the tokens the request is said to have had.
+    /// Like `Say`, with the number of input tokens to report.
     Counted(Vec<Say>, u64),
-    /// An error of the provider.
+    /// An HTTP error with this status and body.
     Fail(u16, String),
-    /// The answer begins, and nothing more comes: all but the end of what is said.
+    /// The beginning of an answer. The connection then stays open without data.
     Hang(Vec<Say>),
 }
 
@@ -39,7 +40,7 @@ impl From<Vec<Say>> for Reply {
 
 type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
 
-/// The server. It ends with this.
+/// The server. It stops when this value is dropped.
 pub struct Server {
     pub url: String,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -53,7 +54,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// A server that answers as this function says.
+    /// Starts a server that answers with the results of `script`.
     pub async fn start(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v1", listener.local_addr().unwrap());
@@ -67,7 +68,7 @@ impl Server {
         Self { url, asked, task }
     }
 
-    /// A server that gives these answers in order.
+    /// Starts a server that gives these answers in order.
     pub async fn saying(answers: Vec<Vec<Say>>) -> Self {
         Self::start(move |asked| match answers.get(asked.number) {
             Some(said) => said.clone().into(),
@@ -117,7 +118,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, script: Arc<
             text.len()
         };
         let mut out = head.into_bytes();
-        // Cut at awkward places.
+        // Chunks that do not end at event boundaries.
         for piece in text.as_bytes()[..end].chunks(997) {
             out.extend(format!("{:x}\r\n", piece.len()).bytes());
             out.extend(piece);
@@ -130,7 +131,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, script: Arc<
             return;
         }
         if hang {
-            // Until the client goes away.
+            // Waits until the client disconnects.
             let mut rest = [0; 64];
             while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
             return;

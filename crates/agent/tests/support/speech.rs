@@ -1,4 +1,4 @@
-//! What a model says, and how each API puts it into bytes.
+//! The pieces of a model's answer, and their encoding in each API.
 
 use serde_json::{Value, json};
 
@@ -18,9 +18,9 @@ pub enum Say {
         name: String,
         input: String,
     },
-    /// The answer is cut here, by the limit of tokens.
+    /// The answer is truncated here by its token limit.
     Cut,
-    /// The model would not answer.
+    /// The model refuses to answer.
     Refuse,
 }
 
@@ -40,23 +40,23 @@ pub fn call(id: &str, name: &str, args: Value) -> Say {
     }
 }
 
-/// A script in a block.
+/// Returns a script block.
 pub fn block(code: &str) -> String {
     format!("<tool-calls>\n{code}\n</tool-calls>")
 }
 
-/// Tokens every answer says it took.
+/// The usage that every answer reports.
 pub const INPUT: u64 = 100;
 pub const CACHED: u64 = 40;
 pub const OUTPUT: u64 = 20;
 pub const REASONING: u64 = 5;
 
-/// The answer in the API of this path.
+/// Encodes an answer for the API of this path.
 pub fn encode(path: &str, said: &[Say]) -> String {
     encode_counted(path, said, INPUT)
 }
 
-/// The same, to a request of so many tokens.
+/// Like [`encode`], with the number of input tokens to report.
 pub fn encode_counted(path: &str, said: &[Say], input: u64) -> String {
     match path.rsplit('/').next() {
         Some("responses") => responses(said, input),

@@ -148,7 +148,7 @@ fn sampling_counts_towards_the_usage_and_the_budget_of_the_turn() {
     );
     assert!(
         all.iter()
-            .any(|event| event.to_string().contains("nothing is left of the budget")),
+            .any(|event| event.to_string().contains("the budget is used up")),
         "{all:?}"
     );
     assert_eq!(sampling_requests(&fixture).len(), 1);
