@@ -243,7 +243,7 @@ impl Turn<'_> {
         }
     }
 
-    /// What the run that a script wants to resume has recorded.
+    /// Reads the recorded calls of the run that a script resumes.
     async fn resume_target(&self, run: String) -> Result<Resume, ScriptError> {
         let refuse = |message: String| {
             ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
@@ -276,11 +276,11 @@ impl Turn<'_> {
             )
         };
         let Some(journal) = self.session.journal() else {
-            return failed("what was put away is not there".to_owned());
+            return failed("the state of the suspended run is missing".to_owned());
         };
         let (run_id, resumed) = (id.clone(), run.summary.resumes.clone());
         let taken = journal.spawn_blocking(move |journal| {
-            // Of several processes one goes on.
+            // If several processes try this, one succeeds.
             journal.take_over(&run_id)?;
             let state = journal.take_suspension(&run_id)?;
             let resume = resumed.map(|resumed| resume_from(journal, &journal.run(&resumed)?));
@@ -291,7 +291,7 @@ impl Turn<'_> {
                 options.resume = resume;
                 state
             }
-            Ok((None, _)) => return failed("what was put away is not there".to_owned()),
+            Ok((None, _)) => return failed("the state of the suspended run is missing".to_owned()),
             Err(error) => return failed(error.to_string()),
         };
         let values = run.calls.into_iter();
@@ -364,9 +364,7 @@ impl Turn<'_> {
             _ if call.name != crate::prompt::SCRIPT => {
                 self.last.then(|| format!("error: {LAST_ANSWER}"))?
             }
-            Mode::Disabled => {
-                "error: scripts are disabled here\nhint: use structured calls".to_owned()
-            }
+            Mode::Disabled => "error: scripts are disabled\nhint: use structured calls".to_owned(),
             _ => "error: cannot parse the arguments\nhint: pass {\"code\": \"…\"}".to_owned(),
         };
         Some(text_output(&call.call_id, text, true))
@@ -381,7 +379,7 @@ impl Turn<'_> {
             .unwrap_or_else(|| id.to_owned())
     }
 
-    /// What the structured calls of this turn belong to. It ends with the turn.
+    /// Returns the scope of the structured calls of this turn. It ends with the turn.
     async fn scope(&mut self) -> Scope {
         if let Some(scope) = &self.scope {
             return scope.clone();
@@ -397,7 +395,7 @@ impl Turn<'_> {
         self.scope = Some(scope.clone());
         if let Some(ledger) = agent.harness.orchestrator().ledger() {
             let source = format!("// structured calls of turn {}", self.session.turn());
-            let begun = ledger.begin(RunStart {
+            let begin = ledger.begin(RunStart {
                 id: &scope.id,
                 source: &source,
                 directory: &agent.settings.directory,
@@ -406,8 +404,8 @@ impl Turn<'_> {
                 resumes: self.known.run.as_deref(),
                 setting: &self.options.setting,
             });
-            if let Err(error) = scope.written(begun).await {
-                // The calls themselves say so, too: nothing is done that was not written down.
+            if let Err(error) = scope.written(begin).await {
+                // The calls fail as well: a call that is not recorded must not run.
                 self.events.emit(Event::Error {
                     message: format!("cannot record the structured calls: {error}"),
                 });
@@ -421,7 +419,7 @@ impl Turn<'_> {
         self.run.get_or_insert_with(|| new_id("trn")).clone()
     }
 
-    /// The turn's structured calls are over, and what they left behind is gone.
+    /// Ends the scope of the turn's structured calls, and records their end.
     pub(crate) async fn end_scope(&mut self) {
         let Some(scope) = self.scope.take() else {
             return;

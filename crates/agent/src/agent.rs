@@ -163,8 +163,8 @@ impl Agent {
         compaction::in_use(session, self)
     }
 
-    /// Makes a session shorter, whether or not it is full: about how many tokens it had before and has now. `None` where
-    /// it would not become much shorter. Not while a turn is open.
+    /// Compacts a session even if it does not fill the context. Returns the estimated tokens before
+    /// and after. Returns `None` if it would not become much shorter or a turn is open.
     pub async fn compact(&self, session: &mut Session) -> Result<Option<(u64, u64)>, AgentError> {
         if session.is_open() {
             return Ok(None);

@@ -428,7 +428,7 @@ impl Launch {
             id: self.id.clone(),
         };
         if let Some(ledger) = &ledger {
-            let begun = ledger.begin(RunStart {
+            let begin = ledger.begin(RunStart {
                 id: &self.id,
                 source: &self.prompt,
                 directory: &self.agent.settings.directory,
@@ -437,9 +437,9 @@ impl Launch {
                 resumes: None,
                 setting: "",
             });
-            if let Err(error) = begun.await {
+            if let Err(error) = begin.await {
                 ending.ledger = None;
-                let message = format!("the agent cannot be written down: {error}");
+                let message = format!("cannot record the agent: {error}");
                 return Err(ToolError::new(message));
             }
         }
@@ -470,7 +470,7 @@ impl Launch {
             };
             output.output_json = serde_json::to_string(&outcome.message).ok();
             ledger.end(&output, None).await.map_err(|error| {
-                ToolError::new(format!("the agent's end cannot be written down: {error}"))
+                ToolError::new(format!("cannot record the end of the agent: {error}"))
             })?;
         }
         let status = match outcome.end {
@@ -503,7 +503,7 @@ impl Launch {
     }
 }
 
-/// Puts what an agent said into the File Cabinet, and returns its key.
+/// Stores the last message of an agent in the File Cabinet, and returns its key.
 async fn keep_result(cabinet: Arc<dyn Cabinet>, title: String, message: String) -> Option<String> {
     let keep = move || {
         cabinet.keep(&NewDocument {
@@ -517,7 +517,7 @@ async fn keep_result(cabinet: Arc<dyn Cabinet>, title: String, message: String) 
     Some(tokio::task::spawn_blocking(keep).await.ok()?.ok()?.key)
 }
 
-/// Writes down that an agent is over which was let go of.
+/// Records the end of an agent whose future is dropped before it ends.
 struct Ending {
     ledger: Option<Arc<dyn Ledger>>,
     id: String,
@@ -527,7 +527,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         if let Some(ledger) = &self.ledger {
             let output = ScriptToolCallOutput::new(&self.id, "");
-            // Where it cannot be written down, the journal says that it died with its process.
+            // If this fails, the run counts as died once this process ends.
             let _ = ledger.end(&output, None).now_or_never();
         }
     }

@@ -17,7 +17,8 @@ use crate::turn::{Turn, since_compaction};
 use crate::{compaction, counters};
 
 impl Turn<'_> {
-    /// The request: system, then history, then the newest message and what has come of it.
+    /// Builds the request: the system prompt, the history, then the newest message with the answers
+    /// and results that followed it.
     pub(crate) async fn assemble(&mut self) -> Result<Prompt, TurnError> {
         match compaction::if_needed(self.session, self.agent).await {
             Need::Not => {}
@@ -169,7 +170,7 @@ impl Turn<'_> {
         Ok(answer)
     }
 
-    /// Writes the answer down before anything of it is done.
+    /// Records the answer before any of its scripts and calls run.
     pub(crate) async fn record_answer(&mut self, answer: Answer) -> Result<Vec<Told>, TurnError> {
         let Answer {
             pieces,
@@ -210,7 +211,7 @@ impl Turn<'_> {
         Ok(pieces)
     }
 
-    /// Arranges another way to ask after a request failed; fails where there is none.
+    /// Changes the turn so that a failed request can be sent again. Fails if that is not possible.
     pub(crate) async fn find_another_way(&mut self, error: ModelError) -> Result<(), TurnError> {
         if error.lacks == Some(Ability::Tools) && self.calls != Calls::Off {
             // Script blocks in text do not need the tools of the API.

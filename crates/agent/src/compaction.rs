@@ -41,7 +41,7 @@ pub(crate) enum Need {
     },
 }
 
-/// Whether the conversation nearly fills the context, and the same conversation made shorter.
+/// Compacts the session if it nearly fills the context.
 pub(crate) async fn if_needed(session: &Session, agent: &Agent) -> Need {
     let model = &agent.model;
     let answer = model.max_output_tokens.min(model.context_window / 4);
@@ -59,7 +59,7 @@ pub(crate) async fn if_needed(session: &Session, agent: &Agent) -> Need {
     shorter.map_or(Need::Not, Need::Shorter)
 }
 
-/// The same for a provider that says it is too long, whatever was estimated.
+/// Compacts the session after the provider has refused it as too long, whatever the estimate is.
 pub(crate) async fn harder(session: &Session, agent: &Agent) -> Option<Compacted> {
     let fixed = fixed(session, agent);
     let conversation = conversation(session);
@@ -71,7 +71,7 @@ pub(crate) async fn harder(session: &Session, agent: &Agent) -> Option<Compacted
 }
 
 async fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> {
-    // What was just asked is told as it was asked.
+    // The newest message is never compacted.
     if since_compaction(session.steps()).len() < 2 {
         return None;
     }
@@ -177,7 +177,7 @@ fn tail(steps: &[Step], room: u64) -> &[Step] {
     &steps[from..]
 }
 
-/// What stands for everything before, in at most about so many bytes.
+/// Returns the text that replaces the steps before, with about `bytes` bytes at most.
 async fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
     let mut text = String::from(
         "[The conversation so far was compacted to fit the context. This is a summary; truncated \
@@ -273,7 +273,7 @@ fn word(status: RunStatus) -> &'static str {
     }
 }
 
-/// The last plan somebody made, in a call or inside a script.
+/// Returns the last plan, from a structured call or from a call of a script.
 async fn plan(session: &Session, steps: &[Step]) -> Option<String> {
     for item in steps.iter().rev().flat_map(|step| step.items.iter().rev()) {
         let args = match item {
@@ -304,7 +304,7 @@ async fn plan_of_run(session: &Session, run: &str) -> Option<Value> {
     calls.find(|call| call.tool == "update_plan")?.args
 }
 
-/// Runs that wait or go on, and calls nobody knows the end of.
+/// Returns the runs that are running or suspended, and the calls whose outcome is unknown.
 async fn open_runs(session: &Session, steps: &[Step]) -> Vec<String> {
     let mut open = Vec::new();
     for item in steps.iter().flat_map(|step| step.items.iter()) {

@@ -20,13 +20,14 @@ pub trait Companion: Send + Sync {
     fn before<'a>(&'a self, session: &'a Session, prompt: &'a str)
     -> BoxFuture<'a, Option<String>>;
 
-    /// The session's newest turn put these documents into the File Cabinet, or looked them up there.
+    /// Called with the documents that the newest turn of a session stored in the File Cabinet or
+    /// looked up there.
     fn kept<'a>(&'a self, session: &'a Session, documents: Vec<Entry>) -> BoxFuture<'a, ()> {
         let _ = (session, documents);
         std::future::ready(()).boxed()
     }
 
-    /// The session's newest turn is over.
+    /// Called when the newest turn of a session has ended.
     fn after<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, ()> {
         let _ = session;
         std::future::ready(()).boxed()

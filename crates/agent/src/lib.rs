@@ -12,18 +12,19 @@
 //!
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
 //! let journal = Journal::open("/home/me/.selvedge".as_ref())?;
-//! let mut registry = Registry::new();            // one's own tools, or those of `selvedge-toolbox`
+//! let mut registry = Registry::new();            // your tools, or those of `selvedge-toolbox`
 //! let agents = Agents::default();
-//! agents.register(&mut registry)?;               // `agents.launch.sync` and its like
+//! agents.register(&mut registry)?;               // `agents.launch.sync` and the other tools
 //! let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
 //!
-//! let mut provider = Provider::named("anthropic").expect("it is built in");
+//! let mut provider = Provider::named("anthropic").expect("the provider is built in");
 //! provider.key = Some(Secret::new("sk-…"));
 //! let settings = Settings { directory: "/home/me/project".into(), ..Settings::default() };
-//! let agent = Agent::new(Client::new(provider)?, Model::known("claude-sonnet-5"), Harness::new(orchestrator)?, settings)
+//! let model = Model::known("claude-sonnet-5");
+//! let agent = Agent::new(Client::new(provider)?, model, Harness::new(orchestrator)?, settings)
 //!     .with_agents(&agents, Some(journal.clone()));
 //!
-//! // A conversation; `Session::resume(&journal, id)` goes on with one.
+//! // A new session; `Session::resume(&journal, id)` continues an old one.
 //! let mut session = Session::begin(&journal, "/home/me/project").await?;
 //! let options = TurnOptions {
 //!     events: EventSink::new(|event| match event {
@@ -33,12 +34,12 @@
 //!     }),
 //!     ..TurnOptions::default()
 //! };
-//! // `options.cancel.cancel()` from anywhere stops the turn and its children; the session stays.
+//! // `options.cancel.cancel()` stops the turn and the agents it launched. The session remains.
 //! let outcome = agent.turn(&mut session, "Which tests fail, and why?", &options).await;
 //! if outcome.end == Ok(TurnEnd::Stop) {
 //!     println!("{}", outcome.message.unwrap_or_default());
 //! }
-//! // After a crash: what was done is not done again.
+//! // After a crash: recorded calls do not run again.
 //! if session.is_open() {
 //!     agent.go_on(&mut session, &options).await;
 //! }

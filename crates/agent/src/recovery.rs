@@ -102,7 +102,8 @@ pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutp
 }
 
 impl Turn<'_> {
-    /// The pieces of an answer whose results are missing, and what is known of them.
+    /// Returns the pieces of the last answer if its results are missing, and reads their recorded
+    /// outcomes.
     pub(crate) async fn left_undone(&mut self) -> Result<Option<Vec<Told>>, TurnError> {
         let Some(Step {
             kind: StepKind::Answered { run, .. },
@@ -192,7 +193,7 @@ fn unreadable(error: JournalError) -> TurnError {
     AgentError::from(error).into()
 }
 
-/// How the scripts among these items were left.
+/// Returns the recorded states of the scripts among these items, by item id.
 fn known_scripts(
     journal: &Journal,
     items: &[TurnItem],
@@ -208,7 +209,7 @@ fn known_scripts(
     Ok(known)
 }
 
-/// How a script was left; `None` where it never began.
+/// Returns the recorded state of a script; `None` if it never started.
 fn known_script(
     journal: &Journal,
     id: &str,
@@ -340,7 +341,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn of_a_script_that_was_broken_off_every_call_is_told() {
+    async fn all_calls_of_an_interrupted_script_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path()).unwrap();
         let start = RunStart {

@@ -89,7 +89,8 @@ impl Remembering {
         self.0.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What prompts begin with in this turn.
+    /// Stores the missing turns, and returns the part of memory that the prompts of this turn start
+    /// with.
     async fn prepare(&self, session: &Session, missing: Vec<Vec<u8>>) -> Result<Told, MemoryError> {
         let telling = self.0.settings.telling;
         let (id, turn) = (session.id().to_owned(), session.turn());
@@ -119,14 +120,18 @@ impl Remembering {
         self.blocking(prepare).await
     }
 
-    /// Does work that may block, off the threads that run everything else.
+    /// Runs work that may block on the blocking thread pool.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Memory) -> Result<T, MemoryError> + Send + 'static,
     ) -> Result<T, MemoryError> {
         let memory = self.0.memory.clone();
         let done = tokio::task::spawn_blocking(move || work(&memory)).await;
-        done.unwrap_or_else(|_| Err(MemoryError::Damaged("memory was given up".to_owned())))
+        done.unwrap_or_else(|_| {
+            Err(MemoryError::Damaged(
+                "the task that reads the memory panicked or was cancelled".to_owned(),
+            ))
+        })
     }
 
     /// Starts a background task that writes the shorter levels, and distills lessons once the
@@ -171,7 +176,7 @@ impl Remembering {
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The turns that memory lacks, up to and with this one.
+    /// Returns the turns up to `last` that memory does not have yet.
     async fn missing(&self, session: &Session, last: u32) -> Result<Vec<Vec<u8>>, MemoryError> {
         let id = session.id().to_owned();
         let stored = self.blocking(move |memory| memory.turns(&id)).await?;
@@ -250,7 +255,7 @@ impl Companion for Remembering {
         async move {
             match stored.await {
                 Ok(()) => self.learn_later(session.id()),
-                // It is stored before the next turn, or when the session is next gone on with.
+                // The turn is stored before the next turn, or when the session is continued.
                 Err(error) => {
                     tracing::warn!(target: "selvedge::memory", %error, "the turn is not remembered yet")
                 }

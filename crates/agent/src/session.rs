@@ -58,12 +58,12 @@ impl Session {
         Self::new(new_id("ses"), None, Reader::default(), 0)
     }
 
-    /// A new conversation, kept in the journal.
+    /// Creates a session in the journal.
     pub async fn begin(journal: &Arc<Journal>, directory: &str) -> Result<Self, AgentError> {
         Self::begin_under(journal, directory, None).await
     }
 
-    /// A new conversation, of an agent that another one launched if there is a parent.
+    /// Creates a session. `parent` is the session of the agent that launched this one.
     pub(crate) async fn begin_under(
         journal: &Arc<Journal>,
         directory: &str,
@@ -76,8 +76,8 @@ impl Session {
         Ok(Self::new(id, Some(journal.clone()), Reader::default(), 0))
     }
 
-    /// A conversation from the journal, by its id, the beginning of it, or its name, to go on with. It is this process's
-    /// until it is dropped: one that another living process works on is refused.
+    /// Opens a session to continue it, by its id, a prefix of its id, or its name. This process
+    /// owns the session until it is dropped. Fails if another running process owns it.
     pub async fn resume(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
         let id = id.to_owned();
         let claim = move |journal: &Journal| {
@@ -90,14 +90,15 @@ impl Session {
         Ok(Self::new(id, Some(journal.clone()), reader, written))
     }
 
-    /// The same, only to look at it: whoever works on it is not disturbed. Blocks while it reads.
+    /// Opens a session to read it, also if another process owns it. Blocks while it reads.
     pub fn read(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
         let id = journal.session(id)?.id;
         let (reader, written) = read_items(journal, &id)?;
         Ok(Self::new(id, Some(journal.clone()), reader, written))
     }
 
-    /// A conversation that begins like another, up to and with a turn. What the other left undone stays undone here.
+    /// Creates a session with the turns of another up to `up_to_turn`, or all. A turn that is open
+    /// in the other session is ended as interrupted here.
     pub async fn fork(
         journal: &Arc<Journal>,
         id: &str,
@@ -110,7 +111,8 @@ impl Session {
         Self::resume(journal, &fork).await?.closed().await
     }
 
-    /// Takes in an exported conversation. What was under way when it was exported is not done here.
+    /// Imports an exported session. A turn that was open when it was exported is ended as
+    /// interrupted.
     pub async fn import(journal: &Arc<Journal>, lines: Vec<Value>) -> Result<Self, AgentError> {
         let id = journal
             .spawn_blocking(move |journal| journal.import_session(&lines, check))
@@ -118,7 +120,7 @@ impl Session {
         Self::resume(journal, &id).await?.closed().await
     }
 
-    /// Ends a turn that was broken off elsewhere: whoever made its calls may know how they ended, here nobody does.
+    /// Ends an open turn as interrupted. The outcomes of its last calls are recorded as unknown.
     async fn closed(mut self) -> Result<Self, AgentError> {
         if !self.is_open() {
             return Ok(self);
@@ -165,14 +167,14 @@ impl Session {
         self.journal.as_ref()
     }
 
-    /// What the journal has of a run.
+    /// Reads a run from the journal.
     pub(crate) async fn stored_run(&self, id: &str) -> Option<Run> {
         let (journal, id) = (self.journal()?, id.to_owned());
         let read = journal.spawn_blocking(move |journal| journal.run(&id));
         read.await.ok()
     }
 
-    /// The number of the last turn; zero where there was none.
+    /// Returns the number of the last turn; zero if there is none.
     pub fn turn(&self) -> u32 {
         self.turn
     }
@@ -222,7 +224,7 @@ impl Session {
         answer.items.iter().rev().find_map(TurnItem::said)
     }
 
-    /// A new turn begins.
+    /// Starts a turn with a user message.
     pub(crate) async fn ask(&mut self, input: Input) -> Result<(), AgentError> {
         self.turn += 1;
         self.ended = false;
@@ -235,7 +237,8 @@ impl Session {
             .await
     }
 
-    /// Writes a step down and keeps it. It is kept also if this is dropped, for then it is written all the same.
+    /// Adds a step to the session and the journal. If this future is dropped, the step remains in
+    /// the session, because the journal writes it in any case.
     pub(crate) async fn add(
         &mut self,
         kind: StepKind,
@@ -257,7 +260,7 @@ impl Session {
         written
     }
 
-    /// The turn is over.
+    /// Ends the turn. `others` is what the agents that it launched have spent.
     pub(crate) async fn end(
         &mut self,
         end: Result<TurnEnd, TurnError>,
@@ -308,13 +311,13 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if let Some(journal) = &self.journal {
-            // Where that fails it is left to others when this process ends.
+            // If this fails, the session becomes free when this process ends.
             let _ = journal.release_session(&self.id).now_or_never();
         }
     }
 }
 
-/// What the journal has of a session, and the number of the last item.
+/// Reads the items of a session from the journal. Returns also the number of the last item.
 fn read_items(journal: &Journal, id: &str) -> Result<(Reader, u32), AgentError> {
     let items = journal.items(id)?;
     let written = items.last().map_or(0, |item| item.number);

@@ -338,8 +338,8 @@ impl<'a> Turn<'a> {
         self.budget.reached()
     }
 
-    /// What an earlier process did not get to: results it did not write down, or the end of the
-    /// turn.
+    /// Completes what an earlier process left open: results that it did not record, or the end of
+    /// the turn.
     async fn finish_left_undone(&mut self) -> Result<Option<TurnEnd>, TurnError> {
         if let Some(pieces) = self.left_undone().await? {
             self.last = self.budget.was_last_round();

@@ -31,7 +31,7 @@ fn is_in_file(desk: &Desk) -> bool {
     })
 }
 
-/// Another process's journal, as far as locks can tell.
+/// Opens the journal a second time, as another process does. Its locks are separate.
 fn another(desk: &Desk) -> Arc<Journal> {
     Journal::open(&desk.dir.path().join("home")).unwrap()
 }
@@ -125,6 +125,8 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
             matches!(refused, Err(AgentError::Journal(JournalError::SessionInUse(used))) if used == id)
         );
         drop(session);
+        // The release may be queued while the memory writes to the same file.
+        desk.journal.flush().unwrap();
         let third = another(&desk);
         let start = RunStart {
             id: "scr_open",
@@ -167,7 +169,8 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
         assert_eq!(Session::forget(&other, &id, Some(2)).unwrap().runs, 0);
         assert_eq!(memory.forget_turn(&id, 2).unwrap().turns, 0);
 
-        // It can be gone on with: calls and results left together, the other turns are as they were.
+        // The session can be continued: calls were deleted with their results, and the other turns
+        // are unchanged.
         let mut session = Session::resume(&desk.journal, &id).await.unwrap();
         assert!(!session.is_open() && session.turn() == 3 && session.spent() == spent);
         let before = server.asked().len();
@@ -189,6 +192,7 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
 
         // A whole session can be forgotten as well. Other sessions remain.
         drop((session, fork));
+        desk.journal.flush().unwrap();
         assert!(
             Session::forget(&other, &id, None)
                 .unwrap()
@@ -308,7 +312,7 @@ async fn a_later_compaction_does_not_contain_the_forgotten_turn() {
     Session::forget(&desk.journal, &id, Some(1)).unwrap();
     desk.journal.scrub().unwrap();
     assert!(!is_in_file(&desk));
-    // It is made shorter anew, from what is left.
+    // The session is compacted again, from the turns that remain.
     let mut session = Session::resume(&desk.journal, &id).await.unwrap();
     assert!(!shortened(&session) && !told(&session).contains(WORD));
     while !shortened(&session) {

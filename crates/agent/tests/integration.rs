@@ -332,8 +332,8 @@ async fn i7_disabled_scripts_are_not_run_and_the_model_is_told() {
             !text_of(&asked[0].body).contains("<tool-calls>"),
             "the system prompt does not explain blocks"
         );
-        assert!(text_of(&asked[1].body).contains("scripts are disabled here"));
-        assert!(history(&session)[3].contains("scripts are disabled here"));
+        assert!(text_of(&asked[1].body).contains("scripts are disabled"));
+        assert!(history(&session)[3].contains("scripts are disabled"));
         // The mode of the turn overrides the mode of the agent.
         let server =
             Server::saying(vec![vec![text(&block("return 7"))], vec![text("seven")]]).await;

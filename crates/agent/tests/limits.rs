@@ -56,7 +56,7 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
         (6, 1),
         "the request is compacted and repeated once"
     );
-    // What was only asked cannot be said in fewer words.
+    // A session with only a user message cannot be compacted.
     let mut session = desk.session().await;
     let outcome = agent
         .turn(&mut session, "go".repeat(5_000), &desk.options())

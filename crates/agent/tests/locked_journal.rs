@@ -1,4 +1,4 @@
-//! Scripts on one thread while another process has locked the journal's file.
+//! Scripts on a single-threaded runtime while another process has locked the journal's file.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::path::Path;
@@ -15,13 +15,13 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Less than the time for which a connection waits for a lock.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Time limit of each wait. Less than the time for which a connection waits for a lock.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
-struct Nothing {}
+struct NoArgs {}
 
-struct Desk {
+struct TestSetup {
     dir: tempfile::TempDir,
     journal: Arc<Journal>,
     harness: Harness,
@@ -29,14 +29,14 @@ struct Desk {
     release: Arc<Notify>,
 }
 
-impl Desk {
+impl TestSetup {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path()).unwrap();
         let release = Arc::new(Notify::new());
         let mut registry = Registry::new();
         let held = release.clone();
-        let held = tool("held", "Returns when it is released.", move |_: Nothing| {
+        let held = tool("held", "Returns when it is released.", move |_: NoArgs| {
             let held = held.clone();
             async move {
                 held.notified().await;
@@ -53,7 +53,7 @@ impl Desk {
         }
     }
 
-    fn start(&self, id: &str, source: &'static str, timeout: Duration) -> Running {
+    fn start(&self, id: &str, source: &'static str, timeout: Duration) -> RunningScript {
         let (sender, events) = mpsc::unbounded_channel();
         let cancel = CancellationToken::new();
         let options = RunOptions {
@@ -65,7 +65,7 @@ impl Desk {
         };
         let harness = self.harness.clone();
         let run = async move { harness.run_with(source.as_bytes(), options).await };
-        Running {
+        RunningScript {
             run: tokio::spawn(run),
             events,
             cancel,
@@ -73,83 +73,83 @@ impl Desk {
     }
 }
 
-/// A script that runs.
-struct Running {
+/// A running script.
+struct RunningScript {
     run: JoinHandle<ScriptToolCallOutput>,
     events: mpsc::UnboundedReceiver<Event>,
     cancel: CancellationToken,
 }
 
-impl Running {
-    async fn hears(&mut self, what: fn(&Event) -> bool) {
-        let heard = async { while !what(&self.events.recv().await.unwrap()) {} };
-        tokio::time::timeout(PATIENCE, heard).await.unwrap();
+impl RunningScript {
+    async fn wait_for_event(&mut self, matches: fn(&Event) -> bool) {
+        let received = async { while !matches(&self.events.recv().await.unwrap()) {} };
+        tokio::time::timeout(WAIT_TIMEOUT, received).await.unwrap();
     }
 
-    async fn ended(self) -> ScriptToolCallOutput {
-        let ended = tokio::time::timeout(PATIENCE, self.run).await;
+    async fn output(self) -> ScriptToolCallOutput {
+        let ended = tokio::time::timeout(WAIT_TIMEOUT, self.run).await;
         ended.unwrap().unwrap()
     }
 }
 
 fn lock(folder: &Path) -> Connection {
     let file = Connection::open(folder.join("journal.sqlite")).unwrap();
-    file.busy_timeout(PATIENCE).unwrap();
+    file.busy_timeout(WAIT_TIMEOUT).unwrap();
     file.execute_batch("BEGIN EXCLUSIVE").unwrap();
     file
 }
 
-fn says(event: &Event) -> bool {
+fn is_notification(event: &Event) -> bool {
     matches!(event, Event::Notify { .. })
 }
 
 #[tokio::test]
-async fn deadlines_other_scripts_and_cancellation_go_on_and_nothing_is_lost() {
-    let desk = Desk::new();
+async fn scripts_end_on_time_while_the_journal_is_locked_and_are_recorded_later() {
+    let setup = TestSetup::new();
     let minute = Duration::from_secs(60);
-    let mut calls = desk.start("scr_calls", "return await tools.held({})", minute);
-    let mut ticks = desk.start(
+    let mut calls = setup.start("scr_calls", "return await tools.held({})", minute);
+    let mut ticks = setup.start(
         "scr_ticks",
         "for (;;) { await new Promise((tick) => setTimeout(tick, 100)); notify('tick') }",
         minute,
     );
     calls
-        .hears(|event| matches!(event, Event::CallStarted { .. }))
+        .wait_for_event(|event| matches!(event, Event::CallStarted { .. }))
         .await;
-    ticks.hears(says).await;
-    let locked = lock(desk.dir.path());
+    ticks.wait_for_event(is_notification).await;
+    let lock = lock(setup.dir.path());
     let since = Instant::now();
-    // A script that has to be recorded before its first call ends at its deadline.
-    let late = desk.start(
+    // A script whose start cannot be recorded before its first call times out.
+    let late = setup.start(
         "scr_late",
         "return await tools.held({})",
         Duration::from_millis(300),
     );
-    // The result of a call waits to be recorded.
-    desk.release.notify_one();
-    let late = late.ended().await;
+    // The call returns, and its result cannot be recorded yet.
+    setup.release.notify_one();
+    let late = late.output().await;
     assert_eq!(late.error.unwrap().code, ErrorCode::ScriptTimeoutError);
     assert_eq!(late.calls, []);
-    // Meanwhile another script has made progress, and makes more.
+    // Another script has made progress meanwhile, and continues to.
     ticks.events.try_recv().unwrap();
-    ticks.hears(says).await;
+    ticks.wait_for_event(is_notification).await;
     ticks.cancel.cancel();
-    let ticks = ticks.ended().await;
+    let ticks = ticks.output().await;
     assert_eq!(ticks.error.unwrap().code, ErrorCode::ScriptCancelledError);
     calls.cancel.cancel();
-    let output = calls.ended().await;
+    let output = calls.output().await;
     assert_eq!(output.calls[0].status, CallStatus::Done);
-    assert!(since.elapsed() < PATIENCE, "{:?}", since.elapsed());
-    // A session can neither be begun nor released, and waits for that without the thread.
-    let beginning = Session::begin(&desk.journal, "/work");
-    tokio::pin!(beginning);
-    assert!(futures_util::poll!(&mut beginning).is_pending());
-    locked.execute_batch("ROLLBACK").unwrap();
-    let session = beginning.await.unwrap();
+    assert!(since.elapsed() < WAIT_TIMEOUT, "{:?}", since.elapsed());
+    // Creating a session waits for the lock without blocking the thread.
+    let begin = Session::begin(&setup.journal, "/work");
+    tokio::pin!(begin);
+    assert!(futures_util::poll!(&mut begin).is_pending());
+    lock.execute_batch("ROLLBACK").unwrap();
+    let session = begin.await.unwrap();
     let id = session.id().to_owned();
     drop(session);
-    desk.journal.flush().unwrap();
-    let other = Journal::open(desk.dir.path()).unwrap();
+    setup.journal.flush().unwrap();
+    let other = Journal::open(setup.dir.path()).unwrap();
     other.claim_session(&id).unwrap();
     for (id, code) in [
         ("scr_late", ErrorCode::ScriptTimeoutError),

@@ -45,7 +45,7 @@ async fn a_session_belongs_to_one_process_at_a_time() {
     drop(session);
     let theirs = Session::resume(&elsewhere, &id).await.unwrap();
     assert!(in_use(Session::resume(&desk.journal, &id).await));
-    // One that ended without a word has nothing any more.
+    // A process that ended without releasing its session does not own it any more.
     std::mem::forget(theirs);
     drop(elsewhere);
     let taken = Session::resume(&desk.journal, &id).await;

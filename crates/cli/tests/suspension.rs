@@ -269,7 +269,10 @@ fn a_recorded_run_can_be_replayed_and_exported() {
         "{steps}"
     );
     let (status, _, err) = workspace.run(&["runs", "replay", id, "--fail", "tool_2"]);
-    assert!(status == 1 && err.contains("made to fail"), "{err}");
+    assert!(
+        status == 1 && err.contains("this replay makes the call fail"),
+        "{err}"
+    );
     let (status, _, err) = workspace.run(&["runs", "replay", id, "--fail", "tool_9"]);
     assert!(
         status == 2 && err.contains("hint: use one of tool_1, tool_2, tool_3"),

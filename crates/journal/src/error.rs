@@ -92,10 +92,10 @@ pub enum JournalError {
          reads the file"
     )]
     StillRead,
-    /// The journal's own code panicked.
+    /// A job of the journal panicked.
     #[error("the journal failed with an internal error")]
     Panicked,
-    /// What was stored is not what should be there.
+    /// Stored data is missing or malformed.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
     /// SQLite returned an error.
@@ -104,7 +104,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// Whether another connection has locked the file.
+    /// Returns whether another connection has locked the file.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::Sqlite(error) if is_busy(error))
     }

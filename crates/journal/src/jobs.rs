@@ -1,13 +1,13 @@
-//! Work for async callers, which must not wait for a lock on their thread.
+//! A job queue for async callers, which must not wait for a lock on their thread.
 //!
-//! Work that can be done at once is done on the caller's thread. If another thread uses the connection
-//! or another process has locked the file, the work is handed over: it joins a queue, and a thread
-//! that lives until the queue is empty waits instead of the caller. Work that was handed over is done
-//! in order, whatever becomes of its caller, and before any work that is asked for later.
+//! Work that need not wait runs on the caller's thread. If another thread uses the connection or
+//! another process has locked the file, the work is queued as a job, and a thread that lives until
+//! the queue is empty waits instead of the caller. Queued jobs run in order, also if their callers
+//! are dropped, and before any later work.
 //!
-//! Handing over every write would cost too much: an intent and its result take 0.045 ms on the caller's
-//! thread and 0.12 ms through tokio's blocking pool (medians; optimised build, on a busy machine). The
-//! queue has a thread of its own, because the pool drops work that it has not begun when its runtime
+//! Queueing every write would cost too much: an intent and its result take 0.045 ms on the caller's
+//! thread and 0.12 ms through tokio's blocking pool (medians; optimised build, on a busy machine).
+//! The queue has its own thread, because the pool drops work that has not started when its runtime
 //! is shut down.
 
 use std::collections::VecDeque;
@@ -23,22 +23,22 @@ use crate::connection::BUSY_TIMEOUT;
 use crate::journal::in_one_piece;
 use crate::{Journal, JournalError};
 
-/// Does some work, and returns what hands the result to the caller.
+/// Runs some work, and returns the function that sends the result to the caller.
 type Job = Box<dyn FnOnce(&Journal) -> Reply + Send>;
 type Reply = Box<dyn FnOnce() + Send>;
 
-/// Work that was handed over.
+/// The queued jobs.
 #[derive(Default)]
 pub(crate) struct Jobs {
     queue: Mutex<Queue>,
-    /// Locked while a job is done.
+    /// Locked while a job runs.
     turn: Mutex<()>,
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Job>,
-    /// Jobs that wait, and the one that is being done.
+    /// Number of waiting jobs, plus one while a job runs.
     unfinished: usize,
 }
 
@@ -66,13 +66,13 @@ impl<'a> Impatient<'a> {
 
 impl Drop for Impatient<'_> {
     fn drop(&mut self) {
-        // It only sets a number, and has done so before.
+        // Cannot fail: it only sets a number, as the call in `new` did.
         let _ = self.0.busy_timeout(BUSY_TIMEOUT);
     }
 }
 
 impl Journal {
-    /// Writes, all or nothing, for an async caller.
+    /// Writes in one transaction for an async caller.
     pub(crate) async fn write_async<T: Send + 'static>(
         &self,
         work: impl Fn(&Self, &Connection) -> Result<T, JournalError> + Send + 'static,
@@ -83,8 +83,8 @@ impl Journal {
         self.access(write).await
     }
 
-    /// Reads or writes for an async caller: at once, or through [`Journal::spawn_blocking`] if that would
-    /// have to wait.
+    /// Reads or writes for an async caller: on its thread, or through [`Journal::spawn_blocking`]
+    /// if the work would have to wait.
     pub(crate) async fn access<T: Send + 'static>(
         &self,
         work: impl Fn(&Self, &Connection) -> Result<T, JournalError> + Send + 'static,
@@ -96,7 +96,7 @@ impl Journal {
             .await
     }
 
-    /// Returns `None`, and has changed nothing, if the work would have to wait.
+    /// Runs the work on this thread. Returns `None` and changes nothing if it would have to wait.
     fn try_access<T>(
         &self,
         work: impl Fn(&Self, &Connection) -> Result<T, JournalError>,
@@ -121,8 +121,8 @@ impl Journal {
         }
     }
 
-    /// Does work that may block, on a thread of the journal, after all work that was handed over before.
-    /// It is handed over by this call, and is done also if the future is dropped.
+    /// Queues work that may block. It runs on a thread of the journal after all jobs queued before.
+    /// This call queues the work, so it runs even if the future is dropped or never polled.
     pub fn spawn_blocking<T, E, W>(
         &self,
         work: W,
@@ -152,7 +152,7 @@ impl Journal {
             queue.unfinished
         };
         if unfinished > 1 {
-            // The thread that does the job before does this one, too.
+            // The thread that runs the job before runs this one as well.
             return;
         }
         let thread = std::thread::Builder::new().name("selvedge-journal".to_owned());
@@ -165,15 +165,15 @@ impl Journal {
         }
     }
 
-    /// Does all jobs on this thread.
+    /// Runs all queued jobs on this thread.
     pub(crate) fn finish_jobs(&self) {
         while let Some((reply, _)) = self.next_job() {
             reply();
         }
     }
 
-    /// Does the next job, after the one that is being done. Returns its reply, and how many jobs are
-    /// left.
+    /// Waits for the running job, then runs the next one. Returns its reply and the number of jobs
+    /// left; `None` if the queue is empty.
     fn next_job(&self) -> Option<(Reply, usize)> {
         let _turn = self
             .jobs
@@ -181,7 +181,7 @@ impl Journal {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let job = self.jobs.queue().waiting.pop_front()?;
-        // If it panics, its caller is told so.
+        // If the job panics, its sender is dropped, and the caller gets `Panicked`.
         let done = catch_unwind(AssertUnwindSafe(|| job(self)));
         let mut queue = self.jobs.queue();
         queue.unfinished -= 1;
@@ -190,7 +190,8 @@ impl Journal {
     }
 }
 
-/// The thread of the queue. It has closed the journal when the last caller gets its reply.
+/// Main function of the queue's thread. It drops the journal before the last caller gets its reply,
+/// so that this caller can close the journal.
 fn do_jobs(journal: Arc<Journal>) {
     while let Some((reply, left)) = journal.next_job() {
         if left == 0 {

@@ -19,7 +19,7 @@ use crate::{JournalError, connection, schema};
 #[derive(Debug)]
 pub struct Journal {
     pub(crate) connection: Mutex<Connection>,
-    /// For the threads that work for it.
+    /// A reference to itself for the threads of the journal.
     pub(crate) itself: Weak<Self>,
     pub(crate) jobs: Jobs,
     pub(crate) folder: PathBuf,
@@ -50,7 +50,7 @@ impl Journal {
         Self::open_with(folder, &Keeping::default())
     }
 
-    /// The same with settings.
+    /// Opens the journal of a folder with these options, and creates it if there is none.
     pub fn open_with(folder: &Path, keeping: &Keeping) -> Result<Arc<Self>, JournalError> {
         let file = |error| JournalError::File {
             path: folder.to_owned(),

@@ -14,7 +14,7 @@ use crate::sum::SUM;
 use crate::time::{next_ns, now_ms};
 use crate::{Journal, JournalError};
 
-/// A run that begins, or one that made no call and has ended, with all its row needs.
+/// The row of a run that starts, or of a run that has ended without a call.
 #[derive(Debug)]
 pub(crate) struct RunRow {
     id: String,
@@ -65,7 +65,7 @@ impl RunEnd {
         }
     }
 
-    /// The word that the table `runs` has for it.
+    /// Returns the value of the column `status` in the table `runs`.
     fn status(&self) -> String {
         serde_json::to_value(self.output.status)
             .ok()
@@ -125,7 +125,8 @@ impl Journal {
         }
     }
 
-    /// Inserts a run. If a write that was not waited for has inserted it before, only its end is added.
+    /// Inserts a run. If an earlier write whose future was dropped has inserted it already, only
+    /// its end is added.
     pub(crate) fn insert_run(
         &self,
         connection: &Connection,
@@ -178,7 +179,7 @@ impl Journal {
         }
     }
 
-    /// Whether this process has begun the run, and it has not ended.
+    /// Returns whether this process has started the run and the run has not ended.
     fn is_under_way(&self, connection: &Connection, run: &str) -> Result<bool, JournalError> {
         let sql = "SELECT 1 FROM runs WHERE id = ?1 AND owner = ?2 AND ended_ms IS NULL";
         let mut read = connection.prepare_cached(sql)?;
@@ -387,7 +388,7 @@ impl Ledger for Journal {
 
     async fn suspend(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError> {
         let (run, written_ms) = (run.to_owned(), now_ms());
-        // Handed over, because compressing the state takes long.
+        // Queued, because compressing the state takes long.
         let insert = move |journal: &Self| {
             // Not in `blobs`: the next state replaces this one.
             let state = journal.payloads.put_here(&state)?;
@@ -418,7 +419,7 @@ impl Ledger for Journal {
     }
 
     async fn is_to_stop(&self, run: &str) -> bool {
-        // If the request cannot be read, the run goes on.
+        // If the request cannot be read, the run continues.
         self.is_asked_to_stop(run).await.unwrap_or(false)
     }
 

@@ -197,8 +197,9 @@ impl Journal {
         Ok(fork)
     }
 
-    /// Appends items to a turn of a session after the item with number `after`, all or none. Fails with [`JournalError::SessionInUse`] if `after` is not
-    /// the last item, because another process appended items.
+    /// Appends items to a turn of a session after the item with number `after`, all or none. Fails
+    /// with [`JournalError::SessionInUse`] if `after` is not the last item, because another process
+    /// appended items.
     pub async fn append_items(
         &self,
         session: &str,

@@ -22,7 +22,7 @@ pub(crate) struct Stops {
 }
 
 impl Stops {
-    /// Whether the caller has to poll the table now.
+    /// Returns whether the caller has to poll the table now.
     fn is_due(&mut self) -> bool {
         let due = self.seen.is_none_or(|seen| seen.elapsed() >= POLL_INTERVAL);
         if due {
@@ -49,7 +49,7 @@ impl Journal {
         })
     }
 
-    /// Whether another process wants this run stopped, as of the last poll.
+    /// Returns whether another process had requested to stop this run at the last poll.
     pub(crate) async fn is_asked_to_stop(&self, run: &str) -> Result<bool, JournalError> {
         if self.stops().is_due() {
             let read = |_: &Self, connection: &_| column(connection, "SELECT run FROM stops", []);

@@ -91,8 +91,8 @@ impl Journal {
         }
     }
 
-    /// Does the work that was handed over, and writes the rows that wait. A process calls this before it
-    /// exits: a thread of the journal may still hold it when its owner drops it.
+    /// Runs the queued jobs and writes the queued rows. Call this before the process exits: a
+    /// thread of the journal may still hold the journal when its owner drops it.
     pub fn flush(&self) -> Result<(), JournalError> {
         self.finish_jobs();
         self.flush_through(&self.connection())
@@ -108,8 +108,8 @@ impl Journal {
                 .try_for_each(|row| self.insert_run(connection, row))
         });
         if let Err(error) = &written {
-            // The next read or write tries these rows again. Without a writer the next run is written
-            // at once, so that its caller gets the error.
+            // The next read or write tries these rows again. Without a writer, the next run is
+            // written at once, so that its caller gets the error.
             let mut queue = self.behind.queue();
             queue.has_writer &= error.is_busy();
             queue.rows.splice(..0, rows);

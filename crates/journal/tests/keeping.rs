@@ -499,7 +499,7 @@ fn a_suspended_run_belongs_to_one_process_at_a_time() {
     second.take_over("scr_a").unwrap();
     assert_eq!(first.go_on("scr_a").wait(), Err(LedgerError::TakenOver));
     second.go_on("scr_a").wait().unwrap();
-    // It dies before it did anything: others may have it.
+    // The second process ends before it writes anything, so that others can claim the run.
     drop(second);
     assert_eq!(
         first.runs(&Filter::default()).unwrap()[0].state,
@@ -534,7 +534,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         .suspend("scr_a", b"at the first question".to_vec())
         .wait()
         .unwrap();
-    // Another goes on, does something, and waits again.
+    // Another process resumes the run, makes a call, and suspends it again.
     let second = Journal::open(dir.path()).unwrap();
     second.take_over("scr_a").unwrap();
     call(&second, "scr_a", "tool_1", Some(&json!("done")));

@@ -1,4 +1,4 @@
-//! Async callers while another process has locked the file.
+//! Async callers of the journal while another process has locked its file.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod support;
@@ -17,16 +17,17 @@ use selvedge_protocol::{
 use serde_json::json;
 use support::Wait;
 
-/// Less than the time for which a connection waits for a lock.
-const AT_ONCE: Duration = Duration::from_secs(10);
+/// Most time of an operation that does not wait for the lock. Less than the time for which a
+/// connection waits for it.
+const MAX_UNBLOCKED: Duration = Duration::from_secs(10);
 
-/// Locks the file as another process that writes does.
+/// A lock on the file, as another process that writes holds it.
 struct Lock(Connection);
 
 impl Lock {
     fn take(folder: &Path) -> Self {
         let file = Connection::open(folder.join("journal.sqlite")).unwrap();
-        file.busy_timeout(AT_ONCE).unwrap();
+        file.busy_timeout(MAX_UNBLOCKED).unwrap();
         file.execute_batch("BEGIN EXCLUSIVE").unwrap();
         Self(file)
     }
@@ -92,11 +93,11 @@ async fn end(journal: &Journal, id: &str) {
     journal.end(&output, None).await.unwrap();
 }
 
-/// Begins a write on this thread, and lets go of it. It must not have been made, nor have waited.
-fn begin_and_drop(write: impl Future<Output = ()>) {
+/// Polls a write once and drops it. It must neither finish nor block the thread.
+fn poll_and_drop(write: impl Future<Output = ()>) {
     let began = Instant::now();
     assert_eq!(write.now_or_never(), None, "the file is locked");
-    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+    assert!(began.elapsed() < MAX_UNBLOCKED, "{:?}", began.elapsed());
 }
 
 fn locked() -> (tempfile::TempDir, Arc<Journal>, Lock) {
@@ -108,16 +109,16 @@ fn locked() -> (tempfile::TempDir, Arc<Journal>, Lock) {
 }
 
 #[test]
-fn writes_whose_callers_are_gone_are_made_in_order_when_the_lock_is_released() {
+fn dropped_writes_are_made_in_order_when_the_lock_is_released() {
     let (_dir, journal, lock) = locked();
     for n in 1..=20 {
         let id = format!("tool_{n}");
-        begin_and_drop(intend(&journal, &id));
-        begin_and_drop(settle(&journal, &id));
+        poll_and_drop(intend(&journal, &id));
+        poll_and_drop(settle(&journal, &id));
     }
-    begin_and_drop(end(&journal, "scr_a"));
+    poll_and_drop(end(&journal, "scr_a"));
     lock.release();
-    // A write that could be made at once comes after those that were handed over.
+    // A later write comes after the queued ones.
     journal.begin(start("scr_b")).wait().unwrap();
     let run = journal.run("scr_a").unwrap();
     assert_eq!(run.summary.state, RunState::Completed);
@@ -135,14 +136,14 @@ fn writes_whose_callers_are_gone_are_made_in_order_when_the_lock_is_released() {
 }
 
 #[test]
-fn a_journal_that_is_dropped_or_flushed_makes_the_writes_that_were_handed_over() {
+fn flushing_or_dropping_the_journal_makes_the_queued_writes() {
     let (dir, journal, lock) = locked();
-    begin_and_drop(intend(&journal, "tool_1"));
+    poll_and_drop(intend(&journal, "tool_1"));
     let flushing = std::thread::spawn({
         let journal = journal.clone();
         move || journal.flush()
     });
-    begin_and_drop(end(&journal, "scr_a"));
+    poll_and_drop(end(&journal, "scr_a"));
     lock.release();
     flushing.join().unwrap().unwrap();
     journal.flush().unwrap();
@@ -152,10 +153,10 @@ fn a_journal_that_is_dropped_or_flushed_makes_the_writes_that_were_handed_over()
         (run.calls.len(), run.summary.state),
         (1, RunState::Completed)
     );
-    // The last write may be under way in a thread, which keeps the journal open until it is made.
+    // A thread may still make the last write. It keeps the journal open until then.
     let lock = Lock::take(dir.path());
-    begin_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
-    begin_and_drop(end(&journal, "scr_b"));
+    poll_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
+    poll_and_drop(end(&journal, "scr_b"));
     drop(journal);
     lock.release();
     let began = Instant::now();
@@ -163,21 +164,21 @@ fn a_journal_that_is_dropped_or_flushed_makes_the_writes_that_were_handed_over()
         .run("scr_b")
         .is_ok_and(|run| run.summary.state == RunState::Completed)
     {
-        assert!(began.elapsed() < AT_ONCE, "nobody wrote it");
+        assert!(began.elapsed() < MAX_UNBLOCKED, "the run was not written");
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn a_run_whose_beginning_was_not_waited_for_begins_once_and_ends() {
+fn a_run_whose_start_was_dropped_is_recorded_once_with_its_end() {
     for behind in [false, true] {
         let (_dir, journal, lock) = locked();
         if behind {
             journal.write_behind();
         }
-        begin_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
-        begin_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
-        begin_and_drop(async { journal.begin(start("scr_c")).await.unwrap() });
+        poll_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
+        poll_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
+        poll_and_drop(async { journal.begin(start("scr_c")).await.unwrap() });
         let mut output = ScriptToolCallOutput::new("scr_b", "call");
         output.status = RunStatus::Completed;
         let ended = journal.begin_and_end(start("scr_b"), &output, Some(b"tape".to_vec()));
@@ -195,16 +196,16 @@ fn a_run_whose_beginning_was_not_waited_for_begins_once_and_ends() {
             journal.run("scr_c").unwrap().summary.state,
             RunState::Running
         );
-        // An id that was used before is refused.
+        // A run that has ended cannot start again under its id.
         assert!(journal.begin(start("scr_b")).wait().is_err());
     }
 }
 
 #[test]
-fn what_is_read_waits_for_what_was_handed_over_before() {
+fn a_read_waits_for_earlier_queued_writes() {
     let (_dir, journal, lock) = locked();
     let shelf = journal.shelf("s");
-    begin_and_drop(async {
+    poll_and_drop(async {
         shelf
             .put([("key".into(), "1".into())].into())
             .await
@@ -216,7 +217,7 @@ fn what_is_read_waits_for_what_was_handed_over_before() {
 }
 
 #[test]
-fn a_job_that_panics_is_an_error_and_the_next_one_is_done() {
+fn a_job_that_panics_returns_an_error_and_the_next_one_runs() {
     let (_dir, journal, lock) = locked();
     lock.release();
     let broken = journal.spawn_blocking(|_| -> Result<(), JournalError> { panic!("on purpose") });

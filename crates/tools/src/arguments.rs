@@ -417,8 +417,9 @@ fn readable(path: &str) -> String {
     out
 }
 
-/// Returns the list to suggest for a text in place of a list: its words, or `bash -c` if the text is
-/// a command with syntax that only bash understands. `field` is the name of the field or its path.
+/// Returns the list to suggest for a text in place of a list: its words, or `bash -c` if the text
+/// is a command with syntax that only bash understands. `field` is the name of the field or its
+/// path.
 pub fn list_from_text(field: &str, text: &str) -> Vec<String> {
     const BASH_SYNTAX: &str = "|&;<>()$`\\\"'*?[]{}~#\n";
     let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();

@@ -112,8 +112,8 @@ impl Gate {
 
     /// Requests approval. The error says why it was not given.
     ///
-    /// The request is cancelled with the call, or when `abandoned` completes. Do not drop the future
-    /// instead: the request would stay open in the journal.
+    /// The request is cancelled with the call, or when `abandoned` completes. Do not drop the
+    /// future instead: the request would stay open in the journal.
     pub async fn agree(
         &self,
         action: Wish,

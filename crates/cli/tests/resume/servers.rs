@@ -93,7 +93,7 @@ fn an_invalid_response_leaves_the_outcome_unknown() {
     let script = "await bank.pay_loudly({})";
     let (status, stderr) = status_and_stderr(&run(&workspace, &["-e", script]));
     assert!(
-        status == 1 && stderr.contains("more than 16 MB"),
+        status == 1 && stderr.contains("it is larger than 16 MB"),
         "{stderr}"
     );
     let output = resume(&workspace, &last(&workspace), script);

@@ -1,6 +1,6 @@
-//! What tests of the journal have in common.
+//! Helpers for the tests of the journal.
 
-/// Waits for a future.
+/// Blocks the thread until a future is done.
 pub trait Wait: Future + Sized {
     fn wait(self) -> Self::Output {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
