@@ -27,7 +27,7 @@ pub(crate) const DEFAULT_MAX_ROUNDS: u32 = 100;
 /// Maximum size of the AGENTS.md files in the prompt.
 const PROJECT_BYTES: usize = 32 << 10;
 
-/// What a command wants an agent to be built with.
+/// Options for building an agent.
 pub(crate) struct Wanted<'a> {
     pub(crate) model: &'a ModelArgs,
     pub(crate) limits: &'a LimitArgs,

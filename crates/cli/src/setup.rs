@@ -431,7 +431,7 @@ impl Setup {
         };
         let no_approver = || {
             Arc::new(NobodyToAsk {
-                because: "there is no terminal to ask at".to_owned(),
+                because: "no interactive terminal".to_owned(),
             }) as _
         };
         let orchestrator = Orchestrator::new(Registry::new())

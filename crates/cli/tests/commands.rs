@@ -820,7 +820,7 @@ fn configured_rules_replace_approval() {
     ];
     let seen = workspace.run(&script);
     assert!(
-        seen.status == 1 && seen.err.contains("there is no terminal to ask at"),
+        seen.status == 1 && seen.err.contains("no interactive terminal"),
         "{seen:?}"
     );
     workspace.write("home/config.toml", "allow_commands = [[\"touch\"]]\n");

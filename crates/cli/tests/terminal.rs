@@ -193,7 +193,7 @@ fn without_a_terminal_the_call_is_denied() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        stderr.contains("exec was denied: there is no terminal to ask at"),
+        stderr.contains("exec was denied: no interactive terminal"),
         "{stderr}"
     );
     assert!(dir.path().join("work/doomed").exists());

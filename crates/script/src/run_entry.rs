@@ -61,11 +61,10 @@ impl<'a> RunEntry<'a> {
             "the script was stopped before it had any effect: \
              cannot write the run to the journal: {error}"
         );
-        Err(ScriptError::new(
-            ErrorCode::HarnessInternalError,
-            Phase::Executing,
-            message,
-        ))
+        Err(
+            ScriptError::new(ErrorCode::HarnessInternalError, Phase::Executing, message)
+                .suggest("check free space and permissions of the folder $SELVEDGE_HOME"),
+        )
     }
 
     /// Writes the end of the run, and its entry if that is missing or its write was not awaited.

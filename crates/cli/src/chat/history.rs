@@ -12,7 +12,7 @@ const MOST: usize = 1000;
 /// The messages sent before, and the position while the user browses them.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// Oldest first.
+    /// The messages, oldest first.
     entries: Vec<String>,
     /// Index of the entry in the editor; `None` while the user is not browsing.
     at: Option<usize>,

@@ -26,7 +26,7 @@ impl Look {
         }
     }
 
-    /// Secondary text.
+    /// Style of secondary text.
     pub(crate) fn quiet(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }

@@ -43,7 +43,7 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) session: Option<String>,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -101,7 +101,7 @@ pub(crate) struct ShowArgs {
     #[arg(long)]
     pub(crate) text: bool,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -130,7 +130,7 @@ pub(crate) struct DistillArgs {
     #[arg(long)]
     pub(crate) wait: bool,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -141,7 +141,7 @@ pub(crate) struct LessonsArgs {
     #[arg(long, value_name = "WORDS")]
     pub(crate) about: Option<String>,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -156,14 +156,14 @@ pub(crate) struct ReviewArgs {
     #[arg(long, value_name = "LESSON")]
     pub(crate) decline: Vec<String>,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -182,7 +182,7 @@ pub(crate) struct ForgetArgs {
     #[arg(long, value_name = "LESSON", conflicts_with_all = ["session", "turn"])]
     pub(crate) lesson: Option<String>,
 
-    /// Print JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

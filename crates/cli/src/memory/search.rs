@@ -21,7 +21,7 @@ struct Asked {
     /// Repeated in the JSON output; `None` for the query on the command line.
     id: Option<Value>,
     text: String,
-    /// Overrides `--session`.
+    /// Session to search; overrides `--session`.
     session: Option<String>,
 }
 

@@ -40,9 +40,11 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
         (_, true) => Some(Answer::No(args.because.clone())),
         _ if person.is_some() => None,
         _ => {
-            return Err(Problem::new("there is no terminal to ask at")
-                .hint("pass --approve or --deny")
-                .into());
+            return Err(
+                Problem::new("asking for approval needs an interactive terminal")
+                    .hint("pass --approve or --deny")
+                    .into(),
+            );
         }
     };
     let first = Arc::new(Answered {
