@@ -5,57 +5,64 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use selvedge_agent::{Session, Settings, TurnOptions};
+use selvedge_agent::{AgentOptions, Session, TurnOptions};
 use selvedge_journal::Journal;
 use selvedge_protocol::TurnEnd;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::loopback::speech::{block, encode, text};
 use crate::measure::Samples;
-use crate::table::Table;
+use crate::mock_agent::speech::{block, encode, text};
+use crate::table::BenchTable;
 
 /// Measured turns.
-const TURNS: usize = 100;
+const MEASURED_TURNS: usize = 100;
 
 /// The requests and answers of the mock server, with their times, in order.
-type Times = Arc<Mutex<Vec<(Moment, Instant)>>>;
+type WireTimes = Arc<Mutex<Vec<(WireEvent, Instant)>>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Moment {
+enum WireEvent {
     /// The first byte of a request was received.
-    Asked,
+    RequestReceived,
     /// The last byte of an answer was written.
-    Answered,
+    AnswerSent,
 }
 
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let follow_up = runtime.block_on(follow_ups())?;
-    table.row(
+    let follow_up = runtime.block_on(measure_follow_ups())?;
+    table.add_row(
         "answer received → results sent, one-call script, journal on",
         format!("{:.2} ms (p99 {:.2})", follow_up.p50(), follow_up.p99()),
         "",
         "≤ 5 ms",
         follow_up.p50() <= 5.0,
     );
-    let Processes { ours, codex } = runtime.block_on(processes())?;
-    let peer = |samples: fn(&Took) -> &Samples| match &codex {
+    let ProcessComparison {
+        selvedge: ours,
+        codex,
+    } = runtime.block_on(measure_processes())?;
+    let peer = |samples: fn(&ProcessTimes) -> &Samples| match &codex {
         Some(codex) => format!("codex exec, code mode {:.0} ms", samples(codex).p50()),
         None => "@openai/codex is not installed".to_owned(),
     };
-    table.row(
+    table.add_row(
         "`selvedge exec`, start of the process → first request",
-        format!("{:.1} ms (p99 {:.1})", ours.start.p50(), ours.start.p99()),
-        &peer(|times| &times.start),
+        format!(
+            "{:.1} ms (p99 {:.1})",
+            ours.startup.p50(),
+            ours.startup.p99()
+        ),
+        &peer(|times| &times.startup),
         "≤ 30 ms",
-        ours.start.p50() <= 30.0,
+        ours.startup.p50() <= 30.0,
     );
-    table.row(
+    table.add_row(
         "`selvedge exec`, first answer → next request: a script that runs `true`, confined",
         format!(
             "{:.1} ms (p99 {:.1})",
@@ -73,47 +80,48 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
 
 /// Times of whole processes.
 #[derive(Default)]
-struct Took {
+struct ProcessTimes {
     /// From the start of the process to the first request.
-    start: Samples,
+    startup: Samples,
     /// From the first answer to the next request.
     follow_up: Samples,
 }
 
-struct Processes {
-    ours: Took,
+struct ProcessComparison {
+    selvedge: ProcessTimes,
     /// `None` if Codex is not installed.
-    codex: Option<Took>,
+    codex: Option<ProcessTimes>,
 }
 
 /// Measures the time from an answer to the follow-up request, in this process.
-async fn follow_ups() -> Result<Samples> {
-    let (url, times) = server().await?;
+async fn measure_follow_ups() -> Result<Samples> {
+    let (url, times) = start_server().await?;
     let (work, home) = (tempfile::tempdir()?, tempfile::tempdir()?);
     std::fs::write(work.path().join("a.txt"), "one\n")?;
     let journal = Journal::open(home.path())?;
-    let server = crate::loopback::server::Server::start(|_| Vec::new().into()).await;
-    let agent = crate::loopback::agent(&server, work.path(), &journal, Settings::default())?;
+    let server = crate::mock_agent::server::Server::start(|_| Vec::new().into()).await;
+    let agent =
+        crate::mock_agent::mock_agent(&server, work.path(), &journal, AgentOptions::default())?;
     let provider = selvedge_models::Provider::new("mock", url, selvedge_protocol::WireApi::Chat);
     let model = agent.model().clone();
-    let agent = agent.with_model(selvedge_models::Client::new(provider)?, model);
+    let agent = agent.with_model(selvedge_models::ModelClient::new(provider)?, model);
     let mut samples = Samples::default();
-    for turn in 0..TURNS + 5 {
+    for turn in 0..MEASURED_TURNS + 5 {
         let mut session = Session::begin(&journal, "").await?;
         lock(&times).clear();
         let outcome = agent
-            .turn(&mut session, "go", &TurnOptions::default())
+            .run_turn(&mut session, "go", &TurnOptions::default())
             .await;
         ensure!(outcome.end == Ok(TurnEnd::Stop), "{:?}", outcome.end);
         let recorded = lock(&times).clone();
         let answered = recorded
             .iter()
-            .find(|(moment, _)| *moment == Moment::Answered)
+            .find(|(moment, _)| *moment == WireEvent::AnswerSent)
             .context("no answer was recorded")?
             .1;
         let follow_up = recorded
             .iter()
-            .filter(|(moment, _)| *moment == Moment::Asked)
+            .filter(|(moment, _)| *moment == WireEvent::RequestReceived)
             .nth(1)
             .context("no second request was recorded")?
             .1;
@@ -126,9 +134,9 @@ async fn follow_ups() -> Result<Samples> {
 }
 
 /// Measures whole processes, Selvedge and Codex in turn, with the same server.
-async fn processes() -> Result<Processes> {
+async fn measure_processes() -> Result<ProcessComparison> {
     const ROUNDS: usize = 15;
-    let (url, times) = server().await?;
+    let (url, times) = start_server().await?;
     let (work, home, codex_home) = (
         tempfile::tempdir()?,
         tempfile::tempdir()?,
@@ -140,12 +148,12 @@ async fn processes() -> Result<Processes> {
          [model_providers.mock]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n"
     );
     std::fs::write(home.path().join("config.toml"), config)?;
-    let program = crate::ours()?;
+    let program = crate::selvedge_binary()?;
     let mut ours = tokio::process::Command::new(&program);
     ours.args(["exec", "-q", "go"])
         .current_dir(work.path())
         .env("SELVEDGE_HOME", home.path());
-    let codex = crate::peers::folder().join("node_modules/.bin/codex");
+    let codex = crate::peers::bench_folder().join("node_modules/.bin/codex");
     let mut codex = codex
         .exists()
         .then(|| codex_command(&codex, &url.replace("/v1", "/codex/v1")));
@@ -154,22 +162,22 @@ async fn processes() -> Result<Processes> {
             .current_dir(work.path())
             .env("CODEX_HOME", codex_home.path());
     }
-    let mut processes = Processes {
-        ours: Took::default(),
-        codex: codex.as_ref().map(|_| Took::default()),
+    let mut processes = ProcessComparison {
+        selvedge: ProcessTimes::default(),
+        codex: codex.as_ref().map(|_| ProcessTimes::default()),
     };
     for round in 0..ROUNDS {
         for (command, samples) in [
-            Some((&mut ours, &mut processes.ours)),
+            Some((&mut ours, &mut processes.selvedge)),
             codex.as_mut().zip(processes.codex.as_mut()),
         ]
         .into_iter()
         .flatten()
         {
-            let (start, follow_up) = one_process(command, &times).await?;
+            let (start, follow_up) = measure_process(command, &times).await?;
             // The first round creates folders and is not measured.
             if round > 0 {
-                samples.start.extend([start]);
+                samples.startup.extend([start]);
                 samples.follow_up.extend([follow_up]);
             }
         }
@@ -202,7 +210,10 @@ fn codex_command(program: &std::path::Path, url: &str) -> tokio::process::Comman
 
 /// Runs a process, and returns the milliseconds to its first request and from the answer to the
 /// next request.
-async fn one_process(command: &mut tokio::process::Command, times: &Times) -> Result<(f64, f64)> {
+async fn measure_process(
+    command: &mut tokio::process::Command,
+    times: &WireTimes,
+) -> Result<(f64, f64)> {
     lock(times).clear();
     let start = Instant::now();
     let output = command.output().await?;
@@ -212,17 +223,17 @@ async fn one_process(command: &mut tokio::process::Command, times: &Times) -> Re
         String::from_utf8_lossy(&output.stderr)
     );
     let recorded = lock(times).clone();
-    let times_of = |kind: Moment| {
+    let times_of = |kind: WireEvent| {
         recorded
             .iter()
             .filter(move |(moment, _)| *moment == kind)
             .map(|(_, at)| *at)
     };
     let (first, answered) = (
-        times_of(Moment::Asked).next(),
-        times_of(Moment::Answered).next(),
+        times_of(WireEvent::RequestReceived).next(),
+        times_of(WireEvent::AnswerSent).next(),
     );
-    let follow_up = times_of(Moment::Asked)
+    let follow_up = times_of(WireEvent::RequestReceived)
         .nth(1)
         .context("no second request was recorded")?;
     let (first, answered) = (
@@ -235,10 +246,10 @@ async fn one_process(command: &mut tokio::process::Command, times: &Times) -> Re
 
 /// Starts a server that answers a first request with a one-call script and the next one with a
 /// word, and records the times.
-async fn server() -> Result<(String, Times)> {
+async fn start_server() -> Result<(String, WireTimes)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/v1", listener.local_addr()?);
-    let times = Times::default();
+    let times = WireTimes::default();
     let recorded = times.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -248,7 +259,7 @@ async fn server() -> Result<(String, Times)> {
     Ok((url, times))
 }
 
-async fn serve(mut stream: TcpStream, times: Times) -> Option<()> {
+async fn serve(mut stream: TcpStream, times: WireTimes) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut bytes = Vec::new();
     let mut buffer = [0; 64 * 1024];
@@ -260,7 +271,7 @@ async fn serve(mut stream: TcpStream, times: Times) -> Option<()> {
             .ok()
             .filter(|read| *read > 0)?;
         if is_new_request {
-            lock(&times).push((Moment::Asked, Instant::now()));
+            lock(&times).push((WireEvent::RequestReceived, Instant::now()));
         }
         bytes.extend_from_slice(&buffer[..read]);
         let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else {
@@ -283,7 +294,7 @@ async fn serve(mut stream: TcpStream, times: Times) -> Option<()> {
                 "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
                 models.len()
             );
-            lock(&times).retain(|(moment, _)| *moment == Moment::Answered);
+            lock(&times).retain(|(moment, _)| *moment == WireEvent::AnswerSent);
             bytes.clear();
             stream
                 .write_all(format!("{head}{models}").as_bytes())
@@ -316,11 +327,11 @@ async fn serve(mut stream: TcpStream, times: Times) -> Option<()> {
             .write_all(format!("{head}{body}").as_bytes())
             .await
             .ok()?;
-        lock(&times).push((Moment::Answered, Instant::now()));
+        lock(&times).push((WireEvent::AnswerSent, Instant::now()));
     }
 }
 
-fn lock(times: &Times) -> std::sync::MutexGuard<'_, Vec<(Moment, Instant)>> {
+fn lock(times: &WireTimes) -> std::sync::MutexGuard<'_, Vec<(WireEvent, Instant)>> {
     times
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -4,17 +4,17 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::Result;
-use selvedge_confine::{Confinement, Support, Wall};
+use selvedge_confine::{Confinement, ConfinementMode, ConfinementSupport};
 
-use crate::measure::{Samples, since};
-use crate::table::Table;
+use crate::measure::{Samples, elapsed_ms};
+use crate::table::BenchTable;
 
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
     let work = std::env::temp_dir().join("selvedge-bench-work");
     std::fs::create_dir_all(work.join(".git"))?;
     let work = work.canonicalize()?;
     let home = std::env::home_dir().unwrap_or_default();
-    let wall = Wall::Confined(Confinement {
+    let wall = ConfinementMode::Confined(Confinement {
         writable: vec![work.clone(), "/tmp".into()],
         protected: vec![work.join(".git"), work.join(".selvedge")],
         hidden: [".ssh", ".aws", ".gnupg", ".kube", ".selvedge"]
@@ -22,7 +22,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             .to_vec(),
         ..Confinement::default()
     });
-    let support = Support::probe();
+    let support = ConfinementSupport::probe();
     let bubblewrap = Some(std::path::Path::new("/usr/bin/bwrap")).filter(|path| path.exists());
     let (mut bare, mut confined, mut bwrap) =
         (Samples::default(), Samples::default(), Samples::default());
@@ -32,7 +32,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             .current_dir(&work)
             .stdout(Stdio::null())
             .status()?;
-        bare.extend([since(start)]);
+        bare.extend([elapsed_ms(start)]);
         anyhow::ensure!(status.success(), "/bin/true failed");
         let start = Instant::now();
         let null = || {
@@ -41,23 +41,23 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
                 .write(true)
                 .open("/dev/null")
         };
-        let command = selvedge_confine::Command {
+        let command = selvedge_confine::ChildCommand {
             argv: vec!["/bin/true".into()],
             cwd: work.clone(),
             env: vec![("PATH".into(), "/usr/bin:/bin".into())],
-            stdio: selvedge_confine::Stdio::Streams {
+            stdio: selvedge_confine::ChildStdio::Streams {
                 stdin: null()?.into(),
                 stdout: null()?.into(),
                 stderr: null()?.into(),
             },
-            hold: None,
+            keep_open_fd: None,
         };
         let mut child = selvedge_confine::spawn(command, &wall, &support)?;
         anyhow::ensure!(
-            child.end()?.exit.code() == 0,
+            child.wait_exit()?.reason.code() == 0,
             "/bin/true failed when confined"
         );
-        confined.extend([since(start)]);
+        confined.extend([elapsed_ms(start)]);
         drop(child);
         if let Some(program) = &bubblewrap {
             let start = Instant::now();
@@ -78,7 +78,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
                 .args(options)
                 .args(["--unshare-all", "--", "/bin/true"])
                 .status()?;
-            bwrap.extend([since(start)]);
+            bwrap.extend([elapsed_ms(start)]);
             anyhow::ensure!(status.success(), "bwrap failed");
         }
     }
@@ -91,7 +91,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
             bwrap.p99()
         ));
     }
-    table.row(
+    table.add_row(
         "`true`, confined by namespaces, Landlock and seccomp",
         format!(
             "{:.1} ms (p99 {:.1}): {added:.1} ms more",

@@ -4,9 +4,9 @@
 
 mod agent;
 mod commands;
-mod loopback;
 mod mcp;
 mod measure;
+mod mock_agent;
 mod models;
 mod peers;
 mod sandbox;
@@ -17,10 +17,10 @@ mod tokens;
 
 use anyhow::Result;
 
-type Measure = fn(&mut table::Table) -> Result<()>;
+type MeasureFn = fn(&mut table::BenchTable) -> Result<()>;
 
 /// The groups of measurements, by their names for `--only`.
-const PARTS: [(&str, Measure); 7] = [
+const BENCHMARKS: [(&str, MeasureFn); 7] = [
     ("sandbox", sandbox::measure),
     ("scripts", scripts::measure),
     ("commands", commands::measure),
@@ -36,14 +36,14 @@ fn main() -> Result<()> {
         [] => (None, None),
         ["tokens"] => return tokens::main(),
         ["--write", file] => (Some(file), None),
-        ["--only", part] if PARTS.iter().any(|(name, _)| *name == part) => (None, Some(part)),
+        ["--only", part] if BENCHMARKS.iter().any(|(name, _)| *name == part) => (None, Some(part)),
         _ => anyhow::bail!(
             "usage: selvedge-bench \
              [tokens | --write FILE | --only sandbox|scripts|commands|search|mcp|models|agent]"
         ),
     };
-    let mut table = table::Table::default();
-    for (name, measure) in PARTS {
+    let mut table = table::BenchTable::default();
+    for (name, measure) in BENCHMARKS {
         if only.is_none_or(|only| only == name) {
             measure(&mut table)?;
         }
@@ -51,14 +51,14 @@ fn main() -> Result<()> {
     let text = table.render();
     print!("{text}");
     if let Some(file) = file {
-        table::keep(file, &text)?;
+        table::write_table(file, &text)?;
         eprintln!("wrote {file}");
     }
     Ok(())
 }
 
 /// Returns the path of the `selvedge` binary, which is built into the folder of this program.
-fn ours() -> Result<std::path::PathBuf> {
+fn selvedge_binary() -> Result<std::path::PathBuf> {
     let program = std::env::current_exe()?.with_file_name("selvedge");
     anyhow::ensure!(
         program.exists(),

@@ -9,24 +9,24 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::measure::{Samples, since};
-use crate::peers::folder;
-use crate::table::Table;
+use crate::measure::{Samples, elapsed_ms};
+use crate::peers::bench_folder;
+use crate::table::BenchTable;
 
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    round_trip(table)?;
-    tokens(table)
+pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
+    measure_round_trip(table)?;
+    compare_tokens(table)
 }
 
 /// An MCP server process, connected over standard input and output.
-struct Server {
+struct McpServerProcess {
     child: Child,
-    ask: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    next: u64,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    last_id: u64,
 }
 
-impl Server {
+impl McpServerProcess {
     fn start(command: &mut Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -36,9 +36,9 @@ impl Server {
         let answers = BufReader::new(child.stdout.take().context("no pipe")?);
         let mut server = Self {
             child,
-            ask,
-            answers,
-            next: 0,
+            stdin: ask,
+            stdout: answers,
+            last_id: 0,
         };
         let params = json!({
             "protocolVersion": "2025-06-18",
@@ -47,7 +47,7 @@ impl Server {
         });
         server.request("initialize", params)?;
         writeln!(
-            server.ask,
+            server.stdin,
             "{}",
             json!({"jsonrpc": "2.0", "method": "notifications/initialized"})
         )?;
@@ -55,27 +55,27 @@ impl Server {
     }
 
     fn request(&mut self, method: &str, params: Value) -> Result<Value> {
-        self.next += 1;
+        self.last_id += 1;
         writeln!(
-            self.ask,
+            self.stdin,
             "{}",
-            json!({"jsonrpc": "2.0", "id": self.next, "method": method, "params": params})
+            json!({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params})
         )?;
         loop {
             let mut line = String::new();
             ensure!(
-                self.answers.read_line(&mut line)? > 0,
+                self.stdout.read_line(&mut line)? > 0,
                 "the MCP server closed its output"
             );
             let message: Value = serde_json::from_str(&line)?;
-            if message["id"] == self.next {
+            if message["id"] == self.last_id {
                 ensure!(message.get("error").is_none(), "{message}");
                 return Ok(message["result"].clone());
             }
         }
     }
 
-    fn script(&mut self, code: &str) -> Result<Value> {
+    fn run_script(&mut self, code: &str) -> Result<Value> {
         self.request(
             "tools/call",
             json!({"name": "script", "arguments": {"code": code}}),
@@ -96,15 +96,15 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for McpServerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn selvedge(home: &Path, work: &Path) -> Result<Command> {
-    let mut command = Command::new(crate::ours()?);
+fn serve_command(home: &Path, work: &Path) -> Result<Command> {
+    let mut command = Command::new(crate::selvedge_binary()?);
     command
         .args(["mcp", "serve"])
         .env("SELVEDGE_HOME", home)
@@ -112,15 +112,16 @@ fn selvedge(home: &Path, work: &Path) -> Result<Command> {
     Ok(command)
 }
 
-fn round_trip(table: &mut Table) -> Result<()> {
-    let dirs = Place::new("round-trip")?;
-    let mut ours = Server::start(&mut selvedge(&dirs.home, &dirs.work)?)?;
+fn measure_round_trip(table: &mut BenchTable) -> Result<()> {
+    let dirs = BenchDirs::new("round-trip")?;
+    let mut ours = McpServerProcess::start(&mut serve_command(&dirs.home, &dirs.work)?)?;
     let idle = ours.resident_mb();
-    let mut ephemeral = Server::start(selvedge(&dirs.home, &dirs.work)?.arg("--ephemeral"))?;
-    let mut peer = Server::start(
+    let mut ephemeral =
+        McpServerProcess::start(serve_command(&dirs.home, &dirs.work)?.arg("--ephemeral"))?;
+    let mut peer = McpServerProcess::start(
         Command::new("node")
             .arg("mcp-server.mjs")
-            .current_dir(folder()),
+            .current_dir(bench_folder()),
     )?;
     let peer_idle = peer.resident_mb();
     let (mut our_times, mut ephemeral_times, mut peer_times) =
@@ -132,8 +133,8 @@ fn round_trip(table: &mut Table) -> Result<()> {
             (&mut peer, &mut peer_times),
         ] {
             let start = Instant::now();
-            let result = server.script("return 1+1")?;
-            let time = since(start);
+            let result = server.run_script("return 1+1")?;
+            let time = elapsed_ms(start);
             ensure!(result["content"][0]["text"] == "2", "{result}");
             if round >= 100 {
                 samples.extend([time]);
@@ -141,7 +142,7 @@ fn round_trip(table: &mut Table) -> Result<()> {
         }
     }
     let ratio = peer_times.p50() / our_times.p50();
-    table.row(
+    table.add_row(
         "`return 1+1` through `mcp serve` over stdio, journal on",
         format!(
             "{:.2} ms (p99 {:.2}); {:.2} ms with --ephemeral",
@@ -157,7 +158,7 @@ fn round_trip(table: &mut Table) -> Result<()> {
         "≤ 1/2",
         ratio >= 2.0,
     );
-    table.row(
+    table.add_row(
         "idle memory of `mcp serve`",
         format!("{idle:.1} MB resident"),
         &format!("Node server {peer_idle:.0} MB"),
@@ -168,14 +169,14 @@ fn round_trip(table: &mut Table) -> Result<()> {
 }
 
 /// The folders of a server, created empty.
-struct Place {
+struct BenchDirs {
     /// `SELVEDGE_HOME`.
     home: PathBuf,
     /// The working directory.
     work: PathBuf,
 }
 
-impl Place {
+impl BenchDirs {
     fn new(name: &str) -> Result<Self> {
         let root = std::env::temp_dir().join(format!("selvedge-bench-mcp-{name}"));
         let _ = std::fs::remove_dir_all(&root);
@@ -190,8 +191,8 @@ impl Place {
 }
 
 /// A task for a model, done with structured calls and with a script.
-struct Task {
-    what: &'static str,
+struct TokenTask {
+    name: &'static str,
     /// JavaScript that makes the structured calls one by one, with `call(server, tool, args)`,
     /// which returns the text of the result.
     calls: &'static str,
@@ -199,9 +200,9 @@ struct Task {
     script: &'static str,
 }
 
-const TASKS: [Task; 5] = [
-    Task {
-        what: "which files have open TODOs",
+const TASKS: [TokenTask; 5] = [
+    TokenTask {
+        name: "which files have open TODOs",
         calls: "const list = await call('filesystem', 'list_directory', { path: repo }); \
             for (const line of list.split('\\n').filter(l => l.startsWith('[FILE]'))) \
             await call('filesystem', 'read_text_file', { path: repo + '/' + line.slice(7) });",
@@ -212,8 +213,8 @@ const TASKS: [Task; 5] = [
             filesystem.readTextFile({ path: repo + '/' + n })));\n\
             return names.filter((_, i) => texts[i].content.includes('TODO'));",
     },
-    Task {
-        what: "what the last five commits changed",
+    TokenTask {
+        name: "what the last five commits changed",
         calls: "const log = await call('git', 'git_log', { repo_path: repo, max_count: 5 }); \
             for (const hash of log.match(/[0-9a-f]{40}/g)) \
             await call('git', 'git_show', { repo_path: repo, revision: hash });",
@@ -222,8 +223,8 @@ const TASKS: [Task; 5] = [
             git.gitShow({ repo_path: repo, revision: h })));\n\
             return shows.map(s => [...s.matchAll(/\\+\\+\\+ b?\\/?(\\S+)/g)].map(m => m[1]));",
     },
-    Task {
-        what: "remember who works on what",
+    TokenTask {
+        name: "remember who works on what",
         calls: "const log = await call('git', 'git_log', { repo_path: repo, max_count: 20 }); \
             const names = [...new Set([...log.matchAll(/Author: .*?([A-Z][a-z]+)/g)]\
             .map(m => m[1]))]; await call('memory', 'create_entities', { entities: \
@@ -236,16 +237,16 @@ const TASKS: [Task; 5] = [
             entityType: 'person', observations: ['commits here'] })) });\n\
             return (await memory.readGraph()).entities.length;",
     },
-    Task {
-        what: "the largest file",
+    TokenTask {
+        name: "the largest file",
         calls: "await call('filesystem', 'list_directory_with_sizes', \
             { path: repo, sortBy: 'size' });",
         script: "const list = await filesystem.listDirectoryWithSizes(\
             { path: repo, sortBy: 'size' });\n\
             return list.content.split('\\n')[0];",
     },
-    Task {
-        what: "add up numbers from three notes",
+    TokenTask {
+        name: "add up numbers from three notes",
         calls: "const found = []; for (const n of [1, 2, 3]) \
             found.push(Number((await call('filesystem', 'read_text_file', \
             { path: repo + '/note' + n + '.txt' })).match(/\\d+/)[0])); \
@@ -258,28 +259,29 @@ const TASKS: [Task; 5] = [
 ];
 
 /// Counts the tokens of each task, done with structured calls and with a script.
-fn tokens(table: &mut Table) -> Result<()> {
-    let peers = folder()
+fn compare_tokens(table: &mut BenchTable) -> Result<()> {
+    let peers = bench_folder()
         .join("../target/mcp-peers")
         .canonicalize()
         .context("run scripts/setup-mcp-peers")?;
-    let dirs = Place::new("tokens")?;
+    let dirs = BenchDirs::new("tokens")?;
     let repo = dirs.work.canonicalize()?;
-    fill(&repo)?;
+    create_repo(&repo)?;
     std::fs::write(
         dirs.home.join("config.toml"),
-        config(&peers, &repo, &dirs.home),
+        server_config(&peers, &repo, &dirs.home),
     )?;
-    let mut server = Server::start(selvedge(&dirs.home, &repo)?.args(["--max-calls", "64"]))?;
+    let mut server =
+        McpServerProcess::start(serve_command(&dirs.home, &repo)?.args(["--max-calls", "64"]))?;
     let count = |text: &str| {
         tiktoken_rs::o200k_base_singleton()
             .encode_ordinary(text)
             .len()
     };
     // A search starts all servers, so that their tools are listed below.
-    let specs = server.script("await tools.search('x'); return ALL_TOOLS.length")?;
+    let specs = server.run_script("await tools.search('x'); return ALL_TOOLS.length")?;
     ensure!(specs["isError"] != true, "{specs}");
-    let listed = Command::new(crate::ours()?)
+    let listed = Command::new(crate::selvedge_binary()?)
         .args(["tools", "--json"])
         .env("SELVEDGE_HOME", &dirs.home)
         .current_dir(&repo)
@@ -319,14 +321,14 @@ fn tokens(table: &mut Table) -> Result<()> {
              return text; }};\n{}\nreturn recorded;",
             task.calls
         );
-        let result = server.script(&recorder)?;
+        let result = server.run_script(&recorder)?;
         let item = &result["structuredContent"];
         let recorded: Vec<String> =
             serde_json::from_str(item["output_json"].as_str().unwrap_or("null"))
-                .with_context(|| format!("{}: {item}", task.what))?;
+                .with_context(|| format!("{}: {item}", task.name))?;
         let structured = schemas + recorded.iter().map(|text| count(text)).sum::<usize>();
-        let result = server.script(&format!("{head}{}", task.script))?;
-        ensure!(result["isError"] != true, "{}: {result}", task.what);
+        let result = server.run_script(&format!("{head}{}", task.script))?;
+        ensure!(result["isError"] != true, "{}: {result}", task.name);
         let text = result["content"]
             .as_array()
             .and_then(|all| all.last())
@@ -334,14 +336,14 @@ fn tokens(table: &mut Table) -> Result<()> {
         let scripted = description + count(task.script) + count(text.unwrap_or_default());
         eprintln!(
             "  {}: {} calls, {structured} tokens; one script, {scripted}",
-            task.what,
+            task.name,
             recorded.len() / 2
         );
         one_by_one += structured;
         scripts += scripted;
     }
     let saved = 1.0 - scripts as f64 / one_by_one as f64;
-    table.row(
+    table.add_row(
         "tokens of five tasks with four servers: definitions, calls and results, each once",
         format!("{scripts} (tool description {description} per task)"),
         &format!(
@@ -355,7 +357,7 @@ fn tokens(table: &mut Table) -> Result<()> {
 }
 
 /// Creates a small project with a git history.
-fn fill(repo: &Path) -> Result<()> {
+fn create_repo(repo: &Path) -> Result<()> {
     let git = |args: &[&str]| -> Result<()> {
         let output = Command::new("git")
             .arg("-C")
@@ -406,7 +408,7 @@ fn fill(repo: &Path) -> Result<()> {
 }
 
 /// Returns a `config.toml` with the four MCP servers.
-fn config(peers: &Path, repo: &Path, home: &Path) -> String {
+fn server_config(peers: &Path, repo: &Path, home: &Path) -> String {
     let node = |name: &str, more_args: &str| {
         let script = peers
             .join("node_modules/@modelcontextprotocol")

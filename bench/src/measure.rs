@@ -12,14 +12,14 @@ impl Samples {
     }
 
     pub(crate) fn p50(&self) -> f64 {
-        self.at(0.5)
+        self.quantile(0.5)
     }
 
     pub(crate) fn p99(&self) -> f64 {
-        self.at(0.99)
+        self.quantile(0.99)
     }
 
-    fn at(&self, quantile: f64) -> f64 {
+    fn quantile(&self, quantile: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         let index = ((sorted.len() as f64 - 1.0) * quantile).round() as usize;
@@ -28,13 +28,13 @@ impl Samples {
 }
 
 /// Returns the milliseconds since `start`.
-pub(crate) fn since(start: Instant) -> f64 {
+pub(crate) fn elapsed_ms(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
 /// Resident memory of a process in megabytes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Resident {
+pub(crate) struct ResidentMemory {
     /// All resident pages, shared ones included.
     pub(crate) all: f64,
     /// Private pages only.
@@ -42,7 +42,7 @@ pub(crate) struct Resident {
 }
 
 /// Returns the resident memory of this process.
-pub(crate) fn resident_mb() -> Resident {
+pub(crate) fn resident_mb() -> ResidentMemory {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let read = |name: &str| {
         let line = status
@@ -54,7 +54,7 @@ pub(crate) fn resident_mb() -> Resident {
             .and_then(|kb| kb.parse::<f64>().ok())
             .map_or(f64::NAN, |kb| kb / 1024.0)
     };
-    Resident {
+    ResidentMemory {
         all: read("VmRSS:"),
         private: read("RssAnon:"),
     }

@@ -4,39 +4,39 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use selvedge_models::{Decoder, ModelEvent};
-use selvedge_protocol::{Origin, WireApi};
+use selvedge_protocol::{ModelOrigin, WireApi};
 use serde_json::{Value, json};
 
-use crate::measure::{Samples, since};
-use crate::table::Table;
+use crate::measure::{Samples, elapsed_ms};
+use crate::table::BenchTable;
 
 /// Chunks of a long answer.
-const PIECES: usize = 20_000;
+const CHUNKS: usize = 20_000;
 
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
     let (mut slowest, mut cells) = (f64::MAX, Vec::new());
     let mut latency = Samples::default();
     for wire in [WireApi::Responses, WireApi::Chat, WireApi::Messages] {
-        let stream = answer(wire);
+        let stream = answer_stream(wire);
         let mut rates = Samples::default();
         for _ in 0..10 {
-            let start = on_core();
+            let start = cpu_seconds();
             let events = decode(wire, stream.chunks(16 * 1024))?;
-            rates.extend([stream.len() as f64 / 1e6 / (on_core() - start)]);
-            anyhow::ensure!(events == PIECES + 4, "{events} events of {}", wire.as_str());
+            rates.extend([stream.len() as f64 / 1e6 / (cpu_seconds() - start)]);
+            anyhow::ensure!(events == CHUNKS + 4, "{events} events of {}", wire.as_str());
         }
         slowest = slowest.min(rates.p50());
         cells.push(format!("{} {:.0}", wire.as_str(), rates.p50()));
-        latency.extend(arrivals(wire, &stream)?);
+        latency.extend(measure_latency(wire, &stream)?);
     }
-    table.row(
+    table.add_row(
         "decoding a model's answer on one core, MB/s",
         cells.join(", "),
         "",
         "≥ 200 MB/s",
         slowest >= 200.0,
     );
-    table.row(
+    table.add_row(
         "arrival of a chunk → its event",
         format!(
             "{:.1} µs (p99 {:.1})",
@@ -51,7 +51,7 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
 }
 
 /// Returns the CPU time of this thread in seconds, which other programs do not affect.
-fn on_core() -> f64 {
+fn cpu_seconds() -> f64 {
     let schedstat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     schedstat
         .split(' ')
@@ -61,7 +61,7 @@ fn on_core() -> f64 {
 }
 
 fn decoder(wire: WireApi) -> Decoder {
-    Decoder::new(Origin {
+    Decoder::new(ModelOrigin {
         wire,
         provider: "bench".into(),
         model: "bench".into(),
@@ -82,15 +82,15 @@ fn decode<'a>(wire: WireApi, chunks: impl Iterator<Item = &'a [u8]>) -> Result<u
 }
 
 /// Feeds a stream event by event, and returns the milliseconds of each text event.
-fn arrivals(wire: WireApi, stream: &[u8]) -> Result<Vec<f64>> {
+fn measure_latency(wire: WireApi, stream: &[u8]) -> Result<Vec<f64>> {
     let text = std::str::from_utf8(stream).context("the stream is not UTF-8")?;
     let mut decoder = decoder(wire);
     let mut events = Vec::new();
-    let mut times = Vec::with_capacity(PIECES);
+    let mut times = Vec::with_capacity(CHUNKS);
     for chunk in text.split_inclusive("\n\n") {
         let start = Instant::now();
         decoder.feed(chunk.as_bytes(), &mut events)?;
-        let elapsed = since(start);
+        let elapsed = elapsed_ms(start);
         if matches!(events.first(), Some(ModelEvent::Text { .. })) {
             times.push(elapsed);
         }
@@ -101,10 +101,10 @@ fn arrivals(wire: WireApi, stream: &[u8]) -> Result<Vec<f64>> {
 
 /// Builds the stream of a long answer in an API's format: one word per chunk, with all the fields
 /// that real services send.
-fn answer(wire: WireApi) -> Vec<u8> {
+fn answer_stream(wire: WireApi) -> Vec<u8> {
     const WORDS: [&str; 6] = ["The", " quick", " brown\n", " \"fox\"", " jumps", " über"];
     let word = |at: usize| WORDS[at % WORDS.len()];
-    let whole: String = (0..PIECES).map(word).collect();
+    let whole: String = (0..CHUNKS).map(word).collect();
     let mut events: Vec<Value> = Vec::new();
     match wire {
         WireApi::Responses => {
@@ -124,7 +124,7 @@ fn answer(wire: WireApi) -> Vec<u8> {
                 "type": "response.output_item.added", "output_index": 0,
                 "item": {"id": id, "type": "message", "content": []},
             }));
-            events.extend((0..PIECES).map(|at| {
+            events.extend((0..CHUNKS).map(|at| {
                 json!({
                     "type": "response.output_text.delta", "sequence_number": at, "item_id": id,
                     "output_index": 0, "content_index": 0, "delta": word(at), "logprobs": [],
@@ -135,7 +135,7 @@ fn answer(wire: WireApi) -> Vec<u8> {
                 json!({"type": "response.output_item.done", "output_index": 0, "item": message}),
             );
             let usage = json!({
-                "input_tokens": 10, "output_tokens": PIECES, "total_tokens": PIECES + 10,
+                "input_tokens": 10, "output_tokens": CHUNKS, "total_tokens": CHUNKS + 10,
             });
             events.push(json!({
                 "type": "response.completed",
@@ -161,10 +161,10 @@ fn answer(wire: WireApi) -> Vec<u8> {
                 json!({"role": "assistant", "content": "", "refusal": null}),
                 Value::Null,
             ));
-            events.extend((0..PIECES).map(|at| chunk(json!({"content": word(at)}), Value::Null)));
+            events.extend((0..CHUNKS).map(|at| chunk(json!({"content": word(at)}), Value::Null)));
             events.push(chunk(json!({}), "stop".into()));
             let usage = json!({
-                "prompt_tokens": 10, "completion_tokens": PIECES, "total_tokens": PIECES + 10,
+                "prompt_tokens": 10, "completion_tokens": CHUNKS, "total_tokens": CHUNKS + 10,
             });
             events.push(json!({"choices": [], "usage": usage}));
         }
@@ -178,7 +178,7 @@ fn answer(wire: WireApi) -> Vec<u8> {
                 "type": "content_block_start", "index": 0,
                 "content_block": {"type": "text", "text": ""},
             }));
-            events.extend((0..PIECES).map(|at| {
+            events.extend((0..CHUNKS).map(|at| {
                 json!({
                     "type": "content_block_delta", "index": 0,
                     "delta": {"type": "text_delta", "text": word(at)},
@@ -188,7 +188,7 @@ fn answer(wire: WireApi) -> Vec<u8> {
             events.push(json!({
                 "type": "message_delta",
                 "delta": {"stop_reason": "end_turn", "stop_sequence": null},
-                "usage": {"output_tokens": PIECES},
+                "usage": {"output_tokens": CHUNKS},
             }));
             events.push(json!({"type": "message_stop"}));
         }

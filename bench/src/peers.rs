@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 /// The Node process in which the peers run. It takes one JSON request per line.
 pub(crate) struct Peers {
     child: Child,
-    ask: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
 }
 
 /// Returns the folder `bench/`.
-pub(crate) fn folder() -> PathBuf {
+pub(crate) fn bench_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
 
@@ -22,7 +22,7 @@ impl Peers {
     pub(crate) fn start() -> Result<Self> {
         let mut child = Command::new("node")
             .arg("peers.mjs")
-            .current_dir(folder())
+            .current_dir(bench_folder())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -31,20 +31,20 @@ impl Peers {
         let answers = BufReader::new(child.stdout.take().context("no pipe from node")?);
         Ok(Self {
             child,
-            ask,
-            answers,
+            stdin: ask,
+            stdout: answers,
         })
     }
 
     /// Runs a benchmark of `peers.mjs` and returns the milliseconds of each repetition.
     pub(crate) fn measure(&mut self, work: &str, times: u32) -> Result<Vec<f64>> {
         writeln!(
-            self.ask,
+            self.stdin,
             "{}",
             serde_json::json!({"work": work, "times": times})
         )?;
         let mut line = String::new();
-        self.answers.read_line(&mut line)?;
+        self.stdout.read_line(&mut line)?;
         serde_json::from_str(&line).with_context(|| {
             format!("no result of {work} from peers.mjs: run `npm install` in bench/")
         })

@@ -6,22 +6,23 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use selvedge_sandbox::{
-    Finish, Host, Leash, Outcome, Position, Program, Request, Runtime, State, Wasm,
+    GuestProgram, GuestRequest, Host, InterruptHandle, Position, PumpState, Runtime, ScriptFinish,
+    Settlement, WasmRuntime,
 };
 
-use crate::measure::{Resident, Samples, resident_mb, since};
+use crate::measure::{ResidentMemory, Samples, elapsed_ms, resident_mb};
 use crate::peers::Peers;
-use crate::table::Table;
+use crate::table::BenchTable;
 
 /// Rounds, in each of which Selvedge and the peers are measured in turn.
 const ROUNDS: u32 = 40;
 /// Repetitions in one round.
-const BATCH: u32 = 25;
+const REPETITIONS: u32 = 25;
 
 /// A host that answers nothing but the name of a tool.
-struct Silent;
+struct SilentHost;
 
-impl Host for Silent {
+impl Host for SilentHost {
     fn now(&mut self) -> f64 {
         0.0
     }
@@ -40,23 +41,25 @@ impl Host for Silent {
     }
 }
 
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
+pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let wasm = Wasm::shared()?;
+    let wasm = WasmRuntime::shared()?;
     let mut peers = Peers::start()?;
 
     let (mut ours, mut quickjs, mut isolated) =
         (Samples::default(), Samples::default(), Samples::default());
     for _ in 0..ROUNDS {
-        ours.extend((0..BATCH).map(|_| timed(|| runtime.block_on(one(&wasm)))));
-        quickjs.extend(peers.measure("quickjs-emscripten/one", BATCH)?);
-        isolated.extend(peers.measure("isolated-vm/one", BATCH)?);
+        ours.extend(
+            (0..REPETITIONS).map(|_| time_ms(|| runtime.block_on(run_one_plus_one(&wasm)))),
+        );
+        quickjs.extend(peers.measure("quickjs-emscripten/one", REPETITIONS)?);
+        isolated.extend(peers.measure("isolated-vm/one", REPETITIONS)?);
     }
     let to_quickjs = ours.p50() / quickjs.p50();
     let to_isolated = ours.p50() / isolated.p50();
-    table.row(
+    table.add_row(
         "fresh hardened sandbox + `1+1` + drop",
         format!("{:.3} ms (p99 {:.3})", ours.p50(), ours.p99()),
         &format!(
@@ -75,11 +78,11 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
 
     let (mut ours, mut quickjs) = (Samples::default(), Samples::default());
     for _ in 0..ROUNDS {
-        ours.extend((0..BATCH).map(|_| timed(|| runtime.block_on(await_ten(&wasm)))));
-        quickjs.extend(peers.measure("quickjs-emscripten/await-ten", BATCH)?);
+        ours.extend((0..REPETITIONS).map(|_| time_ms(|| runtime.block_on(run_ten_awaits(&wasm)))));
+        quickjs.extend(peers.measure("quickjs-emscripten/await-ten", REPETITIONS)?);
     }
     let ratio = ours.p50() / quickjs.p50();
-    table.row(
+    table.add_row(
         "10 sequential awaits, fresh sandbox included",
         format!("{:.3} ms (p99 {:.3})", ours.p50(), ours.p99()),
         &format!(
@@ -94,9 +97,9 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
 
     let mut overshoot = Samples::default();
     for _ in 0..150 {
-        overshoot.extend([runtime.block_on(past_deadline(&wasm))]);
+        overshoot.extend([runtime.block_on(measure_overshoot(&wasm))]);
     }
-    table.row(
+    table.add_row(
         "hostile script past its deadline",
         format!(
             "{:.1} ms over (p99 {:.1})",
@@ -109,8 +112,8 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
     );
 
     let before = resident_mb();
-    let (total_ms, during) = runtime.block_on(thousand_at_once(&wasm));
-    table.row(
+    let (total_ms, during) = runtime.block_on(run_thousand(&wasm));
+    table.add_row(
         "1,000 scripts at once, each awaiting a tool",
         format!(
             "all finished in {total_ms:.0} ms, {:.0} MB resident, {:.0} private ({:.0} before)",
@@ -124,48 +127,49 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
 }
 
 /// Returns the milliseconds that `work` takes.
-fn timed<T>(work: impl FnOnce() -> T) -> f64 {
+fn time_ms<T>(work: impl FnOnce() -> T) -> f64 {
     let start = Instant::now();
     work();
-    since(start)
+    elapsed_ms(start)
 }
 
-fn program(source: &str) -> Program<'_> {
-    Program {
+fn program(source: &str) -> GuestProgram<'_> {
+    GuestProgram {
         source,
         seed: 1,
         memory_limit: 96 << 20,
         stack_limit: 512 << 10,
-        leash: Arc::new(Leash::new(Duration::from_secs(10))),
+        interrupt: Arc::new(InterruptHandle::new(Duration::from_secs(10))),
     }
 }
 
 /// Runs `1 + 1` in a new sandbox.
-async fn one(wasm: &Wasm) {
+async fn run_one_plus_one(wasm: &WasmRuntime) {
     let started = wasm
-        .start(program("(async () => 1 + 1)"), Box::new(Silent))
+        .start(program("(async () => 1 + 1)"), Box::new(SilentHost))
         .await;
     let Ok((_, pump)) = started else {
         panic!("the script does not start")
     };
     assert!(matches!(
         &pump.state,
-        State::Finished(Finish::Value(Some(value))) if value == "2"
+        PumpState::Finished(ScriptFinish::Value(Some(value))) if value == "2"
     ));
 }
 
 /// Runs a script that awaits ten calls one after the other.
-async fn await_ten(wasm: &Wasm) {
+async fn run_ten_awaits(wasm: &WasmRuntime) {
     let source = "(async () => { for (let i = 0; i < 10; i++) await tools.tool({ i }); return 1 })";
-    let Ok((mut execution, mut pump)) = wasm.start(program(source), Box::new(Silent)).await else {
+    let Ok((mut execution, mut pump)) = wasm.start(program(source), Box::new(SilentHost)).await
+    else {
         panic!("the script does not start")
     };
     let mut answered = 0;
-    while !matches!(pump.state, State::Finished(_)) {
-        let Some(Request::Call { id, .. }) = pump.requests.pop() else {
+    while !matches!(pump.state, PumpState::Finished(_)) {
+        let Some(GuestRequest::Call { id, .. }) = pump.requests.pop() else {
             panic!("the script makes no call")
         };
-        let Ok(next) = execution.settle(id, Outcome::Value("null")).await else {
+        let Ok(next) = execution.settle(id, Settlement::Value("null")).await else {
             panic!("the script failed")
         };
         pump = next;
@@ -175,43 +179,46 @@ async fn await_ten(wasm: &Wasm) {
 }
 
 /// Returns how many milliseconds after its deadline an endless built-in function is stopped.
-async fn past_deadline(wasm: &Wasm) -> f64 {
+async fn measure_overshoot(wasm: &WasmRuntime) -> f64 {
     let limit = Duration::from_millis(20);
     let source = "(async () => { [].reverse.call({ length: 2 ** 53 - 1 }) })";
     let start = Instant::now();
     let stopped = wasm
         .start(
-            Program {
-                leash: Arc::new(Leash::new(limit)),
+            GuestProgram {
+                interrupt: Arc::new(InterruptHandle::new(limit)),
                 ..program(source)
             },
-            Box::new(Silent),
+            Box::new(SilentHost),
         )
         .await;
     assert!(stopped.is_err());
-    (since(start) - limit.as_secs_f64() * 1e3).max(0.0)
+    (elapsed_ms(start) - limit.as_secs_f64() * 1e3).max(0.0)
 }
 
 /// Runs 1,000 scripts at once, and returns the milliseconds of all and the memory while they wait.
-async fn thousand_at_once(wasm: &Wasm) -> (f64, Resident) {
+async fn run_thousand(wasm: &WasmRuntime) -> (f64, ResidentMemory) {
     let source = "(async () => { const r = await tools.tool({}); return r })";
     let start = Instant::now();
     let mut waiting = Vec::new();
     for _ in 0..1000 {
-        let Ok(started) = wasm.start(program(source), Box::new(Silent)).await else {
+        let Ok(started) = wasm.start(program(source), Box::new(SilentHost)).await else {
             panic!("the script does not start")
         };
         waiting.push(started);
     }
     let during = resident_mb();
     for (mut execution, mut pump) in waiting {
-        let Some(Request::Call { id, .. }) = pump.requests.pop() else {
+        let Some(GuestRequest::Call { id, .. }) = pump.requests.pop() else {
             panic!("the script makes no call")
         };
-        let Ok(next) = execution.settle(id, Outcome::Value("7")).await else {
+        let Ok(next) = execution.settle(id, Settlement::Value("7")).await else {
             panic!("the script failed")
         };
-        assert!(matches!(next.state, State::Finished(Finish::Value(_))));
+        assert!(matches!(
+            next.state,
+            PumpState::Finished(ScriptFinish::Value(_))
+        ));
     }
-    (since(start), during)
+    (elapsed_ms(start), during)
 }

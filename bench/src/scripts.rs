@@ -6,23 +6,23 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use selvedge_script::{Compiler, Harness};
+use selvedge_script::{Harness, ScriptCompiler};
 use selvedge_tools::{Orchestrator, Registry};
 
-use crate::measure::{Samples, since};
+use crate::measure::{Samples, elapsed_ms};
 use crate::peers;
-use crate::table::Table;
+use crate::table::BenchTable;
 
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    compile(table)?;
-    preflight(table)?;
-    whole_run(table)?;
-    journal(table)?;
-    process(table)
+pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
+    measure_compile(table)?;
+    measure_preflight(table)?;
+    measure_run(table)?;
+    measure_journal(table)?;
+    measure_process(table)
 }
 
 /// Generates 20 KB of typical TypeScript. Each seed gives a different text.
-fn script(seed: usize) -> String {
+fn sample_script(seed: usize) -> String {
     let part = "
 interface Item { path: string; score: number; tags?: string[] }
 enum Level { Low, Mid = 5, High }
@@ -50,27 +50,27 @@ async function inspectN(items: Item[], limit: number = 10): Promise<Record<strin
     text
 }
 
-fn compile(table: &mut Table) -> Result<()> {
+fn measure_compile(table: &mut BenchTable) -> Result<()> {
     let (mut cold, mut cached) = (Samples::default(), Samples::default());
-    let compiler = Compiler::default();
+    let compiler = ScriptCompiler::default();
     let mut bytes = 0;
     for seed in 0..400 {
-        let source = script(seed);
+        let source = sample_script(seed);
         bytes = source.len();
         let start = Instant::now();
         let (_, hit) = compiler
             .compile(&source, 20_480)
             .map_err(|error| anyhow::anyhow!(error.message))?;
-        cold.extend([since(start)]);
+        cold.extend([elapsed_ms(start)]);
         anyhow::ensure!(!hit, "a new script was in the cache");
         let start = Instant::now();
         let (_, hit) = compiler
             .compile(&source, 20_480)
             .map_err(|error| anyhow::anyhow!(error.message))?;
-        cached.extend([since(start)]);
+        cached.extend([elapsed_ms(start)]);
         anyhow::ensure!(hit, "the compiled script was not in the cache");
     }
-    table.row(
+    table.add_row(
         &format!(
             "parse + check + transform of {} KB TypeScript, cold / cached",
             bytes / 1000
@@ -90,8 +90,8 @@ fn compile(table: &mut Table) -> Result<()> {
 }
 
 /// Measures the check of 20 calls against their schemas, in a compiled script.
-fn preflight(table: &mut Table) -> Result<()> {
-    let read = selvedge_tools::tool("read_lines", "Reads.", |args: Lines| async move {
+fn measure_preflight(table: &mut BenchTable) -> Result<()> {
+    let read = selvedge_tools::tool("read_lines", "Reads.", |args: ReadLinesArgs| async move {
         Ok(args.path.len() + args.limit.unwrap_or(0))
     });
     let harness = Harness::new(Orchestrator::new(Registry::new().with(read)?))?;
@@ -100,14 +100,14 @@ fn preflight(table: &mut Table) -> Result<()> {
     for _ in 0..1000 {
         let start = Instant::now();
         let report = harness.check(source.as_bytes());
-        samples.extend([since(start)]);
+        samples.extend([elapsed_ms(start)]);
         anyhow::ensure!(
             report.valid && report.calls.len() == 20,
             "{:?}",
             report.errors
         );
     }
-    table.row(
+    table.add_row(
         "pre-flight: 20 calls against their schemas",
         format!("{:.3} ms (p99 {:.3})", samples.p50(), samples.p99()),
         "",
@@ -118,13 +118,13 @@ fn preflight(table: &mut Table) -> Result<()> {
 }
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
-struct Lines {
+struct ReadLinesArgs {
     path: String,
     limit: Option<usize>,
 }
 
 /// Measures a one-line script in this process.
-fn whole_run(table: &mut Table) -> Result<()> {
+fn measure_run(table: &mut BenchTable) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -135,10 +135,10 @@ fn whole_run(table: &mut Table) -> Result<()> {
         let source = format!("const n: number = {i}; return n + 1");
         let start = Instant::now();
         let output = runtime.block_on(harness.run(&source));
-        samples.extend([since(start)]);
+        samples.extend([elapsed_ms(start)]);
         anyhow::ensure!(output.error.is_none(), "{:?}", output.error);
     }
-    table.row(
+    table.add_row(
         "a one-line script through the harness: compile, pre-flight, run, result",
         format!("{:.3} ms (p99 {:.3})", samples.p50(), samples.p99()),
         "",
@@ -149,17 +149,17 @@ fn whole_run(table: &mut Table) -> Result<()> {
 }
 
 /// Runs in the journal that is listed.
-const RUNS: u32 = 10_000;
+const JOURNAL_RUNS: u32 = 10_000;
 
 /// Measures what the journal adds to a tool call.
-fn journal(table: &mut Table) -> Result<()> {
+fn measure_journal(table: &mut BenchTable) -> Result<()> {
     const CALLS: usize = 100;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     let home = std::env::temp_dir().join(format!("selvedge-bench-journal-{}", std::process::id()));
     let journal = selvedge_journal::Journal::open(&home)?;
-    let noop = || selvedge_tools::tool("noop", "Does nothing.", |_: Lines| async { Ok(1) });
+    let noop = || selvedge_tools::tool("noop", "Does nothing.", |_: ReadLinesArgs| async { Ok(1) });
     let limits = selvedge_protocol::Limits {
         max_tool_calls: 1000,
         ..Default::default()
@@ -179,12 +179,12 @@ fn journal(table: &mut Table) -> Result<()> {
                 .map_err(|error| anyhow::anyhow!("{error}"))?;
             let start = Instant::now();
             let output = runtime.block_on(harness.run(&source));
-            samples.extend([since(start) / CALLS as f64]);
+            samples.extend([elapsed_ms(start) / CALLS as f64]);
             anyhow::ensure!(output.error.is_none(), "{:?}", output.error);
         }
     }
     let added = samples[1].p50() - samples[0].p50();
-    table.row(
+    table.add_row(
         "journal, added to one tool call",
         format!(
             "{added:.3} ms ({:.3} with, {:.3} without)",
@@ -198,44 +198,48 @@ fn journal(table: &mut Table) -> Result<()> {
     let harness = harnesses[1]
         .as_ref()
         .map_err(|error| anyhow::anyhow!("{error}"))?;
-    for _ in 0..RUNS {
+    for _ in 0..JOURNAL_RUNS {
         let source = "for (const path of ['a', 'b', 'c']) await tools.noop({ path })";
         let output = runtime.block_on(harness.run(source));
         anyhow::ensure!(output.error.is_none(), "{:?}", output.error);
     }
-    listing(table, &journal, &home)?;
+    measure_listing(table, &journal, &home)?;
     drop(journal);
     Ok(std::fs::remove_dir_all(&home)?)
 }
 
 /// Measures listing a full journal, in this process and with `selvedge runs list`.
-fn listing(table: &mut Table, journal: &selvedge_journal::Journal, home: &Path) -> Result<()> {
-    let command = crate::ours()?;
-    let limit = RUNS.to_string();
+fn measure_listing(
+    table: &mut BenchTable,
+    journal: &selvedge_journal::Journal,
+    home: &Path,
+) -> Result<()> {
+    let command = crate::selvedge_binary()?;
+    let limit = JOURNAL_RUNS.to_string();
     let (mut in_process, mut by_command) = (Samples::default(), Samples::default());
     for _ in 0..10 {
         let start = Instant::now();
         let runs = journal
-            .runs(&selvedge_journal::Filter {
-                limit: Some(RUNS),
+            .runs(&selvedge_journal::RunFilter {
+                limit: Some(JOURNAL_RUNS),
                 ..Default::default()
             })?
             .len();
-        in_process.extend([since(start)]);
+        in_process.extend([elapsed_ms(start)]);
         let start = Instant::now();
         let output = Command::new(&command)
             .args(["runs", "list", "--json", "--limit", &limit])
             .env("SELVEDGE_HOME", home)
             .stdin(Stdio::null())
             .output()?;
-        by_command.extend([since(start)]);
+        by_command.extend([elapsed_ms(start)]);
         let printed = serde_json::from_slice::<Vec<serde_json::Value>>(&output.stdout)?.len();
         anyhow::ensure!(
-            (runs, printed) == (RUNS as usize, RUNS as usize),
+            (runs, printed) == (JOURNAL_RUNS as usize, JOURNAL_RUNS as usize),
             "{runs} and {printed} runs"
         );
     }
-    table.row(
+    table.add_row(
         "list a journal of 10,000 runs with three calls each",
         format!(
             "{:.1} ms (p99 {:.1}); `runs list --json` {:.1} ms",
@@ -251,9 +255,9 @@ fn listing(table: &mut Table, journal: &selvedge_journal::Journal, home: &Path) 
 }
 
 /// Measures whole processes that print 1.
-fn process(table: &mut Table) -> Result<()> {
-    let ours = crate::ours()?;
-    let deno = peers::folder().join("node_modules/.bin/deno");
+fn measure_process(table: &mut BenchTable) -> Result<()> {
+    let ours = crate::selvedge_binary()?;
+    let deno = peers::bench_folder().join("node_modules/.bin/deno");
     let mut commands: Vec<(&str, PathBuf, &[&str])> = vec![
         ("selvedge", ours, &["run", "-e", "return 1"]),
         ("node", "node".into(), &["-e", "console.log(1)"]),
@@ -277,7 +281,7 @@ fn process(table: &mut Table) -> Result<()> {
                 .env("SELVEDGE_HOME", &home)
                 .stdin(Stdio::null())
                 .output();
-            samples.extend([since(start)]);
+            samples.extend([elapsed_ms(start)]);
             let output = output.with_context(|| format!("cannot run {name}"))?;
             anyhow::ensure!(
                 output.status.success() && output.stdout == b"1\n",
@@ -297,7 +301,7 @@ fn process(table: &mut Table) -> Result<()> {
             )
         })
         .collect();
-    table.row(
+    table.add_row(
         "`selvedge run -e 'return 1'`, whole process",
         format!("{:.1} ms (p99 {:.1})", samples[0].p50(), samples[0].p99()),
         &peers.join("; "),

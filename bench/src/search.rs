@@ -8,17 +8,17 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use selvedge_protocol::SandboxPolicy;
-use selvedge_toolbox::{TurnDiff, Workspace};
+use selvedge_toolbox::{TurnDiffTracker, Workspace};
 
-use crate::measure::{Samples, since};
-use crate::table::Table;
+use crate::measure::{Samples, elapsed_ms};
+use crate::table::BenchTable;
 
 const FILES: usize = 20_000;
 const ROUNDS: usize = 25;
 
-pub(crate) fn measure(table: &mut Table) -> Result<()> {
-    let tree = tree()?;
-    let ours = crate::ours()?;
+pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
+    let tree = create_tree()?;
+    let ours = crate::selvedge_binary()?;
     let grep = "return (await tools.grepFiles({ pattern: 'needle_[0-9]+', limit: 100000 })).length";
     let rg = ["--no-heading", "--line-number", "needle_[0-9]+"];
     compare(table, "grepFiles", &ours, &tree, grep, &["rg"], &rg)?;
@@ -32,29 +32,29 @@ pub(crate) fn measure(table: &mut Table) -> Result<()> {
         &["fd", "fdfind"],
         &["--glob", "*_7.rs"],
     )?;
-    turn_diff(table, &tree)
+    measure_turn_diff(table, &tree)
 }
 
 /// Measures the turn diff around a command that may change any file.
-fn turn_diff(table: &mut Table, tree: &Path) -> Result<()> {
+fn measure_turn_diff(table: &mut BenchTable, tree: &Path) -> Result<()> {
     let workspace = Workspace::open(tree, SandboxPolicy::WorkspaceWrite, &[])?;
-    let turn_diff = TurnDiff::new(&workspace);
+    let turn_diff = TurnDiffTracker::new(&workspace);
     let (mut before, mut after) = (Samples::default(), Samples::default());
     for _ in 0..5 {
-        turn_diff.begin();
+        turn_diff.begin_turn();
         let start = Instant::now();
         turn_diff.before_command();
-        before.extend([since(start)]);
+        before.extend([elapsed_ms(start)]);
         let start = Instant::now();
         let diff = turn_diff.diff();
-        after.extend([since(start)]);
+        after.extend([elapsed_ms(start)]);
         anyhow::ensure!(
             diff.text.is_empty(),
             "the diff of an unchanged tree is not empty: {}",
             diff.text
         );
     }
-    table.row(
+    table.add_row(
         "turn diff over 20,000 files: before a command, after it",
         format!("{:.0} ms, {:.0} ms", before.p50(), after.p50()),
         "",
@@ -67,7 +67,7 @@ fn turn_diff(table: &mut Table, tree: &Path) -> Result<()> {
 /// Measures a script and a program, which must find the same number of results. `names` are the
 /// possible names of the program.
 fn compare(
-    table: &mut Table,
+    table: &mut BenchTable,
     tool: &str,
     ours: &Path,
     tree: &Path,
@@ -94,7 +94,7 @@ fn compare(
             .env("SELVEDGE_HOME", &home)
             .output()
             .context("cannot run selvedge")?;
-        our_times.extend([since(start)]);
+        our_times.extend([elapsed_ms(start)]);
         let found = String::from_utf8_lossy(&output.stdout)
             .trim()
             .parse::<usize>();
@@ -103,7 +103,7 @@ fn compare(
             .args(args)
             .current_dir(tree)
             .output()?;
-        peer_times.extend([since(start)]);
+        peer_times.extend([elapsed_ms(start)]);
         let expected = output.stdout.iter().filter(|byte| **byte == b'\n').count();
         anyhow::ensure!(
             found.as_ref().is_ok_and(|found| *found == expected),
@@ -111,7 +111,7 @@ fn compare(
         );
     }
     let limit = 1.5 * peer_times.p50() + 30.0;
-    table.row(
+    table.add_row(
         &format!("`{tool}` over 20,000 files through `selvedge run`, whole process"),
         format!("{:.0} ms (p99 {:.0})", our_times.p50(), our_times.p99()),
         &format!(
@@ -127,7 +127,7 @@ fn compare(
 }
 
 /// Creates a tree of small source files, unless an earlier run did.
-fn tree() -> Result<PathBuf> {
+fn create_tree() -> Result<PathBuf> {
     let tree = std::env::temp_dir().join(format!("selvedge-bench-tree-{FILES}"));
     if tree.join("done").exists() {
         return Ok(tree);

@@ -6,34 +6,34 @@ use anyhow::{Context, Result};
 
 /// Rows in the order they were measured.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
-    rows: Vec<Row>,
+pub(crate) struct BenchTable {
+    rows: Vec<BenchRow>,
 }
 
 #[derive(Debug)]
-struct Row {
+struct BenchRow {
     /// What was measured.
-    what: String,
+    measurement: String,
     /// The result of Selvedge.
-    ours: String,
+    selvedge: String,
     /// The result of the peers; empty if there are none.
     peer: String,
     /// The target; empty if there is none.
-    hold: String,
+    target: String,
     /// Whether the target was met.
-    held: bool,
+    is_met: bool,
 }
 
-impl Table {
+impl BenchTable {
     /// Adds a row and prints it to standard error.
-    pub(crate) fn row(&mut self, what: &str, ours: String, peer: &str, hold: &str, held: bool) {
+    pub(crate) fn add_row(&mut self, what: &str, ours: String, peer: &str, hold: &str, held: bool) {
         eprintln!("{} {what}: {ours}", if held { "✓" } else { "✗" });
-        self.rows.push(Row {
-            what: what.to_owned(),
-            ours,
+        self.rows.push(BenchRow {
+            measurement: what.to_owned(),
+            selvedge: ours,
             peer: peer.to_owned(),
-            hold: hold.to_owned(),
-            held,
+            target: hold.to_owned(),
+            is_met: held,
         });
     }
 
@@ -42,7 +42,7 @@ impl Table {
             "| measurement | Selvedge | peer, same run | target | met |\n|---|---|---|---|---|\n",
         );
         for row in &self.rows {
-            let held = match (row.hold.is_empty(), row.held) {
+            let held = match (row.target.is_empty(), row.is_met) {
                 (true, _) => "",
                 (false, true) => "yes",
                 (false, false) => "**no**",
@@ -50,7 +50,7 @@ impl Table {
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | {} | {held} |",
-                row.what, row.ours, row.peer, row.hold
+                row.measurement, row.selvedge, row.peer, row.target
             );
         }
         out
@@ -59,7 +59,7 @@ impl Table {
 
 /// Replaces the text between two marks of a Markdown file by the table and a description of the
 /// machine.
-pub(crate) fn keep(file: &str, table: &str) -> Result<()> {
+pub(crate) fn write_table(file: &str, table: &str) -> Result<()> {
     const START: &str = "<!-- measured -->";
     const END: &str = "<!-- /measured -->";
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
@@ -72,7 +72,7 @@ pub(crate) fn keep(file: &str, table: &str) -> Result<()> {
     let text = format!(
         "{before}{START}\nMeasured {} on {}.\n\n{table}{END}{after}",
         today(),
-        machine()
+        describe_machine()
     );
     std::fs::write(file, text).with_context(|| format!("cannot write {file}"))
 }
@@ -87,7 +87,7 @@ fn today() -> String {
 }
 
 /// Describes this machine: CPU, cores, kernel and load.
-fn machine() -> String {
+fn describe_machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
     let model = cpu.lines().find_map(|line| {

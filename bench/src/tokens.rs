@@ -8,14 +8,14 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result, ensure};
-use selvedge_agent::{Offer, Session, Settings, TurnOptions};
+use selvedge_agent::{AgentOptions, AgentToolOffer, Session, TurnOptions};
 use selvedge_journal::Journal;
-use selvedge_protocol::{Event, EventSink, Item, OutputPart, TurnEnd, TurnItem};
+use selvedge_protocol::{ConversationItem, EventSink, OutputPart, RuntimeEvent, TurnEnd, TurnItem};
 use serde_json::{Value, json};
 
-use crate::loopback::server::{Asked, Reply, Server};
-use crate::loopback::speech::{Say, call, text};
-use crate::loopback::{self};
+use crate::mock_agent::server::{Asked, Reply, Server};
+use crate::mock_agent::speech::{Say, call, text};
+use crate::mock_agent::{self};
 
 /// The tasks: name of the example, prompt, and arguments of the script.
 const TASKS: [(&str, &str, &[&str]); 5] = [
@@ -32,20 +32,20 @@ const TASKS: [(&str, &str, &[&str]); 5] = [
 
 /// Requests and tokens of a task.
 #[derive(Debug, Default, Clone, Copy)]
-struct Took {
+struct TaskTokens {
     /// Requests to the model.
-    rounds: usize,
+    requests: usize,
     /// Tokens of all requests: conversation and tools.
     tokens_in: usize,
     /// Tokens that the model wrote.
     tokens_out: usize,
     /// Tokens of tool results, counted once.
-    results: usize,
+    result_tokens: usize,
 }
 
 /// A tool call that a script made.
 #[derive(Debug, Clone)]
-struct Made {
+struct ScriptedCall {
     tool: String,
     args: Value,
 }
@@ -60,34 +60,34 @@ pub(crate) fn main() -> Result<()> {
             "| task | way | requests | tokens in | tokens out | tokens of tool results |\n\
              |---|---|---|---|---|---|"
         );
-        let mut sums = [Took::default(); 2];
+        let mut sums = [TaskTokens::default(); 2];
         for (name, prompt, args) in TASKS {
-            let script = script(name, args)?;
-            let scripted = with_script(prompt, &script).await;
+            let script = example_script(name, args)?;
+            let scripted = run_with_script(prompt, &script).await;
             let (scripted, batches) = scripted.with_context(|| format!("{name} with a script"))?;
-            let structured = with_calls(prompt, batches).await;
+            let structured = run_with_calls(prompt, batches).await;
             let structured = structured.with_context(|| format!("{name} with structured calls"))?;
             let counts = [("structured", structured), ("script", scripted)];
             for (sum, (way, count)) in sums.iter_mut().zip(counts) {
-                let Took {
-                    rounds,
+                let TaskTokens {
+                    requests: rounds,
                     tokens_in,
                     tokens_out,
-                    results,
+                    result_tokens: results,
                 } = count;
                 println!("| {name} | {way} | {rounds} | {tokens_in} | {tokens_out} | {results} |");
-                sum.rounds += rounds;
+                sum.requests += rounds;
                 sum.tokens_in += tokens_in;
                 sum.tokens_out += tokens_out;
-                sum.results += results;
+                sum.result_tokens += results;
             }
         }
         for (way, sum) in ["structured", "script"].into_iter().zip(sums) {
-            let Took {
-                rounds,
+            let TaskTokens {
+                requests: rounds,
                 tokens_in,
                 tokens_out,
-                results,
+                result_tokens: results,
             } = sum;
             println!("| **all** | **{way}** | {rounds} | {tokens_in} | {tokens_out} | {results} |");
         }
@@ -96,7 +96,7 @@ pub(crate) fn main() -> Result<()> {
 }
 
 /// Reads an example without its leading comment, and with its arguments inserted.
-fn script(name: &str, args: &[&str]) -> Result<String> {
+fn example_script(name: &str, args: &[&str]) -> Result<String> {
     let path = format!("{}/../examples/{name}.ts", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
     let body = text
@@ -108,32 +108,35 @@ fn script(name: &str, args: &[&str]) -> Result<String> {
 }
 
 /// Does a task with a script, and returns the calls it made, grouped into batches.
-async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>)> {
+async fn run_with_script(
+    prompt: &str,
+    script: &str,
+) -> Result<(TaskTokens, Vec<Vec<ScriptedCall>>)> {
     let arguments = json!({"code": script});
     let server = Server::start(move |request: &Asked| -> Reply {
-        match answered(request) {
+        match count_answers(request) {
             0 => vec![call("c0", "script", arguments.clone())].into(),
             _ => vec![text("Done.")].into(),
         }
     })
     .await;
-    let calls: Arc<Mutex<Vec<Event>>> = Arc::default();
+    let calls: Arc<Mutex<Vec<RuntimeEvent>>> = Arc::default();
     let seen = calls.clone();
     let events = EventSink::new(move |event| {
         if matches!(
             event,
-            Event::CallStarted { .. } | Event::CallFinished { .. }
+            RuntimeEvent::CallStarted { .. } | RuntimeEvent::CallFinished { .. }
         ) {
             seen.lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner)
                 .push(event);
         }
     });
-    let settings = Settings {
-        offer: Offer::ScriptsAlone,
-        ..Settings::default()
+    let settings = AgentOptions {
+        tool_offer: AgentToolOffer::ScriptsOnly,
+        ..AgentOptions::default()
     };
-    let (counts, journal, session) = play(&server, prompt, settings, events).await?;
+    let (counts, journal, session) = run_task(&server, prompt, settings, events).await?;
     let run = session
         .history()
         .into_iter()
@@ -145,7 +148,7 @@ async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>
     ensure!(run.error.is_none(), "{:?}", run.error);
     let recorded = journal.run(&run.id)?.calls;
     // A call that starts after another one has ended belongs to the next batch.
-    let mut batches: Vec<Vec<Made>> = Vec::new();
+    let mut batches: Vec<Vec<ScriptedCall>> = Vec::new();
     let mut ended = true;
     for event in calls
         .lock()
@@ -153,7 +156,7 @@ async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>
         .iter()
     {
         match event {
-            Event::CallStarted { call_id, tool, .. } => {
+            RuntimeEvent::CallStarted { call_id, tool, .. } => {
                 if std::mem::take(&mut ended) {
                     batches.push(Vec::new());
                 }
@@ -161,7 +164,7 @@ async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>
                     .iter()
                     .find(|call| call.id == *call_id)
                     .and_then(|call| call.args.clone());
-                let made = Made {
+                let made = ScriptedCall {
                     tool: tool.clone(),
                     args: args.unwrap_or_default(),
                 };
@@ -174,13 +177,13 @@ async fn with_script(prompt: &str, script: &str) -> Result<(Took, Vec<Vec<Made>>
 }
 
 /// Does a task with structured calls.
-async fn with_calls(prompt: &str, batches: Vec<Vec<Made>>) -> Result<Took> {
+async fn run_with_calls(prompt: &str, batches: Vec<Vec<ScriptedCall>>) -> Result<TaskTokens> {
     let server = Server::start(move |request: &Asked| -> Reply {
-        let at = answered(request);
+        let at = count_answers(request);
         let Some(batch) = batches.get(at) else {
             return vec![text("Done.")].into();
         };
-        let answer_call = |(number, made): (usize, &Made)| {
+        let answer_call = |(number, made): (usize, &ScriptedCall)| {
             let name = if made.tool == "exec" {
                 "shell"
             } else {
@@ -197,17 +200,17 @@ async fn with_calls(prompt: &str, batches: Vec<Vec<Made>>) -> Result<Took> {
     })
     .await;
     // The model gets the tools as functions, not as TypeScript declarations.
-    let settings = Settings {
-        mode: selvedge_protocol::Mode::Disabled,
-        ..Settings::default()
+    let settings = AgentOptions {
+        mode: selvedge_protocol::ScriptMode::Disabled,
+        ..AgentOptions::default()
     };
-    Ok(play(&server, prompt, settings, EventSink::silent())
+    Ok(run_task(&server, prompt, settings, EventSink::silent())
         .await?
         .0)
 }
 
 /// Counts the assistant's messages in a request.
-fn answered(request: &Asked) -> usize {
+fn count_answers(request: &Asked) -> usize {
     let messages = request.body["messages"]
         .as_array()
         .map(Vec::as_slice)
@@ -219,44 +222,46 @@ fn answered(request: &Asked) -> usize {
 }
 
 /// Takes one turn with the mock model and counts its tokens. Fails if a call fails.
-async fn play(
+async fn run_task(
     server: &Server,
     prompt: &str,
-    settings: Settings,
+    settings: AgentOptions,
     events: EventSink,
-) -> Result<(Took, Arc<Journal>, Session)> {
-    let (work, home) = (sample()?, tempfile::tempdir()?);
+) -> Result<(TaskTokens, Arc<Journal>, Session)> {
+    let (work, home) = (create_sample()?, tempfile::tempdir()?);
     let journal = Journal::open(home.path())?;
-    let agent = loopback::agent(server, work.path(), &journal, settings)?;
+    let agent = mock_agent::mock_agent(server, work.path(), &journal, settings)?;
     let mut session = Session::begin(&journal, "").await?;
     let options = TurnOptions {
         events,
         ..TurnOptions::default()
     };
-    let outcome = agent.turn(&mut session, prompt, &options).await;
+    let outcome = agent.run_turn(&mut session, prompt, &options).await;
     ensure!(outcome.end == Ok(TurnEnd::Stop), "{:?}", outcome.end);
-    let mut counts = Took {
-        rounds: server.asked().len(),
-        ..Took::default()
+    let mut counts = TaskTokens {
+        requests: server.asked().len(),
+        ..TaskTokens::default()
     };
     counts.tokens_in = server
         .asked()
         .iter()
-        .map(|request| selvedge_tokens::count(&told(&request.body)))
+        .map(|request| selvedge_tokens::count(&request_text(&request.body)))
         .sum();
     for step in session.steps() {
         for item in &step.wire {
             match item {
-                Item::FunctionCall(call) => {
+                ConversationItem::FunctionCall(call) => {
                     counts.tokens_out += selvedge_tokens::count(&call.name)
                         + selvedge_tokens::count(&call.arguments);
                 }
-                Item::FunctionCallOutput(output) => {
+                ConversationItem::FunctionCallOutput(output) => {
                     let failed = output.failed;
                     ensure!(!failed, "a call failed: {}", output.text());
-                    counts.results += selvedge_tokens::count(&output.text());
+                    counts.result_tokens += selvedge_tokens::count(&output.text());
                 }
-                Item::Message(message) if message.role == selvedge_protocol::Role::Assistant => {
+                ConversationItem::Message(message)
+                    if message.role == selvedge_protocol::MessageRole::Assistant =>
+                {
                     let texts = message.content.iter().filter_map(|part| match part {
                         OutputPart::Text { text } => Some(selvedge_tokens::count(text)),
                         _ => None,
@@ -271,12 +276,12 @@ async fn play(
 }
 
 /// Returns the text of a request that the model reads: the conversation and the tools.
-fn told(body: &Value) -> String {
+fn request_text(body: &Value) -> String {
     format!("{}{}", body["messages"], body["tools"])
 }
 
 /// Creates a copy of the sample project with a git history.
-fn sample() -> Result<tempfile::TempDir> {
+fn create_sample() -> Result<tempfile::TempDir> {
     let dir = tempfile::tempdir()?;
     let from = format!("{}/../examples/sample", env!("CARGO_MANIFEST_DIR"));
     let run = |program: &str, args: &[&str], at: &Path| -> Result<()> {

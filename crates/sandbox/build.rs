@@ -85,17 +85,17 @@ fn main() {
     println!("cargo::rerun-if-env-changed=SELVEDGE_QUICKJS_DIR");
     println!("cargo::rerun-if-env-changed=SELVEDGE_WASM_CC");
 
-    let out = PathBuf::from(required("OUT_DIR"));
+    let out = PathBuf::from(required_env("OUT_DIR"));
     let quickjs = quickjs_package();
     let wasm = compile_guest(&quickjs, &out);
-    let snapshot = snapshot(&wasm);
+    let snapshot = init_and_snapshot(&wasm);
     // Identifies the build in every snapshot of a script: one build cannot use the memory of
     // another.
     println!(
         "cargo::rustc-env=SELVEDGE_GUEST={:016x}",
         fingerprint(&snapshot)
     );
-    let code = ahead_of_time(&snapshot);
+    let code = precompile(&snapshot);
     write(&out.join("guest.cwasm"), code);
 }
 
@@ -111,9 +111,9 @@ fn quickjs_package() -> PathBuf {
     if let Some(dir) = env::var_os("SELVEDGE_QUICKJS_DIR") {
         return PathBuf::from(dir);
     }
-    let output = Command::new(required("CARGO"))
+    let output = Command::new(required_env("CARGO"))
         .args(["metadata", "--format-version=1", "--manifest-path"])
-        .arg(Path::new(&required("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
+        .arg(Path::new(&required_env("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
         .output()
         .unwrap_or_else(|error| {
             fail(
@@ -149,9 +149,9 @@ fn quickjs_package() -> PathBuf {
 }
 
 fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
-    let guest_dir = Path::new(&required("CARGO_MANIFEST_DIR")).join("guest");
+    let guest_dir = Path::new(&required_env("CARGO_MANIFEST_DIR")).join("guest");
     let quickjs = package.join("quickjs");
-    let compiler = Compiler::find();
+    let compiler = WasmCompiler::find();
 
     let source = |name: &str| read(&guest_dir.join(name));
     let parts = ["vocabulary.js", "locale.js", "harden.js"]
@@ -180,7 +180,7 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
     );
     write(
         &out.join("shim_unit.c"),
-        shim(&read(&package.join("wasm-shim/shim.c"))),
+        shim_without_clock(&read(&package.join("wasm-shim/shim.c"))),
     );
 
     let units = [
@@ -212,7 +212,7 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
         let child = command.spawn().unwrap_or_else(|error| {
             fail(
                 &format!("cannot start the C compiler: {error}"),
-                Compiler::HINT,
+                WasmCompiler::HINT,
             )
         });
         running.push((unit, child));
@@ -222,7 +222,7 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
         if !child.wait().is_ok_and(|status| status.success()) {
             fail(
                 &format!("cannot compile {}", unit.display()),
-                Compiler::HINT,
+                WasmCompiler::HINT,
             );
         }
     }
@@ -262,7 +262,7 @@ fn compile_guest(package: &Path, out: &Path) -> Vec<u8> {
 }
 
 /// Returns the package's shim without its clock: the guest has its own.
-fn shim(source: &str) -> String {
+fn shim_without_clock(source: &str) -> String {
     let start = source.find("// the single host import");
     let end = source.find("// sandboxed scripts run in UTC");
     match (start, end) {
@@ -277,11 +277,11 @@ fn shim(source: &str) -> String {
 }
 
 /// A C compiler that can target WebAssembly.
-struct Compiler {
-    words: Vec<String>,
+struct WasmCompiler {
+    command_line: Vec<String>,
 }
 
-impl Compiler {
+impl WasmCompiler {
     const HINT: &str = "install clang (`apt-get install clang`, `brew install llvm`) or zig \
                         (`pip install ziglang`), or set SELVEDGE_WASM_CC to a compiler";
 
@@ -308,10 +308,8 @@ impl Compiler {
                     "unknown-unknown"
                 }
             ));
-            let compiler = Self {
-                words: command_line,
-            };
-            let probe = PathBuf::from(required("OUT_DIR")).join("probe.c");
+            let compiler = Self { command_line };
+            let probe = PathBuf::from(required_env("OUT_DIR")).join("probe.c");
             write(&probe, "int probe(int a) { return a + 1; }\n");
             let output = compiler
                 .command()
@@ -334,15 +332,15 @@ impl Compiler {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.words[0]);
-        command.args(&self.words[1..]);
+        let mut command = Command::new(&self.command_line[0]);
+        command.args(&self.command_line[1..]);
         command
     }
 }
 
 /// Returns the WebAssembly linker inside rustc's own installation.
 fn wasm_ld() -> PathBuf {
-    let output = Command::new(required("RUSTC"))
+    let output = Command::new(required_env("RUSTC"))
         .args(["--print", "sysroot"])
         .output()
         .unwrap_or_else(|error| {
@@ -354,21 +352,23 @@ fn wasm_ld() -> PathBuf {
     let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let bin = sysroot
         .join("lib/rustlib")
-        .join(required("HOST"))
+        .join(required_env("HOST"))
         .join("bin/gcc-ld");
     bin.join(format!("wasm-ld{}", env::consts::EXE_SUFFIX))
 }
 
 /// Creates an engine for the target machine. The runtime in `engine.rs` must use the same settings
 /// where they affect compiled code.
-fn engine() -> Engine {
+fn target_engine() -> Engine {
     let mut config = Config::new();
-    config.target(&required("TARGET")).unwrap_or_else(|error| {
-        fail(
-            &format!("cannot compile WebAssembly for this target: {error}"),
-            "build on the machine that will run it",
-        )
-    });
+    config
+        .target(&required_env("TARGET"))
+        .unwrap_or_else(|error| {
+            fail(
+                &format!("cannot compile WebAssembly for this target: {error}"),
+                "build on the machine that will run it",
+            )
+        });
     config.epoch_interruption(true);
     Engine::new(&config).unwrap_or_else(|error| {
         fail(
@@ -379,7 +379,7 @@ fn engine() -> Engine {
 }
 
 /// Runs `init` and returns the module with the memory that it left.
-fn snapshot(wasm: &[u8]) -> Vec<u8> {
+fn init_and_snapshot(wasm: &[u8]) -> Vec<u8> {
     let mut config = Config::new();
     config.cranelift_opt_level(wasmtime::OptLevel::None);
     let run = || -> wasmtime::Result<Vec<u8>> {
@@ -391,13 +391,13 @@ fn snapshot(wasm: &[u8]) -> Vec<u8> {
         let mut store = Store::new(&engine, ());
         let mut linker = Linker::new(&engine);
         linker.func_wrap("selvedge", "now", || 0.0f64)?;
-        linker.func_wrap("selvedge", "message", report)?;
+        linker.func_wrap("selvedge", "message", print_guest_message)?;
         linker.define_unknown_imports_as_traps(&module)?;
         let instance = linker.instantiate(&mut store, &module)?;
         instance
             .get_typed_func::<(), ()>(&mut store, "init")?
             .call(&mut store, ())?;
-        ready(wizer.snapshot(&context, &mut Snapshot { store, instance }))
+        poll_ready(wizer.snapshot(&context, &mut InitializedGuest { store, instance }))
     };
     run().unwrap_or_else(|error| {
         fail(
@@ -408,7 +408,13 @@ fn snapshot(wasm: &[u8]) -> Vec<u8> {
 }
 
 /// Prints a message of the guest, which it sends if it cannot set up its realm.
-fn report(mut caller: wasmtime::Caller<'_, ()>, _: u32, _: u32, text: u32, len: u32) -> i32 {
+fn print_guest_message(
+    mut caller: wasmtime::Caller<'_, ()>,
+    _: u32,
+    _: u32,
+    text: u32,
+    len: u32,
+) -> i32 {
     if let Some(memory) = caller.get_export("memory").and_then(Extern::into_memory) {
         let text = memory
             .data(&caller)
@@ -419,19 +425,19 @@ fn report(mut caller: wasmtime::Caller<'_, ()>, _: u32, _: u32, text: u32, len: 
     -1
 }
 
-fn ahead_of_time(snapshot: &[u8]) -> Vec<u8> {
-    engine()
+fn precompile(snapshot: &[u8]) -> Vec<u8> {
+    target_engine()
         .precompile_module(snapshot)
         .unwrap_or_else(|error| fail(&format!("cannot compile the snapshot: {error:?}"), BUG_HINT))
 }
 
 /// An instance that has run `init`, from which wizer reads globals and memory.
-struct Snapshot {
+struct InitializedGuest {
     store: Store<()>,
     instance: Instance,
 }
 
-impl InstanceState for Snapshot {
+impl InstanceState for InitializedGuest {
     async fn global_get(&mut self, name: &str, _: ValType) -> SnapshotVal {
         match self
             .instance
@@ -456,14 +462,14 @@ impl InstanceState for Snapshot {
 }
 
 /// Polls a future that is ready at once.
-fn ready<T>(future: impl Future<Output = T>) -> T {
+fn poll_ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => fail("the snapshot is not ready at once", BUG_HINT),
     }
 }
 
-fn required(variable: &str) -> String {
+fn required_env(variable: &str) -> String {
     env::var(variable).unwrap_or_else(|_| {
         fail(
             &format!("{variable} is not set"),

@@ -3,133 +3,143 @@
 use std::sync::Arc;
 
 use selvedge_journal::Journal;
-use selvedge_models::{Client, Model, Tool};
-use selvedge_protocol::Mode;
+use selvedge_models::{Model, ModelClient, ModelTool};
+use selvedge_protocol::ScriptMode;
 use selvedge_script::Harness;
-use selvedge_tools::{Offered, Orchestrator, Registry, ToolRouter, offerable};
+use selvedge_tools::{OfferedTool, Orchestrator, Registry, ToolRouter, offerable_tools};
 
-use crate::agents::Agents;
 use crate::budget::Budget;
-use crate::history::{Regular, Strategy};
-use crate::record::StepKind;
-use crate::{AgentError, Changes, Companion, Remembering, Session, Settings, compaction, prompt};
+use crate::history::{HistoryStrategy, RegularHistory};
+use crate::session_record::SessionStepKind;
+use crate::sub_agents::SubAgents;
+use crate::{
+    AgentError, AgentMemory, AgentOptions, ChangeTracker, Session, TurnHook, compaction, prompt,
+};
 
 /// Returns the tools of a registry that a model is offered for structured calls.
-type OfferTools = dyn Fn(&Registry, &Model) -> Vec<Offered> + Send + Sync;
+type OfferToolsFn = dyn Fn(&Registry, &Model) -> Vec<OfferedTool> + Send + Sync;
 
 /// Runs turns of sessions. Scripts, structured calls and sub-agents share one orchestrator, and
 /// therefore one gate and one journal. Cheap to clone.
 #[derive(Clone)]
 pub struct Agent {
-    pub(crate) client: Client,
+    pub(crate) client: ModelClient,
     pub(crate) model: Model,
     pub(crate) harness: Harness,
     pub(crate) router: ToolRouter,
-    pub(crate) settings: Settings,
-    pub(crate) strategy: Arc<dyn Strategy>,
-    pub(crate) companion: Option<Arc<dyn Companion>>,
-    pub(crate) changes: Option<Arc<dyn Changes>>,
-    pub(crate) agents: Agents,
+    pub(crate) options: AgentOptions,
+    pub(crate) strategy: Arc<dyn HistoryStrategy>,
+    pub(crate) turn_hook: Option<Arc<dyn TurnHook>>,
+    pub(crate) change_tracker: Option<Arc<dyn ChangeTracker>>,
+    pub(crate) sub_agents: SubAgents,
     /// The budget of the agent that launched this one; `None` if a person started this agent.
     pub(crate) budget: Option<Budget>,
     pub(crate) depth: u32,
     /// Returns what is known about a model, by its name.
-    pub(crate) models: Arc<dyn Fn(&str) -> Model + Send + Sync>,
-    offer: Arc<OfferTools>,
+    pub(crate) model_lookup: Arc<dyn Fn(&str) -> Model + Send + Sync>,
+    offer: Arc<OfferToolsFn>,
     /// The tools that the model may call.
-    pub(crate) tools: Vec<Tool>,
+    pub(crate) tools: Vec<ModelTool>,
     /// The estimated number of tokens of the tool definitions in every request.
     pub(crate) tool_tokens: u64,
     /// The system prompt of each mode, in the order of [`place`].
-    systems: Arc<[String; 3]>,
+    system_prompts: Arc<[String; 3]>,
 }
 
 impl Agent {
     /// Creates an agent that asks this model and runs its scripts with this harness.
-    pub fn new(client: Client, model: Model, harness: Harness, settings: Settings) -> Self {
+    pub fn new(
+        client: ModelClient,
+        model: Model,
+        harness: Harness,
+        settings: AgentOptions,
+    ) -> Self {
         let router = ToolRouter::new(harness.orchestrator().clone(), Vec::new());
         let agent = Self {
             client,
             model,
             harness,
             router,
-            settings,
-            strategy: Arc::new(Regular),
-            companion: None,
-            changes: None,
-            agents: Agents::default(),
+            options: settings,
+            strategy: Arc::new(RegularHistory),
+            turn_hook: None,
+            change_tracker: None,
+            sub_agents: SubAgents::default(),
             budget: None,
             depth: 0,
-            models: Arc::new(Model::known),
+            model_lookup: Arc::new(Model::from_table),
             offer: Arc::new(|registry, _| {
-                let tools = offerable(registry);
-                tools.map(Offered::as_it_is).collect()
+                let tools = offerable_tools(registry);
+                tools.map(OfferedTool::unmodified).collect()
             }),
             tools: Vec::new(),
             tool_tokens: 0,
-            systems: Arc::default(),
+            system_prompts: Arc::default(),
         };
-        agent.told()
+        agent.rebuild_prompts_and_tools()
     }
 
     /// Sets the function that chooses the tools offered for structured calls. By default every tool
     /// that can be offered is offered unmodified.
     pub fn with_offer(
         mut self,
-        offer: impl Fn(&Registry, &Model) -> Vec<Offered> + Send + Sync + 'static,
+        offer: impl Fn(&Registry, &Model) -> Vec<OfferedTool> + Send + Sync + 'static,
     ) -> Self {
         self.offer = Arc::new(offer);
-        self.told()
+        self.rebuild_prompts_and_tools()
     }
 
     /// Sets the strategy that chooses which earlier turns a prompt contains.
-    pub fn with_strategy(mut self, strategy: Arc<dyn Strategy>) -> Self {
+    pub fn with_strategy(mut self, strategy: Arc<dyn HistoryStrategy>) -> Self {
         self.strategy = strategy;
         self
     }
 
     /// Sets the hook that is called before and after each turn.
-    pub fn with_companion(mut self, hook: Arc<dyn Companion>) -> Self {
-        self.companion = Some(hook);
-        self.told()
+    pub fn with_turn_hook(mut self, hook: Arc<dyn TurnHook>) -> Self {
+        self.turn_hook = Some(hook);
+        self.rebuild_prompts_and_tools()
     }
 
     /// Sets the tracker that reports the file changes of each turn.
-    pub fn with_changes(mut self, changes: Arc<dyn Changes>) -> Self {
-        self.changes = Some(changes);
+    pub fn with_change_tracker(mut self, changes: Arc<dyn ChangeTracker>) -> Self {
+        self.change_tracker = Some(changes);
         self
     }
 
     /// Uses a memory as history strategy and as turn hook.
-    pub fn with_memory(self, memory: &Remembering) -> Self {
+    pub fn with_memory(self, memory: &AgentMemory) -> Self {
         self.with_strategy(Arc::new(memory.clone()))
-            .with_companion(Arc::new(memory.clone()))
+            .with_turn_hook(Arc::new(memory.clone()))
     }
 
     /// Makes a copy of this agent the template of the agents that the tools of `agents` launch.
     /// Their sessions are stored in `journal`, or only in memory without one.
-    pub fn with_agents(mut self, agents: &Agents, journal: Option<Arc<Journal>>) -> Self {
+    pub fn with_sub_agents(mut self, agents: &SubAgents, journal: Option<Arc<Journal>>) -> Self {
         // The template must not hold a reference to `agents`, which holds the template.
         let mut template = Self {
-            agents: Agents::default(),
-            strategy: Arc::new(Regular),
+            sub_agents: SubAgents::default(),
+            strategy: Arc::new(RegularHistory),
             ..self.clone()
         };
-        (template.companion, template.changes) = (None, None);
-        agents.attach(template.told(), journal);
-        self.agents = agents.clone();
+        (template.turn_hook, template.change_tracker) = (None, None);
+        agents.set_template(template.rebuild_prompts_and_tools(), journal);
+        self.sub_agents = agents.clone();
         self
     }
 
     /// Sets another model for later turns.
-    pub fn with_model(mut self, client: Client, model: Model) -> Self {
+    pub fn with_model(mut self, client: ModelClient, model: Model) -> Self {
         (self.client, self.model) = (client, model);
-        self.told()
+        self.rebuild_prompts_and_tools()
     }
 
     /// Sets the lookup for models that scripts name when they launch agents.
-    pub fn with_models(mut self, models: impl Fn(&str) -> Model + Send + Sync + 'static) -> Self {
-        self.models = Arc::new(models);
+    pub fn with_model_lookup(
+        mut self,
+        models: impl Fn(&str) -> Model + Send + Sync + 'static,
+    ) -> Self {
+        self.model_lookup = Arc::new(models);
         self
     }
 
@@ -139,7 +149,7 @@ impl Agent {
     }
 
     /// Returns the client of the model's provider.
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &ModelClient {
         &self.client
     }
 
@@ -149,31 +159,31 @@ impl Agent {
     }
 
     /// Returns the options of the agent.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    pub fn options(&self) -> &AgentOptions {
+        &self.options
     }
 
     /// Returns the system prompt for a mode.
-    pub fn system(&self, mode: Mode) -> String {
-        self.systems[place(mode)].clone()
+    pub fn system_prompt(&self, mode: ScriptMode) -> String {
+        self.system_prompts[mode_index(mode)].clone()
     }
 
     /// Returns the estimated number of tokens of a session's next request.
-    pub fn context_in_use(&self, session: &Session) -> u64 {
-        compaction::in_use(session, self)
+    pub fn estimated_context_tokens(&self, session: &Session) -> u64 {
+        compaction::estimate_next_request(session, self)
     }
 
     /// Compacts a session even if it does not fill the context. Returns the estimated tokens before
     /// and after. Returns `None` if it would not become much shorter or a turn is open.
     pub async fn compact(&self, session: &mut Session) -> Result<Option<(u64, u64)>, AgentError> {
-        if session.is_open() {
+        if session.has_open_turn() {
             return Ok(None);
         }
-        let Some(compacted) = compaction::harder(session, self).await else {
+        let Some(compacted) = compaction::force_compact(session, self).await else {
             return Ok(None);
         };
         session
-            .add(StepKind::Compacted, Vec::new(), compacted.wire)
+            .add_step(SessionStepKind::Compaction, Vec::new(), compacted.wire)
             .await?;
         Ok(Some((compacted.tokens_before, compacted.tokens_after)))
     }
@@ -181,41 +191,52 @@ impl Agent {
     /// Sets other tools for later turns.
     pub fn with_tools(self, registry: Registry) -> Self {
         let orchestrator = self.harness.orchestrator().clone().with_registry(registry);
-        self.over(orchestrator)
+        self.with_orchestrator(orchestrator)
     }
 
     /// Sets another orchestrator, and with it other tools.
-    pub(crate) fn over(mut self, orchestrator: Orchestrator) -> Self {
+    pub(crate) fn with_orchestrator(mut self, orchestrator: Orchestrator) -> Self {
         self.harness = self.harness.with_orchestrator(orchestrator);
-        self.told()
+        self.rebuild_prompts_and_tools()
     }
 
     /// Rebuilds the system prompts and the offered tools after a change of the agent.
-    fn told(mut self) -> Self {
+    fn rebuild_prompts_and_tools(mut self) -> Self {
         let orchestrator = self.harness.orchestrator();
         let offered = (self.offer)(orchestrator.registry(), &self.model);
         self.router = ToolRouter::new(orchestrator.clone(), offered);
         let wire = self.client.provider().wire;
-        self.tools = prompt::offered(
-            &self.settings,
+        self.tools = prompt::model_tools(
+            &self.options,
             self.router.offered(),
             wire,
             self.model.freeform_tools,
         );
-        self.tool_tokens = self.tools.iter().map(prompt::tokens_of_tool).sum();
-        let note = self.companion.as_ref().and_then(|hook| hook.explained());
-        let system = |mode| prompt::system(&self.settings, orchestrator.registry(), mode, note);
-        self.systems = Arc::new([Mode::Disabled, Mode::DryRun, Mode::Enabled].map(system));
+        self.tool_tokens = self.tools.iter().map(prompt::estimate_tool_tokens).sum();
+        let note = self
+            .turn_hook
+            .as_ref()
+            .and_then(|hook| hook.system_prompt_section());
+        let system =
+            |mode| prompt::system_prompt(&self.options, orchestrator.registry(), mode, note);
+        self.system_prompts = Arc::new(
+            [
+                ScriptMode::Disabled,
+                ScriptMode::DryRun,
+                ScriptMode::Enabled,
+            ]
+            .map(system),
+        );
         self
     }
 }
 
 /// Returns the index of a mode in [`Agent::systems`].
-fn place(mode: Mode) -> usize {
+fn mode_index(mode: ScriptMode) -> usize {
     match mode {
-        Mode::Disabled => 0,
-        Mode::DryRun => 1,
-        Mode::Enabled => 2,
+        ScriptMode::Disabled => 0,
+        ScriptMode::DryRun => 1,
+        ScriptMode::Enabled => 2,
     }
 }
 
@@ -223,7 +244,7 @@ impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Agent")
             .field("model", &self.model.name)
-            .field("settings", &self.settings)
+            .field("settings", &self.options)
             .finish()
     }
 }

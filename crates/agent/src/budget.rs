@@ -6,24 +6,24 @@ use std::time::Instant;
 
 use selvedge_protocol::{TurnEnd, Usage};
 
-use crate::Allowance;
+use crate::BudgetLimits;
 
 /// A budget. Clones share their state.
 #[derive(Debug, Clone)]
-pub(crate) struct Budget(Arc<Inner>);
+pub(crate) struct Budget(Arc<BudgetInner>);
 
 #[derive(Debug)]
-struct Inner {
-    allowed: Allowance,
-    began: Instant,
-    spent: Mutex<Spent>,
+struct BudgetInner {
+    limits: BudgetLimits,
+    started_at: Instant,
+    spent: Mutex<BudgetSpent>,
     /// The budget in which this one is nested.
-    above: Option<Budget>,
+    parent: Option<Budget>,
 }
 
 /// The amounts spent so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Spent {
+pub(crate) struct BudgetSpent {
     /// The number of requests to the model.
     pub(crate) rounds: u32,
     pub(crate) usage: Usage,
@@ -33,27 +33,27 @@ pub(crate) struct Spent {
 
 impl Budget {
     /// Creates a budget that is not nested. `spent` has already been used.
-    pub(crate) fn new(allowed: Allowance, spent: Spent) -> Self {
-        Self::under(None, allowed, spent)
+    pub(crate) fn new(allowed: BudgetLimits, spent: BudgetSpent) -> Self {
+        Self::with_parent(None, allowed, spent)
     }
 
     /// Creates a budget nested in this one. `spent` has already been used, and this budget counts
     /// it already.
-    pub(crate) fn within(&self, allowed: Allowance, spent: Spent) -> Self {
-        Self::under(Some(self.clone()), allowed, spent)
+    pub(crate) fn child(&self, allowed: BudgetLimits, spent: BudgetSpent) -> Self {
+        Self::with_parent(Some(self.clone()), allowed, spent)
     }
 
-    fn under(above: Option<Self>, allowed: Allowance, spent: Spent) -> Self {
-        Self(Arc::new(Inner {
-            allowed,
-            began: Instant::now(),
+    fn with_parent(above: Option<Self>, allowed: BudgetLimits, spent: BudgetSpent) -> Self {
+        Self(Arc::new(BudgetInner {
+            limits: allowed,
+            started_at: Instant::now(),
             spent: Mutex::new(spent),
-            above,
+            parent: above,
         }))
     }
 
     /// Counts one request and its usage, here and in the budgets above.
-    pub(crate) fn spend(&self, usage: Usage, cost: Option<f64>) {
+    pub(crate) fn add_request(&self, usage: Usage, cost: Option<f64>) {
         let mut spent = self.0.spent.lock().unwrap_or_else(PoisonError::into_inner);
         spent.rounds += 1;
         spent.usage += usage;
@@ -61,60 +61,68 @@ impl Budget {
             *spent.cost.get_or_insert(0.0) += cost;
         }
         drop(spent);
-        if let Some(above) = &self.0.above {
-            above.spend(usage, cost);
+        if let Some(above) = &self.0.parent {
+            above.add_request(usage, cost);
         }
     }
 
     /// Returns the amounts spent so far.
-    pub(crate) fn spent(&self) -> Spent {
+    pub(crate) fn spent(&self) -> BudgetSpent {
         *self.0.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the limit that was reached, here or in a budget above.
-    pub(crate) fn reached(&self) -> Option<TurnEnd> {
-        let (allowed, spent) = (&self.0.allowed, self.spent());
+    pub(crate) fn reached_limit(&self) -> Option<TurnEnd> {
+        let (allowed, spent) = (&self.0.limits, self.spent());
         let usage = &spent.usage;
         let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
         let cost = spent.cost.unwrap_or(0.0);
-        if allowed.rounds.is_some_and(|rounds| spent.rounds >= rounds) {
+        if allowed
+            .max_rounds
+            .is_some_and(|rounds| spent.rounds >= rounds)
+        {
             Some(TurnEnd::MaxRounds)
-        } else if allowed.tokens.is_some_and(|limit| tokens >= limit) {
+        } else if allowed.max_tokens.is_some_and(|limit| tokens >= limit) {
             Some(TurnEnd::MaxTokens)
-        } else if allowed.cost.is_some_and(|limit| cost >= limit) {
+        } else if allowed.max_cost.is_some_and(|limit| cost >= limit) {
             Some(TurnEnd::MaxCost)
         } else if allowed
-            .time
-            .is_some_and(|limit| self.0.began.elapsed() >= limit)
+            .max_time
+            .is_some_and(|limit| self.0.started_at.elapsed() >= limit)
         {
             Some(TurnEnd::MaxTime)
         } else {
-            self.0.above.as_ref().and_then(Self::reached)
+            self.0.parent.as_ref().and_then(Self::reached_limit)
         }
     }
 
     /// Returns whether the cost is limited, here or in a budget above.
     pub(crate) fn limits_cost(&self) -> bool {
-        self.0.allowed.cost.is_some() || self.0.above.as_ref().is_some_and(Self::limits_cost)
+        self.0.limits.max_cost.is_some() || self.0.parent.as_ref().is_some_and(Self::limits_cost)
     }
 
     /// Returns whether only one more request may be made.
     pub(crate) fn is_last_round(&self) -> bool {
         let next = self.spent().rounds + 1;
-        let here = self.0.allowed.rounds.is_some_and(|limit| next >= limit);
-        here || self.0.above.as_ref().is_some_and(Self::is_last_round)
+        let here = self.0.limits.max_rounds.is_some_and(|limit| next >= limit);
+        here || self.0.parent.as_ref().is_some_and(Self::is_last_round)
     }
 
     /// Returns whether the last request used up the rounds, unless only one round was allowed.
     pub(crate) fn was_last_round(&self) -> bool {
         let spent = self.spent().rounds;
-        spent > 1 && self.0.allowed.rounds.is_some_and(|rounds| spent >= rounds)
+        spent > 1
+            && self
+                .0
+                .limits
+                .max_rounds
+                .is_some_and(|rounds| spent >= rounds)
     }
 
     /// Returns the earliest deadline of this budget and those above.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let here = self.0.allowed.time.map(|time| self.0.began + time);
-        let above = self.0.above.as_ref().and_then(Self::deadline);
+        let here = self.0.limits.max_time.map(|time| self.0.started_at + time);
+        let above = self.0.parent.as_ref().and_then(Self::deadline);
         here.into_iter().chain(above).min()
     }
 }
@@ -134,30 +142,30 @@ mod tests {
     #[test]
     fn requests_of_a_nested_budget_count_in_the_budgets_above() {
         let session = Budget::new(
-            Allowance {
-                tokens: Some(100),
-                ..Allowance::default()
+            BudgetLimits {
+                max_tokens: Some(100),
+                ..BudgetLimits::default()
             },
-            Spent::default(),
+            BudgetSpent::default(),
         );
-        let three_rounds = Allowance {
-            rounds: Some(3),
-            ..Allowance::default()
+        let three_rounds = BudgetLimits {
+            max_rounds: Some(3),
+            ..BudgetLimits::default()
         };
-        let turn = session.within(three_rounds, Spent::default());
-        let cost_limit = Allowance {
-            cost: Some(1.0),
-            ..Allowance::default()
+        let turn = session.child(three_rounds, BudgetSpent::default());
+        let cost_limit = BudgetLimits {
+            max_cost: Some(1.0),
+            ..BudgetLimits::default()
         };
-        let child = turn.within(cost_limit, Spent::default());
-        child.spend(usage(10), Some(0.5));
-        assert_eq!(child.reached(), None);
-        child.spend(usage(10), Some(0.5));
-        assert_eq!(child.reached(), Some(TurnEnd::MaxCost));
-        assert!(turn.is_last_round() && turn.reached().is_none());
-        turn.spend(usage(90), None);
+        let child = turn.child(cost_limit, BudgetSpent::default());
+        child.add_request(usage(10), Some(0.5));
+        assert_eq!(child.reached_limit(), None);
+        child.add_request(usage(10), Some(0.5));
+        assert_eq!(child.reached_limit(), Some(TurnEnd::MaxCost));
+        assert!(turn.is_last_round() && turn.reached_limit().is_none());
+        turn.add_request(usage(90), None);
         assert_eq!(
-            (turn.reached(), session.reached()),
+            (turn.reached_limit(), session.reached_limit()),
             (Some(TurnEnd::MaxRounds), Some(TurnEnd::MaxTokens))
         );
         assert_eq!(session.spent().rounds, 3);

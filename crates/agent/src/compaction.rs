@@ -4,19 +4,21 @@
 //! unchanged, every run that has not ended, and one line with a handle for each earlier run. The
 //! originals stay in the journal.
 
-use crate::size::estimate as tokens_of;
-use selvedge_journal::RunState;
-use selvedge_protocol::{CallStatus, Item, OutputPart, Role, RunStatus, TurnItem, Usage};
-use selvedge_text::shortened;
+use crate::size::estimate_tokens as tokens_of;
+use selvedge_journal::StoredRunState;
+use selvedge_protocol::{
+    CallStatus, ConversationItem, MessageRole, OutputPart, RunStatus, TurnItem, Usage,
+};
+use selvedge_text::truncate_bytes;
 use serde_json::Value;
 
-use crate::record::{Step, StepKind};
-use crate::turn::since_compaction;
+use crate::session_record::{SessionStep, SessionStepKind};
+use crate::turn::steps_since_compaction;
 use crate::{Agent, Session};
 
 /// A compacted conversation.
-pub(crate) struct Compacted {
-    pub(crate) wire: Vec<Item>,
+pub(crate) struct CompactedConversation {
+    pub(crate) wire: Vec<ConversationItem>,
     pub(crate) tokens_before: u64,
     pub(crate) tokens_after: u64,
 }
@@ -26,14 +28,14 @@ const IMAGE_TOKENS: u64 = 1_500;
 
 /// The minimum number of tokens that the fixed part of a request must leave for the conversation.
 /// If there is less room, compacting does not help.
-const LEAST_ROOM: u64 = 1_000;
+const MIN_CONVERSATION_TOKENS: u64 = 1_000;
 
 /// Whether a conversation has to be compacted.
-pub(crate) enum Need {
+pub(crate) enum CompactionNeed {
     /// The conversation fits, or would not become much shorter.
-    Not,
+    Unneeded,
     /// The conversation nearly fills the context.
-    Shorter(Compacted),
+    Compacted(CompactedConversation),
     /// The system prompt and the tools alone nearly fill the context.
     NoRoom {
         /// The estimated number of tokens of the system prompt and the tools.
@@ -42,43 +44,46 @@ pub(crate) enum Need {
 }
 
 /// Compacts the session if it nearly fills the context.
-pub(crate) async fn if_needed(session: &Session, agent: &Agent) -> Need {
+pub(crate) async fn compact_if_needed(session: &Session, agent: &Agent) -> CompactionNeed {
     let model = &agent.model;
     let answer = model.max_output_tokens.min(model.context_window / 4);
     let limit =
-        (model.context_window * agent.settings.compact_at_percent / 100).saturating_sub(answer);
-    if in_use(session, agent) <= limit {
-        return Need::Not;
+        (model.context_window * agent.options.compact_at_percent / 100).saturating_sub(answer);
+    if estimate_next_request(session, agent) <= limit {
+        return CompactionNeed::Unneeded;
     }
-    let fixed = fixed(session, agent);
+    let fixed = fixed_tokens(session, agent);
     let room = limit.saturating_sub(fixed);
-    if room < LEAST_ROOM {
-        return Need::NoRoom { fixed };
+    if room < MIN_CONVERSATION_TOKENS {
+        return CompactionNeed::NoRoom { fixed };
     }
-    let shorter = shorter(session, fixed, room / 2).await;
-    shorter.map_or(Need::Not, Need::Shorter)
+    let shorter = compact_to(session, fixed, room / 2).await;
+    shorter.map_or(CompactionNeed::Unneeded, CompactionNeed::Compacted)
 }
 
 /// Compacts the session after the provider has refused it as too long, whatever the estimate is.
-pub(crate) async fn harder(session: &Session, agent: &Agent) -> Option<Compacted> {
-    let fixed = fixed(session, agent);
-    let conversation = conversation(session);
+pub(crate) async fn force_compact(
+    session: &Session,
+    agent: &Agent,
+) -> Option<CompactedConversation> {
+    let fixed = fixed_tokens(session, agent);
+    let conversation = conversation_tokens(session);
     let room = match agent.model.context_window.saturating_sub(fixed) {
         0 => conversation,
         left => conversation.min(left),
     };
-    shorter(session, fixed, room / 3).await
+    compact_to(session, fixed, room / 3).await
 }
 
-async fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> {
+async fn compact_to(session: &Session, fixed: u64, room: u64) -> Option<CompactedConversation> {
     // The newest message is never compacted.
-    if since_compaction(session.steps()).len() < 2 {
+    if steps_since_compaction(session.steps()).len() < 2 {
         return None;
     }
-    let wire = compact(session, room).await;
-    let (before, after) = (conversation(session), estimate(&wire));
+    let wire = build_compacted(session, room).await;
+    let (before, after) = (conversation_tokens(session), estimate_items(&wire));
     // A conversation that does not become much shorter would not fit either.
-    (after < before * 9 / 10).then_some(Compacted {
+    (after < before * 9 / 10).then_some(CompactedConversation {
         wire,
         tokens_before: fixed + before,
         tokens_after: fixed + after,
@@ -87,46 +92,46 @@ async fn shorter(session: &Session, fixed: u64, room: u64) -> Option<Compacted> 
 
 /// Returns the estimated number of tokens of the next request: the provider's last count, plus an
 /// estimate of the steps since then.
-pub(crate) fn in_use(session: &Session, agent: &Agent) -> u64 {
-    let steps = since_compaction(session.steps());
+pub(crate) fn estimate_next_request(session: &Session, agent: &Agent) -> u64 {
+    let steps = steps_since_compaction(session.steps());
     let mut newest_first = steps.iter().enumerate().rev();
     let counted = newest_first.find_map(|(at, step)| {
-        let usage = counted(step)?;
+        let usage = reported_usage(step)?;
         Some((at + 1, usage.input_tokens + usage.output_tokens))
     });
-    let (from, counted) = counted.unwrap_or_else(|| (0, fixed(session, agent)));
+    let (from, counted) = counted.unwrap_or_else(|| (0, fixed_tokens(session, agent)));
     counted + estimate_steps(&steps[from..])
 }
 
 /// Returns the estimated number of tokens of the fixed part of every request: the system prompt and
 /// the tools.
-fn fixed(session: &Session, agent: &Agent) -> u64 {
-    let estimated = tokens_of(&agent.system(agent.settings.mode)) as u64 + agent.tool_tokens;
+fn fixed_tokens(session: &Session, agent: &Agent) -> u64 {
+    let estimated = tokens_of(&agent.system_prompt(agent.options.mode)) as u64 + agent.tool_tokens;
     // A provider's count includes the fixed part, so the fixed part is not larger.
-    let counted = session.steps().iter().filter_map(counted);
+    let counted = session.steps().iter().filter_map(reported_usage);
     let smallest = counted.map(|usage| usage.input_tokens).min();
     smallest.map_or(estimated, |smallest| estimated.min(smallest))
 }
 
 /// Returns the usage that the provider reported for an answer.
-fn counted(step: &Step) -> Option<&Usage> {
+fn reported_usage(step: &SessionStep) -> Option<&Usage> {
     match &step.kind {
-        StepKind::Answered { usage, .. } if usage.input_tokens > 0 => Some(usage),
+        SessionStepKind::Answer { usage, .. } if usage.input_tokens > 0 => Some(usage),
         _ => None,
     }
 }
 
 /// Returns the estimated number of tokens of the conversation.
-fn conversation(session: &Session) -> u64 {
-    estimate_steps(since_compaction(session.steps()))
+fn conversation_tokens(session: &Session) -> u64 {
+    estimate_steps(steps_since_compaction(session.steps()))
 }
 
-fn estimate_steps(steps: &[Step]) -> u64 {
-    steps.iter().map(|step| estimate(&step.wire)).sum()
+fn estimate_steps(steps: &[SessionStep]) -> u64 {
+    steps.iter().map(|step| estimate_items(&step.wire)).sum()
 }
 
 /// Returns the estimated number of tokens of some items.
-pub(crate) fn estimate(items: &[Item]) -> u64 {
+pub(crate) fn estimate_items(items: &[ConversationItem]) -> u64 {
     let parts = |parts: &[OutputPart]| -> u64 {
         let one = |part: &OutputPart| match part {
             OutputPart::Text { text } => tokens_of(text) as u64,
@@ -134,43 +139,48 @@ pub(crate) fn estimate(items: &[Item]) -> u64 {
         };
         parts.iter().map(one).sum()
     };
-    let one = |item: &Item| match item {
-        Item::Message(message) => parts(&message.content),
-        Item::Reasoning(reasoning) => reasoning
+    let one = |item: &ConversationItem| match item {
+        ConversationItem::Message(message) => parts(&message.content),
+        ConversationItem::Reasoning(reasoning) => reasoning
             .summary
             .iter()
             .chain(&reasoning.content)
             .map(|text| tokens_of(text) as u64)
             .sum(),
-        Item::FunctionCall(call) => (tokens_of(&call.arguments) + tokens_of(&call.name)) as u64,
-        Item::FunctionCallOutput(output) => parts(&output.output),
-        Item::Native(native) => tokens_of(&native.json.to_string()) as u64,
+        ConversationItem::FunctionCall(call) => {
+            (tokens_of(&call.arguments) + tokens_of(&call.name)) as u64
+        }
+        ConversationItem::FunctionCallOutput(output) => parts(&output.output),
+        ConversationItem::Native(native) => tokens_of(&native.json.to_string()) as u64,
     };
     items.iter().map(|item| one(item) + 4).sum()
 }
 
-async fn compact(session: &Session, room: u64) -> Vec<Item> {
+async fn build_compacted(session: &Session, room: u64) -> Vec<ConversationItem> {
     let steps = session.steps();
-    let tail = tail(since_compaction(steps), room / 2);
+    let tail = recent_steps(steps_since_compaction(steps), room / 2);
     let before = &steps[..steps.len() - tail.len()];
-    let summary = summary(session, before, (room / 2) as usize * 3).await;
-    let mut wire = vec![Item::message(Role::User, summary)];
+    let summary = summarize_steps(session, before, (room / 2) as usize * 3).await;
+    let mut wire = vec![ConversationItem::message(MessageRole::User, summary)];
     wire.extend(tail.iter().flat_map(|step| step.wire.iter().cloned()));
     wire
 }
 
 /// Returns the last steps that fit into `room` tokens. The first of them is a prompt or an answer,
 /// so that an answer and its results stay together.
-fn tail(steps: &[Step], room: u64) -> &[Step] {
+fn recent_steps(steps: &[SessionStep], room: u64) -> &[SessionStep] {
     let mut left = room;
     let mut from = steps.len();
     for (at, step) in steps.iter().enumerate().rev() {
-        let tokens = estimate(&step.wire);
-        if tokens > left || step.kind == StepKind::Compacted {
+        let tokens = estimate_items(&step.wire);
+        if tokens > left || step.kind == SessionStepKind::Compaction {
             break;
         }
         left -= tokens;
-        if matches!(step.kind, StepKind::Asked | StepKind::Answered { .. }) {
+        if matches!(
+            step.kind,
+            SessionStepKind::Prompt | SessionStepKind::Answer { .. }
+        ) {
             from = at;
         }
     }
@@ -178,19 +188,24 @@ fn tail(steps: &[Step], room: u64) -> &[Step] {
 }
 
 /// Returns the text that replaces the steps before, with about `bytes` bytes at most.
-async fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
+async fn summarize_steps(session: &Session, before: &[SessionStep], bytes: usize) -> String {
     let mut text = String::from(
         "[The conversation so far was compacted to fit the context. This is a summary; truncated \
          results can be read in full.]\n",
     );
     let asked: Vec<(u32, String)> = before
         .iter()
-        .filter(|step| step.kind == StepKind::Asked)
-        .map(|step| (step.turn, step.wire.iter().filter_map(said).collect()))
+        .filter(|step| step.kind == SessionStepKind::Prompt)
+        .map(|step| {
+            (
+                step.turn,
+                step.wire.iter().filter_map(message_text).collect(),
+            )
+        })
         .collect();
     let share = bytes / 4;
     let mut section = |title: &str, body: &str| {
-        text.push_str(&format!("\n## {title}\n{}\n", shortened(body, share)));
+        text.push_str(&format!("\n## {title}\n{}\n", truncate_bytes(body, share)));
     };
     if let Some((_, first)) = asked.first() {
         section("Task (first request)", first);
@@ -198,7 +213,7 @@ async fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
     if let [_, .., (turn, last)] = &asked[..] {
         section(&format!("Latest request (T-{turn})"), last);
     }
-    if let Some(plan) = plan(session, before).await {
+    if let Some(plan) = last_plan(session, before).await {
         section("The plan", &plan);
     }
     let open = open_runs(session, before).await;
@@ -208,7 +223,9 @@ async fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
     let items = before
         .iter()
         .flat_map(|step| step.items.iter().map(|item| (step.turn, item)));
-    let lines: Vec<String> = items.filter_map(|(turn, item)| line(turn, item)).collect();
+    let lines: Vec<String> = items
+        .filter_map(|(turn, item)| summary_line(turn, item))
+        .collect();
     let room = bytes.saturating_sub(text.len() + 200);
     let mut kept = Vec::new();
     let mut used = 0;
@@ -232,18 +249,18 @@ async fn summary(session: &Session, before: &[Step], bytes: usize) -> String {
 }
 
 /// Returns one line about an item for the summary; `None` for items that it leaves out.
-fn line(turn: u32, item: &TurnItem) -> Option<String> {
+fn summary_line(turn: u32, item: &TurnItem) -> Option<String> {
     let text = match item {
-        TurnItem::Item(Item::Message(message)) => {
-            let asked = message.role == Role::User;
+        TurnItem::Conversation(ConversationItem::Message(message)) => {
+            let asked = message.role == MessageRole::User;
             let author = if asked { "user" } else { "assistant" };
             format!("{author}: {}", first_line(&message.text(), 200))
         }
-        TurnItem::Item(Item::FunctionCall(call)) => {
+        TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
             let arguments = first_line(&call.arguments, 100);
             format!("called {} {arguments} ({})", call.name, call.call_id)
         }
-        TurnItem::Item(Item::FunctionCallOutput(output)) => {
+        TurnItem::Conversation(ConversationItem::FunctionCallOutput(output)) => {
             let outcome = if output.failed { "failed" } else { "returned" };
             let result = first_line(&output.text(), 100);
             format!("{} {outcome}: {result}", output.call_id)
@@ -253,7 +270,7 @@ fn line(turn: u32, item: &TurnItem) -> Option<String> {
                 Some(error) => format!("{}: {}", error.code, error.message),
                 None => output.output_json.clone().unwrap_or_default(),
             };
-            let (id, status, calls) = (&output.id, word(output.status), output.calls.len());
+            let (id, status, calls) = (&output.id, status_text(output.status), output.calls.len());
             let value = first_line(&value, 160);
             format!("{id} {status} after {calls} calls: {value}")
         }
@@ -262,7 +279,7 @@ fn line(turn: u32, item: &TurnItem) -> Option<String> {
     Some(format!("T-{turn} {text}"))
 }
 
-fn word(status: RunStatus) -> &'static str {
+fn status_text(status: RunStatus) -> &'static str {
     match status {
         RunStatus::Completed => "completed",
         RunStatus::Error => "failed",
@@ -274,10 +291,12 @@ fn word(status: RunStatus) -> &'static str {
 }
 
 /// Returns the last plan, from a structured call or from a call of a script.
-async fn plan(session: &Session, steps: &[Step]) -> Option<String> {
+async fn last_plan(session: &Session, steps: &[SessionStep]) -> Option<String> {
     for item in steps.iter().rev().flat_map(|step| step.items.iter().rev()) {
         let args = match item {
-            TurnItem::Item(Item::FunctionCall(call)) if call.name == "update_plan" => {
+            TurnItem::Conversation(ConversationItem::FunctionCall(call))
+                if call.name == "update_plan" =>
+            {
                 serde_json::from_str(&call.arguments).ok()
             }
             TurnItem::ScriptToolCallOutput(output)
@@ -305,7 +324,7 @@ async fn plan_of_run(session: &Session, run: &str) -> Option<Value> {
 }
 
 /// Returns the runs that are running or suspended, and the calls whose outcome is unknown.
-async fn open_runs(session: &Session, steps: &[Step]) -> Vec<String> {
+async fn open_runs(session: &Session, steps: &[SessionStep]) -> Vec<String> {
     let mut open = Vec::new();
     for item in steps.iter().flat_map(|step| step.items.iter()) {
         let TurnItem::ScriptToolCallOutput(output) = item else {
@@ -321,22 +340,22 @@ async fn open_runs(session: &Session, steps: &[Step]) -> Vec<String> {
             && let Some(stored) = session.stored_run(run).await
             && matches!(
                 stored.summary.state,
-                RunState::Running | RunState::Suspended
+                StoredRunState::Running | StoredRunState::Suspended
             )
         {
-            open.push(format!("{run} {}", word(output.status)));
+            open.push(format!("{run} {}", status_text(output.status)));
         }
     }
     open
 }
 
-fn said(item: &Item) -> Option<String> {
+fn message_text(item: &ConversationItem) -> Option<String> {
     match item {
-        Item::Message(message) => Some(message.text()),
+        ConversationItem::Message(message) => Some(message.text()),
         _ => None,
     }
 }
 
 fn first_line(text: &str, bytes: usize) -> String {
-    shortened(text.trim().lines().next().unwrap_or_default(), bytes)
+    truncate_bytes(text.trim().lines().next().unwrap_or_default(), bytes)
 }

@@ -21,7 +21,7 @@ pub enum AgentError {
     },
     /// The model of a turn did not answer a sampling request of an MCP server.
     #[error("{0}")]
-    NotAnswered(String),
+    SamplingFailed(String),
 }
 
 impl From<AgentError> for TurnError {

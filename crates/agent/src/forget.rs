@@ -7,43 +7,48 @@
 
 use std::collections::BTreeSet;
 
-use selvedge_journal::{Forgotten, Journal, StoredItem};
-use selvedge_protocol::{Item, Role, TurnEnd, TurnError, TurnItem};
+use selvedge_journal::{Journal, SessionForgetReport, StoredItem};
+use selvedge_protocol::{ConversationItem, MessageRole, TurnEnd, TurnError, TurnItem};
 
-use crate::record::{Line, Mark, Others};
+use crate::session_record::{DelegatedUsage, SessionLine, SessionMark};
 use crate::{AgentError, Session};
 
 /// The notes that replace the messages of a deleted turn.
-const ASKED: &str = "[This turn was removed from the conversation at the user's request.]";
-const ANSWERED: &str = "[removed]";
+const REMOVED_PROMPT_NOTE: &str =
+    "[This turn was removed from the conversation at the user's request.]";
+const REMOVED_ANSWER_NOTE: &str = "[removed]";
 
 impl Session {
     /// Deletes a turn of a stored session, or the whole session if `turn` is `None`, with
     /// everything recorded for it. Fails if another process has claimed the session or a run of the
     /// turn has not ended. [`Journal::scrub`] overwrites what remains in free pages of the file.
-    pub fn forget(journal: &Journal, id: &str, turn: Option<u32>) -> Result<Forgotten, AgentError> {
-        Ok(journal.forget(id, turn, &rewritten)?)
-    }
-
-    /// Returns what [`Session::forget`] would return, and changes nothing.
-    pub fn would_forget(
+    pub fn forget(
         journal: &Journal,
         id: &str,
         turn: Option<u32>,
-    ) -> Result<Forgotten, AgentError> {
-        Ok(journal.would_forget(id, turn, &rewritten)?)
+    ) -> Result<SessionForgetReport, AgentError> {
+        Ok(journal.forget(id, turn, &rewrite_items)?)
+    }
+
+    /// Returns what [`Session::forget`] would return, and changes nothing.
+    pub fn preview_forget(
+        journal: &Journal,
+        id: &str,
+        turn: Option<u32>,
+    ) -> Result<SessionForgetReport, AgentError> {
+        Ok(journal.preview_forget(id, turn, &rewrite_items)?)
     }
 }
 
 /// Returns the items that remain of a session without the content of some turns.
-fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
+fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
     let last = items.last().cloned();
     let mut remaining: Vec<StoredItem> = Vec::new();
     let (mut asked, mut answered, mut ended) = (None, None, None);
     for mut item in items {
         let deleted = turns.contains(&item.turn);
-        let line = match serde_json::from_value::<Line>(item.item.clone()) {
-            Ok(Line::Mark(Mark::Compaction { .. })) => continue,
+        let line = match serde_json::from_value::<SessionLine>(item.item.clone()) {
+            Ok(SessionLine::Mark(SessionMark::Compaction { .. })) => continue,
             _ if !deleted => {
                 remaining.push(item);
                 continue;
@@ -54,20 +59,22 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
         };
         let first = |of: &mut Option<u32>| of.replace(item.turn) != Some(item.turn);
         let line = match line {
-            Line::Item(TurnItem::Item(Item::Message(message)))
-                if message.role == Role::User && first(&mut asked) =>
+            SessionLine::Item(TurnItem::Conversation(ConversationItem::Message(message)))
+                if message.role == MessageRole::User && first(&mut asked) =>
             {
-                Line::Item(Item::message(Role::User, ASKED).into())
+                SessionLine::Item(
+                    ConversationItem::message(MessageRole::User, REMOVED_PROMPT_NOTE).into(),
+                )
             }
-            Line::Mark(Mark::Answer {
+            SessionLine::Mark(SessionMark::Answer {
                 usage,
                 cost,
                 finish_reason,
                 ..
             }) => {
-                let note = Item::message(Role::Assistant, ANSWERED);
+                let note = ConversationItem::message(MessageRole::Assistant, REMOVED_ANSWER_NOTE);
                 let note = first(&mut answered).then_some(note);
-                Line::Mark(Mark::Answer {
+                SessionLine::Mark(SessionMark::Answer {
                     wire: Some(note.into_iter().collect()),
                     run: None,
                     usage,
@@ -75,7 +82,7 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
                     finish_reason,
                 })
             }
-            Line::Mark(Mark::TurnEnd {
+            SessionLine::Mark(SessionMark::TurnEnd {
                 finish_reason,
                 error,
                 others,
@@ -83,10 +90,10 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
                 ended = Some(item.turn);
                 // The error message of a provider may quote the request.
                 let error = error.map(|error| TurnError {
-                    message: ANSWERED.to_owned(),
+                    message: REMOVED_ANSWER_NOTE.to_owned(),
                     ..error
                 });
-                Line::Mark(Mark::TurnEnd {
+                SessionLine::Mark(SessionMark::TurnEnd {
                     finish_reason,
                     error,
                     others,
@@ -104,10 +111,10 @@ fn rewritten(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredItem> {
         && turns.contains(&last.turn)
         && ended != Some(last.turn)
     {
-        let end = Line::Mark(Mark::TurnEnd {
+        let end = SessionLine::Mark(SessionMark::TurnEnd {
             finish_reason: Some(TurnEnd::Interrupted),
             error: None,
-            others: Others::default(),
+            others: DelegatedUsage::default(),
         });
         if let Ok(item) = serde_json::to_value(end) {
             remaining.push(StoredItem {

@@ -1,35 +1,35 @@
 //! [`HistoryStrategy`](Strategy): which earlier turns a prompt contains.
 
-use selvedge_protocol::Item;
+use selvedge_protocol::ConversationItem;
 
-use crate::record::Step;
+use crate::session_record::SessionStep;
 
 /// Chooses which items of earlier turns a request contains. The current turn is always complete.
-pub trait Strategy: Send + Sync {
+pub trait HistoryStrategy: Send + Sync {
     /// Returns the items that precede the current turn. Equal input must give equal output, so that
     /// prompt caches remain valid.
-    fn before(&self, past: &Past<'_>) -> Vec<Item>;
+    fn earlier_items(&self, past: &PastTurns<'_>) -> Vec<ConversationItem>;
 }
 
 /// The earlier turns of a session.
 #[derive(Debug, Clone, Copy)]
-pub struct Past<'a> {
+pub struct PastTurns<'a> {
     /// The id of the session.
     pub session: &'a str,
     /// The number of the current turn.
     pub turn: u32,
     /// The steps of earlier turns, from the last compaction on.
-    pub steps: &'a [Step],
+    pub steps: &'a [SessionStep],
     /// The size of the model's context, in tokens.
-    pub room: u64,
+    pub context_window: u64,
 }
 
 /// All earlier turns, unchanged.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Regular;
+pub struct RegularHistory;
 
-impl Strategy for Regular {
-    fn before(&self, past: &Past<'_>) -> Vec<Item> {
+impl HistoryStrategy for RegularHistory {
+    fn earlier_items(&self, past: &PastTurns<'_>) -> Vec<ConversationItem> {
         past.steps
             .iter()
             .flat_map(|step| step.wire.iter().cloned())
@@ -39,10 +39,10 @@ impl Strategy for Regular {
 
 /// No earlier turns.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct OneShot;
+pub struct OneShotHistory;
 
-impl Strategy for OneShot {
-    fn before(&self, _: &Past<'_>) -> Vec<Item> {
+impl HistoryStrategy for OneShotHistory {
+    fn earlier_items(&self, _: &PastTurns<'_>) -> Vec<ConversationItem> {
         Vec::new()
     }
 }

@@ -1,42 +1,42 @@
 //! The system prompt, assembled from one file per topic and the tool declarations, and the tools
 //! that the model may call.
 
-use selvedge_models::{Tool, ToolInput};
-use selvedge_protocol::{Mode, WireApi};
-use selvedge_tools::{Offered, Registry, Shape, signatures};
+use selvedge_models::{ModelTool, ModelToolInput};
+use selvedge_protocol::{ScriptMode, WireApi};
+use selvedge_tools::{OfferedShape, OfferedTool, Registry, signatures};
 use serde_json::json;
 
-use crate::{Offer, Settings};
+use crate::{AgentOptions, AgentToolOffer};
 
 /// The name of the tool that runs scripts.
-pub(crate) const SCRIPT: &str = "script";
+pub(crate) const SCRIPT_TOOL_NAME: &str = "script";
 
-const AGENT: &str = include_str!("../prompts/agent.md");
-const SCRIPTS: &str = include_str!("../prompts/scripts.md");
-const FAILURES: &str = include_str!("../prompts/failures.md");
-const DRY_RUN: &str = include_str!("../prompts/dry-run.md");
-const SCRIPT_TOOL: &str = include_str!("../prompts/script-tool.md");
+const AGENT_PROMPT: &str = include_str!("../prompts/agent.md");
+const SCRIPTS_PROMPT: &str = include_str!("../prompts/scripts.md");
+const FAILURES_PROMPT: &str = include_str!("../prompts/failures.md");
+const DRY_RUN_PROMPT: &str = include_str!("../prompts/dry-run.md");
+const SCRIPT_TOOL_DESCRIPTION: &str = include_str!("../prompts/script-tool.md");
 
 /// Returns the system prompt. Equal settings and tools give equal text, so that prompt caches
 /// remain valid.
-pub(crate) fn system(
-    settings: &Settings,
+pub(crate) fn system_prompt(
+    settings: &AgentOptions,
     registry: &Registry,
-    mode: Mode,
+    mode: ScriptMode,
     memory: Option<&str>,
 ) -> String {
-    let mut text = AGENT.trim_end().to_owned();
+    let mut text = AGENT_PROMPT.trim_end().to_owned();
     let mut add = |part: &str| {
         text.push_str("\n\n");
         text.push_str(part.trim_end());
     };
-    if mode != Mode::Disabled {
-        add(SCRIPTS);
-        add(FAILURES);
-        add(&tools(registry, settings.declaration_tokens));
+    if mode != ScriptMode::Disabled {
+        add(SCRIPTS_PROMPT);
+        add(FAILURES_PROMPT);
+        add(&tools_section(registry, settings.max_declaration_tokens));
     }
-    if mode == Mode::DryRun {
-        add(DRY_RUN);
+    if mode == ScriptMode::DryRun {
+        add(DRY_RUN_PROMPT);
     }
     if let Some(memory) = memory {
         add(&format!("# Memory\n\n{memory}"));
@@ -48,10 +48,10 @@ pub(crate) fn system(
             std::env::consts::OS
         ));
     }
-    if let Some(project) = &settings.project {
+    if let Some(project) = &settings.project_instructions {
         add(&format!("# Project instructions\n\n{project}"));
     }
-    if let Some(instructions) = &settings.instructions {
+    if let Some(instructions) = &settings.user_instructions {
         add(instructions);
     }
     text.push('\n');
@@ -60,13 +60,13 @@ pub(crate) fn system(
 
 /// Returns the section about tools: their TypeScript declarations, or a list of names and
 /// descriptions if the declarations exceed `max_tokens`.
-fn tools(registry: &Registry, max_tokens: usize) -> String {
+fn tools_section(registry: &Registry, max_tokens: usize) -> String {
     let declarations = signatures(registry);
-    if crate::size::estimate(&declarations) <= max_tokens {
+    if crate::size::estimate_tokens(&declarations) <= max_tokens {
         let note = "`return help(\"name\")` explains a tool's fields.";
         return format!("# Tools\n\n{note}\n\n```ts\n{declarations}```");
     }
-    let line = |tool: &std::sync::Arc<selvedge_tools::Registered>| {
+    let line = |tool: &std::sync::Arc<selvedge_tools::RegisteredTool>| {
         let first = tool.spec.description.lines().next().unwrap_or_default();
         format!("tools.{}  // {first}\n", tool.spec.js_name)
     };
@@ -86,24 +86,24 @@ fn tools(registry: &Registry, max_tokens: usize) -> String {
 
 /// Returns the tools of the API request: `script`, and the offered tools if structured calls are
 /// enabled.
-pub(crate) fn offered(
-    settings: &Settings,
-    offered: &[Offered],
+pub(crate) fn model_tools(
+    settings: &AgentOptions,
+    offered: &[OfferedTool],
     wire: WireApi,
     freeform: bool,
-) -> Vec<Tool> {
+) -> Vec<ModelTool> {
     let script = match wire == WireApi::Responses && freeform {
-        true => Tool {
-            name: SCRIPT.to_owned(),
-            description: SCRIPT_TOOL.trim_end().to_owned(),
-            input: ToolInput::Freeform {
+        true => ModelTool {
+            name: SCRIPT_TOOL_NAME.to_owned(),
+            description: SCRIPT_TOOL_DESCRIPTION.trim_end().to_owned(),
+            input: ModelToolInput::Freeform {
                 argument: "code".to_owned(),
                 description: "The script.".to_owned(),
             },
         },
-        false => Tool::function(
-            SCRIPT,
-            SCRIPT_TOOL.trim_end(),
+        false => ModelTool::function(
+            SCRIPT_TOOL_NAME,
+            SCRIPT_TOOL_DESCRIPTION.trim_end(),
             json!({
                 "type": "object",
                 "properties": {
@@ -125,16 +125,18 @@ pub(crate) fn offered(
     };
     let others = offered
         .iter()
-        .filter(|_| settings.offer == Offer::ScriptsAndCalls)
-        .map(|offered| Tool {
+        .filter(|_| settings.tool_offer == AgentToolOffer::ScriptsAndCalls)
+        .map(|offered| ModelTool {
             name: wire_name(&offered.name),
             description: offered.description.clone(),
             input: match &offered.shape {
-                Shape::Function { parameters, .. } => ToolInput::Schema(parameters.clone()),
-                Shape::Freeform {
+                OfferedShape::Function { parameters, .. } => {
+                    ModelToolInput::Schema(parameters.clone())
+                }
+                OfferedShape::Freeform {
                     argument,
                     description,
-                } => ToolInput::Freeform {
+                } => ModelToolInput::Freeform {
                     argument: argument.clone(),
                     description: description.clone(),
                 },
@@ -144,10 +146,10 @@ pub(crate) fn offered(
 }
 
 /// Returns the estimated number of tokens of a tool's definition.
-pub(crate) fn tokens_of_tool(tool: &Tool) -> u64 {
+pub(crate) fn estimate_tool_tokens(tool: &ModelTool) -> u64 {
     let input = match &tool.input {
-        ToolInput::Schema(schema) => schema.to_string().len(),
-        ToolInput::Freeform {
+        ModelToolInput::Schema(schema) => schema.to_string().len(),
+        ModelToolInput::Freeform {
             argument,
             description,
         } => argument.len() + description.len(),
@@ -161,7 +163,7 @@ fn wire_name(name: &str) -> String {
 }
 
 /// Returns the name of the offered tool that a model called by its wire name.
-pub(crate) fn tool_name(called: &str, offered: &[Offered]) -> String {
+pub(crate) fn resolve_tool_name(called: &str, offered: &[OfferedTool]) -> String {
     let tool = offered
         .iter()
         .find(|offered| wire_name(&offered.name) == called);

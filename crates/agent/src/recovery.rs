@@ -7,25 +7,30 @@
 
 use std::collections::HashMap;
 
-use selvedge_journal::{Call, CallState, Journal, JournalError, Run, RunState};
+use selvedge_journal::{
+    Journal, JournalError, StoredCall, StoredCallState, StoredRun, StoredRunState,
+};
 use selvedge_protocol::{
-    CallRecord, CallStatus, ErrorCode, FunctionCallOutput, Item, Phase, RunStatus, ScriptError,
-    ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
+    CallRecord, CallStatus, ConversationItem, ErrorCode, FunctionCallOutput, Phase, RunStatus,
+    ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
 };
 use selvedge_script::Resume;
 use selvedge_script::detect::{Segment, detect};
-use selvedge_tools::shown_of_result;
+use selvedge_tools::truncate_result;
 
 use crate::AgentError;
-use crate::acting::{Results, text_output};
-use crate::answer::{Form, Piece, Told, Written, code_of, malformed, resume_of};
-use crate::record::{Step, StepKind};
-use crate::resume::{later_runs, resume_from};
-use crate::turn::{Turn, in_use};
+use crate::answer::{
+    AnswerPiece, AnswerScript, AnswerScriptForm, EmittedPiece, malformed_block_error,
+    parse_script_call, pragma_resume,
+};
+use crate::execution::{AnswerResults, text_output};
+use crate::resume::{later_runs, load_resume_calls};
+use crate::session_record::{SessionStep, SessionStepKind};
+use crate::turn::{AgentTurn, run_in_use};
 
 /// What the journal recorded of the scripts and calls of an unfinished answer.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownResults {
     /// Scripts, by the id of their item, which is the id of their first run.
     pub(crate) scripts: HashMap<String, KnownScript>,
     /// Outputs of structured calls, by their id in the ledger.
@@ -39,14 +44,14 @@ pub(crate) struct Known {
 pub(crate) enum KnownScript {
     Ended(Box<ScriptToolCallOutput>),
     Died { resume: Resume },
-    Suspended(Box<Run>),
+    Suspended(Box<StoredRun>),
 }
 
 /// Returns the run and all runs that resumed it, oldest first. Empty if the run never started.
-fn chain(journal: &Journal, id: &str) -> Result<Vec<Run>, JournalError> {
+fn run_chain(journal: &Journal, id: &str) -> Result<Vec<StoredRun>, JournalError> {
     let mut chain = match journal.run(id) {
         Ok(run) => vec![run],
-        Err(JournalError::NoRun(_)) => return Ok(Vec::new()),
+        Err(JournalError::RunNotFound(_)) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     for next in later_runs(journal, id)? {
@@ -56,7 +61,7 @@ fn chain(journal: &Journal, id: &str) -> Result<Vec<Run>, JournalError> {
 }
 
 /// Returns the output of a script whose process died, with its recorded calls.
-pub(crate) fn as_it_was_left(run: &Run, item: &ScriptToolCall) -> ScriptToolCallOutput {
+pub(crate) fn interrupted_output(run: &StoredRun, item: &ScriptToolCall) -> ScriptToolCallOutput {
     let mut output = ScriptToolCallOutput::new(item.id.clone(), item.call_id.clone());
     output.status = RunStatus::Error;
     let message = "the script was interrupted when its process died";
@@ -66,17 +71,17 @@ pub(crate) fn as_it_was_left(run: &Run, item: &ScriptToolCall) -> ScriptToolCall
         run.summary.id
     );
     output.error = Some(error.suggest(suggestion));
-    output.calls = run.calls.iter().map(record_of).collect();
+    output.calls = run.calls.iter().map(call_record).collect();
     output.metadata.tool_calls_made = run.calls.len() as u32;
     output
 }
 
-fn record_of(call: &Call) -> CallRecord {
+fn call_record(call: &StoredCall) -> CallRecord {
     CallRecord {
         id: call.id.clone(),
         tool: call.tool.clone(),
         status: match call.state {
-            CallState::Ended(status) => status,
+            StoredCallState::Ended(status) => status,
             // The process of the call has ended.
             _ => CallStatus::OutcomeUnknown,
         },
@@ -90,7 +95,7 @@ fn record_of(call: &Call) -> CallRecord {
 
 /// Returns the output of a recovered script as if the script had run without an interruption. The
 /// call that failed because its earlier outcome is unknown is the interrupted one.
-pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutput {
+pub(crate) fn as_uninterrupted(mut output: ScriptToolCallOutput) -> ScriptToolCallOutput {
     for call in &mut output.calls {
         call.reused = false;
         let code = call.error.as_ref().map(|error| error.code);
@@ -101,12 +106,14 @@ pub(crate) fn as_if_once(mut output: ScriptToolCallOutput) -> ScriptToolCallOutp
     output
 }
 
-impl Turn<'_> {
+impl AgentTurn<'_> {
     /// Returns the pieces of the last answer if its results are missing, and reads their recorded
     /// outcomes.
-    pub(crate) async fn left_undone(&mut self) -> Result<Option<Vec<Told>>, TurnError> {
-        let Some(Step {
-            kind: StepKind::Answered { run, .. },
+    pub(crate) async fn load_unfinished_answer(
+        &mut self,
+    ) -> Result<Option<Vec<EmittedPiece>>, TurnError> {
+        let Some(SessionStep {
+            kind: SessionStepKind::Answer { run, .. },
             items,
             wire,
             ..
@@ -119,89 +126,93 @@ impl Turn<'_> {
         };
         let (of_calls, written) = (run.clone(), items.clone());
         let read = journal.spawn_blocking(move |journal| {
-            let calls = of_calls.map(|run| chain(journal, &run)).transpose()?;
-            Ok((calls, known_scripts(journal, &written)))
+            let calls = of_calls.map(|run| run_chain(journal, &run)).transpose()?;
+            Ok((calls, load_known_scripts(journal, &written)))
         });
-        let (calls, scripts) = read.await.map_err(unreadable)?;
+        let (calls, scripts) = read.await.map_err(journal_error)?;
         let mut pieces = Vec::new();
-        let mut known = Known {
+        let mut known = KnownResults {
             scripts: scripts?,
-            ..Known::default()
+            ..KnownResults::default()
         };
         if calls.as_ref().is_some_and(Vec::is_empty) {
             // The run never started. It starts now under the recorded id, by which a later recovery
             // finds it.
-            self.run = run.clone();
+            self.calls_run = run.clone();
         }
-        self.used = self.ids_used_before(run.as_deref());
+        self.used_call_ids = self.earlier_call_ids(run.as_deref());
         for item in items {
             match item {
-                TurnItem::Item(Item::FunctionCall(call)) => pieces.push(Piece::Call(call)),
+                TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
+                    pieces.push(AnswerPiece::Call(call))
+                }
                 TurnItem::ScriptToolCall(item) => {
-                    pieces.push(Piece::Script(written_again(item, &wire)));
+                    pieces.push(AnswerPiece::Script(rebuild_script(item, &wire)));
                 }
                 _ => {}
             }
         }
         for run in calls.into_iter().flatten() {
-            if run.summary.state == RunState::Running {
-                return Err(in_use(&run.summary.id));
+            if run.summary.state == StoredRunState::Running {
+                return Err(run_in_use(&run.summary.id));
             }
             known.run = Some(run.summary.id.clone());
             for call in run.calls {
-                if let Some(output) = known_call(&run.summary.id, &call) {
+                if let Some(output) = recorded_output(&run.summary.id, &call) {
                     known.calls.insert(call.id, output);
                 }
             }
         }
-        self.known = known;
+        self.known_results = known;
         let id = Some(String::new());
-        let emitted = |piece| Told {
+        let emitted = |piece| EmittedPiece {
             piece,
-            id: id.clone(),
+            item_id: id.clone(),
         };
         Ok((!pieces.is_empty()).then(|| pieces.into_iter().map(emitted).collect()))
     }
 
     /// Returns the ledger ids of the calls of this run in earlier answers of the turn.
-    fn ids_used_before(&mut self, run: Option<&str>) -> Vec<String> {
-        let turn = self.session.turn();
+    fn earlier_call_ids(&mut self, run: Option<&str>) -> Vec<String> {
+        let turn = self.session.turn_number();
         let steps = self.session.steps();
         let before = &steps[..steps.len().saturating_sub(1)];
         let same = before.iter().filter(|step| {
             step.turn == turn
                 && matches!(
                     &step.kind,
-                    StepKind::Answered { run: Some(own), .. } if Some(own.as_str()) == run
+                    SessionStepKind::Answer { run: Some(own), .. } if Some(own.as_str()) == run
                 )
         });
         let calls = same.flat_map(|step| &step.items);
         let calls = calls.filter_map(|item| match item {
-            TurnItem::Item(Item::FunctionCall(call)) => Some(call.call_id.clone()),
+            TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
+                Some(call.call_id.clone())
+            }
             _ => None,
         });
-        self.used.clear();
+        self.used_call_ids.clear();
         for id in calls.collect::<Vec<_>>() {
-            self.used.push(self.unique(&id));
+            self.used_call_ids.push(self.unique_call_id(&id));
         }
-        std::mem::take(&mut self.used)
+        std::mem::take(&mut self.used_call_ids)
     }
 }
 
 /// Converts an error of reading the journal.
-fn unreadable(error: JournalError) -> TurnError {
+fn journal_error(error: JournalError) -> TurnError {
     AgentError::from(error).into()
 }
 
 /// Returns the recorded states of the scripts among these items, by item id.
-fn known_scripts(
+fn load_known_scripts(
     journal: &Journal,
     items: &[TurnItem],
 ) -> Result<HashMap<String, KnownScript>, TurnError> {
     let mut known = HashMap::new();
     for item in items {
         if let TurnItem::ScriptToolCall(item) = item
-            && let Some(script) = known_script(journal, &item.id, &item.call_id)?
+            && let Some(script) = load_known_script(journal, &item.id, &item.call_id)?
         {
             known.insert(item.id.clone(), script);
         }
@@ -210,28 +221,28 @@ fn known_scripts(
 }
 
 /// Returns the recorded state of a script; `None` if it never started.
-fn known_script(
+fn load_known_script(
     journal: &Journal,
     id: &str,
     call_id: &str,
 ) -> Result<Option<KnownScript>, TurnError> {
-    let Some(last) = chain(journal, id).map_err(unreadable)?.pop() else {
+    let Some(last) = run_chain(journal, id).map_err(journal_error)?.pop() else {
         return Ok(None);
     };
     Ok(Some(match (last.summary.state, &last.output) {
-        (RunState::Running, _) => return Err(in_use(&last.summary.id)),
-        (RunState::Suspended, _) => KnownScript::Suspended(Box::new(last)),
+        (StoredRunState::Running, _) => return Err(run_in_use(&last.summary.id)),
+        (StoredRunState::Suspended, _) => KnownScript::Suspended(Box::new(last)),
         (_, Some(output)) => {
             let output = ScriptToolCallOutput {
                 call_id: call_id.to_owned(),
                 ..output.clone()
             };
-            KnownScript::Ended(Box::new(as_if_once(output)))
+            KnownScript::Ended(Box::new(as_uninterrupted(output)))
         }
         (_, None) => KnownScript::Died {
             resume: Resume {
                 is_recovery: true,
-                ..resume_from(journal, &last).map_err(unreadable)?
+                ..load_resume_calls(journal, &last).map_err(journal_error)?
             },
         },
     }))
@@ -239,16 +250,16 @@ fn known_script(
 
 /// Rebuilds a script from its stored item. The error of a malformed block is derived again from the
 /// text of the answer.
-fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
+fn rebuild_script(item: ScriptToolCall, wire: &[ConversationItem]) -> AnswerScript {
     let call = wire.iter().find_map(|sent| match sent {
-        Item::FunctionCall(call) if call.call_id == item.call_id => Some(call),
+        ConversationItem::FunctionCall(call) if call.call_id == item.call_id => Some(call),
         _ => None,
     });
-    let form = call.map_or(Form::Block, |_| Form::Call);
+    let form = call.map_or(AnswerScriptForm::Block, |_| AnswerScriptForm::Call);
     let mut trouble = None;
     if item.status == RunStatus::Rejected {
         let texts = wire.iter().filter_map(|sent| match sent {
-            Item::Message(message) => Some(message.text()),
+            ConversationItem::Message(message) => Some(message.text()),
             _ => None,
         });
         let segments = texts.flat_map(|text| detect(&text));
@@ -256,23 +267,23 @@ fn written_again(item: ScriptToolCall, wire: &[Item]) -> Written {
             Segment::Malformed { raw, problem } if raw == item.source_code => Some(problem),
             _ => None,
         });
-        trouble = problem.map(malformed);
+        trouble = problem.map(malformed_block_error);
     }
-    let args = call.and_then(code_of);
+    let args = call.and_then(parse_script_call);
     let (timeout, resume) = args.map_or((None, None), |args| (args.timeout, args.resume));
-    Written {
-        resume: resume.or_else(|| resume_of(&item.source_code)),
+    AnswerScript {
+        resume: resume.or_else(|| pragma_resume(&item.source_code)),
         item,
         form,
-        trouble,
+        error: trouble,
         timeout,
     }
 }
 
 /// Returns the recorded output of a structured call, or `None` if the call can run (again): it
 /// never started, or it changes nothing and its outcome is unknown.
-fn known_call(run: &str, call: &Call) -> Option<FunctionCallOutput> {
-    let CallState::Ended(status) = call.state else {
+fn recorded_output(run: &str, call: &StoredCall) -> Option<FunctionCallOutput> {
+    let StoredCallState::Ended(status) = call.state else {
         return None;
     };
     let (text, failed) = match status {
@@ -285,18 +296,22 @@ fn known_call(run: &str, call: &Call) -> Option<FunctionCallOutput> {
         CallStatus::OutcomeUnknown | CallStatus::Aborted
             if !call.read_only && (status == CallStatus::OutcomeUnknown || call.args.is_some()) =>
         {
-            return Some(text_output(&call.id, nobody_knows(&call.tool), true));
+            return Some(text_output(
+                &call.id,
+                outcome_unknown_text(&call.tool),
+                true,
+            ));
         }
         CallStatus::OutcomeUnknown | CallStatus::Aborted | CallStatus::NotStarted => return None,
     };
     let shown = call.shown.clone().or(text).unwrap_or_default();
     let handle = format!("{run}/{}", call.id);
-    let shown = shown_of_result(shown, Some(&handle));
+    let shown = truncate_result(shown, Some(&handle));
     Some(text_output(&call.id, shown, failed))
 }
 
 /// Returns the text for the model about a call of unknown outcome.
-fn nobody_knows(tool: &str) -> String {
+fn outcome_unknown_text(tool: &str) -> String {
     format!(
         "outcome unknown: {tool} was started, but Selvedge ended before it returned\n\
          hint: check whether it took effect before calling it again"
@@ -305,16 +320,16 @@ fn nobody_knows(tool: &str) -> String {
 
 /// Returns results that report every script and call of an answer as of unknown outcome, for a
 /// session that was copied from elsewhere.
-pub(crate) fn unknown(step: &Step) -> Results {
-    let mut results = Results::default();
+pub(crate) fn unknown_results(step: &SessionStep) -> AnswerResults {
+    let mut results = AnswerResults::default();
     for item in &step.items {
         match item {
-            TurnItem::Item(Item::FunctionCall(call)) => {
-                let text = nobody_knows(&call.name);
-                results.call(text_output(&call.call_id, text, true));
+            TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
+                let text = outcome_unknown_text(&call.name);
+                results.add_call(text_output(&call.call_id, text, true));
             }
             TurnItem::ScriptToolCall(script) => {
-                let form = written_again(script.clone(), &step.wire).form;
+                let form = rebuild_script(script.clone(), &step.wire).form;
                 let message = "it is unknown whether this script ran, and how far";
                 let error =
                     ScriptError::new(ErrorCode::OutcomeUnknownError, Phase::Executing, message)
@@ -323,7 +338,7 @@ pub(crate) fn unknown(step: &Step) -> Results {
                     error: Some(error),
                     ..ScriptToolCallOutput::new(&script.id, &script.call_id)
                 };
-                results.script(form, output, MOST_TOKENS);
+                results.add_script(form, output, MAX_NOTE_TOKENS);
             }
             _ => {}
         }
@@ -332,11 +347,11 @@ pub(crate) fn unknown(step: &Step) -> Results {
 }
 
 /// A limit that the texts above never reach.
-const MOST_TOKENS: usize = 1_000;
+const MAX_NOTE_TOKENS: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
-    use selvedge_protocol::{Intent, Ledger, RunStart, Settled};
+    use selvedge_protocol::{CallEnd, CallStart, Ledger, RunStart};
 
     use super::*;
 
@@ -351,12 +366,12 @@ mod tests {
             session: "",
             seed: "0",
             resumes: None,
-            setting: "",
+            saved_config: "",
         };
-        journal.begin(start).await.unwrap();
+        journal.begin_run(start).await.unwrap();
         let args = serde_json::json!({});
         for id in ["tool_1", "tool_2", "tool_3"] {
-            let intent = Intent {
+            let intent = CallStart {
                 run: "scr_1",
                 id,
                 tool: "exec",
@@ -366,7 +381,7 @@ mod tests {
                 line: None,
                 origin: None,
             };
-            journal.intend(intent).await.unwrap();
+            journal.record_call_start(intent).await.unwrap();
             let record = CallRecord {
                 id: id.to_owned(),
                 tool: "exec".to_owned(),
@@ -378,15 +393,15 @@ mod tests {
                 error: None,
             };
             if id != "tool_3" {
-                let settled = Settled {
+                let settled = CallEnd {
                     run: "scr_1",
                     record: &record,
                     value: Some(&args),
                     shown: None,
                     resume_as: selvedge_protocol::ResumeAs::Answer,
-                    answered: None,
+                    details: None,
                 };
-                journal.settle(settled).await.unwrap();
+                journal.record_call_end(settled).await.unwrap();
             }
         }
         drop(journal);
@@ -399,7 +414,7 @@ mod tests {
             source_sha256: String::new(),
             status: RunStatus::Running,
         };
-        let output = as_it_was_left(&run, &item);
+        let output = interrupted_output(&run, &item);
         let states: Vec<CallStatus> = output.calls.iter().map(|call| call.status).collect();
         assert_eq!(
             states,
@@ -414,14 +429,14 @@ mod tests {
 
     #[test]
     fn an_aborted_call_that_may_have_taken_effect_is_not_repeated() {
-        let call = |args, read_only| Call {
+        let call = |args, read_only| StoredCall {
             id: "c1".to_owned(),
             tool: "exec".to_owned(),
             args,
             digest: String::new(),
             read_only,
             line: None,
-            state: CallState::Ended(CallStatus::Aborted),
+            state: StoredCallState::Ended(CallStatus::Aborted),
             value: None,
             shown: None,
             error: None,
@@ -433,13 +448,13 @@ mod tests {
             resume_as: selvedge_protocol::ResumeAs::Undecided,
         };
         let args = || Some(serde_json::json!({"command": ["true"]}));
-        assert!(known_call("trn_1", &call(args(), false)).is_some_and(|output| output.failed));
+        assert!(recorded_output("trn_1", &call(args(), false)).is_some_and(|output| output.failed));
         assert!(
-            known_call("trn_1", &call(args(), true)).is_none(),
+            recorded_output("trn_1", &call(args(), true)).is_none(),
             "a read-only call can be repeated"
         );
         assert!(
-            known_call("trn_1", &call(None, false)).is_none(),
+            recorded_output("trn_1", &call(None, false)).is_none(),
             "the call never started"
         );
     }

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use selvedge_journal::{Call, Journal, JournalError, Run, RunState};
-use selvedge_protocol::{ResumeAs, SPAWN};
+use selvedge_journal::{Journal, JournalError, StoredCall, StoredRun, StoredRunState};
+use selvedge_protocol::{ResumeAs, SPAWN_TOOL};
 use selvedge_script::Resume;
 use selvedge_tools::{PriorCall, PriorCalls, PriorOutcome};
 use serde_json::Value;
@@ -26,37 +26,37 @@ pub enum ResumeTarget {
 
 /// Finds the run to resume if the run `id` is requested. Fails with [`JournalError::NoRun`] if the
 /// run belongs to another folder, or if `id` is only a prefix, so that ids cannot be guessed.
-pub fn resume_target(
+pub fn find_resume_target(
     journal: &Journal,
     id: &str,
     directory: &str,
 ) -> Result<ResumeTarget, JournalError> {
     let mut run = journal.run(id)?;
     if run.summary.id != id || run.summary.directory != directory {
-        return Err(JournalError::NoRun(id.to_owned()));
+        return Err(JournalError::RunNotFound(id.to_owned()));
     }
     if let Some(newest) = later_runs(journal, id)?.pop() {
         run = journal.run(&newest)?;
     }
     Ok(match run.summary.state {
-        RunState::Running => ResumeTarget::Running(run.summary.id),
-        RunState::Suspended => ResumeTarget::Suspended(run.summary.id),
-        RunState::Completed | RunState::Failed | RunState::Died => {
-            ResumeTarget::Ready(resume_from(journal, &run)?)
+        StoredRunState::Running => ResumeTarget::Running(run.summary.id),
+        StoredRunState::Suspended => ResumeTarget::Suspended(run.summary.id),
+        StoredRunState::Completed | StoredRunState::Failed | StoredRunState::Died => {
+            ResumeTarget::Ready(load_resume_calls(journal, &run)?)
         }
     })
 }
 
 /// Returns the recorded calls of a run and of the runs it resumed, for the next run of the chain.
-pub fn resume_from(journal: &Journal, run: &Run) -> Result<Resume, JournalError> {
-    let mut chain = Chain::default();
+pub fn load_resume_calls(journal: &Journal, run: &StoredRun) -> Result<Resume, JournalError> {
+    let mut chain = ResumeChain::default();
     for run in earlier_runs(journal, run)? {
-        chain.add(journal, run)?;
+        chain.add_run(journal, run)?;
     }
     let id = run.summary.id.clone();
     Ok(Resume {
-        calls: Arc::new(PriorCalls::new(id.clone(), chain.calls, chain.repeated)),
-        run: id,
+        prior_calls: Arc::new(PriorCalls::new(id.clone(), chain.calls, chain.repeated)),
+        run_id: id,
         seed: run.seed.parse().ok(),
         is_recovery: false,
     })
@@ -76,7 +76,7 @@ pub(crate) fn later_runs(journal: &Journal, id: &str) -> Result<Vec<String>, Jou
 }
 
 /// Returns this run and those before it in its chain, oldest first, as far as the journal has them.
-fn earlier_runs(journal: &Journal, run: &Run) -> Result<Vec<Run>, JournalError> {
+fn earlier_runs(journal: &Journal, run: &StoredRun) -> Result<Vec<StoredRun>, JournalError> {
     let mut chain = vec![run.clone()];
     while let Some(earlier) = chain.last().and_then(|run| run.summary.resumes.clone()) {
         if chain.iter().any(|run| run.summary.id == earlier) {
@@ -84,7 +84,7 @@ fn earlier_runs(journal: &Journal, run: &Run) -> Result<Vec<Run>, JournalError> 
         }
         match journal.run(&earlier) {
             Ok(run) => chain.push(run),
-            Err(JournalError::NoRun(_)) => break,
+            Err(JournalError::RunNotFound(_)) => break,
             Err(error) => return Err(error),
         }
     }
@@ -94,14 +94,14 @@ fn earlier_runs(journal: &Journal, run: &Run) -> Result<Vec<Run>, JournalError> 
 
 /// Collects the recorded calls of a chain of runs that a script can reuse or has to decide about.
 #[derive(Default)]
-struct Chain {
+struct ResumeChain {
     calls: Vec<PriorCall>,
     /// Calls that a later run of the chain repeated.
     repeated: BTreeSet<String>,
 }
 
-impl Chain {
-    fn add(&mut self, journal: &Journal, mut run: Run) -> Result<(), JournalError> {
+impl ResumeChain {
+    fn add_run(&mut self, journal: &Journal, mut run: StoredRun) -> Result<(), JournalError> {
         run.calls.sort_by_key(|call| call.began_ns);
         for call in run.calls {
             let origin = call.origin.as_deref();
@@ -112,7 +112,7 @@ impl Chain {
             if call.reused && at.is_some() {
                 continue;
             }
-            let outcome = outcome(journal, &call)?;
+            let outcome = prior_outcome(journal, &call)?;
             let mut prior = outcome.map(|outcome| prior_call(&run.summary.id, call, outcome));
             let Some(at) = at else {
                 self.calls.extend(prior);
@@ -133,9 +133,9 @@ impl Chain {
     }
 }
 
-fn prior_call(run: &str, call: Call, outcome: PriorOutcome) -> PriorCall {
+fn prior_call(run: &str, call: StoredCall, outcome: PriorOutcome) -> PriorCall {
     // A task is a separate run with one call.
-    let (id, idempotency_key) = match call.tool == SPAWN {
+    let (id, idempotency_key) = match call.tool == SPAWN_TOOL {
         true => (call.id.clone(), format!("{}.tool_1", call.id)),
         false => {
             let first_attempt = call.id.trim_end_matches(".again");
@@ -156,12 +156,15 @@ fn prior_call(run: &str, call: Call, outcome: PriorOutcome) -> PriorCall {
 }
 
 /// Returns the recorded outcome of a call, or `None` if an identical call has to run.
-fn outcome(journal: &Journal, call: &Call) -> Result<Option<PriorOutcome>, JournalError> {
+fn prior_outcome(
+    journal: &Journal,
+    call: &StoredCall,
+) -> Result<Option<PriorOutcome>, JournalError> {
     let value = || PriorOutcome::Succeeded(call.value.clone().unwrap_or(Value::Null));
     match call.resume_as {
         ResumeAs::Rerun => Ok(None),
         ResumeAs::Undecided => Ok(Some(PriorOutcome::Unknown)),
-        ResumeAs::Answer if call.tool == SPAWN => spawn_outcome(journal, call, value()),
+        ResumeAs::Answer if call.tool == SPAWN_TOOL => spawn_outcome(journal, call, value()),
         ResumeAs::Answer => Ok(Some(value())),
     }
 }
@@ -170,7 +173,7 @@ fn outcome(journal: &Journal, call: &Call) -> Result<Option<PriorOutcome>, Journ
 /// the task was started is not sufficient.
 fn spawn_outcome(
     journal: &Journal,
-    spawn: &Call,
+    spawn: &StoredCall,
     started: PriorOutcome,
 ) -> Result<Option<PriorOutcome>, JournalError> {
     if spawn.read_only {
@@ -179,10 +182,13 @@ fn spawn_outcome(
     let task = match journal.run(&spawn.id) {
         Ok(task) => task,
         // The process ended before the task started, or the run was deleted.
-        Err(JournalError::NoRun(_)) => return Ok(Some(PriorOutcome::Unknown)),
+        Err(JournalError::RunNotFound(_)) => return Ok(Some(PriorOutcome::Unknown)),
         Err(error) => return Err(error),
     };
-    if matches!(task.summary.state, RunState::Running | RunState::Suspended) {
+    if matches!(
+        task.summary.state,
+        StoredRunState::Running | StoredRunState::Suspended
+    ) {
         return Ok(Some(started));
     }
     // The last attempt decides.

@@ -4,49 +4,51 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use selvedge_journal::{Journal, JournalError, Run, StoredItem};
+use selvedge_journal::{Journal, JournalError, StoredItem, StoredRun};
 use selvedge_protocol::{
-    Item, Message, OutputPart, Role, TurnEnd, TurnError, TurnItem, Usage, new_id,
+    ConversationItem, Message, MessageRole, OutputPart, TurnEnd, TurnError, TurnItem, Usage, new_id,
 };
 use selvedge_script as script;
 use serde_json::Value;
 
 use crate::AgentError;
-use crate::record::{Line, Mark, Others, Reader, Step, StepKind};
+use crate::session_record::{
+    DelegatedUsage, SessionLine, SessionMark, SessionReader, SessionStep, SessionStepKind,
+};
 
 /// A conversation. With a journal, this process claims the session until this value is dropped.
 #[derive(Debug)]
 pub struct Session {
     id: String,
     journal: Option<Arc<Journal>>,
-    steps: Vec<Step>,
-    turn: u32,
+    steps: Vec<SessionStep>,
+    turn_number: u32,
     /// Whether the last turn has ended.
     ended: bool,
     /// Tokens and cost of launched agents and sampling requests, of all turns.
-    others: Others,
+    delegated: DelegatedUsage,
     /// The values that scripts of the session store.
-    pub(crate) shelf: script::Session,
+    pub(crate) script_store: script::ScriptStore,
     /// The number of item ids used in events so far.
-    told: u64,
+    emitted_items: u64,
     /// The number of the last item in the journal.
-    written: u32,
+    last_item_number: u32,
 }
 
 /// The prompt of a turn.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Input(
+pub struct TurnInput(
     /// Text and images, in order.
     pub Vec<OutputPart>,
 );
 
-impl From<&str> for Input {
+impl From<&str> for TurnInput {
     fn from(text: &str) -> Self {
         Self::from(text.to_owned())
     }
 }
 
-impl From<String> for Input {
+impl From<String> for TurnInput {
     fn from(text: String) -> Self {
         Self(vec![OutputPart::Text { text }])
     }
@@ -55,16 +57,16 @@ impl From<String> for Input {
 impl Session {
     /// Creates a session without a journal, which is lost when the process ends.
     pub fn in_memory() -> Self {
-        Self::new(new_id("ses"), None, Reader::default(), 0)
+        Self::new(new_id("ses"), None, SessionReader::default(), 0)
     }
 
     /// Creates a session in the journal.
     pub async fn begin(journal: &Arc<Journal>, directory: &str) -> Result<Self, AgentError> {
-        Self::begin_under(journal, directory, None).await
+        Self::begin_child(journal, directory, None).await
     }
 
     /// Creates a session. `parent` is the session of the agent that launched this one.
-    pub(crate) async fn begin_under(
+    pub(crate) async fn begin_child(
         journal: &Arc<Journal>,
         directory: &str,
         parent: Option<&str>,
@@ -73,17 +75,22 @@ impl Session {
         let id = journal
             .spawn_blocking(move |journal| journal.begin_session(&directory, parent.as_deref()))
             .await?;
-        Ok(Self::new(id, Some(journal.clone()), Reader::default(), 0))
+        Ok(Self::new(
+            id,
+            Some(journal.clone()),
+            SessionReader::default(),
+            0,
+        ))
     }
 
     /// Opens a session to continue it, by its id, a prefix of its id, or its name. This process
     /// owns the session until it is dropped. Fails if another running process owns it.
-    pub async fn resume(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
+    pub async fn open(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
         let id = id.to_owned();
         let claim = move |journal: &Journal| {
             let id = journal.session(&id)?.id;
             journal.claim_session(&id)?;
-            let (reader, written) = read_items(journal, &id)?;
+            let (reader, written) = read_steps(journal, &id)?;
             Ok::<_, AgentError>((id, reader, written))
         };
         let (id, reader, written) = journal.spawn_blocking(claim).await?;
@@ -91,9 +98,9 @@ impl Session {
     }
 
     /// Opens a session to read it, also if another process owns it. Blocks while it reads.
-    pub fn read(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
+    pub fn open_read_only(journal: &Arc<Journal>, id: &str) -> Result<Self, AgentError> {
         let id = journal.session(id)?.id;
-        let (reader, written) = read_items(journal, &id)?;
+        let (reader, written) = read_steps(journal, &id)?;
         Ok(Self::new(id, Some(journal.clone()), reader, written))
     }
 
@@ -108,52 +115,53 @@ impl Session {
         let fork =
             move |journal: &Journal| journal.fork_session(&journal.session(&id)?.id, up_to_turn);
         let fork = journal.spawn_blocking(fork).await?;
-        Self::resume(journal, &fork).await?.closed().await
+        Self::open(journal, &fork).await?.close_open_turn().await
     }
 
     /// Imports an exported session. A turn that was open when it was exported is ended as
     /// interrupted.
     pub async fn import(journal: &Arc<Journal>, lines: Vec<Value>) -> Result<Self, AgentError> {
         let id = journal
-            .spawn_blocking(move |journal| journal.import_session(&lines, check))
+            .spawn_blocking(move |journal| journal.import_session(&lines, check_import))
             .await?;
-        Self::resume(journal, &id).await?.closed().await
+        Self::open(journal, &id).await?.close_open_turn().await
     }
 
     /// Ends an open turn as interrupted. The outcomes of its last calls are recorded as unknown.
-    async fn closed(mut self) -> Result<Self, AgentError> {
-        if !self.is_open() {
+    async fn close_open_turn(mut self) -> Result<Self, AgentError> {
+        if !self.has_open_turn() {
             return Ok(self);
         }
         if let Some(step) = self.steps.last()
-            && matches!(step.kind, StepKind::Answered { .. })
+            && matches!(step.kind, SessionStepKind::Answer { .. })
         {
-            let results = crate::recovery::unknown(step);
-            let wire = results.wire();
-            self.add(StepKind::Acted, results.items, wire).await?;
+            let results = crate::recovery::unknown_results(step);
+            let wire = results.to_wire();
+            self.add_step(SessionStepKind::Results, results.items, wire)
+                .await?;
         }
-        self.end(Ok(TurnEnd::Interrupted), Others::default())
+        self.end_turn(Ok(TurnEnd::Interrupted), DelegatedUsage::default())
             .await?;
         Ok(self)
     }
 
     /// Creates a session from its parsed steps.
-    fn new(id: String, journal: Option<Arc<Journal>>, reader: Reader, written: u32) -> Self {
+    fn new(id: String, journal: Option<Arc<Journal>>, reader: SessionReader, written: u32) -> Self {
         let shelf = match &journal {
-            Some(journal) => script::Session::on(Arc::new(journal.shelf(&id))),
-            None => script::Session::default(),
+            Some(journal) => script::ScriptStore::new(Arc::new(journal.script_values(&id))),
+            None => script::ScriptStore::default(),
         };
         let ended = reader.ended || reader.turn == 0;
         Self {
             id,
             journal,
             steps: reader.steps,
-            turn: reader.turn,
+            turn_number: reader.turn,
             ended,
-            others: reader.others,
-            shelf,
-            told: 0,
-            written,
+            delegated: reader.others,
+            script_store: shelf,
+            emitted_items: 0,
+            last_item_number: written,
         }
     }
 
@@ -168,24 +176,24 @@ impl Session {
     }
 
     /// Reads a run from the journal.
-    pub(crate) async fn stored_run(&self, id: &str) -> Option<Run> {
+    pub(crate) async fn stored_run(&self, id: &str) -> Option<StoredRun> {
         let (journal, id) = (self.journal()?, id.to_owned());
         let read = journal.spawn_blocking(move |journal| journal.run(&id));
         read.await.ok()
     }
 
     /// Returns the number of the last turn; zero if there is none.
-    pub fn turn(&self) -> u32 {
-        self.turn
+    pub fn turn_number(&self) -> u32 {
+        self.turn_number
     }
 
     /// Returns whether the last turn was interrupted. [`crate::Agent::go_on`] continues it.
-    pub fn is_open(&self) -> bool {
+    pub fn has_open_turn(&self) -> bool {
         !self.ended
     }
 
     /// Returns all steps of the session, oldest first.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[SessionStep] {
         &self.steps
     }
 
@@ -194,22 +202,26 @@ impl Session {
     pub fn history(&self) -> Vec<(u32, TurnItem)> {
         let turns = self.steps.chunk_by(|one, next| one.turn == next.turn);
         turns
-            .flat_map(|steps| ordered(steps).into_iter().map(|item| (steps[0].turn, item)))
+            .flat_map(|steps| {
+                order_items(steps)
+                    .into_iter()
+                    .map(|item| (steps[0].turn, item))
+            })
             .collect()
     }
 
     /// Returns the items of one turn, in the same order as [`Session::history`].
-    pub fn items_of(&self, turn: u32) -> Vec<TurnItem> {
+    pub fn turn_items(&self, turn: u32) -> Vec<TurnItem> {
         let from = self.steps.partition_point(|step| step.turn < turn);
         let to = self.steps.partition_point(|step| step.turn <= turn);
-        ordered(&self.steps[from..to])
+        order_items(&self.steps[from..to])
     }
 
     /// Returns the tokens and the cost of all turns so far, including the agents they launched.
-    pub fn spent(&self) -> (Usage, f64) {
-        let mut spent = (self.others.usage, self.others.cost);
+    pub fn total_spent(&self) -> (Usage, f64) {
+        let mut spent = (self.delegated.usage, self.delegated.cost);
         for step in &self.steps {
-            if let StepKind::Answered { usage, cost, .. } = &step.kind {
+            if let SessionStepKind::Answer { usage, cost, .. } = &step.kind {
                 spent.0 += *usage;
                 spent.1 += cost.unwrap_or(0.0);
             }
@@ -220,40 +232,44 @@ impl Session {
     /// Returns the text of the model's last answer.
     pub fn last_message(&self) -> Option<String> {
         let mut steps = self.steps.iter().rev();
-        let answer = steps.find(|step| matches!(step.kind, StepKind::Answered { .. }))?;
-        answer.items.iter().rev().find_map(TurnItem::said)
+        let answer = steps.find(|step| matches!(step.kind, SessionStepKind::Answer { .. }))?;
+        answer.items.iter().rev().find_map(TurnItem::assistant_text)
     }
 
     /// Starts a turn with a user message.
-    pub(crate) async fn ask(&mut self, input: Input) -> Result<(), AgentError> {
-        self.turn += 1;
+    pub(crate) async fn begin_turn(&mut self, input: TurnInput) -> Result<(), AgentError> {
+        self.turn_number += 1;
         self.ended = false;
-        let item = Item::Message(Message {
-            role: Role::User,
+        let item = ConversationItem::Message(Message {
+            role: MessageRole::User,
             content: input.0,
             native: None,
         });
-        self.add(StepKind::Asked, vec![item.clone().into()], vec![item])
-            .await
+        self.add_step(
+            SessionStepKind::Prompt,
+            vec![item.clone().into()],
+            vec![item],
+        )
+        .await
     }
 
     /// Adds a step to the session and the journal. If this future is dropped, the step remains in
     /// the session, because the journal writes it in any case.
-    pub(crate) async fn add(
+    pub(crate) async fn add_step(
         &mut self,
-        kind: StepKind,
+        kind: SessionStepKind,
         items: Vec<TurnItem>,
-        wire: Vec<Item>,
+        wire: Vec<ConversationItem>,
     ) -> Result<(), AgentError> {
-        let step = Step {
-            turn: self.turn,
+        let step = SessionStep {
+            turn: self.turn_number,
             kind,
             items,
             wire,
         };
         let lines = step.lines();
         self.steps.push(step);
-        let written = self.write(&lines).await;
+        let written = self.append_lines(&lines).await;
         if written.is_err() {
             self.steps.pop();
         }
@@ -261,50 +277,50 @@ impl Session {
     }
 
     /// Ends the turn. `others` is what the agents that it launched have spent.
-    pub(crate) async fn end(
+    pub(crate) async fn end_turn(
         &mut self,
         end: Result<TurnEnd, TurnError>,
-        others: Others,
+        others: DelegatedUsage,
     ) -> Result<(), AgentError> {
         let (finish_reason, error) = match end {
             Ok(end) => (Some(end), None),
             Err(error) => (None, Some(error)),
         };
         self.ended = true;
-        let end = Line::Mark(Mark::TurnEnd {
+        let end = SessionLine::Mark(SessionMark::TurnEnd {
             finish_reason,
             error,
             others,
         });
-        let written = self.write(&[end]).await;
+        let written = self.append_lines(&[end]).await;
         match written {
-            Ok(()) => self.others.add(others),
+            Ok(()) => self.delegated.add(others),
             Err(_) => self.ended = false,
         }
         written
     }
 
-    async fn write(&mut self, lines: &[Line]) -> Result<(), AgentError> {
+    async fn append_lines(&mut self, lines: &[SessionLine]) -> Result<(), AgentError> {
         let Some(journal) = &self.journal else {
             return Ok(());
         };
         let values: Result<Vec<_>, _> = lines.iter().map(serde_json::to_value).collect();
-        let values = values.map_err(|error| damaged(0, &error))?;
-        let after = self.written;
-        self.written += values.len() as u32;
+        let values = values.map_err(|error| damaged_item(0, &error))?;
+        let after = self.last_item_number;
+        self.last_item_number += values.len() as u32;
         let appended = journal
-            .append_items(&self.id, after, self.turn, values)
+            .append_items(&self.id, after, self.turn_number, values)
             .await;
         if appended.is_err() {
-            self.written = after;
+            self.last_item_number = after;
         }
         Ok(appended?)
     }
 
     /// Returns a new item id for events.
-    pub(crate) fn item_id(&mut self) -> String {
-        self.told += 1;
-        format!("item_{}", self.told - 1)
+    pub(crate) fn next_item_id(&mut self) -> String {
+        self.emitted_items += 1;
+        format!("item_{}", self.emitted_items - 1)
     }
 }
 
@@ -318,19 +334,19 @@ impl Drop for Session {
 }
 
 /// Reads the items of a session from the journal. Returns also the number of the last item.
-fn read_items(journal: &Journal, id: &str) -> Result<(Reader, u32), AgentError> {
+fn read_steps(journal: &Journal, id: &str) -> Result<(SessionReader, u32), AgentError> {
     let items = journal.items(id)?;
     let written = items.last().map_or(0, |item| item.number);
-    let mut reader = Reader::default();
+    let mut reader = SessionReader::default();
     for stored in items {
-        let line =
-            serde_json::from_value(stored.item).map_err(|error| damaged(stored.number, &error))?;
-        reader.read(stored.turn, line);
+        let line = serde_json::from_value(stored.item)
+            .map_err(|error| damaged_item(stored.number, &error))?;
+        reader.push_line(stored.turn, line);
     }
     Ok((reader, written))
 }
 
-fn damaged(number: u32, error: &serde_json::Error) -> AgentError {
+fn damaged_item(number: u32, error: &serde_json::Error) -> AgentError {
     AgentError::Damaged {
         number,
         why: error.to_string(),
@@ -338,11 +354,12 @@ fn damaged(number: u32, error: &serde_json::Error) -> AgentError {
 }
 
 /// Validates the items of an imported session.
-fn check(items: &[StoredItem]) -> Result<(), JournalError> {
+fn check_import(items: &[StoredItem]) -> Result<(), JournalError> {
     let mut turn = 1;
     for (number, stored) in (1u32..).zip(items) {
-        let invalid = |reason: &str| JournalError::NotASession(format!("item {number}: {reason}"));
-        serde_json::from_value::<Line>(stored.item.clone())
+        let invalid =
+            |reason: &str| JournalError::InvalidSessionExport(format!("item {number}: {reason}"));
+        serde_json::from_value::<SessionLine>(stored.item.clone())
             .map_err(|error| invalid(&error.to_string()))?;
         if stored.turn != turn && stored.turn != turn + 1 {
             return Err(invalid("the turn does not follow the previous one"));
@@ -353,7 +370,7 @@ fn check(items: &[StoredItem]) -> Result<(), JournalError> {
 }
 
 /// Returns the items of some steps, with the output of each script directly after the script.
-fn ordered(steps: &[Step]) -> Vec<TurnItem> {
+fn order_items(steps: &[SessionStep]) -> Vec<TurnItem> {
     let mut items: Vec<TurnItem> = Vec::new();
     for item in steps.iter().flat_map(|step| &step.items) {
         let call = match item {

@@ -2,13 +2,13 @@
 
 /// Returns an estimate of the number of tokens of a text, which is usually too high. For planning
 /// only, not for enforcing a limit.
-pub(crate) fn estimate(text: &str) -> usize {
+pub(crate) fn estimate_tokens(text: &str) -> usize {
     text.len().div_ceil(3)
 }
 
 /// Returns whether a text has more than `tokens` tokens. Counts them only if the length of the text
 /// does not decide it.
-pub(crate) fn exceeds(text: &str, tokens: usize) -> bool {
+pub(crate) fn exceeds_tokens(text: &str, tokens: usize) -> bool {
     // A token has at least one byte.
     text.len() > tokens && selvedge_tokens::count(text) > tokens
 }
@@ -21,7 +21,7 @@ mod tests {
     #[test]
     fn estimates_of_ordinary_text_are_not_too_low() {
         let code = include_str!("size.rs");
-        assert!(estimate(code) >= count(code) && estimate(code) < 3 * count(code));
+        assert!(estimate_tokens(code) >= count(code) && estimate_tokens(code) < 3 * count(code));
     }
 
     #[test]
@@ -33,7 +33,7 @@ mod tests {
             "{}[]()".repeat(500),
         ] {
             let tokens = count(&text);
-            assert!(!exceeds(&text, tokens) && exceeds(&text, tokens - 1));
+            assert!(!exceeds_tokens(&text, tokens) && exceeds_tokens(&text, tokens - 1));
         }
     }
 }

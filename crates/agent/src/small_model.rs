@@ -2,39 +2,39 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_memory::{Batch, Later, SmallModel, SmallModelError};
-use selvedge_models::{BatchState, Batches, Client, Model, ModelError, Prompt};
-use selvedge_protocol::{Item, Role};
+use selvedge_memory::{BatchSmallModel, SmallModel, SmallModelBatchStatus, SmallModelError};
+use selvedge_models::{BatchClient, BatchState, Model, ModelClient, ModelError, Prompt};
+use selvedge_protocol::{ConversationItem, MessageRole};
 
 /// A model that answers single prompts, without tools or history.
 #[derive(Debug, Clone)]
-pub struct Small {
-    client: Client,
+pub struct SmallModelClient {
+    client: ModelClient,
     model: Model,
     /// Submits prompts as batches, if the provider supports them.
-    later: Option<ByBatches>,
+    batches: Option<SmallModelBatches>,
 }
 
 /// Submits prompts through the batch API of the provider.
 #[derive(Debug, Clone)]
-struct ByBatches {
-    batches: Batches,
+struct SmallModelBatches {
+    batches: BatchClient,
     model: Model,
 }
 
-impl Small {
+impl SmallModelClient {
     /// Creates a small model.
-    pub fn new(client: Client, model: Model) -> Self {
+    pub fn new(client: ModelClient, model: Model) -> Self {
         Self {
             client,
             model,
-            later: None,
+            batches: None,
         }
     }
 
     /// Uses the provider's batch API to distill lessons: answers take up to a day and cost less.
     pub fn with_batches(mut self) -> Self {
-        self.later = Some(ByBatches {
+        self.batches = Some(SmallModelBatches {
             batches: self.client.batches(),
             model: self.model.clone(),
         });
@@ -42,11 +42,11 @@ impl Small {
     }
 }
 
-impl SmallModel for Small {
+impl SmallModel for SmallModelClient {
     fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         async move {
-            let prompt = prompt_of(prompt);
-            let answered = crate::agents::answer(&self.client, &prompt, &self.model).await;
+            let prompt = single_message_prompt(prompt);
+            let answered = crate::sub_agents::ask_model(&self.client, &prompt, &self.model).await;
             answered
                 .map(|(text, _)| text)
                 .map_err(|error| SmallModelError(error.message))
@@ -54,57 +54,62 @@ impl SmallModel for Small {
         .boxed()
     }
 
-    fn later(&self) -> Option<&dyn Later> {
-        self.later.as_ref().map(|later| later as &dyn Later)
+    fn batch_model(&self) -> Option<&dyn BatchSmallModel> {
+        self.batches
+            .as_ref()
+            .map(|later| later as &dyn BatchSmallModel)
     }
 }
 
-impl Later for ByBatches {
+impl BatchSmallModel for SmallModelBatches {
     fn submit<'a>(
         &'a self,
         prompts: &'a [String],
     ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>> {
         async move {
-            let prompts: Vec<Prompt> = prompts.iter().map(|prompt| prompt_of(prompt)).collect();
+            let prompts: Vec<Prompt> = prompts
+                .iter()
+                .map(|prompt| single_message_prompt(prompt))
+                .collect();
             match self.batches.submit(&prompts, &self.model).await {
                 Ok(batch) => Ok(Some(batch)),
                 // The endpoint is compatible with a provider that has batches, but has none itself.
                 Err(error) if matches!(error.status, Some(404 | 405 | 501)) => Ok(None),
-                Err(error) => Err(failed(&error)),
+                Err(error) => Err(small_model_error(&error)),
             }
         }
         .boxed()
     }
 
-    fn look<'a>(
+    fn poll<'a>(
         &'a self,
         batch: &'a str,
         prompts: usize,
-    ) -> BoxFuture<'a, Result<Batch, SmallModelError>> {
+    ) -> BoxFuture<'a, Result<SmallModelBatchStatus, SmallModelError>> {
         async move {
-            let state = self.batches.look(batch, prompts, &self.model).await;
-            Ok(match state.map_err(|error| failed(&error))? {
-                BatchState::Working => Batch::Working,
-                BatchState::Ended(answers) => Batch::Answered(
+            let state = self.batches.poll(batch, prompts, &self.model).await;
+            Ok(match state.map_err(|error| small_model_error(&error))? {
+                BatchState::InProgress => SmallModelBatchStatus::Running,
+                BatchState::Ended(answers) => SmallModelBatchStatus::Completed(
                     answers
                         .into_iter()
-                        .map(|answer| answer.map_err(|error| failed(&error)))
+                        .map(|answer| answer.map_err(|error| small_model_error(&error)))
                         .collect(),
                 ),
-                BatchState::Lost(_) => Batch::Lost,
+                BatchState::Failed(_) => SmallModelBatchStatus::Failed,
             })
         }
         .boxed()
     }
 }
 
-fn failed(error: &ModelError) -> SmallModelError {
+fn small_model_error(error: &ModelError) -> SmallModelError {
     SmallModelError(error.to_string())
 }
 
-fn prompt_of(text: &str) -> Prompt {
+fn single_message_prompt(text: &str) -> Prompt {
     Prompt {
-        history: vec![Item::message(Role::User, text)],
+        history: vec![ConversationItem::message(MessageRole::User, text)],
         ..Prompt::default()
     }
 }

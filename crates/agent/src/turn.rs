@@ -3,22 +3,22 @@
 use std::time::Instant;
 
 use futures_util::FutureExt;
-use selvedge_models::Calls;
+use selvedge_models::ToolCallMode;
 use selvedge_protocol::{
-    CallRecord, Event, EventSink, FinishReason, Item, Mode, ModelErrorKind, TurnEnd, TurnError,
-    TurnErrorKind, TurnItem, Usage,
+    CallRecord, ConversationItem, EventSink, FinishReason, ModelErrorKind, RuntimeEvent,
+    ScriptMode, TurnEnd, TurnError, TurnErrorKind, TurnItem, Usage,
 };
 use selvedge_tools::Scope;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::acting::Results;
-use crate::agents::{Background, Circumstances};
-use crate::budget::{Budget, Spent};
-use crate::kept::Kept;
-use crate::record::{Others, Step, StepKind};
-use crate::recovery::Known;
-use crate::{Agent, Input, Session, counters};
+use crate::budget::{Budget, BudgetSpent};
+use crate::execution::AnswerResults;
+use crate::recovery::KnownResults;
+use crate::session_record::{DelegatedUsage, SessionStep, SessionStepKind};
+use crate::sub_agents::{BackgroundAgents, TurnContext};
+use crate::turn_documents::TurnDocuments;
+use crate::{Agent, Session, TurnInput, metrics};
 
 /// The options of one turn.
 #[derive(Debug, Clone, Default)]
@@ -26,14 +26,14 @@ pub struct TurnOptions {
     /// Cancels the turn and everything it started. The session remains usable.
     pub cancel: CancellationToken,
     /// Suspends scripts that wait for a person, so that they can be resumed later.
-    pub leave: CancellationToken,
+    pub caller_gone: CancellationToken,
     /// Receives the events of the turn.
     pub events: EventSink,
     /// Whether scripts run in this turn; `None` uses the agent's option.
-    pub mode: Option<Mode>,
+    pub mode: Option<ScriptMode>,
     /// The configuration of the tools, stored with each run so that a resume or replay can create
     /// the same tools.
-    pub setting: String,
+    pub saved_config: String,
 }
 
 /// The result of a turn.
@@ -53,16 +53,16 @@ pub struct TurnOutcome {
 
 impl TurnOutcome {
     /// Emits the end of the turn as an event.
-    fn told(self, events: &EventSink) -> Self {
+    fn emit_end(self, events: &EventSink) -> Self {
         let (turn, usage, cost) = (self.turn, self.usage, self.cost);
         events.emit(match self.end.clone() {
-            Ok(finish_reason) => Event::TurnCompleted {
+            Ok(finish_reason) => RuntimeEvent::TurnCompleted {
                 turn,
                 finish_reason,
                 usage,
                 cost,
             },
-            Err(error) => Event::TurnFailed {
+            Err(error) => RuntimeEvent::TurnFailed {
                 turn,
                 error,
                 usage,
@@ -74,7 +74,7 @@ impl TurnOutcome {
 }
 
 /// Returns the error of a turn that depends on a run of another process. The turn stays open.
-pub(crate) fn in_use(run: &str) -> TurnError {
+pub(crate) fn run_in_use(run: &str) -> TurnError {
     TurnError::new(
         TurnErrorKind::InUse,
         format!("{run} is still running in another process"),
@@ -82,70 +82,73 @@ pub(crate) fn in_use(run: &str) -> TurnError {
 }
 
 /// The state of a running turn.
-pub(crate) struct Turn<'a> {
+pub(crate) struct AgentTurn<'a> {
     pub(crate) agent: &'a Agent,
     pub(crate) session: &'a mut Session,
     pub(crate) options: &'a TurnOptions,
     pub(crate) events: EventSink,
-    pub(crate) kept: Kept,
+    pub(crate) documents: TurnDocuments,
     /// Cancels everything the turn started.
     pub(crate) stop: CancellationToken,
-    pub(crate) mode: Mode,
+    pub(crate) mode: ScriptMode,
     pub(crate) budget: Budget,
     /// The text that the turn hook adds to the newest message.
-    pub(crate) rides: Option<String>,
+    pub(crate) hook_text: Option<String>,
     /// Whether requests contain tools and allow calls.
-    pub(crate) calls: Calls,
+    pub(crate) call_mode: ToolCallMode,
     /// Whether the next answer is the last one, in which nothing can be called.
-    pub(crate) last: bool,
+    pub(crate) is_last_answer: bool,
     /// Whether the conversation was compacted because the provider rejected the request as too
     /// long.
-    pub(crate) shortened: bool,
+    pub(crate) compacted_after_error: bool,
     /// Whether the warning that the context has no room was emitted.
-    pub(crate) no_room_said: bool,
+    pub(crate) no_room_warned: bool,
     /// The scope of the structured calls, created with the first one.
     pub(crate) scope: Option<Scope>,
     /// The id of the run of the structured calls.
-    pub(crate) run: Option<String>,
+    pub(crate) calls_run: Option<String>,
     /// The records of the structured calls.
-    pub(crate) records: Vec<CallRecord>,
+    pub(crate) call_records: Vec<CallRecord>,
     /// The ledger ids of the structured calls.
-    pub(crate) used: Vec<String>,
+    pub(crate) used_call_ids: Vec<String>,
     /// The recorded results of an answer that an earlier process did not finish.
-    pub(crate) known: Known,
+    pub(crate) known_results: KnownResults,
     /// The agents that run in the background.
-    background: Background,
+    background: BackgroundAgents,
 }
 
 impl Agent {
     /// Runs one turn: asks the model, runs the scripts and calls of its answer, and repeats until
     /// the model is done or a limit is reached.
-    pub async fn turn(
+    pub async fn run_turn(
         &self,
         session: &mut Session,
-        input: impl Into<Input>,
+        input: impl Into<TurnInput>,
         options: &TurnOptions,
     ) -> TurnOutcome {
-        let asked = match self.settle(session, options).await {
-            Ok(()) => session.ask(input.into()).await.map_err(TurnError::from),
+        let asked = match self.close_open_turn(session, options).await {
+            Ok(()) => session
+                .begin_turn(input.into())
+                .await
+                .map_err(TurnError::from),
             Err(error) => Err(error),
         };
         match asked {
-            Ok(()) => self.go_on(session, options).await,
+            Ok(()) => self.continue_turn(session, options).await,
             Err(error) => TurnOutcome {
-                turn: session.turn(),
+                turn: session.turn_number(),
                 end: Err(error),
                 message: None,
                 usage: Usage::default(),
                 cost: None,
             }
-            .told(&options.events),
+            .emit_end(&options.events),
         }
     }
 
     /// Continues an interrupted turn. Completed calls are not repeated.
-    pub async fn go_on(&self, session: &mut Session, options: &TurnOptions) -> TurnOutcome {
-        let number = session.turn();
+    pub async fn continue_turn(&self, session: &mut Session, options: &TurnOptions) -> TurnOutcome {
+        let number = session.turn_number();
         let span = tracing::info_span!(
             "turn",
             session = session.id(),
@@ -153,20 +156,22 @@ impl Agent {
             end = tracing::field::Empty
         );
         let started = Instant::now();
-        options.events.emit(Event::TurnStarted { turn: number });
-        if let Some(changes) = &self.changes {
-            changes.begin();
+        options
+            .events
+            .emit(RuntimeEvent::TurnStarted { turn: number });
+        if let Some(changes) = &self.change_tracker {
+            changes.begin_turn();
         }
-        let mut turn = Turn::new(self, session, options);
-        let end = turn.until_its_end().instrument(span.clone()).await;
-        turn.end_children().await;
-        self.tell_changes(&options.events).await;
-        let spent @ Spent { usage, cost, .. } = turn.budget.spent();
-        let kept = turn.kept.take();
+        let mut turn = AgentTurn::new(self, session, options);
+        let end = turn.run_to_end().instrument(span.clone()).await;
+        turn.stop_children().await;
+        self.emit_changes(&options.events).await;
+        let spent @ BudgetSpent { usage, cost, .. } = turn.budget.spent();
+        let kept = turn.documents.take();
         drop(turn);
         span.record("end", tracing::field::debug(&end));
-        counters::turn(&end, started.elapsed(), &usage);
-        let items = session.items_of(number);
+        metrics::record_turn(&end, started.elapsed(), &usage);
+        let items = session.turn_items(number);
         // A suspended turn, or one that depends on another process, stays open.
         let waits = match &end {
             Ok(end) => *end == TurnEnd::Suspended,
@@ -175,41 +180,45 @@ impl Agent {
         let ended = match waits {
             true => Ok(()),
             false => {
-                let others = by_others(spent, session);
-                session.end(end.clone(), others).await
+                let others = delegated_usage(spent, session);
+                session.end_turn(end.clone(), others).await
             }
         };
-        if let Some(companion) = self.companion.as_ref() {
-            companion.kept(session, kept).await;
+        if let Some(companion) = self.turn_hook.as_ref() {
+            companion.documents_used(session, kept).await;
             if !waits {
-                companion.after(session).await;
+                companion.after_turn(session).await;
             }
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(TurnError::from));
         TurnOutcome {
             turn: number,
             end,
-            message: items.iter().rev().find_map(TurnItem::said),
+            message: items.iter().rev().find_map(TurnItem::assistant_text),
             usage,
             cost,
         }
-        .told(&options.events)
+        .emit_end(&options.events)
     }
 
     /// Emits the file changes of the turn as an event.
-    async fn tell_changes(&self, events: &EventSink) {
-        let Some(changes) = self.changes.clone() else {
+    async fn emit_changes(&self, events: &EventSink) {
+        let Some(changes) = self.change_tracker.clone() else {
             return;
         };
         let diff = tokio::task::spawn_blocking(move || changes.diff()).await;
         if let Some(diff) = diff.ok().filter(|diff| !diff.is_empty()) {
-            events.emit(Event::DiffUpdated { diff });
+            events.emit(RuntimeEvent::DiffUpdated { diff });
         }
     }
 
     /// Ends an interrupted turn before a new one begins. Its calls get their recorded results.
-    async fn settle(&self, session: &mut Session, options: &TurnOptions) -> Result<(), TurnError> {
-        if !session.is_open() {
+    async fn close_open_turn(
+        &self,
+        session: &mut Session,
+        options: &TurnOptions,
+    ) -> Result<(), TurnError> {
+        if !session.has_open_turn() {
             return Ok(());
         }
         let stopped = TurnOptions {
@@ -217,9 +226,9 @@ impl Agent {
             ..options.clone()
         };
         stopped.cancel.cancel();
-        let mut turn = Turn::new(self, session, &stopped);
-        let settled = turn.finish_left_undone().await;
-        turn.end_children().await;
+        let mut turn = AgentTurn::new(self, session, &stopped);
+        let settled = turn.finish_unfinished_answer().await;
+        turn.stop_children().await;
         drop(turn);
         if let Err(error) = settled
             && matches!(error.kind, TurnErrorKind::Journal | TurnErrorKind::InUse)
@@ -227,15 +236,15 @@ impl Agent {
             return Err(error);
         }
         Ok(session
-            .end(Ok(TurnEnd::Interrupted), Others::default())
+            .end_turn(Ok(TurnEnd::Interrupted), DelegatedUsage::default())
             .await?)
     }
 }
 
-impl<'a> Turn<'a> {
+impl<'a> AgentTurn<'a> {
     fn new(agent: &'a Agent, session: &'a mut Session, options: &'a TurnOptions) -> Self {
-        let (usage, cost) = session.spent();
-        let spent = Spent {
+        let (usage, cost) = session.total_spent();
+        let spent = BudgetSpent {
             rounds: 0,
             usage,
             cost: Some(cost),
@@ -243,43 +252,43 @@ impl<'a> Turn<'a> {
         let budget = agent
             .budget
             .clone()
-            .unwrap_or_else(|| Budget::new(agent.settings.session_limits, spent));
-        let so_far = spent_in(session.steps(), session.turn());
-        let documents = Kept::default();
+            .unwrap_or_else(|| Budget::new(agent.options.session_limits, spent));
+        let so_far = spent_in_turn(session.steps(), session.turn_number());
+        let documents = TurnDocuments::default();
         Self {
             agent,
             session,
             options,
-            events: documents.listening(options.events.clone()),
-            kept: documents,
+            events: documents.observe(options.events.clone()),
+            documents,
             stop: options.cancel.child_token(),
-            mode: options.mode.unwrap_or(agent.settings.mode),
-            budget: budget.within(agent.settings.turn_limits, so_far),
-            rides: None,
-            calls: match agent.model.tools {
-                true => Calls::Parallel,
-                false => Calls::Off,
+            mode: options.mode.unwrap_or(agent.options.mode),
+            budget: budget.child(agent.options.turn_limits, so_far),
+            hook_text: None,
+            call_mode: match agent.model.tools {
+                true => ToolCallMode::Parallel,
+                false => ToolCallMode::Off,
             },
-            last: false,
-            shortened: false,
-            no_room_said: false,
+            is_last_answer: false,
+            compacted_after_error: false,
+            no_room_warned: false,
             scope: None,
-            run: None,
-            records: Vec::new(),
-            used: Vec::new(),
-            known: Known::default(),
-            background: Background::default(),
+            calls_run: None,
+            call_records: Vec::new(),
+            used_call_ids: Vec::new(),
+            known_results: KnownResults::default(),
+            background: BackgroundAgents::default(),
         }
     }
 
     /// Runs the rounds of the turn. Cancels everything when the time limit is reached.
-    async fn until_its_end(&mut self) -> Result<TurnEnd, TurnError> {
+    async fn run_to_end(&mut self) -> Result<TurnEnd, TurnError> {
         let stop = self.stop.clone();
         let timeout = match self.budget.deadline() {
             Some(deadline) => tokio::time::sleep_until(deadline.into()),
             None => tokio::time::sleep(std::time::Duration::from_secs(u64::from(u32::MAX))),
         };
-        let rounds = self.rounds();
+        let rounds = self.run_rounds();
         tokio::pin!(rounds, timeout);
         tokio::select! {
             end = &mut rounds => end,
@@ -292,107 +301,109 @@ impl<'a> Turn<'a> {
 
     /// Repeats the rounds of the turn: assemble the prompt, ask the model, record the answer, run
     /// its scripts and calls, record the results.
-    async fn rounds(&mut self) -> Result<TurnEnd, TurnError> {
-        if let Some(end) = self.finish_left_undone().await? {
+    async fn run_rounds(&mut self) -> Result<TurnEnd, TurnError> {
+        if let Some(end) = self.finish_unfinished_answer().await? {
             return Ok(end);
         }
-        self.recall().await;
+        self.call_hook_before_turn().await;
         loop {
-            if let Some(end) = self.must_end() {
+            if let Some(end) = self.end_reason() {
                 return Ok(end);
             }
-            let prompt = self.assemble().await?;
-            let answer = match self.ask(&prompt).await {
+            let prompt = self.assemble_prompt().await?;
+            let answer = match self.ask_model(&prompt).await {
                 Ok(answer) => {
-                    self.shortened = false;
+                    self.compacted_after_error = false;
                     answer
                 }
                 Err(error) => {
-                    self.find_another_way(error).await?;
+                    self.adapt_to_error(error).await?;
                     continue;
                 }
             };
             let (finish, detail) = (answer.finish.clone(), answer.detail.clone());
             let pieces = self.record_answer(answer).await?;
-            let asks = pieces.iter().any(|told| told.piece.asks());
-            let results = self.act(pieces).await;
+            let asks = pieces.iter().any(|told| told.piece.is_action());
+            let results = self.run_pieces(pieces).await;
             if results.suspended {
                 return Ok(TurnEnd::Suspended);
             }
             if asks {
                 self.record_results(results).await?;
-            } else if let Some(end) = end_of(finish, detail)? {
+            } else if let Some(end) = turn_end_for(finish, detail)? {
                 return Ok(end);
             }
         }
     }
 
     /// Returns why the turn has to end before the next request.
-    fn must_end(&self) -> Option<TurnEnd> {
+    fn end_reason(&self) -> Option<TurnEnd> {
         if self.options.cancel.is_cancelled() {
             return Some(TurnEnd::Interrupted);
         }
         if self.stop.is_cancelled() {
             return Some(TurnEnd::MaxTime);
         }
-        self.budget.reached()
+        self.budget.reached_limit()
     }
 
     /// Completes what an earlier process left open: results that it did not record, or the end of
     /// the turn.
-    async fn finish_left_undone(&mut self) -> Result<Option<TurnEnd>, TurnError> {
-        if let Some(pieces) = self.left_undone().await? {
-            self.last = self.budget.was_last_round();
-            let results = self.act(pieces).await;
+    async fn finish_unfinished_answer(&mut self) -> Result<Option<TurnEnd>, TurnError> {
+        if let Some(pieces) = self.load_unfinished_answer().await? {
+            self.is_last_answer = self.budget.was_last_round();
+            let results = self.run_pieces(pieces).await;
             if results.suspended {
                 return Ok(Some(TurnEnd::Suspended));
             }
             self.record_results(results).await?;
             return Ok(None);
         }
-        let turn = self.session.turn();
+        let turn = self.session.turn_number();
         let last = self.session.steps().last().filter(|step| step.turn == turn);
         match last.map(|step| &step.kind) {
-            Some(StepKind::Answered { finish, .. }) => end_of(finish.clone(), None),
+            Some(SessionStepKind::Answer { finish, .. }) => turn_end_for(finish.clone(), None),
             _ => Ok(None),
         }
     }
 
-    async fn record_results(&mut self, results: Results) -> Result<(), TurnError> {
-        let wire = results.wire();
-        let acted = self.session.add(StepKind::Acted, results.items, wire);
+    async fn record_results(&mut self, results: AnswerResults) -> Result<(), TurnError> {
+        let wire = results.to_wire();
+        let acted = self
+            .session
+            .add_step(SessionStepKind::Results, results.items, wire);
         Ok(acted.await?)
     }
 
     /// Asks the turn hook for the text to add to the newest message of every request of the turn.
-    async fn recall(&mut self) {
-        let Some(hook) = &self.agent.companion else {
+    async fn call_hook_before_turn(&mut self) {
+        let Some(hook) = &self.agent.turn_hook else {
             return;
         };
-        let turn = self.session.turn();
+        let turn = self.session.turn_number();
         let mut steps = self.session.steps().iter().rev();
-        let asked = steps.find(|step| step.turn == turn && step.kind == StepKind::Asked);
+        let asked = steps.find(|step| step.turn == turn && step.kind == SessionStepKind::Prompt);
         let prompt = match asked.and_then(|step| step.items.first()) {
-            Some(TurnItem::Item(Item::Message(message))) => message.text(),
+            Some(TurnItem::Conversation(ConversationItem::Message(message))) => message.text(),
             _ => String::new(),
         };
-        self.rides = hook.before(self.session, &prompt).await;
+        self.hook_text = hook.before_turn(self.session, &prompt).await;
     }
 
     /// Stops the background agents and the structured calls of the turn.
-    async fn end_children(&mut self) {
+    async fn stop_children(&mut self) {
         if !self.background.is_empty() {
             self.stop.cancel();
-            self.background.end().await;
+            self.background.wait_or_abort().await;
         }
-        self.end_scope().await;
+        self.end_calls_scope().await;
     }
 
-    pub(crate) fn circumstances(&self) -> Circumstances {
-        Circumstances {
+    pub(crate) fn context(&self) -> TurnContext {
+        TurnContext {
             budget: self.budget.clone(),
             depth: self.agent.depth,
-            leave: self.options.leave.clone(),
+            caller_gone: self.options.caller_gone.clone(),
             stop: self.stop.clone(),
             session: self.session.id().to_owned(),
             background: self.background.clone(),
@@ -401,10 +412,10 @@ impl<'a> Turn<'a> {
 }
 
 /// Returns what the answers of a turn have spent so far.
-fn spent_in(steps: &[Step], turn: u32) -> Spent {
-    let mut spent = Spent::default();
+fn spent_in_turn(steps: &[SessionStep], turn: u32) -> BudgetSpent {
+    let mut spent = BudgetSpent::default();
     for step in steps.iter().filter(|step| step.turn == turn) {
-        if let StepKind::Answered { usage, cost, .. } = &step.kind {
+        if let SessionStepKind::Answer { usage, cost, .. } = &step.kind {
             spent.rounds += 1;
             spent.usage += *usage;
             if let Some(cost) = cost {
@@ -416,18 +427,18 @@ fn spent_in(steps: &[Step], turn: u32) -> Spent {
 }
 
 /// Returns the part of a turn's spending that its own answers do not account for.
-fn by_others(all: Spent, session: &Session) -> Others {
-    let own = spent_in(session.steps(), session.turn());
+fn delegated_usage(all: BudgetSpent, session: &Session) -> DelegatedUsage {
+    let own = spent_in_turn(session.steps(), session.turn_number());
     let cost = (all.cost.unwrap_or(0.0) - own.cost.unwrap_or(0.0)).max(0.0);
     // The cost was added up in another order, so a tiny difference is a rounding error.
-    Others {
-        usage: all.usage.beyond(&own.usage),
+    DelegatedUsage {
+        usage: all.usage.saturating_sub(&own.usage),
         cost: if cost < 1e-9 { 0.0 } else { cost },
     }
 }
 
 /// Returns how an answer without scripts and calls ends the turn, or `None` if the turn continues.
-fn end_of(
+fn turn_end_for(
     finish: Option<FinishReason>,
     detail: Option<String>,
 ) -> Result<Option<TurnEnd>, TurnError> {
@@ -443,18 +454,18 @@ fn end_of(
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for AgentTurn<'_> {
     /// Stops what the turn started, also if its future is dropped.
     fn drop(&mut self) {
         self.stop.cancel();
-        let _ = self.end_scope().now_or_never();
+        let _ = self.end_calls_scope().now_or_never();
     }
 }
 
 /// Returns the steps from the last compaction on, which are those that requests can contain.
-pub(crate) fn since_compaction(steps: &[Step]) -> &[Step] {
+pub(crate) fn steps_since_compaction(steps: &[SessionStep]) -> &[SessionStep] {
     let last = steps
         .iter()
-        .rposition(|step| step.kind == StepKind::Compacted);
+        .rposition(|step| step.kind == SessionStepKind::Compaction);
     &steps[last.unwrap_or(0)..]
 }

@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
-use selvedge_agent::{Agent, Session, Settings, TurnOptions};
-use selvedge_journal::{CallState, Journal};
-use selvedge_models::{Client, Model, Provider};
-use selvedge_protocol::{CallStatus, Item, TurnItem, WireApi};
+use selvedge_agent::{Agent, AgentOptions, Session, TurnOptions};
+use selvedge_journal::{Journal, StoredCallState};
+use selvedge_models::{Model, ModelClient, Provider};
+use selvedge_protocol::{CallStatus, ConversationItem, TurnItem, WireApi};
 use selvedge_script::Harness;
 use selvedge_tools::{Orchestrator, Registry, tool};
 use serde::Deserialize;
@@ -132,29 +132,33 @@ fn child() {
                 ))
                 .unwrap();
             let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
-            let client = Client::new(Provider::new("mock", url, WireApi::Chat)).unwrap();
+            let client = ModelClient::new(Provider::new("mock", url, WireApi::Chat)).unwrap();
             let model = Model {
                 context_window: 100_000_000,
-                ..Model::known("gpt-4o")
+                ..Model::from_table("gpt-4o")
             };
             let agent = Agent::new(
                 client,
                 model,
                 Harness::new(orchestrator).unwrap(),
-                Settings::default(),
+                AgentOptions::default(),
             );
             let id = std::fs::read_to_string(place.join("session")).unwrap();
-            let mut session = Session::resume(&journal, &id).await.unwrap();
+            let mut session = Session::open(&journal, &id).await.unwrap();
             let options = TurnOptions::default();
-            if session.is_open() {
-                agent.go_on(&mut session, &options).await.end.unwrap();
+            if session.has_open_turn() {
+                agent
+                    .continue_turn(&mut session, &options)
+                    .await
+                    .end
+                    .unwrap();
             }
             let turns =
                 std::env::var("SELVEDGE_CRASH_TURNS").map_or(TURNS, |turns| turns.parse().unwrap());
-            while session.turn() < turns {
-                let prompt = format!("turn {}", session.turn() + 1);
+            while session.turn_number() < turns {
+                let prompt = format!("turn {}", session.turn_number() + 1);
                 agent
-                    .turn(&mut session, prompt, &options)
+                    .run_turn(&mut session, prompt, &options)
                     .await
                     .end
                     .unwrap();
@@ -231,7 +235,7 @@ async fn two_crashes_in_one_answer_repeat_no_call() {
         )
     );
     let journal = Journal::open(&path).unwrap();
-    let session = Session::resume(&journal, &id).await.unwrap();
+    let session = Session::open(&journal, &id).await.unwrap();
     let told = support::history(&session).join("\n");
     assert!(
         told.contains("OutcomeUnknownError") && told.contains("result c1: outcome unknown"),
@@ -286,7 +290,7 @@ fn unknowns(item: &TurnItem) -> usize {
             .iter()
             .filter(|call| call.status == CallStatus::OutcomeUnknown)
             .count(),
-        TurnItem::Item(Item::FunctionCallOutput(output)) => {
+        TurnItem::Conversation(ConversationItem::FunctionCallOutput(output)) => {
             usize::from(output.text().starts_with("outcome unknown"))
         }
         _ => 0,
@@ -337,8 +341,8 @@ async fn a_session_killed_ten_times_ends_like_one_that_was_never_killed() {
         Journal::open(wild.path()).unwrap(),
     ];
     let [calm_session, wild_session] = [
-        Session::resume(&journals[0], &ids[0]).await.unwrap(),
-        Session::resume(&journals[1], &ids[1]).await.unwrap(),
+        Session::open(&journals[0], &ids[0]).await.unwrap(),
+        Session::open(&journals[1], &ids[1]).await.unwrap(),
     ];
     let (calm_items, wild_items) = (calm_session.history(), wild_session.history());
     assert_eq!(calm_items.len(), wild_items.len());
@@ -353,7 +357,7 @@ async fn a_session_killed_ten_times_ends_like_one_that_was_never_killed() {
     let calls = |items: &[(u32, TurnItem)]| -> usize {
         let of = |item: &TurnItem| match item {
             TurnItem::ScriptToolCallOutput(output) => output.calls.len(),
-            TurnItem::Item(Item::FunctionCallOutput(_)) => 1,
+            TurnItem::Conversation(ConversationItem::FunctionCallOutput(_)) => 1,
             _ => 0,
         };
         items.iter().map(|(_, item)| of(item)).sum()
@@ -364,7 +368,7 @@ async fn a_session_killed_ten_times_ends_like_one_that_was_never_killed() {
         .iter()
         .flat_map(|run| journals[1].run(&run.id).unwrap().calls)
         .filter(|call| {
-            call.state == CallState::Ended(CallStatus::OutcomeUnknown)
+            call.state == StoredCallState::Ended(CallStatus::OutcomeUnknown)
                 && !call.read_only
                 && call.args.is_some()
         });

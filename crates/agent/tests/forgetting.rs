@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use selvedge_agent::{
-    Agent, AgentError, RememberSettings, Remembering, Session, StepKind, Telling,
+    Agent, AgentError, AgentMemory, AgentMemoryOptions, HistoryMode, Session, SessionStepKind,
 };
-use selvedge_journal::{Filter, Journal, JournalError, Keeping, Redactor};
+use selvedge_journal::{Journal, JournalError, JournalOptions, Redactor, RunFilter};
 use selvedge_memory::{Gradient, Memory};
 use selvedge_protocol::{Ledger, RunStart, TurnEnd, WireApi};
 use serde_json::json;
@@ -62,16 +62,16 @@ fn answers(asked: &Asked) -> Reply {
     }
 }
 
-fn remembering(memory: &Arc<Memory>) -> Remembering {
-    let telling = Telling::Gradient(Gradient::new(20_000));
+fn remembering(memory: &Arc<Memory>) -> AgentMemory {
+    let telling = HistoryMode::Gradient(Gradient::new(20_000));
     let recall = Some(Duration::from_secs(20));
-    Remembering::new(
+    AgentMemory::new(
         memory.clone(),
-        RememberSettings {
-            telling,
-            recall,
-            recall_tokens: 600,
-            distill_after: None,
+        AgentMemoryOptions {
+            history: telling,
+            recall_timeout: recall,
+            max_recall_tokens: 600,
+            distill_idle_time: None,
         },
         None,
     )
@@ -79,7 +79,7 @@ fn remembering(memory: &Arc<Memory>) -> Remembering {
 
 async fn say(agent: &Agent, session: &mut Session, desk: &Desk, prompt: &str) {
     assert_eq!(
-        agent.turn(session, prompt, &desk.options()).await.end,
+        agent.run_turn(session, prompt, &desk.options()).await.end,
         Ok(TurnEnd::Stop),
         "{prompt}"
     );
@@ -107,7 +107,13 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
         )
         .await;
         say(&agent, &mut session, &desk, "Good evening.").await;
-        while memory.distill(session.id(), None).await.unwrap().waiting > 0 {}
+        while memory
+            .distill(session.id(), None)
+            .await
+            .unwrap()
+            .remaining_turns
+            > 0
+        {}
         assert_eq!(memory.lessons(None).unwrap().len(), 1);
         let fork = Session::fork(&desk.journal, session.id(), Some(2))
             .await
@@ -116,7 +122,7 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
             .to_owned();
         let id = session.id().to_owned();
         assert!(is_in_file(&desk) && desk.journal.all_sessions(10).unwrap().len() == 3);
-        let spent = session.spent();
+        let spent = session.total_spent();
 
         // A session that is in use and a turn with a running run cannot be forgotten.
         let other = another(&desk);
@@ -135,18 +141,18 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
             session: &id,
             seed: "1",
             resumes: None,
-            setting: "",
+            saved_config: "",
         };
-        third.begin(start).await.unwrap();
+        third.begin_run(start).await.unwrap();
         let refused = Session::forget(&other, &id, Some(3));
         assert!(
-            matches!(refused, Err(AgentError::Journal(JournalError::NotOver(run))) if run == "scr_open")
+            matches!(refused, Err(AgentError::Journal(JournalError::RunNotEnded(run))) if run == "scr_open")
         );
         drop(third);
 
-        let would = Session::would_forget(&other, &id, Some(2)).unwrap();
+        let would = Session::preview_forget(&other, &id, Some(2)).unwrap();
         assert!(
-            is_in_file(&desk) && Session::read(&other, &id).unwrap().turn() == 3,
+            is_in_file(&desk) && Session::open_read_only(&other, &id).unwrap().turn_number() == 3,
             "the preview changes nothing"
         );
         let gone = Session::forget(&other, &id, Some(2)).unwrap();
@@ -160,7 +166,7 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
         other.scrub().unwrap();
         assert!(!is_in_file(&desk), "{api:?}");
         assert!(memory.lessons(None).unwrap().is_empty());
-        let left = other.runs(&Filter::default()).unwrap();
+        let left = other.runs(&RunFilter::default()).unwrap();
         assert_eq!(
             left.iter().map(|run| run.id.as_str()).collect::<Vec<_>>(),
             ["scr_open"]
@@ -171,8 +177,12 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
 
         // The session can be continued: calls were deleted with their results, and the other turns
         // are unchanged.
-        let mut session = Session::resume(&desk.journal, &id).await.unwrap();
-        assert!(!session.is_open() && session.turn() == 3 && session.spent() == spent);
+        let mut session = Session::open(&desk.journal, &id).await.unwrap();
+        assert!(
+            !session.has_open_turn()
+                && session.turn_number() == 3
+                && session.total_spent() == spent
+        );
         let before = server.asked().len();
         say(&agent, &mut session, &desk, "And now?").await;
         let asked = &server.asked()[before];
@@ -186,7 +196,7 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
             told.contains("Good morning.") && told.contains("Good evening."),
             "{told}"
         );
-        let fork = Session::resume(&desk.journal, &fork).await.unwrap();
+        let fork = Session::open(&desk.journal, &fork).await.unwrap();
         assert_eq!(history(&fork).len(), 3, "{:?}", history(&fork));
         assert!(history(&fork)[2].contains("removed from the conversation"));
 
@@ -200,8 +210,8 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
                 .contains(&id)
         );
         assert!(matches!(
-            Session::resume(&other, &id).await,
-            Err(AgentError::Journal(JournalError::NoSession(_)))
+            Session::open(&other, &id).await,
+            Err(AgentError::Journal(JournalError::SessionNotFound(_)))
         ));
         assert_eq!(
             other.all_sessions(10).unwrap().len(),
@@ -235,7 +245,7 @@ async fn without_memory_the_notes_keep_the_roles_alternating() {
         Session::forget(&desk.journal, &id, Some(2)).unwrap();
         desk.journal.scrub().unwrap();
         assert!(!is_in_file(&desk), "{api:?}");
-        let mut session = Session::resume(&desk.journal, &id).await.unwrap();
+        let mut session = Session::open(&desk.journal, &id).await.unwrap();
         say(&agent, &mut session, &desk, "And now?").await;
         let asked = server.asked();
         let key = if api == WireApi::Responses {
@@ -283,7 +293,7 @@ async fn a_later_compaction_does_not_contain_the_forgotten_turn() {
     .await;
     let mut desk = Desk::new(WireApi::Chat);
     (desk.model.context_window, desk.model.max_output_tokens) = (16_000, 1_000);
-    desk.settings.declaration_tokens = 100;
+    desk.settings.max_declaration_tokens = 100;
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
     say(
@@ -297,7 +307,7 @@ async fn a_later_compaction_does_not_contain_the_forgotten_turn() {
         session
             .steps()
             .iter()
-            .any(|step| step.kind == StepKind::Compacted)
+            .any(|step| step.kind == SessionStepKind::Compaction)
     };
     while !shortened(&session) {
         say(&agent, &mut session, &desk, "please go on").await;
@@ -313,7 +323,7 @@ async fn a_later_compaction_does_not_contain_the_forgotten_turn() {
     desk.journal.scrub().unwrap();
     assert!(!is_in_file(&desk));
     // The session is compacted again, from the turns that remain.
-    let mut session = Session::resume(&desk.journal, &id).await.unwrap();
+    let mut session = Session::open(&desk.journal, &id).await.unwrap();
     assert!(!shortened(&session) && !told(&session).contains(WORD));
     while !shortened(&session) {
         say(&agent, &mut session, &desk, "please go on").await;
@@ -330,12 +340,12 @@ async fn an_encrypted_journal_never_contains_the_word() {
     )
     .unwrap();
     let (home, key) = (desk.dir.path().join("home"), [5; 32]);
-    let keeping = Keeping {
+    let keeping = JournalOptions {
         key: Some(key),
-        ..Keeping::default()
+        ..JournalOptions::default()
     };
     desk.journal = Journal::open_with(&home, &keeping).unwrap();
-    let memory = Arc::new(Memory::open_sealed(&home, Redactor::new([]), &key).unwrap());
+    let memory = Arc::new(Memory::open_encrypted(&home, Redactor::new([]), &key).unwrap());
     let agent = desk.agent(&server).with_memory(&remembering(&memory));
     let mut session = desk.session().await;
     say(
@@ -345,7 +355,13 @@ async fn an_encrypted_journal_never_contains_the_word() {
         &format!("Tell me about the {WORD}. Always call the {WORD} by its name."),
     )
     .await;
-    while memory.distill(session.id(), None).await.unwrap().waiting > 0 {}
+    while memory
+        .distill(session.id(), None)
+        .await
+        .unwrap()
+        .remaining_turns
+        > 0
+    {}
     assert_eq!(memory.lessons(None).unwrap().len(), 1);
     say(
         &agent,

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use selvedge_agent::{Session, TurnOutcome};
 use selvedge_protocol::{
-    Answer, ApprovalPolicy, ErrorCode, Event, Mode, RunStatus, TurnEnd, TurnItem, Usage, WireApi,
+    ApprovalPolicy, CallDecision, ErrorCode, RunStatus, RuntimeEvent, ScriptMode, TurnEnd,
+    TurnItem, Usage, WireApi,
 };
-use selvedge_sandbox::Wasm;
-use selvedge_tools::AskLater;
+use selvedge_sandbox::WasmRuntime;
+use selvedge_tools::DeferringApprover;
 use serde_json::{Value, json};
 use support::server::Server;
 use support::speech::{CACHED, INPUT, OUTPUT, REASONING, Say, block, call, text, think};
@@ -51,7 +52,7 @@ fn expected() -> Vec<String> {
 
 async fn play(desk: &Desk, server: &Server, session: &mut Session) -> TurnOutcome {
     desk.agent(server)
-        .turn(session, "How many lines?", &desk.options())
+        .run_turn(session, "How many lines?", &desk.options())
         .await
 }
 
@@ -68,7 +69,7 @@ async fn mixed_turn(api: WireApi) -> Vec<Value> {
         expected()[1..],
         "{api:?}: events"
     );
-    let stored = Session::resume(&desk.journal, session.id()).await.unwrap();
+    let stored = Session::open(&desk.journal, session.id()).await.unwrap();
     assert_eq!(stored.history(), session.history());
     assert_eq!(stored.steps(), session.steps());
     let usage = Usage {
@@ -226,7 +227,7 @@ async fn i5_an_approval_shows_the_script_and_can_be_answered_later() {
         Server::saying(answers.clone()).await,
     );
     desk.policy = ApprovalPolicy::Untrusted;
-    let person = Person::who_says(Answer::Once);
+    let person = Person::who_says(CallDecision::Once);
     desk.approver = Some(person.clone());
     let mut session = desk.session().await;
     assert_eq!(
@@ -244,26 +245,26 @@ async fn i5_an_approval_shows_the_script_and_can_be_answered_later() {
     assert!(
         desk.told()
             .iter()
-            .any(|event| matches!(event, Event::ApprovalRequested { .. }))
+            .any(|event| matches!(event, RuntimeEvent::ApprovalRequested { .. }))
     );
 
     // Without an approver the turn is suspended. Another process with an approver continues it.
     let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers).await);
     desk.policy = ApprovalPolicy::Untrusted;
-    desk.approver = Some(Arc::new(AskLater));
+    desk.approver = Some(Arc::new(DeferringApprover));
     let mut session = desk.session().await;
     assert_eq!(
         play(&desk, &server, &mut session).await.end,
         Ok(TurnEnd::Suspended)
     );
-    assert!(!desk.work().join("new.txt").exists() && session.is_open());
+    assert!(!desk.work().join("new.txt").exists() && session.has_open_turn());
     let id = session.id().to_owned();
     drop(session);
-    desk.approver = Some(Person::who_says(Answer::Once));
-    let mut session = Session::resume(&desk.journal, &id).await.unwrap();
+    desk.approver = Some(Person::who_says(CallDecision::Once));
+    let mut session = Session::open(&desk.journal, &id).await.unwrap();
     let outcome = desk
         .agent(&server)
-        .go_on(&mut session, &desk.options())
+        .continue_turn(&mut session, &desk.options())
         .await;
     assert_eq!(
         (outcome.end, outcome.message.as_deref()),
@@ -315,7 +316,7 @@ async fn i7_disabled_scripts_are_not_run_and_the_model_is_told() {
             vec![text("I see")],
         ];
         let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
-        desk.settings.mode = Mode::Disabled;
+        desk.settings.mode = ScriptMode::Disabled;
         let mut session = desk.session().await;
         assert_eq!(
             play(&desk, &server, &mut session).await.end,
@@ -338,9 +339,9 @@ async fn i7_disabled_scripts_are_not_run_and_the_model_is_told() {
         let server =
             Server::saying(vec![vec![text(&block("return 7"))], vec![text("seven")]]).await;
         let mut options = desk.options();
-        options.mode = Some(Mode::Enabled);
+        options.mode = Some(ScriptMode::Enabled);
         let agent = desk.agent(&server);
-        agent.turn(&mut session, "again", &options).await;
+        agent.run_turn(&mut session, "again", &options).await;
         assert!(history(&session).contains(&"script returned: 7".to_owned()));
     }
 }
@@ -351,7 +352,7 @@ async fn i8_a_dry_run_checks_and_reports() {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); await tools.readFil({ path: 'a' })";
         let answers = vec![vec![text(&block(code))], vec![text("I see")]];
         let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
-        desk.settings.mode = Mode::DryRun;
+        desk.settings.mode = ScriptMode::DryRun;
         let mut session = desk.session().await;
         assert_eq!(
             play(&desk, &server, &mut session).await.end,
@@ -384,7 +385,7 @@ async fn i9_the_same_turn_on_another_runtime() {
     for runtime in [
         None,
         Some(Arc::new(
-            Wasm::new(selvedge_sandbox::Settings {
+            WasmRuntime::new(selvedge_sandbox::EngineSettings {
                 max_scripts: 2,
                 pooling: false,
                 ..Default::default()
@@ -422,12 +423,12 @@ async fn i10_every_api_gives_the_same_order_of_items_and_events() {
             .told()
             .iter()
             .filter_map(|event| match event {
-                Event::ItemCompleted { item, .. } => Some(item.kind().to_owned()),
-                Event::ScriptStarted { .. } => Some("script.started".to_owned()),
-                Event::ScriptFinished { .. } => Some("script.finished".to_owned()),
-                Event::CallStarted { tool, .. } => Some(format!("call.started {tool}")),
-                Event::TurnStarted { .. } => Some("turn.started".to_owned()),
-                Event::TurnCompleted { finish_reason, .. } => {
+                RuntimeEvent::ItemCompleted { item, .. } => Some(item.kind().to_owned()),
+                RuntimeEvent::ScriptStarted { .. } => Some("script.started".to_owned()),
+                RuntimeEvent::ScriptFinished { .. } => Some("script.finished".to_owned()),
+                RuntimeEvent::CallStarted { tool, .. } => Some(format!("call.started {tool}")),
+                RuntimeEvent::TurnStarted { .. } => Some("turn.started".to_owned()),
+                RuntimeEvent::TurnCompleted { finish_reason, .. } => {
                     Some(format!("turn.completed {}", finish_reason.as_str()))
                 }
                 _ => None,

@@ -5,9 +5,9 @@ mod support;
 
 use std::time::Duration;
 
-use selvedge_agent::{Allowance, Session, StepKind};
+use selvedge_agent::{BudgetLimits, Session, SessionStepKind};
 use selvedge_models::Prices;
-use selvedge_protocol::{Event, TurnEnd, WireApi};
+use selvedge_protocol::{RuntimeEvent, TurnEnd, WireApi};
 use serde_json::{Value, json};
 use support::server::{Reply, Server};
 use support::speech::{INPUT, OUTPUT, block, call, text};
@@ -24,7 +24,7 @@ fn compactions(session: &Session) -> usize {
     session
         .steps()
         .iter()
-        .filter(|step| step.kind == StepKind::Compacted)
+        .filter(|step| step.kind == SessionStepKind::Compaction)
         .count()
 }
 
@@ -40,16 +40,21 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
     .await;
     let mut desk = Desk::new(WireApi::Chat);
     // The system prompt is much larger than the conversation that can be compacted.
-    desk.settings.instructions = Some("Rules. ".repeat(3_000));
+    desk.settings.user_instructions = Some("Rules. ".repeat(3_000));
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
     for _ in 0..4 {
         assert_eq!(
-            agent.turn(&mut session, "go on", &desk.options()).await.end,
+            agent
+                .run_turn(&mut session, "go on", &desk.options())
+                .await
+                .end,
             Ok(TurnEnd::Stop)
         );
     }
-    let outcome = agent.turn(&mut session, "and on", &desk.options()).await;
+    let outcome = agent
+        .run_turn(&mut session, "and on", &desk.options())
+        .await;
     assert_eq!(outcome.end.unwrap_err().kind.as_str(), "context_too_long");
     assert_eq!(
         (server.asked().len(), compactions(&session)),
@@ -59,7 +64,7 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
     // A session with only a user message cannot be compacted.
     let mut session = desk.session().await;
     let outcome = agent
-        .turn(&mut session, "go".repeat(5_000), &desk.options())
+        .run_turn(&mut session, "go".repeat(5_000), &desk.options())
         .await;
     assert_eq!(outcome.end.unwrap_err().kind.as_str(), "context_too_long");
     assert_eq!((server.asked().len(), compactions(&session)), (7, 0));
@@ -74,10 +79,10 @@ async fn requests_that_were_too_long_count_as_rounds() {
     })
     .await;
     let mut desk = Desk::new(WireApi::Chat);
-    desk.settings.turn_limits.rounds = Some(6);
+    desk.settings.turn_limits.max_rounds = Some(6);
     let outcome = desk
         .agent(&server)
-        .turn(&mut desk.session().await, "go", &desk.options())
+        .run_turn(&mut desk.session().await, "go", &desk.options())
         .await;
     assert_eq!(
         (outcome.end, server.asked().len()),
@@ -103,24 +108,27 @@ async fn a_large_system_prompt_does_not_cause_repeated_compactions() {
     })
     .await;
     let mut desk = Desk::new(WireApi::Chat);
-    desk.settings.instructions = Some("Rules. ".repeat(6_000));
+    desk.settings.user_instructions = Some("Rules. ".repeat(6_000));
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
-    agent.turn(&mut session, "TASK", &desk.options()).await;
+    agent.run_turn(&mut session, "TASK", &desk.options()).await;
     let fixed = server.asked()[0].raw.len() as u64 / 4;
     // The context has twice the size of the fixed part.
     (desk.model.context_window, desk.model.max_output_tokens) = (fixed * 2, 500);
     let agent = desk.agent(&server);
     for _ in 0..20 {
         assert_eq!(
-            agent.turn(&mut session, "go on", &desk.options()).await.end,
+            agent
+                .run_turn(&mut session, "go on", &desk.options())
+                .await
+                .end,
             Ok(TurnEnd::Stop)
         );
     }
     let many = compactions(&session);
     assert!((1..=8).contains(&many), "{many} in 40 requests");
     for event in desk.told() {
-        if let Event::ThreadCompacted {
+        if let RuntimeEvent::ThreadCompacted {
             tokens_before,
             tokens_after,
         } = event
@@ -135,8 +143,8 @@ async fn a_large_system_prompt_does_not_cause_repeated_compactions() {
     (desk.model.context_window, desk.model.max_output_tokens) = (fixed, 500);
     let agent = desk.agent(&server);
     desk.events.lock().unwrap().clear();
-    agent.turn(&mut session, "go on", &desk.options()).await;
-    let is_warning = |event: &Event| matches!(event, Event::Error { message } if message.contains("context tokens"));
+    agent.run_turn(&mut session, "go on", &desk.options()).await;
+    let is_warning = |event: &RuntimeEvent| matches!(event, RuntimeEvent::Error { message } if message.contains("context tokens"));
     assert_eq!(
         desk.told().iter().filter(|event| is_warning(event)).count(),
         1,
@@ -159,22 +167,22 @@ async fn a_continued_turn_counts_what_it_spent_before() {
         output: 0.0,
         ..Prices::default()
     });
-    desk.settings.turn_limits.rounds = Some(2);
+    desk.settings.turn_limits.max_rounds = Some(2);
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
     let options = desk.options();
     // The turn is dropped while the second answer arrives.
     tokio::select! {
-        outcome = agent.turn(&mut session, "go", &options) => panic!("{outcome:?}"),
+        outcome = agent.run_turn(&mut session, "go", &options) => panic!("{outcome:?}"),
         () = async {
-            desk.until(|event| matches!(event, Event::ItemUpdated { delta, .. } if delta.contains("see"))).await;
+            desk.until(|event| matches!(event, RuntimeEvent::ItemUpdated { delta, .. } if delta.contains("see"))).await;
         } => {}
     }
     let id = session.id().to_owned();
     drop(session);
-    let mut session = Session::resume(&desk.journal, &id).await.unwrap();
-    assert!(session.is_open());
-    let outcome = agent.go_on(&mut session, &desk.options()).await;
+    let mut session = Session::open(&desk.journal, &id).await.unwrap();
+    assert!(session.has_open_turn());
+    let outcome = agent.continue_turn(&mut session, &desk.options()).await;
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
     assert_eq!(
         (outcome.usage.input_tokens, outcome.usage.output_tokens),
@@ -187,7 +195,7 @@ async fn a_continued_turn_counts_what_it_spent_before() {
         "one of two rounds was left"
     );
     assert!(
-        matches!(desk.told().last(), Some(Event::TurnCompleted { usage, .. }) if usage.input_tokens == 2 * INPUT)
+        matches!(desk.told().last(), Some(RuntimeEvent::TurnCompleted { usage, .. }) if usage.input_tokens == 2 * INPUT)
     );
 }
 
@@ -212,11 +220,11 @@ async fn nothing_runs_in_a_last_answer_and_the_cached_prefix_is_unchanged() {
         })
         .await;
         let mut desk = Desk::new(api);
-        desk.settings.turn_limits.rounds = Some(2);
+        desk.settings.turn_limits.max_rounds = Some(2);
         let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
-            .turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &desk.options())
             .await;
         assert_eq!(outcome.end, Ok(TurnEnd::MaxRounds));
         let exists = |name: &str| desk.work().join(name).exists();
@@ -272,17 +280,17 @@ async fn a_failed_turn_reports_its_cost() {
         ..Prices::default()
     });
     desk.agent(&server)
-        .turn(&mut desk.session().await, "go", &desk.options())
+        .run_turn(&mut desk.session().await, "go", &desk.options())
         .await;
     assert!(
-        matches!(desk.told().last(), Some(Event::TurnFailed { cost: Some(cost), .. }) if *cost == 1.0)
+        matches!(desk.told().last(), Some(RuntimeEvent::TurnFailed { cost: Some(cost), .. }) if *cost == 1.0)
     );
     // Every completed item has a start event.
     let mut started = Vec::new();
     for event in desk.told() {
         match event {
-            Event::ItemStarted { item_id, .. } => started.push(item_id),
-            Event::ItemCompleted { item_id, item } => {
+            RuntimeEvent::ItemStarted { item_id, .. } => started.push(item_id),
+            RuntimeEvent::ItemCompleted { item_id, item } => {
                 assert!(started.contains(&item_id), "{item:?}")
             }
             _ => {}
@@ -307,11 +315,11 @@ async fn with_a_cost_limit_agents_cannot_use_models_without_prices() {
         output: 1.0,
         ..Prices::default()
     });
-    desk.settings.turn_limits.cost = Some(5.0);
+    desk.settings.turn_limits.max_cost = Some(5.0);
     let mut session = desk.session().await;
     let outcome = desk
         .agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     assert_eq!(
         (outcome.end, server.asked().len()),
@@ -358,7 +366,7 @@ async fn waiting_for_agents_does_not_count_against_the_time_limit_of_a_script() 
     let desk = Desk::new(WireApi::Chat);
     let mut session = desk.session().await;
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     assert_eq!(
         history(&session)[2],
@@ -385,24 +393,23 @@ async fn events_of_a_sub_agent_carry_its_own_ids() {
     let desk = Desk::new(WireApi::Chat);
     let mut session = desk.session().await;
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     assert_eq!(history(&session)[2], "script returned: \"done\"");
     let told = desk.told();
-    assert!(
-        told.iter()
-            .any(|event| matches!(event, Event::CallStarted { tool, .. } if tool == "update_plan"))
-    );
+    assert!(told.iter().any(
+        |event| matches!(event, RuntimeEvent::CallStarted { tool, .. } if tool == "update_plan")
+    ));
     assert!(
         !told
             .iter()
-            .any(|event| matches!(event, Event::PlanUpdated { .. })),
+            .any(|event| matches!(event, RuntimeEvent::PlanUpdated { .. })),
         "the plan of the sub-agent is not emitted"
     );
     let links: Vec<_> = told
         .iter()
         .filter_map(|event| match event {
-            Event::AgentStarted {
+            RuntimeEvent::AgentStarted {
                 agent_id,
                 parent_id,
                 call_id,
@@ -418,7 +425,7 @@ async fn events_of_a_sub_agent_carry_its_own_ids() {
         agent_id.starts_with("agt_") && parent_id.starts_with("scr_"),
         "{links:?}"
     );
-    let launched = |event: &Event| matches!(event, Event::CallFinished { parent_id: run, call } if run == parent_id && call.id == *call_id && call.tool == "agents.launch.sync");
+    let launched = |event: &RuntimeEvent| matches!(event, RuntimeEvent::CallFinished { parent_id: run, call } if run == parent_id && call.id == *call_id && call.tool == "agents.launch.sync");
     assert!(told.iter().any(launched), "{call_id}");
     assert_eq!(desk.journal.session(session_id).unwrap().id, *session_id);
 }
@@ -428,14 +435,14 @@ async fn a_limit_of_one_request_lets_the_model_act_once() {
     let server =
         Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into()).await;
     let mut desk = Desk::new(WireApi::Chat);
-    desk.settings.turn_limits = Allowance {
-        rounds: Some(1),
-        ..Allowance::default()
+    desk.settings.turn_limits = BudgetLimits {
+        max_rounds: Some(1),
+        ..BudgetLimits::default()
     };
     let mut session = desk.session().await;
     let outcome = desk
         .agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     assert_eq!(
         (outcome.end, server.asked().len()),

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use selvedge_agent::Session;
-use selvedge_journal::{CallState, Journal, RunState};
-use selvedge_protocol::{CallStatus, ErrorCode, Event, EventSink, RunStatus, ScriptToolCallOutput};
+use selvedge_journal::{Journal, StoredCallState, StoredRunState};
+use selvedge_protocol::{
+    CallStatus, ErrorCode, EventSink, RunStatus, RuntimeEvent, ScriptToolCallOutput,
+};
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Orchestrator, Registry, tool};
 use tokio::sync::{Notify, mpsc};
@@ -76,12 +78,12 @@ impl TestSetup {
 /// A running script.
 struct RunningScript {
     run: JoinHandle<ScriptToolCallOutput>,
-    events: mpsc::UnboundedReceiver<Event>,
+    events: mpsc::UnboundedReceiver<RuntimeEvent>,
     cancel: CancellationToken,
 }
 
 impl RunningScript {
-    async fn wait_for_event(&mut self, matches: fn(&Event) -> bool) {
+    async fn wait_for_event(&mut self, matches: fn(&RuntimeEvent) -> bool) {
         let received = async { while !matches(&self.events.recv().await.unwrap()) {} };
         tokio::time::timeout(WAIT_TIMEOUT, received).await.unwrap();
     }
@@ -99,8 +101,8 @@ fn lock(folder: &Path) -> Connection {
     file
 }
 
-fn is_notification(event: &Event) -> bool {
-    matches!(event, Event::Notify { .. })
+fn is_notification(event: &RuntimeEvent) -> bool {
+    matches!(event, RuntimeEvent::ScriptNotify { .. })
 }
 
 #[tokio::test]
@@ -114,7 +116,7 @@ async fn scripts_end_on_time_while_the_journal_is_locked_and_are_recorded_later(
         minute,
     );
     calls
-        .wait_for_event(|event| matches!(event, Event::CallStarted { .. }))
+        .wait_for_event(|event| matches!(event, RuntimeEvent::CallStarted { .. }))
         .await;
     ticks.wait_for_event(is_notification).await;
     let lock = lock(setup.dir.path());
@@ -160,11 +162,11 @@ async fn scripts_end_on_time_while_the_journal_is_locked_and_are_recorded_later(
         let output = run.output.unwrap();
         assert_eq!(
             (run.summary.state, output.status),
-            (RunState::Failed, RunStatus::Error)
+            (StoredRunState::Failed, RunStatus::Error)
         );
         assert_eq!(output.error.unwrap().code, code, "{id}");
     }
     let call = &other.run("scr_calls").unwrap().calls[0];
-    assert_eq!(call.state, CallState::Ended(CallStatus::Done));
+    assert_eq!(call.state, StoredCallState::Ended(CallStatus::Done));
     assert_eq!(call.value, Some("released".into()));
 }

@@ -6,9 +6,9 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_agent::{Agent, RememberSettings, Remembering, Session, Telling};
+use selvedge_agent::{Agent, AgentMemory, AgentMemoryOptions, HistoryMode, Session};
 use selvedge_journal::Redactor;
-use selvedge_memory::{BOARD_TURNS, Gradient, Memory, get_turn};
+use selvedge_memory::{ANNOUNCEMENT_TURNS, Gradient, Memory, get_turn_tool};
 use selvedge_protocol::{TurnEnd, WireApi};
 use support::server::{Asked, Server};
 use support::speech::{block, text};
@@ -22,14 +22,14 @@ fn memory(desk: &Desk) -> Arc<Memory> {
     Arc::new(Memory::open(&desk.dir.path().join("home"), Redactor::new([])).unwrap())
 }
 
-fn remembering(memory: &Arc<Memory>, telling: Telling) -> Remembering {
-    let settings = RememberSettings {
-        telling,
-        recall: Some(Duration::from_secs(20)),
-        recall_tokens: 600,
-        distill_after: None,
+fn remembering(memory: &Arc<Memory>, telling: HistoryMode) -> AgentMemory {
+    let settings = AgentMemoryOptions {
+        history: telling,
+        recall_timeout: Some(Duration::from_secs(20)),
+        max_recall_tokens: 600,
+        distill_idle_time: None,
     };
-    Remembering::new(memory.clone(), settings, None)
+    AgentMemory::new(memory.clone(), settings, None)
 }
 
 /// Returns an agent with memory and the tool that reads turns of this session.
@@ -37,11 +37,11 @@ fn agent(desk: &Desk, server: &Server, memory: &Arc<Memory>, session: &Session) 
     let agent = desk.agent(server);
     let mut tools = agent.harness().orchestrator().registry().clone();
     tools
-        .register(get_turn(memory.clone(), session.id()))
+        .register(get_turn_tool(memory.clone(), session.id()))
         .unwrap();
     agent.with_tools(tools).with_memory(&remembering(
         memory,
-        Telling::Gradient(Gradient::new(BUDGET)),
+        HistoryMode::Gradient(Gradient::new(BUDGET)),
     ))
 }
 
@@ -93,7 +93,7 @@ async fn requests_keep_their_prefix_until_the_gradient_is_planned_again() {
             } else {
                 said(turn)
             };
-            let outcome = agent.turn(&mut session, prompt, &desk.options()).await;
+            let outcome = agent.run_turn(&mut session, prompt, &desk.options()).await;
             assert_eq!(outcome.end, Ok(TurnEnd::Stop));
         }
         // The first request of each turn.
@@ -135,10 +135,10 @@ async fn requests_keep_their_prefix_until_the_gradient_is_planned_again() {
         assert!(recalled >= 8, "{api:?}: {recalled}");
         let board = |turn: u32| newest(first(turn)).contains("On the board:");
         assert!(
-            !board(FETCHES) && (FETCHES + 1..=FETCHES + BOARD_TURNS).all(board),
+            !board(FETCHES) && (FETCHES + 1..=FETCHES + ANNOUNCEMENT_TURNS).all(board),
             "{api:?}"
         );
-        assert!(!board(FETCHES + BOARD_TURNS + 1), "{api:?}");
+        assert!(!board(FETCHES + ANNOUNCEMENT_TURNS + 1), "{api:?}");
         // Recalled text is never stored.
         assert!(
             !session
@@ -178,7 +178,7 @@ async fn a_fact_of_turn_3_is_recalled_in_turn_400() {
             TURNS => "Note what I need: on which host does the staging database live?".to_owned(),
             turn => said(turn),
         };
-        agent.turn(&mut session, prompt, &desk.options()).await;
+        agent.run_turn(&mut session, prompt, &desk.options()).await;
     }
     let asked = server.asked();
     let newest = newest(asked.last().unwrap());
@@ -197,14 +197,16 @@ async fn turns_from_before_memory_was_enabled_are_stored() {
     let mut session = desk.session().await;
     let plain = desk.agent(&server);
     for turn in 1..=4 {
-        plain.turn(&mut session, said(turn), &desk.options()).await;
+        plain
+            .run_turn(&mut session, said(turn), &desk.options())
+            .await;
     }
     let memory = memory(&desk);
     let agent = agent(&desk, &server, &memory, &session);
     agent
-        .turn(&mut session, "Note what I need.", &desk.options())
+        .run_turn(&mut session, "Note what I need.", &desk.options())
         .await;
-    assert_eq!(memory.turns(session.id()).unwrap(), 5);
+    assert_eq!(memory.turn_count(session.id()).unwrap(), 5);
     assert!(
         memory
             .get_turn(session.id(), "T-2", selvedge_memory::Level::Raw)
@@ -212,11 +214,11 @@ async fn turns_from_before_memory_was_enabled_are_stored() {
             .contains(&said(2))
     );
     // Nothing is stored twice.
-    let mut again = Session::resume(&desk.journal, session.id()).await.unwrap();
+    let mut again = Session::open(&desk.journal, session.id()).await.unwrap();
     agent
-        .turn(&mut again, "Note this as well.", &desk.options())
+        .run_turn(&mut again, "Note this as well.", &desk.options())
         .await;
-    assert_eq!(memory.turns(session.id()).unwrap(), 6);
+    assert_eq!(memory.turn_count(session.id()).unwrap(), 6);
 }
 
 #[tokio::test]
@@ -236,14 +238,16 @@ async fn a_saved_document_is_on_the_board_for_five_turns() {
     let memory = memory(&desk);
     let mut session = desk.session().await;
     let agent = agent(&desk, &server, &memory, &session);
-    for turn in 1..=BOARD_TURNS + 2 {
-        agent.turn(&mut session, said(turn), &desk.options()).await;
+    for turn in 1..=ANNOUNCEMENT_TURNS + 2 {
+        agent
+            .run_turn(&mut session, said(turn), &desk.options())
+            .await;
     }
     // The first turn makes two requests.
     for (turn, asked) in (2..).zip(&server.asked()[2..]) {
         let told = newest(asked);
         let there = told.contains("A plan") && told.contains("tools.fetchFromFC(");
-        assert_eq!(there, turn <= 1 + BOARD_TURNS, "{turn}: {told}");
+        assert_eq!(there, turn <= 1 + ANNOUNCEMENT_TURNS, "{turn}: {told}");
         assert!(!told.contains("secret words"));
     }
     assert!(

@@ -33,22 +33,22 @@ async fn a_session_belongs_to_one_process_at_a_time() {
     let mut session = desk.session().await;
     let id = session.id().to_owned();
     let elsewhere = other_process(&desk);
-    assert!(in_use(Session::resume(&elsewhere, &id).await));
+    assert!(in_use(Session::open(&elsewhere, &id).await));
     assert!(
-        Session::read(&elsewhere, &id).is_ok(),
+        Session::open_read_only(&elsewhere, &id).is_ok(),
         "reading does not require a claim"
     );
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
-    assert!(in_use(Session::resume(&elsewhere, &id).await));
+    assert!(in_use(Session::open(&elsewhere, &id).await));
     drop(session);
-    let theirs = Session::resume(&elsewhere, &id).await.unwrap();
-    assert!(in_use(Session::resume(&desk.journal, &id).await));
+    let theirs = Session::open(&elsewhere, &id).await.unwrap();
+    assert!(in_use(Session::open(&desk.journal, &id).await));
     // A process that ended without releasing its session does not own it any more.
     std::mem::forget(theirs);
     drop(elsewhere);
-    let taken = Session::resume(&desk.journal, &id).await;
+    let taken = Session::open(&desk.journal, &id).await;
     assert!(
         in_use(taken),
         "the process of the leaked session is still running"
@@ -69,13 +69,13 @@ async fn a_stale_session_cannot_append_after_another_one_did() {
     let (desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
-    let mut stale = Session::resume(&desk.journal, session.id()).await.unwrap();
-    agent.turn(&mut session, "first", &desk.options()).await;
-    let outcome = agent.turn(&mut stale, "second", &desk.options()).await;
+    let mut stale = Session::open(&desk.journal, session.id()).await.unwrap();
+    agent.run_turn(&mut session, "first", &desk.options()).await;
+    let outcome = agent.run_turn(&mut stale, "second", &desk.options()).await;
     assert_eq!(outcome.end.unwrap_err().kind.as_str(), "journal");
     assert!(!desk.work().join("late.txt").exists());
     assert_eq!(
-        history(&Session::read(&desk.journal, session.id()).unwrap()),
+        history(&Session::open_read_only(&desk.journal, session.id()).unwrap()),
         ["User: first", "Assistant: one"]
     );
 }
@@ -109,16 +109,16 @@ async fn an_imported_session_does_not_run_its_unfinished_answer() {
     let (desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
     let mut session = desk.session().await;
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     let lines = export_interrupted(&desk, &session);
     let files = [desk.work().join("log.txt"), desk.work().join("call.txt")];
     assert!(files.iter().all(|file| std::fs::remove_file(file).is_ok()));
     let mut imported = Session::import(&desk.journal, lines).await.unwrap();
-    assert!(!imported.is_open());
+    assert!(!imported.has_open_turn());
     let outcome = desk
         .agent(&server)
-        .turn(&mut imported, "and now?", &desk.options())
+        .run_turn(&mut imported, "and now?", &desk.options())
         .await;
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
     assert!(
@@ -140,7 +140,7 @@ async fn an_imported_session_is_validated_before_it_is_stored() {
     );
     let mut session = desk.session().await;
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     desk.journal
         .rename_session(session.id(), "the parser")
@@ -184,11 +184,15 @@ async fn a_fork_has_the_values_that_scripts_stored() {
     let (desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
-    agent.turn(&mut session, "keep it", &desk.options()).await;
+    agent
+        .run_turn(&mut session, "keep it", &desk.options())
+        .await;
     let mut fork = Session::fork(&desk.journal, session.id(), None)
         .await
         .unwrap();
-    agent.turn(&mut fork, "what was it?", &desk.options()).await;
+    agent
+        .run_turn(&mut fork, "what was it?", &desk.options())
+        .await;
     assert!(
         history(&fork).contains(&"script returned: 42".to_owned()),
         "{:?}",
@@ -212,7 +216,7 @@ async fn a_long_result_contains_the_handle_that_reads_it() {
     std::fs::write(desk.work().join("long.txt"), &long).unwrap();
     let mut session = desk.session().await;
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     let told = history(&session).join("\n");
     let handle = told

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_agent::{AfterBlock, Allowance, Companion, OneShot, Session, StepKind};
+use selvedge_agent::{
+    AfterBlock, BudgetLimits, OneShotHistory, Session, SessionStepKind, TurnHook,
+};
 use selvedge_models::Prices;
-use selvedge_protocol::{CallStatus, Event, TurnEnd, TurnItem, WireApi};
+use selvedge_protocol::{CallStatus, RuntimeEvent, TurnEnd, TurnItem, WireApi};
 use serde_json::json;
 use support::server::{Reply, Server};
 use support::speech::{INPUT, OUTPUT, Say, block, call, text, think};
@@ -28,7 +30,7 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
         let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
-            .turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &desk.options())
             .await;
         assert_eq!(outcome.end, Ok(TurnEnd::Stop));
         let items = history(&session);
@@ -42,7 +44,7 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
         assert!(second.contains("\"line\":2"), "{second}");
         // The stored session has the same steps.
         assert_eq!(
-            Session::resume(&desk.journal, session.id())
+            Session::open(&desk.journal, session.id())
                 .await
                 .unwrap()
                 .steps(),
@@ -57,7 +59,7 @@ async fn malformed_blocks_run_nothing_and_the_model_is_told_why() {
     let (desk, server) = (Desk::new(WireApi::Chat), Server::saying(answers).await);
     let mut session = desk.session().await;
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     assert!(
         history(&session)[2].contains("`<tool-calls>` is not closed"),
@@ -83,7 +85,7 @@ async fn blocks_in_reasoning_prompts_and_results_never_run() {
         let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
-            .turn(&mut session, format!("Look: {bait}"), &desk.options())
+            .run_turn(&mut session, format!("Look: {bait}"), &desk.options())
             .await;
         assert_eq!(outcome.end, Ok(TurnEnd::Stop));
         assert!(!desk.work().join("bait.txt").exists());
@@ -107,7 +109,7 @@ async fn a_truncated_answer_keeps_its_text_and_runs_no_incomplete_script() {
         let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
-            .turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &desk.options())
             .await;
         assert_eq!(outcome.end, Ok(TurnEnd::Length), "{api:?}");
         assert_eq!(history(&session).len(), 3, "{:?}", history(&session));
@@ -133,11 +135,11 @@ async fn a_refusal_fails_the_turn_with_its_own_kind() {
         );
         let outcome = desk
             .agent(&server)
-            .turn(&mut desk.session().await, "go", &desk.options())
+            .run_turn(&mut desk.session().await, "go", &desk.options())
             .await;
         assert_eq!(outcome.end.unwrap_err().kind.as_str(), "refused", "{api:?}");
         assert!(
-            matches!(desk.told().last(), Some(Event::TurnFailed { error, .. }) if error.kind.as_str() == "refused")
+            matches!(desk.told().last(), Some(RuntimeEvent::TurnFailed { error, .. }) if error.kind.as_str() == "refused")
         );
     }
 }
@@ -159,11 +161,11 @@ async fn provider_errors_have_specific_kinds() {
         let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
-            .turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &desk.options())
             .await;
         assert_eq!(outcome.end.unwrap_err().kind.as_str(), kind);
         assert!(
-            !session.is_open(),
+            !session.has_open_turn(),
             "the session can continue with the next turn"
         );
     }
@@ -173,7 +175,7 @@ async fn provider_errors_have_specific_kinds() {
 async fn every_limit_ends_the_turn_with_complete_results() {
     let endless =
         || Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into());
-    let limit = |limits: Allowance| async move {
+    let limit = |limits: BudgetLimits| async move {
         let (mut desk, server) = (Desk::new(WireApi::Messages), endless().await);
         desk.settings.turn_limits = limits;
         desk.model.prices = Some(Prices {
@@ -184,9 +186,9 @@ async fn every_limit_ends_the_turn_with_complete_results() {
         let mut session = desk.session().await;
         let outcome = desk
             .agent(&server)
-            .turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &desk.options())
             .await;
-        assert!(!session.is_open());
+        assert!(!session.has_open_turn());
         // Every call has a result, whichever limit was reached.
         let calls = history(&session)
             .iter()
@@ -199,9 +201,9 @@ async fn every_limit_ends_the_turn_with_complete_results() {
         assert_eq!(calls, results);
         (outcome.end.unwrap(), server.asked())
     };
-    let (end, asked) = limit(Allowance {
-        rounds: Some(3),
-        ..Allowance::default()
+    let (end, asked) = limit(BudgetLimits {
+        max_rounds: Some(3),
+        ..BudgetLimits::default()
     })
     .await;
     assert_eq!((end, asked.len()), (TurnEnd::MaxRounds, 3));
@@ -209,22 +211,22 @@ async fn every_limit_ends_the_turn_with_complete_results() {
         text_of(&asked[2].body).contains("This is the last answer of this turn"),
         "the model is told"
     );
-    let tokens = Allowance {
-        tokens: Some(4 * (INPUT + OUTPUT)),
-        ..Allowance::default()
+    let tokens = BudgetLimits {
+        max_tokens: Some(4 * (INPUT + OUTPUT)),
+        ..BudgetLimits::default()
     };
     let (end, asked) = limit(tokens).await;
     assert_eq!((end, asked.len()), (TurnEnd::MaxTokens, 4));
     // Each request costs 1.0.
-    let (end, asked) = limit(Allowance {
-        cost: Some(2.0),
-        ..Allowance::default()
+    let (end, asked) = limit(BudgetLimits {
+        max_cost: Some(2.0),
+        ..BudgetLimits::default()
     })
     .await;
     assert_eq!((end, asked.len()), (TurnEnd::MaxCost, 2));
-    let (end, _) = limit(Allowance {
-        time: Some(Duration::from_millis(300)),
-        ..Allowance::default()
+    let (end, _) = limit(BudgetLimits {
+        max_time: Some(Duration::from_millis(300)),
+        ..BudgetLimits::default()
     })
     .await;
     assert_eq!(end, TurnEnd::MaxTime);
@@ -236,21 +238,27 @@ async fn a_session_has_its_own_limits() {
         Desk::new(WireApi::Chat),
         Server::start(|_| vec![text("ok")].into()).await,
     );
-    desk.settings.session_limits = Allowance {
-        tokens: Some(2 * (INPUT + OUTPUT)),
-        ..Allowance::default()
+    desk.settings.session_limits = BudgetLimits {
+        max_tokens: Some(2 * (INPUT + OUTPUT)),
+        ..BudgetLimits::default()
     };
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
     for _ in 0..2 {
         assert_eq!(
-            agent.turn(&mut session, "go", &desk.options()).await.end,
+            agent
+                .run_turn(&mut session, "go", &desk.options())
+                .await
+                .end,
             Ok(TurnEnd::Stop)
         );
     }
-    let mut session = Session::resume(&desk.journal, session.id()).await.unwrap();
+    let mut session = Session::open(&desk.journal, session.id()).await.unwrap();
     assert_eq!(
-        agent.turn(&mut session, "go", &desk.options()).await.end,
+        agent
+            .run_turn(&mut session, "go", &desk.options())
+            .await
+            .end,
         Ok(TurnEnd::MaxTokens)
     );
 }
@@ -267,11 +275,11 @@ async fn an_interrupt_during_an_answer_keeps_its_text() {
         let (agent, options, mut session) =
             (desk.agent(&server), desk.options(), desk.session().await);
         let stop = async {
-            desk.until(|event| matches!(event, Event::ItemUpdated { .. }))
+            desk.until(|event| matches!(event, RuntimeEvent::ItemUpdated { .. }))
                 .await;
             options.cancel.cancel();
         };
-        let (outcome, ()) = tokio::join!(agent.turn(&mut session, "go", &options), stop);
+        let (outcome, ()) = tokio::join!(agent.run_turn(&mut session, "go", &options), stop);
         assert_eq!(outcome.end, Ok(TurnEnd::Interrupted));
         assert!(
             history(&session)[1].starts_with("Assistant: I think about it"),
@@ -279,7 +287,7 @@ async fn an_interrupt_during_an_answer_keeps_its_text() {
             history(&session)
         );
         // The session continues.
-        let outcome = agent.turn(&mut session, "And?", &desk.options()).await;
+        let outcome = agent.run_turn(&mut session, "And?", &desk.options()).await;
         assert_eq!(outcome.message.as_deref(), Some("Yes."));
     }
 }
@@ -305,8 +313,7 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
     let desk = Desk::new(WireApi::Messages);
     let (agent, options, mut session) = (desk.agent(&server), desk.options(), desk.session().await);
     let stop = async {
-        let hangs =
-            |event: &Event| matches!(event, Event::CallStarted { tool, .. } if tool == "hang");
+        let hangs = |event: &RuntimeEvent| matches!(event, RuntimeEvent::CallStarted { tool, .. } if tool == "hang");
         // The call of the script and the call of the sub-agent.
         while desk.told().iter().filter(|event| hangs(event)).count() < 2 {
             desk.happened.notified().await;
@@ -323,7 +330,7 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
         );
         options.cancel.cancel();
     };
-    let (outcome, ()) = tokio::join!(agent.turn(&mut session, "main task", &options), stop);
+    let (outcome, ()) = tokio::join!(agent.run_turn(&mut session, "main task", &options), stop);
     assert_eq!(outcome.end, Ok(TurnEnd::Interrupted));
     let ended = desk.journal.runs(&Default::default()).unwrap();
     assert!(
@@ -336,7 +343,7 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
     assert!(
         stopped
             .into_iter()
-            .all(|call| call.state != selvedge_journal::CallState::Ended(CallStatus::Done))
+            .all(|call| call.state != selvedge_journal::StoredCallState::Ended(CallStatus::Done))
     );
     assert!(
         history(&session)
@@ -386,7 +393,7 @@ async fn sub_agents_share_one_budget_and_have_a_maximum_depth() {
     let desk = Desk::new(WireApi::Chat);
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
-    let outcome = agent.turn(&mut session, "go", &desk.options()).await;
+    let outcome = agent.run_turn(&mut session, "go", &desk.options()).await;
     assert_eq!(
         history(&session)[2],
         "script returned: [\"A done\",\"B answered\",\"C done\"]"
@@ -394,9 +401,12 @@ async fn sub_agents_share_one_budget_and_have_a_maximum_depth() {
     // Two requests of the agent and three of its sub-agents count in one budget.
     assert_eq!(outcome.usage.input_tokens, 5 * INPUT);
     // The session counts them as well, also when it is read again.
-    let again = Session::read(&desk.journal, session.id()).unwrap();
+    let again = Session::open_read_only(&desk.journal, session.id()).unwrap();
     assert_eq!(
-        (session.spent().0.input_tokens, again.spent().0.input_tokens),
+        (
+            session.total_spent().0.input_tokens,
+            again.total_spent().0.input_tokens
+        ),
         (5 * INPUT, 5 * INPUT)
     );
     let sessions = desk.journal.all_sessions(10).unwrap();
@@ -421,7 +431,7 @@ async fn sub_agents_share_one_budget_and_have_a_maximum_depth() {
     );
     // An agent that launches an agent that launches another one.
     let outcome = agent
-        .turn(&mut desk.session().await, "deeper", &desk.options())
+        .run_turn(&mut desk.session().await, "deeper", &desk.options())
         .await;
     assert!(outcome.message.unwrap().contains("at most 2 levels deep"));
 }
@@ -441,7 +451,7 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
     .await;
     let mut desk = Desk::new(WireApi::Chat);
     (desk.model.context_window, desk.model.max_output_tokens) = (16_000, 1_000);
-    desk.settings.declaration_tokens = 100;
+    desk.settings.max_declaration_tokens = 100;
     let agent = desk.agent(&server);
     let mut session = desk.session().await;
     for turn in 0..20 {
@@ -451,7 +461,10 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
             "please go on"
         };
         assert_eq!(
-            agent.turn(&mut session, prompt, &desk.options()).await.end,
+            agent
+                .run_turn(&mut session, prompt, &desk.options())
+                .await
+                .end,
             Ok(TurnEnd::Stop),
             "{turn}"
         );
@@ -459,11 +472,11 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
     let compactions = session
         .steps()
         .iter()
-        .filter(|step| step.kind == StepKind::Compacted)
+        .filter(|step| step.kind == SessionStepKind::Compaction)
         .count();
     assert!(compactions > 0);
     assert!(desk.told().iter().any(
-        |event| matches!(event, Event::ThreadCompacted { tokens_before, tokens_after } if tokens_after < tokens_before)
+        |event| matches!(event, RuntimeEvent::ThreadCompacted { tokens_before, tokens_after } if tokens_after < tokens_before)
     ));
     let last = text_of(&server.asked().last().unwrap().body["messages"]);
     assert!(
@@ -489,7 +502,7 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
         20
     );
     assert_eq!(
-        Session::resume(&desk.journal, session.id())
+        Session::open(&desk.journal, session.id())
             .await
             .unwrap()
             .steps(),
@@ -500,13 +513,13 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
 #[tokio::test]
 async fn everything_before_the_newest_message_is_unchanged() {
     struct Recalls;
-    impl Companion for Recalls {
-        fn before<'a>(
+    impl TurnHook for Recalls {
+        fn before_turn<'a>(
             &'a self,
             session: &'a Session,
             prompt: &'a str,
         ) -> BoxFuture<'a, Option<String>> {
-            let recalled = format!("[recalled for {}: {prompt}]", session.turn());
+            let recalled = format!("[recalled for {}: {prompt}]", session.turn_number());
             std::future::ready(Some(recalled)).boxed()
         }
     }
@@ -521,11 +534,11 @@ async fn everything_before_the_newest_message_is_unchanged() {
             })
             .await,
         );
-        let agent = desk.agent(&server).with_companion(Arc::new(Recalls));
+        let agent = desk.agent(&server).with_turn_hook(Arc::new(Recalls));
         let mut session = desk.session().await;
         for turn in 0..4 {
             agent
-                .turn(&mut session, format!("go {turn}"), &desk.options())
+                .run_turn(&mut session, format!("go {turn}"), &desk.options())
                 .await;
         }
         assert!(
@@ -580,10 +593,10 @@ async fn the_one_shot_strategy_sends_no_earlier_turns() {
         Desk::new(WireApi::Chat),
         Server::start(|_| vec![text("ok")].into()).await,
     );
-    let agent = desk.agent(&server).with_strategy(Arc::new(OneShot));
+    let agent = desk.agent(&server).with_strategy(Arc::new(OneShotHistory));
     let mut session = desk.session().await;
     for prompt in ["first", "second"] {
-        agent.turn(&mut session, prompt, &desk.options()).await;
+        agent.run_turn(&mut session, prompt, &desk.options()).await;
     }
     // The messages after the system prompt.
     let second = text_of(&json!(
@@ -603,7 +616,7 @@ async fn with_after_block_stop_an_answer_ends_after_its_block() {
     desk.settings.after_block = AfterBlock::Stop;
     let mut session = desk.session().await;
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     assert_eq!(
         history(&session)[1..],
@@ -637,7 +650,7 @@ async fn a_failed_script_can_be_resumed() {
     let desk = Desk::new(WireApi::Chat);
     let mut session = desk.session().await;
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     let outputs: Vec<_> = session
         .history()
@@ -669,7 +682,7 @@ async fn freeform_scripts_on_responses() {
     desk.model.freeform_tools = true;
     let mut session = desk.session().await;
     desk.agent(&server)
-        .turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &desk.options())
         .await;
     assert_eq!(history(&session)[2], "script returned: 2");
     let asked = server.asked();
@@ -697,16 +710,14 @@ async fn a_failed_request_is_retried_and_the_answer_is_emitted_once() {
     provider.retries.request_max_retries = 2;
     let agent = desk.agent(&server);
     let model = agent.model().clone();
-    let agent = agent.with_model(selvedge_models::Client::new(provider).unwrap(), model);
+    let agent = agent.with_model(selvedge_models::ModelClient::new(provider).unwrap(), model);
     let outcome = agent
-        .turn(&mut desk.session().await, "go", &desk.options())
+        .run_turn(&mut desk.session().await, "go", &desk.options())
         .await;
     assert_eq!(outcome.message.as_deref(), Some("Hello."));
-    assert!(
-        desk.told().iter().any(
-            |event| matches!(event, Event::Error { message } if message.contains("retrying in"))
-        )
-    );
+    assert!(desk.told().iter().any(
+        |event| matches!(event, RuntimeEvent::Error { message } if message.contains("retrying in"))
+    ));
 }
 
 #[tokio::test]
@@ -720,7 +731,7 @@ async fn servers_may_give_every_call_the_same_id() {
     let mut session = desk.session().await;
     assert_eq!(
         desk.agent(&server)
-            .turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &desk.options())
             .await
             .end,
         Ok(TurnEnd::Stop)

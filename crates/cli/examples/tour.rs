@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use selvedge_protocol::{EventSink, Limits};
 use selvedge_script::Harness;
 use selvedge_tools::{
-    Arguments, CallRequest, Orchestrator, Registry, Report, Scope, ScopeLimits, ToolError, tool,
+    BatchReport, CallArguments, CallRequest, Orchestrator, Registry, Scope, ScopeLimits, ToolError,
+    tool,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -19,28 +20,28 @@ return failed.map((t, i) => `${t.name}: ask ${owners[i].owner}`);
 "#;
 
 #[derive(Deserialize, JsonSchema)]
-struct Nothing {}
+struct NoArgs {}
 
 #[derive(Deserialize, JsonSchema)]
-struct Name {
+struct TestNameArgs {
     /// Name of the test.
     name: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct File {
+struct BlameArgs {
     /// Path of the file.
     file: String,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Test {
+struct TestEntry {
     name: String,
     file: String,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Ran {
+struct TestRun {
     passed: bool,
     output: String,
 }
@@ -51,8 +52,8 @@ struct Blame {
 }
 
 fn tools() -> Result<Registry, Box<dyn std::error::Error>> {
-    let list = |_: Nothing| async {
-        let test = |name: &str| Test {
+    let list = |_: NoArgs| async {
+        let test = |name: &str| TestEntry {
             name: name.into(),
             file: format!("tests/{name}.ts"),
         };
@@ -61,10 +62,10 @@ fn tools() -> Result<Registry, Box<dyn std::error::Error>> {
             .into_iter()
             .collect::<Vec<_>>())
     };
-    let run = |args: Name| async move {
+    let run = |args: TestNameArgs| async move {
         let passed = args.name != "billing";
         let log = "  at step 1 … ok\n".repeat(60);
-        Ok(Ran {
+        Ok(TestRun {
             passed,
             output: format!(
                 "{log}{}",
@@ -76,7 +77,7 @@ fn tools() -> Result<Registry, Box<dyn std::error::Error>> {
             ),
         })
     };
-    let blame = |args: File| async move {
+    let blame = |args: BlameArgs| async move {
         if args.file.contains("billing") {
             Ok(Blame {
                 owner: "ada".into(),
@@ -106,13 +107,13 @@ async fn turn(orchestrator: &Orchestrator, tool: &str, args: Value) -> String {
     let call = CallRequest {
         id: "call_1".into(),
         tool: tool.into(),
-        args: Arguments::Object(args),
+        args: CallArguments::Object(args),
         line: None,
         cancel,
     };
     orchestrator.run_batch(&scope, vec![call], send).await;
     match receive.recv().await {
-        Some(Report::Finished(outcome)) => outcome
+        Some(BatchReport::Finished(outcome)) => outcome
             .result
             .map_or_else(|failure| failure.message, |output| output.value.to_string()),
         _ => String::new(),

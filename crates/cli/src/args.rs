@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use schemars::JsonSchema;
-use selvedge_protocol::{ApprovalPolicy, Mode, SandboxPolicy};
+use selvedge_protocol::{ApprovalPolicy, SandboxPolicy, ScriptMode};
 use serde::de::DeserializeOwned;
 
 use crate::memory::args::MemoryCommand;
@@ -18,32 +18,32 @@ use crate::units;
 #[derive(Debug, Parser)]
 #[command(name = "selvedge", version, propagate_version = true)]
 #[command(after_help = "Without a command, selvedge starts a chat with an agent in this terminal.")]
-pub(crate) struct Cli {
+pub(crate) struct SelvedgeCli {
     /// Write spans and counters to FILE, as lines of JSON
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
 
     #[command(flatten)]
-    pub(crate) chat: ChatArgs,
+    pub(crate) chat: ChatCommandArgs,
 
     #[command(subcommand)]
-    pub(crate) command: Option<Command>,
+    pub(crate) command: Option<CliCommand>,
 }
 
 /// Flags that a chat accepts.
 #[derive(Debug, Args, Default)]
-pub(crate) struct ChatArgs {
+pub(crate) struct ChatCommandArgs {
     #[command(flatten)]
-    pub(crate) turn: TurnArgs,
+    pub(crate) turn: TurnLimitArgs,
 
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    pub(crate) model: ModelChoiceArgs,
 
     #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    pub(crate) limits: ScriptLimitArgs,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -57,11 +57,11 @@ pub(crate) struct ContinueArgs {
     pub(crate) last: bool,
 
     #[command(flatten)]
-    pub(crate) chat: ChatArgs,
+    pub(crate) chat: ChatCommandArgs,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Continue an earlier session in a chat
     #[command(alias = "resume")]
     Continue(ContinueArgs),
@@ -142,17 +142,17 @@ pub(crate) struct RunArgs {
     pub(crate) seed: Option<u64>,
 
     #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    pub(crate) limits: ScriptLimitArgs,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
     /// Task for the agent; read from standard input if missing or `-`
     #[arg(value_name = "PROMPT", num_args = 0..)]
-    pub(crate) words: Vec<String>,
+    pub(crate) prompt: Vec<String>,
 
     /// Continue session ID; without a prompt, finish its interrupted turn
     #[arg(long = "continue", value_name = "ID", conflicts_with = "last")]
@@ -184,22 +184,22 @@ pub(crate) struct ExecArgs {
     pub(crate) dry_run: bool,
 
     #[command(flatten)]
-    pub(crate) turn: TurnArgs,
+    pub(crate) turn: TurnLimitArgs,
 
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    pub(crate) model: ModelChoiceArgs,
 
     #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    pub(crate) limits: ScriptLimitArgs,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 /// Limits of one turn.
 #[derive(Debug, Args, Default)]
 #[command(next_help_heading = "Turn limits")]
-pub(crate) struct TurnArgs {
+pub(crate) struct TurnLimitArgs {
     /// Maximum number of requests to the model [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_rounds: Option<u32>,
@@ -220,7 +220,7 @@ pub(crate) struct TurnArgs {
 /// Limits of one script.
 #[derive(Debug, Args, Default)]
 #[command(next_help_heading = "Script limits")]
-pub(crate) struct LimitArgs {
+pub(crate) struct ScriptLimitArgs {
     /// Maximum wall time, such as 500ms, 30s or 5m [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) timeout: Option<Duration>,
@@ -239,13 +239,13 @@ pub(crate) struct LimitArgs {
 
     /// Run scripts, only check them, or reject them [default: enabled]
     #[arg(long, value_parser = choice::<Mode>(), value_name = "MODE")]
-    pub(crate) mode: Option<Mode>,
+    pub(crate) mode: Option<ScriptMode>,
 }
 
 /// The workspace, and what is allowed in it.
 #[derive(Debug, Args, Default)]
 #[command(next_help_heading = "Workspace and permissions")]
-pub(crate) struct PlaceArgs {
+pub(crate) struct WorkspaceArgs {
     /// Work in this folder instead of the current one
     #[arg(short = 'C', long = "cd", value_name = "DIR")]
     pub(crate) directory: Option<PathBuf>,
@@ -290,7 +290,7 @@ pub(crate) struct CheckArgs {
     pub(crate) argv: Vec<String>,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -308,7 +308,7 @@ pub(crate) enum ModelsCommand {
 /// The model that answers, and its provider.
 #[derive(Debug, Args, Default)]
 #[command(next_help_heading = "Model")]
-pub(crate) struct ModelArgs {
+pub(crate) struct ModelChoiceArgs {
     /// Model to use [default: from the configuration, else the provider's default]
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
@@ -329,7 +329,7 @@ pub(crate) struct ModelsListArgs {
     pub(crate) provider: Option<String>,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -339,10 +339,10 @@ pub(crate) struct ModelsTestArgs {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    pub(crate) model: ModelChoiceArgs,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -351,7 +351,7 @@ pub(crate) struct ModelsLoginArgs {
     pub(crate) provider: String,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -365,7 +365,7 @@ pub(crate) struct ToolsArgs {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -375,7 +375,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -395,7 +395,7 @@ pub(crate) struct ConfigPathArgs {
 
 /// Parses the values of an enumeration that is also a configuration key. The help of each value is
 /// its doc comment.
-fn choice<T>() -> impl TypedValueParser<Value = T>
+fn enum_parser<T>() -> impl TypedValueParser<Value = T>
 where
     T: JsonSchema + DeserializeOwned + Clone + Send + Sync + 'static,
 {

@@ -4,177 +4,185 @@ use std::io::{IsTerminal, Write};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall, View};
+use selvedge_protocol::{
+    ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, PreviewContent,
+};
 use selvedge_tools::Approver;
 use tokio::sync::Mutex;
 
-use crate::ends::ends;
-use crate::out::harmless;
-use crate::show::Show;
-use crate::typed::{NoLine, Typed};
+use crate::output::replace_control_chars;
+use crate::progress::ProgressDisplay;
+use crate::terminal_input::{TtyLineReader, TtyReadError};
+use crate::text_excerpt::excerpt;
 
 /// Shows questions on standard error and reads answers from `/dev/tty`, even if standard input is
 /// redirected.
-pub(crate) struct AtTheTerminal {
-    pub(crate) typed: Mutex<Typed>,
-    pub(crate) show: Show,
+pub(crate) struct TerminalApprover {
+    pub(crate) input: Mutex<TtyLineReader>,
+    pub(crate) progress: ProgressDisplay,
 }
 
 /// Lines of a command, diff or message that are shown; of a longer one, half from each end.
-pub(crate) const VIEW_LINES: usize = 60;
+pub(crate) const MAX_VIEW_LINES: usize = 60;
 
-impl AtTheTerminal {
+impl TerminalApprover {
     /// Returns `None` if standard error or `/dev/tty` is not a terminal.
-    pub(crate) fn new(show: Show) -> Option<Self> {
+    pub(crate) fn new(show: ProgressDisplay) -> Option<Self> {
         if !std::io::stderr().is_terminal() {
             return None;
         }
         Some(Self {
-            typed: Mutex::new(Typed::open().ok()?),
-            show,
+            input: Mutex::new(TtyLineReader::open().ok()?),
+            progress: show,
         })
     }
 
-    async fn ask_now(&self, request: &ApprovalRequest) -> ApprovalDecision {
+    async fn ask_person(&self, request: &ApprovalRequest) -> ApprovalResponse {
         // The lock allows one question at a time.
-        let mut input = self.typed.lock().await;
-        let _paused = self.show.pause();
+        let mut input = self.input.lock().await;
+        let _paused = self.progress.pause();
         // If this future is dropped, the cursor is still after the prompt.
-        let mut newline = EndOfLine::behind_a_question();
+        let mut newline = NewlineGuard::new();
         // Input typed before the question does not answer it.
-        input.forget();
+        input.discard_input();
         let several = request.calls.len() > 1;
-        say(&question(request));
-        let choices = choices(&request.calls, several);
+        print_stderr(&format_question(request));
+        let choices = format_choices(&request.calls, several);
         loop {
-            say(&format!("{choices}\n> "));
-            let line = match input.line().await {
+            print_stderr(&format!("{choices}\n> "));
+            let line = match input.read_line().await {
                 Ok(line) => line,
-                Err(cause) => return without_a_line(cause),
+                Err(cause) => return decision_without_input(cause),
             };
-            newline.answered();
-            match answer(&line, &request.calls) {
-                Reply::All(answer) => {
-                    return ApprovalDecision::Answered(vec![answer; request.calls.len()]);
+            newline.disarm();
+            match parse_answer(&line, &request.calls) {
+                TypedAnswer::All(answer) => {
+                    return ApprovalResponse::Decided(vec![answer; request.calls.len()]);
                 }
-                Reply::Each if several => return self.ask_each(&request.calls, &mut input).await,
-                Reply::Cancel => return ApprovalDecision::Cancelled,
-                Reply::Each | Reply::Unclear => {}
+                TypedAnswer::Each if several => {
+                    return self.ask_each(&request.calls, &mut input).await;
+                }
+                TypedAnswer::Cancel => return ApprovalResponse::Cancelled,
+                TypedAnswer::Each | TypedAnswer::Unrecognized => {}
             }
         }
     }
 
-    async fn ask_each(&self, calls: &[GatedCall], input: &mut Typed) -> ApprovalDecision {
+    async fn ask_each(&self, calls: &[GatedCall], input: &mut TtyLineReader) -> ApprovalResponse {
         let mut answers = Vec::new();
         for call in calls {
-            say(&describe(call));
-            let choices = choices(std::slice::from_ref(call), false);
+            print_stderr(&format_call(call));
+            let choices = format_choices(std::slice::from_ref(call), false);
             let answer = loop {
-                say(&format!("{choices}\n> "));
-                let line = match input.line().await {
+                print_stderr(&format!("{choices}\n> "));
+                let line = match input.read_line().await {
                     Ok(line) => line,
                     Err(cause) => {
-                        say("\n");
-                        return without_a_line(cause);
+                        print_stderr("\n");
+                        return decision_without_input(cause);
                     }
                 };
-                match answer(&line, std::slice::from_ref(call)) {
-                    Reply::All(answer) => break answer,
-                    Reply::Cancel => return ApprovalDecision::Cancelled,
-                    Reply::Each | Reply::Unclear => {}
+                match parse_answer(&line, std::slice::from_ref(call)) {
+                    TypedAnswer::All(answer) => break answer,
+                    TypedAnswer::Cancel => return ApprovalResponse::Cancelled,
+                    TypedAnswer::Each | TypedAnswer::Unrecognized => {}
                 }
             };
             answers.push(answer);
         }
-        ApprovalDecision::Answered(answers)
+        ApprovalResponse::Decided(answers)
     }
 }
 
-impl Approver for AtTheTerminal {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
-        self.ask_now(request).boxed()
+impl Approver for TerminalApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
+        self.ask_person(request).boxed()
     }
 }
 
 /// Prints a line break when dropped, unless the question was answered: the person's Enter has
 /// ended the line then.
-pub(crate) struct EndOfLine(bool);
+pub(crate) struct NewlineGuard(bool);
 
-impl EndOfLine {
-    pub(crate) fn behind_a_question() -> Self {
+impl NewlineGuard {
+    pub(crate) fn new() -> Self {
         Self(true)
     }
 
-    pub(crate) fn answered(&mut self) {
+    pub(crate) fn disarm(&mut self) {
         self.0 = false;
     }
 }
 
-impl Drop for EndOfLine {
+impl Drop for NewlineGuard {
     fn drop(&mut self) {
         if self.0 {
-            say("\n");
+            print_stderr("\n");
         }
     }
 }
 
 /// A line typed as an answer.
 #[derive(Debug, PartialEq)]
-enum Reply {
+enum TypedAnswer {
     /// One answer for all calls.
-    All(Answer),
+    All(CallDecision),
     /// Ask about each call separately.
     Each,
     Cancel,
-    Unclear,
+    Unrecognized,
 }
 
 /// Parses an answer. "always" is accepted only if every call has a rule that could be saved.
-fn answer(line: &str, calls: &[GatedCall]) -> Reply {
+fn parse_answer(line: &str, calls: &[GatedCall]) -> TypedAnswer {
     let line = line.trim();
     let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let rest = rest.trim();
     match (first.to_lowercase().as_str(), rest) {
-        ("y" | "yes", "") => Reply::All(Answer::Once),
-        ("s" | "script", "") => Reply::All(Answer::ThisScript),
+        ("y" | "yes", "") => TypedAnswer::All(CallDecision::Once),
+        ("s" | "script", "") => TypedAnswer::All(CallDecision::ThisScript),
         ("a" | "always", "") if calls.iter().all(|call| call.preview.rule.is_some()) => {
-            Reply::All(Answer::Always)
+            TypedAnswer::All(CallDecision::Always)
         }
-        ("n" | "no", "") => Reply::All(Answer::No(None)),
-        ("n" | "no", reason) => Reply::All(Answer::No(Some(reason.to_owned()))),
-        ("e" | "each", "") => Reply::Each,
-        ("c" | "cancel", "") => Reply::Cancel,
-        _ => Reply::Unclear,
+        ("n" | "no", "") => TypedAnswer::All(CallDecision::Deny(None)),
+        ("n" | "no", reason) => TypedAnswer::All(CallDecision::Deny(Some(reason.to_owned()))),
+        ("e" | "each", "") => TypedAnswer::Each,
+        ("c" | "cancel", "") => TypedAnswer::Cancel,
+        _ => TypedAnswer::Unrecognized,
     }
 }
 
-fn without_a_line(cause: NoLine) -> ApprovalDecision {
+fn decision_without_input(cause: TtyReadError) -> ApprovalResponse {
     match cause {
-        NoLine::End => ApprovalDecision::Cancelled,
-        NoLine::Gone => ApprovalDecision::Later,
+        TtyReadError::EndOfInput => ApprovalResponse::Cancelled,
+        TtyReadError::TerminalClosed => ApprovalResponse::Deferred,
     }
 }
 
-pub(crate) fn question(request: &ApprovalRequest) -> String {
+pub(crate) fn format_question(request: &ApprovalRequest) -> String {
     let mut text = match request.calls.as_slice() {
         [_] => "? approval needed:\n".to_owned(),
         calls => format!("? approval needed for {} calls:\n", calls.len()),
     };
-    text.extend(request.calls.iter().map(describe));
+    text.extend(request.calls.iter().map(format_call));
     text
 }
 
-fn describe(call: &GatedCall) -> String {
-    let mut text = format!("  {}: {}\n", one_line(&call.tool), one_line(&call.reason));
+fn format_call(call: &GatedCall) -> String {
+    let mut text = format!(
+        "  {}: {}\n",
+        escape_newlines(&call.tool),
+        escape_newlines(&call.reason)
+    );
     let mut block = |lines: &str| {
-        for line in ends(lines, VIEW_LINES) {
+        for line in excerpt(lines, MAX_VIEW_LINES) {
             text.push_str(&format!("      {}\n", line.text()));
         }
     };
     match &call.preview.view {
-        Some(View::Diff(diff)) => block(diff),
+        Some(PreviewContent::Diff(diff)) => block(diff),
         // Skip the text if the reason already quotes it.
-        Some(View::Commands(text) | View::Addresses(text))
+        Some(PreviewContent::Commands(text) | PreviewContent::Addresses(text))
             if !call.reason.contains(text.as_str()) =>
         {
             block(text)
@@ -185,12 +193,15 @@ fn describe(call: &GatedCall) -> String {
         block(snippet);
     }
     if let Some(context) = &call.context {
-        text.push_str(&format!("    stated reason: {}\n", one_line(context)));
+        text.push_str(&format!(
+            "    stated reason: {}\n",
+            escape_newlines(context)
+        ));
     }
     text
 }
 
-fn choices(calls: &[GatedCall], several: bool) -> String {
+fn format_choices(calls: &[GatedCall], several: bool) -> String {
     let mut rules: Vec<&str> = calls
         .iter()
         .filter_map(|call| call.preview.rule.as_deref())
@@ -205,16 +216,16 @@ fn choices(calls: &[GatedCall], several: bool) -> String {
 }
 
 /// Replaces line breaks, so that text from a script or a server cannot imitate a question.
-pub(crate) fn one_line(text: &str) -> String {
+pub(crate) fn escape_newlines(text: &str) -> String {
     text.replace('\n', "⏎")
 }
 
 /// Prints text on standard error, with control characters replaced.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_stderr(text: &str) {
     let mut stderr = std::io::stderr().lock();
     // Errors are ignored: if the terminal is closed, reading the answer fails.
     let _ = stderr
-        .write_all(harmless(text).as_bytes())
+        .write_all(replace_control_chars(text).as_bytes())
         .and_then(|()| stderr.flush());
 }
 
@@ -243,10 +254,10 @@ mod tests {
     fn the_end_of_a_long_script_is_shown() {
         let script = "echo 1\n".repeat(100) + "rm -rf a";
         let preview = Preview {
-            view: Some(View::Commands(script)),
+            view: Some(PreviewContent::Commands(script)),
             rule: None,
         };
-        let shown = describe(&GatedCall {
+        let shown = format_call(&GatedCall {
             preview,
             ..call(None)
         });
@@ -259,17 +270,33 @@ mod tests {
     #[test]
     fn only_known_answers_are_accepted() {
         let calls = [call(Some("`npm test …`"))];
-        assert_eq!(answer("y\n", &calls), Reply::All(Answer::Once));
-        assert_eq!(answer("S", &calls), Reply::All(Answer::ThisScript));
-        assert_eq!(answer(" always ", &calls), Reply::All(Answer::Always));
-        assert_eq!(answer("n", &calls), Reply::All(Answer::No(None)));
         assert_eq!(
-            answer("no use the other script", &calls),
-            Reply::All(Answer::No(Some("use the other script".into())))
+            parse_answer("y\n", &calls),
+            TypedAnswer::All(CallDecision::Once)
+        );
+        assert_eq!(
+            parse_answer("S", &calls),
+            TypedAnswer::All(CallDecision::ThisScript)
+        );
+        assert_eq!(
+            parse_answer(" always ", &calls),
+            TypedAnswer::All(CallDecision::Always)
+        );
+        assert_eq!(
+            parse_answer("n", &calls),
+            TypedAnswer::All(CallDecision::Deny(None))
+        );
+        assert_eq!(
+            parse_answer("no use the other script", &calls),
+            TypedAnswer::All(CallDecision::Deny(Some("use the other script".into())))
         );
         for unclear in ["", "maybe", "y please", "yy"] {
-            assert_eq!(answer(unclear, &calls), Reply::Unclear, "{unclear}");
+            assert_eq!(
+                parse_answer(unclear, &calls),
+                TypedAnswer::Unrecognized,
+                "{unclear}"
+            );
         }
-        assert_eq!(answer("a", &[call(None)]), Reply::Unclear);
+        assert_eq!(parse_answer("a", &[call(None)]), TypedAnswer::Unrecognized);
     }
 }

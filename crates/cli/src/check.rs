@@ -1,42 +1,44 @@
 //! `selvedge check`: checks a script or a command without running it.
 
 use anyhow::Result;
-use selvedge_mcp::Asked;
-use selvedge_toolbox::{Safety, judge_command};
+use selvedge_mcp::ServerRequestHandlers;
+use selvedge_toolbox::{CommandSafety, classify_command};
 use serde_json::json;
 
-use crate::Exit;
-use crate::args::{CheckArgs, LimitArgs};
-use crate::out::line;
+use crate::CommandStatus;
+use crate::args::{CheckArgs, ScriptLimitArgs};
+use crate::output::print_line;
 use crate::run::{read_source, script_problem};
-use crate::setup::Setup;
+use crate::setup::CommandSetup;
 
-pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
+pub(crate) fn check(args: CheckArgs) -> Result<CommandStatus> {
     if args.command {
         return check_command(&args);
     }
-    let setup = Setup::new(&args.place)?.with_journal_if_possible(&args.place);
+    let setup = CommandSetup::new(&args.workspace)?.with_journal_if_possible(&args.workspace);
     let (name, source) = read_source(args.file.as_deref(), None)?;
-    let servers = setup.servers(Asked::default())?;
+    let servers = setup.servers(ServerRequestHandlers::default())?;
     let tools = setup.all_tools()?;
-    let harness = setup.harness(&LimitArgs::default(), None);
+    let harness = setup.harness(&ScriptLimitArgs::default(), None);
     let report = crate::run::runtime()?.block_on(async {
         servers.prepare_for(&harness, &source).await;
-        let report = harness.with_tools(servers.onto(&tools)).check(&source);
+        let report = harness
+            .with_tools(servers.extend_registry(&tools))
+            .check(&source);
         servers.stop().await;
         report
     });
     if args.json {
-        line(&serde_json::to_string(&report)?)?;
+        print_line(&serde_json::to_string(&report)?)?;
     } else {
         for error in &report.errors {
             script_problem(error, &name, &source).print();
         }
         if report.valid {
-            line(&format!("ok: {} tool calls found", report.calls.len()))?;
+            print_line(&format!("ok: {} tool calls found", report.calls.len()))?;
         }
         for call in &report.calls {
-            line(&format!(
+            print_line(&format!(
                 "  line {:>3}  {}{}",
                 call.line,
                 call.tool,
@@ -45,29 +47,29 @@ pub(crate) fn check(args: CheckArgs) -> Result<Exit> {
         }
     }
     Ok(if report.valid {
-        Exit::Done
+        CommandStatus::Success
     } else {
-        Exit::NotStarted
+        CommandStatus::NotStarted
     })
 }
 
-fn check_command(args: &CheckArgs) -> Result<Exit> {
-    let judgement = judge_command(&args.argv);
+fn check_command(args: &CheckArgs) -> Result<CommandStatus> {
+    let judgement = classify_command(&args.argv);
     let (text, reason) = match &judgement.safety {
-        Safety::ReadOnly => ("needs no approval".to_owned(), None),
-        Safety::Unknown { why } => (format!("needs approval: {why}"), Some(why)),
-        Safety::Dangerous { why, .. } => (format!("dangerous: {why}"), Some(why)),
+        CommandSafety::ReadOnly => ("needs no approval".to_owned(), None),
+        CommandSafety::Unknown { reason: why } => (format!("needs approval: {why}"), Some(why)),
+        CommandSafety::Dangerous { reason: why, .. } => (format!("dangerous: {why}"), Some(why)),
     };
     if args.json {
         let report = json!({
-            "auto_approve": judgement.safety == Safety::ReadOnly,
-            "dangerous": matches!(judgement.safety, Safety::Dangerous { .. }),
+            "auto_approve": judgement.safety == CommandSafety::ReadOnly,
+            "dangerous": matches!(judgement.safety, CommandSafety::Dangerous { .. }),
             "reason": reason,
             "commands": judgement.commands,
         });
-        line(&report.to_string())?;
+        print_line(&report.to_string())?;
     } else {
-        line(&text)?;
+        print_line(&text)?;
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }

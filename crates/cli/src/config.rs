@@ -2,15 +2,17 @@
 
 use anyhow::Result;
 
-use crate::Exit;
+use crate::CommandStatus;
 use crate::args::ConfigCommand;
-use crate::out::line;
+use crate::output::print_line;
 use crate::setup::working_directory;
 
 /// Does not read the configuration files, so that it works if they are invalid.
-pub(crate) fn config(command: ConfigCommand) -> Result<Exit> {
+pub(crate) fn config(command: ConfigCommand) -> Result<CommandStatus> {
     match command {
-        ConfigCommand::Schema => line(&serde_json::to_string_pretty(&selvedge_config::schema())?)?,
+        ConfigCommand::Schema => {
+            print_line(&serde_json::to_string_pretty(&selvedge_config::schema())?)?
+        }
         ConfigCommand::Path(args) => {
             let project = working_directory(args.directory.as_deref())?;
             let user = selvedge_config::home().map(|home| home.join("config.toml"));
@@ -19,9 +21,9 @@ pub(crate) fn config(command: ConfigCommand) -> Result<Exit> {
                 .chain([project.join(selvedge_config::PROJECT_FILES[0])])
             {
                 let missing = if file.exists() { "" } else { " (not found)" };
-                line(&format!("{}{missing}", file.display()))?;
+                print_line(&format!("{}{missing}", file.display()))?;
             }
         }
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }

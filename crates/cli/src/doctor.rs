@@ -6,25 +6,25 @@ use std::time::Instant;
 
 use anyhow::Result;
 use selvedge_config::Severity;
-use selvedge_confine::{Feature, Strength};
+use selvedge_confine::{ConfinementBackend, FeatureSupport};
 use selvedge_protocol::SandboxPolicy;
 use serde::Serialize;
 
-use crate::Exit;
-use crate::args::{DoctorArgs, LimitArgs, ModelArgs};
-use crate::out::line;
+use crate::CommandStatus;
+use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
+use crate::output::print_line;
 use crate::providers;
-use crate::setup::{Setup, lenient_configuration};
+use crate::setup::{CommandSetup, load_valid_configuration};
 
 /// Result of one check. The field names are part of the JSON output.
 #[derive(Debug, Serialize)]
-struct Finding {
+struct DoctorFinding {
     what: &'static str,
     ok: bool,
     details: String,
 }
 
-impl Finding {
+impl DoctorFinding {
     fn new(what: &'static str, ok: bool, details: impl Into<String>) -> Self {
         Self {
             what,
@@ -34,53 +34,64 @@ impl Finding {
     }
 }
 
-pub(crate) fn doctor(args: DoctorArgs) -> Result<Exit> {
+pub(crate) fn doctor(args: DoctorArgs) -> Result<CommandStatus> {
     let (version, os, arch) = (env!("CARGO_PKG_VERSION"), consts::OS, consts::ARCH);
     let details = format!("selvedge {version} on {os} {arch}");
-    let mut findings = vec![Finding::new("version", true, details)];
+    let mut findings = vec![DoctorFinding::new("version", true, details)];
     // A file with an error is ignored, so that everything else is still checked.
-    let setup = lenient_configuration(&args.place).and_then(|(configuration, diagnostics)| {
-        let findings_of_files = diagnostics.iter().map(|one| match one.severity {
-            Severity::Warning => Finding::new("configuration", true, format!("warning: {one}")),
-            Severity::Error => Finding::new("configuration", false, one.to_string()),
+    let setup =
+        load_valid_configuration(&args.workspace).and_then(|(configuration, diagnostics)| {
+            let findings_of_files = diagnostics.iter().map(|one| match one.severity {
+                Severity::Warning => {
+                    DoctorFinding::new("configuration", true, format!("warning: {one}"))
+                }
+                Severity::Error => DoctorFinding::new("configuration", false, one.to_string()),
+            });
+            findings.extend(findings_of_files);
+            CommandSetup::from_configuration(configuration, &args.workspace)
         });
-        findings.extend(findings_of_files);
-        Setup::of(configuration, &args.place)
-    });
     match setup {
         Ok(setup) => {
             if findings.iter().all(|finding| finding.ok) {
-                findings.push(configuration(&setup));
+                findings.push(check_configuration(&setup));
             }
-            findings.extend(walls(&setup));
-            findings.extend(confinement(&setup));
-            findings.push(servers(&setup));
-            findings.push(model(&setup));
+            findings.extend(check_sandbox(&setup));
+            findings.extend(check_confinement(&setup));
+            findings.push(check_servers(&setup));
+            findings.push(check_model(&setup));
         }
-        Err(error) => findings.push(Finding::new("configuration", false, format!("{error:#}"))),
+        Err(error) => findings.push(DoctorFinding::new(
+            "configuration",
+            false,
+            format!("{error:#}"),
+        )),
     }
-    findings.push(memory());
+    findings.push(check_memory());
     let all_ok = findings.iter().all(|finding| finding.ok);
     if args.json {
-        line(&serde_json::to_string_pretty(&findings)?)?;
+        print_line(&serde_json::to_string_pretty(&findings)?)?;
     } else {
         for finding in &findings {
-            let Finding { what, ok, details } = finding;
+            let DoctorFinding { what, ok, details } = finding;
             let mark = if *ok { "✓" } else { "✗" };
-            line(&format!("{mark} {what:<14} {details}"))?;
+            print_line(&format!("{mark} {what:<14} {details}"))?;
         }
     }
-    Ok(if all_ok { Exit::Done } else { Exit::Failed })
+    Ok(if all_ok {
+        CommandStatus::Success
+    } else {
+        CommandStatus::Failed
+    })
 }
 
-fn servers(setup: &Setup) -> Finding {
+fn check_servers(setup: &CommandSetup) -> DoctorFinding {
     let (ok, details) = match setup.server_settings() {
         Ok(servers) if servers.is_empty() => (true, "none configured".to_owned()),
         Ok(servers) => {
             let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
             let enabled = servers.iter().filter(|server| server.options.enabled);
             let faults = enabled.filter_map(|server| {
-                let fault = server.fault.as_ref()?;
+                let fault = server.config_error.as_ref()?;
                 Some(format!("; {} cannot be used: {fault}", server.name))
             });
             let (names, faults) = (names.join(", "), faults.collect::<String>());
@@ -89,26 +100,26 @@ fn servers(setup: &Setup) -> Finding {
         }
         Err(error) => (false, format!("{error:#}")),
     };
-    Finding::new("MCP servers", ok, details)
+    DoctorFinding::new("MCP servers", ok, details)
 }
 
-fn configuration(setup: &Setup) -> Finding {
+fn check_configuration(setup: &CommandSetup) -> DoctorFinding {
     let file = setup.home.as_ref().map(|home| home.join("config.toml"));
-    let unknown_pack = setup.offers().err();
+    let unknown_pack = setup.tool_filter().err();
     let details = match (&unknown_pack, file) {
         (Some(error), _) => format!("{error:#}"),
         (None, Some(file)) if file.exists() => format!("{}", file.display()),
         (None, Some(file)) => format!("defaults ({} does not exist)", file.display()),
         (None, None) => "defaults (no home folder)".to_owned(),
     };
-    Finding::new("configuration", unknown_pack.is_none(), details)
+    DoctorFinding::new("configuration", unknown_pack.is_none(), details)
 }
 
 /// Runs a script, one that tries to change the realm, and one that never ends.
-fn walls(setup: &Setup) -> Vec<Finding> {
-    let harness = setup.harness(&LimitArgs::default(), None);
+fn check_sandbox(setup: &CommandSetup) -> Vec<DoctorFinding> {
+    let harness = setup.harness(&ScriptLimitArgs::default(), None);
     let Ok(runtime) = crate::run::runtime() else {
-        return vec![Finding::new(
+        return vec![DoctorFinding::new(
             "sandbox",
             false,
             "cannot start the async runtime",
@@ -146,51 +157,58 @@ fn walls(setup: &Setup) -> Vec<Finding> {
         false => "an endless built-in was not stopped at its deadline".to_owned(),
     };
     vec![
-        Finding::new("sandbox", runs, sandbox),
-        Finding::new("realm", is_frozen, realm),
-        Finding::new("deadline", is_stopped, deadline),
+        DoctorFinding::new("sandbox", runs, sandbox),
+        DoctorFinding::new("realm", is_frozen, realm),
+        DoctorFinding::new("deadline", is_stopped, deadline),
     ]
 }
 
 /// Reports the confinement of commands that this kernel and the configuration allow.
-fn confinement(setup: &Setup) -> Vec<Finding> {
-    let support = selvedge_confine::Support::probe();
-    let strength = support.strength(setup.config.weaker_wall);
+fn check_confinement(setup: &CommandSetup) -> Vec<DoctorFinding> {
+    let support = selvedge_confine::ConfinementSupport::probe();
+    let strength = support.strongest_backend(setup.config.weaker_wall);
     let landlock = match &support.landlock {
-        Feature::Present(version) => format!("Landlock ({version})"),
-        Feature::Missing(_) => "no Landlock".to_owned(),
+        FeatureSupport::Present(version) => format!("Landlock ({version})"),
+        FeatureSupport::Missing(_) => "no Landlock".to_owned(),
     };
     let details = match &strength {
         _ if setup.config.sandbox_mode == SandboxPolicy::DangerFullAccess => {
             "not confined: sandbox_mode is danger-full-access".to_owned()
         }
-        Ok(Strength::Namespaces) => format!("confined by namespaces, {landlock} and seccomp"),
-        Ok(Strength::SharedProc) => {
+        Ok(ConfinementBackend::Namespaces) => {
+            format!("confined by namespaces, {landlock} and seccomp")
+        }
+        Ok(ConfinementBackend::SharedProc) => {
             format!("confined by namespaces, {landlock} and seccomp; other processes are visible")
         }
-        Ok(Strength::Bubblewrap(path)) => format!("confined by {} and seccomp", path.display()),
-        Ok(Strength::Landlock) => format!("confined by {landlock} and seccomp only"),
+        Ok(ConfinementBackend::Bubblewrap(path)) => {
+            format!("confined by {} and seccomp", path.display())
+        }
+        Ok(ConfinementBackend::Landlock) => format!("confined by {landlock} and seccomp only"),
         Err(error) => {
             format!("{error}; install bwrap, or set `weaker_wall = \"landlock\"` in config.toml")
         }
     };
-    let mut findings = vec![Finding::new("commands", strength.is_ok(), details)];
+    let mut findings = vec![DoctorFinding::new("commands", strength.is_ok(), details)];
     for (what, feature) in [
         ("namespaces", &support.namespaces),
         ("private /proc", &support.proc),
     ] {
-        if let Feature::Missing(why) = feature {
+        if let FeatureSupport::Missing(why) = feature {
             let details = format!("missing: {why}");
-            findings.push(Finding::new(what, strength.is_ok(), details));
+            findings.push(DoctorFinding::new(what, strength.is_ok(), details));
         }
     }
     findings
 }
 
 /// Reports the model that agents would use. No model is not a failure: scripts need none.
-fn model(setup: &Setup) -> Finding {
+fn check_model(setup: &CommandSetup) -> DoctorFinding {
     let chosen = crate::run::runtime().and_then(|runtime| {
-        runtime.block_on(providers::choose(&setup.config, &ModelArgs::default()))
+        runtime.block_on(providers::choose_model(
+            &setup.config,
+            &ModelChoiceArgs::default(),
+        ))
     });
     let details = match chosen {
         Ok(choice) => {
@@ -201,14 +219,14 @@ fn model(setup: &Setup) -> Finding {
         }
         Err(error) => format!("{error}; scripts need none"),
     };
-    Finding::new("model", true, details)
+    DoctorFinding::new("model", true, details)
 }
 
-fn memory() -> Finding {
-    let bytes = selvedge_sandbox::machine_memory();
+fn check_memory() -> DoctorFinding {
+    let bytes = selvedge_sandbox::total_memory_bytes();
     let details = match bytes {
         Some(bytes) => format!("{} MB; scripts may use half of it", bytes >> 20),
         None => "unknown; scripts may use 2048 MB".to_owned(),
     };
-    Finding::new("memory", true, details)
+    DoctorFinding::new("memory", true, details)
 }

@@ -6,23 +6,23 @@ use std::path::Path;
 use anyhow::Result;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
 use selvedge_models::Provider;
-use selvedge_protocol::{Event, EventSink, Mode, TurnEnd, TurnErrorKind};
+use selvedge_protocol::{EventSink, RuntimeEvent, ScriptMode, TurnEnd, TurnErrorKind};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::Exit;
-use crate::args::{ExecArgs, TurnArgs};
-use crate::assembly::{self, Assembled, Conversation, Wanted};
-use crate::out::{harmless, line};
+use crate::CommandStatus;
+use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
+use crate::args::{ExecArgs, TurnLimitArgs};
+use crate::output::{print_line, replace_control_chars};
 use crate::problem::Problem;
-use crate::run::{Signals, drive, end, person, runtime};
-use crate::show::Show;
+use crate::progress::ProgressDisplay;
+use crate::run::{Signals, run_with_signals, runtime, shut_down, terminal_approver};
 use crate::units;
 
 /// How often a model may correct an answer that does not match the schema.
-const CORRECTIONS: u32 = 2;
+const MAX_SCHEMA_CORRECTIONS: u32 = 2;
 
-enum Task {
+enum ExecTask {
     New(String),
     /// Without a prompt, finishes the interrupted turn of the session.
     Continue {
@@ -31,59 +31,61 @@ enum Task {
     },
 }
 
-pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
+pub(crate) fn exec(mut args: ExecArgs) -> Result<CommandStatus> {
     if args.dry_run {
-        args.limits.mode = Some(Mode::DryRun);
+        args.limits.mode = Some(ScriptMode::DryRun);
     }
-    let task = task(&args)?;
+    let task = parse_task(&args)?;
     let schema = args.output_schema.as_deref();
-    let schema = schema.map(Schema::read).transpose()?;
+    let schema = schema.map(AnswerSchema::read).transpose()?;
     if let Some(file) = &args.output_last_message {
         // Fails here rather than after the tokens are spent.
         let opened = std::fs::File::options()
             .append(true)
             .create(true)
             .open(file);
-        opened.map_err(|error| cannot_write(file, &error))?;
+        opened.map_err(|error| cannot_write_file(file, &error))?;
     }
-    let mut setup = assembly::setup(&args.place)?;
+    let mut setup = agent_setup::setup_with_agents(&args.workspace)?;
     let runtime = runtime()?;
     let (cancel, leave) = (CancellationToken::new(), CancellationToken::new());
-    let show = Show::on_stderr_unless(args.json || args.quiet);
+    let show = ProgressDisplay::on_stderr(args.json || args.quiet);
     let events = if args.json {
-        as_lines()
+        json_event_sink()
     } else {
-        with_errors(show.sink())
+        error_event_sink(show.sink())
     };
     let options = TurnOptions {
         cancel: cancel.clone(),
-        leave: leave.clone(),
+        caller_gone: leave.clone(),
         events: events.clone(),
         ..TurnOptions::default()
     };
     // Approvals are never requested. The elicitation requests of a server are shown, because only a
     // person can answer them, and only if standard input is a terminal.
     let is_terminal = std::io::stdin().is_terminal();
-    let person = is_terminal.then(|| person(&runtime, &show)).flatten();
+    let person = is_terminal
+        .then(|| terminal_approver(&runtime, &show))
+        .flatten();
     // A request to end the process cancels the turn, like an interrupt.
     let signals = Signals {
         cancel: cancel.clone(),
         end: cancel,
     };
     let work = async {
-        let agent_options = Wanted {
+        let agent_options = AgentBuildOptions {
             model: &args.model,
             limits: &args.limits,
-            turn: &args.turn,
+            turn_limits: &args.turn,
             approver: None,
             person: person.map(|person| person as _),
-            instructions: schema.as_ref().map(Schema::instructions),
-            conversation: match &task {
-                Task::New(_) => Conversation::New,
-                Task::Continue { id, .. } => Conversation::Old(id.clone()),
+            instructions: schema.as_ref().map(AnswerSchema::instructions),
+            session: match &task {
+                ExecTask::New(_) => SessionChoice::New,
+                ExecTask::Continue { id, .. } => SessionChoice::Existing(id.clone()),
             },
         };
-        let Assembled {
+        let AssembledAgent {
             agent,
             mut session,
             servers,
@@ -93,19 +95,21 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
             () = options.cancel.cancelled() => {
                 return Err(Problem::new("interrupted before the turn started").into());
             }
-            assembled = assembly::agent(&mut setup, &args.place, agent_options) => assembled?,
+            assembled = agent_setup::assemble_agent(&mut setup, &args.workspace, agent_options) => assembled?,
         };
-        options.events.emit(Event::ThreadStarted {
+        options.events.emit(RuntimeEvent::ThreadStarted {
             thread_id: session.id().to_owned(),
         });
         let outcome = match task {
-            Task::New(prompt)
-            | Task::Continue {
+            ExecTask::New(prompt)
+            | ExecTask::Continue {
                 prompt: Some(prompt),
                 ..
-            } => agent.turn(&mut session, prompt, &options).await,
-            Task::Continue { .. } if session.is_open() => agent.go_on(&mut session, &options).await,
-            Task::Continue { .. } => {
+            } => agent.run_turn(&mut session, prompt, &options).await,
+            ExecTask::Continue { .. } if session.has_open_turn() => {
+                agent.continue_turn(&mut session, &options).await
+            }
+            ExecTask::Continue { .. } => {
                 return Err(
                     Problem::new("the session has no interrupted turn to finish")
                         .hint("pass a prompt: selvedge exec --continue ID \"PROMPT\"")
@@ -116,7 +120,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         let outcome = match &schema {
             Some(schema) => {
                 schema
-                    .corrected(&agent, &mut session, &options, outcome)
+                    .request_corrections(&agent, &mut session, &options, outcome)
                     .await
             }
             None => outcome,
@@ -125,37 +129,37 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<Exit> {
         let provider = agent.client().provider().clone();
         anyhow::Ok((outcome, session.id().to_owned(), provider))
     };
-    let done = drive(&runtime, signals, work);
-    end(runtime, &setup, &show);
+    let done = run_with_signals(&runtime, signals, work);
+    shut_down(runtime, &setup, &show);
     let (outcome, session, provider) = done?;
-    let value = schema.map(|schema| schema.value_of(&outcome));
+    let value = schema.map(|schema| schema.parse_answer(&outcome));
     let fits = !matches!(value, Some(Err(_)));
     if !args.json {
         let session = setup.journal.is_some().then_some(session.as_str());
-        conclude(&outcome, session, value, &args.turn, &provider)?;
+        print_turn_result(&outcome, session, value, &args.turn, &provider)?;
     } else if let Some(Err(why)) = &value
         && outcome.end == Ok(TurnEnd::Stop)
     {
-        events.emit(Event::Error {
-            message: does_not_fit(why),
+        events.emit(RuntimeEvent::Error {
+            message: schema_mismatch(why),
         });
     }
     let mut written = true;
     if let Some(file) = &args.output_last_message
         && let Err(error) = std::fs::write(file, outcome.message.as_deref().unwrap_or_default())
     {
-        cannot_write(file, &error).print();
+        cannot_write_file(file, &error).print();
         written = false;
     }
     setup.close_journal()?;
     Ok(match outcome.end {
-        Ok(TurnEnd::Stop | TurnEnd::Length) if fits && written => Exit::Done,
-        _ => Exit::Failed,
+        Ok(TurnEnd::Stop | TurnEnd::Length) if fits && written => CommandStatus::Success,
+        _ => CommandStatus::Failed,
     })
 }
 
-fn task(args: &ExecArgs) -> Result<Task> {
-    let mut words = args.words.iter().peekable();
+fn parse_task(args: &ExecArgs) -> Result<ExecTask> {
+    let mut words = args.prompt.iter().peekable();
     let mut id = args.session.clone();
     // `exec resume ID PROMPT` is the older form.
     let is_old_form = id.is_none() && words.next_if(|word| *word == "resume").is_some();
@@ -176,15 +180,17 @@ fn task(args: &ExecArgs) -> Result<Task> {
     }
     match id.is_some() || args.last {
         true => {
-            let prompt = prompt.map(|word| given(word)).transpose()?;
-            Ok(Task::Continue { id, prompt })
+            let prompt = prompt.map(|word| read_prompt(word)).transpose()?;
+            Ok(ExecTask::Continue { id, prompt })
         }
-        false => Ok(Task::New(given(prompt.map_or("-", String::as_str))?)),
+        false => Ok(ExecTask::New(read_prompt(
+            prompt.map_or("-", String::as_str),
+        )?)),
     }
 }
 
 /// Returns the prompt: the argument, or standard input if the argument is `-`.
-fn given(word: &str) -> Result<String> {
+fn read_prompt(word: &str) -> Result<String> {
     let prompt = match word {
         "-" if std::io::stdin().is_terminal() => String::new(),
         "-" => std::io::read_to_string(std::io::stdin().lock()).map_err(|error| {
@@ -204,24 +210,26 @@ fn given(word: &str) -> Result<String> {
 }
 
 /// Returns a sink that prints every event as a line of JSON on standard output.
-fn as_lines() -> EventSink {
+fn json_event_sink() -> EventSink {
     EventSink::new(|event| {
         if let Ok(text) = serde_json::to_string(&event) {
             // A failed write has no other place to be reported.
-            let _ = line(&text);
+            let _ = print_line(&text);
         }
     })
 }
 
 /// Returns a sink that prints errors and compactions, and passes other events on.
-fn with_errors(inner: EventSink) -> EventSink {
+fn error_event_sink(inner: EventSink) -> EventSink {
     EventSink::new(move |event| match event {
-        Event::Error { message } => tell!("note: {}", harmless(&message)),
-        Event::ThreadCompacted {
+        RuntimeEvent::Error { message } => {
+            eprint_line!("note: {}", replace_control_chars(&message))
+        }
+        RuntimeEvent::ThreadCompacted {
             tokens_before,
             tokens_after,
         } => {
-            tell!(
+            eprint_line!(
                 "note: compacted the conversation \
                  from about {tokens_before} to {tokens_after} tokens"
             );
@@ -232,11 +240,11 @@ fn with_errors(inner: EventSink) -> EventSink {
 
 /// Prints the final answer on standard output, and errors on standard error. `session` is the id of
 /// the session, `None` if it is not in the journal.
-fn conclude(
+fn print_turn_result(
     outcome: &TurnOutcome,
     session: Option<&str>,
     value: Option<Result<Value, String>>,
-    turn: &TurnArgs,
+    turn: &TurnLimitArgs,
     provider: &Provider,
 ) -> Result<()> {
     let with_hint = |problem: Problem, hint: Option<String>| match hint {
@@ -244,14 +252,14 @@ fn conclude(
         None => problem,
     };
     match value {
-        Some(Ok(value)) => line(&serde_json::to_string(&value)?)?,
+        Some(Ok(value)) => print_line(&serde_json::to_string(&value)?)?,
         Some(Err(why)) if outcome.end == Ok(TurnEnd::Stop) => {
             let hint = session.map(|id| format!("run `selvedge sessions show {id}`"));
-            with_hint(Problem::new(does_not_fit(&why)), hint).print();
+            with_hint(Problem::new(schema_mismatch(&why)), hint).print();
         }
         _ => {
             if let Some(message) = &outcome.message {
-                line(message.trim_end())?;
+                print_line(message.trim_end())?;
             }
         }
     }
@@ -260,9 +268,9 @@ fn conclude(
     };
     match &outcome.end {
         Ok(TurnEnd::Stop) => {}
-        Ok(TurnEnd::Length) => tell!("warning: the answer was truncated at the token limit"),
+        Ok(TurnEnd::Length) => eprint_line!("warning: the answer was truncated at the token limit"),
         Ok(end) => {
-            let (message, hint) = early_end(*end, turn, resume);
+            let (message, hint) = describe_early_end(*end, turn, resume);
             with_hint(Problem::new(message), hint).print();
         }
         Err(error) => match error.kind {
@@ -277,9 +285,9 @@ fn conclude(
 
 /// Describes a turn that ended before the final answer: the error and its hint. `resume` returns
 /// the hint to continue the session with a further flag.
-fn early_end(
+fn describe_early_end(
     end: TurnEnd,
-    turn: &TurnArgs,
+    turn: &TurnLimitArgs,
     resume: impl Fn(&str) -> Option<String>,
 ) -> (String, Option<String>) {
     let limit = |name: &str, flag: Option<String>, key: &str| match flag {
@@ -294,7 +302,7 @@ fn early_end(
     };
     match end {
         TurnEnd::MaxRounds => {
-            let rounds = turn.max_rounds.unwrap_or(assembly::DEFAULT_MAX_ROUNDS);
+            let rounds = turn.max_rounds.unwrap_or(agent_setup::DEFAULT_MAX_ROUNDS);
             let flag = format!("--max-rounds {}", rounds.saturating_mul(2));
             limit("requests to the model", Some(flag), "")
         }
@@ -311,7 +319,7 @@ fn early_end(
         }
         TurnEnd::MaxTime => {
             let time = turn.max_time.unwrap_or_default();
-            let flag = format!("--max-time {}", units::to_text(time * 2));
+            let flag = format!("--max-time {}", units::format_duration(time * 2));
             limit("time", Some(flag), "")
         }
         TurnEnd::Interrupted => ("the turn was interrupted".to_owned(), resume("")),
@@ -322,21 +330,21 @@ fn early_end(
     }
 }
 
-fn does_not_fit(why: &str) -> String {
+fn schema_mismatch(why: &str) -> String {
     format!("the answer does not match the schema: {why}")
 }
 
-fn cannot_write(file: &Path, error: &std::io::Error) -> Problem {
+fn cannot_write_file(file: &Path, error: &std::io::Error) -> Problem {
     Problem::new(format!("cannot write {}: {error}", file.display()))
         .hint("pass -o a path that is writable")
 }
 
-struct Schema {
+struct AnswerSchema {
     text: String,
     validator: jsonschema::Validator,
 }
 
-impl Schema {
+impl AnswerSchema {
     fn read(file: &Path) -> Result<Self> {
         let invalid = |why: String| {
             Problem::new(format!("{}: {why}", file.display()))
@@ -362,7 +370,7 @@ impl Schema {
     }
 
     /// Parses the final answer. The error says how it does not match the schema.
-    fn value_of(&self, outcome: &TurnOutcome) -> Result<Value, String> {
+    fn parse_answer(&self, outcome: &TurnOutcome) -> Result<Value, String> {
         let text = outcome.message.as_deref().unwrap_or_default().trim();
         let bare = text
             .strip_prefix("```json")
@@ -381,15 +389,15 @@ impl Schema {
     }
 
     /// Asks the model again, up to [`CORRECTIONS`] times, until its answer matches the schema.
-    async fn corrected(
+    async fn request_corrections(
         &self,
         agent: &Agent,
         session: &mut Session,
         options: &TurnOptions,
         mut outcome: TurnOutcome,
     ) -> TurnOutcome {
-        for _ in 0..CORRECTIONS {
-            let Err(why) = self.value_of(&outcome) else {
+        for _ in 0..MAX_SCHEMA_CORRECTIONS {
+            let Err(why) = self.parse_answer(&outcome) else {
                 break;
             };
             if outcome.end != Ok(TurnEnd::Stop) {
@@ -400,7 +408,7 @@ impl Schema {
                  Answer again with only the JSON value."
             );
             let (usage, cost) = (outcome.usage, outcome.cost);
-            outcome = agent.turn(session, prompt, options).await;
+            outcome = agent.run_turn(session, prompt, options).await;
             outcome.usage += usage;
             outcome.cost = cost
                 .into_iter()

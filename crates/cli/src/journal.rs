@@ -5,35 +5,36 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_config::JournalSettings;
-use selvedge_journal::{Journal, Keeping};
+use selvedge_journal::{Journal, JournalOptions};
 
 /// Opens the journal to read and write.
-pub(crate) fn open(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
-    Ok(
-        Journal::open_with(home, &keeping(config)?)
-            .map_err(|error| crate::runs::problem(&error))?,
-    )
+pub(crate) fn open_journal(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
+    Ok(Journal::open_with(home, &journal_options(config)?)
+        .map_err(|error| crate::runs::journal_error_problem(&error))?)
 }
 
 /// Opens the journal for a command that has `--ephemeral`, which the hint then names.
-pub(crate) fn open_for_run(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
-    Ok(Journal::open_with(home, &keeping(config)?)
-        .map_err(|error| crate::runs::problem(&error).or("pass --ephemeral"))?)
+pub(crate) fn open_journal_for_run(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
+    Ok(Journal::open_with(home, &journal_options(config)?)
+        .map_err(|error| crate::runs::journal_error_problem(&error).or_hint("pass --ephemeral"))?)
 }
 
 /// Opens the journal to read, also if its folder is read-only.
-pub(crate) fn open_to_read(home: &Path, config: &JournalSettings) -> Result<Arc<Journal>> {
-    Ok(Journal::open_to_read(home, &keeping(config)?)
-        .map_err(|error| crate::runs::problem(&error))?)
+pub(crate) fn open_journal_read_only(
+    home: &Path,
+    config: &JournalSettings,
+) -> Result<Arc<Journal>> {
+    Ok(Journal::open_for_reading(home, &journal_options(config)?)
+        .map_err(|error| crate::runs::journal_error_problem(&error))?)
 }
 
-fn keeping(config: &JournalSettings) -> Result<Keeping> {
+fn journal_options(config: &JournalSettings) -> Result<JournalOptions> {
     // Without the key the journal is not opened, so that nothing is written unencrypted.
     let key = config
         .encrypt
         .then(crate::keyring::journal_key)
         .transpose()?;
-    Ok(Keeping {
+    Ok(JournalOptions {
         durability: config.durability,
         key,
     })

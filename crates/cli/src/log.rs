@@ -14,20 +14,20 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::problem::Problem;
 
 #[cfg(feature = "otlp")]
-type Collector = crate::otlp::Collector;
+type TraceExporter = crate::otlp::OtlpExporter;
 /// A placeholder that is never created, for builds without the feature `otlp`.
 #[cfg(not(feature = "otlp"))]
 struct Collector;
 
 /// A guard that sends the remaining spans and metrics when dropped.
 #[must_use]
-pub(crate) struct Watched {
-    _collector: Option<Collector>,
+pub(crate) struct TracingGuard {
+    _exporter: Option<TraceExporter>,
 }
 
 /// Starts tracing to the end of this file, and to a collector if the environment names one.
-pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
-    let file = file.map(open).transpose()?;
+pub(crate) fn start_tracing(file: Option<&Path>) -> Result<TracingGuard> {
+    let file = file.map(open_log_file).transpose()?;
     let lines = file.map(|file| {
         tracing_subscriber::fmt::layer()
             .json()
@@ -38,11 +38,11 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
     let own_targets = Targets::new().with_target("selvedge", LevelFilter::DEBUG);
     #[cfg(feature = "otlp")]
     {
-        let collector = Collector::from_environment()?;
+        let collector = TraceExporter::from_environment()?;
         if lines.is_some() || collector.is_some() {
             let (spans, counters) = (
-                collector.as_ref().map(Collector::spans),
-                collector.as_ref().map(Collector::counters),
+                collector.as_ref().map(TraceExporter::span_layer),
+                collector.as_ref().map(TraceExporter::metrics_layer),
             );
             tracing_subscriber::registry()
                 .with(own_targets)
@@ -51,8 +51,8 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
                 .with(counters)
                 .init();
         }
-        Ok(Watched {
-            _collector: collector,
+        Ok(TracingGuard {
+            _exporter: collector,
         })
     }
     #[cfg(not(feature = "otlp"))]
@@ -63,11 +63,11 @@ pub(crate) fn begin(file: Option<&Path>) -> Result<Watched> {
                 .with(lines)
                 .init();
         }
-        Ok(Watched { _collector: None })
+        Ok(TracingGuard { _collector: None })
     }
 }
 
-fn open(file: &Path) -> Result<File> {
+fn open_log_file(file: &Path) -> Result<File> {
     let mut options = File::options();
     options.create(true).append(true);
     // The log names tools and their arguments, so only the user may read it.

@@ -4,19 +4,18 @@
 
 // Declared first, because the other modules use its macro `tell!`.
 #[macro_use]
-mod out;
+mod output;
 
+mod agent_setup;
 mod args;
 mod ask;
 mod ask_form;
-mod assembly;
 mod chat;
 mod check;
 mod config;
 mod doctor;
-mod ends;
 mod exec;
-mod filling;
+mod form_state;
 mod journal;
 mod keyring;
 mod log;
@@ -24,26 +23,27 @@ mod mcp;
 mod mcp_args;
 mod mcp_install;
 mod memory;
+mod memory_setup;
 mod models;
 #[cfg(feature = "otlp")]
 mod otlp;
-mod private;
+mod private_file;
 mod problem;
+mod progress;
 mod providers;
 mod recall;
-mod remember;
 mod run;
 mod runs;
+mod sampling;
+mod saved_config;
 mod servers;
 mod sessions;
 mod sessions_args;
-mod setting;
 mod setup;
-mod show;
+mod terminal_input;
+mod text_excerpt;
 mod tools;
 mod trust;
-mod turns_model;
-mod typed;
 mod units;
 mod web;
 
@@ -51,46 +51,46 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 
-use crate::args::{Cli, Command};
+use crate::args::{CliCommand, SelvedgeCli};
 use crate::problem::Problem;
 
 /// Exit status of the process: 0 for success, 1 if the work failed, 2 if it never started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Exit {
-    Done,
+enum CommandStatus {
+    Success,
     Failed,
     NotStarted,
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<CommandStatus> for ExitCode {
+    fn from(exit: CommandStatus) -> Self {
         match exit {
-            Exit::Done => Self::from(0),
-            Exit::Failed => Self::from(1),
-            Exit::NotStarted => Self::from(2),
+            CommandStatus::Success => Self::from(0),
+            CommandStatus::Failed => Self::from(1),
+            CommandStatus::NotStarted => Self::from(2),
         }
     }
 }
 
 fn main() -> ExitCode {
     #[cfg(unix)]
-    outlive_files_that_are_full();
-    let matches = Cli::command().get_matches();
-    let cli = match Cli::from_arg_matches(&matches) {
+    handle_file_size_signal();
+    let matches = SelvedgeCli::command().get_matches();
+    let cli = match SelvedgeCli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    let _watched = match log::begin(cli.log.as_deref()) {
+    let _watched = match log::start_tracing(cli.log.as_deref()) {
         Ok(watched) => watched,
         Err(error) => {
             Problem::from_error(&error).print();
-            return Exit::NotStarted.into();
+            return CommandStatus::NotStarted.into();
         }
     };
     let Some(command) = cli.command else {
-        return ended(chat::chat(cli.chat));
+        return exit_code(chat::chat(cli.chat));
     };
-    if let Some(flag) = flag_of_the_chat(&matches) {
+    if let Some(flag) = misplaced_chat_flag(&matches) {
         let name = matches.subcommand_name().unwrap_or_default();
         let problem = Problem::new(format!(
             "--{flag} has no effect before the command `{name}`"
@@ -100,21 +100,21 @@ fn main() -> ExitCode {
                 "pass it after the command: selvedge {name} --{flag} …"
             ))
             .print();
-        return Exit::NotStarted.into();
+        return CommandStatus::NotStarted.into();
     }
-    ended(match command {
-        Command::Continue(args) => chat::continue_session(args),
-        Command::Exec(args) => exec::exec(args),
-        Command::Sessions(command) => sessions::sessions(command),
-        Command::Run(args) => run::run(args),
-        Command::Runs(command) => runs::runs(command),
-        Command::Check(args) => check::check(args),
-        Command::Tools(args) => tools::tools(args),
-        Command::Mcp(command) => mcp::mcp(command),
-        Command::Models(command) => models::models(command),
-        Command::Memory(command) => memory::memory(command),
-        Command::Config(command) => config::config(command),
-        Command::Doctor(args) => doctor::doctor(args),
+    exit_code(match command {
+        CliCommand::Continue(args) => chat::continue_session(args),
+        CliCommand::Exec(args) => exec::exec(args),
+        CliCommand::Sessions(command) => sessions::sessions(command),
+        CliCommand::Run(args) => run::run(args),
+        CliCommand::Runs(command) => runs::runs(command),
+        CliCommand::Check(args) => check::check(args),
+        CliCommand::Tools(args) => tools::tools(args),
+        CliCommand::Mcp(command) => mcp::mcp(command),
+        CliCommand::Models(command) => models::models(command),
+        CliCommand::Memory(command) => memory::run_command(command),
+        CliCommand::Config(command) => config::config(command),
+        CliCommand::Doctor(args) => doctor::doctor(args),
     })
 }
 
@@ -122,29 +122,29 @@ fn main() -> ExitCode {
 /// process. The signal gets a handler and is not ignored, because child processes would inherit an
 /// ignored signal.
 #[cfg(unix)]
-fn outlive_files_that_are_full() {
+fn handle_file_size_signal() {
     // Without the handler, everything except such a write works.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Default::default());
 }
 
 /// Returns a chat flag that was passed before a command, where it has no effect.
-fn flag_of_the_chat(matches: &clap::ArgMatches) -> Option<String> {
+fn misplaced_chat_flag(matches: &clap::ArgMatches) -> Option<String> {
     let given = |id: &clap::Id| {
         matches.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine)
     };
-    let own = Cli::command();
+    let own = SelvedgeCli::command();
     let mut flags = own
         .get_arguments()
         .filter(|flag| flag.get_id() != "log" && given(flag.get_id()));
     flags.find_map(|flag| flag.get_long().map(str::to_owned))
 }
 
-fn ended(outcome: anyhow::Result<Exit>) -> ExitCode {
+fn exit_code(outcome: anyhow::Result<CommandStatus>) -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(error) => {
             Problem::from_error(&error).print();
-            Exit::NotStarted.into()
+            CommandStatus::NotStarted.into()
         }
     }
 }

@@ -7,23 +7,24 @@ use std::time::Duration;
 use anyhow::Result;
 use futures_util::FutureExt;
 use selvedge_mcp::{
-    AskError, AskPerson, Asked, Elicitation, Elicited, Entrance, HttpServer, Login, LoginError,
-    Offer, ServeError, ServerState, ServerStatus, serve_stdio,
+    ElicitationHandler, ElicitationRequest, ElicitationResponse, HttpAccess, HttpServer, Login,
+    LoginError, ScriptServerConfig, ServeError, ServerRequestError, ServerRequestHandlers,
+    ServerState, ServerStatus, serve_stdio,
 };
-use selvedge_script::{LiveLimits, LiveRuns, QuestionKind, Reply};
+use selvedge_script::{LiveLimits, LiveRuns, QuestionReply, RunQuestionKind};
 
-use crate::Exit;
-use crate::mcp_args::{ListArgs, LoginArgs, McpCommand, ServeArgs};
-use crate::out::{harmless, line};
+use crate::CommandStatus;
+use crate::mcp_args::{McpCommand, McpLoginArgs, McpServeArgs, McpServerListArgs};
+use crate::output::{print_line, replace_control_chars};
 use crate::problem::Problem;
-use crate::run::{runtime, told_to_stop};
-use crate::setting::Setting;
-use crate::setup::Setup;
+use crate::run::{runtime, stop_signal};
+use crate::saved_config::SavedRunConfig;
+use crate::setup::CommandSetup;
 
 /// Number of recent runs whose tools are listed first in the description of `script`.
-const RECENT_RUNS: u32 = 500;
+const MAX_COUNTED_RUNS: u32 = 500;
 
-pub(crate) fn mcp(command: McpCommand) -> Result<Exit> {
+pub(crate) fn mcp(command: McpCommand) -> Result<CommandStatus> {
     match command {
         McpCommand::Serve(args) => serve(args),
         McpCommand::List(args) => list(args),
@@ -32,45 +33,49 @@ pub(crate) fn mcp(command: McpCommand) -> Result<Exit> {
     }
 }
 
-fn serve(args: ServeArgs) -> Result<Exit> {
-    let setup = Setup::new(&args.place)?.without_variable(&args.token_env)?;
-    let setup = Arc::new(setup.with_journal(&args.place)?);
+fn serve(args: McpServeArgs) -> Result<CommandStatus> {
+    let setup = CommandSetup::new(&args.workspace)?.without_variable(&args.token_env)?;
+    let setup = Arc::new(setup.with_journal(&args.workspace)?);
     // The client waits for each answer, so runs without calls are recorded after their answer.
     if let Some(journal) = &setup.journal {
-        journal.write_behind();
+        journal.enable_write_behind();
     }
     let live = LiveRuns::new(LiveLimits::default());
-    let forms = Arc::new(ThroughTheClient(live.clone()));
-    let servers = setup.servers(Asked {
-        person: Some(forms),
-        model: None,
+    let forms = Arc::new(ClientElicitation(live.clone()));
+    let servers = setup.servers(ServerRequestHandlers {
+        elicitation: Some(forms),
+        sampling: None,
     })?;
     let use_counts: HashMap<String, u64> = setup
         .journal
         .as_ref()
-        .and_then(|journal| journal.uses(RECENT_RUNS).ok())
+        .and_then(|journal| journal.tool_call_counts(MAX_COUNTED_RUNS).ok())
         .unwrap_or_default();
     let setup_to_resume = setup.clone();
-    let offer = Arc::new(Offer {
+    let offer = Arc::new(ScriptServerConfig {
         harness: setup.harness(&args.limits, None),
         tools: setup.all_tools()?,
         servers: servers.clone(),
-        live: live.clone(),
-        facts: setup.facts(),
-        setting: serde_json::to_string(&Setting::new(&setup, &args.limits, Vec::new()))?,
-        earlier: Box::new(move |run| {
+        live_runs: live.clone(),
+        context: setup.script_context(),
+        saved_config: serde_json::to_string(&SavedRunConfig::from_setup(
+            &setup,
+            &args.limits,
+            Vec::new(),
+        ))?,
+        find_prior_run: Box::new(move |run| {
             let setup = setup_to_resume.clone();
             async move {
-                let resume = tokio::task::spawn_blocking(move || setup.resume_whole(&run)).await;
+                let resume = tokio::task::spawn_blocking(move || setup.resume_by_id(&run)).await;
                 resume
                     .unwrap_or_else(|error| Err(error.into()))
                     .map_err(|error| ServeError::NotResumable(error.to_string()))
             }
             .boxed()
         }),
-        uses: Box::new(move |tool| use_counts.get(tool).copied().unwrap_or(0)),
-        patience: args.patience,
-        budget: args.description_tokens,
+        use_count: Box::new(move |tool| use_counts.get(tool).copied().unwrap_or(0)),
+        default_wait: args.patience,
+        description_tokens: args.description_tokens,
     });
     // Two threads: while a script blocks one, the other can interrupt it.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -79,7 +84,7 @@ fn serve(args: ServeArgs) -> Result<Exit> {
         .build()?;
     let served = runtime.block_on(async {
         let served = match &args.http {
-            None => serve_stdio(offer, stopped())
+            None => serve_stdio(offer, wait_for_stop())
                 .await
                 .map_err(|error| Problem::new(format!("cannot serve: {error}"))),
             Some(address) => serve_http(address, &args, offer).await,
@@ -94,22 +99,26 @@ fn serve(args: ServeArgs) -> Result<Exit> {
     runtime.shutdown_background();
     setup.close_journal()?;
     served?;
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }
 
-async fn serve_http(address: &str, args: &ServeArgs, offer: Arc<Offer>) -> Result<(), Problem> {
+async fn serve_http(
+    address: &str,
+    args: &McpServeArgs,
+    offer: Arc<ScriptServerConfig>,
+) -> Result<(), Problem> {
     let token = std::env::var(&args.token_env)
         .ok()
         .filter(|token| !token.is_empty());
-    let entrance = Entrance {
+    let entrance = HttpAccess {
         token,
-        hosts: args.allow_host.clone(),
+        allowed_hosts: args.allow_host.clone(),
     };
-    let server = HttpServer::at(address, entrance, offer)
+    let server = HttpServer::bind(address, entrance, offer)
         .await
         .map_err(|error| {
             let hint = match &error {
-                ServeError::Open(_) => format!(
+                ServeError::TokenRequired(_) => format!(
                     "set {} to a long random token, or pass --http 127.0.0.1:8765",
                     args.token_env
                 ),
@@ -117,40 +126,40 @@ async fn serve_http(address: &str, args: &ServeArgs, offer: Arc<Offer>) -> Resul
             };
             Problem::new(error.to_string()).hint(hint)
         })?;
-    tell!("serving at http://{}/mcp", server.address());
+    eprint_line!("serving at http://{}/mcp", server.local_addr());
     server
-        .run(stopped())
+        .run(wait_for_stop())
         .await
         .map_err(|error| Problem::new(error.to_string()))
 }
 
-async fn stopped() {
-    told_to_stop().await;
+async fn wait_for_stop() {
+    stop_signal().await;
 }
 
 /// Passes elicitation requests of servers to the client that waits for the calling script.
-struct ThroughTheClient(LiveRuns);
+struct ClientElicitation(LiveRuns);
 
-impl AskPerson for ThroughTheClient {
+impl ElicitationHandler for ClientElicitation {
     fn elicit<'a>(
         &'a self,
-        elicitation: &'a Elicitation,
-    ) -> futures_util::future::BoxFuture<'a, Result<Elicited, AskError>> {
-        let unavailable = |why: &str| AskError::Unavailable(why.to_owned());
+        elicitation: &'a ElicitationRequest,
+    ) -> futures_util::future::BoxFuture<'a, Result<ElicitationResponse, ServerRequestError>> {
+        let unavailable = |why: &str| ServerRequestError::Unavailable(why.to_owned());
         Box::pin(async move {
             let run = elicitation
-                .run
+                .run_id
                 .as_ref()
                 .ok_or_else(|| unavailable("calls of several runs are in flight"))?;
-            let form = QuestionKind::Form {
+            let form = RunQuestionKind::Form {
                 from: elicitation.server.clone(),
                 form: elicitation.request.clone(),
             };
             Ok(match self.0.ask(run, form).await {
-                Some(Reply::Form(answer)) => match answer["action"].as_str() {
-                    Some("accept") => Elicited::Accepted(answer["content"].clone()),
-                    Some("cancel") => Elicited::Cancelled,
-                    _ => Elicited::Declined,
+                Some(QuestionReply::Form(answer)) => match answer["action"].as_str() {
+                    Some("accept") => ElicitationResponse::Accepted(answer["content"].clone()),
+                    Some("cancel") => ElicitationResponse::Cancelled,
+                    _ => ElicitationResponse::Declined,
                 },
                 _ => return Err(unavailable("no client waits for this script")),
             })
@@ -158,9 +167,9 @@ impl AskPerson for ThroughTheClient {
     }
 }
 
-fn login(args: LoginArgs) -> Result<Exit> {
-    const PATIENCE: Duration = Duration::from_secs(600);
-    let setup = Setup::new(&args.place)?;
+fn login(args: McpLoginArgs) -> Result<CommandStatus> {
+    const LOGIN_TIMEOUT: Duration = Duration::from_secs(600);
+    let setup = CommandSetup::new(&args.workspace)?;
     let settings = setup.server_settings()?;
     let Some(server) = settings.iter().find(|server| server.name == args.server) else {
         let names: Vec<&str> = settings.iter().map(|server| server.name.as_str()).collect();
@@ -188,42 +197,46 @@ fn login(args: LoginArgs) -> Result<Exit> {
         }
     };
     runtime()?.block_on(async {
-        let login = Login::begin(server, &home.join("mcp"))
+        let login = Login::start(server, &home.join("mcp"))
             .await
             .map_err(problem)?;
-        tell!("open this URL to log in to {}:", args.server);
-        line(login.address())?;
-        login.finish(PATIENCE).await.map_err(problem)?;
-        tell!("logged in to {}", args.server);
-        Ok(Exit::Done)
+        eprint_line!("open this URL to log in to {}:", args.server);
+        print_line(login.authorization_url())?;
+        login.finish(LOGIN_TIMEOUT).await.map_err(problem)?;
+        eprint_line!("logged in to {}", args.server);
+        Ok(CommandStatus::Success)
     })
 }
 
-fn list(args: ListArgs) -> Result<Exit> {
-    let setup = Setup::new(&args.place)?;
-    let servers = setup.servers(Asked::default())?;
+fn list(args: McpServerListArgs) -> Result<CommandStatus> {
+    let setup = CommandSetup::new(&args.workspace)?;
+    let servers = setup.servers(ServerRequestHandlers::default())?;
     let status = runtime()?.block_on(async {
-        let status = servers.try_out().await;
+        let status = servers.start_and_check().await;
         servers.stop().await;
         status
     });
     if args.json {
-        line(&serde_json::to_string_pretty(&status)?)?;
+        print_line(&serde_json::to_string_pretty(&status)?)?;
     } else if status.is_empty() {
-        tell!("note: no MCP servers are configured");
-        tell!("hint: add one to config.toml; see docs/mcp.md");
+        eprint_line!("note: no MCP servers are configured");
+        eprint_line!("hint: add one to config.toml; see docs/mcp.md");
     } else {
         for server in &status {
-            show(server, args.tools)?;
+            print_server(server, args.tools)?;
         }
     }
     let all_ok = status
         .iter()
         .all(|server| matches!(server.state, ServerState::Ready | ServerState::Disabled));
-    Ok(if all_ok { Exit::Done } else { Exit::Failed })
+    Ok(if all_ok {
+        CommandStatus::Success
+    } else {
+        CommandStatus::Failed
+    })
 }
 
-fn show(server: &ServerStatus, every_tool: bool) -> Result<()> {
+fn print_server(server: &ServerStatus, every_tool: bool) -> Result<()> {
     let mark = match server.state {
         ServerState::Ready => "✓",
         ServerState::Disabled => "–",
@@ -240,17 +253,17 @@ fn show(server: &ServerStatus, every_tool: bool) -> Result<()> {
     .into_iter()
     .flatten()
     .collect();
-    line(&format!(
+    print_line(&format!(
         "{mark} {:<16} {}",
-        harmless(&server.name),
-        harmless(&facts.join(", "))
+        replace_control_chars(&server.name),
+        replace_control_chars(&facts.join(", "))
     ))?;
     for note in server.why.iter().chain(&server.notes) {
-        line(&format!("    {}", harmless(note)))?;
+        print_line(&format!("    {}", replace_control_chars(note)))?;
     }
     if every_tool {
         for tool in &server.tools {
-            line(&format!("    {}", harmless(tool)))?;
+            print_line(&format!("    {}", replace_control_chars(tool)))?;
         }
     }
     Ok(())

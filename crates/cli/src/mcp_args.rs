@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::args::{LimitArgs, PlaceArgs};
+use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::units;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum McpCommand {
     /// Serve one tool, `script`, over standard input and output or over HTTP
-    Serve(ServeArgs),
+    Serve(McpServeArgs),
     /// Start the configured servers and print the state of each
-    List(ListArgs),
+    List(McpServerListArgs),
     /// Log in to a server in the browser
-    Login(LoginArgs),
+    Login(McpLoginArgs),
     /// Print or write the configuration that adds `selvedge mcp serve` to an agent
-    Install(InstallArgs),
+    Install(McpInstallArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ServeArgs {
+pub(crate) struct McpServeArgs {
     /// Serve streamable HTTP on ADDR, such as 127.0.0.1:8765, at the path /mcp
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,
@@ -48,14 +48,14 @@ pub(crate) struct ServeArgs {
     pub(crate) description_tokens: usize,
 
     #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    pub(crate) limits: ScriptLimitArgs,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct McpServerListArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -65,23 +65,23 @@ pub(crate) struct ListArgs {
     pub(crate) tools: bool,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct LoginArgs {
+pub(crate) struct McpLoginArgs {
     /// Name of the server
     pub(crate) server: String,
 
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) workspace: WorkspaceArgs,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct InstallArgs {
+pub(crate) struct McpInstallArgs {
     /// The agent to configure
     #[arg(long, value_enum)]
-    pub(crate) client: Client,
+    pub(crate) client: InstallClient,
 
     /// Write to the agent's configuration file instead of printing
     #[arg(long)]
@@ -94,7 +94,7 @@ pub(crate) struct InstallArgs {
 
 /// Agents whose configuration format is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Client {
+pub(crate) enum InstallClient {
     /// .mcp.json in the current folder
     ClaudeCode,
     /// config.toml in ~/.codex or $CODEX_HOME

@@ -5,55 +5,55 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use crate::Exit;
-use crate::mcp_args::{Client, InstallArgs};
-use crate::out::line;
+use crate::CommandStatus;
+use crate::mcp_args::{InstallClient, McpInstallArgs};
+use crate::output::print_line;
 use crate::problem::Problem;
 
 /// Hint for a file that cannot be changed safely.
 const BY_HAND: &str = "run the command without --write, and add the printed lines by hand";
 
-pub(crate) fn install(args: InstallArgs) -> Result<Exit> {
+pub(crate) fn install(args: McpInstallArgs) -> Result<CommandStatus> {
     let command = std::env::current_exe()
         .ok()
         .and_then(|path| path.to_str().map(str::to_owned));
     let command = command.unwrap_or_else(|| "selvedge".to_owned());
     let mut serve_args = vec!["mcp".to_owned(), "serve".to_owned()];
     serve_args.extend(args.args.iter().cloned());
-    let path = place(args.client)?;
+    let path = client_config_path(args.client)?;
     let before = std::fs::read_to_string(&path).unwrap_or_default();
     let after = match args.client {
-        Client::Codex => in_toml(&path, &before, &command, &serve_args)?,
+        InstallClient::Codex => insert_toml(&path, &before, &command, &serve_args)?,
         client => {
-            let (key, entry) = entry(client, &command, &serve_args);
-            in_json(&path, &before, key, entry)?
+            let (key, entry) = json_entry(client, &command, &serve_args);
+            insert_json(&path, &before, key, entry)?
         }
     };
     if !args.write {
-        tell!(
+        eprint_line!(
             "add this to {}, or pass --write to write it:",
             path.display()
         );
-        line(snippet(args.client, &command, &serve_args).trim_end())?;
-        return Ok(Exit::Done);
+        print_line(snippet(args.client, &command, &serve_args).trim_end())?;
+        return Ok(CommandStatus::Success);
     }
     if before == after {
-        line(&format!("{} is up to date", path.display()))?;
-        return Ok(Exit::Done);
+        print_line(&format!("{} is up to date", path.display()))?;
+        return Ok(CommandStatus::Success);
     }
-    write(&path, &after).map_err(|error| {
+    write_atomically(&path, &after).map_err(|error| {
         Problem::new(format!("cannot write {}: {error}", path.display())).hint(BY_HAND)
     })?;
-    line(&format!("wrote {}", path.display()))?;
-    Ok(Exit::Done)
+    print_line(&format!("wrote {}", path.display()))?;
+    Ok(CommandStatus::Success)
 }
 
-fn place(client: Client) -> Result<PathBuf> {
+fn client_config_path(client: InstallClient) -> Result<PathBuf> {
     Ok(match client {
-        Client::ClaudeCode => PathBuf::from(".mcp.json"),
-        Client::Cursor => PathBuf::from(".cursor/mcp.json"),
-        Client::Vscode => PathBuf::from(".vscode/mcp.json"),
-        Client::Codex => {
+        InstallClient::ClaudeCode => PathBuf::from(".mcp.json"),
+        InstallClient::Cursor => PathBuf::from(".cursor/mcp.json"),
+        InstallClient::Vscode => PathBuf::from(".vscode/mcp.json"),
+        InstallClient::Codex => {
             let home = std::env::var_os("CODEX_HOME").map(PathBuf::from);
             let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".codex")));
             let home = home.ok_or_else(|| {
@@ -65,9 +65,13 @@ fn place(client: Client) -> Result<PathBuf> {
 }
 
 /// Returns the key of the servers in a JSON file, and the entry for Selvedge.
-fn entry(client: Client, command: &str, serve_args: &[String]) -> (&'static str, Value) {
+fn json_entry(
+    client: InstallClient,
+    command: &str,
+    serve_args: &[String],
+) -> (&'static str, Value) {
     match client {
-        Client::Vscode => (
+        InstallClient::Vscode => (
             "servers",
             json!({"command": command, "args": serve_args, "type": "stdio"}),
         ),
@@ -79,15 +83,15 @@ fn entry(client: Client, command: &str, serve_args: &[String]) -> (&'static str,
 }
 
 /// Returns the text to add, for printing.
-fn snippet(client: Client, command: &str, serve_args: &[String]) -> String {
-    if client == Client::Codex {
-        return section(command, serve_args);
+fn snippet(client: InstallClient, command: &str, serve_args: &[String]) -> String {
+    if client == InstallClient::Codex {
+        return toml_section(command, serve_args);
     }
-    let (key, entry) = entry(client, command, serve_args);
+    let (key, entry) = json_entry(client, command, serve_args);
     serde_json::to_string_pretty(&json!({key: {"selvedge": entry}})).unwrap_or_default()
 }
 
-fn section(command: &str, serve_args: &[String]) -> String {
+fn toml_section(command: &str, serve_args: &[String]) -> String {
     // JSON strings and arrays are valid TOML.
     format!(
         "[mcp_servers.selvedge]\ncommand = {}\nargs = {}\n",
@@ -96,7 +100,7 @@ fn section(command: &str, serve_args: &[String]) -> String {
     )
 }
 
-fn in_json(path: &Path, before: &str, key: &str, entry: Value) -> Result<String> {
+fn insert_json(path: &Path, before: &str, key: &str, entry: Value) -> Result<String> {
     let mut file: Value = match before.trim() {
         "" => Value::Object(Map::new()),
         text => serde_json::from_str(text).map_err(|error| {
@@ -115,8 +119,8 @@ fn in_json(path: &Path, before: &str, key: &str, entry: Value) -> Result<String>
 }
 
 /// Returns the file with Selvedge's section added or replaced, and everything else unchanged.
-fn in_toml(path: &Path, before: &str, command: &str, serve_args: &[String]) -> Result<String> {
-    let ours = section(command, serve_args);
+fn insert_toml(path: &Path, before: &str, command: &str, serve_args: &[String]) -> Result<String> {
+    let ours = toml_section(command, serve_args);
     let is_ours = |line: &str| {
         line.trim() == "[mcp_servers.selvedge]" || line.trim().starts_with("[mcp_servers.selvedge.")
     };
@@ -151,7 +155,7 @@ fn in_toml(path: &Path, before: &str, command: &str, serve_args: &[String]) -> R
 }
 
 /// Replaces the file atomically, and creates its folder if it is missing.
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
+fn write_atomically(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())

@@ -6,23 +6,24 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures_util::future::join_all;
 use selvedge_models::{
-    Ability, Calls, Client, Model, ModelError, ModelEvent, Prompt, Provider, Thinking, Tool,
+    Model, ModelCapability, ModelClient, ModelError, ModelEvent, ModelTool, Prompt, Provider,
+    Thinking, ToolCallMode,
 };
-use selvedge_protocol::{Item, ModelErrorKind, Role, Usage};
+use selvedge_protocol::{ConversationItem, MessageRole, ModelErrorKind, Usage};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::Exit;
+use crate::CommandStatus;
 use crate::args::{ModelsCommand, ModelsListArgs, ModelsLoginArgs, ModelsTestArgs};
-use crate::out::{harmless, line, talk};
+use crate::output::{eprint_text, print_line, replace_control_chars};
 use crate::problem::Problem;
-use crate::providers::{self, Choice};
-use crate::setup::configuration;
+use crate::providers::{self, ModelChoice};
+use crate::setup::load_configuration;
 
 /// Time limit of a provider for listing its models.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) fn models(command: ModelsCommand) -> Result<Exit> {
+pub(crate) fn models(command: ModelsCommand) -> Result<CommandStatus> {
     let runtime = crate::run::runtime()?;
     match command {
         ModelsCommand::List(args) => runtime.block_on(list(&args)),
@@ -34,20 +35,20 @@ pub(crate) fn models(command: ModelsCommand) -> Result<Exit> {
 
 /// One provider in the output of `models list`.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct ListedProvider {
     provider: String,
     wire_api: &'static str,
     base_url: String,
     /// `None` if the provider needs no key.
     #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<Key>,
+    key: Option<ListedKey>,
     models: Vec<ListedModel>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Key {
+struct ListedKey {
     variable: String,
     state: &'static str,
 }
@@ -65,19 +66,19 @@ struct ListedModel {
     reasoning: bool,
 }
 
-async fn list(args: &ModelsListArgs) -> Result<Exit> {
-    let config = configuration(&args.place)?.config;
-    let mut all = providers::all(&config)?;
+async fn list(args: &ModelsListArgs) -> Result<CommandStatus> {
+    let config = load_configuration(&args.workspace)?.config;
+    let mut all = providers::all_providers(&config)?;
     if let Some(name) = &args.provider {
-        all = vec![providers::find(&all, name)?];
+        all = vec![providers::find_provider(&all, name)?];
     }
     let is_named = args.provider.is_some();
     let described = all
         .into_iter()
-        .map(|provider| describe(provider, &config, is_named));
+        .map(|provider| list_provider(provider, &config, is_named));
     let listed = join_all(described).await;
     if args.json {
-        return crate::out::json(&listed);
+        return crate::output::print_json(&listed);
     }
     for provider in &listed {
         let state = match (&provider.key, &provider.error, provider.models.len()) {
@@ -86,7 +87,7 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
             (_, None, 1) => "1 model".to_owned(),
             (_, None, count) => format!("{count} models"),
         };
-        line(&harmless(&format!(
+        print_line(&replace_control_chars(&format!(
             "{:<12} {:<10} {:<32} {state}",
             provider.provider, provider.wire_api, provider.base_url
         )))?;
@@ -100,19 +101,23 @@ async fn list(args: &ModelsListArgs) -> Result<Exit> {
                 abilities += if has { ability } else { "" };
             }
             let guess = if model.known { "" } else { " (assumed)" };
-            line(&harmless(&format!(
+            print_line(&replace_control_chars(&format!(
                 "  {:<40} {abilities}{guess}",
                 model.name
             )))?;
         }
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }
 
 /// Lists the models of a provider. `is_named` says that the user named the provider, which makes a
 /// failed connection to a local server worth its full message.
-async fn describe(provider: Provider, config: &selvedge_config::Config, is_named: bool) -> Listed {
-    let mut listed = Listed {
+async fn list_provider(
+    provider: Provider,
+    config: &selvedge_config::Config,
+    is_named: bool,
+) -> ListedProvider {
+    let mut listed = ListedProvider {
         provider: provider.name.clone(),
         wire_api: provider.wire.as_str(),
         base_url: provider.base_url.clone(),
@@ -122,14 +127,14 @@ async fn describe(provider: Provider, config: &selvedge_config::Config, is_named
     };
     let variable = provider.env_key.clone();
     let ready = providers::with_key(provider.clone());
-    listed.key = variable.map(|variable| Key {
+    listed.key = variable.map(|variable| ListedKey {
         variable,
         state: if ready.is_ok() { "set" } else { "missing" },
     });
     let Ok(provider) = ready else { return listed };
     let local = provider.is_local();
-    let names = async { Client::new(provider)?.models().await };
-    match tokio::time::timeout(PATIENCE, names).await {
+    let names = async { ModelClient::new(provider)?.list_models().await };
+    match tokio::time::timeout(LIST_TIMEOUT, names).await {
         Ok(Ok(names)) => {
             let models = names.iter().map(|name| listed_model(name, config));
             listed.models = models.collect();
@@ -139,7 +144,7 @@ async fn describe(provider: Provider, config: &selvedge_config::Config, is_named
         }
         Ok(Err(error)) => listed.error = Some(error.message),
         Err(_) => {
-            let seconds = PATIENCE.as_secs();
+            let seconds = LIST_TIMEOUT.as_secs();
             listed.error = Some(format!("did not answer within {seconds} s"));
         }
     }
@@ -147,10 +152,10 @@ async fn describe(provider: Provider, config: &selvedge_config::Config, is_named
 }
 
 fn listed_model(name: &str, config: &selvedge_config::Config) -> ListedModel {
-    let model = providers::known(config, name);
+    let model = providers::model_properties(config, name);
     ListedModel {
         name: name.to_owned(),
-        known: Model::is_known(name) || config.models.contains_key(name),
+        known: Model::is_in_table(name) || config.models.contains_key(name),
         context_window: model.context_window,
         max_output_tokens: model.max_output_tokens,
         tools: model.tools,
@@ -161,7 +166,7 @@ fn listed_model(name: &str, config: &selvedge_config::Config) -> ListedModel {
 
 /// Output of the command `models test`.
 #[derive(Debug, Default, Serialize)]
-struct Learned {
+struct ModelTestReport {
     provider: String,
     wire_api: &'static str,
     model: String,
@@ -182,19 +187,19 @@ struct Learned {
     retries: Vec<String>,
 }
 
-async fn test(args: &ModelsTestArgs) -> Result<Exit> {
-    let config = configuration(&args.place)?.config;
-    let choice = providers::choose(&config, &args.model).await?;
-    let client =
-        Client::new(choice.provider.clone()).map_err(|error| problem(&choice.provider, &error))?;
+async fn test(args: &ModelsTestArgs) -> Result<CommandStatus> {
+    let config = load_configuration(&args.workspace)?.config;
+    let choice = providers::choose_model(&config, &args.model).await?;
+    let client = ModelClient::new(choice.provider.clone())
+        .map_err(|error| model_problem(&choice.provider, &error))?;
     let calls = if choice.model.tools {
-        Calls::Parallel
+        ToolCallMode::Parallel
     } else {
-        Calls::Off
+        ToolCallMode::Off
     };
-    let outcome = match ask(&client, &choice, calls).await {
-        Err(error) if error.lacks == Some(Ability::Tools) => {
-            ask(&client, &choice, Calls::Off).await
+    let outcome = match send_test_request(&client, &choice, calls).await {
+        Err(error) if error.missing_capability == Some(ModelCapability::Tools) => {
+            send_test_request(&client, &choice, ToolCallMode::Off).await
         }
         outcome => outcome,
     };
@@ -208,45 +213,49 @@ async fn test(args: &ModelsTestArgs) -> Result<Exit> {
                     "model": choice.model.name,
                     "error": {"kind": kind, "message": message, "status": status},
                 });
-                line(&report.to_string())?;
+                print_line(&report.to_string())?;
             }
-            problem(&choice.provider, &error).print();
-            return Ok(Exit::Failed);
+            model_problem(&choice.provider, &error).print();
+            return Ok(CommandStatus::Failed);
         }
     };
     if args.json {
-        line(&serde_json::to_string_pretty(&learned)?)?;
+        print_line(&serde_json::to_string_pretty(&learned)?)?;
     } else {
-        show(&learned)?;
+        print_report(&learned)?;
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }
 
 /// Sends the test request and collects what the answer shows.
-async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, ModelError> {
+async fn send_test_request(
+    client: &ModelClient,
+    choice: &ModelChoice,
+    calls: ToolCallMode,
+) -> Result<ModelTestReport, ModelError> {
     let schema =
         json!({"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]});
     let prompt = Prompt {
-        history: vec![Item::message(
-            Role::User,
+        history: vec![ConversationItem::message(
+            MessageRole::User,
             "Call the tool `echo` with the word ready. If you cannot, answer: ready.",
         )],
-        tools: vec![Tool::function("echo", "Returns the word.", schema)],
-        calls,
+        tools: vec![ModelTool::function("echo", "Returns the word.", schema)],
+        call_mode: calls,
         // Leaves room for reasoning before the answer.
         max_output_tokens: Some(2048.min(choice.model.max_output_tokens)),
         effort: choice.effort,
         ..Prompt::default()
     };
-    let mut learned = Learned {
+    let mut learned = ModelTestReport {
         provider: choice.provider.name.clone(),
         wire_api: choice.provider.wire.as_str(),
         model: choice.model.name.clone(),
         tools: match calls {
-            Calls::Off => "not supported",
+            ToolCallMode::Off => "not supported",
             _ => "offered",
         },
-        ..Learned::default()
+        ..ModelTestReport::default()
     };
     let start = Instant::now();
     let since = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
@@ -264,9 +273,9 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
             ModelEvent::Started { model, .. } => learned.answered_by = model,
             ModelEvent::Text { text, .. } => learned.text.push_str(&text),
             ModelEvent::Reasoning { .. } => learned.reasoning = true,
-            ModelEvent::ItemDone { done, .. } => match done {
-                Item::FunctionCall(_) => learned.tools = "called",
-                Item::Reasoning(_) => learned.reasoning = true,
+            ModelEvent::ItemDone { value: done, .. } => match done {
+                ConversationItem::FunctionCall(_) => learned.tools = "called",
+                ConversationItem::Reasoning(_) => learned.reasoning = true,
                 _ => {}
             },
             ModelEvent::Usage(usage) => learned.usage = Some(usage),
@@ -284,8 +293,10 @@ async fn ask(client: &Client, choice: &Choice, calls: Calls) -> Result<Learned, 
     Ok(learned)
 }
 
-fn show(learned: &Learned) -> Result<()> {
-    let row = |label: &str, value: &str| line(&harmless(&format!("{label:<12} {value}")));
+fn print_report(learned: &ModelTestReport) -> Result<()> {
+    let row = |label: &str, value: &str| {
+        print_line(&replace_control_chars(&format!("{label:<12} {value}")))
+    };
     let model = &learned.model;
     row(
         "provider",
@@ -329,7 +340,7 @@ fn show(learned: &Learned) -> Result<()> {
 }
 
 /// Describes a failed request to a provider, with a hint.
-pub(crate) fn problem(provider: &Provider, error: &ModelError) -> Problem {
+pub(crate) fn model_problem(provider: &Provider, error: &ModelError) -> Problem {
     request_problem(provider, error.kind, &error.message, error.retry_after)
 }
 
@@ -377,9 +388,9 @@ pub(crate) fn request_problem(
     Problem::new(message).hint(hint)
 }
 
-fn login(args: &ModelsLoginArgs) -> Result<Exit> {
-    let config = configuration(&args.place)?.config;
-    let provider = providers::find(&providers::all(&config)?, &args.provider)?;
+fn login(args: &ModelsLoginArgs) -> Result<CommandStatus> {
+    let config = load_configuration(&args.workspace)?.config;
+    let provider = providers::find_provider(&providers::all_providers(&config)?, &args.provider)?;
     if provider.env_key.is_none() {
         let name = &provider.name;
         let hint = format!("set `model_providers.{name}.env_key` in config.toml if it does");
@@ -388,25 +399,25 @@ fn login(args: &ModelsLoginArgs) -> Result<Exit> {
             .into());
     }
     let key = read_key(&provider.name)?;
-    crate::keyring::keep(&provider.name, &key)?;
-    tell!("stored the key of {} in the system keyring", provider.name);
-    Ok(Exit::Done)
+    crate::keyring::store_provider_key(&provider.name, &key)?;
+    eprint_line!("stored the key of {} in the system keyring", provider.name);
+    Ok(CommandStatus::Success)
 }
 
-fn logout(args: &ModelsLoginArgs) -> Result<Exit> {
-    match crate::keyring::forget(&args.provider)? {
-        true => tell!("deleted the key of {}", args.provider),
-        false => tell!("note: no key of {} is stored", args.provider),
+fn logout(args: &ModelsLoginArgs) -> Result<CommandStatus> {
+    match crate::keyring::delete_provider_key(&args.provider)? {
+        true => eprint_line!("deleted the key of {}", args.provider),
+        false => eprint_line!("note: no key of {} is stored", args.provider),
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }
 
 /// Reads one line from standard input, without echo on a terminal.
 fn read_key(provider: &str) -> Result<String> {
     let input = std::io::stdin();
     let quiet = input.is_terminal().then(|| {
-        talk(&format!("API key of {provider}: "));
-        Quiet::begin()
+        eprint_text(&format!("API key of {provider}: "));
+        EchoGuard::disable_echo()
     });
     let mut text = String::new();
     input.lock().read_line(&mut text)?;
@@ -420,14 +431,14 @@ fn read_key(provider: &str) -> Result<String> {
 }
 
 /// Disables the echo of the terminal until it is dropped.
-struct Quiet {
+struct EchoGuard {
     #[cfg(unix)]
     before: Option<rustix::termios::Termios>,
 }
 
 #[cfg(unix)]
-impl Quiet {
-    fn begin() -> Self {
+impl EchoGuard {
+    fn disable_echo() -> Self {
         use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
         let before = tcgetattr(std::io::stdin()).ok();
         if let Some(mut quiet) = before.clone() {
@@ -439,18 +450,18 @@ impl Quiet {
 }
 
 #[cfg(unix)]
-impl Drop for Quiet {
+impl Drop for EchoGuard {
     fn drop(&mut self) {
         use rustix::termios::{OptionalActions, tcsetattr};
         if let Some(before) = &self.before {
             let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
-            talk("\n");
+            eprint_text("\n");
         }
     }
 }
 
 #[cfg(not(unix))]
-impl Quiet {
+impl EchoGuard {
     fn begin() -> Self {
         Self {}
     }

@@ -22,32 +22,34 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::problem::Problem;
 
 /// The environment variables that name a collector.
-const NAMED_BY: [&str; 3] = [
+const ENDPOINT_VARIABLES: [&str; 3] = [
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 ];
 /// The tracing target of metric events, which `selvedge_agent` emits.
-const METRICS: &str = "selvedge::metrics";
+const METRICS_TARGET: &str = "selvedge::metrics";
 
 /// The exporters for spans and metrics. Dropping it sends what remains.
-pub(crate) struct Collector {
-    spans: SdkTracerProvider,
-    metrics: SdkMeterProvider,
+pub(crate) struct OtlpExporter {
+    tracer_provider: SdkTracerProvider,
+    meter_provider: SdkMeterProvider,
 }
 
-impl Collector {
+impl OtlpExporter {
     /// Creates the exporters, or returns `None` if the environment names no collector.
     pub(crate) fn from_environment() -> Result<Option<Self>> {
-        if NAMED_BY
+        if ENDPOINT_VARIABLES
             .iter()
             .all(|name| std::env::var_os(name).is_none_or(|value| value.is_empty()))
         {
             return Ok(None);
         }
         let problem = |error: &dyn std::fmt::Display| {
-            Problem::new(format!("cannot set up the OTLP exporter: {error}"))
-                .hint(format!("set {} to the collector's URL", NAMED_BY[0]))
+            Problem::new(format!("cannot set up the OTLP exporter: {error}")).hint(format!(
+                "set {} to the collector's URL",
+                ENDPOINT_VARIABLES[0]
+            ))
         };
         // Fails if a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -63,82 +65,89 @@ impl Collector {
         let metrics = metrics.map_err(|error| problem(&error))?;
         let resource = Resource::builder().with_service_name("selvedge").build();
         Ok(Some(Self {
-            spans: SdkTracerProvider::builder()
+            tracer_provider: SdkTracerProvider::builder()
                 .with_batch_exporter(spans)
                 .with_resource(resource.clone())
                 .build(),
-            metrics: SdkMeterProvider::builder()
+            meter_provider: SdkMeterProvider::builder()
                 .with_periodic_exporter(metrics)
                 .with_resource(resource)
                 .build(),
         }))
     }
 
-    pub(crate) fn spans<S: Subscriber + for<'a> LookupSpan<'a>>(
+    pub(crate) fn span_layer<S: Subscriber + for<'a> LookupSpan<'a>>(
         &self,
     ) -> OpenTelemetryLayer<S, SdkTracer> {
-        tracing_opentelemetry::layer().with_tracer(self.spans.tracer("selvedge"))
+        tracing_opentelemetry::layer().with_tracer(self.tracer_provider.tracer("selvedge"))
     }
 
-    pub(crate) fn counters(&self) -> Counters {
-        Counters {
-            meter: self.metrics.meter("selvedge"),
-            known: Mutex::default(),
+    pub(crate) fn metrics_layer(&self) -> MetricsLayer {
+        MetricsLayer {
+            meter: self.meter_provider.meter("selvedge"),
+            instruments: Mutex::default(),
         }
     }
 }
 
-impl Drop for Collector {
+impl Drop for OtlpExporter {
     fn drop(&mut self) {
         // Errors are ignored: a missing collector must not make the command fail.
-        let _ = self.spans.shutdown();
-        let _ = self.metrics.shutdown();
+        let _ = self.tracer_provider.shutdown();
+        let _ = self.meter_provider.shutdown();
     }
 }
 
 /// A tracing layer that records metric events in OpenTelemetry instruments.
-pub(crate) struct Counters {
+pub(crate) struct MetricsLayer {
     meter: Meter,
-    known: Mutex<HashMap<String, Instrument>>,
+    instruments: Mutex<HashMap<String, MetricInstrument>>,
 }
 
 #[derive(Clone)]
-enum Instrument {
+enum MetricInstrument {
     Counter(Counter<u64>),
-    Times(Histogram<f64>),
+    Histogram(Histogram<f64>),
 }
 
-impl<S: Subscriber> Layer<S> for Counters {
+impl<S: Subscriber> Layer<S> for MetricsLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if event.metadata().target() != METRICS {
+        if event.metadata().target() != METRICS_TARGET {
             return;
         }
-        let mut fields = Told::default();
+        let mut fields = MetricFields::default();
         event.record(&mut fields);
-        let mut instruments = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut instruments = self
+            .instruments
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let instrument = instruments.entry(fields.metric.clone()).or_insert_with(|| {
             let name = format!("selvedge.{}", fields.metric);
             match fields.metric.ends_with("_ms") {
-                true => Instrument::Times(self.meter.f64_histogram(name).with_unit("ms").build()),
-                false => Instrument::Counter(self.meter.u64_counter(name).build()),
+                true => MetricInstrument::Histogram(
+                    self.meter.f64_histogram(name).with_unit("ms").build(),
+                ),
+                false => MetricInstrument::Counter(self.meter.u64_counter(name).build()),
             }
         });
         match instrument {
-            Instrument::Counter(counter) => counter.add(fields.value as u64, &fields.labels),
-            Instrument::Times(histogram) => histogram.record(fields.value, &fields.labels),
+            MetricInstrument::Counter(counter) => counter.add(fields.value as u64, &fields.labels),
+            MetricInstrument::Histogram(histogram) => {
+                histogram.record(fields.value, &fields.labels)
+            }
         }
     }
 }
 
 /// The fields of a metric event. All but `metric` and `value` are labels.
 #[derive(Default)]
-struct Told {
+struct MetricFields {
     metric: String,
     value: f64,
     labels: Vec<KeyValue>,
 }
 
-impl Visit for Told {
+impl Visit for MetricFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
             "metric" => self.metric = value.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use crate::out::harmless;
+use crate::output::replace_control_chars;
 
 /// An error with its hints, printed as `error: …` and `hint: …`.
 #[derive(Debug, Clone)]
@@ -10,7 +10,7 @@ pub(crate) struct Problem {
     message: String,
     hints: Vec<String>,
     /// Location and source line, printed between message and hints.
-    place: Option<String>,
+    excerpt: Option<String>,
 }
 
 impl std::fmt::Display for Problem {
@@ -26,7 +26,7 @@ impl Problem {
         Self {
             message: message.into(),
             hints: Vec::new(),
-            place: None,
+            excerpt: None,
         }
     }
 
@@ -36,7 +36,7 @@ impl Problem {
     }
 
     /// Adds an alternative to the last hint.
-    pub(crate) fn or(mut self, alternative: &str) -> Self {
+    pub(crate) fn or_hint(mut self, alternative: &str) -> Self {
         if let Some(hint) = self.hints.last_mut() {
             *hint = format!("{hint}, or {alternative}");
         }
@@ -44,7 +44,7 @@ impl Problem {
     }
 
     /// Adds an excerpt of the source with a caret below the column. Line and column count from 1.
-    pub(crate) fn at(mut self, file: &str, source: &str, line: u32, column: u32) -> Self {
+    pub(crate) fn with_excerpt(mut self, file: &str, source: &str, line: u32, column: u32) -> Self {
         let text = source.lines().nth((line as usize).saturating_sub(1));
         let text = text.unwrap_or_default().replace('\t', " ");
         let gutter = " ".repeat(line.to_string().len());
@@ -52,7 +52,7 @@ impl Problem {
         let start = (column as usize).saturating_sub(60);
         let shown: String = text.chars().skip(start).take(120).collect();
         let caret = " ".repeat((column as usize).saturating_sub(1 + start));
-        self.place = Some(format!(
+        self.excerpt = Some(format!(
             "{gutter}--> {file}:{line}:{column}\n{gutter} |\n{line} | {shown}\n{gutter} | {caret}^"
         ));
         self
@@ -85,12 +85,16 @@ impl Problem {
             ("", "", "")
         };
         // A failed write to standard error has no other place to be reported.
-        let _ = writeln!(out, "{red}error{plain}: {}", harmless(&self.message));
-        if let Some(place) = &self.place {
-            let _ = writeln!(out, "{}", harmless(place));
+        let _ = writeln!(
+            out,
+            "{red}error{plain}: {}",
+            replace_control_chars(&self.message)
+        );
+        if let Some(place) = &self.excerpt {
+            let _ = writeln!(out, "{}", replace_control_chars(place));
         }
         for hint in &self.hints {
-            let _ = writeln!(out, "{cyan}hint{plain}: {}", harmless(hint));
+            let _ = writeln!(out, "{cyan}hint{plain}: {}", replace_control_chars(hint));
         }
     }
 }

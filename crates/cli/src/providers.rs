@@ -5,17 +5,17 @@ use selvedge_config::{Config, ModelProvider};
 use selvedge_models::{Effort, Model, Provider, Secret, discover};
 use selvedge_protocol::WireApi;
 
-use crate::args::ModelArgs;
+use crate::args::ModelChoiceArgs;
 use crate::problem::Problem;
 
 /// Model servers on this machine that are tried without configuration, in this order.
-const LOCAL: [&str; 3] = ["ollama", "lmstudio", "llamacpp"];
+const LOCAL_PROVIDERS: [&str; 3] = ["ollama", "lmstudio", "llamacpp"];
 /// Providers that are used without configuration if their key is set, in this order.
-const REMOTE: [&str; 3] = ["openai", "anthropic", "openrouter"];
+const REMOTE_PROVIDERS: [&str; 3] = ["openai", "anthropic", "openrouter"];
 
 /// The provider and the model of an agent.
 #[derive(Debug, Clone)]
-pub(crate) struct Choice {
+pub(crate) struct ModelChoice {
     /// The provider, including its key.
     pub(crate) provider: Provider,
     pub(crate) model: Model,
@@ -24,8 +24,8 @@ pub(crate) struct Choice {
 
 /// Returns the provider and the model that flags and configuration name. Without them, returns the
 /// first provider whose key is set, else a server on this machine.
-pub(crate) async fn choose(config: &Config, args: &ModelArgs) -> Result<Choice> {
-    let all = all(config)?;
+pub(crate) async fn choose_model(config: &Config, args: &ModelChoiceArgs) -> Result<ModelChoice> {
+    let all = all_providers(config)?;
     let named = args.provider.as_ref().or(config.model_provider.as_ref());
     // The configured model belongs to the configured provider.
     let other = args.provider.is_some()
@@ -36,18 +36,18 @@ pub(crate) async fn choose(config: &Config, args: &ModelArgs) -> Result<Choice> 
         .clone()
         .or_else(|| config.model.clone().filter(|_| !other));
     let (provider, listed) = match named {
-        Some(name) => (with_key(find(&all, name)?)?, Vec::new()),
-        None => somebody(&all).await?,
+        Some(name) => (with_key(find_provider(&all, name)?)?, Vec::new()),
+        None => first_available(&all).await?,
     };
     let model = match model
         .or_else(|| provider.default_model.clone())
         .or_else(|| listed.into_iter().next())
     {
         Some(model) => model,
-        None => first_of(&provider).await?,
+        None => first_local_model(&provider).await?,
     };
-    let model = known(config, &model);
-    Ok(Choice {
+    let model = model_properties(config, &model);
+    Ok(ModelChoice {
         provider,
         model,
         effort: config.model_reasoning_effort,
@@ -55,8 +55,8 @@ pub(crate) async fn choose(config: &Config, args: &ModelArgs) -> Result<Choice> 
 }
 
 /// Returns all providers: the built-in ones with the configuration's changes, then its own.
-pub(crate) fn all(config: &Config) -> Result<Vec<Provider>> {
-    let mut all = Provider::built_in();
+pub(crate) fn all_providers(config: &Config) -> Result<Vec<Provider>> {
+    let mut all = Provider::built_ins();
     if let Some(ollama) = all.iter_mut().find(|provider| provider.name == "ollama")
         && let Some(host) = std::env::var("OLLAMA_HOST")
             .ok()
@@ -68,13 +68,13 @@ pub(crate) fn all(config: &Config) -> Result<Vec<Provider>> {
         let position = all.iter().position(|provider| provider.name == *name);
         let base = position.map(|position| all.remove(position));
         let position = position.unwrap_or(all.len());
-        all.insert(position, configured(name, base, settings)?);
+        all.insert(position, configure_provider(name, base, settings)?);
     }
     Ok(all)
 }
 
 /// Returns the provider of this name.
-pub(crate) fn find(all: &[Provider], name: &str) -> Result<Provider> {
+pub(crate) fn find_provider(all: &[Provider], name: &str) -> Result<Provider> {
     let found = all.iter().find(|provider| provider.name == name).cloned();
     Ok(found.ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|provider| provider.name.as_str()).collect();
@@ -91,7 +91,7 @@ pub(crate) fn with_key(provider: Provider) -> Result<Provider> {
     let Some(variable) = provider.env_key.clone() else {
         return Ok(provider);
     };
-    let key = from_environment(&variable).or_else(|| crate::keyring::key(&provider.name));
+    let key = secret_from_env(&variable).or_else(|| crate::keyring::provider_key(&provider.name));
     let Some(key) = key else {
         let name = &provider.name;
         let problem = Problem::new(format!(
@@ -100,10 +100,10 @@ pub(crate) fn with_key(provider: Provider) -> Result<Provider> {
         let hint = format!("run `export {variable}=KEY`, or `selvedge models login {name}`");
         return Err(problem.hint(hint).into());
     };
-    Ok(keyed(provider, key))
+    Ok(set_key(provider, key))
 }
 
-fn keyed(provider: Provider, key: Secret) -> Provider {
+fn set_key(provider: Provider, key: Secret) -> Provider {
     Provider {
         key: Some(key),
         ..provider
@@ -111,8 +111,8 @@ fn keyed(provider: Provider, key: Secret) -> Provider {
 }
 
 /// Returns the properties of a model from the built-in table, with the configuration's changes.
-pub(crate) fn known(config: &Config, name: &str) -> Model {
-    let mut model = Model::known(name);
+pub(crate) fn model_properties(config: &Config, name: &str) -> Model {
+    let mut model = Model::from_table(name);
     if config.model.as_deref() == Some(name) {
         model.context_window = config.model_context_window.unwrap_or(model.context_window);
         model.max_output_tokens = config
@@ -144,7 +144,7 @@ pub(crate) fn secret_variables(config: &Config) -> Vec<String> {
         let headers = provider.env_http_headers.values();
         provider.env_key.iter().chain(headers).cloned()
     });
-    let built_in = Provider::built_in().into_iter();
+    let built_in = Provider::built_ins().into_iter();
     built_in
         .filter_map(|provider| provider.env_key)
         .chain(own)
@@ -152,21 +152,23 @@ pub(crate) fn secret_variables(config: &Config) -> Vec<String> {
 }
 
 /// Returns the first available provider, and the models of a local server if they are known.
-async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
-    for name in REMOTE {
-        let provider = find(all, name)?;
-        if let Some(key) = provider.env_key.as_deref().and_then(from_environment) {
-            return Ok((keyed(provider, key), Vec::new()));
+async fn first_available(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
+    for name in REMOTE_PROVIDERS {
+        let provider = find_provider(all, name)?;
+        if let Some(key) = provider.env_key.as_deref().and_then(secret_from_env) {
+            return Ok((set_key(provider, key), Vec::new()));
         }
     }
-    let local = LOCAL.iter().filter_map(|name| find(all, name).ok());
-    if let Some(found) = discover(local).await.into_iter().next() {
+    let local = LOCAL_PROVIDERS
+        .iter()
+        .filter_map(|name| find_provider(all, name).ok());
+    if let Some(found) = discover_servers(local).await.into_iter().next() {
         return Ok((found.provider, found.models));
     }
-    for name in REMOTE {
-        let provider = find(all, name)?;
-        if let Some(key) = crate::keyring::key(name) {
-            return Ok((keyed(provider, key), Vec::new()));
+    for name in REMOTE_PROVIDERS {
+        let provider = find_provider(all, name)?;
+        if let Some(key) = crate::keyring::provider_key(name) {
+            return Ok((set_key(provider, key), Vec::new()));
         }
     }
     let message =
@@ -177,7 +179,7 @@ async fn somebody(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
 }
 
 /// Returns the first model that a local provider lists.
-async fn first_of(provider: &Provider) -> Result<String> {
+async fn first_local_model(provider: &Provider) -> Result<String> {
     let name = &provider.name;
     let missing = |why: String| {
         Problem::new(format!("no model is set for provider `{name}`{why}")).hint(format!(
@@ -187,15 +189,19 @@ async fn first_of(provider: &Provider) -> Result<String> {
     if !provider.is_local() {
         return Err(missing(String::new()).into());
     }
-    let client = selvedge_models::Client::new(provider.clone())
+    let client = selvedge_models::ModelClient::new(provider.clone())
         .map_err(|error| missing(format!(": {error}")))?;
-    let models = client.models().await;
+    let models = client.list_models().await;
     let models = models.map_err(|error| missing(format!(": {error}")))?;
     let first = models.into_iter().next();
     Ok(first.ok_or_else(|| missing(", and it lists none".to_owned()))?)
 }
 
-fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> Result<Provider> {
+fn configure_provider(
+    name: &str,
+    base: Option<Provider>,
+    settings: &ModelProvider,
+) -> Result<Provider> {
     let base = match (base, &settings.base_url) {
         (Some(base), _) => base,
         (None, Some(url)) => Provider::new(name, url, WireApi::Chat),
@@ -229,12 +235,12 @@ fn configured(name: &str, base: Option<Provider>, settings: &ModelProvider) -> R
     let from_variables = settings.env_http_headers.iter();
     provider.headers.extend(
         from_variables
-            .filter_map(|(name, variable)| Some((name.clone(), from_environment(variable)?))),
+            .filter_map(|(name, variable)| Some((name.clone(), secret_from_env(variable)?))),
     );
     Ok(provider)
 }
 
-fn from_environment(variable: &str) -> Option<Secret> {
+fn secret_from_env(variable: &str) -> Option<Secret> {
     std::env::var(variable)
         .ok()
         .filter(|value| !value.trim().is_empty())

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_journal::{Journal, JournalError, Run};
+use selvedge_journal::{Journal, JournalError, StoredRun};
 use selvedge_tools::{Tool, ToolError, tool};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The arguments of `recall`.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Args {
+struct RecallRunArgs {
     /// The id of a run (`scr_…`), or of one of its calls (`scr_…/tool_3`).
     handle: String,
     /// The part of the value to read, as a JSON pointer such as `/items/0/name`.
@@ -24,7 +24,7 @@ struct Args {
 
 /// The value, or a slice of it.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Recalled {
+struct RecalledRunValue {
     /// The value; of a list or a string, the requested slice.
     value: Value,
     /// Number of items or characters of the whole list or string.
@@ -35,19 +35,19 @@ struct Recalled {
 
 /// The runs that may be read: those of this folder or of this session.
 #[derive(Debug, Clone)]
-pub(crate) struct Ours {
+pub(crate) struct RecallAccess {
     pub(crate) directory: String,
     pub(crate) session: String,
 }
 
-pub(crate) fn recall(journal: &Arc<Journal>, ours: Ours) -> impl Tool + use<> {
+pub(crate) fn recall_tool(journal: &Arc<Journal>, ours: RecallAccess) -> impl Tool + use<> {
     let (journal, ours) = (journal.clone(), Arc::new(ours));
     let description =
         "Read the return value of an earlier run or of one of its calls, whole or in slices.";
-    tool("recall", description, move |args: Args| {
+    tool("recall", description, move |args: RecallRunArgs| {
         let (journal, ours) = (journal.clone(), ours.clone());
         async move {
-            let read = move |journal: &Journal| Ok(read(journal, &ours, &args));
+            let read = move |journal: &Journal| Ok(read_value(journal, &ours, &args));
             let failed = |error: JournalError| Err(ToolError::new(error.to_string()));
             journal.spawn_blocking(read).await.unwrap_or_else(failed)
         }
@@ -56,14 +56,18 @@ pub(crate) fn recall(journal: &Arc<Journal>, ours: Ours) -> impl Tool + use<> {
     .positional(&["handle"])
 }
 
-fn read(journal: &Journal, ours: &Ours, args: &Args) -> Result<Recalled, ToolError> {
+fn read_value(
+    journal: &Journal,
+    ours: &RecallAccess,
+    args: &RecallRunArgs,
+) -> Result<RecalledRunValue, ToolError> {
     let (run, call) = match args.handle.split_once('/') {
         Some((run, call)) => (run, Some(call)),
         None => (args.handle.as_str(), None),
     };
     // Only whole ids are accepted, so that runs cannot be found by trying prefixes. Runs of other
     // folders and sessions are reported as missing.
-    let may_read = |found: &Run| {
+    let may_read = |found: &StoredRun| {
         let summary = &found.summary;
         summary.id == run
             && (summary.directory == ours.directory
@@ -75,7 +79,7 @@ fn read(journal: &Journal, ours: &Ours, args: &Args) -> Result<Recalled, ToolErr
     };
     let run = match journal.run(run) {
         Ok(found) if may_read(&found) => found,
-        Ok(_) | Err(JournalError::NoRun(_) | JournalError::Ambiguous(_)) => {
+        Ok(_) | Err(JournalError::RunNotFound(_) | JournalError::AmbiguousId(_)) => {
             return Err(not_found());
         }
         Err(error) => return Err(ToolError::new(error.to_string())),
@@ -99,7 +103,7 @@ fn read(journal: &Journal, ours: &Ours, args: &Args) -> Result<Recalled, ToolErr
     Ok(slice(value, args.offset.unwrap_or(0), limit))
 }
 
-fn slice(value: &Value, offset: usize, limit: usize) -> Recalled {
+fn slice(value: &Value, offset: usize, limit: usize) -> RecalledRunValue {
     let (value, total) = match value {
         Value::Array(items) => (
             Value::Array(items.iter().skip(offset).take(limit).cloned().collect()),
@@ -112,7 +116,7 @@ fn slice(value: &Value, offset: usize, limit: usize) -> Recalled {
         other => (other.clone(), None),
     };
     let truncated = total.is_some_and(|total| offset.saturating_add(limit) < total);
-    Recalled {
+    RecalledRunValue {
         value,
         total,
         truncated,

@@ -7,50 +7,53 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use selvedge_mcp::Asked;
+use selvedge_mcp::ServerRequestHandlers;
 use selvedge_protocol::{
-    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Limits, Mode, OutputPart, RunStatus,
-    ScriptError, ScriptToolCallOutput,
+    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Limits, OutputPart, RunStatus, ScriptError,
+    ScriptMode, ScriptToolCallOutput,
 };
 use selvedge_script::{Author, Pragma, RunOptions};
-use selvedge_tools::AskLater;
+use selvedge_tools::DeferringApprover;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use crate::Exit;
+use crate::CommandStatus;
 use crate::args::RunArgs;
-use crate::ask::AtTheTerminal;
-use crate::out::{harmless, line, talk};
+use crate::ask::TerminalApprover;
+use crate::output::{eprint_text, print_line, replace_control_chars};
 use crate::problem::Problem;
-use crate::setting::Setting;
-use crate::setup::Setup;
-use crate::show::Show;
+use crate::progress::ProgressDisplay;
+use crate::saved_config::SavedRunConfig;
+use crate::setup::CommandSetup;
 use crate::units;
 
-pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
+pub(crate) fn run(mut args: RunArgs) -> Result<CommandStatus> {
     if args.dry_run {
-        args.limits.mode = Some(Mode::DryRun);
+        args.limits.mode = Some(ScriptMode::DryRun);
     }
-    let setup = Setup::new(&args.place)?.with_session(args.session.as_deref().unwrap_or_default());
-    let setup = setup.with_journal(&args.place)?;
+    let setup = CommandSetup::new(&args.workspace)?
+        .with_session(args.session.as_deref().unwrap_or_default());
+    let setup = setup.with_journal(&args.workspace)?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
-    let resume = args.resume.clone().or_else(|| named_in(&source));
+    let resume = args.resume.clone().or_else(|| resumed_run_of(&source));
     let resume = resume.map(|run| setup.resume(&run)).transpose()?;
-    let setting = Setting::new(&setup, &args.limits, args.args.clone());
+    let setting = SavedRunConfig::from_setup(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
-    let show = Show::on_stderr_unless(args.json || args.quiet);
-    let person = (!args.suspend).then(|| person(&runtime, &show)).flatten();
+    let show = ProgressDisplay::on_stderr(args.json || args.quiet);
+    let person = (!args.suspend)
+        .then(|| terminal_approver(&runtime, &show))
+        .flatten();
     let can_ask = person.is_some();
     let approver = match &person {
         Some(person) => Some(person.clone() as _),
-        None => args.suspend.then(|| Arc::new(AskLater) as _),
+        None => args.suspend.then(|| Arc::new(DeferringApprover) as _),
     };
     let harness = setup.harness(&args.limits, approver).for_one_script();
     // Sampling needs the model of an agent.
-    let servers = setup.servers(Asked {
-        person: person.map(|person| person as _),
-        model: None,
+    let servers = setup.servers(ServerRequestHandlers {
+        elicitation: person.map(|person| person as _),
+        sampling: None,
     })?;
     let tools = setup.all_tools()?;
     let options = RunOptions {
@@ -58,15 +61,15 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
         author: Author::Person,
         resume,
         events: show.sink(),
-        facts: setting.facts(&setup),
-        session: setup.kept_in_session(),
-        setting: serde_json::to_string(&setting)?,
+        context: setting.script_context(&setup),
+        store: setup.script_session(),
+        saved_config: serde_json::to_string(&setting)?,
         ..RunOptions::default()
     };
     let at_end = if args.suspend {
         &options.suspend
     } else {
-        &options.leave
+        &options.caller_gone
     };
     let signals = Signals {
         cancel: options.cancel.clone(),
@@ -74,52 +77,57 @@ pub(crate) fn run(mut args: RunArgs) -> Result<Exit> {
     };
     if args.diff {
         // Records the folder before the run, because some tools cannot name the files they change.
-        setup.toolbox.turn_diff.begin();
+        setup.toolbox.turn_diff.begin_turn();
         setup.toolbox.turn_diff.before_command();
     }
     let script = async {
         servers.prepare_for(&harness, &source).await;
         let output = harness
-            .with_tools(servers.onto(&tools))
+            .with_tools(servers.extend_registry(&tools))
             .run_with(&source, options)
             .await;
         servers.stop().await;
         output
     };
-    let mut output = drive(&runtime, signals, script);
-    end(runtime, &setup, &show);
+    let mut output = run_with_signals(&runtime, signals, script);
+    shut_down(runtime, &setup, &show);
     let hint = flag_hint(&output, &setup, &args, &source, can_ask);
     if let (Some(hint), Some(error)) = (hint, &mut output.error) {
         error.suggestions = vec![hint];
     }
     let kept = match setup.journal {
-        Some(_) => Kept::InTheJournal,
-        None => Kept::Nowhere,
+        Some(_) => RunRecord::Journaled,
+        None => RunRecord::Ephemeral,
     };
-    let exit = conclude(&output, args.json, kept, &name, &source)?;
+    let exit = print_run_result(&output, args.json, kept, &name, &source)?;
     if args.diff {
         let diff = setup.toolbox.turn_diff.diff();
-        talk(&diff.text);
-        diff.notes.iter().for_each(|note| tell!("note: {note}"));
+        eprint_text(&diff.text);
+        diff.notes
+            .iter()
+            .for_each(|note| eprint_line!("note: {note}"));
     }
     setup.close_journal()?;
     Ok(exit)
 }
 
 /// Returns the approver at the terminal; `None` if there is no terminal.
-pub(crate) fn person(runtime: &Runtime, show: &Show) -> Option<Arc<AtTheTerminal>> {
+pub(crate) fn terminal_approver(
+    runtime: &Runtime,
+    show: &ProgressDisplay,
+) -> Option<Arc<TerminalApprover>> {
     let _inside = runtime.enter();
-    AtTheTerminal::new(show.clone()).map(Arc::new)
+    TerminalApprover::new(show.clone()).map(Arc::new)
 }
 
 /// Stops background tasks, and removes the progress lines from the terminal.
-pub(crate) fn end(runtime: Runtime, setup: &Setup, show: &Show) {
+pub(crate) fn shut_down(runtime: Runtime, setup: &CommandSetup, show: &ProgressDisplay) {
     let tasks = setup.tasks.as_ref();
     match tasks.map_or(0, |tasks| runtime.block_on(tasks.end())) {
         0 => {}
-        1 => tell!("note: stopped 1 task that was still running in the background"),
+        1 => eprint_line!("note: stopped 1 task that was still running in the background"),
         running => {
-            tell!("note: stopped {running} tasks that were still running in the background");
+            eprint_line!("note: stopped {running} tasks that were still running in the background");
         }
     }
     // Does not wait for a tool that blocks in a system call.
@@ -136,14 +144,18 @@ pub(crate) struct Signals {
 }
 
 /// Runs a future to its end. The first signal cancels a token, the second exits the process.
-pub(crate) fn drive<T>(runtime: &Runtime, signals: Signals, script: impl Future<Output = T>) -> T {
+pub(crate) fn run_with_signals<T>(
+    runtime: &Runtime,
+    signals: Signals,
+    script: impl Future<Output = T>,
+) -> T {
     runtime.block_on(async {
         tokio::spawn(async move {
-            match told_to_stop().await {
-                Told::Interrupt => signals.cancel.cancel(),
-                Told::End => signals.end.cancel(),
+            match stop_signal().await {
+                StopSignal::Interrupt => signals.cancel.cancel(),
+                StopSignal::Terminate => signals.end.cancel(),
             }
-            told_to_stop().await;
+            stop_signal().await;
             std::process::exit(130);
         });
         script.await
@@ -151,16 +163,16 @@ pub(crate) fn drive<T>(runtime: &Runtime, signals: Signals, script: impl Future<
 }
 
 /// A signal that asks the process to stop.
-pub(crate) enum Told {
+pub(crate) enum StopSignal {
     /// SIGINT, as Ctrl-C sends it.
     Interrupt,
     /// SIGTERM or SIGHUP: a supervisor ends the process, or the terminal is closed.
-    End,
+    Terminate,
 }
 
 /// Waits for SIGINT, SIGTERM or SIGHUP.
 #[cfg(unix)]
-pub(crate) async fn told_to_stop() -> Told {
+pub(crate) async fn stop_signal() -> StopSignal {
     use tokio::signal::unix::{SignalKind, signal};
     let received = |kind: SignalKind| async move {
         match signal(kind) {
@@ -169,49 +181,49 @@ pub(crate) async fn told_to_stop() -> Told {
         }
     };
     tokio::select! {
-        () = received(SignalKind::interrupt()) => Told::Interrupt,
-        () = received(SignalKind::terminate()) => Told::End,
-        () = received(SignalKind::hangup()) => Told::End,
+        () = received(SignalKind::interrupt()) => StopSignal::Interrupt,
+        () = received(SignalKind::terminate()) => StopSignal::Terminate,
+        () = received(SignalKind::hangup()) => StopSignal::Terminate,
     }
 }
 
 /// Waits for an interrupt (Ctrl-C).
 #[cfg(not(unix))]
-pub(crate) async fn told_to_stop() -> Told {
+pub(crate) async fn told_to_stop() -> StopSignal {
     let _ = tokio::signal::ctrl_c().await;
-    Told::Interrupt
+    StopSignal::Interrupt
 }
 
 /// Whether a run is in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
-    InTheJournal,
-    Nowhere,
+pub(crate) enum RunRecord {
+    Journaled,
+    Ephemeral,
 }
 
 /// Prints the result of a run: its value on standard output, the rest on standard error. `name` and
 /// `source` are those of the script.
-pub(crate) fn conclude(
+pub(crate) fn print_run_result(
     output: &ScriptToolCallOutput,
     json: bool,
-    kept: Kept,
+    kept: RunRecord,
     name: &str,
     source: &[u8],
-) -> Result<Exit> {
+) -> Result<CommandStatus> {
     let printed = if json {
-        print_json(output)
+        print_item(output)
     } else {
         print_value(output)
     };
     if !json {
-        tell_the_rest(output, kept, name, source);
+        print_notes(output, kept, name, source);
     }
     Ok(match printed {
-        Ok(()) => exit_of(output),
+        Ok(()) => run_status(output),
         // The script has run, so this is not `NotStarted`.
         Err(error) => {
             Problem::from_error(&error).print();
-            Exit::Failed
+            CommandStatus::Failed
         }
     })
 }
@@ -224,20 +236,20 @@ pub(crate) fn runtime() -> Result<Runtime> {
 }
 
 /// Returns the run that the first line of a script (`// @exec: {"resume": …}`) resumes.
-fn named_in(source: &[u8]) -> Option<String> {
+fn resumed_run_of(source: &[u8]) -> Option<String> {
     pragma_of(source)?.resume
 }
 
 /// Returns the `// @exec:` line of a script, if it has a valid one.
 fn pragma_of(source: &[u8]) -> Option<Pragma> {
-    Pragma::read(std::str::from_utf8(source).ok()?).ok()?
+    Pragma::parse(std::str::from_utf8(source).ok()?).ok()?
 }
 
 /// Returns the hint for an error that a flag of `selvedge run` avoids. `can_ask` says whether a
 /// person could be asked for approval.
 fn flag_hint(
     output: &ScriptToolCallOutput,
-    setup: &Setup,
+    setup: &CommandSetup,
     args: &RunArgs,
     source: &[u8],
     can_ask: bool,
@@ -251,7 +263,7 @@ fn flag_hint(
         }
         ErrorCode::ScriptTimeoutError => {
             let timeout = Duration::from_millis(limits.timeout_ms.saturating_mul(2));
-            (format!("--timeout {}", units::to_text(timeout)), "")
+            (format!("--timeout {}", units::format_duration(timeout)), "")
         }
         ErrorCode::ScriptMemoryError if limits.memory_mb < Limits::MAX_MEMORY_MB => {
             let doubled = limits.memory_mb.saturating_mul(2);
@@ -303,33 +315,33 @@ pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(St
     Ok((name, source))
 }
 
-fn exit_of(output: &ScriptToolCallOutput) -> Exit {
+fn run_status(output: &ScriptToolCallOutput) -> CommandStatus {
     match output.status {
-        RunStatus::Completed => Exit::Done,
-        RunStatus::DryRun if output.error.is_none() => Exit::Done,
-        RunStatus::DryRun | RunStatus::Rejected => Exit::NotStarted,
-        _ => Exit::Failed,
+        RunStatus::Completed => CommandStatus::Success,
+        RunStatus::DryRun if output.error.is_none() => CommandStatus::Success,
+        RunStatus::DryRun | RunStatus::Rejected => CommandStatus::NotStarted,
+        _ => CommandStatus::Failed,
     }
 }
 
-fn print_json(output: &ScriptToolCallOutput) -> Result<()> {
-    Ok(line(&serde_json::to_string(output)?)?)
+fn print_item(output: &ScriptToolCallOutput) -> Result<()> {
+    Ok(print_line(&serde_json::to_string(output)?)?)
 }
 
 /// Prints the output and the return value of the script on standard output.
 fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
     for part in &output.output {
         match part {
-            OutputPart::Text { text } => line(text)?,
+            OutputPart::Text { text } => print_line(text)?,
             OutputPart::Image { data, mime_type } | OutputPart::Audio { data, mime_type } => {
-                line(&format!("[{mime_type}, {} KB]", data.len() * 3 / 4 / 1024))?;
+                print_line(&format!("[{mime_type}, {} KB]", data.len() * 3 / 4 / 1024))?;
             }
         }
     }
     if output.error.is_none() || output.status == RunStatus::DryRun {
         match output.value() {
-            Some(Value::String(text)) => line(&text)?,
-            Some(value) => line(&serde_json::to_string_pretty(&value)?)?,
+            Some(Value::String(text)) => print_line(&text)?,
+            Some(value) => print_line(&serde_json::to_string_pretty(&value)?)?,
             None => {}
         }
     }
@@ -337,14 +349,16 @@ fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
 }
 
 /// Prints warnings, the error and notes on standard error.
-fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: &[u8]) {
+fn print_notes(output: &ScriptToolCallOutput, kept: RunRecord, name: &str, source: &[u8]) {
     for warning in &output.warnings {
-        tell!("warning: {}", harmless(warning));
+        eprint_line!("warning: {}", replace_control_chars(warning));
     }
     if output.status == RunStatus::Suspended {
         let id = &output.id;
-        tell!("note: {id} is suspended until its calls are approved or denied");
-        tell!("hint: run `selvedge runs show {id}`, then `selvedge runs answer {id} --approve`");
+        eprint_line!("note: {id} is suspended until its calls are approved or denied");
+        eprint_line!(
+            "hint: run `selvedge runs show {id}`, then `selvedge runs answer {id} --approve`"
+        );
     }
     if let Some(error) = &output.error {
         script_problem(error, name, source).print();
@@ -352,11 +366,11 @@ fn tell_the_rest(output: &ScriptToolCallOutput, kept: Kept, name: &str, source: 
         let done = output.calls.iter().filter(is_done).count();
         let all = output.calls.len();
         let more = match kept {
-            Kept::InTheJournal => format!("; run `selvedge runs show {}` for details", output.id),
-            Kept::Nowhere => String::new(),
+            RunRecord::Journaled => format!("; run `selvedge runs show {}` for details", output.id),
+            RunRecord::Ephemeral => String::new(),
         };
         if done > 0 {
-            tell!("note: {done} of {all} calls completed{more}");
+            eprint_line!("note: {done} of {all} calls completed{more}");
         }
     }
 }
@@ -367,7 +381,7 @@ pub(crate) fn script_problem(error: &ScriptError, name: &str, source: &[u8]) -> 
     if let (Some(line), Some(column)) = (error.line, error.column) {
         let text = String::from_utf8_lossy(source);
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-        problem = problem.at(name, text, line, column);
+        problem = problem.with_excerpt(name, text, line, column);
     }
     for suggestion in &error.suggestions {
         if !error.message.contains(suggestion.as_str()) {

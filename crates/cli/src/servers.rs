@@ -2,21 +2,21 @@
 
 use anyhow::Result;
 use selvedge_config::McpServer;
-use selvedge_mcp::{Asked, NESTED, Reach, ServerSettings, Servers};
+use selvedge_mcp::{McpTransport, NESTED_ENV_VAR, ServerRequestHandlers, ServerSettings, Servers};
 
 use crate::problem::Problem;
-use crate::setup::Setup;
+use crate::setup::CommandSetup;
 
-impl Setup {
+impl CommandSetup {
     /// Returns the servers whose tools scripts can call. None is started yet.
-    pub(crate) fn servers(&self, asked: Asked) -> Result<Servers> {
+    pub(crate) fn servers(&self, asked: ServerRequestHandlers) -> Result<Servers> {
         let settings = self.server_settings()?;
         let cache = self
             .home
             .as_ref()
             .filter(|_| !self.ephemeral)
             .map(|home| home.join("mcp"));
-        Ok(Servers::new(settings, asked, cache).keeping(self.offers()?))
+        Ok(Servers::new(settings, asked, cache).with_filter(self.tool_filter()?))
     }
 
     /// Returns the settings of all configured servers.
@@ -34,8 +34,8 @@ impl Setup {
                 servers.entry(name).or_insert(server);
             }
         }
-        if std::env::var_os(NESTED).is_some() && !servers.is_empty() {
-            tell!(
+        if std::env::var_os(NESTED_ENV_VAR).is_some() && !servers.is_empty() {
+            eprint_line!(
                 "note: started by a script, so the {} configured MCP servers are not used",
                 servers.len()
             );
@@ -43,23 +43,23 @@ impl Setup {
         }
         servers
             .into_iter()
-            .map(|(name, server)| settings(name, server))
+            .map(|(name, server)| server_settings_of(name, server))
             .collect()
     }
 }
 
-fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
+fn server_settings_of(name: String, server: McpServer) -> Result<ServerSettings> {
     let problem = |fault: &str| {
         Problem::new(format!("the MCP server `{name}` {fault}")).hint(format!(
             "set either `command` or `url` under [mcp_servers.{name}]"
         ))
     };
     // Reported when this server is used, so that the other servers still work.
-    let mut missing_variable = server.lacks;
+    let mut missing_variable = server.missing_variable;
     let reach = match (server.command, server.url) {
         (Some(_), Some(_)) => return Err(problem("has both `command` and `url`").into()),
         (None, None) => return Err(problem("has neither `command` nor `url`").into()),
-        (Some(command), None) => Reach::Program {
+        (Some(command), None) => McpTransport::Stdio {
             command,
             args: server.args,
             env: server.env,
@@ -74,7 +74,7 @@ fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
                     Err(_) => missing_variable = Some(variable),
                 }
             }
-            Reach::Http {
+            McpTransport::Http {
                 url,
                 bearer_token_env_var: server.bearer_token_env_var,
                 headers,
@@ -83,7 +83,7 @@ fn settings(name: String, server: McpServer) -> Result<ServerSettings> {
     };
     Ok(ServerSettings {
         options: server.options,
-        fault: missing_variable
+        config_error: missing_variable
             .map(|variable| format!("the environment variable {variable} is not set")),
         ..ServerSettings::new(name, reach)
     })

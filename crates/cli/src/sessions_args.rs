@@ -9,7 +9,7 @@ pub(crate) enum SessionsCommand {
     /// List sessions, most recently used first
     List(SessionsListArgs),
     /// Show the messages, scripts and calls of a session
-    Show(SessionArgs),
+    Show(SessionsShowArgs),
     /// Set the name of a session
     Rename(SessionsRenameArgs),
     /// Copy a session up to a turn into a new session
@@ -36,7 +36,7 @@ pub(crate) struct SessionsListArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct SessionArgs {
+pub(crate) struct SessionsShowArgs {
     /// Id of the session, a prefix of the id, or its name
     pub(crate) session: String,
 

@@ -3,27 +3,27 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_agent::{Agents, ResumeTarget, resume_target, task_outcome};
+use selvedge_agent::{ResumeTarget, SubAgents, find_resume_target, task_outcome};
 use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
-use selvedge_confine::NamedSockets;
+use selvedge_confine::UnixSocketAccess;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_memory::Memory;
-use selvedge_protocol::{Limits, ModeSettings, ToolSpec};
-use selvedge_script::{Facts, Harness, Resume, Session};
+use selvedge_protocol::{Limits, ScriptModeLevels, ToolSpec};
+use selvedge_script::{Harness, Resume, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
-    CommandSettings, PackError, Packs, Rules, Toolbox, Workspace, command_tasks,
+    CommandRules, CommandSettings, PackError, ToolPacks, Toolbox, Workspace, command_tasks,
 };
-use selvedge_tools::{Approver, NobodyToAsk, Orchestrator, Registry, Tasks};
+use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::args::{LimitArgs, PlaceArgs};
+use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::problem::Problem;
 use crate::providers::secret_variables;
-use crate::recall::{Ours, recall};
+use crate::recall::{RecallAccess, recall_tool};
 
 /// Everything that a command needs to run scripts.
-pub(crate) struct Setup {
+pub(crate) struct CommandSetup {
     pub(crate) config: Config,
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
@@ -39,17 +39,17 @@ pub(crate) struct Setup {
     /// Lock of the journal that MCP servers inherit. While one of them runs, the runs of this
     /// process count as running.
     #[cfg(unix)]
-    _held_by_servers: Option<Arc<std::os::fd::OwnedFd>>,
+    _server_lock: Option<Arc<std::os::fd::OwnedFd>>,
     /// Id of the session that scripts belong to; empty without a session.
     pub(crate) session: String,
     /// Sub-agents; `None` in commands without an agent.
-    pub(crate) agents: Option<Agents>,
+    pub(crate) agents: Option<SubAgents>,
     /// Background tasks; `None` unless the configuration enables them.
-    pub(crate) tasks: Option<Tasks>,
+    pub(crate) tasks: Option<TaskSet>,
 }
 
 /// The configuration, and the folder that it applies to.
-pub(crate) struct Configuration {
+pub(crate) struct LoadedConfiguration {
     pub(crate) config: Config,
     pub(crate) directory: PathBuf,
     /// The trusted files of the folder.
@@ -58,29 +58,29 @@ pub(crate) struct Configuration {
 
 /// Reads the user's configuration, and the project's if it is trusted. Prints warnings, and fails
 /// if a file has errors.
-pub(crate) fn configuration(workspace: &PlaceArgs) -> Result<Configuration> {
-    let (configuration, diagnostics) = lenient_configuration(workspace)?;
-    refuse_errors(&diagnostics)?;
+pub(crate) fn load_configuration(workspace: &WorkspaceArgs) -> Result<LoadedConfiguration> {
+    let (configuration, diagnostics) = load_valid_configuration(workspace)?;
+    report_diagnostics(&diagnostics)?;
     Ok(configuration)
 }
 
 /// Reads the same configuration, but ignores files with errors. Also returns the diagnostics of all
 /// files.
-pub(crate) fn lenient_configuration(
-    workspace: &PlaceArgs,
-) -> Result<(Configuration, Vec<Diagnostic>)> {
+pub(crate) fn load_valid_configuration(
+    workspace: &WorkspaceArgs,
+) -> Result<(LoadedConfiguration, Vec<Diagnostic>)> {
     let directory = working_directory(workspace.directory.as_deref())?;
     let home = selvedge_config::home();
     let (project, unreadable) = match Project::read(&directory) {
         Ok(project) => (
-            crate::trust::project(project, home.as_deref(), workspace.trust)?,
+            crate::trust::trusted_project(project, home.as_deref(), workspace.trust)?,
             None,
         ),
         Err(error) => (None, Some(Diagnostic::from(error))),
     };
     let (config, mut diagnostics) = selvedge_config::load(home.as_deref(), project.as_ref());
     diagnostics.extend(unreadable);
-    let configuration = Configuration {
+    let configuration = LoadedConfiguration {
         config,
         directory,
         project,
@@ -89,21 +89,21 @@ pub(crate) fn lenient_configuration(
 }
 
 /// Reads only the user's configuration, for commands about all folders.
-pub(crate) fn user_configuration(home: Option<&Path>) -> Result<Config> {
+pub(crate) fn load_user_configuration(home: Option<&Path>) -> Result<Config> {
     let (config, diagnostics) = selvedge_config::load(home, None);
-    refuse_errors(&diagnostics)?;
+    report_diagnostics(&diagnostics)?;
     Ok(config)
 }
 
 /// Prints each warning once per process, and all errors but the last, which is returned.
-fn refuse_errors(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
+fn report_diagnostics(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let warned = WARNED.swap(true, Ordering::Relaxed);
     let mut last: Option<Problem> = None;
     for diagnostic in diagnostics {
         match diagnostic.severity {
             Severity::Warning if warned => {}
-            Severity::Warning => tell!("warning: {diagnostic}"),
+            Severity::Warning => eprint_line!("warning: {diagnostic}"),
             Severity::Error => {
                 last.iter().for_each(Problem::print);
                 last = Some(Problem::new(diagnostic.to_string()));
@@ -118,15 +118,18 @@ fn refuse_errors(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
     }
 }
 
-impl Setup {
+impl CommandSetup {
     /// Sets up the workspace that the flags and the configuration files describe.
-    pub(crate) fn new(workspace: &PlaceArgs) -> Result<Self> {
-        Self::of(configuration(workspace)?, workspace)
+    pub(crate) fn new(workspace: &WorkspaceArgs) -> Result<Self> {
+        Self::from_configuration(load_configuration(workspace)?, workspace)
     }
 
     /// Sets up the workspace with a configuration that was already read.
-    pub(crate) fn of(configuration: Configuration, workspace: &PlaceArgs) -> Result<Self> {
-        let Configuration {
+    pub(crate) fn from_configuration(
+        configuration: LoadedConfiguration,
+        workspace: &WorkspaceArgs,
+    ) -> Result<Self> {
+        let LoadedConfiguration {
             mut config,
             directory,
             project,
@@ -142,12 +145,12 @@ impl Setup {
         }
         Ok(Self {
             ephemeral: workspace.ephemeral,
-            ..Self::under(config, directory, project)?
+            ..Self::from_config(config, directory, project)?
         })
     }
 
     /// Sets up a workspace without flags. `project` holds the trusted files of the folder.
-    pub(crate) fn under(
+    pub(crate) fn from_config(
         config: Config,
         directory: PathBuf,
         project: Option<Project>,
@@ -160,18 +163,22 @@ impl Setup {
         // a command cannot create it either.
         let _ = home.as_ref().map(std::fs::create_dir_all);
         let roots = &config.sandbox_workspace_write.writable_roots;
-        let workspace = Workspace::open_with(&directory, config.sandbox_mode, &private, roots)
-            .map_err(|error| {
-                Problem::new(format!("cannot open {}: {error}", directory.display()))
-                    .hint("pass another folder with -C DIR")
-            })?;
+        let workspace =
+            Workspace::open_with_writable(&directory, config.sandbox_mode, &private, roots)
+                .map_err(|error| {
+                    Problem::new(format!("cannot open {}: {error}", directory.display()))
+                        .hint("pass another folder with -C DIR")
+                })?;
         let saved = saved_rules(home.as_deref())?;
         let mut settings = command_settings(&config, &saved, home.as_deref());
-        settings
-            .never_inherit
-            .extend(project.as_ref().map(keys_of_project).unwrap_or_default());
-        let mut toolbox = Toolbox::with_commands(workspace, settings);
-        toolbox.web = crate::web::web(&config, &saved, home.as_deref());
+        settings.never_inherit.extend(
+            project
+                .as_ref()
+                .map(project_server_variables)
+                .unwrap_or_default(),
+        );
+        let mut toolbox = Toolbox::with_command_settings(workspace, settings);
+        toolbox.web = crate::web::configure_web(&config, &saved, home.as_deref());
         toolbox.offer_http = config.script_harness.expose.enable_http;
         let tasks = config
             .script_harness
@@ -189,7 +196,7 @@ impl Setup {
             memory: None,
             session: String::new(),
             #[cfg(unix)]
-            _held_by_servers: None,
+            _server_lock: None,
             agents: None,
             tasks,
         })
@@ -204,7 +211,7 @@ impl Setup {
             .push(name.to_owned());
         Ok(Self {
             ephemeral: self.ephemeral,
-            ..Self::under(config, self.directory, self.project)?
+            ..Self::from_config(config, self.directory, self.project)?
         })
     }
 
@@ -214,22 +221,25 @@ impl Setup {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
         if let Some(journal) = &self.journal {
-            let ours = Ours {
+            let ours = RecallAccess {
                 directory: self.directory.display().to_string(),
                 session: self.session.clone(),
             };
-            all.register(recall(journal, ours))?;
+            all.register(recall_tool(journal, ours))?;
         }
         if let Some(agents) = &self.agents {
             agents.register(&mut all)?;
         }
         if let Some(memory) = &self.memory {
-            all.register(selvedge_memory::get_turn(memory.clone(), &self.session))?;
+            all.register(selvedge_memory::get_turn_tool(
+                memory.clone(),
+                &self.session,
+            ))?;
         }
         if let Some(tasks) = &self.tasks {
             if let Some(journal) = self.journal.clone() {
                 let here = self.directory.display().to_string();
-                tasks.recall_from(move |id| {
+                tasks.set_recorded_lookup(move |id| {
                     let here = here.clone();
                     let read = move |journal: &Journal| {
                         Ok::<_, JournalError>(task_outcome(journal, &id, &here))
@@ -246,13 +256,13 @@ impl Setup {
     /// Returns a predicate for the tools that the tool pack and the configuration include. It is
     /// applied in [`Servers::onto`](selvedge_mcp::Servers::onto), through which every command gets
     /// its tools.
-    pub(crate) fn offers(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
+    pub(crate) fn tool_filter(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
         let packs = self.packs();
         let pack = match &self.config.tool_pack {
             None => None,
-            Some(name) => Some(packs.open(name).map_err(|error| {
+            Some(name) => Some(packs.resolve(name).map_err(|error| {
                 let hint = match &error {
-                    PackError::Unknown { near, .. } if !near.is_empty() => {
+                    PackError::Unknown { similar: near, .. } if !near.is_empty() => {
                         format!("did you mean {}?", near.join(" or "))
                     }
                     _ => {
@@ -270,15 +280,16 @@ impl Setup {
                     .iter()
                     .any(|name| *name == spec.name || *name == spec.js_name)
             };
-            pack.as_ref().is_none_or(|pack| pack.has(spec)) && exposed.as_ref().is_none_or(named)
+            pack.as_ref().is_none_or(|pack| pack.contains(spec))
+                && exposed.as_ref().is_none_or(named)
         })
     }
 
     /// Opens the journal if that is possible, for commands that run no script.
-    pub(crate) fn with_journal_if_possible(self, workspace: &PlaceArgs) -> Self {
+    pub(crate) fn with_journal_if_possible(self, workspace: &WorkspaceArgs) -> Self {
         let journal = match &self.home {
             Some(home) if !workspace.ephemeral => {
-                crate::journal::open(home, &self.config.journal).ok()
+                crate::journal::open_journal(home, &self.config.journal).ok()
             }
             _ => None,
         };
@@ -286,20 +297,21 @@ impl Setup {
     }
 
     /// Opens the journal, unless `--ephemeral` was passed or there is no home folder.
-    pub(crate) fn with_journal(mut self, workspace: &PlaceArgs) -> Result<Self> {
+    pub(crate) fn with_journal(mut self, workspace: &WorkspaceArgs) -> Result<Self> {
         let journal = match &self.home {
-            Some(home) if !workspace.ephemeral => {
-                Some(crate::journal::open_for_run(home, &self.config.journal)?)
-            }
+            Some(home) if !workspace.ephemeral => Some(crate::journal::open_journal_for_run(
+                home,
+                &self.config.journal,
+            )?),
             _ => None,
         };
-        if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.hold()) {
+        if let Some(Ok(lock)) = journal.as_ref().map(|journal| journal.owner_lock_fd()) {
             // MCP servers inherit this copy of the lock, which is not closed on exec.
             #[cfg(unix)]
             {
-                self._held_by_servers = rustix::io::dup(&lock).ok().map(Arc::new);
+                self._server_lock = rustix::io::dup(&lock).ok().map(Arc::new);
             }
-            self.toolbox.commands.hold_while_any_runs(lock);
+            self.toolbox.commands.keep_open_while_running(lock);
         }
         if let Some(journal) = &journal {
             self.toolbox.cabinet = journal.clone();
@@ -316,13 +328,13 @@ impl Setup {
     /// Waits for pending writes to the journal. Once a day, also removes runs and sessions beyond
     /// the retention limits; a failure of that is ignored, because the next command tries again.
     pub(crate) fn close_journal(&self) -> Result<(), Problem> {
-        const A_DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+        const TIDY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
         let (Some(journal), Some(home)) = (&self.journal, &self.home) else {
             return Ok(());
         };
         journal
             .flush()
-            .map_err(|error| crate::runs::problem(&error))?;
+            .map_err(|error| crate::runs::journal_error_problem(&error))?;
         let marker = home.join("tidied");
         let is_fresh = |path: &Path| {
             Some(
@@ -332,11 +344,11 @@ impl Setup {
                     .ok()?
                     .elapsed()
                     .unwrap_or_default()
-                    < A_DAY,
+                    < TIDY_INTERVAL,
             )
         };
         if is_fresh(&marker) != Some(true) && std::fs::write(&marker, "").is_ok() {
-            let _ = journal.tidy(&self.config.journal.retention);
+            let _ = journal.apply_retention(&self.config.journal.retention);
         }
         Ok(())
     }
@@ -344,9 +356,9 @@ impl Setup {
     /// Returns the recorded calls of a failed run. A prefix of its id is enough.
     pub(crate) fn resume(&self, run: &str) -> Result<Resume> {
         let earlier = self
-            .kept()?
+            .require_journal()?
             .run(run)
-            .map_err(|error| crate::runs::problem(&error))?
+            .map_err(|error| crate::runs::journal_error_problem(&error))?
             .summary;
         if earlier.directory != self.directory.display().to_string() {
             return Err(
@@ -355,14 +367,14 @@ impl Setup {
                     .into(),
             );
         }
-        self.resume_whole(&earlier.id)
+        self.resume_by_id(&earlier.id)
     }
 
     /// Returns the recorded calls of a failed run of this folder by its complete id.
-    pub(crate) fn resume_whole(&self, run: &str) -> Result<Resume> {
+    pub(crate) fn resume_by_id(&self, run: &str) -> Result<Resume> {
         let here = self.directory.display().to_string();
-        let target = resume_target(self.kept()?, run, &here)
-            .map_err(|error| crate::runs::problem(&error))?;
+        let target = find_resume_target(self.require_journal()?, run, &here)
+            .map_err(|error| crate::runs::journal_error_problem(&error))?;
         let problem = match target {
             ResumeTarget::Ready(resume) => return Ok(resume),
             ResumeTarget::Running(id) => Problem::new(format!("{id} is still running"))
@@ -374,7 +386,7 @@ impl Setup {
         Err(problem.into())
     }
 
-    fn kept(&self) -> Result<&Journal, Problem> {
+    fn require_journal(&self) -> Result<&Journal, Problem> {
         self.journal.as_deref().ok_or_else(|| {
             Problem::new("`--resume` needs the journal, which `--ephemeral` turns off")
                 .hint("remove --ephemeral")
@@ -389,21 +401,21 @@ impl Setup {
 
     /// Returns the values that the scripts of the session share. Without a session or a journal,
     /// they end with the process.
-    pub(crate) fn kept_in_session(&self) -> Session {
+    pub(crate) fn script_session(&self) -> ScriptStore {
         match &self.journal {
             Some(journal) if !self.session.is_empty() => {
-                Session::on(Arc::new(journal.shelf(&self.session)))
+                ScriptStore::new(Arc::new(journal.script_values(&self.session)))
             }
-            _ => Session::default(),
+            _ => ScriptStore::default(),
         }
     }
 
-    fn packs(&self) -> Packs {
-        Packs::with(self.config.tool_packs.clone())
+    fn packs(&self) -> ToolPacks {
+        ToolPacks::with_custom(self.config.tool_packs.clone())
     }
 
     /// Returns the limits of scripts: the configuration with the flags.
-    pub(crate) fn limits(&self, args: &LimitArgs) -> Limits {
+    pub(crate) fn limits(&self, args: &ScriptLimitArgs) -> Limits {
         let mut limits = self.config.script_harness.limits.clone();
         if let Some(timeout) = args.timeout {
             limits.timeout_ms = timeout.as_millis() as u64;
@@ -422,16 +434,20 @@ impl Setup {
     }
 
     /// Returns a harness without tools. Without an approver, it denies every call that needs one.
-    pub(crate) fn harness(&self, args: &LimitArgs, approver: Option<Arc<dyn Approver>>) -> Harness {
+    pub(crate) fn harness(
+        &self,
+        args: &ScriptLimitArgs,
+        approver: Option<Arc<dyn Approver>>,
+    ) -> Harness {
         let limits = self.limits(args);
-        let modes = ModeSettings {
+        let modes = ScriptModeLevels {
             turn: args.mode,
             provider: None,
             global: Some(self.config.script_harness.mode),
         };
         let no_approver = || {
-            Arc::new(NobodyToAsk {
-                because: "no interactive terminal".to_owned(),
+            Arc::new(NoApprover {
+                reason: "no interactive terminal".to_owned(),
             }) as _
         };
         let orchestrator = Orchestrator::new(Registry::new())
@@ -441,9 +457,9 @@ impl Setup {
             Some(journal) => orchestrator.with_ledger(journal.clone()),
             None => orchestrator,
         };
-        let harness = Harness::on_first_use(orchestrator)
+        let harness = Harness::with_lazy_runtime(orchestrator)
             .with_limits(limits)
-            .with_mode(modes.effective())
+            .with_mode(modes.resolve())
             .allow_detached_promises(self.config.script_harness.allow_detached_promises);
         match &self.tasks {
             Some(tasks) => harness.with_tasks(tasks),
@@ -452,11 +468,11 @@ impl Setup {
     }
 
     /// Returns what scripts see as `context`.
-    pub(crate) fn facts(&self) -> Facts {
-        Facts {
+    pub(crate) fn script_context(&self) -> ScriptContext {
+        ScriptContext {
             working_directory: self.directory.display().to_string(),
             session_id: self.session.clone(),
-            ..Facts::default()
+            ..ScriptContext::default()
         }
     }
 }
@@ -478,7 +494,7 @@ pub(crate) fn working_directory(named: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Keys of providers without built-in support. They are never passed to commands either.
-const MORE_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
+const OTHER_PROVIDER_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
 
 /// Reads the approval rules that were saved with "always".
 fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
@@ -495,15 +511,15 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
     let home = home.map(Path::to_owned);
     CommandSettings {
         environment: config.shell_environment_policy.clone(),
-        never_inherit: never_handed_on(config),
+        never_inherit: secret_environment(config),
         network: config.sandbox_workspace_write.network_access,
-        named_sockets: match config.sandbox_workspace_write.unix_sockets {
-            true => NamedSockets::On,
-            false => NamedSockets::Off,
+        unix_sockets: match config.sandbox_workspace_write.unix_sockets {
+            true => UnixSocketAccess::On,
+            false => UnixSocketAccess::Off,
         },
-        weaker_wall: config.weaker_wall,
+        accepted_weaker: config.weaker_wall,
         limits: config.command_limits.clone(),
-        rules: Rules {
+        rules: CommandRules {
             confined: [config.allow_commands.clone(), saved.allow.clone()].concat(),
             unconfined: [
                 config.allow_commands_unconfined.clone(),
@@ -516,7 +532,7 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
                 .as_ref()
                 .map(|home| selvedge_config::save_rule(home, &rule.prefix, rule.unconfined));
             if let Some(Err(error)) = saved {
-                tell!("warning: the rule applies to this run only: {error}");
+                eprint_line!("warning: the rule applies to this run only: {error}");
             }
         })),
         support: None,
@@ -524,19 +540,19 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
 }
 
 /// Returns the variables that are never passed to commands, whatever the policy says.
-fn never_handed_on(config: &Config) -> Vec<String> {
-    let other_keys = MORE_KEYS.map(str::to_owned).to_vec();
+fn secret_environment(config: &Config) -> Vec<String> {
+    let other_keys = OTHER_PROVIDER_KEYS.map(str::to_owned).to_vec();
     [
         secret_variables(config),
         other_keys,
-        web_keys(config).to_vec(),
-        server_keys(config),
+        web_key_variables(config).to_vec(),
+        mcp_server_variables(config),
     ]
     .concat()
 }
 
 /// Returns the variables with tokens and headers for the configured MCP servers.
-fn server_keys(config: &Config) -> Vec<String> {
+fn mcp_server_variables(config: &Config) -> Vec<String> {
     let of_server = |server: &McpServer| {
         let headers = server.env_http_headers.values().cloned();
         server
@@ -550,7 +566,7 @@ fn server_keys(config: &Config) -> Vec<String> {
 }
 
 /// Returns the variables in the headers of the servers in a project's `.mcp.json`.
-fn keys_of_project(project: &Project) -> Vec<String> {
+fn project_server_variables(project: &Project) -> Vec<String> {
     // An invalid file is reported when the servers are started.
     let servers = selvedge_config::project_servers(project, |name| Some(format!("${{{name}}}")))
         .unwrap_or_default();
@@ -568,7 +584,7 @@ fn keys_of_project(project: &Project) -> Vec<String> {
 }
 
 /// Returns the variables with keys of the web services.
-fn web_keys(config: &Config) -> [String; 2] {
+fn web_key_variables(config: &Config) -> [String; 2] {
     [
         config.web.perplexity_env_key.clone(),
         config.web.firecrawl_env_key.clone(),

@@ -5,13 +5,13 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use selvedge_config::{Project, Trust};
+use selvedge_config::{Project, TrustState};
 
-use crate::out::harmless;
+use crate::output::replace_control_chars;
 use crate::problem::Problem;
 
 /// Returns the project if its files are trusted. Asks once if there is a terminal.
-pub(crate) fn project(
+pub(crate) fn trusted_project(
     project: Project,
     home: Option<&Path>,
     trust_now: bool,
@@ -22,8 +22,8 @@ pub(crate) fn project(
         return Ok(None);
     }
     let by_environment = std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
-    let before = home.map_or(Trust::Unknown, |home| {
-        selvedge_config::trusted(home, &project)
+    let before = home.map_or(TrustState::Unknown, |home| {
+        selvedge_config::trust_state(home, &project)
     });
     let cannot_save = |error: std::io::Error| {
         Problem::new(format!(
@@ -35,25 +35,26 @@ pub(crate) fn project(
     if let (true, Some(home)) = (trust_now, home) {
         selvedge_config::trust(home, &project).map_err(cannot_save)?;
     }
-    if trust_now || by_environment || before == Trust::Yes {
+    if trust_now || by_environment || before == TrustState::Trusted {
         return Ok(Some(project));
     }
-    if let (Some(home), Trust::Unknown | Trust::Changed, true) = (home, before, can_ask()) {
-        if ask(&directory, &files, before) {
+    if let (Some(home), TrustState::Unknown | TrustState::Changed, true) = (home, before, can_ask())
+    {
+        if ask_for_trust(&directory, &files, before) {
             selvedge_config::trust(home, &project).map_err(cannot_save)?;
             return Ok(Some(project));
         }
         selvedge_config::distrust(home, &project).map_err(cannot_save)?;
     }
     let why = match before {
-        Trust::Changed => "it has changed since this folder was trusted",
+        TrustState::Changed => "it has changed since this folder was trusted",
         _ => "this folder is not trusted",
     };
     for file in files {
         let file = directory.join(file).display().to_string();
-        tell!("note: {} is ignored: {why}", harmless(&file));
+        eprint_line!("note: {} is ignored: {why}", replace_control_chars(&file));
     }
-    tell!("hint: pass --trust to use the files of this folder");
+    eprint_line!("hint: pass --trust to use the files of this folder");
     Ok(None)
 }
 
@@ -61,9 +62,9 @@ fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-fn ask(directory: &Path, files: &[&str], before: Trust) -> bool {
+fn ask_for_trust(directory: &Path, files: &[&str], before: TrustState) -> bool {
     let since = match before {
-        Trust::Changed => ", changed since you trusted it",
+        TrustState::Changed => ", changed since you trusted it",
         _ => "",
     };
     let question = format!(
@@ -76,7 +77,7 @@ fn ask(directory: &Path, files: &[&str], before: Trust) -> bool {
     let mut stderr = std::io::stderr().lock();
     // If the terminal is gone, the empty answer means no.
     let _ = stderr
-        .write_all(harmless(&question).as_bytes())
+        .write_all(replace_control_chars(&question).as_bytes())
         .and_then(|()| stderr.flush());
     let mut line = String::new();
     let _ = std::io::stdin().lock().read_line(&mut line);

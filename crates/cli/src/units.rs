@@ -7,7 +7,7 @@ use selvedge_protocol::Limits;
 /// Parses a time: `500ms`, `30s`, `5m`, `2h`, `7d`, or a number of seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let invalid = || format!("`{text}` is not a time; use a value such as 500ms, 30s or 5m");
-    let (number, unit) = split(text);
+    let (number, unit) = split_unit(text);
     let number: f64 = number.parse().map_err(|_| invalid())?;
     let seconds = match unit {
         "ms" => number / 1000.0,
@@ -25,7 +25,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Spells a time for a flag, in the largest unit without a fraction.
-pub(crate) fn to_text(time: Duration) -> String {
+pub(crate) fn format_duration(time: Duration) -> String {
     match (time.as_millis(), time.as_secs()) {
         (millis, _) if !millis.is_multiple_of(1000) => format!("{millis}ms"),
         (_, seconds) if !seconds.is_multiple_of(60) => format!("{seconds}s"),
@@ -35,7 +35,7 @@ pub(crate) fn to_text(time: Duration) -> String {
 
 /// Parses a size: `96MB`, `1GB`, or a number of megabytes.
 pub(crate) fn megabytes(text: &str) -> Result<u64, String> {
-    let (number, unit) = split(text);
+    let (number, unit) = split_unit(text);
     let number: u64 = number
         .parse()
         .map_err(|_| format!("`{text}` is not a size; use a value such as 96MB or 1GB"))?;
@@ -57,7 +57,7 @@ pub(crate) fn money(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("`{text}` is not a positive amount; use a value such as 0.50 or 2"))
 }
 
-fn split(text: &str) -> (&str, &str) {
+fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
         assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
         for text in ["500ms", "1500ms", "90s", "1m", "120m"] {
-            assert_eq!(to_text(duration(text).unwrap()), text);
+            assert_eq!(format_duration(duration(text).unwrap()), text);
         }
         assert!(
             duration("soon").is_err()

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use selvedge_config::{Config, SavedRules};
 use selvedge_protocol::SandboxPolicy;
-use selvedge_toolbox::{SearchService, Service, Web, WebSettings};
+use selvedge_toolbox::{SearchService, WebAccess, WebService, WebSettings};
 
-pub(crate) fn web(config: &Config, saved: &SavedRules, home: Option<&Path>) -> Web {
+pub(crate) fn configure_web(config: &Config, saved: &SavedRules, home: Option<&Path>) -> WebAccess {
     let keys = &config.web;
     let service = |env_key: &str, base_url: &str| {
         let key = std::env::var(env_key)
             .ok()
             .filter(|key| !key.trim().is_empty())?;
-        Some(Service {
+        Some(WebService {
             base_url: base_url.to_owned(),
-            key,
+            api_key: key,
         })
     };
     let searxng = keys
@@ -25,8 +25,8 @@ pub(crate) fn web(config: &Config, saved: &SavedRules, home: Option<&Path>) -> W
     let perplexity =
         || service(&keys.perplexity_env_key, &keys.perplexity_url).map(SearchService::Perplexity);
     let home = home.map(Path::to_owned);
-    Web::new(WebSettings {
-        network: config.sandbox_mode == SandboxPolicy::DangerFullAccess
+    WebAccess::new(WebSettings {
+        network_enabled: config.sandbox_mode == SandboxPolicy::DangerFullAccess
             || config.sandbox_workspace_write.network_access,
         search: searxng.or_else(perplexity),
         firecrawl: service(&keys.firecrawl_env_key, &keys.firecrawl_url),
@@ -37,11 +37,11 @@ pub(crate) fn web(config: &Config, saved: &SavedRules, home: Option<&Path>) -> W
                 .as_ref()
                 .map(|home| selvedge_config::save_host(home, host));
             if let Some(Err(error)) = saved {
-                tell!("warning: the rule applies to this run only: {error}");
+                eprint_line!("warning: the rule applies to this run only: {error}");
             }
         })),
         timeout: Duration::from_millis(keys.timeout_ms),
-        max_bytes: usize::try_from(keys.max_mb.saturating_mul(1 << 20)).unwrap_or(usize::MAX),
-        names: None,
+        max_body_bytes: usize::try_from(keys.max_mb.saturating_mul(1 << 20)).unwrap_or(usize::MAX),
+        resolver: None,
     })
 }

@@ -8,7 +8,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use selvedge_confine::{Child, Command, Stdio, Support, Wall, spawn};
+use selvedge_confine::{
+    Child, ChildCommand, ChildStdio, ConfinementMode, ConfinementSupport, spawn,
+};
 
 /// A `selvedge` process in a pseudo-terminal.
 struct Terminal {
@@ -38,14 +40,19 @@ impl Terminal {
             ("TERM", "dumb"),
         ]
         .map(|(name, value)| (name.into(), value.into()));
-        let command = Command {
+        let command = ChildCommand {
             argv: argv.iter().map(Into::into).collect(),
             cwd: dir.join("work"),
             env: env.to_vec(),
-            stdio: Stdio::Terminal(tty),
-            hold: None,
+            stdio: ChildStdio::Terminal(tty),
+            keep_open_fd: None,
         };
-        let child = spawn(command, &Wall::None, &Support::probe()).unwrap();
+        let child = spawn(
+            command,
+            &ConfinementMode::Unconfined,
+            &ConfinementSupport::probe(),
+        )
+        .unwrap();
         Self {
             master: File::from(master),
             child,
@@ -67,7 +74,7 @@ impl Terminal {
     /// Waits for the process to exit, and returns its status and output.
     fn wait_for_exit(mut self) -> (i32, String) {
         while self.read() {}
-        (self.child.end().unwrap().exit.code(), self.output)
+        (self.child.wait_exit().unwrap().reason.code(), self.output)
     }
 
     /// Reads more output. Returns whether there was any.

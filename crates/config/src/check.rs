@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::Config;
-use crate::schema::{keys, range, schema, values};
+use crate::schema::{enum_values, leaf_keys, range_text, schema};
 
 /// A problem in a configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,11 +44,11 @@ impl std::fmt::Display for Diagnostic {
 /// Returns all problems in the text of a file.
 pub(crate) fn check(path: &Path, text: &str) -> Vec<Diagnostic> {
     let schema = schema();
-    let mut check = Check {
+    let mut check = FileCheck {
         path,
         text,
         schema: &schema,
-        found: Vec::new(),
+        diagnostics: Vec::new(),
     };
     match DeTable::parse(text) {
         Ok(table) => check.table(&schema, "", table.get_ref()),
@@ -56,29 +56,29 @@ pub(crate) fn check(path: &Path, text: &str) -> Vec<Diagnostic> {
     }
     // Finds what the schema does not express, such as the range of an integer type.
     if check
-        .found
+        .diagnostics
         .iter()
         .all(|problem| problem.severity == Severity::Warning)
         && let Err(error) = toml::from_str::<Config>(text)
     {
         check.syntax(&error);
     }
-    check.found
+    check.diagnostics
 }
 
-struct Check<'a> {
+struct FileCheck<'a> {
     path: &'a Path,
     text: &'a str,
     schema: &'a Value,
-    found: Vec<Diagnostic>,
+    diagnostics: Vec<Diagnostic>,
 }
 
-impl Check<'_> {
+impl FileCheck<'_> {
     fn table(&mut self, schema: &Value, path: &str, table: &DeTable<'_>) {
         for (name, value) in table {
             let key = match path {
-                "" => quoted(name.get_ref()),
-                path => format!("{path}.{}", quoted(name.get_ref())),
+                "" => quote_key(name.get_ref()),
+                path => format!("{path}.{}", quote_key(name.get_ref())),
             };
             let known = &schema["properties"][name.get_ref().as_ref()];
             match (known, &schema["additionalProperties"]) {
@@ -92,7 +92,7 @@ impl Check<'_> {
     fn value(&mut self, schema: &Value, key: &str, value: &Spanned<DeValue<'_>>) {
         let (at, got) = (value.span().start, value.get_ref());
         let is_valid = match got {
-            DeValue::Table(table) if is(schema, "object") => {
+            DeValue::Table(table) if has_type(schema, "object") => {
                 self.table(schema, key, table);
                 let required = schema["required"].as_array().into_iter().flatten();
                 for name in required
@@ -103,7 +103,7 @@ impl Check<'_> {
                 }
                 true
             }
-            DeValue::Array(items) if is(schema, "array") => {
+            DeValue::Array(items) if has_type(schema, "array") => {
                 for item in items.iter() {
                     self.value(&schema["items"], key, item);
                 }
@@ -119,17 +119,19 @@ impl Check<'_> {
                 true
             }
             DeValue::String(text) if schema.get("oneOf").is_some() => {
-                values(schema).any(|value| value["const"] == text.as_ref())
+                enum_values(schema).any(|value| value["const"] == text.as_ref())
             }
-            DeValue::String(_) => is(schema, "string"),
-            DeValue::Boolean(_) => is(schema, "boolean"),
-            DeValue::Integer(number) if is(schema, "integer") || is(schema, "number") => {
+            DeValue::String(_) => has_type(schema, "string"),
+            DeValue::Boolean(_) => has_type(schema, "boolean"),
+            DeValue::Integer(number)
+                if has_type(schema, "integer") || has_type(schema, "number") =>
+            {
                 let number = i128::from_str_radix(number.as_str(), number.radix());
-                number.is_ok_and(|number| within(schema, number as f64))
+                number.is_ok_and(|number| is_in_range(schema, number as f64))
             }
-            DeValue::Float(number) if is(schema, "number") => {
+            DeValue::Float(number) if has_type(schema, "number") => {
                 let number: Result<f64, _> = number.as_str().parse();
-                number.is_ok_and(|number| number.is_finite() && within(schema, number))
+                number.is_ok_and(|number| number.is_finite() && is_in_range(schema, number))
             }
             _ => false,
         };
@@ -142,7 +144,7 @@ impl Check<'_> {
                 _ => shown,
             };
             let bounds = match got {
-                DeValue::Integer(_) | DeValue::Float(_) => range(schema),
+                DeValue::Integer(_) | DeValue::Float(_) => range_text(schema),
                 _ => None,
             };
             let bounds = bounds
@@ -152,7 +154,7 @@ impl Check<'_> {
                 at,
                 format!(
                     "{key} must be {}{bounds}, got {shown}",
-                    expected(schema, key)
+                    describe_expected(schema, key)
                 ),
             );
         }
@@ -168,7 +170,7 @@ impl Check<'_> {
             .map(|(_, sibling)| sibling);
         // The name may be a key of another table.
         let in_other_table = || {
-            let all = keys(self.schema).into_iter().map(|(key, _)| key);
+            let all = leaf_keys(self.schema).into_iter().map(|(key, _)| key);
             all.into_iter()
                 .find(|key| key.rsplit('.').next() == Some(wrong))
         };
@@ -193,7 +195,7 @@ impl Check<'_> {
     }
 
     fn report(&mut self, severity: Severity, at: usize, message: String) {
-        self.found.push(Diagnostic {
+        self.diagnostics.push(Diagnostic {
             severity,
             path: self.path.to_owned(),
             line: Some(line_of(self.text, at)),
@@ -209,8 +211,8 @@ pub(crate) fn line_of(text: &str, at: usize) -> usize {
 }
 
 /// Describes the values that a key accepts, for a message.
-fn expected(schema: &Value, key: &str) -> String {
-    let values: Vec<&str> = values(schema)
+fn describe_expected(schema: &Value, key: &str) -> String {
+    let values: Vec<&str> = enum_values(schema)
         .filter_map(|value| value["const"].as_str())
         .collect();
     if let [others @ .., last] = values.as_slice() {
@@ -224,18 +226,18 @@ fn expected(schema: &Value, key: &str) -> String {
         Some("bytes") => " of bytes",
         _ => "",
     };
-    if is(schema, "integer") {
+    if has_type(schema, "integer") {
         format!("a whole number{unit}")
-    } else if is(schema, "number") {
+    } else if has_type(schema, "number") {
         format!("a number{unit}")
-    } else if is(schema, "boolean") {
+    } else if has_type(schema, "boolean") {
         "true or false".to_owned()
-    } else if is(schema, "string") {
+    } else if has_type(schema, "string") {
         "a string".to_owned()
-    } else if is(schema, "array") {
+    } else if has_type(schema, "array") {
         let count = schema["maxItems"].as_u64();
         let count = count.map(|count| format!("{count} ")).unwrap_or_default();
-        let item = expected(&schema["items"], key);
+        let item = describe_expected(&schema["items"], key);
         format!("a list of {count}{}", plural(&item))
     } else {
         "a table".to_owned()
@@ -251,11 +253,11 @@ fn plural(noun: &str) -> String {
     }
 }
 
-fn is(schema: &Value, kind: &str) -> bool {
+fn has_type(schema: &Value, kind: &str) -> bool {
     schema["type"] == kind
 }
 
-fn within(schema: &Value, number: f64) -> bool {
+fn is_in_range(schema: &Value, number: f64) -> bool {
     schema["minimum"].as_f64().is_none_or(|min| number >= min)
         && schema["maximum"].as_f64().is_none_or(|max| number <= max)
         && schema["exclusiveMinimum"]
@@ -264,7 +266,7 @@ fn within(schema: &Value, number: f64) -> bool {
 }
 
 /// Returns a key as written in TOML, in quotes if necessary.
-fn quoted(name: &str) -> String {
+fn quote_key(name: &str) -> String {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match !name.is_empty() && name.chars().all(is_bare) {
         true => name.to_owned(),

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use selvedge_protocol::{
     ApprovalPolicy, CommandLimits, Durability, Effort, EnvironmentPolicy, Limits, McpServerOptions,
-    Mode, Prices, Retention, RetryLimits, SandboxPolicy, Thinking, ToolPack, WeakerWall, WireApi,
+    Prices, Retention, RetryLimits, SandboxPolicy, ScriptMode, Thinking, ToolPack,
+    WeakerConfinement, WireApi,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,9 +36,9 @@ pub struct Config {
     /// What commands and tools may change.
     pub sandbox_mode: SandboxPolicy,
     /// More about the sandbox mode `workspace-write`.
-    pub sandbox_workspace_write: WorkspaceWrite,
+    pub sandbox_workspace_write: WorkspaceWriteSettings,
     /// A weaker confinement of commands to accept where the full one is not available.
-    pub weaker_wall: Option<WeakerWall>,
+    pub weaker_wall: Option<WeakerConfinement>,
     /// Which environment variables commands get.
     pub shell_environment_policy: EnvironmentPolicy,
     /// Resources a confined command may use.
@@ -53,7 +54,7 @@ pub struct Config {
     /// Tool packs of your own, by name.
     pub tool_packs: BTreeMap<String, ToolPack>,
     /// How the web is searched and read.
-    pub web: Web,
+    pub web: WebAccessSettings,
     /// MCP servers whose tools scripts can call, by name.
     pub mcp_servers: BTreeMap<String, McpServer>,
     /// What the journal keeps.
@@ -63,7 +64,7 @@ pub struct Config {
     /// Limits of an agent session.
     pub agent: AgentSettings,
     /// How scripts run.
-    pub script_harness: ScriptHarness,
+    pub script_harness: ScriptHarnessSettings,
 }
 
 /// Limits of an agent session.
@@ -83,7 +84,7 @@ pub struct AgentSettings {
 /// How the web is searched and read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Web {
+pub struct WebAccessSettings {
     /// URL of a SearXNG server for `webSearch`, with JSON output enabled. Takes precedence over
     /// Perplexity.
     pub searxng_url: Option<String>,
@@ -107,7 +108,7 @@ pub struct Web {
     pub max_mb: u64,
 }
 
-impl Default for Web {
+impl Default for WebAccessSettings {
     fn default() -> Self {
         Self {
             searxng_url: None,
@@ -153,7 +154,7 @@ pub struct ModelProvider {
     #[serde(flatten)]
     pub retries: RetryLimits,
     /// Whether scripts run with its models. Defaults to `script_harness.mode`.
-    pub script_harness: Option<Mode>,
+    pub script_harness: Option<ScriptMode>,
     /// The tool pack its models get. Defaults to `tool_pack`.
     pub tool_pack: Option<String>,
 }
@@ -177,7 +178,7 @@ pub struct ModelSettings {
     /// Prices per million tokens.
     pub prices: Option<Prices>,
     /// Whether scripts run with it. Defaults to the provider's `script_harness`.
-    pub script_harness: Option<Mode>,
+    pub script_harness: Option<ScriptMode>,
     /// The tool pack it gets. Defaults to the provider's `tool_pack`.
     pub tool_pack: Option<String>,
 }
@@ -209,7 +210,7 @@ pub struct McpServer {
     pub options: McpServerOptions,
     /// Name of an environment variable that the server needs and that is not set. Not a key.
     #[serde(skip)]
-    pub lacks: Option<String>,
+    pub missing_variable: Option<String>,
 }
 
 /// What is remembered of conversations, and how much of it enters a prompt.
@@ -301,7 +302,7 @@ pub struct JournalSettings {
 /// More about the sandbox mode `workspace-write`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct WorkspaceWrite {
+pub struct WorkspaceWriteSettings {
     /// Let confined commands reach the network.
     pub network_access: bool,
     /// Let confined commands create Unix sockets in the file system, as some databases and test
@@ -315,21 +316,21 @@ pub struct WorkspaceWrite {
 /// How scripts run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct ScriptHarness {
+pub struct ScriptHarnessSettings {
     /// Whether scripts run.
-    pub mode: Mode,
+    pub mode: ScriptMode,
     /// Wait for calls that a script did not await, instead of cancelling them when it ends.
     pub allow_detached_promises: bool,
     /// Limits of one script run.
     pub limits: Limits,
     /// What scripts can call.
-    pub expose: Expose,
+    pub expose: ExposeSettings,
 }
 
 /// What scripts can call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Expose {
+pub struct ExposeSettings {
     /// Names of the tools scripts can call. All if not set.
     pub tools: Option<Vec<String>>,
     /// Let scripts call the tools of MCP servers.
@@ -340,7 +341,7 @@ pub struct Expose {
     pub enable_http: bool,
 }
 
-impl Default for Expose {
+impl Default for ExposeSettings {
     fn default() -> Self {
         Self {
             tools: None,

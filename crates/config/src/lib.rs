@@ -17,12 +17,13 @@ mod trust;
 
 pub use check::{Diagnostic, Severity};
 pub use keys::{
-    AgentSettings, Config, Expose, JournalSettings, McpServer, MemoryBatch, MemorySettings,
-    MemoryStrategy, ModelProvider, ModelSettings, ScriptHarness, Web, WorkspaceWrite,
+    AgentSettings, Config, ExposeSettings, JournalSettings, McpServer, MemoryBatch, MemorySettings,
+    MemoryStrategy, ModelProvider, ModelSettings, ScriptHarnessSettings, WebAccessSettings,
+    WorkspaceWriteSettings,
 };
 pub use load::{ConfigError, home, load};
 pub use mcp::project_servers;
 pub use project::{PROJECT_FILES, Project};
 pub use rules::{SavedRules, save_host, save_rule, saved_rules};
 pub use schema::{reference, schema};
-pub use trust::{Trust, distrust, trust, trusted};
+pub use trust::{TrustState, distrust, trust, trust_state};

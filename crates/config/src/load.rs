@@ -120,7 +120,7 @@ fn merge(under: &mut toml::Table, over: toml::Table) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selvedge_protocol::{ApprovalPolicy, Effort, Mode};
+    use selvedge_protocol::{ApprovalPolicy, Effort, ScriptMode};
 
     fn write(dir: &Path, name: &str, text: &str) {
         let path = dir.join(name);
@@ -146,7 +146,7 @@ mod tests {
         let (config, found) = load(Some(&home), Some(&Project::read(&project).unwrap()));
         assert_eq!(found, []);
         assert_eq!(config.approval_policy, ApprovalPolicy::Never);
-        assert_eq!(config.script_harness.mode, Mode::DryRun);
+        assert_eq!(config.script_harness.mode, ScriptMode::DryRun);
         assert_eq!(
             (
                 config.script_harness.limits.memory_mb,
@@ -199,7 +199,7 @@ mod tests {
                 provider.retries.request_max_retries,
                 provider.script_harness
             ),
-            (1, Some(Mode::DryRun))
+            (1, Some(ScriptMode::DryRun))
         );
         assert_eq!(config.models["o3"].prices.unwrap().output, 8.0);
     }

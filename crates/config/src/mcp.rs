@@ -28,13 +28,13 @@ pub fn project_servers(
     let file: Value = serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
     let mut servers = BTreeMap::new();
     for (name, entry) in file["mcpServers"].as_object().into_iter().flatten() {
-        let (entry, missing) = match expanded(entry.clone(), &variable) {
+        let (entry, missing) = match expand_value(entry.clone(), &variable) {
             Ok(entry) => (entry, None),
             Err(missing) => (entry.clone(), Some(missing)),
         };
-        let server = server(name, &entry).map_err(invalid)?;
+        let server = parse_server(name, &entry).map_err(invalid)?;
         let server = McpServer {
-            lacks: missing,
+            missing_variable: missing,
             ..server
         };
         servers.insert(name.clone(), server);
@@ -43,7 +43,7 @@ pub fn project_servers(
 }
 
 /// Parses one entry of `mcpServers`. The error is one line for the user.
-fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
+fn parse_server(name: &str, entry: &Value) -> Result<McpServer, String> {
     let text = |field: &str| entry[field].as_str().map(str::to_owned);
     let pairs = |field: &str| {
         let pairs = entry[field].as_object().into_iter().flatten();
@@ -85,25 +85,25 @@ fn server(name: &str, entry: &Value) -> Result<McpServer, String> {
 
 /// Replaces `${NAME}` in every string of a value. The error is the name of a variable that is not
 /// set.
-fn expanded(value: Value, variable: &impl Fn(&str) -> Option<String>) -> Result<Value, String> {
+fn expand_value(value: Value, variable: &impl Fn(&str) -> Option<String>) -> Result<Value, String> {
     Ok(match value {
-        Value::String(text) => Value::String(expand(&text, variable)?),
+        Value::String(text) => Value::String(expand_text(&text, variable)?),
         Value::Array(items) => items
             .into_iter()
-            .map(|item| expanded(item, variable))
+            .map(|item| expand_value(item, variable))
             .collect::<Result<Vec<_>, _>>()?
             .into(),
         Value::Object(fields) => Value::Object(
             fields
                 .into_iter()
-                .map(|(key, value)| Ok((key, expanded(value, variable)?)))
+                .map(|(key, value)| Ok((key, expand_value(value, variable)?)))
                 .collect::<Result<_, String>>()?,
         ),
         other => other,
     })
 }
 
-fn expand(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
+fn expand_text(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
@@ -182,7 +182,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            (servers["x"].lacks.as_deref(), servers["y"].lacks.as_deref()),
+            (
+                servers["x"].missing_variable.as_deref(),
+                servers["y"].missing_variable.as_deref()
+            ),
             (Some("NOT_SET"), None)
         );
     }

@@ -13,7 +13,7 @@ use crate::ConfigError;
 /// they are used only if the folder is trusted.
 pub const PROJECT_FILES: [&str; 2] = [".selvedge/config.toml", ".mcp.json"];
 /// Largest project file that is read, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_PROJECT_FILE_BYTES: u64 = 1 << 20;
 
 /// A project folder and the text of its configuration files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,10 +66,10 @@ fn read(path: &Path) -> Result<Option<String>, ConfigError> {
         });
     }
     let mut text = String::new();
-    file.take(MAX_BYTES + 1)
+    file.take(MAX_PROJECT_FILE_BYTES + 1)
         .read_to_string(&mut text)
         .map_err(unreadable)?;
-    if text.len() as u64 > MAX_BYTES {
+    if text.len() as u64 > MAX_PROJECT_FILE_BYTES {
         return Err(ConfigError::Invalid {
             path: path.to_owned(),
             message: "larger than 1 MiB".to_owned(),

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::ConfigError;
 use crate::check::line_of;
 
-const FILE: &str = "rules.toml";
-const HEAD: &str = "# Commands, by their first words, and hosts that need no approval. \
+const RULES_FILE: &str = "rules.toml";
+const RULES_HEADER: &str = "# Commands, by their first words, and hosts that need no approval. \
     Delete a line to be asked again.\n";
 
 /// Saved rules. A rule for commands is the list of words that a command starts with.
@@ -27,7 +27,7 @@ pub struct SavedRules {
 
 /// Reads the saved rules. A missing file contains no rules.
 pub fn saved_rules(home: &Path) -> Result<SavedRules, ConfigError> {
-    let path = home.join(FILE);
+    let path = home.join(RULES_FILE);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(SavedRules::default()),
@@ -45,7 +45,7 @@ pub fn saved_rules(home: &Path) -> Result<SavedRules, ConfigError> {
 
 /// Saves a rule for a command, unless it exists. Locks the file against other processes.
 pub fn save_rule(home: &Path, prefix: &[String], unconfined: bool) -> Result<(), ConfigError> {
-    let _lock = lock(home).map_err(|error| unwritable(home, error))?;
+    let _lock = lock_rules(home).map_err(|error| unwritable(home, error))?;
     let mut rules = saved_rules(home)?;
     let list = if unconfined {
         &mut rules.allow_unconfined
@@ -56,21 +56,21 @@ pub fn save_rule(home: &Path, prefix: &[String], unconfined: bool) -> Result<(),
         return Ok(());
     }
     list.push(prefix.to_vec());
-    write(home, &rules)
+    write_rules(home, &rules)
 }
 
 /// Saves a rule for a host, unless it exists. Locks the file against other processes.
 pub fn save_host(home: &Path, host: &str) -> Result<(), ConfigError> {
-    let _lock = lock(home).map_err(|error| unwritable(home, error))?;
+    let _lock = lock_rules(home).map_err(|error| unwritable(home, error))?;
     let mut rules = saved_rules(home)?;
     if rules.allow_hosts.iter().any(|known| known == host) {
         return Ok(());
     }
     rules.allow_hosts.push(host.to_owned());
-    write(home, &rules)
+    write_rules(home, &rules)
 }
 
-fn write(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
+fn write_rules(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
     // A JSON string is also a valid TOML string.
     let quoted = |word: &String| serde_json::Value::from(word.as_str()).to_string();
     let line = |rule: &Vec<String>| {
@@ -84,7 +84,7 @@ fn write(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
         lines => format!("{name} = [\n  {},\n]\n", lines.join(",\n  ")),
     };
     let text = [
-        HEAD.to_owned(),
+        RULES_HEADER.to_owned(),
         section("allow", rules.allow.iter().map(line).collect()),
         section(
             "allow_unconfined",
@@ -99,11 +99,11 @@ fn write(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
     // Replaced atomically: a truncated file could not be parsed.
     let new = home.join("rules.new");
     std::fs::write(&new, text)
-        .and_then(|()| std::fs::rename(new, home.join(FILE)))
+        .and_then(|()| std::fs::rename(new, home.join(RULES_FILE)))
         .map_err(|error| unwritable(home, error))
 }
 
-fn lock(home: &Path) -> io::Result<std::fs::File> {
+fn lock_rules(home: &Path) -> io::Result<std::fs::File> {
     std::fs::create_dir_all(home)?;
     let lock = std::fs::File::create(home.join("rules.lock"))?;
     lock.lock()?;
@@ -112,7 +112,7 @@ fn lock(home: &Path) -> io::Result<std::fs::File> {
 
 fn unwritable(home: &Path, error: io::Error) -> ConfigError {
     ConfigError::Unwritable {
-        path: home.join(FILE),
+        path: home.join(RULES_FILE),
         error,
     }
 }
@@ -142,10 +142,10 @@ mod tests {
         assert_eq!(rules.allow_unconfined, [words("npm|install")]);
         assert_eq!(rules.allow_hosts, ["docs.rs", "localhost:3000"]);
         // An invalid file is not overwritten.
-        std::fs::write(home.join(FILE), "allow = 3").unwrap();
+        std::fs::write(home.join(RULES_FILE), "allow = 3").unwrap();
         assert!(saved_rules(&home).is_err() && save_rule(&home, &words("a|b"), false).is_err());
         assert_eq!(
-            std::fs::read_to_string(home.join(FILE)).unwrap(),
+            std::fs::read_to_string(home.join(RULES_FILE)).unwrap(),
             "allow = 3"
         );
     }

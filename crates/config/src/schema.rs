@@ -12,7 +12,7 @@ pub fn schema() -> Value {
         settings.inline_subschemas = true;
         settings
             .transforms
-            .push(Box::new(RecursiveTransform(tidy)) as _);
+            .push(Box::new(RecursiveTransform(normalise)) as _);
     });
     let mut schema = settings.into_generator().into_root_schema_for::<Config>();
     schema.insert("title".to_owned(), json!("Selvedge configuration"));
@@ -21,7 +21,7 @@ pub fn schema() -> Value {
 
 /// Disallows unknown keys, joins the lines of descriptions, and removes `null`, which TOML does not
 /// have.
-fn tidy(schema: &mut Schema) {
+fn normalise(schema: &mut Schema) {
     if schema.get("properties").is_some() {
         schema.insert("additionalProperties".to_owned(), json!(false));
     }
@@ -52,13 +52,13 @@ fn tidy(schema: &mut Schema) {
 /// Returns a Markdown table of every key with its default and meaning.
 pub fn reference() -> String {
     let mut rows = String::from("| key | default | meaning |\n|---|---|---|\n");
-    for (key, node) in keys(&schema()) {
+    for (key, node) in leaf_keys(&schema()) {
         let meaning = node["description"].as_str().unwrap_or_default();
         let default = match &node["default"] {
             Value::Null => "not set".to_owned(),
             default => format!("`{default}`"),
         };
-        let values: Vec<String> = values(&node)
+        let values: Vec<String> = enum_values(&node)
             .filter_map(|value| {
                 let meaning = value["description"].as_str()?.trim_end_matches('.');
                 let mut letters = meaning.chars();
@@ -70,7 +70,7 @@ pub fn reference() -> String {
             [] => String::new(),
             values => format!(" One of {}.", values.join(", ").replace('"', "`")),
         };
-        let range = match range(&node) {
+        let range = match range_text(&node) {
             Some(range)
                 if node["minimum"].as_f64() != Some(0.0) || node.get("maximum").is_some() =>
             {
@@ -87,14 +87,14 @@ pub fn reference() -> String {
 
 /// Returns every key below a schema that is not itself a table of known keys, with its schema, in
 /// order. `<name>` stands for a name that the user chooses.
-pub(crate) fn keys(schema: &Value) -> Vec<(String, Value)> {
+pub(crate) fn leaf_keys(schema: &Value) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for (name, node) in schema["properties"].as_object().into_iter().flatten() {
         let entries = &node["additionalProperties"];
         let (below, path) = if node.get("properties").is_some() {
-            (keys(node), name.clone())
+            (leaf_keys(node), name.clone())
         } else if entries.get("properties").is_some() {
-            (keys(entries), format!("{name}.<name>"))
+            (leaf_keys(entries), format!("{name}.<name>"))
         } else {
             found.push((name.clone(), node.clone()));
             continue;
@@ -109,12 +109,12 @@ pub(crate) fn keys(schema: &Value) -> Vec<(String, Value)> {
 }
 
 /// Returns the values of an enumeration, each with `const` and `description`.
-pub(crate) fn values(schema: &Value) -> impl Iterator<Item = &Value> {
+pub(crate) fn enum_values(schema: &Value) -> impl Iterator<Item = &Value> {
     schema["oneOf"].as_array().into_iter().flatten()
 }
 
 /// Returns the bounds of a number as text for a message.
-pub(crate) fn range(schema: &Value) -> Option<String> {
+pub(crate) fn range_text(schema: &Value) -> Option<String> {
     match (
         &schema["minimum"],
         &schema["maximum"],

@@ -11,16 +11,16 @@ use sha2::{Digest, Sha256};
 
 use crate::Project;
 
-const FILE: &str = "trusted";
-const DECLINED: &str = "not-trusted";
+const TRUSTED_FILE: &str = "trusted";
+const DECLINED_FILE: &str = "not-trusted";
 
 /// Whether the user trusts a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trust {
+pub enum TrustState {
     /// The user trusts the folder with its current files.
-    Yes,
+    Trusted,
     /// The user declined to trust the folder with its current files.
-    No,
+    Declined,
     /// The user trusted the folder, and its files have changed since.
     Changed,
     /// The user has not decided.
@@ -28,9 +28,9 @@ pub enum Trust {
 }
 
 /// Returns whether the user trusts the project's folder with the files that were read.
-pub fn trusted(home: &Path, project: &Project) -> Trust {
+pub fn trust_state(home: &Path, project: &Project) -> TrustState {
     let Ok(folder) = project.folder.canonicalize() else {
-        return Trust::Unknown;
+        return TrustState::Unknown;
     };
     let current = fingerprint(project);
     // Whether the folder is in the file with the current fingerprint; `None` if it is not in it.
@@ -45,28 +45,28 @@ pub fn trusted(home: &Path, project: &Project) -> Trust {
         let first_matches = entries.next()?;
         Some(first_matches || entries.any(|matches| matches))
     };
-    match (listed(FILE), listed(DECLINED)) {
-        (Some(true), _) => Trust::Yes,
-        (_, Some(true)) => Trust::No,
-        (Some(false), _) => Trust::Changed,
-        (None, _) => Trust::Unknown,
+    match (listed(TRUSTED_FILE), listed(DECLINED_FILE)) {
+        (Some(true), _) => TrustState::Trusted,
+        (_, Some(true)) => TrustState::Declined,
+        (Some(false), _) => TrustState::Changed,
+        (None, _) => TrustState::Unknown,
     }
 }
 
 /// Stores that the user trusts the folder with the files that were read.
 pub fn trust(home: &Path, project: &Project) -> std::io::Result<()> {
-    match trusted(home, project) {
-        Trust::Yes => Ok(()),
-        _ => add(home, FILE, project),
+    match trust_state(home, project) {
+        TrustState::Trusted => Ok(()),
+        _ => append_entry(home, TRUSTED_FILE, project),
     }
 }
 
 /// Stores that the user declined to trust the folder. A later [`trust`] has precedence.
 pub fn distrust(home: &Path, project: &Project) -> std::io::Result<()> {
-    add(home, DECLINED, project)
+    append_entry(home, DECLINED_FILE, project)
 }
 
-fn add(home: &Path, file: &str, project: &Project) -> std::io::Result<()> {
+fn append_entry(home: &Path, file: &str, project: &Project) -> std::io::Result<()> {
     std::fs::create_dir_all(home)?;
     let line = format!(
         "{} {}",
@@ -96,8 +96,8 @@ mod tests {
     use super::*;
     use crate::project::PROJECT_FILES;
 
-    fn trusted(home: &Path, folder: &Path) -> Trust {
-        super::trusted(home, &Project::read(folder).unwrap())
+    fn trusted(home: &Path, folder: &Path) -> TrustState {
+        super::trust_state(home, &Project::read(folder).unwrap())
     }
 
     fn trust(home: &Path, folder: &Path) -> std::io::Result<()> {
@@ -118,7 +118,7 @@ mod tests {
         );
         std::fs::create_dir_all(&a).unwrap();
         std::fs::create_dir_all(&b).unwrap();
-        assert_eq!(trusted(&home, &a), Trust::Unknown);
+        assert_eq!(trusted(&home, &a), TrustState::Unknown);
         trust(&home, &a).unwrap();
         trust(&home, &a).unwrap();
         assert_eq!(
@@ -130,12 +130,12 @@ mod tests {
         );
         assert_eq!(
             (trusted(&home, &a), trusted(&home, &b)),
-            (Trust::Yes, Trust::Unknown)
+            (TrustState::Trusted, TrustState::Unknown)
         );
         distrust(&home, &b).unwrap();
-        assert_eq!(trusted(&home, &b), Trust::No);
+        assert_eq!(trusted(&home, &b), TrustState::Declined);
         trust(&home, &b).unwrap();
-        assert_eq!(trusted(&home, &b), Trust::Yes);
+        assert_eq!(trusted(&home, &b), TrustState::Trusted);
     }
 
     #[test]
@@ -146,22 +146,22 @@ mod tests {
         let servers = project.join(".mcp.json");
         std::fs::write(&servers, "{}").unwrap();
         trust(&home, &project).unwrap();
-        assert_eq!(trusted(&home, &project), Trust::Yes);
+        assert_eq!(trusted(&home, &project), TrustState::Trusted);
         for file in PROJECT_FILES {
             let path = project.join(file);
             let before = std::fs::read(&path).ok();
             std::fs::write(&path, "other").unwrap();
-            assert_eq!(trusted(&home, &project), Trust::Changed, "{file}");
+            assert_eq!(trusted(&home, &project), TrustState::Changed, "{file}");
             match before {
                 Some(before) => std::fs::write(&path, before).unwrap(),
                 None => std::fs::remove_file(&path).unwrap(),
             }
-            assert_eq!(trusted(&home, &project), Trust::Yes, "{file}");
+            assert_eq!(trusted(&home, &project), TrustState::Trusted, "{file}");
         }
         std::fs::remove_file(&servers).unwrap();
-        assert_eq!(trusted(&home, &project), Trust::Changed);
+        assert_eq!(trusted(&home, &project), TrustState::Changed);
         distrust(&home, &project).unwrap();
-        assert_eq!(trusted(&home, &project), Trust::No);
+        assert_eq!(trusted(&home, &project), TrustState::Declined);
     }
 
     #[test]
@@ -169,6 +169,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let project = dir.path().canonicalize().unwrap();
         std::fs::write(project.join("trusted"), format!("{}\n", project.display())).unwrap();
-        assert_eq!(trusted(&project, &project), Trust::Changed);
+        assert_eq!(trusted(&project, &project), TrustState::Changed);
     }
 }

@@ -7,26 +7,26 @@ use std::path::Path;
 
 use seccompiler::BpfProgram;
 
-use crate::filter::{self, Keeper};
-use crate::mounts::{folders_above, is_below, outermost};
-use crate::plan::{Plan, rlimits};
-use crate::{Command, ConfineError, Confinement, Network, sockets};
+use crate::filter::{self, NetworkBlock};
+use crate::mounts::{folders_between, is_in_any, outermost};
+use crate::plan::{SpawnPlan, rlimits};
+use crate::{ChildCommand, ConfineError, Confinement, NetworkAccess, sockets};
 
 /// Plans to start the command through `bwrap`.
-pub(crate) fn plan(
-    mut command: Command,
+pub(crate) fn bubblewrap_plan(
+    mut command: ChildCommand,
     confinement: &Confinement,
     bwrap: &Path,
-) -> Result<Plan, ConfineError> {
-    let filters: Vec<OwnedFd> = filter::programs(
+) -> Result<SpawnPlan, ConfineError> {
+    let filters: Vec<OwnedFd> = filter::filter_programs(
         confinement.network,
-        confinement.named_sockets,
-        Keeper::Namespace,
+        confinement.unix_sockets,
+        NetworkBlock::Namespace,
     )?
     .iter()
     .map(|program| {
-        readable(program).map_err(|error| ConfineError::System {
-            doing: "pass a seccomp filter to bwrap",
+        filter_pipe(program).map_err(|error| ConfineError::System {
+            operation: "pass a seccomp filter to bwrap",
             error,
         })
     })
@@ -53,7 +53,7 @@ pub(crate) fn plan(
         &"--proc",
         &"/proc",
     ]);
-    if confinement.network == Network::Off {
+    if confinement.network == NetworkAccess::Off {
         push(&[&"--unshare-net"]);
     }
     for path in &confinement.writable {
@@ -61,7 +61,7 @@ pub(crate) fn plan(
     }
     let writable = outermost(&confinement.writable);
     for path in confinement.protected.iter().chain(&confinement.hidden) {
-        for folder in folders_above(path, &writable)
+        for folder in folders_between(path, &writable)
             .into_iter()
             .filter(|folder| folder.is_dir())
         {
@@ -89,8 +89,8 @@ pub(crate) fn plan(
             push(&[&"--ro-bind", &"/dev/null", &path]);
         }
     }
-    for path in sockets::listening() {
-        if is_below(&path, &confinement.hidden) {
+    for path in sockets::bound_socket_paths() {
+        if is_in_any(&path, &confinement.hidden) {
             continue;
         }
         push(&[&"--ro-bind-try", &"/dev/null", &path]);
@@ -100,14 +100,14 @@ pub(crate) fn plan(
     }
     push(&[&"--chdir", &command.cwd, &"--"]);
     argv.append(&mut command.argv);
-    let mut plan = Plan::open(Command { argv, ..command })?;
-    plan.inherited = filters;
+    let mut plan = SpawnPlan::unconfined(ChildCommand { argv, ..command })?;
+    plan.inherited_fds = filters;
     plan.rlimits = rlimits(confinement);
     Ok(plan)
 }
 
 /// Returns a pipe that contains the filter program, which is far smaller than a pipe's capacity.
-fn readable(program: &BpfProgram) -> std::io::Result<OwnedFd> {
+fn filter_pipe(program: &BpfProgram) -> std::io::Result<OwnedFd> {
     let (reader, mut writer) = std::io::pipe()?;
     for instruction in program {
         let mut bytes = [0; 8];

@@ -6,23 +6,23 @@ use std::sync::{Mutex, PoisonError};
 
 /// How a command ended, and whether it left processes behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct CommandExit {
     /// The exit status or signal of the command itself.
-    pub exit: Exit,
+    pub reason: ExitReason,
     /// Whether processes that the command started still run. Always true where this is not known.
-    pub left_behind: bool,
+    pub has_background_processes: bool,
 }
 
 /// The exit status or signal of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
+pub enum ExitReason {
     /// The process exited with this status.
     Code(i32),
     /// The process was killed by this signal.
     Signal(i32),
 }
 
-impl Exit {
+impl ExitReason {
     /// Returns the exit code as shells report it: the status, or 128 plus the signal number.
     pub fn code(self) -> i32 {
         match self {
@@ -45,22 +45,22 @@ impl Exit {
 #[derive(Debug)]
 pub struct Child {
     /// Receives the exit status of the command.
-    pub(crate) ended: io::PipeReader,
+    pub(crate) exit_pipe: io::PipeReader,
     /// Readable when every process of the command has exited. A pidfd of the init process on Linux.
-    pub(crate) gone: OwnedFd,
+    pub(crate) tree_exit_fd: OwnedFd,
     /// Closed when this value is dropped or this process exits. The init process then kills the
     /// command.
-    pub(crate) leash: Option<io::PipeWriter>,
+    pub(crate) liveness_pipe: Option<io::PipeWriter>,
     /// The init process, if it has to be reaped here. `None` if a thread already waits for the
     /// command.
-    pub(crate) init: Option<libc::pid_t>,
+    pub(crate) init_pid: Option<libc::pid_t>,
     /// Whether the init process is PID 1 of a namespace. The kernel then kills all other processes
     /// of the namespace when it exits.
     #[cfg(target_os = "linux")]
-    pub(crate) own_pids: bool,
+    pub(crate) has_pid_namespace: bool,
     /// The stack of the init process, which shares this process's memory.
     #[cfg(target_os = "linux")]
-    pub(crate) stack: Option<crate::stack::Stack>,
+    pub(crate) stack: Option<crate::stack::CloneStack>,
     /// Folders that exist only while the command runs.
     #[cfg(target_os = "linux")]
     pub(crate) placeholders: Vec<crate::placeholder::Placeholder>,
@@ -69,39 +69,39 @@ pub struct Child {
 impl Child {
     /// Returns a descriptor that becomes readable when the command has exited. Processes that it
     /// started may still run.
-    pub fn ended(&self) -> BorrowedFd<'_> {
-        self.ended.as_fd()
+    pub fn exit_fd(&self) -> BorrowedFd<'_> {
+        self.exit_pipe.as_fd()
     }
 
     /// Waits for the command and returns how it ended. Blocks. Fails if the command was killed
     /// through this value before it exited.
-    pub fn end(&mut self) -> io::Result<End> {
+    pub fn wait_exit(&mut self) -> io::Result<CommandExit> {
         let (mut status, mut left_behind) = ([0; 4], [0; 4]);
-        let mut read = |bytes: &mut [u8]| self.ended.read_exact(bytes);
+        let mut read = |bytes: &mut [u8]| self.exit_pipe.read_exact(bytes);
         read(&mut status)
             .and_then(|()| read(&mut left_behind))
             .map_err(|_| io::Error::other("the process was killed"))?;
-        let exit = Exit::from_raw(i32::from_ne_bytes(status));
-        Ok(End {
-            exit,
-            left_behind: i32::from_ne_bytes(left_behind) != 0,
+        let exit = ExitReason::from_raw(i32::from_ne_bytes(status));
+        Ok(CommandExit {
+            reason: exit,
+            has_background_processes: i32::from_ne_bytes(left_behind) != 0,
         })
     }
 
     /// Returns a descriptor that becomes readable when the command and everything it started have
     /// exited.
-    pub fn gone(&self) -> BorrowedFd<'_> {
-        self.gone.as_fd()
+    pub fn tree_exit_fd(&self) -> BorrowedFd<'_> {
+        self.tree_exit_fd.as_fd()
     }
 
     /// Returns whether the command and everything it started have exited.
-    pub fn is_gone(&self) -> bool {
-        self.wait_until_gone(0)
+    pub fn has_tree_exited(&self) -> bool {
+        self.poll_tree_exit(0)
     }
 
-    fn wait_until_gone(&self, timeout_ms: libc::c_int) -> bool {
+    fn poll_tree_exit(&self, timeout_ms: libc::c_int) -> bool {
         let mut poll_fd = libc::pollfd {
-            fd: self.gone.as_raw_fd(),
+            fd: self.tree_exit_fd.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
@@ -111,18 +111,18 @@ impl Child {
 
     /// Starts killing the command and everything it started. Wait on [`Child::gone`] for the end.
     pub fn kill(&mut self) {
-        self.leash = None;
+        self.liveness_pipe = None;
         // SIGKILL also works when the init process is stopped or too busy to notice the closed
         // pipe.
         #[cfg(target_os = "linux")]
-        if self.own_pids {
+        if self.has_pid_namespace {
             let no_info = std::ptr::null::<libc::siginfo_t>();
             // SAFETY: the descriptor is a pidfd of the init process, and the null pointer is
             // allowed.
             unsafe {
                 libc::syscall(
                     libc::SYS_pidfd_send_signal,
-                    self.gone.as_raw_fd(),
+                    self.tree_exit_fd.as_raw_fd(),
                     libc::SIGKILL,
                     no_info,
                     0,
@@ -135,40 +135,40 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.kill();
-        self.wait_until_gone(PATIENCE_MS);
-        let Some(init) = self.init else { return };
-        let remains = Remains {
+        self.poll_tree_exit(TEARDOWN_TIMEOUT_MS);
+        let Some(init) = self.init_pid else { return };
+        let remains = UnreapedChild {
             init,
             #[cfg(target_os = "linux")]
             _stack: self.stack.take(),
             #[cfg(target_os = "linux")]
             _placeholders: std::mem::take(&mut self.placeholders),
         };
-        REMAINS
+        UNREAPED_CHILDREN
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(remains);
-        bury();
+        reap_exited();
     }
 }
 
 /// How long `drop` waits for the processes to exit. Usually they exit in one or two milliseconds.
-const PATIENCE_MS: libc::c_int = 500;
+const TEARDOWN_TIMEOUT_MS: libc::c_int = 500;
 
 /// An init process that is not reaped yet, with the resources that must outlive it.
-struct Remains {
+struct UnreapedChild {
     init: libc::pid_t,
     #[cfg(target_os = "linux")]
-    _stack: Option<crate::stack::Stack>,
+    _stack: Option<crate::stack::CloneStack>,
     #[cfg(target_os = "linux")]
     _placeholders: Vec<crate::placeholder::Placeholder>,
 }
 
-static REMAINS: Mutex<Vec<Remains>> = Mutex::new(Vec::new());
+static UNREAPED_CHILDREN: Mutex<Vec<UnreapedChild>> = Mutex::new(Vec::new());
 
 /// Reaps the init processes of dropped children that have exited, and frees their resources.
-pub(crate) fn bury() {
-    REMAINS
+pub(crate) fn reap_exited() {
+    UNREAPED_CHILDREN
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .retain(|remains| {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// A program with its arguments, working folder, environment and streams. The child inherits
 /// nothing else.
 #[derive(Debug)]
-pub struct Command {
+pub struct ChildCommand {
     /// The program and its arguments. A program without a slash is searched in the `PATH` of `env`.
     pub argv: Vec<OsString>,
     /// The working folder.
@@ -15,16 +15,16 @@ pub struct Command {
     /// The complete environment.
     pub env: Vec<(OsString, OsString)>,
     /// The standard streams.
-    pub stdio: Stdio,
+    pub stdio: ChildStdio,
     /// A descriptor that the init process keeps open until the command and everything it started
     /// have exited, even if this process exits before. A lock on the file tells other processes
     /// whether the command still runs.
-    pub hold: Option<OwnedFd>,
+    pub keep_open_fd: Option<OwnedFd>,
 }
 
 /// The standard streams of a command.
 #[derive(Debug)]
-pub enum Stdio {
+pub enum ChildStdio {
     /// One descriptor for each stream.
     Streams {
         /// Standard input.

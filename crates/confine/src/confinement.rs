@@ -1,13 +1,13 @@
 //! Describes what a command may do. Enforcement is in the modules for each operating system.
 
-use selvedge_protocol::{CommandLimits, WeakerWall};
+use selvedge_protocol::{CommandLimits, WeakerConfinement};
 use std::path::PathBuf;
 
 /// Whether a command is confined, and how.
 #[derive(Debug, Clone)]
-pub enum Wall {
+pub enum ConfinementMode {
     /// The command has all rights of its user. It is still killed when its parent exits.
-    None,
+    Unconfined,
     /// The command may do only what this policy allows.
     Confined(Confinement),
 }
@@ -24,19 +24,19 @@ pub struct Confinement {
     /// Folders and files that cannot be read. They look empty.
     pub hidden: Vec<PathBuf>,
     /// Whether the command can reach the network.
-    pub network: Network,
+    pub network: NetworkAccess,
     /// Whether the command can create Unix sockets that have a path.
-    pub named_sockets: NamedSockets,
+    pub unix_sockets: UnixSocketAccess,
     /// Limits on processes, file size and memory.
     pub limits: CommandLimits,
     /// The weakest confinement to accept where the full one is not available. `None` accepts only
     /// the full one.
-    pub weaker: Option<WeakerWall>,
+    pub accepted_weaker: Option<WeakerConfinement>,
 }
 
 /// Network access of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Network {
+pub enum NetworkAccess {
     /// Only a private loopback interface.
     #[default]
     Off,
@@ -48,7 +48,7 @@ pub enum Network {
 /// may run commands for their clients (a container engine, a terminal multiplexer, a signing
 /// agent), and a socket that is covered by a mount can still be moved to another path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum NamedSockets {
+pub enum UnixSocketAccess {
     /// No Unix sockets, except connected pairs between the command's own processes.
     #[default]
     Off,

@@ -24,19 +24,19 @@ pub enum ConfineError {
     },
     /// This machine cannot enforce the requested confinement.
     #[error("cannot confine the command on this machine: {why}")]
-    NotEnforceable {
+    Unsupported {
         /// The missing feature or the step that failed.
-        why: String,
+        reason: String,
     },
     /// A protected path is a symbolic link, which a command could replace.
     #[error("cannot protect {path}: it is a symbolic link, which a command could replace")]
-    Unprotectable {
+    ProtectedSymlink {
         /// The path of the link.
         path: std::path::PathBuf,
     },
     /// A writable folder is the root of the file system, so that nothing would be protected.
     #[error("the workspace cannot be the root of the file system")]
-    Everything,
+    WorkspaceIsRoot,
     /// The command or the confinement is invalid.
     #[error("{0}")]
     Invalid(String),
@@ -44,7 +44,7 @@ pub enum ConfineError {
     #[error("cannot {doing}: {error}")]
     System {
         /// The operation, as a verb phrase that follows "cannot".
-        doing: &'static str,
+        operation: &'static str,
         /// The error of the system.
         error: io::Error,
     },
@@ -52,9 +52,9 @@ pub enum ConfineError {
 
 impl ConfineError {
     /// Returns the last error of the system for this operation.
-    pub(crate) fn last(doing: &'static str) -> Self {
+    pub(crate) fn last_os_error(doing: &'static str) -> Self {
         Self::System {
-            doing,
+            operation: doing,
             error: io::Error::last_os_error(),
         }
     }

@@ -8,11 +8,11 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use crate::{ConfineError, NamedSockets, Network};
+use crate::{ConfineError, NetworkAccess, UnixSocketAccess};
 
 /// System calls that fail with `EPERM`: they reach other processes or the kernel itself, or undo
 /// the confinement.
-const REFUSED: &[libc::c_long] = &[
+const DENIED_SYSCALLS: &[libc::c_long] = &[
     // Access to other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -81,7 +81,7 @@ const OPEN_TREE_ATTR: libc::c_long = 467;
 
 /// System calls that fail with `ENOSYS`, for which programs have a fallback. `io_uring` would
 /// bypass this filter, and the filter cannot see the flags of `clone3` and the mode of `openat2`.
-const ABSENT: &[libc::c_long] = &[
+const UNAVAILABLE_SYSCALLS: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -90,14 +90,14 @@ const ABSENT: &[libc::c_long] = &[
 ];
 
 /// Socket families that cannot leave the command's network namespace.
-const OWN_NETWORK: &[libc::c_int] = &[
+const NAMESPACED_FAMILIES: &[libc::c_int] = &[
     libc::AF_UNIX,
     libc::AF_INET,
     libc::AF_INET6,
     libc::AF_NETLINK,
 ];
 
-const NEW_NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+const NAMESPACE_FLAGS: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
@@ -107,7 +107,7 @@ const NEW_NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
 
 /// The mechanism that keeps a command off the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Keeper {
+pub(crate) enum NetworkBlock {
     /// A network namespace without a route to other hosts.
     Namespace,
     /// This filter, which allows only Unix sockets.
@@ -115,7 +115,7 @@ pub(crate) enum Keeper {
 }
 
 /// System calls that set a file's mode, with the index of the mode argument.
-const MODES: &[(libc::c_long, u8)] = &[
+const MODE_SYSCALLS: &[(libc::c_long, u8)] = &[
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_chmod, 1),
     (libc::SYS_fchmod, 1),
@@ -130,30 +130,30 @@ const MODES: &[(libc::c_long, u8)] = &[
 
 /// System calls that set a file's mode if their flags create a file, with the indexes of the flags
 /// and the mode argument.
-const MODES_IF_MADE: &[(libc::c_long, u8, u8)] = &[
+const OPEN_SYSCALLS: &[(libc::c_long, u8, u8)] = &[
     #[cfg(target_arch = "x86_64")]
     (libc::SYS_open, 1, 2),
     (libc::SYS_openat, 2, 3),
 ];
 
 /// Flags that create a file, with a name or without one.
-const MAKING: [libc::c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
+const CREATE_FLAGS: [libc::c_int; 2] = [libc::O_CREAT, libc::O_TMPFILE & !libc::O_DIRECTORY];
 
 /// Socket types that can send to any address, even as one end of a pair.
-const WITHOUT_CONNECTION: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
+const CONNECTIONLESS_TYPES: [libc::c_int; 2] = [libc::SOCK_DGRAM, libc::SOCK_RAW];
 
 /// The bits of the socket type argument that hold the type; the others are flags.
-const SOCKET_KIND: u64 = 0xf;
+const SOCKET_TYPE_MASK: u64 = 0xf;
 
-type Made = BTreeMap<(Network, NamedSockets, Keeper), Arc<[BpfProgram]>>;
+type FilterCache = BTreeMap<(NetworkAccess, UnixSocketAccess, NetworkBlock), Arc<[BpfProgram]>>;
 
 /// Returns the filter programs, to be installed in order. Each combination is compiled once.
-pub(crate) fn programs(
-    network: Network,
-    named: NamedSockets,
-    keeper: Keeper,
+pub(crate) fn filter_programs(
+    network: NetworkAccess,
+    named: UnixSocketAccess,
+    keeper: NetworkBlock,
 ) -> Result<Arc<[BpfProgram]>, ConfineError> {
-    static CACHE: Mutex<Made> = Mutex::new(BTreeMap::new());
+    static CACHE: Mutex<FilterCache> = Mutex::new(BTreeMap::new());
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(programs) = cache.get(&(network, named, keeper)) {
         return Ok(programs.clone());
@@ -164,18 +164,20 @@ pub(crate) fn programs(
 }
 
 fn compile(
-    network: Network,
-    named: NamedSockets,
-    keeper: Keeper,
+    network: NetworkAccess,
+    named: UnixSocketAccess,
+    keeper: NetworkBlock,
 ) -> Result<Vec<BpfProgram>, ConfineError> {
-    let mut refused: BTreeMap<i64, Vec<SeccompRule>> =
-        REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    let mut refused: BTreeMap<i64, Vec<SeccompRule>> = DENIED_SYSCALLS
+        .iter()
+        .map(|call| (*call, Vec::new()))
+        .collect();
     // Compares the low 32 bits of an argument.
     let low = |index, op, value: u64| condition(index, SeccompCmpArgLen::Dword, op, value);
     // Child processes are allowed, new namespaces are not.
     let namespaces: Result<Vec<_>, _> = (0..32)
         .map(|bit| 1u64 << bit)
-        .filter(|bit| NEW_NAMESPACES as u64 & bit != 0)
+        .filter(|bit| NAMESPACE_FLAGS as u64 & bit != 0)
         .map(|bit| rule(vec![low(0, SeccompCmpOp::MaskedEq(bit), bit)?]))
         .collect();
     refused.insert(libc::SYS_clone, namespaces?);
@@ -188,15 +190,15 @@ fn compile(
     // confinement.
     const SETID_BITS: [libc::mode_t; 2] = [libc::S_ISUID, libc::S_ISGID];
     let has = |index, bits: u64| low(index, SeccompCmpOp::MaskedEq(bits), bits);
-    for (call, mode) in MODES {
+    for (call, mode) in MODE_SYSCALLS {
         let rules: Result<Vec<_>, _> = SETID_BITS
             .map(|bit| rule(vec![has(*mode, bit.into())?]))
             .into_iter()
             .collect();
         refused.insert(*call, rules?);
     }
-    for (call, flags, mode) in MODES_IF_MADE {
-        let combinations = MAKING
+    for (call, flags, mode) in OPEN_SYSCALLS {
+        let combinations = CREATE_FLAGS
             .into_iter()
             .flat_map(|flag| SETID_BITS.map(|bit| (flag as u64, u64::from(bit))));
         let rules: Result<Vec<_>, _> = combinations
@@ -215,10 +217,10 @@ fn compile(
     .collect();
     refused.insert(libc::SYS_ioctl, terminal_requests?);
     let mut sockets = Vec::new();
-    if network == Network::Off {
+    if network == NetworkAccess::Off {
         let families: &[libc::c_int] = match keeper {
-            Keeper::Namespace => OWN_NETWORK,
-            Keeper::Filter => &[libc::AF_UNIX],
+            NetworkBlock::Namespace => NAMESPACED_FAMILIES,
+            NetworkBlock::Filter => &[libc::AF_UNIX],
         };
         let others: Result<Vec<_>, _> = families
             .iter()
@@ -226,14 +228,14 @@ fn compile(
             .collect();
         sockets.push(rule(others?)?);
     }
-    if named == NamedSockets::Off {
+    if named == UnixSocketAccess::Off {
         let unix = || low(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64);
         sockets.push(rule(vec![unix()?])?);
-        let pairs: Result<Vec<_>, _> = WITHOUT_CONNECTION
+        let pairs: Result<Vec<_>, _> = CONNECTIONLESS_TYPES
             .map(|kind| {
                 rule(vec![
                     unix()?,
-                    low(1, SeccompCmpOp::MaskedEq(SOCKET_KIND), kind as u64)?,
+                    low(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE_MASK), kind as u64)?,
                 ])
             })
             .into_iter()
@@ -243,22 +245,26 @@ fn compile(
     if !sockets.is_empty() {
         refused.insert(libc::SYS_socket, sockets);
     }
-    let absent = ABSENT.iter().map(|call| (*call, Vec::new())).collect();
+    let absent = UNAVAILABLE_SYSCALLS
+        .iter()
+        .map(|call| (*call, Vec::new()))
+        .collect();
     let mut programs = vec![
-        program(refused, libc::EPERM)?,
-        program(absent, libc::ENOSYS)?,
+        build_program(refused, libc::EPERM)?,
+        build_program(absent, libc::ENOSYS)?,
     ];
     if cfg!(target_arch = "x86_64") {
-        programs.push(without_x32());
+        programs.push(deny_x32());
     }
     Ok(programs)
 }
 
-fn program(
+fn build_program(
     rules: BTreeMap<i64, Vec<SeccompRule>>,
     errno: libc::c_int,
 ) -> Result<BpfProgram, ConfineError> {
-    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| broken(&error))?;
+    let arch =
+        TargetArch::try_from(std::env::consts::ARCH).map_err(|error| filter_error(&error))?;
     let filter = SeccompFilter::new(
         rules,
         SeccompAction::Allow,
@@ -267,7 +273,7 @@ fn program(
     );
     filter
         .and_then(TryInto::try_into)
-        .map_err(|error| broken(&error))
+        .map_err(|error| filter_error(&error))
 }
 
 fn condition(
@@ -276,22 +282,22 @@ fn condition(
     op: SeccompCmpOp,
     value: u64,
 ) -> Result<SeccompCondition, ConfineError> {
-    SeccompCondition::new(index, length, op, value).map_err(|error| broken(&error))
+    SeccompCondition::new(index, length, op, value).map_err(|error| filter_error(&error))
 }
 
 fn rule(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, ConfineError> {
-    SeccompRule::new(conditions).map_err(|error| broken(&error))
+    SeccompRule::new(conditions).map_err(|error| filter_error(&error))
 }
 
-fn broken(error: &dyn std::fmt::Display) -> ConfineError {
-    ConfineError::NotEnforceable {
-        why: format!("cannot build a seccomp filter: {error}"),
+fn filter_error(error: &dyn std::fmt::Display) -> ConfineError {
+    ConfineError::Unsupported {
+        reason: format!("cannot build a seccomp filter: {error}"),
     }
 }
 
 /// Returns a program that denies the x32 system calls. On x86_64 these are a second set of numbers
 /// for the same calls, which the other programs do not check.
-fn without_x32() -> BpfProgram {
+fn deny_x32() -> BpfProgram {
     const NUMBER_OFFSET: u32 = 0;
     const X32_SYSCALL_BIT: u32 = 0x4000_0000;
     let instruction = |code: u32, jt, jf, k| seccompiler::sock_filter {

@@ -12,32 +12,32 @@ use crate::ConfineError;
 
 /// The newest Landlock version that this module uses. An older kernel enforces the part it
 /// supports.
-const KNOWN: ABI = ABI::V6;
+const LANDLOCK_ABI: ABI = ABI::V6;
 
 /// Creates a ruleset that allows writes only below `writable`. `None` if the kernel does not
 /// support Landlock.
 pub(crate) fn ruleset(writable: &[PathBuf]) -> Result<Option<OwnedFd>, ConfineError> {
-    build(writable).map_err(|error| ConfineError::NotEnforceable {
-        why: format!("cannot create Landlock rules: {error}"),
+    build_ruleset(writable).map_err(|error| ConfineError::Unsupported {
+        reason: format!("cannot create Landlock rules: {error}"),
     })
 }
 
-fn build(writable: &[PathBuf]) -> Result<Option<OwnedFd>, RulesetError> {
-    let everything = AccessFs::from_all(KNOWN);
+fn build_ruleset(writable: &[PathBuf]) -> Result<Option<OwnedFd>, RulesetError> {
+    let everything = AccessFs::from_all(LANDLOCK_ABI);
     let mut rules = Ruleset::default()
         .handle_access(everything)?
-        .scope(Scope::from_all(KNOWN))?
+        .scope(Scope::from_all(LANDLOCK_ABI))?
         .create()?;
-    rules = allow(rules, Path::new("/"), AccessFs::from_read(KNOWN))?;
+    rules = allow_path(rules, Path::new("/"), AccessFs::from_read(LANDLOCK_ABI))?;
     // The mounts below /dev decide what can be written there.
-    rules = allow(rules, Path::new("/dev"), everything)?;
+    rules = allow_path(rules, Path::new("/dev"), everything)?;
     for folder in writable {
-        rules = allow(rules, folder, everything)?;
+        rules = allow_path(rules, folder, everything)?;
     }
     Ok(rules.into())
 }
 
-fn allow(
+fn allow_path(
     rules: landlock::RulesetCreated,
     path: &Path,
     access: BitFlags<AccessFs>,
@@ -50,7 +50,7 @@ fn allow(
 }
 
 /// Returns the Landlock version of this kernel. `None` if it does not support Landlock.
-pub(crate) fn version() -> Option<i64> {
+pub(crate) fn abi_version() -> Option<i64> {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag the kernel reads no memory.
     let version = unsafe {

@@ -21,7 +21,7 @@ mod bubblewrap;
 #[cfg(target_os = "linux")]
 mod filter;
 #[cfg(target_os = "linux")]
-mod inside;
+mod init_process;
 #[cfg(target_os = "linux")]
 mod landlock;
 #[cfg(target_os = "linux")]
@@ -31,33 +31,37 @@ mod mounts;
 #[cfg(target_os = "linux")]
 mod plan;
 #[cfg(target_os = "linux")]
-mod raw;
-#[cfg(target_os = "linux")]
 mod sockets;
 #[cfg(target_os = "linux")]
 mod stack;
+#[cfg(target_os = "linux")]
+mod syscall;
 
-#[cfg(any(not(target_os = "linux"), test))]
-mod elsewhere;
+mod async_fd;
 #[cfg(target_os = "linux")]
 mod placeholder;
 mod seatbelt;
 mod support;
-mod watched;
+#[cfg(any(not(target_os = "linux"), test))]
+mod unix_fallback;
 
-pub use child::{Child, End, Exit};
-pub use command::{Command, Stdio};
-pub use confinement::{Confinement, NamedSockets, Network, Wall};
+pub use async_fd::async_fd;
+pub use child::{Child, CommandExit, ExitReason};
+pub use command::{ChildCommand, ChildStdio};
+pub use confinement::{Confinement, ConfinementMode, NetworkAccess, UnixSocketAccess};
 pub use error::ConfineError;
-pub use selvedge_protocol::{CommandLimits, WeakerWall};
-pub use support::{Feature, Strength, Support};
-pub use watched::watch;
+pub use selvedge_protocol::{CommandLimits, WeakerConfinement};
+pub use support::{ConfinementBackend, ConfinementSupport, FeatureSupport};
 
 /// Starts a command with the given confinement. Blocks until the program runs, usually for one or
 /// two milliseconds.
-pub fn spawn(command: Command, wall: &Wall, support: &Support) -> Result<Child, ConfineError> {
+pub fn spawn(
+    command: ChildCommand,
+    wall: &ConfinementMode,
+    support: &ConfinementSupport,
+) -> Result<Child, ConfineError> {
     #[cfg(target_os = "linux")]
     return linux::spawn(command, wall, support);
     #[cfg(not(target_os = "linux"))]
-    return elsewhere::spawn(command, wall, support);
+    return unix_fallback::spawn(command, wall, support);
 }

@@ -6,81 +6,85 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use crate::bubblewrap;
-use crate::child::{Child, bury};
-use crate::inside::{self, Ends, Report, Stage};
-use crate::mounts::{Proc, without_covered_paths};
+use crate::child::{Child, reap_exited};
+use crate::init_process::{self, InitPipes, SetupReport, SetupStage};
+use crate::mounts::{ProcMount, without_covered_paths};
 use crate::placeholder::{Placeholder, is_placeholder};
-use crate::plan::Plan;
-use crate::stack::Stack;
-use crate::support::{Strength, Support};
-use crate::{Command, ConfineError, Confinement, Wall};
+use crate::plan::SpawnPlan;
+use crate::stack::CloneStack;
+use crate::support::{ConfinementBackend, ConfinementSupport};
+use crate::{ChildCommand, ConfineError, Confinement, ConfinementMode};
 
 pub(crate) fn spawn(
-    command: Command,
-    wall: &Wall,
-    support: &Support,
+    command: ChildCommand,
+    wall: &ConfinementMode,
+    support: &ConfinementSupport,
 ) -> Result<Child, ConfineError> {
-    bury();
-    let names = Names {
-        program: first_word(&command),
+    reap_exited();
+    let names = SpawnErrorContext {
+        program: program_name(&command),
         cwd: command.cwd.clone(),
     };
     let confinement = match wall {
-        Wall::None => return start(Plan::open(command)?, &names),
-        Wall::Confined(confinement) => confinement,
+        ConfinementMode::Unconfined => return start_init(SpawnPlan::unconfined(command)?, &names),
+        ConfinementMode::Confined(confinement) => confinement,
     };
-    match support.strength(confinement.weaker)? {
-        strength @ (Strength::Namespaces | Strength::SharedProc) => {
-            let proc = if strength == Strength::Namespaces {
-                Proc::Own
+    match support.strongest_backend(confinement.accepted_weaker)? {
+        strength @ (ConfinementBackend::Namespaces | ConfinementBackend::SharedProc) => {
+            let proc = if strength == ConfinementBackend::Namespaces {
+                ProcMount::Private
             } else {
-                Proc::Shared
+                ProcMount::Shared
             };
-            let (confinement, placeholders) = protect(confinement)?;
-            guarded(
-                Plan::confined(command, &confinement, proc)?,
+            let (confinement, placeholders) = create_placeholders(confinement)?;
+            start_with_placeholders(
+                SpawnPlan::confined(command, &confinement, proc)?,
                 &names,
                 placeholders,
             )
         }
-        Strength::Bubblewrap(program) => {
-            let (confinement, placeholders) = protect(confinement)?;
-            guarded(
-                bubblewrap::plan(command, &confinement, &program)?,
+        ConfinementBackend::Bubblewrap(program) => {
+            let (confinement, placeholders) = create_placeholders(confinement)?;
+            start_with_placeholders(
+                bubblewrap::bubblewrap_plan(command, &confinement, &program)?,
                 &names,
                 placeholders,
             )
         }
-        Strength::Landlock => start(Plan::weaker(command, confinement)?, &names),
+        ConfinementBackend::Landlock => {
+            start_init(SpawnPlan::landlock_only(command, confinement)?, &names)
+        }
     }
 }
 
 /// Starts a plan. The init process holds the locks of the placeholders until it exits, even if this
 /// process exits before.
-fn guarded(
-    mut plan: Plan,
-    names: &Names,
+fn start_with_placeholders(
+    mut plan: SpawnPlan,
+    names: &SpawnErrorContext,
     placeholders: Vec<Placeholder>,
 ) -> Result<Child, ConfineError> {
     for placeholder in &placeholders {
-        let lock = placeholder.lock().map_err(|error| ConfineError::System {
-            doing: "lock a placeholder folder",
-            error,
-        })?;
-        plan.holds.push(lock);
+        let lock = placeholder
+            .lock_fd()
+            .map_err(|error| ConfineError::System {
+                operation: "lock a placeholder folder",
+                error,
+            })?;
+        plan.held_fds.push(lock);
     }
-    let mut child = start(plan, names)?;
+    let mut child = start_init(plan, names)?;
     child.placeholders = placeholders;
     Ok(child)
 }
 
 /// Tests whether the system allows the namespaces, with a private /proc or without.
-pub(crate) fn try_namespaces(proc: Proc) -> Result<(), ConfineError> {
-    let names = Names {
+pub(crate) fn try_namespaces(proc: ProcMount) -> Result<(), ConfineError> {
+    let names = SpawnErrorContext {
         program: String::new(),
         cwd: PathBuf::new(),
     };
-    start(Plan::trial(proc)?, &names).map(drop)
+    start_init(SpawnPlan::namespace_test(proc)?, &names).map(drop)
 }
 
 /// Tests whether `bwrap` works.
@@ -93,43 +97,43 @@ pub(crate) fn try_bubblewrap(program: &Path) -> Result<(), ConfineError> {
             .map(Into::into)
     };
     let open_error = |error| ConfineError::System {
-        doing: "open /dev/null",
+        operation: "open /dev/null",
         error,
     };
-    let command = Command {
+    let command = ChildCommand {
         argv: vec!["true".into()],
         cwd: "/".into(),
         env: Vec::new(),
-        stdio: crate::Stdio::Streams {
+        stdio: crate::ChildStdio::Streams {
             stdin: null().map_err(open_error)?,
             stdout: null().map_err(open_error)?,
             stderr: null().map_err(open_error)?,
         },
-        hold: None,
+        keep_open_fd: None,
     };
-    let names = Names {
+    let names = SpawnErrorContext {
         program: program.display().to_string(),
         cwd: "/".into(),
     };
-    let mut child = start(
-        bubblewrap::plan(command, &Confinement::default(), program)?,
+    let mut child = start_init(
+        bubblewrap::bubblewrap_plan(command, &Confinement::default(), program)?,
         &names,
     )?;
-    match child.end() {
-        Ok(end) if end.exit.code() == 0 => Ok(()),
-        _ => Err(ConfineError::NotEnforceable {
-            why: format!("{} does not work on this machine", program.display()),
+    match child.wait_exit() {
+        Ok(end) if end.reason.code() == 0 => Ok(()),
+        _ => Err(ConfineError::Unsupported {
+            reason: format!("{} does not work on this machine", program.display()),
         }),
     }
 }
 
 /// Parts of the command that error messages mention.
-struct Names {
+struct SpawnErrorContext {
     program: String,
     cwd: PathBuf,
 }
 
-fn first_word(command: &Command) -> String {
+fn program_name(command: &ChildCommand) -> String {
     command
         .argv
         .first()
@@ -140,7 +144,9 @@ fn first_word(command: &Command) -> String {
 /// Makes sure that every protected or hidden path exists, because a mount needs a target. A missing
 /// path gets a placeholder folder, so that the command cannot create it. Returns the confinement
 /// with the paths that need a mount.
-fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>), ConfineError> {
+fn create_placeholders(
+    confinement: &Confinement,
+) -> Result<(Confinement, Vec<Placeholder>), ConfineError> {
     let confinement = without_covered_paths(confinement);
     let mut ready = confinement.clone();
     let mut placeholders = Vec::new();
@@ -149,7 +155,7 @@ fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>),
     let missing_hidden = confinement
         .hidden
         .iter()
-        .filter_map(|path| first_missing(path, &confinement.writable));
+        .filter_map(|path| outermost_missing(path, &confinement.writable));
     let mut paths: Vec<PathBuf> = confinement
         .protected
         .iter()
@@ -160,9 +166,9 @@ fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>),
     paths.dedup();
     for path in paths {
         if std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
-            return Err(ConfineError::Unprotectable { path });
+            return Err(ConfineError::ProtectedSymlink { path });
         }
-        match Placeholder::stand_in(&path) {
+        match Placeholder::create_or_share(&path) {
             Ok(placeholder) => placeholders.extend(placeholder),
             // If this process cannot create the folder, the command cannot either.
             Err(error)
@@ -178,7 +184,7 @@ fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>),
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => {
                 return Err(ConfineError::System {
-                    doing: "protect a folder in the workspace",
+                    operation: "protect a folder in the workspace",
                     error,
                 });
             }
@@ -190,7 +196,7 @@ fn protect(confinement: &Confinement) -> Result<(Confinement, Vec<Placeholder>),
 
 /// Returns the outermost part of a path that does not exist or is a placeholder, if it lies in a
 /// writable folder, where the command could create it.
-fn first_missing(path: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
+fn outermost_missing(path: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
     let is_missing = |path: &&Path| path.symlink_metadata().is_err() || is_placeholder(path);
     let missing = path.ancestors().take_while(is_missing).last()?;
     let parent = missing.parent()?.canonicalize().ok()?;
@@ -201,43 +207,43 @@ fn first_missing(path: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
 }
 
 /// Starts the init process and waits until the command's program runs.
-fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
+fn start_init(plan: SpawnPlan, names: &SpawnErrorContext) -> Result<Child, ConfineError> {
     let pipe = || {
         io::pipe().map_err(|error| ConfineError::System {
-            doing: "create a pipe",
+            operation: "create a pipe",
             error,
         })
     };
     let (mut setup_reader, setup_writer) = pipe()?;
     let (exit_reader, exit_writer) = pipe()?;
     let (liveness_reader, liveness_writer) = pipe()?;
-    let pipes = Ends {
-        started: setup_writer.as_raw_fd(),
-        ended: exit_writer.as_raw_fd(),
-        leash: liveness_reader.as_raw_fd(),
+    let pipes = InitPipes {
+        setup: setup_writer.as_raw_fd(),
+        exit: exit_writer.as_raw_fd(),
+        liveness: liveness_reader.as_raw_fd(),
     };
-    let stack = Stack::new()?;
+    let stack = CloneStack::new()?;
     // The init process reads these values in shared memory. They must not move or be dropped before
     // it has reported or closed its setup pipe.
-    let needed = plan.needed(&[pipes.started, pipes.ended, pipes.leash]);
+    let needed = plan.needed_fds(&[pipes.setup, pipes.exit, pipes.liveness]);
     let has_pid_namespace = plan.namespaces.is_some();
-    let mut init_args = Box::new(Given {
+    let mut init_args = Box::new(InitArgs {
         plan,
-        ends: pipes,
-        needed,
+        pipes,
+        needed_fds: needed,
     });
     let (init, gone) = clone_init(&mut init_args, &stack)?;
     drop((setup_writer, exit_writer, liveness_reader));
     let child = Child {
-        ended: exit_reader,
-        gone,
-        leash: Some(liveness_writer),
-        init: Some(init),
-        own_pids: has_pid_namespace,
+        exit_pipe: exit_reader,
+        tree_exit_fd: gone,
+        liveness_pipe: Some(liveness_writer),
+        init_pid: Some(init),
+        has_pid_namespace,
         stack: Some(stack),
         placeholders: Vec::new(),
     };
-    let mut report = [0u8; size_of::<Report>()];
+    let mut report = [0u8; size_of::<SetupReport>()];
     match setup_reader.read_exact(&mut report) {
         // The pipe was closed without a report: the program runs.
         Err(_) => Ok(child),
@@ -247,7 +253,7 @@ fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
                 bytes.copy_from_slice(&report[index * 4..][..4]);
                 i32::from_ne_bytes(bytes)
             };
-            Err(explain(
+            Err(setup_error(
                 [number(0), number(1), number(2)],
                 &init_args.plan,
                 names,
@@ -257,29 +263,29 @@ fn start(plan: Plan, names: &Names) -> Result<Child, ConfineError> {
 }
 
 /// The arguments of the init process.
-struct Given {
-    plan: Plan,
-    ends: Ends,
-    needed: Vec<RawFd>,
+struct InitArgs {
+    plan: SpawnPlan,
+    pipes: InitPipes,
+    needed_fds: Vec<RawFd>,
 }
 
 fn clone_init(
-    init_args: &mut Given,
-    stack: &Stack,
+    init_args: &mut InitArgs,
+    stack: &CloneStack,
 ) -> Result<(libc::pid_t, OwnedFd), ConfineError> {
     extern "C" fn begin(init_args: *mut libc::c_void) -> libc::c_int {
         // SAFETY: the parent keeps the value alive and does not touch it until the init process has
         // reported or closed its setup pipe.
         unsafe {
-            let init_args = &mut *init_args.cast::<Given>();
-            inside::init(&mut init_args.plan, init_args.ends, &init_args.needed)
+            let init_args = &mut *init_args.cast::<InitArgs>();
+            init_process::run_init(&mut init_args.plan, init_args.pipes, &init_args.needed_fds)
         }
     }
     let namespaces = init_args
         .plan
         .namespaces
         .as_ref()
-        .map_or(0, |namespaces| namespaces.flags);
+        .map_or(0, |namespaces| namespaces.clone_flags);
     let mut pidfd: libc::c_int = -1;
     // SAFETY: signals are blocked before the clone, so that no signal handler runs in the new
     // process. It has its own stack and calls only `run_init`, which never returns and uses only
@@ -303,11 +309,11 @@ fn clone_init(
     };
     let pid = pid.map_err(|error| match namespaces {
         0 => ConfineError::System {
-            doing: "start a process",
+            operation: "start a process",
             error,
         },
-        _ => ConfineError::NotEnforceable {
-            why: format!("cannot create namespaces ({error})"),
+        _ => ConfineError::Unsupported {
+            reason: format!("cannot create namespaces ({error})"),
         },
     })?;
     // SAFETY: the kernel has just created this descriptor, and it has no other owner.
@@ -315,44 +321,48 @@ fn clone_init(
 }
 
 /// Turns the report of a failed setup into an error.
-fn explain([stage, detail, errno]: Report, plan: &Plan, names: &Names) -> ConfineError {
+fn setup_error(
+    [stage, detail, errno]: SetupReport,
+    plan: &SpawnPlan,
+    names: &SpawnErrorContext,
+) -> ConfineError {
     let error = io::Error::from_raw_os_error(errno);
-    let not_enforceable = |what: &str| ConfineError::NotEnforceable {
-        why: format!("{what} ({error})"),
+    let not_enforceable = |what: &str| ConfineError::Unsupported {
+        reason: format!("{what} ({error})"),
     };
     match stage {
-        s if s == Stage::Program as i32 => ConfineError::Program {
+        s if s == SetupStage::Program as i32 => ConfineError::Program {
             program: names.program.clone(),
             error,
         },
-        s if s == Stage::WorkingDirectory as i32 => ConfineError::WorkingDirectory {
+        s if s == SetupStage::WorkingDirectory as i32 => ConfineError::WorkingDirectory {
             path: names.cwd.display().to_string(),
             error,
         },
-        s if s == Stage::Mount as i32 => {
+        s if s == SetupStage::Mount as i32 => {
             let step = plan
                 .namespaces
                 .as_ref()
                 .and_then(|namespaces| namespaces.steps.get(detail as usize));
             let path = step
-                .map(|step| String::from_utf8_lossy(step.place()).into_owned())
+                .map(|step| String::from_utf8_lossy(step.path()).into_owned())
                 .unwrap_or_default();
             not_enforceable(&format!("cannot mount {path}"))
         }
-        s if s == Stage::Identity as i32 => not_enforceable("cannot map user and group ids"),
-        s if s == Stage::Loopback as i32 => {
+        s if s == SetupStage::IdMap as i32 => not_enforceable("cannot map user and group ids"),
+        s if s == SetupStage::Loopback as i32 => {
             not_enforceable("cannot bring up the loopback interface")
         }
-        s if s == Stage::Capabilities as i32 => not_enforceable("cannot drop capabilities"),
-        s if s == Stage::Landlock as i32 => not_enforceable("cannot apply the Landlock rules"),
-        s if s == Stage::Filter as i32 => not_enforceable("cannot install the seccomp filter"),
-        s if s == Stage::Limits as i32 => not_enforceable("cannot set resource limits"),
-        s if s == Stage::Streams as i32 => ConfineError::System {
-            doing: "connect the standard streams",
+        s if s == SetupStage::Capabilities as i32 => not_enforceable("cannot drop capabilities"),
+        s if s == SetupStage::Landlock as i32 => not_enforceable("cannot apply the Landlock rules"),
+        s if s == SetupStage::Filter as i32 => not_enforceable("cannot install the seccomp filter"),
+        s if s == SetupStage::Limits as i32 => not_enforceable("cannot set resource limits"),
+        s if s == SetupStage::Streams as i32 => ConfineError::System {
+            operation: "connect the standard streams",
             error,
         },
         _ => ConfineError::System {
-            doing: "start a process",
+            operation: "start a process",
             error,
         },
     }

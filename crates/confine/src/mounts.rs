@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::{ConfineError, Confinement, sockets};
 
 /// Device nodes that stay usable. All other devices are blocked.
-const DEVICES: &[&str] = &[
+const ALLOWED_DEVICES: &[&str] = &[
     "/dev/null",
     "/dev/zero",
     "/dev/full",
@@ -18,41 +18,41 @@ const DEVICES: &[&str] = &[
 
 /// One mount operation. The steps are executed in order, without allocation.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum MountStep {
     /// Saves a copy of a mount tree in its current state, to be attached later.
-    Keep { path: CString, slot: usize },
+    SaveTree { path: CString, slot: usize },
     /// Makes all mounts read-only, without devices and set-user-id programs.
-    LockDown,
+    MakeReadOnly,
     /// Mounts a saved tree at its path, with these attributes.
-    Attach {
+    AttachTree {
         path: CString,
         slot: usize,
         attributes: u64,
     },
     /// Mounts a tree over itself, with these attributes. A mount point cannot be renamed or
     /// removed.
-    Overlay { path: CString, attributes: u64 },
+    BindOverSelf { path: CString, attributes: u64 },
     /// Mounts a new, empty file system.
-    Fresh {
+    MountNew {
         kind: &'static std::ffi::CStr,
         path: CString,
         flags: libc::c_ulong,
         data: CString,
     },
     /// Mounts one file over another.
-    Cover { source: CString, path: CString },
+    BindFile { source: CString, path: CString },
 }
 
-impl Step {
+impl MountStep {
     /// Returns the path of the mount, for error messages.
-    pub(crate) fn place(&self) -> &[u8] {
+    pub(crate) fn path(&self) -> &[u8] {
         match self {
-            Self::LockDown => b"/",
-            Self::Keep { path, .. }
-            | Self::Attach { path, .. }
-            | Self::Overlay { path, .. }
-            | Self::Fresh { path, .. }
-            | Self::Cover { path, .. } => path.as_bytes(),
+            Self::MakeReadOnly => b"/",
+            Self::SaveTree { path, .. }
+            | Self::AttachTree { path, .. }
+            | Self::BindOverSelf { path, .. }
+            | Self::MountNew { path, .. }
+            | Self::BindFile { path, .. } => path.as_bytes(),
         }
     }
 
@@ -63,16 +63,16 @@ impl Step {
         is_missing
             && matches!(
                 self,
-                Self::Cover { .. } | Self::Overlay { attributes: 0, .. }
+                Self::BindFile { .. } | Self::BindOverSelf { attributes: 0, .. }
             )
     }
 }
 
 /// Which /proc a command sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Proc {
+pub(crate) enum ProcMount {
     /// A private one with only the command's processes.
-    Own,
+    Private,
     /// That of the host. Only used if the configuration accepts it.
     Shared,
 }
@@ -80,26 +80,29 @@ pub(crate) enum Proc {
 /// Returns the step that mounts a private /proc. It is read-only, because root needs no capability
 /// to write below /proc/sys. `hidepid` hides the init process, which shares this process's memory
 /// and therefore shows its command line.
-pub(crate) fn own_proc() -> Result<Step, ConfineError> {
+pub(crate) fn private_proc_step() -> Result<MountStep, ConfineError> {
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV | libc::MS_RDONLY;
-    fresh(c"proc", Path::new("/proc"), flags, c"hidepid=4")
+    new_mount_step(c"proc", Path::new("/proc"), flags, c"hidepid=4")
 }
 
 /// Returns the number of mount trees that are saved at the same time.
-pub(crate) fn slots(steps: &[Step]) -> usize {
+pub(crate) fn saved_tree_count(steps: &[MountStep]) -> usize {
     steps
         .iter()
-        .filter(|step| matches!(step, Step::Keep { .. }))
+        .filter(|step| matches!(step, MountStep::SaveTree { .. }))
         .count()
 }
 
 /// Returns the steps that set up the confined file system.
-pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, ConfineError> {
+pub(crate) fn mount_steps(
+    confinement: &Confinement,
+    proc: ProcMount,
+) -> Result<Vec<MountStep>, ConfineError> {
     let writable = outermost(&confinement.writable);
     if writable.iter().any(|path| path.parent().is_none()) {
-        return Err(ConfineError::Everything);
+        return Err(ConfineError::WorkspaceIsRoot);
     }
-    let devices: Vec<&Path> = DEVICES
+    let devices: Vec<&Path> = ALLOWED_DEVICES
         .iter()
         .map(Path::new)
         .filter(|path| path.exists())
@@ -111,81 +114,81 @@ pub(crate) fn steps(confinement: &Confinement, proc: Proc) -> Result<Vec<Step>, 
         .chain(devices.iter().copied())
         .enumerate()
     {
-        steps.push(Step::Keep {
+        steps.push(MountStep::SaveTree {
             path: c_string(path)?,
             slot,
         });
     }
-    steps.push(Step::LockDown);
-    const TAME: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+    steps.push(MountStep::MakeReadOnly);
+    const SAFE_ATTRIBUTES: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     for (slot, path) in writable.iter().enumerate() {
-        steps.push(Step::Attach {
+        steps.push(MountStep::AttachTree {
             path: c_string(path)?,
             slot,
-            attributes: TAME,
+            attributes: SAFE_ATTRIBUTES,
         });
     }
     for (slot, path) in devices.iter().enumerate() {
         let attributes = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NOEXEC;
-        steps.push(Step::Attach {
+        steps.push(MountStep::AttachTree {
             path: c_string(path)?,
             slot: writable.len() + slot,
             attributes,
         });
     }
-    if proc == Proc::Own {
-        steps.push(own_proc()?);
+    if proc == ProcMount::Private {
+        steps.push(private_proc_step()?);
     }
-    steps.extend(own_devices()?);
+    steps.extend(private_device_steps()?);
     for path in &confinement.protected {
-        pin_above(path, &writable, &mut steps)?;
-        steps.push(Step::Overlay {
+        pin_folders_between(path, &writable, &mut steps)?;
+        steps.push(MountStep::BindOverSelf {
             path: c_string(path)?,
-            attributes: TAME | libc::MOUNT_ATTR_RDONLY,
+            attributes: SAFE_ATTRIBUTES | libc::MOUNT_ATTR_RDONLY,
         });
     }
     for path in &confinement.hidden {
         let Ok(path) = path.canonicalize() else {
             continue;
         };
-        pin_above(&path, &writable, &mut steps)?;
+        pin_folders_between(&path, &writable, &mut steps)?;
         if path.is_dir() {
             let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-            steps.push(fresh(c"tmpfs", &path, flags, c"mode=555,size=4k")?);
+            steps.push(new_mount_step(c"tmpfs", &path, flags, c"mode=555,size=4k")?);
         } else {
-            steps.push(cover(&path)?);
+            steps.push(cover_step(&path)?);
         }
     }
-    for path in sockets::listening() {
-        if is_below(&path, &confinement.hidden) {
+    for path in sockets::bound_socket_paths() {
+        if is_in_any(&path, &confinement.hidden) {
             continue;
         }
-        pin_above(&path, &writable, &mut steps)?;
-        steps.push(cover(&path)?);
+        pin_folders_between(&path, &writable, &mut steps)?;
+        steps.push(cover_step(&path)?);
     }
     Ok(steps)
 }
 
 /// Returns the steps that mount private terminals and private shared memory.
-fn own_devices() -> Result<Vec<Step>, ConfineError> {
+fn private_device_steps() -> Result<Vec<MountStep>, ConfineError> {
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC;
     let mut steps = Vec::new();
     if Path::new("/dev/pts").is_dir() {
-        steps.push(fresh(
+        steps.push(new_mount_step(
             c"devpts",
             Path::new("/dev/pts"),
             flags,
             c"newinstance,ptmxmode=0666,mode=620",
         )?);
         if Path::new("/dev/ptmx").exists() {
-            steps.push(Step::Cover {
+            steps.push(MountStep::BindFile {
                 source: c"/dev/pts/ptmx".into(),
                 path: c"/dev/ptmx".into(),
             });
         }
     }
     if Path::new("/dev/shm").is_dir() {
-        steps.push(fresh(
+        steps.push(new_mount_step(
             c"tmpfs",
             Path::new("/dev/shm"),
             libc::MS_NOSUID | libc::MS_NODEV,
@@ -198,14 +201,18 @@ fn own_devices() -> Result<Vec<Step>, ConfineError> {
 /// Adds steps that mount the folders between a writable folder and `path` over themselves.
 /// Otherwise a command could rename such a folder, and the next command would find its content at
 /// another path.
-fn pin_above(path: &Path, writable: &[PathBuf], steps: &mut Vec<Step>) -> Result<(), ConfineError> {
-    for folder in folders_above(path, writable) {
+fn pin_folders_between(
+    path: &Path,
+    writable: &[PathBuf],
+    steps: &mut Vec<MountStep>,
+) -> Result<(), ConfineError> {
+    for folder in folders_between(path, writable) {
         let folder = c_string(folder)?;
         if !steps
             .iter()
-            .any(|step| matches!(step, Step::Overlay { path, .. } if *path == folder))
+            .any(|step| matches!(step, MountStep::BindOverSelf { path, .. } if *path == folder))
         {
-            steps.push(Step::Overlay {
+            steps.push(MountStep::BindOverSelf {
                 path: folder,
                 attributes: 0,
             });
@@ -215,7 +222,7 @@ fn pin_above(path: &Path, writable: &[PathBuf], steps: &mut Vec<Step>) -> Result
 }
 
 /// Returns the folders between a writable folder and `path`, outermost first, without both ends.
-pub(crate) fn folders_above<'a>(path: &'a Path, writable: &[PathBuf]) -> Vec<&'a Path> {
+pub(crate) fn folders_between<'a>(path: &'a Path, writable: &[PathBuf]) -> Vec<&'a Path> {
     let Some(root) = writable
         .iter()
         .find(|root| path.starts_with(root) && path != **root)
@@ -258,7 +265,7 @@ pub(crate) fn without_covered_paths(confinement: &Confinement) -> Confinement {
     let protected = confinement
         .protected
         .iter()
-        .filter(|path| !is_below(&resolve_existing(path), &hidden))
+        .filter(|path| !is_in_any(&resolve_existing(path), &hidden))
         .cloned()
         .collect();
     Confinement {
@@ -269,7 +276,7 @@ pub(crate) fn without_covered_paths(confinement: &Confinement) -> Confinement {
 }
 
 /// Returns whether a path is one of these folders or lies below one.
-pub(crate) fn is_below(path: &Path, folders: &[PathBuf]) -> bool {
+pub(crate) fn is_in_any(path: &Path, folders: &[PathBuf]) -> bool {
     folders.iter().any(|folder| path.starts_with(folder))
 }
 
@@ -282,13 +289,13 @@ fn resolve_existing(path: &Path) -> PathBuf {
         })
 }
 
-fn fresh(
+fn new_mount_step(
     kind: &'static std::ffi::CStr,
     path: &Path,
     flags: libc::c_ulong,
     data: &std::ffi::CStr,
-) -> Result<Step, ConfineError> {
-    Ok(Step::Fresh {
+) -> Result<MountStep, ConfineError> {
+    Ok(MountStep::MountNew {
         kind,
         path: c_string(path)?,
         flags,
@@ -296,8 +303,8 @@ fn fresh(
     })
 }
 
-fn cover(path: &Path) -> Result<Step, ConfineError> {
-    Ok(Step::Cover {
+fn cover_step(path: &Path) -> Result<MountStep, ConfineError> {
+    Ok(MountStep::BindFile {
         source: c"/dev/null".into(),
         path: c_string(path)?,
     })

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The mode that marks an empty folder as a placeholder. It is unusual for other folders.
-const MODE: u32 = 0o555;
+const PLACEHOLDER_MODE: u32 = 0o555;
 
 /// Attempts to create or share a placeholder that other processes create and remove.
-const MOST_TRIES: u32 = 100_000;
+const MAX_ATTEMPTS: u32 = 100_000;
 
 /// Checks of an unfinished placeholder, one per millisecond, before it counts as a real folder.
-const PATIENCE: u32 = 100;
+const MAX_UNFINISHED_CHECKS: u32 = 100;
 
 /// A locked placeholder folder. Dropping it removes the folder unless another process still holds
 /// the lock.
@@ -29,9 +29,9 @@ pub(crate) struct Placeholder {
 }
 
 /// The state of a path at one moment.
-enum Standing {
+enum PathState {
     /// The path does not exist.
-    Nothing,
+    Missing,
     Placeholder,
     /// An empty, read-only folder with another mode: a placeholder that another process is
     /// creating, or a real folder.
@@ -43,23 +43,24 @@ enum Standing {
 impl Placeholder {
     /// Creates the folder, or shares an existing placeholder. `None` if a real file or folder
     /// exists.
-    pub(crate) fn stand_in(path: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn create_or_share(path: &Path) -> io::Result<Option<Self>> {
         let mut unfinished = 0;
-        for _ in 0..MOST_TRIES {
-            let created = match DirBuilder::new().mode(MODE).create(path) {
+        for _ in 0..MAX_ATTEMPTS {
+            let created = match DirBuilder::new().mode(PLACEHOLDER_MODE).create(path) {
                 Ok(()) => true,
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match standing(path)?
-                {
-                    Standing::Placeholder => false,
-                    Standing::Nothing => continue,
-                    // Another process has created the folder and is about to set its mode.
-                    Standing::Unfinished if unfinished < PATIENCE => {
-                        unfinished += 1;
-                        std::thread::sleep(Duration::from_millis(1));
-                        continue;
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    match path_state(path)? {
+                        PathState::Placeholder => false,
+                        PathState::Missing => continue,
+                        // Another process has created the folder and is about to set its mode.
+                        PathState::Unfinished if unfinished < MAX_UNFINISHED_CHECKS => {
+                            unfinished += 1;
+                            std::thread::sleep(Duration::from_millis(1));
+                            continue;
+                        }
+                        PathState::Unfinished | PathState::Real => return Ok(None),
                     }
-                    Standing::Unfinished | Standing::Real => return Ok(None),
-                },
+                }
                 Err(error) => return Err(error),
             };
             let folder = match File::open(path) {
@@ -71,14 +72,14 @@ impl Placeholder {
             // The umask may have cleared bits of the mode. A folder with write permission is not
             // the one that was created above.
             if created && folder.metadata()?.mode() & 0o222 == 0 {
-                folder.set_permissions(Permissions::from_mode(MODE))?;
+                folder.set_permissions(Permissions::from_mode(PLACEHOLDER_MODE))?;
             }
             folder.lock_shared()?;
             let placeholder = Self {
                 path: path.to_owned(),
                 folder,
             };
-            if placeholder.is_there() && is_placeholder(path) {
+            if placeholder.is_current() && is_placeholder(path) {
                 return Ok(Some(placeholder));
             }
         }
@@ -92,12 +93,12 @@ impl Placeholder {
 impl Placeholder {
     /// Returns a descriptor that holds the shared lock, for the init process, which may outlive
     /// this process.
-    pub(crate) fn lock(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn lock_fd(&self) -> io::Result<OwnedFd> {
         Ok(self.folder.try_clone()?.into())
     }
 
     /// Returns whether the path still refers to this folder, and not to one that was created later.
-    fn is_there(&self) -> bool {
+    fn is_current(&self) -> bool {
         let current = std::fs::symlink_metadata(&self.path);
         current.is_ok_and(|current| {
             self.folder
@@ -110,7 +111,7 @@ impl Placeholder {
 impl Drop for Placeholder {
     fn drop(&mut self) {
         // If another process still holds the lock, that process removes the folder later.
-        if self.folder.try_lock().is_ok() && self.is_there() && is_placeholder(&self.path) {
+        if self.folder.try_lock().is_ok() && self.is_current() && is_placeholder(&self.path) {
             let _ = std::fs::remove_dir(&self.path);
         }
     }
@@ -118,26 +119,26 @@ impl Drop for Placeholder {
 
 /// Returns whether a path is a placeholder folder.
 pub(crate) fn is_placeholder(path: &Path) -> bool {
-    matches!(standing(path), Ok(Standing::Placeholder))
+    matches!(path_state(path), Ok(PathState::Placeholder))
 }
 
-fn standing(path: &Path) -> io::Result<Standing> {
-    let check = || -> io::Result<Standing> {
+fn path_state(path: &Path) -> io::Result<PathState> {
+    let check = || -> io::Result<PathState> {
         let metadata = std::fs::symlink_metadata(path)?;
         let mode = metadata.mode() & 0o777;
         if !metadata.is_dir() || mode & 0o222 != 0 {
-            return Ok(Standing::Real);
+            return Ok(PathState::Real);
         }
         Ok(match std::fs::read_dir(path)?.next() {
-            Some(_) => Standing::Real,
-            None if mode == MODE => Standing::Placeholder,
-            None => Standing::Unfinished,
+            Some(_) => PathState::Real,
+            None if mode == PLACEHOLDER_MODE => PathState::Placeholder,
+            None => PathState::Unfinished,
         })
     };
     match check() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Standing::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(PathState::Missing),
         // A placeholder is readable by everyone.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Standing::Real),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(PathState::Real),
         state => state,
     }
 }
@@ -155,12 +156,16 @@ mod tests {
                 scope.spawn(|| {
                     for round in 0..2000 {
                         assert!(
-                            Placeholder::stand_in(&path).unwrap().is_some(),
+                            Placeholder::create_or_share(&path).unwrap().is_some(),
                             "round {round}"
                         );
                         // An unfinished placeholder, as another process would create it.
                         if round % 100 == 0 && DirBuilder::new().mode(0o500).create(&path).is_ok() {
-                            std::fs::set_permissions(&path, Permissions::from_mode(MODE)).unwrap();
+                            std::fs::set_permissions(
+                                &path,
+                                Permissions::from_mode(PLACEHOLDER_MODE),
+                            )
+                            .unwrap();
                         }
                     }
                 });

@@ -7,79 +7,79 @@ use std::sync::Arc;
 
 use seccompiler::BpfProgram;
 
-use crate::filter::{self, Keeper};
-use crate::mounts::{self, Proc, Step, c_string};
-use crate::stack::Stack;
-use crate::{Command, ConfineError, Confinement, Network, Stdio, landlock};
+use crate::filter::{self, NetworkBlock};
+use crate::mounts::{self, MountStep, ProcMount, c_string};
+use crate::stack::CloneStack;
+use crate::{ChildCommand, ChildStdio, ConfineError, Confinement, NetworkAccess, landlock};
 
 /// The prepared values for the init process and the command.
-pub(crate) struct Plan {
+pub(crate) struct SpawnPlan {
     /// `None` if the command runs without namespaces.
-    pub(crate) namespaces: Option<Namespaces>,
+    pub(crate) namespaces: Option<NamespacePlan>,
     /// The Landlock ruleset to apply.
     pub(crate) landlock: Option<OwnedFd>,
     /// The seccomp filters to install, in order.
     pub(crate) filters: Arc<[BpfProgram]>,
     pub(crate) rlimits: Vec<(u32, libc::rlimit)>,
     /// Whether to drop all capabilities and set `no_new_privs`.
-    pub(crate) powerless: bool,
+    pub(crate) drops_privileges: bool,
     pub(crate) cwd: CString,
     /// Paths to try for the program. If empty, nothing is executed: the plan only tests whether the
     /// namespaces can be set up.
-    pub(crate) candidates: Vec<CString>,
-    pub(crate) argv: Words,
-    pub(crate) env: Words,
+    pub(crate) program_paths: Vec<CString>,
+    pub(crate) argv: CStringArray,
+    pub(crate) env: CStringArray,
     /// The descriptors that become 0, 1 and 2.
     pub(crate) stdio: [RawFd; 3],
     /// Whether descriptor 0 becomes the controlling terminal.
-    pub(crate) terminal: bool,
+    pub(crate) takes_terminal: bool,
     /// Further descriptors that the program inherits.
-    pub(crate) inherited: Vec<OwnedFd>,
+    pub(crate) inherited_fds: Vec<OwnedFd>,
     /// The stack of the command's process until `execve`.
-    pub(crate) stack: Stack,
+    pub(crate) stack: CloneStack,
     /// Descriptors that the init process keeps open until it exits.
-    pub(crate) holds: Vec<OwnedFd>,
+    pub(crate) held_fds: Vec<OwnedFd>,
     // Owns the descriptors in `stdio`.
-    _streams: Stdio,
+    _stdio: ChildStdio,
 }
 
 /// The namespaces of a command and how to set them up.
-pub(crate) struct Namespaces {
+pub(crate) struct NamespacePlan {
     /// `CLONE_NEW…` flags.
-    pub(crate) flags: libc::c_int,
+    pub(crate) clone_flags: libc::c_int,
     pub(crate) uid_map: Vec<u8>,
     pub(crate) gid_map: Vec<u8>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<MountStep>,
     /// Preallocated space for the descriptors of saved mount trees.
-    pub(crate) slots: Vec<RawFd>,
+    pub(crate) saved_tree_fds: Vec<RawFd>,
 }
 
-impl Namespaces {
-    fn new(network: Network, steps: Vec<Step>) -> Self {
+impl NamespacePlan {
+    fn new(network: NetworkAccess, steps: Vec<MountStep>) -> Self {
         let mut flags =
             libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
-        if network == Network::Off {
+        if network == NetworkAccess::Off {
             flags |= libc::CLONE_NEWNET;
         }
         // SAFETY: both functions only return a number.
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         Self {
-            flags,
+            clone_flags: flags,
             uid_map: format!("{uid} {uid} 1").into_bytes(),
             gid_map: format!("{gid} {gid} 1").into_bytes(),
-            slots: vec![-1; mounts::slots(&steps)],
+            saved_tree_fds: vec![-1; mounts::saved_tree_count(&steps)],
             steps,
         }
     }
 }
 
 /// A null-terminated array of C strings, as `execve` takes it.
-pub(crate) struct Words {
-    _words: Vec<CString>,
+pub(crate) struct CStringArray {
+    _strings: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
 }
 
-impl Words {
+impl CStringArray {
     fn new(strings: Vec<CString>) -> Self {
         let pointers = strings
             .iter()
@@ -87,7 +87,7 @@ impl Words {
             .chain([std::ptr::null()])
             .collect();
         Self {
-            _words: strings,
+            _strings: strings,
             pointers,
         }
     }
@@ -97,11 +97,11 @@ impl Words {
     }
 }
 
-impl Plan {
+impl SpawnPlan {
     /// Plans a command without confinement.
-    pub(crate) fn open(command: Command) -> Result<Self, ConfineError> {
-        let candidates = candidates(&command)?;
-        let argv = Words::new(
+    pub(crate) fn unconfined(command: ChildCommand) -> Result<Self, ConfineError> {
+        let candidates = program_paths(&command)?;
+        let argv = CStringArray::new(
             command
                 .argv
                 .iter()
@@ -114,9 +114,9 @@ impl Plan {
             assignment.push(value);
             c_string(assignment)
         });
-        let env = Words::new(env.collect::<Result<_, _>>()?);
+        let env = CStringArray::new(env.collect::<Result<_, _>>()?);
         let (stdio, terminal) = match &command.stdio {
-            Stdio::Streams {
+            ChildStdio::Streams {
                 stdin,
                 stdout,
                 stderr,
@@ -124,35 +124,35 @@ impl Plan {
                 [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()],
                 false,
             ),
-            Stdio::Terminal(tty) => ([tty.as_raw_fd(); 3], true),
+            ChildStdio::Terminal(tty) => ([tty.as_raw_fd(); 3], true),
         };
         Ok(Self {
             namespaces: None,
             landlock: None,
             filters: Arc::new([]),
             rlimits: Vec::new(),
-            powerless: false,
+            drops_privileges: false,
             cwd: c_string(&command.cwd)?,
-            candidates,
+            program_paths: candidates,
             argv,
             env,
             stdio,
-            terminal,
-            inherited: Vec::new(),
-            stack: Stack::new()?,
-            holds: command.hold.into_iter().collect(),
-            _streams: command.stdio,
+            takes_terminal: terminal,
+            inherited_fds: Vec::new(),
+            stack: CloneStack::new()?,
+            held_fds: command.keep_open_fd.into_iter().collect(),
+            _stdio: command.stdio,
         })
     }
 
     /// Returns the descriptors that the init process needs, including `pipes`, in ascending order.
     /// The init process closes all others first.
-    pub(crate) fn needed(&self, pipes: &[RawFd]) -> Vec<RawFd> {
+    pub(crate) fn needed_fds(&self, pipes: &[RawFd]) -> Vec<RawFd> {
         let owned = self
             .landlock
             .iter()
-            .chain(&self.inherited)
-            .chain(&self.holds)
+            .chain(&self.inherited_fds)
+            .chain(&self.held_fds)
             .map(AsRawFd::as_raw_fd);
         let mut needed: Vec<RawFd> = owned
             .chain(self.stdio)
@@ -164,70 +164,71 @@ impl Plan {
     }
 
     /// Plans namespaces without a program, to test whether they can be set up.
-    pub(crate) fn trial(proc: Proc) -> Result<Self, ConfineError> {
+    pub(crate) fn namespace_test(proc: ProcMount) -> Result<Self, ConfineError> {
         let (unused_pipe, _) = std::io::pipe().map_err(|error| ConfineError::System {
-            doing: "create a pipe",
+            operation: "create a pipe",
             error,
         })?;
-        let command = Command {
+        let command = ChildCommand {
             argv: vec!["/".into()],
             cwd: "/".into(),
             env: Vec::new(),
-            stdio: Stdio::Terminal(unused_pipe.into()),
-            hold: None,
+            stdio: ChildStdio::Terminal(unused_pipe.into()),
+            keep_open_fd: None,
         };
-        let mut steps = vec![Step::LockDown];
-        if proc == Proc::Own {
-            steps.push(mounts::own_proc()?);
+        let mut steps = vec![MountStep::MakeReadOnly];
+        if proc == ProcMount::Private {
+            steps.push(mounts::private_proc_step()?);
         }
-        let mut trial = Self::open(command)?;
-        trial.candidates.clear();
-        trial.namespaces = Some(Namespaces::new(Network::Off, steps));
+        let mut trial = Self::unconfined(command)?;
+        trial.program_paths.clear();
+        trial.namespaces = Some(NamespacePlan::new(NetworkAccess::Off, steps));
         Ok(trial)
     }
 
     /// Plans a command with namespaces, Landlock and seccomp.
     pub(crate) fn confined(
-        command: Command,
+        command: ChildCommand,
         confinement: &Confinement,
-        proc: Proc,
+        proc: ProcMount,
     ) -> Result<Self, ConfineError> {
-        let namespaces = Namespaces::new(confinement.network, mounts::steps(confinement, proc)?);
+        let namespaces =
+            NamespacePlan::new(confinement.network, mounts::mount_steps(confinement, proc)?);
         Ok(Self {
             namespaces: Some(namespaces),
             landlock: landlock::ruleset(&confinement.writable)?,
-            filters: filter::programs(
+            filters: filter::filter_programs(
                 confinement.network,
-                confinement.named_sockets,
-                Keeper::Namespace,
+                confinement.unix_sockets,
+                NetworkBlock::Namespace,
             )?,
             rlimits: rlimits(confinement),
-            powerless: true,
-            ..Self::open(command)?
+            drops_privileges: true,
+            ..Self::unconfined(command)?
         })
     }
 
     /// Plans a command with Landlock and seccomp only.
-    pub(crate) fn weaker(
-        command: Command,
+    pub(crate) fn landlock_only(
+        command: ChildCommand,
         confinement: &Confinement,
     ) -> Result<Self, ConfineError> {
         let landlock = landlock::ruleset(&confinement.writable)?;
         if landlock.is_none() {
-            return Err(ConfineError::NotEnforceable {
-                why: "this kernel does not support Landlock".into(),
+            return Err(ConfineError::Unsupported {
+                reason: "this kernel does not support Landlock".into(),
             });
         }
         Ok(Self {
             landlock,
-            filters: filter::programs(
+            filters: filter::filter_programs(
                 confinement.network,
-                confinement.named_sockets,
-                Keeper::Filter,
+                confinement.unix_sockets,
+                NetworkBlock::Filter,
             )?,
             rlimits: rlimits(confinement),
-            powerless: true,
-            ..Self::open(command)?
+            drops_privileges: true,
+            ..Self::unconfined(command)?
         })
     }
 }
@@ -243,12 +244,12 @@ pub(crate) fn rlimits(confinement: &Confinement) -> Vec<(u32, libc::rlimit)> {
     maxima.extend(limits.memory_mb.map(|mb| (libc::RLIMIT_AS, bytes(mb))));
     maxima
         .into_iter()
-        .map(|(resource, max)| (resource, at_most(resource, max)))
+        .map(|(resource, max)| (resource, capped_rlimit(resource, max)))
         .collect()
 }
 
 /// Returns the limit `max`, or the current limit of this process if that is lower.
-fn at_most(resource: u32, max: u64) -> libc::rlimit {
+fn capped_rlimit(resource: u32, max: u64) -> libc::rlimit {
     let mut current = libc::rlimit {
         rlim_cur: max,
         rlim_max: max,
@@ -262,7 +263,7 @@ fn at_most(resource: u32, max: u64) -> libc::rlimit {
 }
 
 /// Returns the paths to try for the program, in the order of the command's `PATH`.
-fn candidates(command: &Command) -> Result<Vec<CString>, ConfineError> {
+fn program_paths(command: &ChildCommand) -> Result<Vec<CString>, ConfineError> {
     let Some(program) = command.argv.first().filter(|program| !program.is_empty()) else {
         return Err(ConfineError::Invalid("the command is empty".into()));
     };

@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use crate::{Confinement, Network};
+use crate::{Confinement, NetworkAccess};
 
 /// Returns the profile for a confinement. In Seatbelt, later rules override earlier ones.
-pub(crate) fn profile(confinement: &Confinement) -> String {
+pub(crate) fn seatbelt_profile(confinement: &Confinement) -> String {
     let mut rules = String::from(
         "(version 1)\n\
          (deny default)\n\
@@ -24,7 +24,7 @@ pub(crate) fn profile(confinement: &Confinement) -> String {
          (literal \"/dev/tty\") (regex #\"^/dev/ttys\"))\n",
     );
     let mut rule = |operation: &str, path: &Path| {
-        rules.push_str(&format!("({operation} (subpath {}))\n", quoted(path)));
+        rules.push_str(&format!("({operation} (subpath {}))\n", quote(path)));
     };
     for path in &confinement.writable {
         rule("allow file-write*", path);
@@ -35,7 +35,7 @@ pub(crate) fn profile(confinement: &Confinement) -> String {
     for path in &confinement.hidden {
         rule("deny file-read* file-write*", path);
     }
-    if confinement.network == Network::On {
+    if confinement.network == NetworkAccess::On {
         rules.push_str("(allow network*)\n(allow mach-lookup)\n");
     } else {
         rules.push_str("(allow network* (local ip \"localhost:*\") (remote ip \"localhost:*\"))\n");
@@ -43,7 +43,7 @@ pub(crate) fn profile(confinement: &Confinement) -> String {
     rules
 }
 
-fn quoted(path: &Path) -> String {
+fn quote(path: &Path) -> String {
     format!(
         "\"{}\"",
         path.to_string_lossy()
@@ -64,7 +64,7 @@ mod tests {
             hidden: vec!["/Users/me/.ssh".into()],
             ..Confinement::default()
         };
-        let profile = profile(&confinement);
+        let profile = seatbelt_profile(&confinement);
         let at = |text: &str| {
             profile
                 .find(text)

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 /// Returns the paths of all sockets that a process has bound and that this process can see.
-pub(crate) fn listening() -> Vec<PathBuf> {
+pub(crate) fn bound_socket_paths() -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mut paths: Vec<PathBuf> = table
         .lines()

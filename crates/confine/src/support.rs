@@ -2,17 +2,17 @@
 
 use std::path::PathBuf;
 
-use crate::{ConfineError, WeakerWall};
+use crate::{ConfineError, WeakerConfinement};
 
 /// The confinement features of this machine.
 #[derive(Debug, Clone)]
-pub struct Support {
+pub struct ConfinementSupport {
     /// User, mount, PID, network and IPC namespaces.
-    pub namespaces: Feature,
+    pub namespaces: FeatureSupport,
     /// A private /proc inside those namespaces, which shows only the command's own processes.
-    pub proc: Feature,
+    pub proc: FeatureSupport,
     /// Landlock, with its version.
-    pub landlock: Feature,
+    pub landlock: FeatureSupport,
     /// A working `bwrap`. Some systems allow namespaces only to this program. `None` also if it is
     /// not needed, because namespaces and a private /proc are available.
     pub bubblewrap: Option<PathBuf>,
@@ -20,7 +20,7 @@ pub struct Support {
 
 /// Whether this machine has a feature, with a short description for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Feature {
+pub enum FeatureSupport {
     /// The feature works. The text says which variant or version.
     Present(String),
     /// The feature does not work. The text is the reason.
@@ -29,7 +29,7 @@ pub enum Feature {
 
 /// The mechanism that confines a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Strength {
+pub enum ConfinementBackend {
     /// Namespaces, Landlock and seccomp.
     Namespaces,
     /// As `Namespaces`, but with the /proc of the host. Only used if the configuration accepts it.
@@ -40,86 +40,95 @@ pub enum Strength {
     Landlock,
 }
 
-impl Support {
+impl ConfinementSupport {
     /// Detects the features by trying to use them.
     pub fn probe() -> Self {
-        let (namespaces, proc) = namespaces();
+        let (namespaces, proc) = probe_namespaces();
         let complete = matches!(
             (&namespaces, &proc),
-            (Feature::Present(_), Feature::Present(_))
+            (FeatureSupport::Present(_), FeatureSupport::Present(_))
         );
         let bubblewrap = if complete { None } else { find_bubblewrap() };
         Self {
             namespaces,
             proc,
-            landlock: landlock(),
+            landlock: probe_landlock(),
             bubblewrap,
         }
     }
 
     /// Returns the strongest mechanism that is available and at least as strong as `accepted`
     /// (`None`: only full confinement), or [`ConfineError::NotEnforceable`].
-    pub fn strength(&self, accepted: Option<WeakerWall>) -> Result<Strength, ConfineError> {
+    pub fn strongest_backend(
+        &self,
+        accepted: Option<WeakerConfinement>,
+    ) -> Result<ConfinementBackend, ConfineError> {
         let why = match (&self.namespaces, &self.proc, &self.bubblewrap) {
-            (Feature::Present(_), Feature::Present(_), _) => return Ok(Strength::Namespaces),
-            (_, _, Some(bwrap)) => return Ok(Strength::Bubblewrap(bwrap.clone())),
-            (Feature::Present(_), Feature::Missing(why), None) => {
+            (FeatureSupport::Present(_), FeatureSupport::Present(_), _) => {
+                return Ok(ConfinementBackend::Namespaces);
+            }
+            (_, _, Some(bwrap)) => return Ok(ConfinementBackend::Bubblewrap(bwrap.clone())),
+            (FeatureSupport::Present(_), FeatureSupport::Missing(why), None) => {
                 // Every weaker confinement that can be accepted includes this one.
                 if accepted.is_some() {
-                    return Ok(Strength::SharedProc);
+                    return Ok(ConfinementBackend::SharedProc);
                 }
                 why
             }
-            (Feature::Missing(why), _, None) => why,
+            (FeatureSupport::Missing(why), _, None) => why,
         };
         match (accepted, &self.landlock) {
-            (Some(WeakerWall::Landlock), Feature::Present(_)) => Ok(Strength::Landlock),
-            _ => Err(ConfineError::NotEnforceable { why: why.clone() }),
+            (Some(WeakerConfinement::Landlock), FeatureSupport::Present(_)) => {
+                Ok(ConfinementBackend::Landlock)
+            }
+            _ => Err(ConfineError::Unsupported {
+                reason: why.clone(),
+            }),
         }
     }
 }
 
 #[cfg(target_os = "linux")]
-fn namespaces() -> (Feature, Feature) {
+fn probe_namespaces() -> (FeatureSupport, FeatureSupport) {
     use crate::linux::try_namespaces;
-    use crate::mounts::Proc;
+    use crate::mounts::ProcMount;
     let feature = |tried: Result<(), ConfineError>, description: &str| match tried {
-        Ok(()) => Feature::Present(description.to_owned()),
-        Err(ConfineError::NotEnforceable { why }) => Feature::Missing(why),
-        Err(error) => Feature::Missing(error.to_string()),
+        Ok(()) => FeatureSupport::Present(description.to_owned()),
+        Err(ConfineError::Unsupported { reason: why }) => FeatureSupport::Missing(why),
+        Err(error) => FeatureSupport::Missing(error.to_string()),
     };
     const NAMESPACES: &str = "user, mount, PID, network and IPC";
-    match feature(try_namespaces(Proc::Own), "private") {
-        proc @ Feature::Present(_) => (Feature::Present(NAMESPACES.to_owned()), proc),
-        proc => (feature(try_namespaces(Proc::Shared), NAMESPACES), proc),
+    match feature(try_namespaces(ProcMount::Private), "private") {
+        proc @ FeatureSupport::Present(_) => (FeatureSupport::Present(NAMESPACES.to_owned()), proc),
+        proc => (feature(try_namespaces(ProcMount::Shared), NAMESPACES), proc),
     }
 }
 
 #[cfg(target_os = "macos")]
-fn namespaces() -> (Feature, Feature) {
+fn namespaces() -> (FeatureSupport, FeatureSupport) {
     (
-        Feature::Present("Seatbelt".into()),
-        Feature::Present("macOS has no /proc".into()),
+        FeatureSupport::Present("Seatbelt".into()),
+        FeatureSupport::Present("macOS has no /proc".into()),
     )
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-fn namespaces() -> (Feature, Feature) {
-    let missing = || Feature::Missing("not supported on this operating system".into());
+fn namespaces() -> (FeatureSupport, FeatureSupport) {
+    let missing = || FeatureSupport::Missing("not supported on this operating system".into());
     (missing(), missing())
 }
 
 #[cfg(target_os = "linux")]
-fn landlock() -> Feature {
-    match crate::landlock::version() {
-        Some(version) => Feature::Present(format!("version {version}")),
-        None => Feature::Missing("not enabled in this kernel".into()),
+fn probe_landlock() -> FeatureSupport {
+    match crate::landlock::abi_version() {
+        Some(version) => FeatureSupport::Present(format!("version {version}")),
+        None => FeatureSupport::Missing("not enabled in this kernel".into()),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn landlock() -> Feature {
-    Feature::Missing("only available on Linux".into())
+fn landlock() -> FeatureSupport {
+    FeatureSupport::Missing("only available on Linux".into())
 }
 
 #[cfg(target_os = "linux")]

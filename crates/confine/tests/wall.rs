@@ -9,38 +9,38 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use selvedge_confine::{
-    Child, Command, ConfineError, Confinement, End, Exit, Feature, Network, Stdio, Support, Wall,
-    WeakerWall, spawn,
+    Child, ChildCommand, ChildStdio, CommandExit, ConfineError, Confinement, ConfinementMode,
+    ConfinementSupport, ExitReason, FeatureSupport, NetworkAccess, WeakerConfinement, spawn,
 };
 
 struct Ran {
-    exit: Exit,
+    exit: ExitReason,
     out: String,
 }
 
-fn command(argv: &[&str], cwd: &Path, out: OwnedFd) -> Command {
-    Command {
+fn command(argv: &[&str], cwd: &Path, out: OwnedFd) -> ChildCommand {
+    ChildCommand {
         argv: argv.iter().map(Into::into).collect(),
         cwd: cwd.to_owned(),
         env: vec![("PATH".into(), std::env::var_os("PATH").unwrap_or_default())],
-        stdio: Stdio::Streams {
+        stdio: ChildStdio::Streams {
             stdin: std::fs::File::open("/dev/null").unwrap().into(),
             stdout: out.try_clone().unwrap(),
             stderr: out,
         },
-        hold: None,
+        keep_open_fd: None,
     }
 }
 
-fn start(argv: &[&str], cwd: &Path, wall: &Wall) -> (Child, std::io::PipeReader) {
-    start_with(argv, cwd, wall, &Support::probe())
+fn start(argv: &[&str], cwd: &Path, wall: &ConfinementMode) -> (Child, std::io::PipeReader) {
+    start_with(argv, cwd, wall, &ConfinementSupport::probe())
 }
 
 fn start_with(
     argv: &[&str],
     cwd: &Path,
-    wall: &Wall,
-    support: &Support,
+    wall: &ConfinementMode,
+    support: &ConfinementSupport,
 ) -> (Child, std::io::PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     (
@@ -49,7 +49,7 @@ fn start_with(
     )
 }
 
-fn run(argv: &[&str], cwd: &Path, wall: &Wall) -> Ran {
+fn run(argv: &[&str], cwd: &Path, wall: &ConfinementMode) -> Ran {
     finish(start(argv, cwd, wall))
 }
 
@@ -57,12 +57,12 @@ fn finish((mut child, mut reader): (Child, std::io::PipeReader)) -> Ran {
     let mut out = String::new();
     reader.read_to_string(&mut out).unwrap();
     Ran {
-        exit: child.end().unwrap().exit,
+        exit: child.wait_exit().unwrap().reason,
         out,
     }
 }
 
-fn sh(script: &str, cwd: &Path, wall: &Wall) -> Ran {
+fn sh(script: &str, cwd: &Path, wall: &ConfinementMode) -> Ran {
     run(&["sh", "-c", script], cwd, wall)
 }
 
@@ -89,8 +89,8 @@ fn test_folders() -> TestFolders {
     }
 }
 
-fn confined(folders: &TestFolders) -> Wall {
-    Wall::Confined(Confinement {
+fn confined(folders: &TestFolders) -> ConfinementMode {
+    ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone()],
         protected: vec![folders.work.join(".git"), folders.work.join(".selvedge")],
         hidden: vec![folders.root.join("secret")],
@@ -139,7 +139,7 @@ fn a_confined_command_can_write_only_its_writable_folders() {
     sh(
         "echo x > ../outside; echo x > .git/hooks/pre-commit; cat ../secret/key > seen",
         &folders.work,
-        &Wall::None,
+        &ConfinementMode::Unconfined,
     );
     assert_eq!(
         std::fs::read_to_string(folders.root.join("outside")).unwrap(),
@@ -155,7 +155,7 @@ fn a_folder_above_a_hidden_path_cannot_be_renamed() {
     let folders = test_folders();
     std::fs::create_dir_all(folders.work.join("home/.config/gh")).unwrap();
     std::fs::write(folders.work.join("home/.config/gh/token"), "hunter2").unwrap();
-    let wall = Wall::Confined(Confinement {
+    let wall = ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone()],
         hidden: vec![folders.work.join("home/.config/gh")],
         ..Confinement::default()
@@ -218,7 +218,7 @@ fn a_confined_command_has_a_private_network() {
         "{}",
         ran.out
     );
-    let open = run(&argv, &folders.work, &Wall::None);
+    let open = run(&argv, &folders.work, &ConfinementMode::Unconfined);
     for name in ["tcp", "unix", "pair", "raw pair"] {
         assert!(open.out.contains(&format!("{name} yes")), "{}", open.out);
     }
@@ -305,7 +305,7 @@ print(open('/proc/self/status').read())
 #[test]
 fn killing_a_command_kills_everything_it_started() {
     let folders = test_folders();
-    for wall in [confined(&folders), Wall::None] {
+    for wall in [confined(&folders), ConfinementMode::Unconfined] {
         // A grandchild in its own session, which killing the process group would not reach. The
         // pipe is closed when it has exited.
         let script = "setsid sh -c 'echo up; exec sleep 600' & wait";
@@ -327,17 +327,17 @@ fn killing_a_command_kills_everything_it_started() {
 #[test]
 fn a_command_has_exited_although_its_background_processes_still_run() {
     let folders = test_folders();
-    for wall in [confined(&folders), Wall::None] {
+    for wall in [confined(&folders), ConfinementMode::Unconfined] {
         let (mut child, mut reader) = start(
             &["sh", "-c", "sleep 600 & echo started; exit 7"],
             &folders.work,
             &wall,
         );
         assert_eq!(
-            child.end().unwrap(),
-            End {
-                exit: Exit::Code(7),
-                left_behind: true
+            child.wait_exit().unwrap(),
+            CommandExit {
+                reason: ExitReason::Code(7),
+                has_background_processes: true
             }
         );
         drop(child);
@@ -352,25 +352,26 @@ fn exit_codes_and_signals_are_reported() {
     let folders = test_folders();
     assert_eq!(
         sh("exit 3", &folders.work, &confined(&folders)).exit,
-        Exit::Code(3)
+        ExitReason::Code(3)
     );
     assert_eq!(
         sh("kill -TERM $$", &folders.work, &confined(&folders)).exit,
-        Exit::Signal(15)
+        ExitReason::Signal(15)
     );
-    assert_eq!(Exit::Signal(15).code(), 143);
+    assert_eq!(ExitReason::Signal(15).code(), 143);
 }
 
 #[test]
 fn errors_say_why_a_command_cannot_start() {
     let folders = test_folders();
-    let attempt = |argv: &[&str], cwd: &Path, support: &Support, wall: &Wall| {
-        let (_reader, writer) = std::io::pipe().unwrap();
-        spawn(command(argv, cwd, writer.into()), wall, support)
-            .map(drop)
-            .unwrap_err()
-    };
-    let support = Support::probe();
+    let attempt =
+        |argv: &[&str], cwd: &Path, support: &ConfinementSupport, wall: &ConfinementMode| {
+            let (_reader, writer) = std::io::pipe().unwrap();
+            spawn(command(argv, cwd, writer.into()), wall, support)
+                .map(drop)
+                .unwrap_err()
+        };
+    let support = ConfinementSupport::probe();
     let wall = confined(&folders);
     let error = attempt(&["no-such-program"], &folders.work, &support, &wall);
     assert!(matches!(error, ConfineError::Program { .. }), "{error}");
@@ -384,10 +385,10 @@ fn errors_say_why_a_command_cannot_start() {
         ConfineError::Invalid(_)
     ));
 
-    let no_support = Support {
-        namespaces: Feature::Missing("forbidden".into()),
-        proc: Feature::Missing("forbidden".into()),
-        landlock: Feature::Missing("forbidden".into()),
+    let no_support = ConfinementSupport {
+        namespaces: FeatureSupport::Missing("forbidden".into()),
+        proc: FeatureSupport::Missing("forbidden".into()),
+        landlock: FeatureSupport::Missing("forbidden".into()),
         bubblewrap: None,
     };
     let error = attempt(&["true"], &folders.work, &no_support, &wall);
@@ -401,7 +402,7 @@ fn errors_say_why_a_command_cannot_start() {
     let linked = folders.root.join("linked");
     std::fs::create_dir(&linked).unwrap();
     std::os::unix::fs::symlink(folders.work.join(".git"), linked.join(".git")).unwrap();
-    let wall = Wall::Confined(Confinement {
+    let wall = ConfinementMode::Confined(Confinement {
         writable: vec![linked.clone()],
         protected: vec![linked.join(".git")],
         ..Confinement::default()
@@ -416,16 +417,16 @@ fn errors_say_why_a_command_cannot_start() {
 #[test]
 fn landlock_alone_is_used_only_if_the_configuration_accepts_it() {
     let folders = test_folders();
-    let support = Support {
-        namespaces: Feature::Missing("forbidden".into()),
+    let support = ConfinementSupport {
+        namespaces: FeatureSupport::Missing("forbidden".into()),
         bubblewrap: None,
-        ..Support::probe()
+        ..ConfinementSupport::probe()
     };
-    assert!(support.strength(None).is_err());
-    let wall = Wall::Confined(Confinement {
+    assert!(support.strongest_backend(None).is_err());
+    let wall = ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone()],
-        weaker: Some(WeakerWall::Landlock),
-        network: Network::Off,
+        accepted_weaker: Some(WeakerConfinement::Landlock),
+        network: NetworkAccess::Off,
         ..Confinement::default()
     });
     let script = "echo ok > fine; echo x > ../outside
@@ -454,10 +455,10 @@ fn bubblewrap_enforces_the_same_policy() {
         eprintln!("skipped: bwrap is not installed");
         return;
     }
-    let support = Support {
-        namespaces: Feature::Missing("forbidden".into()),
+    let support = ConfinementSupport {
+        namespaces: FeatureSupport::Missing("forbidden".into()),
         bubblewrap: Some(bwrap),
-        ..Support::probe()
+        ..ConfinementSupport::probe()
     };
     let script = "echo ok > fine; echo x > ../outside; echo x > .git/hooks/a
         cat ../secret/key; mkdir .selvedge/x
@@ -469,7 +470,7 @@ fn bubblewrap_enforces_the_same_policy() {
         &confined(&folders),
         &support,
     ));
-    assert_eq!(ran.exit, Exit::Code(5), "{}", ran.out);
+    assert_eq!(ran.exit, ExitReason::Code(5), "{}", ran.out);
     assert!(folders.work.join("fine").exists(), "{}", ran.out);
     assert_eq!(
         std::fs::read_to_string(folders.root.join("outside")).unwrap(),
@@ -501,7 +502,7 @@ fn paths_below_a_hidden_folder_are_hidden_with_it() {
     std::fs::write(home.join(".aws/key"), "hunter2").unwrap();
     std::fs::write(home.join(".netrc"), "hunter2").unwrap();
     let _listener = std::os::unix::net::UnixListener::bind(home.join("socket")).unwrap();
-    let wall = Wall::Confined(Confinement {
+    let wall = ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone(), home.clone()],
         protected: vec![folders.work.join(".git"), home.join("repository/.git")],
         hidden: vec![
@@ -514,13 +515,13 @@ fn paths_below_a_hidden_folder_are_hidden_with_it() {
     });
     let script = "echo ok > fine; ls -A ../home; cat ../home/.aws/key ../home/.netrc
         mkdir ../home/.ssh; touch .git/x";
-    let mut supports = vec![Support::probe()];
+    let mut supports = vec![ConfinementSupport::probe()];
     let bwrap = PathBuf::from("/usr/bin/bwrap");
     if bwrap.exists() {
-        supports.push(Support {
-            namespaces: Feature::Missing("forbidden".into()),
+        supports.push(ConfinementSupport {
+            namespaces: FeatureSupport::Missing("forbidden".into()),
             bubblewrap: Some(bwrap),
-            ..Support::probe()
+            ..ConfinementSupport::probe()
         });
     }
     for support in supports {
@@ -540,7 +541,7 @@ fn paths_below_a_hidden_folder_are_hidden_with_it() {
 #[test]
 fn a_missing_hidden_path_cannot_be_created() {
     let folders = test_folders();
-    let wall = Wall::Confined(Confinement {
+    let wall = ConfinementMode::Confined(Confinement {
         writable: vec![folders.root.clone()],
         hidden: vec![
             folders.root.join("home-to-be"),
@@ -557,7 +558,7 @@ fn a_missing_hidden_path_cannot_be_created() {
         "{}",
         ran.out
     );
-    sh(attempts, &folders.root, &Wall::None);
+    sh(attempts, &folders.root, &ConfinementMode::Unconfined);
     assert!(
         folders.root.join("home-to-be/config").exists()
             && folders.root.join("config/gh/token").exists()
@@ -568,7 +569,7 @@ fn a_missing_hidden_path_cannot_be_created() {
 fn a_protected_path_that_cannot_be_created_is_no_error() {
     let folders = test_folders();
     // Files cannot be created in /proc, as in a folder of another user.
-    let wall = Wall::Confined(Confinement {
+    let wall = ConfinementMode::Confined(Confinement {
         writable: vec![folders.work.clone()],
         protected: vec!["/proc/.git".into(), folders.work.join(".git")],
         ..Confinement::default()
@@ -584,21 +585,23 @@ fn a_protected_path_that_cannot_be_created_is_no_error() {
 #[test]
 fn a_shared_proc_is_used_only_if_the_configuration_accepts_it() {
     let folders = test_folders();
-    let support = Support {
-        proc: Feature::Missing("masked".into()),
+    let support = ConfinementSupport {
+        proc: FeatureSupport::Missing("masked".into()),
         bubblewrap: None,
-        ..Support::probe()
+        ..ConfinementSupport::probe()
     };
-    assert!(support.strength(None).is_err());
+    assert!(support.strongest_backend(None).is_err());
     assert_eq!(
-        support.strength(Some(WeakerWall::SharedProc)).unwrap(),
-        selvedge_confine::Strength::SharedProc
+        support
+            .strongest_backend(Some(WeakerConfinement::SharedProc))
+            .unwrap(),
+        selvedge_confine::ConfinementBackend::SharedProc
     );
-    let Wall::Confined(confinement) = confined(&folders) else {
+    let ConfinementMode::Confined(confinement) = confined(&folders) else {
         panic!()
     };
-    let wall = Wall::Confined(Confinement {
-        weaker: Some(WeakerWall::SharedProc),
+    let wall = ConfinementMode::Confined(Confinement {
+        accepted_weaker: Some(WeakerConfinement::SharedProc),
         ..confinement
     });
     let script =
@@ -609,7 +612,7 @@ fn a_shared_proc_is_used_only_if_the_configuration_accepts_it() {
         &wall,
         &support,
     ));
-    assert_eq!(ran.exit, Exit::Code(4), "{}", ran.out);
+    assert_eq!(ran.exit, ExitReason::Code(4), "{}", ran.out);
     assert!(
         folders.work.join("fine").exists() && !ran.out.contains("hunter2"),
         "{}",
@@ -638,12 +641,12 @@ fn magic_links_of_proc_do_not_lead_past_the_mounts() {
         let spawned = spawn(
             command(&argv, Path::new(cwd), writer.into()),
             &confined(&folders),
-            &Support::probe(),
+            &ConfinementSupport::probe(),
         );
         let mut out = String::new();
         if let Ok(mut child) = spawned {
             reader.read_to_string(&mut out).unwrap();
-            child.end().unwrap();
+            child.wait_exit().unwrap();
         }
         assert!(!out.contains("hunter2"), "in {cwd} with {program}: {out}");
         assert!(
@@ -785,7 +788,7 @@ os.close(os.open('private', os.O_CREAT | os.O_RDWR, 0o600)); print('fine')
     let ran = run(
         &["python3", "-c", MAKE],
         &unconfined_folders.work,
-        &Wall::None,
+        &ConfinementMode::Unconfined,
     );
     for name in names {
         assert!(
@@ -799,7 +802,7 @@ os.close(os.open('private', os.O_CREAT | os.O_RDWR, 0o600)); print('fine')
 #[test]
 fn a_placeholder_is_shared_and_contains_no_other_placeholder() {
     let folders = test_folders();
-    let wall = Wall::Confined(Confinement {
+    let wall = ConfinementMode::Confined(Confinement {
         writable: vec![folders.root.clone()],
         hidden: vec![
             folders.root.join("home/.cargo/credentials"),

@@ -9,7 +9,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Params};
 use crate::JournalError;
 
 /// The name of the journal's file in its folder.
-pub(crate) const FILE: &str = "journal.sqlite";
+pub(crate) const FILE_NAME: &str = "journal.sqlite";
 /// How long a connection waits for a lock that another one holds. A write usually takes well under
 /// a millisecond.
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -17,14 +17,14 @@ pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 const WAL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Opens the file in a folder. Creates the folder and the file if they do not exist.
-pub(crate) fn read_write(folder: &Path) -> Result<Connection, JournalError> {
+pub(crate) fn open_read_write(folder: &Path) -> Result<Connection, JournalError> {
     let file = |error| JournalError::File {
         path: folder.to_owned(),
         error,
     };
     std::fs::create_dir_all(folder).map_err(file)?;
-    let path = folder.join(FILE);
-    make_private(&path).map_err(file)?;
+    let path = folder.join(FILE_NAME);
+    create_private(&path).map_err(file)?;
     let connection = Connection::open(&path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     switch_to_wal(&connection)?;
@@ -58,7 +58,7 @@ pub(crate) fn is_busy(error: &rusqlite::Error) -> bool {
 
 /// Creates the file if it does not exist, and removes all permissions of other users.
 #[cfg(unix)]
-fn make_private(path: &Path) -> std::io::Result<()> {
+fn create_private(path: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let file = std::fs::OpenOptions::new()
         .create(true)
@@ -90,7 +90,7 @@ pub(crate) fn execute(
 }
 
 /// Returns the first column of all rows.
-pub(crate) fn column<T: FromSql>(
+pub(crate) fn query_column<T: FromSql>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
@@ -101,7 +101,7 @@ pub(crate) fn column<T: FromSql>(
 }
 
 /// Returns the first column of the first row, or `None` if there is no row.
-pub(crate) fn first<T: FromSql>(
+pub(crate) fn query_first<T: FromSql>(
     connection: &Connection,
     sql: &str,
     params: impl Params,

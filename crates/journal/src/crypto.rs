@@ -9,11 +9,11 @@ use sha2::Sha256;
 use crate::JournalError;
 
 /// The size of a nonce of XChaCha20-Poly1305, in bytes.
-pub(crate) const NONCE: usize = 24;
+pub(crate) const NONCE_BYTES: usize = 24;
 
 /// Derives from `key` the key for one purpose (HKDF-SHA-256).
 #[allow(clippy::expect_used)]
-fn derive(key: &[u8; 32], purpose: &str) -> [u8; 32] {
+fn derive_key(key: &[u8; 32], purpose: &str) -> [u8; 32] {
     let mut derived = [0; 32];
     Hkdf::<Sha256>::new(None, key)
         .expand(purpose.as_bytes(), &mut derived)
@@ -28,7 +28,7 @@ pub(crate) struct KeyedHash(Hmac<Sha256>);
 impl KeyedHash {
     #[allow(clippy::expect_used)]
     pub(crate) fn new(key: &[u8; 32], purpose: &str) -> Self {
-        let key = derive(key, purpose);
+        let key = derive_key(key, purpose);
         Self(hmac::KeyInit::new_from_slice(&key).expect("HMAC takes a key of any length"))
     }
 
@@ -48,12 +48,12 @@ pub(crate) struct Cipher(XChaCha20Poly1305);
 
 impl Cipher {
     pub(crate) fn new(key: &[u8; 32], purpose: &str) -> Self {
-        Self(XChaCha20Poly1305::new(&derive(key, purpose).into()))
+        Self(XChaCha20Poly1305::new(&derive_key(key, purpose).into()))
     }
 
     pub(crate) fn encrypt(
         &self,
-        nonce: &[u8; NONCE],
+        nonce: &[u8; NONCE_BYTES],
         bytes: &[u8],
     ) -> Result<Vec<u8>, JournalError> {
         let encrypted = self.0.encrypt(&XNonce::from(*nonce), bytes);
@@ -66,11 +66,11 @@ impl Cipher {
     /// key.
     pub(crate) fn decrypt(&self, encrypted: &[u8]) -> Result<Vec<u8>, JournalError> {
         let (nonce, encrypted) = encrypted
-            .split_first_chunk::<NONCE>()
-            .ok_or(JournalError::Sealed)?;
+            .split_first_chunk::<NONCE_BYTES>()
+            .ok_or(JournalError::WrongKey)?;
         self.0
             .decrypt(&XNonce::from(*nonce), encrypted)
-            .map_err(|_| JournalError::Sealed)
+            .map_err(|_| JournalError::WrongKey)
     }
 }
 
@@ -82,14 +82,17 @@ mod tests {
     #[test]
     fn keys_derived_for_different_purposes_differ() {
         let key = [7; 32];
-        assert_ne!(derive(&key, "one"), derive(&key, "two"));
+        assert_ne!(derive_key(&key, "one"), derive_key(&key, "two"));
         let (one, two) = (Cipher::new(&key, "one"), Cipher::new(&key, "two"));
-        let encrypted = one.encrypt(&[1; NONCE], b"text").unwrap();
+        let encrypted = one.encrypt(&[1; NONCE_BYTES], b"text").unwrap();
         assert_eq!(one.decrypt(&encrypted).unwrap(), b"text");
-        assert!(matches!(two.decrypt(&encrypted), Err(JournalError::Sealed)));
-        for cut in [0, NONCE - 1, NONCE, encrypted.len() - 1] {
+        assert!(matches!(
+            two.decrypt(&encrypted),
+            Err(JournalError::WrongKey)
+        ));
+        for cut in [0, NONCE_BYTES - 1, NONCE_BYTES, encrypted.len() - 1] {
             let decrypted = one.decrypt(&encrypted[..cut]);
-            assert!(matches!(decrypted, Err(JournalError::Sealed)), "{cut}");
+            assert!(matches!(decrypted, Err(JournalError::WrongKey)), "{cut}");
         }
     }
 }

@@ -44,13 +44,13 @@ pub enum JournalError {
     UnknownSchema,
     /// No run has this id, or an id that begins with it.
     #[error("there is no run `{0}`")]
-    NoRun(String),
+    RunNotFound(String),
     /// Several runs or sessions have ids that begin with this prefix.
     #[error("`{0}` matches more than one id")]
-    Ambiguous(String),
+    AmbiguousId(String),
     /// No session has this id or name, or an id that begins with it.
     #[error("there is no session `{0}`")]
-    NoSession(String),
+    SessionNotFound(String),
     /// Another process has claimed the session, or has appended items to it in the meantime.
     #[error("session `{0}` is in use by another process")]
     SessionInUse(String),
@@ -59,16 +59,16 @@ pub enum JournalError {
     NameTaken(String),
     /// The lines to import are not an exported session.
     #[error("not an exported session: {0}")]
-    NotASession(String),
+    InvalidSessionExport(String),
     /// Saving another document would exceed the size of the File Cabinet.
     #[error("the File Cabinet is full ({megabytes} MB)")]
-    CabinetFull {
+    DocumentStoreFull {
         /// The size of the File Cabinet.
         megabytes: u64,
     },
     /// A payload cannot be decrypted: no key or another key was given, or the payload was modified.
     #[error("cannot decrypt the journal: wrong or missing key")]
-    Sealed,
+    WrongKey,
     /// Another process has claimed the run.
     #[error("another process has taken over the run")]
     TakenOver,
@@ -85,13 +85,13 @@ pub enum JournalError {
     NotSuspended(String),
     /// A run that would have to be deleted is running or suspended.
     #[error("run `{0}` has not ended")]
-    NotOver(String),
+    RunNotEnded(String),
     /// Deleted content may still be in the file's log, because another process reads the file.
     #[error(
         "the content is deleted, but the journal's log cannot be truncated while another process \
          reads the file"
     )]
-    StillRead,
+    LogNotTruncated,
     /// A job of the journal panicked.
     #[error("the journal failed with an internal error")]
     Panicked,

@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use crate::connection::{column, execute};
-use crate::retention::sweep;
-use crate::{Journal, JournalError, RunState, StoredItem};
+use crate::connection::{execute, query_column};
+use crate::retention::remove_unused_blobs;
+use crate::{Journal, JournalError, StoredItem, StoredRunState};
 
 /// What [`Journal::forget`] deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Forgotten {
+pub struct SessionForgetReport {
     /// Ids of the sessions that were deleted as a whole.
     pub sessions: BTreeSet<String>,
     /// Numbers of the turns that were deleted from sessions that remain, by session.
@@ -27,7 +27,7 @@ pub struct Forgotten {
 
 /// Returns the items that replace a session's items when these turns are deleted. It gets the items
 /// from the first deleted turn on, and must not change the numbers of items that remain.
-pub type Rewrite<'a> = &'a dyn Fn(Vec<StoredItem>, &BTreeSet<u32>) -> Vec<StoredItem>;
+pub type RewriteItemsFn<'a> = &'a dyn Fn(Vec<StoredItem>, &BTreeSet<u32>) -> Vec<StoredItem>;
 
 impl Journal {
     /// Deletes a turn of a session, or the whole session if `turn` is `None`. Forks of the session
@@ -37,50 +37,50 @@ impl Journal {
         &self,
         session: &str,
         turn: Option<u32>,
-        rewrite: Rewrite<'_>,
-    ) -> Result<Forgotten, JournalError> {
-        self.write(|connection| self.forgotten(connection, session, turn, rewrite))
+        rewrite: RewriteItemsFn<'_>,
+    ) -> Result<SessionForgetReport, JournalError> {
+        self.write(|connection| self.forget_in(connection, session, turn, rewrite))
     }
 
     /// Returns what [`Journal::forget`] would return, and changes nothing.
-    pub fn would_forget(
+    pub fn preview_forget(
         &self,
         session: &str,
         turn: Option<u32>,
-        rewrite: Rewrite<'_>,
-    ) -> Result<Forgotten, JournalError> {
+        rewrite: RewriteItemsFn<'_>,
+    ) -> Result<SessionForgetReport, JournalError> {
         let mut connection = self.lock();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let forgotten = self.forgotten(&transaction, session, turn, rewrite)?;
+        let forgotten = self.forget_in(&transaction, session, turn, rewrite)?;
         transaction.rollback()?;
         Ok(forgotten)
     }
 
-    fn forgotten(
+    fn forget_in(
         &self,
         connection: &Connection,
         session: &str,
         turn: Option<u32>,
-        rewrite: Rewrite<'_>,
-    ) -> Result<Forgotten, JournalError> {
-        exists(connection, session)?;
-        let mut work = Forgetting {
+        rewrite: RewriteItemsFn<'_>,
+    ) -> Result<SessionForgetReport, JournalError> {
+        check_session_exists(connection, session)?;
+        let mut work = ForgetTransaction {
             journal: self,
             connection,
             rewrite,
-            done: Forgotten::default(),
+            report: SessionForgetReport::default(),
         };
-        for relative in family(connection, session)? {
+        for relative in session_family(connection, session)? {
             if relative != session || turn.is_some() {
-                let turns = shared(connection, session, &relative, turn)?;
-                work.turns(&relative, &turns)?;
+                let turns = shared_turns(connection, session, &relative, turn)?;
+                work.delete_turns(&relative, &turns)?;
             }
         }
         if turn.is_none() {
-            work.whole(session)?;
+            work.delete_session(session)?;
         }
-        sweep(connection)?;
-        Ok(work.done)
+        remove_unused_blobs(connection)?;
+        Ok(work.report)
     }
 
     /// Rewrites the file without free pages and truncates its log, so that deleted content is no
@@ -94,32 +94,32 @@ impl Journal {
         if busy == 0 {
             Ok(())
         } else {
-            Err(JournalError::StillRead)
+            Err(JournalError::LogNotTruncated)
         }
     }
 }
 
 /// The state of one [`Journal::forget`] in its transaction.
-struct Forgetting<'a> {
+struct ForgetTransaction<'a> {
     journal: &'a Journal,
     connection: &'a Connection,
-    rewrite: Rewrite<'a>,
-    done: Forgotten,
+    rewrite: RewriteItemsFn<'a>,
+    report: SessionForgetReport,
 }
 
 /// A time range: start and exclusive end, in milliseconds since 1970.
-type Span = (i64, i64);
+type TimeRangeMs = (i64, i64);
 
-impl Forgetting<'_> {
+impl ForgetTransaction<'_> {
     /// Deletes some turns of a session that remains.
-    fn turns(&mut self, session: &str, turns: &BTreeSet<u32>) -> Result<(), JournalError> {
+    fn delete_turns(&mut self, session: &str, turns: &BTreeSet<u32>) -> Result<(), JournalError> {
         let Some(first) = turns.first() else {
             return Ok(());
         };
-        self.journal.must_be_free(self.connection, session)?;
+        self.journal.check_session_free(self.connection, session)?;
         let mut spans = Vec::new();
         for turn in turns {
-            spans.extend(span(self.connection, session, *turn)?);
+            spans.extend(turn_time_range(self.connection, session, *turn)?);
         }
         let before = self.journal.items_from(self.connection, session, *first)?;
         let deleted_texts: Vec<String> = before
@@ -127,7 +127,7 @@ impl Forgetting<'_> {
             .filter(|item| turns.contains(&item.turn))
             .map(|item| item.item.to_string())
             .collect();
-        self.happened(session, &spans, deleted_texts)?;
+        self.delete_activity(session, &spans, deleted_texts)?;
         let after = (self.rewrite)(before.clone(), turns);
         let remaining: BTreeMap<u32, &StoredItem> =
             after.iter().map(|item| (item.number, item)).collect();
@@ -146,7 +146,7 @@ impl Forgetting<'_> {
         {
             self.journal.insert_item(self.connection, session, item)?;
         }
-        self.done
+        self.report
             .turns
             .entry(session.to_owned())
             .or_default()
@@ -155,37 +155,37 @@ impl Forgetting<'_> {
     }
 
     /// Deletes a whole session.
-    fn whole(&mut self, session: &str) -> Result<(), JournalError> {
-        self.journal.must_be_free(self.connection, session)?;
+    fn delete_session(&mut self, session: &str) -> Result<(), JournalError> {
+        self.journal.check_session_free(self.connection, session)?;
         let items = self.journal.items_from(self.connection, session, 0)?;
         let texts = items
             .into_iter()
             .map(|item| item.item.to_string())
             .collect();
-        self.happened(session, &[(i64::MIN, i64::MAX)], texts)?;
+        self.delete_activity(session, &[(i64::MIN, i64::MAX)], texts)?;
         for sql in [
             "DELETE FROM items WHERE session = ?1",
             "DELETE FROM sessions WHERE id = ?1",
         ] {
             execute(self.connection, sql, params![session])?;
         }
-        self.done.sessions.insert(session.to_owned());
+        self.report.sessions.insert(session.to_owned());
         Ok(())
     }
 
     /// Deletes everything recorded for a session in some time ranges, except its items. `texts` are
     /// the texts of these items, which are searched for keys of documents.
-    fn happened(
+    fn delete_activity(
         &mut self,
         session: &str,
-        spans: &[Span],
+        spans: &[TimeRangeMs],
         mut texts: Vec<String>,
     ) -> Result<(), JournalError> {
         let (mut runs, mut launched, mut earliest_ms) = (Vec::new(), Vec::new(), i64::MAX);
         for (from, to) in spans {
             let within = params![session, from, to];
             let ids = |sql: &str| -> Result<Vec<String>, JournalError> {
-                column(self.connection, sql, within)
+                query_column(self.connection, sql, within)
             };
             // Runs that resumed a run of the turn contain the same content.
             runs.extend(ids("WITH RECURSIVE of_turn(id) AS (
@@ -200,28 +200,31 @@ impl Forgetting<'_> {
             earliest_ms = earliest_ms.min(*from);
         }
         for run in runs.iter().collect::<BTreeSet<_>>() {
-            texts.extend(self.run(run)?);
+            texts.extend(self.delete_run(run)?);
         }
         // Documents that were saved before the session began belong to other sessions.
         let sql = "SELECT started_ms FROM sessions WHERE id = ?1";
         let started: i64 = self
             .connection
             .query_row(sql, params![session], |row| row.get(0))?;
-        self.documents(earliest_ms.max(started), &texts)?;
+        self.delete_documents(earliest_ms.max(started), &texts)?;
         for session in launched {
             // A session that another session of this list launched is already deleted.
-            if exists(self.connection, &session).is_ok() {
-                self.whole(&session)?;
+            if check_session_exists(self.connection, &session).is_ok() {
+                self.delete_session(&session)?;
             }
         }
         Ok(())
     }
 
     /// Deletes a run, which must have ended. Returns the texts of the run and of its calls.
-    fn run(&mut self, id: &str) -> Result<Vec<String>, JournalError> {
-        let run = self.journal.run_in(self.connection, id)?;
-        if matches!(run.summary.state, RunState::Running | RunState::Suspended) {
-            return Err(JournalError::NotOver(id.to_owned()));
+    fn delete_run(&mut self, id: &str) -> Result<Vec<String>, JournalError> {
+        let run = self.journal.read_run(self.connection, id)?;
+        if matches!(
+            run.summary.state,
+            StoredRunState::Running | StoredRunState::Suspended
+        ) {
+            return Err(JournalError::RunNotEnded(id.to_owned()));
         }
         let mut texts = vec![run.source];
         texts.extend(
@@ -244,19 +247,19 @@ impl Forgetting<'_> {
         ] {
             execute(self.connection, sql, params![id])?;
         }
-        self.done.runs += 1;
+        self.report.runs += 1;
         Ok(texts)
     }
 
     /// Deletes the documents that were saved since `since_ms` and whose keys occur in `texts`.
-    fn documents(&mut self, since_ms: i64, texts: &[String]) -> Result<(), JournalError> {
+    fn delete_documents(&mut self, since_ms: i64, texts: &[String]) -> Result<(), JournalError> {
         let sql = "SELECT key FROM cabinet WHERE saved_ms >= ?1";
-        let keys: Vec<String> = column(self.connection, sql, params![since_ms])?;
+        let keys: Vec<String> = query_column(self.connection, sql, params![since_ms])?;
         for key in keys
             .iter()
             .filter(|key| texts.iter().any(|text| text.contains(key.as_str())))
         {
-            self.done.documents += self
+            self.report.documents += self
                 .connection
                 .execute("DELETE FROM cabinet WHERE key = ?1", params![key])?;
         }
@@ -264,19 +267,19 @@ impl Forgetting<'_> {
     }
 }
 
-fn exists(connection: &Connection, session: &str) -> Result<(), JournalError> {
+fn check_session_exists(connection: &Connection, session: &str) -> Result<(), JournalError> {
     match connection
         .prepare_cached("SELECT 1 FROM sessions WHERE id = ?1")?
         .exists(params![session])?
     {
         true => Ok(()),
-        false => Err(JournalError::NoSession(session.to_owned())),
+        false => Err(JournalError::SessionNotFound(session.to_owned())),
     }
 }
 
 /// Returns the session, the sessions it was forked from, and all their forks.
-fn family(connection: &Connection, session: &str) -> Result<Vec<String>, JournalError> {
-    column(
+fn session_family(connection: &Connection, session: &str) -> Result<Vec<String>, JournalError> {
+    query_column(
         connection,
         "WITH RECURSIVE family(id) AS (
             SELECT ?1
@@ -290,13 +293,13 @@ fn family(connection: &Connection, session: &str) -> Result<Vec<String>, Journal
 
 /// Returns the turns that two sessions share, or only `turn` if they share it. An item that a fork
 /// copied has the same number and time as the original.
-fn shared(
+fn shared_turns(
     connection: &Connection,
     session: &str,
     other: &str,
     turn: Option<u32>,
 ) -> Result<BTreeSet<u32>, JournalError> {
-    let turns = column(
+    let turns = query_column(
         connection,
         "SELECT DISTINCT ours.turn FROM items ours JOIN items theirs
          ON theirs.session = ?2 AND theirs.number = ours.number
@@ -308,7 +311,11 @@ fn shared(
 }
 
 /// Returns the time from the first item of a turn to the first item of a later one.
-fn span(connection: &Connection, session: &str, turn: u32) -> Result<Option<Span>, JournalError> {
+fn turn_time_range(
+    connection: &Connection,
+    session: &str,
+    turn: u32,
+) -> Result<Option<TimeRangeMs>, JournalError> {
     let mut read = connection.prepare_cached(
         "SELECT min(at_ms), (SELECT min(at_ms) FROM items WHERE session = ?1 AND turn > ?2)
          FROM items WHERE session = ?1 AND turn = ?2",

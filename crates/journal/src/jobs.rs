@@ -20,51 +20,51 @@ use selvedge_protocol::Durability;
 use tokio::sync::oneshot;
 
 use crate::connection::BUSY_TIMEOUT;
-use crate::journal::in_one_piece;
+use crate::journal::in_transaction;
 use crate::{Journal, JournalError};
 
 /// Runs some work, and returns the function that sends the result to the caller.
-type Job = Box<dyn FnOnce(&Journal) -> Reply + Send>;
-type Reply = Box<dyn FnOnce() + Send>;
+type JournalJob = Box<dyn FnOnce(&Journal) -> JournalJobReply + Send>;
+type JournalJobReply = Box<dyn FnOnce() + Send>;
 
 /// The queued jobs.
 #[derive(Default)]
-pub(crate) struct Jobs {
-    queue: Mutex<Queue>,
+pub(crate) struct JournalJobs {
+    queue: Mutex<JournalJobQueue>,
     /// Locked while a job runs.
-    turn: Mutex<()>,
+    running: Mutex<()>,
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: VecDeque<Job>,
+struct JournalJobQueue {
+    pending: VecDeque<JournalJob>,
     /// Number of waiting jobs, plus one while a job runs.
     unfinished: usize,
 }
 
-impl Jobs {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+impl JournalJobs {
+    fn queue(&self) -> MutexGuard<'_, JournalJobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl std::fmt::Debug for Jobs {
+impl std::fmt::Debug for JournalJobs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Jobs({})", self.queue().unfinished)
     }
 }
 
 /// A connection that does not wait for a lock.
-struct Impatient<'a>(&'a Connection);
+struct NonWaitingConnection<'a>(&'a Connection);
 
-impl<'a> Impatient<'a> {
+impl<'a> NonWaitingConnection<'a> {
     fn new(connection: &'a Connection) -> rusqlite::Result<Self> {
         connection.busy_timeout(Duration::ZERO)?;
         Ok(Self(connection))
     }
 }
 
-impl Drop for Impatient<'_> {
+impl Drop for NonWaitingConnection<'_> {
     fn drop(&mut self) {
         // Cannot fail: it only sets a number, as the call in `new` did.
         let _ = self.0.busy_timeout(BUSY_TIMEOUT);
@@ -78,18 +78,18 @@ impl Journal {
         work: impl Fn(&Self, &Connection) -> Result<T, JournalError> + Send + 'static,
     ) -> Result<T, JournalError> {
         let write = move |journal: &Self, connection: &Connection| {
-            in_one_piece(connection, |connection| work(journal, connection))
+            in_transaction(connection, |connection| work(journal, connection))
         };
-        self.access(write).await
+        self.run_now_or_queue(write).await
     }
 
     /// Reads or writes for an async caller: on its thread, or through [`Journal::spawn_blocking`]
     /// if the work would have to wait.
-    pub(crate) async fn access<T: Send + 'static>(
+    pub(crate) async fn run_now_or_queue<T: Send + 'static>(
         &self,
         work: impl Fn(&Self, &Connection) -> Result<T, JournalError> + Send + 'static,
     ) -> Result<T, JournalError> {
-        if let Some(done) = self.try_access(&work) {
+        if let Some(done) = self.try_run_now(&work) {
             return done;
         }
         self.spawn_blocking(move |journal| work(journal, &journal.lock()))
@@ -97,7 +97,7 @@ impl Journal {
     }
 
     /// Runs the work on this thread. Returns `None` and changes nothing if it would have to wait.
-    fn try_access<T>(
+    fn try_run_now<T>(
         &self,
         work: impl Fn(&Self, &Connection) -> Result<T, JournalError>,
     ) -> Option<Result<T, JournalError>> {
@@ -110,8 +110,8 @@ impl Journal {
             Err(TryLockError::Poisoned(connection)) => connection.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        let impatient = Impatient::new(&connection).ok()?;
-        let done = match self.flush_through(impatient.0) {
+        let impatient = NonWaitingConnection::new(&connection).ok()?;
+        let done = match self.flush_rows(impatient.0) {
             Err(error) if error.is_busy() => Err(error),
             _ => work(self, impatient.0),
         };
@@ -133,7 +133,7 @@ impl Journal {
         W: FnOnce(&Self) -> Result<T, E> + Send + 'static,
     {
         let (sender, result) = oneshot::channel();
-        self.hand_over(Box::new(move |journal| {
+        self.enqueue_job(Box::new(move |journal| {
             let done = work(journal);
             Box::new(move || _ = sender.send(done))
         }));
@@ -144,10 +144,10 @@ impl Journal {
         }
     }
 
-    fn hand_over(&self, job: Job) {
+    fn enqueue_job(&self, job: JournalJob) {
         let unfinished = {
             let mut queue = self.jobs.queue();
-            queue.waiting.push_back(job);
+            queue.pending.push_back(job);
             queue.unfinished += 1;
             queue.unfinished
         };
@@ -157,9 +157,9 @@ impl Journal {
         }
         let thread = std::thread::Builder::new().name("selvedge-journal".to_owned());
         let spawned = self
-            .itself
+            .weak_self
             .upgrade()
-            .and_then(|journal| thread.spawn(move || do_jobs(journal)).ok());
+            .and_then(|journal| thread.spawn(move || run_jobs(journal)).ok());
         if spawned.is_none() {
             self.finish_jobs();
         }
@@ -167,20 +167,20 @@ impl Journal {
 
     /// Runs all queued jobs on this thread.
     pub(crate) fn finish_jobs(&self) {
-        while let Some((reply, _)) = self.next_job() {
+        while let Some((reply, _)) = self.run_next_job() {
             reply();
         }
     }
 
     /// Waits for the running job, then runs the next one. Returns its reply and the number of jobs
     /// left; `None` if the queue is empty.
-    fn next_job(&self) -> Option<(Reply, usize)> {
+    fn run_next_job(&self) -> Option<(JournalJobReply, usize)> {
         let _turn = self
             .jobs
-            .turn
+            .running
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let job = self.jobs.queue().waiting.pop_front()?;
+        let job = self.jobs.queue().pending.pop_front()?;
         // If the job panics, its sender is dropped, and the caller gets `Panicked`.
         let done = catch_unwind(AssertUnwindSafe(|| job(self)));
         let mut queue = self.jobs.queue();
@@ -192,8 +192,8 @@ impl Journal {
 
 /// Main function of the queue's thread. It drops the journal before the last caller gets its reply,
 /// so that this caller can close the journal.
-fn do_jobs(journal: Arc<Journal>) {
-    while let Some((reply, left)) = journal.next_job() {
+fn run_jobs(journal: Arc<Journal>) {
+    while let Some((reply, left)) = journal.run_next_job() {
         if left == 0 {
             drop(journal);
             return reply();

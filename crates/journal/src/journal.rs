@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rusqlite::{Connection, TransactionBehavior, params};
 use selvedge_protocol::{Durability, new_id};
 
-use crate::connection::{execute, first};
-use crate::jobs::Jobs;
-use crate::live::Owner;
+use crate::connection::{execute, query_first};
+use crate::jobs::JournalJobs;
+use crate::liveness::JournalOwner;
 use crate::payloads::Payloads;
-use crate::stops::Stops;
+use crate::stop_requests::StopRequests;
 use crate::write_behind::WriteBehind;
 use crate::{JournalError, connection, schema};
 
@@ -20,23 +20,23 @@ use crate::{JournalError, connection, schema};
 pub struct Journal {
     pub(crate) connection: Mutex<Connection>,
     /// A reference to itself for the threads of the journal.
-    pub(crate) itself: Weak<Self>,
-    pub(crate) jobs: Jobs,
+    pub(crate) weak_self: Weak<Self>,
+    pub(crate) jobs: JournalJobs,
     pub(crate) folder: PathBuf,
-    pub(crate) owner: Owner,
+    pub(crate) owner: JournalOwner,
     pub(crate) key: [u8; 32],
     pub(crate) payloads: Payloads,
     /// Approval requests that were open when this process claimed their run, by run. They are
     /// closed with the next write for the run.
-    pub(crate) asked_before: Mutex<HashMap<String, Vec<String>>>,
+    pub(crate) inherited_approvals: Mutex<HashMap<String, Vec<String>>>,
     pub(crate) durability: Durability,
-    pub(crate) behind: Arc<WriteBehind>,
-    pub(crate) stops: Mutex<Stops>,
+    pub(crate) write_behind: Arc<WriteBehind>,
+    pub(crate) stop_requests: Mutex<StopRequests>,
 }
 
 /// Options for opening a journal.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Keeping {
+pub struct JournalOptions {
     /// Whether a finished write survives a crash of the process or also a loss of power.
     pub durability: Durability,
     /// The key that encrypts payloads; `None` stores them unencrypted. Names of tools, times and
@@ -47,52 +47,52 @@ pub struct Keeping {
 impl Journal {
     /// Opens the journal of a folder, and creates it if there is none.
     pub fn open(folder: &Path) -> Result<Arc<Self>, JournalError> {
-        Self::open_with(folder, &Keeping::default())
+        Self::open_with(folder, &JournalOptions::default())
     }
 
     /// Opens the journal of a folder with these options, and creates it if there is none.
-    pub fn open_with(folder: &Path, keeping: &Keeping) -> Result<Arc<Self>, JournalError> {
+    pub fn open_with(folder: &Path, keeping: &JournalOptions) -> Result<Arc<Self>, JournalError> {
         let file = |error| JournalError::File {
             path: folder.to_owned(),
             error,
         };
-        let mut connection = connection::read_write(folder)?;
+        let mut connection = connection::open_read_write(folder)?;
         if keeping.durability == Durability::Full {
             connection.pragma_update(None, "synchronous", "full")?;
         }
-        schema::JOURNAL.migrate(&mut connection)?;
-        let key = key(&mut connection)?;
-        let owner = Owner::new(&folder.join("live"), new_id("own")).map_err(file)?;
+        schema::JOURNAL_SCHEMA.migrate(&mut connection)?;
+        let key = load_or_create_key(&mut connection)?;
+        let owner = JournalOwner::new(&folder.join("live"), new_id("own")).map_err(file)?;
         Ok(Self::new(connection, folder, owner, key, keeping))
     }
 
     pub(crate) fn new(
         connection: Connection,
         folder: &Path,
-        owner: Owner,
+        owner: JournalOwner,
         key: [u8; 32],
-        keeping: &Keeping,
+        keeping: &JournalOptions,
     ) -> Arc<Self> {
         Arc::new_cyclic(|itself| Self {
             connection: Mutex::new(connection),
-            itself: itself.clone(),
-            jobs: Jobs::default(),
+            weak_self: itself.clone(),
+            jobs: JournalJobs::default(),
             folder: folder.to_owned(),
             owner,
             key,
             payloads: Payloads::new(keeping.key),
-            asked_before: Mutex::default(),
+            inherited_approvals: Mutex::default(),
             durability: keeping.durability,
-            behind: Arc::default(),
-            stops: Mutex::default(),
+            write_behind: Arc::default(),
+            stop_requests: Mutex::default(),
         })
     }
 
     /// Returns a handle to this process's lock file for a child process. While any process has it
     /// open, the runs of this process count as alive.
     #[cfg(unix)]
-    pub fn hold(&self) -> std::io::Result<std::os::fd::OwnedFd> {
-        self.owner.hold()
+    pub fn owner_lock_fd(&self) -> std::io::Result<std::os::fd::OwnedFd> {
+        self.owner.lock_fd()
     }
 
     pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
@@ -105,12 +105,12 @@ impl Journal {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
         let connection = self.connection();
         // If this fails, the rows stay in the queue.
-        let _ = self.flush_through(&connection);
+        let _ = self.flush_rows(&connection);
         connection
     }
 
     pub(crate) fn is_alive(&self, owner: &str) -> bool {
-        Owner::is_alive(&self.folder.join("live"), owner)
+        JournalOwner::is_alive(&self.folder.join("live"), owner)
     }
 
     /// Runs `work` in a transaction, which is rolled back if `work` fails.
@@ -118,19 +118,19 @@ impl Journal {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        in_one_piece(&self.lock(), work)
+        in_transaction(&self.lock(), work)
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
         let _ = self.flush();
-        self.behind.close();
+        self.write_behind.close();
     }
 }
 
 /// Runs `work` in a transaction, which is rolled back if `work` fails.
-pub(crate) fn in_one_piece<T>(
+pub(crate) fn in_transaction<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
@@ -150,13 +150,13 @@ pub(crate) fn in_one_piece<T>(
 
 /// Returns the key for digests of arguments, which is created when the journal is first opened.
 /// Digests are keyed because a plain digest in a report would confirm a guess of the arguments.
-fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
+fn load_or_create_key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
     // Reading an existing key does not wait for a writer.
-    if let Some(stored) = stored_key(connection)? {
+    if let Some(stored) = load_key(connection)? {
         return Ok(stored);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let key = match stored_key(&transaction)? {
+    let key = match load_key(&transaction)? {
         Some(stored) => stored,
         None => {
             let mut key = [0; 32];
@@ -172,9 +172,9 @@ fn key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
 }
 
 /// Returns the key for digests, or `None` if the file has none.
-pub(crate) fn stored_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
+pub(crate) fn load_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
     let sql = "SELECT value FROM secrets WHERE name = 'digest'";
-    let stored: Option<Vec<u8>> = first(connection, sql, [])?;
+    let stored: Option<Vec<u8>> = query_first(connection, sql, [])?;
     let sized = |stored: Vec<u8>| {
         stored
             .try_into()

@@ -5,18 +5,18 @@ use std::sync::PoisonError;
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
 use selvedge_protocol::{
-    ApprovalRequest, CallStatus, Intent, Ledger, LedgerError, RunStart, ScriptToolCallOutput,
-    Settled,
+    ApprovalRequest, CallEnd, CallStart, CallStatus, Ledger, LedgerError, RunStart,
+    ScriptToolCallOutput,
 };
 
-use crate::connection::{execute, first};
-use crate::sum::SUM;
+use crate::call_summary::SET_CALL_SUMMARY;
+use crate::connection::{execute, query_first};
 use crate::time::{next_ns, now_ms};
 use crate::{Journal, JournalError};
 
 /// The row of a run that starts, or of a run that has ended without a call.
 #[derive(Debug)]
-pub(crate) struct RunRow {
+pub(crate) struct StoredRunRow {
     id: String,
     source: String,
     directory: String,
@@ -25,21 +25,21 @@ pub(crate) struct RunRow {
     pub(crate) resumes: Option<String>,
     setting: String,
     began_ms: i64,
-    end: Option<RunEnd>,
+    end: Option<StoredRunEnd>,
 }
 
 /// The end of a run.
 #[derive(Debug)]
-struct RunEnd {
+struct StoredRunEnd {
     output: ScriptToolCallOutput,
     /// The host's inputs to the script, for replay.
     recording: Option<Vec<u8>>,
     at_ms: i64,
 }
 
-impl RunRow {
-    fn new(run: &RunStart<'_>, end: Option<RunEnd>) -> Self {
-        let took = |end: &RunEnd| end.output.metadata.duration_ms as i64;
+impl StoredRunRow {
+    fn new(run: &RunStart<'_>, end: Option<StoredRunEnd>) -> Self {
+        let took = |end: &StoredRunEnd| end.output.metadata.duration_ms as i64;
         Self {
             id: run.id.to_owned(),
             source: run.source.to_owned(),
@@ -47,7 +47,7 @@ impl RunRow {
             session: run.session.to_owned(),
             seed: run.seed.to_owned(),
             resumes: run.resumes.map(str::to_owned),
-            setting: run.setting.to_owned(),
+            setting: run.saved_config.to_owned(),
             began_ms: end
                 .as_ref()
                 .map_or_else(now_ms, |end| end.at_ms - took(end)),
@@ -56,7 +56,7 @@ impl RunRow {
     }
 }
 
-impl RunEnd {
+impl StoredRunEnd {
     fn new(output: &ScriptToolCallOutput, recording: Option<Vec<u8>>) -> Self {
         Self {
             output: output.clone(),
@@ -77,10 +77,10 @@ impl RunEnd {
 impl Journal {
     /// Claims a suspended run so that this process can resume it. If several processes try at the
     /// same time, one succeeds and the others fail with [`JournalError::TakenOver`].
-    pub fn take_over(&self, run: &str) -> Result<(), JournalError> {
+    pub fn claim_run(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "SELECT claimed_by FROM suspensions WHERE run = ?1";
-            let claimed: Option<Option<String>> = first(connection, sql, params![run])?;
+            let claimed: Option<Option<String>> = query_first(connection, sql, params![run])?;
             match claimed {
                 None => return Err(JournalError::NotSuspended(run.to_owned())),
                 // A claim of a process that no longer runs does not count.
@@ -102,23 +102,24 @@ impl Journal {
     }
 
     /// Ends a suspended run that this process has claimed, and cancels its open approvals.
-    pub fn give_up(&self, run: &str) -> Result<(), JournalError> {
+    pub fn abandon_run(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
-            self.goes_on(connection, run)?;
+            self.prepare_run_write(connection, run)?;
             let over = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2
                  WHERE run = ?1 AND answered_ms IS NULL";
             execute(connection, over, params![run, now_ms()])?;
-            let ended =
-                format!("UPDATE runs SET status = 'error', ended_ms = ?2, {SUM} WHERE id = ?1");
+            let ended = format!(
+                "UPDATE runs SET status = 'error', ended_ms = ?2, {SET_CALL_SUMMARY} WHERE id = ?1"
+            );
             execute(connection, &ended, params![run, now_ms()])
         })
     }
 
     /// Fails if the run belongs to another process. An id without a row (the structured calls of a
     /// turn) belongs to this process.
-    fn must_be_ours(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
+    fn check_run_owner(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
         let sql = "SELECT owner FROM runs WHERE id = ?1";
-        let owner: Option<String> = first(connection, sql, params![run])?;
+        let owner: Option<String> = query_first(connection, sql, params![run])?;
         match owner.is_none_or(|owner| owner == self.owner.id) {
             true => Ok(()),
             false => Err(JournalError::TakenOver),
@@ -130,12 +131,12 @@ impl Journal {
     pub(crate) fn insert_run(
         &self,
         connection: &Connection,
-        run: &RunRow,
+        run: &StoredRunRow,
     ) -> Result<(), JournalError> {
         if let Some(earlier) = &run.resumes {
             // Only one run may resume another: a second would repeat its remaining work.
             let sql = "SELECT id FROM runs WHERE resumes = ?1 AND id <> ?2 LIMIT 1";
-            if let Some(by) = first(connection, sql, params![earlier, run.id])? {
+            if let Some(by) = query_first(connection, sql, params![earlier, run.id])? {
                 return Err(JournalError::AlreadyResumed {
                     run: earlier.to_owned(),
                     by,
@@ -148,7 +149,7 @@ impl Journal {
             .put_shared(connection, run.setting.as_bytes())?;
         let end = run.end.as_ref();
         let [output, recording] =
-            end.map_or(Ok([None, None]), |end| self.put_end(connection, end))?;
+            end.map_or(Ok([None, None]), |end| self.store_run_end(connection, end))?;
         let inserted = execute(
             connection,
             "INSERT INTO runs (id, session, resumes, source, directory, seed, owner, status,
@@ -162,7 +163,7 @@ impl Journal {
                 run.directory,
                 run.seed,
                 self.owner.id,
-                end.map_or_else(|| "running".to_owned(), RunEnd::status),
+                end.map_or_else(|| "running".to_owned(), StoredRunEnd::status),
                 run.began_ms,
                 setting,
                 output,
@@ -173,24 +174,24 @@ impl Journal {
             ],
         );
         match (inserted, end) {
-            (Err(error), _) if !self.is_under_way(connection, &run.id)? => Err(error),
+            (Err(error), _) if !self.is_running_here(connection, &run.id)? => Err(error),
             (Err(_), Some(end)) => self.end_run(connection, end),
             _ => Ok(()),
         }
     }
 
     /// Returns whether this process has started the run and the run has not ended.
-    fn is_under_way(&self, connection: &Connection, run: &str) -> Result<bool, JournalError> {
+    fn is_running_here(&self, connection: &Connection, run: &str) -> Result<bool, JournalError> {
         let sql = "SELECT 1 FROM runs WHERE id = ?1 AND owner = ?2 AND ended_ms IS NULL";
         let mut read = connection.prepare_cached(sql)?;
         Ok(read.exists(params![run, self.owner.id])?)
     }
 
     /// Stores the output and the recording of a run, and returns their columns.
-    fn put_end(
+    fn store_run_end(
         &self,
         connection: &Connection,
-        end: &RunEnd,
+        end: &StoredRunEnd,
     ) -> Result<[Option<Vec<u8>>; 2], JournalError> {
         let recording = end.recording.as_ref();
         let recording = recording
@@ -200,9 +201,9 @@ impl Journal {
         Ok([Some(output), recording])
     }
 
-    fn end_run(&self, connection: &Connection, end: &RunEnd) -> Result<(), JournalError> {
+    fn end_run(&self, connection: &Connection, end: &StoredRunEnd) -> Result<(), JournalError> {
         let output = &end.output;
-        let [stored, recording] = self.put_end(connection, end)?;
+        let [stored, recording] = self.store_run_end(connection, end)?;
         // Calls that were never recorded as intended are part of the run, too.
         for record in output
             .calls
@@ -227,7 +228,7 @@ impl Journal {
         execute(
             connection,
             &format!(
-                "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5, {SUM}
+                "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5, {SET_CALL_SUMMARY}
                  WHERE id = ?1"
             ),
             params![output.id, end.status(), stored, end.at_ms, recording],
@@ -236,9 +237,9 @@ impl Journal {
 
     /// Must precede every write for a run. Checks the owner and deletes the suspension, because the
     /// write makes its state outdated.
-    fn goes_on(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
-        self.must_be_ours(connection, run)?;
-        self.close_asked_before(connection, run)?;
+    fn prepare_run_write(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
+        self.check_run_owner(connection, run)?;
+        self.close_inherited_approvals(connection, run)?;
         execute(
             connection,
             "DELETE FROM suspensions WHERE run = ?1",
@@ -248,9 +249,13 @@ impl Journal {
 
     /// Closes approvals that were open when this process claimed the run, because the resumed
     /// script asks for them again.
-    fn close_asked_before(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
+    fn close_inherited_approvals(
+        &self,
+        connection: &Connection,
+        run: &str,
+    ) -> Result<(), JournalError> {
         let questions = self
-            .asked_before
+            .inherited_approvals
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(run);
@@ -269,13 +274,13 @@ impl Ledger for Journal {
         self.key
     }
 
-    async fn begin(&self, run: RunStart<'_>) -> Result<(), LedgerError> {
-        let row = RunRow::new(&run, None);
+    async fn begin_run(&self, run: RunStart<'_>) -> Result<(), LedgerError> {
+        let row = StoredRunRow::new(&run, None);
         let insert = move |journal: &Self, connection: &_| journal.insert_run(connection, &row);
         Ok(self.write_async(insert).await?)
     }
 
-    async fn intend(&self, intent: Intent<'_>) -> Result<(), LedgerError> {
+    async fn record_call_start(&self, intent: CallStart<'_>) -> Result<(), LedgerError> {
         let [run, id, tool, digest] =
             [intent.run, intent.id, intent.tool, intent.digest].map(str::to_owned);
         let args = serde_json::to_vec(intent.args).map_err(JournalError::from)?;
@@ -283,7 +288,7 @@ impl Ledger for Journal {
         let origin = intent.origin.map(str::to_owned);
         let (began_ms, began_ns) = (now_ms(), next_ns());
         let insert = move |journal: &Self, connection: &Connection| {
-            journal.goes_on(connection, &run)?;
+            journal.prepare_run_write(connection, &run)?;
             let args = journal.payloads.put(connection, &args)?;
             execute(
                 connection,
@@ -299,22 +304,20 @@ impl Ledger for Journal {
         Ok(self.write_async(insert).await?)
     }
 
-    async fn settle(&self, settled: Settled<'_>) -> Result<(), LedgerError> {
+    async fn record_call_end(&self, settled: CallEnd<'_>) -> Result<(), LedgerError> {
         let run = settled.run.to_owned();
         let record = settled.record.clone();
         let as_json = |value| serde_json::to_vec(value).map_err(JournalError::from);
         let value = settled.value.map(as_json).transpose()?;
-        let args = settled.answered.map(|answered| as_json(&answered.args));
+        let args = settled.details.map(|answered| as_json(&answered.args));
         let args = args.transpose()?;
-        let read_only = settled.answered.is_some_and(|answered| answered.read_only);
-        let origin = settled
-            .answered
-            .and_then(|answered| answered.origin.clone());
+        let read_only = settled.details.is_some_and(|answered| answered.read_only);
+        let origin = settled.details.and_then(|answered| answered.origin.clone());
         let shown = settled.shown.map(str::to_owned);
         let resume_as = settled.resume_as.as_str();
         let (settled_ms, settled_ns) = (now_ms(), next_ns());
         let upsert = move |journal: &Self, connection: &Connection| {
-            journal.goes_on(connection, &run)?;
+            journal.prepare_run_write(connection, &run)?;
             let put = |bytes: Option<&[u8]>| {
                 bytes
                     .map(|bytes| journal.payloads.put(connection, bytes))
@@ -357,11 +360,15 @@ impl Ledger for Journal {
         Ok(self.write_async(upsert).await?)
     }
 
-    async fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError> {
+    async fn record_approval_request(
+        &self,
+        run: &str,
+        request: &ApprovalRequest,
+    ) -> Result<(), LedgerError> {
         let (run, request, asked_ms) = (run.to_owned(), request.clone(), now_ms());
         let insert = move |journal: &Self, connection: &Connection| {
-            journal.must_be_ours(connection, &run)?;
-            journal.close_asked_before(connection, &run)?;
+            journal.check_run_owner(connection, &run)?;
+            journal.close_inherited_approvals(connection, &run)?;
             let payload = journal.payloads.put_json(connection, &request)?;
             execute(
                 connection,
@@ -372,7 +379,11 @@ impl Ledger for Journal {
         Ok(self.write_async(insert).await?)
     }
 
-    async fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError> {
+    async fn record_approval_answers(
+        &self,
+        request_id: &str,
+        answers: &[String],
+    ) -> Result<(), LedgerError> {
         let (id, answered_ms) = (request_id.to_owned(), now_ms());
         let answers = serde_json::to_string(answers).map_err(JournalError::from)?;
         let update = move |_: &Self, connection: &Connection| {
@@ -386,14 +397,14 @@ impl Ledger for Journal {
         Ok(self.write_async(update).await?)
     }
 
-    async fn suspend(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError> {
+    async fn suspend_run(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError> {
         let (run, written_ms) = (run.to_owned(), now_ms());
         // Queued, because compressing the state takes long.
         let insert = move |journal: &Self| {
             // Not in `blobs`: the next state replaces this one.
-            let state = journal.payloads.put_here(&state)?;
+            let state = journal.payloads.put_in_row(&state)?;
             journal.write(|connection| {
-                journal.must_be_ours(connection, &run)?;
+                journal.check_run_owner(connection, &run)?;
                 execute(
                     connection,
                     "INSERT OR REPLACE INTO suspensions (run, state, written_ms)
@@ -405,10 +416,10 @@ impl Ledger for Journal {
         Ok(self.spawn_blocking(insert).await?)
     }
 
-    async fn go_on(&self, run: &str) -> Result<(), LedgerError> {
+    async fn resume_run(&self, run: &str) -> Result<(), LedgerError> {
         let run = run.to_owned();
         let claim = move |journal: &Self, connection: &Connection| {
-            journal.must_be_ours(connection, &run)?;
+            journal.check_run_owner(connection, &run)?;
             execute(
                 connection,
                 "UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1",
@@ -418,32 +429,34 @@ impl Ledger for Journal {
         Ok(self.write_async(claim).await?)
     }
 
-    async fn is_to_stop(&self, run: &str) -> bool {
+    async fn is_stop_requested(&self, run: &str) -> bool {
         // If the request cannot be read, the run continues.
-        self.is_asked_to_stop(run).await.unwrap_or(false)
+        self.is_stop_requested_at_last_poll(run)
+            .await
+            .unwrap_or(false)
     }
 
-    async fn end(
+    async fn finish_run(
         &self,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        let end = RunEnd::new(output, recording);
+        let end = StoredRunEnd::new(output, recording);
         let update = move |journal: &Self, connection: &Connection| {
-            journal.goes_on(connection, &end.output.id)?;
+            journal.prepare_run_write(connection, &end.output.id)?;
             journal.end_run(connection, &end)
         };
         Ok(self.write_async(update).await?)
     }
 
-    async fn begin_and_end(
+    async fn record_finished_run(
         &self,
         run: RunStart<'_>,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        let row = RunRow::new(&run, Some(RunEnd::new(output, recording)));
-        let Some(row) = self.behind.push(row) else {
+        let row = StoredRunRow::new(&run, Some(StoredRunEnd::new(output, recording)));
+        let Some(row) = self.write_behind.push(row) else {
             return Ok(());
         };
         let insert = move |journal: &Self, connection: &_| journal.insert_run(connection, &row);

@@ -8,37 +8,37 @@
 // Only the program that uses this crate writes to the standard streams.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod cabinet;
+mod call_summary;
+mod column_encryption;
 mod connection;
 mod crypto;
+mod document_store;
 mod error;
 mod forget;
 mod jobs;
 mod journal;
 mod ledger;
-mod live;
+mod liveness;
 mod payloads;
-mod read;
 mod read_only;
 mod retention;
+mod runs;
 mod schema;
-mod seal;
+mod script_values;
 mod sessions;
-mod shelf;
-mod stops;
-mod sum;
+mod stop_requests;
 mod time;
-mod uses;
+mod tool_counts;
 mod write_behind;
 
+pub use column_encryption::ColumnEncryption;
 pub use error::JournalError;
-pub use forget::{Forgotten, Rewrite};
-pub use journal::{Journal, Keeping};
-pub use read::{Call, CallState, Filter, Run, RunState, RunSummary};
-pub use retention::Removed;
-pub use schema::Tables;
-pub use seal::Seal;
+pub use forget::{RewriteItemsFn, SessionForgetReport};
+pub use journal::{Journal, JournalOptions};
+pub use retention::RetentionReport;
+pub use runs::{RunFilter, RunSummary, StoredCall, StoredCallState, StoredRun, StoredRunState};
+pub use schema::ComponentSchema;
+pub use script_values::SessionValueStore;
 pub use selvedge_protocol::{Durability, Retention};
 pub use selvedge_text::Redactor;
 pub use sessions::{SessionSummary, StoredItem};
-pub use shelf::SessionShelf;

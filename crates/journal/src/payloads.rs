@@ -9,41 +9,41 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use crate::JournalError;
-use crate::connection::{execute, first};
-use crate::crypto::{Cipher, KeyedHash, NONCE};
+use crate::connection::{execute, query_first};
+use crate::crypto::{Cipher, KeyedHash, NONCE_BYTES};
 
 /// Payloads up to this size are stored in their row.
-const MAX_INLINE: usize = 2048;
+const MAX_INLINE_BYTES: usize = 2048;
 /// The same limit for a payload that many rows share. It is lower, because repeating the payload in
 /// each row would make rows too large for a page.
-const MAX_SHARED_INLINE: usize = 64;
+const MAX_SHARED_INLINE_BYTES: usize = 64;
 /// The first byte of a payload's column tells what follows: the payload, the hash of its blob, or
 /// the compressed payload.
-const INLINE: u8 = 0;
-const BLOB: u8 = 2;
-const PACKED: u8 = 4;
+const KIND_INLINE: u8 = 0;
+const KIND_BLOB: u8 = 2;
+const KIND_COMPRESSED: u8 = 4;
 /// Added to the first byte if the payload is encrypted.
-const ENCRYPTED: u8 = 1;
+const ENCRYPTED_FLAG: u8 = 1;
 /// The compression level of zstd: the fastest one, which makes JSON about three times smaller.
-const LEVEL: i32 = 1;
+const ZSTD_LEVEL: i32 = 1;
 
 /// Encodes payloads into columns and decodes them.
 pub(crate) struct Payloads {
-    key: Option<Key>,
+    key: Option<PayloadKeys>,
 }
 
-struct Key {
+struct PayloadKeys {
     cipher: Cipher,
     /// Computes the hashes of blobs. A plain hash would confirm a guess of the content.
-    names: KeyedHash,
+    blob_hash: KeyedHash,
 }
 
 impl Payloads {
     /// Encrypts payloads if `key` is given.
     pub(crate) fn new(key: Option<[u8; 32]>) -> Self {
-        let key = key.map(|key| Key {
+        let key = key.map(|key| PayloadKeys {
             cipher: Cipher::new(&key, "payloads: cipher"),
-            names: KeyedHash::new(&key, "payloads: names"),
+            blob_hash: KeyedHash::new(&key, "payloads: names"),
         });
         Self { key }
     }
@@ -55,7 +55,7 @@ impl Payloads {
         connection: &Connection,
         bytes: &[u8],
     ) -> Result<Vec<u8>, JournalError> {
-        self.put_above(MAX_INLINE, connection, bytes)
+        self.put_with_limit(MAX_INLINE_BYTES, connection, bytes)
     }
 
     /// Like [`Payloads::put`], for a payload that many rows share.
@@ -64,53 +64,61 @@ impl Payloads {
         connection: &Connection,
         bytes: &[u8],
     ) -> Result<Vec<u8>, JournalError> {
-        self.put_above(MAX_SHARED_INLINE, connection, bytes)
+        self.put_with_limit(MAX_SHARED_INLINE_BYTES, connection, bytes)
     }
 
-    fn put_above(
+    fn put_with_limit(
         &self,
         max_inline: usize,
         connection: &Connection,
         bytes: &[u8],
     ) -> Result<Vec<u8>, JournalError> {
         if bytes.len() <= max_inline {
-            return self.column(INLINE, bytes);
+            return self.encode_column(KIND_INLINE, bytes);
         }
         let hash: [u8; 32] = match &self.key {
             None => Sha256::digest(bytes).into(),
-            Some(key) => key.names.hash(&[bytes]),
+            Some(key) => key.blob_hash.hash(&[bytes]),
         };
         let exists = connection
             .prepare_cached("SELECT 1 FROM blobs WHERE hash = ?1")?
             .exists(params![hash])?;
         if !exists {
-            let packed = self.seal(pack(bytes)?)?;
+            let packed = self.encrypt(compress(bytes)?)?;
             let sql = "INSERT OR IGNORE INTO blobs VALUES (?1, ?2)";
             execute(connection, sql, params![hash, packed])?;
         }
-        Ok([&[BLOB | self.flag()], &hash[..]].concat())
+        Ok([&[KIND_BLOB | self.encryption_flag()], &hash[..]].concat())
     }
 
     /// Returns the value of a payload's column without using `blobs`, for a large payload that is
     /// soon replaced.
-    pub(crate) fn put_here(&self, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
-        self.column(PACKED, &pack(bytes)?)
+    pub(crate) fn put_in_row(&self, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+        self.encode_column(KIND_COMPRESSED, &compress(bytes)?)
     }
 
-    fn column(&self, kind: u8, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
-        Ok([&[kind | self.flag()], &self.seal(bytes.to_vec())?[..]].concat())
+    fn encode_column(&self, kind: u8, bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+        Ok([
+            &[kind | self.encryption_flag()],
+            &self.encrypt(bytes.to_vec())?[..],
+        ]
+        .concat())
     }
 
-    fn flag(&self) -> u8 {
-        if self.key.is_some() { ENCRYPTED } else { 0 }
+    fn encryption_flag(&self) -> u8 {
+        if self.key.is_some() {
+            ENCRYPTED_FLAG
+        } else {
+            0
+        }
     }
 
     /// Encrypts the bytes if there is a key.
-    fn seal(&self, bytes: Vec<u8>) -> Result<Vec<u8>, JournalError> {
+    fn encrypt(&self, bytes: Vec<u8>) -> Result<Vec<u8>, JournalError> {
         let Some(key) = &self.key else {
             return Ok(bytes);
         };
-        let mut nonce = [0; NONCE];
+        let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce)
             .map_err(|error| JournalError::Damaged(format!("cannot get random bytes: {error}")))?;
         key.cipher.encrypt(&nonce, &bytes)
@@ -126,7 +134,7 @@ impl Payloads {
     }
 
     /// Returns the payload of a column. Fails if the column is null.
-    pub(crate) fn bytes(
+    pub(crate) fn require_bytes(
         &self,
         connection: &Connection,
         column: ValueRef<'_>,
@@ -136,21 +144,23 @@ impl Payloads {
     }
 
     /// Like [`Payloads::bytes`], decoded as UTF-8.
-    pub(crate) fn text(
+    pub(crate) fn require_text(
         &self,
         connection: &Connection,
         column: ValueRef<'_>,
     ) -> Result<String, JournalError> {
-        Ok(String::from_utf8(self.bytes(connection, column)?)?)
+        Ok(String::from_utf8(self.require_bytes(connection, column)?)?)
     }
 
     /// Like [`Payloads::bytes`], decoded from JSON.
-    pub(crate) fn json<T: DeserializeOwned>(
+    pub(crate) fn require_json<T: DeserializeOwned>(
         &self,
         connection: &Connection,
         column: ValueRef<'_>,
     ) -> Result<T, JournalError> {
-        Ok(serde_json::from_slice(&self.bytes(connection, column)?)?)
+        Ok(serde_json::from_slice(
+            &self.require_bytes(connection, column)?,
+        )?)
     }
 
     /// Like [`Payloads::get`], decoded from JSON.
@@ -181,19 +191,19 @@ impl Payloads {
         let (kind, rest) = column
             .split_first()
             .ok_or_else(|| damaged("a payload is empty"))?;
-        let open = |bytes: Vec<u8>| match (kind & ENCRYPTED, &self.key) {
+        let open = |bytes: Vec<u8>| match (kind & ENCRYPTED_FLAG, &self.key) {
             (0, _) => Ok(bytes),
             (_, Some(key)) => key.cipher.decrypt(&bytes),
-            (_, None) => Err(JournalError::Sealed),
+            (_, None) => Err(JournalError::WrongKey),
         };
-        match kind & !ENCRYPTED {
-            INLINE => open(rest.to_vec()).map(Some),
-            PACKED => unpack(&open(rest.to_vec())?).map(Some),
-            BLOB => {
+        match kind & !ENCRYPTED_FLAG {
+            KIND_INLINE => open(rest.to_vec()).map(Some),
+            KIND_COMPRESSED => decompress(&open(rest.to_vec())?).map(Some),
+            KIND_BLOB => {
                 let sql = "SELECT packed FROM blobs WHERE hash = ?1";
-                let packed = first(connection, sql, params![rest])?
+                let packed = query_first(connection, sql, params![rest])?
                     .ok_or_else(|| damaged("a payload is missing"))?;
-                unpack(&open(packed)?).map(Some)
+                decompress(&open(packed)?).map(Some)
             }
             _ => Err(damaged("a payload has an unknown kind")),
         }
@@ -201,18 +211,18 @@ impl Payloads {
 }
 
 /// Returns the SQL that selects the hashes of the blobs that a column refers to.
-pub(crate) fn select_blobs(table: &str, column: &str) -> String {
-    let encrypted = BLOB | ENCRYPTED;
+pub(crate) fn select_blob_hashes(table: &str, column: &str) -> String {
+    let encrypted = KIND_BLOB | ENCRYPTED_FLAG;
     format!(
         "SELECT substr({column}, 2) FROM {table}
-         WHERE substr({column}, 1, 1) IN (x'{BLOB:02x}', x'{encrypted:02x}')"
+         WHERE substr({column}, 1, 1) IN (x'{KIND_BLOB:02x}', x'{encrypted:02x}')"
     )
 }
 
 /// Compresses the bytes, with a checksum that detects corruption.
-fn pack(bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
+fn compress(bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
     let packed = || -> std::io::Result<Vec<u8>> {
-        let mut encoder = zstd::stream::Encoder::new(Vec::new(), LEVEL)?;
+        let mut encoder = zstd::stream::Encoder::new(Vec::new(), ZSTD_LEVEL)?;
         encoder.include_checksum(true)?;
         encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
         std::io::Write::write_all(&mut encoder, bytes)?;
@@ -221,7 +231,7 @@ fn pack(bytes: &[u8]) -> Result<Vec<u8>, JournalError> {
     packed().map_err(|error| JournalError::Damaged(error.to_string()))
 }
 
-fn unpack(packed: &[u8]) -> Result<Vec<u8>, JournalError> {
+fn decompress(packed: &[u8]) -> Result<Vec<u8>, JournalError> {
     zstd::stream::decode_all(packed).map_err(|error| JournalError::Damaged(error.to_string()))
 }
 

@@ -6,22 +6,31 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::connection::{BUSY_TIMEOUT, FILE};
-use crate::journal::stored_key;
-use crate::live::Owner;
-use crate::schema::JOURNAL;
-use crate::{Journal, JournalError, Keeping};
+use crate::connection::{BUSY_TIMEOUT, FILE_NAME};
+use crate::journal::load_key;
+use crate::liveness::JournalOwner;
+use crate::schema::JOURNAL_SCHEMA;
+use crate::{Journal, JournalError, JournalOptions};
 
 impl Journal {
     /// Opens the journal of a folder for reading. If the folder is not writable, the journal is
     /// opened read-only, and every write to it fails.
-    pub fn open_to_read(folder: &Path, keeping: &Keeping) -> Result<Arc<Self>, JournalError> {
+    pub fn open_for_reading(
+        folder: &Path,
+        keeping: &JournalOptions,
+    ) -> Result<Arc<Self>, JournalError> {
         match Self::open_with(folder, keeping) {
             Err(error @ (JournalError::File { .. } | JournalError::Sqlite(_))) => {
-                match connect_to_current(folder) {
+                match open_current_read_only(folder) {
                     Ok(connection) => {
-                        let key = stored_key(&connection)?.ok_or(error)?;
-                        Ok(Self::new(connection, folder, Owner::none(), key, keeping))
+                        let key = load_key(&connection)?.ok_or(error)?;
+                        Ok(Self::new(
+                            connection,
+                            folder,
+                            JournalOwner::read_only(),
+                            key,
+                            keeping,
+                        ))
                     }
                     Err(
                         specific @ (JournalError::ReadOnly { .. }
@@ -37,9 +46,9 @@ impl Journal {
 }
 
 /// Opens a read-only connection. Fails if the journal needs a migration.
-fn connect_to_current(folder: &Path) -> Result<Connection, JournalError> {
-    let connection = connect(folder)?;
-    if JOURNAL.missing(&connection)?.is_empty() {
+fn open_current_read_only(folder: &Path) -> Result<Connection, JournalError> {
+    let connection = open_read_only(folder)?;
+    if JOURNAL_SCHEMA.missing_migrations(&connection)?.is_empty() {
         return Ok(connection);
     }
     Err(JournalError::ReadOnly {
@@ -49,8 +58,8 @@ fn connect_to_current(folder: &Path) -> Result<Connection, JournalError> {
 }
 
 /// Opens a connection that writes neither to the file nor to files next to it.
-fn connect(folder: &Path) -> Result<Connection, JournalError> {
-    let file = folder.join(FILE);
+fn open_read_only(folder: &Path) -> Result<Connection, JournalError> {
+    let file = folder.join(FILE_NAME);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let readable = |connection: Connection| {
         connection.busy_timeout(BUSY_TIMEOUT)?;
@@ -71,7 +80,7 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
     }
     let has_bytes = |suffix: &str| {
         folder
-            .join(format!("{FILE}{suffix}"))
+            .join(format!("{FILE_NAME}{suffix}"))
             .metadata()
             .is_ok_and(|metadata| metadata.len() > 0)
     };
@@ -86,13 +95,13 @@ fn connect(folder: &Path) -> Result<Connection, JournalError> {
     if !file.is_file() {
         return Err(refused.into());
     }
-    let uri = format!("file:{}?immutable=1", percent_encoded(&file));
+    let uri = format!("file:{}?immutable=1", percent_encode(&file));
     let connection = Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI)?;
     Ok(readable(connection)?)
 }
 
 /// Percent-encodes a path for a URI.
-fn percent_encoded(path: &Path) -> String {
+fn percent_encode(path: &Path) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-~".contains(byte);
     let encoded = |byte: &u8| {
         if plain(byte) {

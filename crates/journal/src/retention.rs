@@ -3,15 +3,15 @@
 use rusqlite::{Connection, params};
 use selvedge_protocol::Retention;
 
-use crate::live::Owner;
-use crate::payloads::select_blobs;
-use crate::sum::{SUM, called};
+use crate::call_summary::{SET_CALL_SUMMARY, called_tool_condition};
+use crate::liveness::JournalOwner;
+use crate::payloads::select_blob_hashes;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
 /// What [`Journal::tidy`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Removed {
+pub struct RetentionReport {
     /// Number of runs, which were removed with their calls.
     pub runs: usize,
     /// Number of documents removed from the File Cabinet.
@@ -24,7 +24,7 @@ const MAX_RUNS_PER_WRITE: i64 = 200;
 const MAX_PASSES: usize = 6;
 
 /// Tables and columns in which runs refer to payloads.
-const OF_RUNS: [(&str, &str); 10] = [
+const RUN_PAYLOAD_COLUMNS: [(&str, &str); 10] = [
     ("calls", "args"),
     ("calls", "value"),
     ("calls", "error"),
@@ -37,7 +37,7 @@ const OF_RUNS: [(&str, &str); 10] = [
     ("approvals", "request"),
 ];
 /// The other tables and columns that refer to payloads.
-const NOT_OF_RUNS: [(&str, &str); 4] = [
+const OTHER_PAYLOAD_COLUMNS: [(&str, &str); 4] = [
     ("items", "item"),
     ("stored", "value"),
     ("cabinet", "about"),
@@ -47,22 +47,22 @@ const NOT_OF_RUNS: [(&str, &str); 4] = [
 impl Journal {
     /// Removes expired documents, runs that are older than the limit, and the oldest runs beyond
     /// the size limit. Runs that have not ended and sessions are never removed.
-    pub fn tidy(&self, retention: &Retention) -> Result<Removed, JournalError> {
+    pub fn apply_retention(&self, retention: &Retention) -> Result<RetentionReport, JournalError> {
         let oldest = now_ms() - i64::from(retention.days) * 24 * 3600 * 1000;
-        let mut removed = Removed {
-            documents: self.empty_cabinet()?,
-            ..Removed::default()
+        let mut removed = RetentionReport {
+            documents: self.remove_expired_documents()?,
+            ..RetentionReport::default()
         };
         // Documents that were removed to make room may have left unused payloads.
-        let swept = self.write(sweep)?;
-        self.close_the_dead(oldest)?;
-        self.forget_stops()?;
-        removed.runs += self.remove("ended_ms < ?1", oldest)?;
+        let swept = self.write(remove_unused_blobs)?;
+        self.end_dead_runs(oldest)?;
+        self.remove_stale_stop_requests()?;
+        removed.runs += self.remove_runs("ended_ms < ?1", oldest)?;
         if removed.runs > 0 {
-            self.write(sweep)?;
+            self.write(remove_unused_blobs)?;
         }
         for _ in 0..MAX_PASSES {
-            match self.remove_excess(retention.megabytes << 20)? {
+            match self.remove_excess_runs(retention.megabytes << 20)? {
                 0 => break,
                 runs => removed.runs += runs,
             }
@@ -75,12 +75,12 @@ impl Journal {
                 "PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);",
             );
         }
-        self.forget_the_dead();
+        self.remove_stale_lock_files();
         Ok(removed)
     }
 
     /// Marks old runs as ended if their process is dead, except suspended runs.
-    fn close_the_dead(&self, before_ms: i64) -> Result<(), JournalError> {
+    fn end_dead_runs(&self, before_ms: i64) -> Result<(), JournalError> {
         self.write(|connection| {
             let mut read = connection.prepare(
                 "SELECT id, owner FROM runs WHERE ended_ms IS NULL AND started_ms < ?1
@@ -90,7 +90,9 @@ impl Journal {
                 .query_map(params![before_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<Result<_, _>>()?;
             for (id, _) in open.iter().filter(|(_, owner)| !self.is_alive(owner)) {
-                let over = format!("UPDATE runs SET ended_ms = started_ms, {SUM} WHERE id = ?1");
+                let over = format!(
+                    "UPDATE runs SET ended_ms = started_ms, {SET_CALL_SUMMARY} WHERE id = ?1"
+                );
                 connection.execute(&over, params![id])?;
             }
             Ok(())
@@ -99,11 +101,11 @@ impl Journal {
 
     /// Removes the ended runs that the SQL condition `which` selects. `value` is its parameter
     /// `?1`.
-    fn remove(&self, which: &str, value: i64) -> Result<usize, JournalError> {
+    fn remove_runs(&self, which: &str, value: i64) -> Result<usize, JournalError> {
         let removed = self.write(|connection| {
             // Runs that resumed each other are kept or removed together with the tasks they
             // started, which are runs as well: a resume needs the results of all of them.
-            let starts_tasks = called("'spawn.exec'");
+            let starts_tasks = called_tool_condition("'spawn.exec'");
             let which = format!(
                 "ended_ms IS NOT NULL AND {which} AND id NOT IN (
                     WITH RECURSIVE kept(id) AS (
@@ -130,8 +132,8 @@ impl Journal {
 
     /// Removes the share of the oldest runs that exceeds the limit in bytes, assuming that all runs
     /// have the same size.
-    fn remove_excess(&self, limit: u64) -> Result<usize, JournalError> {
-        let bytes = self.bytes_of_runs()?;
+    fn remove_excess_runs(&self, limit: u64) -> Result<usize, JournalError> {
+        let bytes = self.total_run_bytes()?;
         let ended = "SELECT count(*) FROM runs WHERE ended_ms IS NOT NULL";
         let ended: i64 = self.lock().query_row(ended, [], |row| row.get(0))?;
         if bytes <= limit || ended == 0 {
@@ -144,7 +146,7 @@ impl Journal {
         while remaining > 0 {
             let oldest = "id IN
                 (SELECT id FROM runs WHERE ended_ms IS NOT NULL ORDER BY started_ms LIMIT ?1)";
-            match self.remove(oldest, window)? {
+            match self.remove_runs(oldest, window)? {
                 // All runs of the window are kept for newer runs that resumed them.
                 0 if window < ended => window *= 2,
                 0 => break,
@@ -155,13 +157,13 @@ impl Journal {
                 }
             }
         }
-        self.write(sweep)?;
+        self.write(remove_unused_blobs)?;
         Ok(removed)
     }
 
     /// Returns the size of all runs in the file. Sessions and tables of other crates do not count,
     /// because removing runs does not make them smaller.
-    fn bytes_of_runs(&self) -> Result<u64, JournalError> {
+    fn total_run_bytes(&self) -> Result<u64, JournalError> {
         let connection = self.lock();
         let tables: i64 = connection.query_row(
             "SELECT ifnull(sum(pgsize), 0) FROM dbstat WHERE aggregate = TRUE
@@ -173,7 +175,7 @@ impl Journal {
         let others: i64 = connection.query_row(
             &format!(
                 "SELECT ifnull(sum(length(packed)), 0) FROM blobs WHERE hash IN ({})",
-                referred(&NOT_OF_RUNS)
+                select_referenced_blobs(&OTHER_PAYLOAD_COLUMNS)
             ),
             [],
             |row| row.get(0),
@@ -182,11 +184,11 @@ impl Journal {
     }
 
     /// Removes the lock files of processes that have ended.
-    fn forget_the_dead(&self) {
+    fn remove_stale_lock_files(&self) {
         let live = self.folder.join("live");
         for entry in std::fs::read_dir(&live).into_iter().flatten().flatten() {
             let id = entry.file_name().to_string_lossy().into_owned();
-            if !Owner::is_alive(&live, &id) {
+            if !JournalOwner::is_alive(&live, &id) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
@@ -194,15 +196,19 @@ impl Journal {
 }
 
 /// Removes the blobs that no row refers to, and returns how many there were.
-pub(crate) fn sweep(connection: &Connection) -> Result<usize, JournalError> {
-    let all = format!("{} UNION {}", referred(&OF_RUNS), referred(&NOT_OF_RUNS));
+pub(crate) fn remove_unused_blobs(connection: &Connection) -> Result<usize, JournalError> {
+    let all = format!(
+        "{} UNION {}",
+        select_referenced_blobs(&RUN_PAYLOAD_COLUMNS),
+        select_referenced_blobs(&OTHER_PAYLOAD_COLUMNS)
+    );
     Ok(connection.execute(&format!("DELETE FROM blobs WHERE hash NOT IN ({all})"), [])?)
 }
 
 /// Returns the SQL that selects the hashes of the blobs that these columns refer to.
-fn referred(columns: &[(&str, &str)]) -> String {
+fn select_referenced_blobs(columns: &[(&str, &str)]) -> String {
     let each = columns
         .iter()
-        .map(|(table, column)| select_blobs(table, column));
+        .map(|(table, column)| select_blob_hashes(table, column));
     each.collect::<Vec<_>>().join(" UNION ")
 }

@@ -5,17 +5,17 @@ use std::path::Path;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
-use crate::{JournalError, Seal, connection};
+use crate::{ColumnEncryption, JournalError, connection};
 
 /// The journal's own tables.
-pub(crate) const JOURNAL: Tables = Tables {
+pub(crate) const JOURNAL_SCHEMA: ComponentSchema = ComponentSchema {
     component: "journal",
     migrations: &[include_str!("schema.sql")],
 };
 
 /// The tables of one component in the journal's file.
 #[derive(Debug, Clone, Copy)]
-pub struct Tables {
+pub struct ComponentSchema {
     /// The name of the component in the table `schema_versions`.
     pub component: &'static str,
     /// The SQL of each migration, in order. A released migration is never edited: a change to the
@@ -23,19 +23,23 @@ pub struct Tables {
     pub migrations: &'static [&'static str],
 }
 
-impl Tables {
+impl ComponentSchema {
     /// Opens a connection to the journal of a folder, with the SQL functions of `seal`, and
     /// migrates these tables to the latest version.
-    pub fn open(&self, folder: &Path, seal: &Seal) -> Result<Connection, JournalError> {
+    pub fn open(&self, folder: &Path, seal: &ColumnEncryption) -> Result<Connection, JournalError> {
         let mut connection = self.connect(folder, seal)?;
         self.migrate(&mut connection)?;
         Ok(connection)
     }
 
     /// Opens another connection without migrating. Requires an earlier [`Tables::open`].
-    pub fn connect(&self, folder: &Path, seal: &Seal) -> Result<Connection, JournalError> {
-        let connection = connection::read_write(folder)?;
-        seal.attach(&connection)?;
+    pub fn connect(
+        &self,
+        folder: &Path,
+        seal: &ColumnEncryption,
+    ) -> Result<Connection, JournalError> {
+        let connection = connection::open_read_write(folder)?;
+        seal.register_functions(&connection)?;
         Ok(connection)
     }
 
@@ -43,7 +47,7 @@ impl Tables {
     /// time, one applies them and the others find them applied.
     pub(crate) fn migrate(&self, connection: &mut Connection) -> Result<(), JournalError> {
         // If the schema is current, this only reads and does not wait for a writer.
-        if self.missing(connection)?.is_empty() {
+        if self.missing_migrations(connection)?.is_empty() {
             return Ok(());
         }
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -51,38 +55,38 @@ impl Tables {
             "CREATE TABLE IF NOT EXISTS schema_versions
              (component TEXT PRIMARY KEY, version INTEGER NOT NULL) WITHOUT ROWID",
         )?;
-        for migration in self.missing(&transaction)? {
+        for migration in self.missing_migrations(&transaction)? {
             transaction.execute_batch(migration)?;
         }
         transaction.execute(
             "INSERT OR REPLACE INTO schema_versions VALUES (?1, ?2)",
-            params![self.component, self.known()],
+            params![self.component, self.latest_version()],
         )?;
         transaction.commit()?;
         Ok(())
     }
 
     /// Returns the migrations that the file lacks. Fails if the file has a newer version.
-    pub(crate) fn missing(
+    pub(crate) fn missing_migrations(
         &self,
         connection: &Connection,
     ) -> Result<&'static [&'static str], JournalError> {
-        let version = self.version(connection)?;
+        let version = self.stored_version(connection)?;
         self.migrations
             .get(version as usize..)
             .ok_or(JournalError::NewerSchema {
                 component: self.component,
                 version,
-                known: self.known(),
+                known: self.latest_version(),
             })
     }
 
-    fn known(&self) -> u32 {
+    fn latest_version(&self) -> u32 {
         self.migrations.len() as u32
     }
 
     /// Returns the number of migrations applied to the file, which is 0 for an empty file.
-    fn version(&self, connection: &Connection) -> Result<u32, JournalError> {
+    fn stored_version(&self, connection: &Connection) -> Result<u32, JournalError> {
         let tables = "SELECT count(*), count(*) FILTER (WHERE name = 'schema_versions')
                       FROM sqlite_master WHERE type = 'table'";
         match connection.query_row(tables, [], |row| Ok((row.get(0)?, row.get(1)?)))? {
@@ -103,18 +107,18 @@ impl Tables {
 mod tests {
     use super::*;
 
-    const FIRST: Tables = Tables {
+    const FIRST: ComponentSchema = ComponentSchema {
         component: "test",
         migrations: &["CREATE TABLE notes (text TEXT); INSERT INTO notes VALUES ('first')"],
     };
-    const SECOND: Tables = Tables {
+    const SECOND: ComponentSchema = ComponentSchema {
         component: "test",
         migrations: &[
             FIRST.migrations[0],
             "ALTER TABLE notes ADD COLUMN length INTEGER; UPDATE notes SET length = length(text)",
         ],
     };
-    const BROKEN: Tables = Tables {
+    const BROKEN: ComponentSchema = ComponentSchema {
         component: "test",
         migrations: &[
             SECOND.migrations[0],
@@ -133,14 +137,18 @@ mod tests {
     #[test]
     fn missing_migrations_are_applied_in_order_and_once() {
         let dir = tempfile::tempdir().unwrap();
-        let open = |tables: Tables| tables.open(dir.path(), &Seal::none());
+        let open = |tables: ComponentSchema| tables.open(dir.path(), &ColumnEncryption::disabled());
         drop(open(FIRST).unwrap());
         assert_eq!(lengths(&open(SECOND).unwrap()), [5]);
         assert_eq!(lengths(&open(SECOND).unwrap()), [5]);
         // A new file gets all migrations.
         let other = tempfile::tempdir().unwrap();
         assert_eq!(
-            lengths(&SECOND.open(other.path(), &Seal::none()).unwrap()),
+            lengths(
+                &SECOND
+                    .open(other.path(), &ColumnEncryption::disabled())
+                    .unwrap()
+            ),
             [5]
         );
     }
@@ -148,7 +156,7 @@ mod tests {
     #[test]
     fn a_failed_migration_is_rolled_back() {
         let dir = tempfile::tempdir().unwrap();
-        let open = |tables: Tables| tables.open(dir.path(), &Seal::none());
+        let open = |tables: ComponentSchema| tables.open(dir.path(), &ColumnEncryption::disabled());
         drop(open(FIRST).unwrap());
         assert!(matches!(open(BROKEN), Err(JournalError::Sqlite(_))));
         assert_eq!(lengths(&open(SECOND).unwrap()), [5]);
@@ -157,7 +165,7 @@ mod tests {
     #[test]
     fn a_newer_schema_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let open = |tables: Tables| tables.open(dir.path(), &Seal::none());
+        let open = |tables: ComponentSchema| tables.open(dir.path(), &ColumnEncryption::disabled());
         drop(open(SECOND).unwrap());
         let error = open(FIRST).unwrap_err();
         assert_eq!(
@@ -171,7 +179,11 @@ mod tests {
     fn each_component_has_its_own_version() {
         let dir = tempfile::tempdir().unwrap();
         drop(crate::Journal::open(dir.path()).unwrap());
-        drop(SECOND.open(dir.path(), &Seal::none()).unwrap());
+        drop(
+            SECOND
+                .open(dir.path(), &ColumnEncryption::disabled())
+                .unwrap(),
+        );
         drop(crate::Journal::open(dir.path()).unwrap());
     }
 }

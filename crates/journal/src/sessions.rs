@@ -5,7 +5,7 @@ use selvedge_protocol::new_id;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::connection::{execute, first};
+use crate::connection::{execute, query_first};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -45,19 +45,20 @@ pub struct StoredItem {
 
 /// The first line of an exported session.
 #[derive(Debug, Serialize, Deserialize)]
-struct Head {
+struct SessionExportHeader {
     session: String,
     name: Option<String>,
     directory: String,
     started_ms: i64,
 }
 
-const SUMMARY: &str = "SELECT id, name, directory, started_ms, touched_ms, forked_from,
+const SELECT_SESSION_SUMMARY: &str =
+    "SELECT id, name, directory, started_ms, touched_ms, forked_from,
     (SELECT count(*) FROM items WHERE session = sessions.id), parent FROM sessions";
 
 /// The SQL of a new `touched_ms`: the time in `?2`, or one millisecond after the last touched
 /// session if that is later, so that sessions have a total order.
-const NOW: &str = "max(?2, (SELECT ifnull(max(touched_ms), 0) + 1 FROM sessions))";
+const NEXT_TOUCHED_MS: &str = "max(?2, (SELECT ifnull(max(touched_ms), 0) + 1 FROM sessions))";
 
 impl Journal {
     /// Begins a session that this process has claimed, and returns its id. `parent` is the session
@@ -69,7 +70,7 @@ impl Journal {
     ) -> Result<String, JournalError> {
         let id = new_id("ses");
         self.write(|connection| {
-            insert(connection, &id, directory, now_ms(), None)?;
+            insert_session(connection, &id, directory, now_ms(), None)?;
             let sql = "UPDATE sessions SET owner = ?2, parent = ?3 WHERE id = ?1";
             execute(connection, sql, params![id, self.owner.id, parent])
         })?;
@@ -88,10 +89,10 @@ impl Journal {
 
     fn list_sessions(&self, which: &str, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
         let connection = self.lock();
-        let sql = format!("{SUMMARY} {which} ORDER BY touched_ms DESC, id LIMIT ?1");
+        let sql = format!("{SELECT_SESSION_SUMMARY} {which} ORDER BY touched_ms DESC, id LIMIT ?1");
         let mut read = connection.prepare_cached(&sql)?;
         let sessions = read
-            .query_map(params![limit], summary)?
+            .query_map(params![limit], read_session_summary)?
             .collect::<Result<_, _>>()?;
         Ok(sessions)
     }
@@ -99,7 +100,7 @@ impl Journal {
     /// Claims a session for this process. Fails if another running process has claimed it.
     pub fn claim_session(&self, id: &str) -> Result<(), JournalError> {
         self.write(|connection| {
-            self.must_be_free(connection, id)?;
+            self.check_session_free(connection, id)?;
             let sql = "UPDATE sessions SET owner = ?2 WHERE id = ?1";
             execute(connection, sql, params![id, self.owner.id])
         })
@@ -116,15 +117,15 @@ impl Journal {
     }
 
     /// Fails if there is no such session or another running process has claimed it.
-    pub(crate) fn must_be_free(
+    pub(crate) fn check_session_free(
         &self,
         connection: &Connection,
         id: &str,
     ) -> Result<(), JournalError> {
         let sql = "SELECT owner FROM sessions WHERE id = ?1";
-        let owner: Option<Option<String>> = first(connection, sql, params![id])?;
+        let owner: Option<Option<String>> = query_first(connection, sql, params![id])?;
         match owner {
-            None => Err(JournalError::NoSession(id.to_owned())),
+            None => Err(JournalError::SessionNotFound(id.to_owned())),
             Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => {
                 Err(JournalError::SessionInUse(id.to_owned()))
             }
@@ -136,11 +137,11 @@ impl Journal {
     pub fn session(&self, id: &str) -> Result<SessionSummary, JournalError> {
         let connection = self.lock();
         let sql = format!(
-            "{SUMMARY} WHERE id = ?1 OR name = ?1 OR substr(id, 1, length(?1)) = ?1 LIMIT 3"
+            "{SELECT_SESSION_SUMMARY} WHERE id = ?1 OR name = ?1 OR substr(id, 1, length(?1)) = ?1 LIMIT 3"
         );
         let mut read = connection.prepare_cached(&sql)?;
         let mut found: Vec<SessionSummary> = read
-            .query_map(params![id], summary)?
+            .query_map(params![id], read_session_summary)?
             .collect::<Result<_, _>>()?;
         if let Some(exact) = found
             .iter()
@@ -149,9 +150,9 @@ impl Journal {
             return Ok(found.swap_remove(exact));
         }
         match found.len() {
-            0 => Err(JournalError::NoSession(id.to_owned())),
+            0 => Err(JournalError::SessionNotFound(id.to_owned())),
             1 => Ok(found.swap_remove(0)),
-            _ => Err(JournalError::Ambiguous(id.to_owned())),
+            _ => Err(JournalError::AmbiguousId(id.to_owned())),
         }
     }
 
@@ -179,9 +180,10 @@ impl Journal {
         let fork = new_id("ses");
         self.write(|connection| {
             let sql = "SELECT directory FROM sessions WHERE id = ?1";
-            let directory: Option<String> = first(connection, sql, params![id])?;
-            let directory = directory.ok_or_else(|| JournalError::NoSession(id.to_owned()))?;
-            insert(connection, &fork, &directory, now_ms(), Some(id))?;
+            let directory: Option<String> = query_first(connection, sql, params![id])?;
+            let directory =
+                directory.ok_or_else(|| JournalError::SessionNotFound(id.to_owned()))?;
+            insert_session(connection, &fork, &directory, now_ms(), Some(id))?;
             connection.execute(
                 "INSERT INTO items SELECT ?1, number, turn, item, at_ms FROM items
                  WHERE session = ?2 AND turn <= ?3",
@@ -218,11 +220,11 @@ impl Journal {
             })
             .collect();
         self.write_async(move |journal, connection| {
-            journal.must_be_free(connection, &session)?;
-            let touch = format!("UPDATE sessions SET touched_ms = {NOW} WHERE id = ?1");
+            journal.check_session_free(connection, &session)?;
+            let touch = format!("UPDATE sessions SET touched_ms = {NEXT_TOUCHED_MS} WHERE id = ?1");
             execute(connection, &touch, params![session, at_ms])?;
             let last = "SELECT ifnull(max(number), 0) FROM items WHERE session = ?1";
-            let last: Option<u32> = first(connection, last, params![session])?;
+            let last: Option<u32> = query_first(connection, last, params![session])?;
             if last != Some(after) {
                 return Err(JournalError::SessionInUse(session.clone()));
             }
@@ -241,7 +243,7 @@ impl Journal {
             .prepare_cached("SELECT item FROM items WHERE session = ?1 ORDER BY number LIMIT 1")?;
         let mut rows = read.query(params![session])?;
         let row = rows.next()?;
-        row.map(|row| self.payloads.json(&connection, row.get_ref(0)?))
+        row.map(|row| self.payloads.require_json(&connection, row.get_ref(0)?))
             .transpose()
     }
 
@@ -264,7 +266,7 @@ impl Journal {
         let mut rows = read.query(params![session, turn])?;
         let mut items = Vec::new();
         while let Some(row) = rows.next()? {
-            let item = self.payloads.json(connection, row.get_ref(2)?)?;
+            let item = self.payloads.require_json(connection, row.get_ref(2)?)?;
             items.push(StoredItem {
                 number: row.get(0)?,
                 turn: row.get(1)?,
@@ -278,7 +280,7 @@ impl Journal {
     /// Exports a session as JSON lines: a header, then the items. Nothing is redacted.
     pub fn export_session(&self, id: &str) -> Result<Vec<Value>, JournalError> {
         let session = self.session(id)?;
-        let head = Head {
+        let head = SessionExportHeader {
             session: session.id.clone(),
             name: session.name,
             directory: session.directory,
@@ -298,11 +300,12 @@ impl Journal {
         lines: &[Value],
         check: impl FnOnce(&[StoredItem]) -> Result<(), JournalError>,
     ) -> Result<String, JournalError> {
-        let invalid = |error: serde_json::Error| JournalError::NotASession(error.to_string());
+        let invalid =
+            |error: serde_json::Error| JournalError::InvalidSessionExport(error.to_string());
         let (head, rest) = lines
             .split_first()
-            .ok_or_else(|| JournalError::NotASession("the file is empty".into()))?;
-        let head: Head = serde_json::from_value(head.clone()).map_err(invalid)?;
+            .ok_or_else(|| JournalError::InvalidSessionExport("the file is empty".into()))?;
+        let head: SessionExportHeader = serde_json::from_value(head.clone()).map_err(invalid)?;
         let items: Vec<StoredItem> = rest
             .iter()
             .map(|line| serde_json::from_value(line.clone()))
@@ -311,7 +314,7 @@ impl Journal {
         check(&items)?;
         let id = new_id("ses");
         self.write(|connection| {
-            insert(connection, &id, &head.directory, head.started_ms, None)?;
+            insert_session(connection, &id, &head.directory, head.started_ms, None)?;
             connection.execute(
                 "UPDATE OR IGNORE sessions SET name = ?2 WHERE id = ?1",
                 params![id, head.name],
@@ -346,7 +349,7 @@ impl Journal {
     }
 }
 
-fn insert(
+fn insert_session(
     connection: &Connection,
     id: &str,
     directory: &str,
@@ -356,14 +359,14 @@ fn insert(
     connection.execute(
         &format!(
             "INSERT INTO sessions (id, touched_ms, directory, started_ms, forked_from)
-             VALUES (?1, {NOW}, ?3, ?4, ?5)"
+             VALUES (?1, {NEXT_TOUCHED_MS}, ?3, ?4, ?5)"
         ),
         params![id, now_ms(), directory, started_ms, forked_from],
     )?;
     Ok(())
 }
 
-fn summary(row: &Row<'_>) -> rusqlite::Result<SessionSummary> {
+fn read_session_summary(row: &Row<'_>) -> rusqlite::Result<SessionSummary> {
     Ok(SessionSummary {
         id: row.get(0)?,
         name: row.get(1)?,

@@ -17,39 +17,39 @@ use rusqlite::Connection;
 
 use crate::Durability;
 use crate::JournalError;
-use crate::journal::{Journal, in_one_piece};
-use crate::ledger::RunRow;
+use crate::journal::{Journal, in_transaction};
+use crate::ledger::StoredRunRow;
 
 /// How long a row waits for other rows that can be written in the same transaction.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(5);
 /// The maximum number of queued rows. A further row is written at once, after the queued rows.
-const MAX_WAITING: usize = 64;
+const MAX_QUEUED_ROWS: usize = 64;
 
 /// The queue of rows to write, and the signal for the writer thread.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBehind {
-    queue: Mutex<RowQueue>,
+    queue: Mutex<RunRowQueue>,
     /// Notified when a row is added to an empty queue and when the journal is closed.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct RowQueue {
-    rows: Vec<RunRow>,
+struct RunRowQueue {
+    rows: Vec<StoredRunRow>,
     /// A thread writes the rows. Without one every row is written at once.
     has_writer: bool,
     closed: bool,
 }
 
 impl WriteBehind {
-    fn queue(&self) -> MutexGuard<'_, RowQueue> {
+    fn queue(&self) -> MutexGuard<'_, RunRowQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a row. Returns it if it must be written now.
-    pub(crate) fn push(&self, row: RunRow) -> Option<RunRow> {
+    pub(crate) fn push(&self, row: StoredRunRow) -> Option<StoredRunRow> {
         let mut queue = self.queue();
-        if !queue.has_writer || row.resumes.is_some() || queue.rows.len() >= MAX_WAITING {
+        if !queue.has_writer || row.resumes.is_some() || queue.rows.len() >= MAX_QUEUED_ROWS {
             return Some(row);
         }
         queue.rows.push(row);
@@ -66,8 +66,8 @@ impl WriteBehind {
     }
 
     /// Blocks until there are rows or the journal is closed. Returns `false` if it is closed.
-    fn wait(&self) -> bool {
-        let idle = |queue: &mut RowQueue| queue.rows.is_empty() && !queue.closed;
+    fn wait_for_rows(&self) -> bool {
+        let idle = |queue: &mut RunRowQueue| queue.rows.is_empty() && !queue.closed;
         let queue = self
             .changed
             .wait_while(self.queue(), idle)
@@ -78,16 +78,16 @@ impl WriteBehind {
 
 impl Journal {
     /// Turns write-behind on, except with [`Durability::Full`].
-    pub fn write_behind(&self) {
+    pub fn enable_write_behind(&self) {
         if self.durability == Durability::Full
-            || std::mem::replace(&mut self.behind.queue().has_writer, true)
+            || std::mem::replace(&mut self.write_behind.queue().has_writer, true)
         {
             return;
         }
-        let (behind, journal) = (self.behind.clone(), self.itself.clone());
+        let (behind, journal) = (self.write_behind.clone(), self.weak_self.clone());
         let thread = std::thread::Builder::new().name("selvedge-journal".to_owned());
-        if thread.spawn(move || write_rows(&behind, &journal)).is_err() {
-            self.behind.queue().has_writer = false;
+        if thread.spawn(move || run_writer(&behind, &journal)).is_err() {
+            self.write_behind.queue().has_writer = false;
         }
     }
 
@@ -95,22 +95,22 @@ impl Journal {
     /// thread of the journal may still hold the journal when its owner drops it.
     pub fn flush(&self) -> Result<(), JournalError> {
         self.finish_jobs();
-        self.flush_through(&self.connection())
+        self.flush_rows(&self.connection())
     }
 
-    pub(crate) fn flush_through(&self, connection: &Connection) -> Result<(), JournalError> {
-        let rows = std::mem::take(&mut self.behind.queue().rows);
+    pub(crate) fn flush_rows(&self, connection: &Connection) -> Result<(), JournalError> {
+        let rows = std::mem::take(&mut self.write_behind.queue().rows);
         if rows.is_empty() {
             return Ok(());
         }
-        let written = in_one_piece(connection, |connection| {
+        let written = in_transaction(connection, |connection| {
             rows.iter()
                 .try_for_each(|row| self.insert_run(connection, row))
         });
         if let Err(error) = &written {
             // The next read or write tries these rows again. Without a writer, the next run is
             // written at once, so that its caller gets the error.
-            let mut queue = self.behind.queue();
+            let mut queue = self.write_behind.queue();
             queue.has_writer &= error.is_busy();
             queue.rows.splice(..0, rows);
         }
@@ -119,13 +119,13 @@ impl Journal {
 }
 
 /// The writer thread. Runs until the journal is closed or cannot be written.
-fn write_rows(behind: &WriteBehind, journal: &Weak<Journal>) {
-    while behind.wait() {
+fn run_writer(behind: &WriteBehind, journal: &Weak<Journal>) {
+    while behind.wait_for_rows() {
         std::thread::sleep(FLUSH_INTERVAL);
         let Some(journal) = journal.upgrade() else {
             return;
         };
-        match journal.flush_through(&journal.connection()) {
+        match journal.flush_rows(&journal.connection()) {
             Err(error) if !error.is_busy() => return,
             _ => {}
         }

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use selvedge_journal::{Journal, Keeping, Retention};
-use selvedge_protocol::{Cabinet, DOCUMENTS_KEPT, DocumentKind, NewDocument};
+use selvedge_journal::{Journal, JournalOptions, Retention};
+use selvedge_protocol::{DOCUMENT_RETENTION, DocumentKind, DocumentStore, NewDocument};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -52,7 +52,7 @@ fn another_process_reads_documents_exactly_as_saved() {
         .collect();
     let keys: Vec<String> = {
         let journal = Journal::open(dir.path()).unwrap();
-        let keep = |content: &[u8]| journal.keep(&saved("bytes", content)).unwrap().key;
+        let keep = |content: &[u8]| journal.save(&saved("bytes", content)).unwrap().key;
         [&b""[..], b"\0\xff\r\n", &large].map(keep).into()
     };
     let journal = Journal::open(dir.path()).unwrap();
@@ -62,13 +62,13 @@ fn another_process_reads_documents_exactly_as_saved() {
             .unwrap()
             .unwrap();
         assert_eq!(
-            (document.content.as_slice(), document.entry.bytes),
+            (document.content.as_slice(), document.info.bytes),
             (content, content.len() as u64)
         );
         assert_eq!(
             (
-                document.entry.title.as_str(),
-                document.entry.media_type.as_str()
+                document.info.title.as_str(),
+                document.info.media_type.as_str()
             ),
             ("bytes", "text/plain")
         );
@@ -81,7 +81,7 @@ fn another_process_reads_documents_exactly_as_saved() {
     assert_eq!(journal.get("FNOTHERE").unwrap(), None);
     assert!(
         journal
-            .keep(&saved("too much", &vec![0; (64 << 20) + 1]))
+            .save(&saved("too much", &vec![0; (64 << 20) + 1]))
             .unwrap_err()
             .to_string()
             .contains("64 MB")
@@ -92,15 +92,15 @@ fn another_process_reads_documents_exactly_as_saved() {
 fn pages_are_found_by_url_until_they_are_too_old() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
-    journal.keep(&page("https://a/", b"old")).unwrap();
+    journal.save(&page("https://a/", b"old")).unwrap();
     execute_sql(
         dir.path(),
         "UPDATE cabinet SET saved_ms = saved_ms - 3600000",
     );
-    let new = journal.keep(&page("https://a/", b"new")).unwrap();
-    journal.keep(&page("https://b/", b"other")).unwrap();
-    let found = |kind, source| journal.newest(kind, source, DAY).unwrap();
-    assert_eq!(found(DocumentKind::Page, "https://a/").unwrap().entry, new);
+    let new = journal.save(&page("https://a/", b"new")).unwrap();
+    journal.save(&page("https://b/", b"other")).unwrap();
+    let found = |kind, source| journal.find_latest(kind, source, DAY).unwrap();
+    assert_eq!(found(DocumentKind::Page, "https://a/").unwrap().info, new);
     assert_eq!(found(DocumentKind::Page, "https://c/"), None);
     assert_eq!(found(DocumentKind::Saved, "https://a/"), None);
     execute_sql(
@@ -125,21 +125,24 @@ fn documents_and_their_payloads_are_removed_after_thirty_days() {
             .query_row("SELECT count(*) FROM blobs", [], |row| row.get::<_, i64>(0))
             .unwrap()
     };
-    let old = journal.keep(&saved("old", &[1; 5000])).unwrap().key;
-    let too_old = DOCUMENTS_KEPT.as_millis() + 1000;
+    let old = journal.save(&saved("old", &[1; 5000])).unwrap().key;
+    let too_old = DOCUMENT_RETENTION.as_millis() + 1000;
     execute_sql(
         dir.path(),
         &format!("UPDATE cabinet SET saved_ms = saved_ms - {too_old}"),
     );
-    let young = journal.keep(&saved("young", &[2; 5000])).unwrap().key;
+    let young = journal.save(&saved("young", &[2; 5000])).unwrap().key;
     assert_eq!(
         journal.get(&old).unwrap(),
         None,
         "expired documents are not returned even before retention removes them"
     );
-    assert_eq!(journal.recent(DocumentKind::Saved, 9).unwrap().len(), 1);
+    assert_eq!(
+        journal.list_recent(DocumentKind::Saved, 9).unwrap().len(),
+        1
+    );
     assert_eq!(blobs(), 2);
-    assert_eq!(journal.tidy(&retention()).unwrap().documents, 1);
+    assert_eq!(journal.apply_retention(&retention()).unwrap().documents, 1);
     assert_eq!(blobs(), 1);
     assert_eq!(journal.get(&young).unwrap().unwrap().content, [2; 5000]);
 }
@@ -148,9 +151,9 @@ fn documents_and_their_payloads_are_removed_after_thirty_days() {
 fn a_full_cabinet_removes_the_oldest_pages_but_never_saved_documents() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
-    let mine = journal.keep(&saved("mine", b"mine")).unwrap().key;
-    let first = journal.keep(&page("https://first/", b"1")).unwrap().key;
-    let second = journal.keep(&page("https://second/", b"2")).unwrap().key;
+    let mine = journal.save(&saved("mine", b"mine")).unwrap().key;
+    let first = journal.save(&page("https://first/", b"1")).unwrap().key;
+    let second = journal.save(&page("https://second/", b"2")).unwrap().key;
     let old = format!(
         "UPDATE cabinet SET saved_ms = saved_ms - 1000, bytes = {} WHERE key = '{first}'",
         400 << 20
@@ -162,7 +165,7 @@ fn a_full_cabinet_removes_the_oldest_pages_but_never_saved_documents() {
             112 << 20
         ),
     );
-    journal.keep(&page("https://third/", b"3")).unwrap();
+    journal.save(&page("https://third/", b"3")).unwrap();
     assert!(journal.get(&first).unwrap().is_none());
     assert!(journal.get(&mine).unwrap().is_some() && journal.get(&second).unwrap().is_some());
     execute_sql(
@@ -172,7 +175,7 @@ fn a_full_cabinet_removes_the_oldest_pages_but_never_saved_documents() {
             512 << 20
         ),
     );
-    let full = journal.keep(&saved("one more", b"x")).unwrap_err();
+    let full = journal.save(&saved("one more", b"x")).unwrap_err();
     assert_eq!(full.to_string(), "the File Cabinet is full (512 MB)");
     assert!(
         journal.get(&second).unwrap().is_some(),
@@ -183,20 +186,20 @@ fn a_full_cabinet_removes_the_oldest_pages_but_never_saved_documents() {
 #[test]
 fn an_encrypted_cabinet_contains_no_plain_text() {
     let dir = tempfile::tempdir().unwrap();
-    let encrypted = Keeping {
+    let encrypted = JournalOptions {
         key: Some([7; 32]),
-        ..Keeping::default()
+        ..JournalOptions::default()
     };
     {
         let journal = Journal::open_with(dir.path(), &encrypted).unwrap();
         journal
-            .keep(&page(
+            .save(&page(
                 "https://secret.example/path",
                 b"the secret content of the page",
             ))
             .unwrap();
         let found = journal
-            .newest(DocumentKind::Page, "https://secret.example/path", DAY)
+            .find_latest(DocumentKind::Page, "https://secret.example/path", DAY)
             .unwrap()
             .unwrap();
         assert_eq!(found.content, b"the secret content of the page");

@@ -3,10 +3,12 @@
 
 mod support;
 
-use selvedge_journal::{CallState, Filter, Journal, JournalError, Keeping, Retention, RunState};
+use selvedge_journal::{
+    Journal, JournalError, JournalOptions, Retention, RunFilter, StoredCallState, StoredRunState,
+};
 use selvedge_protocol::{
-    CallRecord, CallStatus, Intent, Ledger, LedgerError, ResumeAs, RunMetadata, RunStart,
-    RunStatus, ScriptToolCallOutput, Settled,
+    CallEnd, CallRecord, CallStart, CallStatus, Ledger, LedgerError, ResumeAs, RunMetadata,
+    RunStart, RunStatus, ScriptToolCallOutput,
 };
 use serde_json::{Value, json};
 use support::Wait;
@@ -19,12 +21,12 @@ fn start(id: &str) -> RunStart<'_> {
         session: "s",
         seed: "7",
         resumes: None,
-        setting: "",
+        saved_config: "",
     }
 }
 
 fn begin(journal: &Journal, id: &str) {
-    journal.begin(start(id)).wait().unwrap();
+    journal.begin_run(start(id)).wait().unwrap();
 }
 
 fn record(id: &str, status: CallStatus) -> CallRecord {
@@ -43,7 +45,7 @@ fn record(id: &str, status: CallStatus) -> CallRecord {
 fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
     let args = json!({"command": ["echo", "x".repeat(5000)]});
     journal
-        .intend(Intent {
+        .record_call_start(CallStart {
             run,
             id,
             tool: "exec",
@@ -58,12 +60,12 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
     if let Some(value) = value {
         let record = record(id, CallStatus::Done);
         journal
-            .settle(Settled {
+            .record_call_end(CallEnd {
                 run,
                 record: &record,
                 value: Some(value),
                 shown: None,
-                answered: None,
+                details: None,
                 resume_as: ResumeAs::Answer,
             })
             .wait()
@@ -72,7 +74,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
 }
 
 fn end(journal: &Journal, id: &str) {
-    journal.end(&output(id), None).wait().unwrap();
+    journal.finish_run(&output(id), None).wait().unwrap();
 }
 
 fn output(id: &str) -> ScriptToolCallOutput {
@@ -107,7 +109,7 @@ fn payloads_are_read_back_exactly_and_large_ones_are_stored_once() {
         run.calls
             .iter()
             .all(|call| call.value.as_ref() == Some(&large)
-                && call.state == CallState::Ended(CallStatus::Done))
+                && call.state == StoredCallState::Ended(CallStatus::Done))
     );
     let order: Vec<&str> = run.calls.iter().map(|call| call.id.as_str()).collect();
     assert_eq!(
@@ -123,13 +125,16 @@ fn payloads_are_read_back_exactly_and_large_ones_are_stored_once() {
     begin(&journal, "scr_b");
     assert_eq!(
         journal.run("scr_b").unwrap().summary.state,
-        RunState::Running
+        StoredRunState::Running
     );
     assert!(matches!(
         journal.run("scr_"),
-        Err(JournalError::Ambiguous(_))
+        Err(JournalError::AmbiguousId(_))
     ));
-    assert!(matches!(journal.run("scr_z"), Err(JournalError::NoRun(_))));
+    assert!(matches!(
+        journal.run("scr_z"),
+        Err(JournalError::RunNotFound(_))
+    ));
 }
 
 #[test]
@@ -154,25 +159,25 @@ fn retention_never_removes_a_run_that_has_not_ended() {
     }
     call(&journal, "scr_003", "tool_2", None);
     let removed = journal
-        .tidy(&Retention {
+        .apply_retention(&Retention {
             days: 1,
             megabytes: 1,
         })
         .unwrap();
     assert!(removed.runs > 0, "nothing was removed");
-    let left = journal.runs(&Filter::default()).unwrap();
+    let left = journal.runs(&RunFilter::default()).unwrap();
     assert!(
         left.iter().any(|run| run.id == "scr_003") && left.len() < 120,
         "{}",
         left.len()
     );
     let open = journal.run("scr_003").unwrap();
-    assert_eq!(open.calls[1].state, CallState::Running);
+    assert_eq!(open.calls[1].state, StoredCallState::Running);
     assert!(open.calls[0].value.is_some(), "the payload still exists");
     // No run exceeds these limits.
     assert_eq!(
         journal
-            .tidy(&Retention {
+            .apply_retention(&Retention {
                 days: 1,
                 megabytes: 1000
             })
@@ -197,7 +202,7 @@ fn a_list_counts_and_filters_calls_of_runs_in_every_state() {
         ..record("tool_3", CallStatus::NotStarted)
     };
     journal
-        .end(
+        .finish_run(
             &ScriptToolCallOutput {
                 calls: vec![never_began],
                 ..output("scr_over")
@@ -206,15 +211,15 @@ fn a_list_counts_and_filters_calls_of_runs_in_every_state() {
         )
         .wait()
         .unwrap();
-    journal.give_up("scr_given_up").unwrap();
+    journal.abandon_run("scr_given_up").unwrap();
     journal
-        .begin_and_end(start("scr_computed"), &output("scr_computed"), None)
+        .record_finished_run(start("scr_computed"), &output("scr_computed"), None)
         .wait()
         .unwrap();
     let listed = |journal: &Journal, tool: Option<&str>| {
-        let filter = Filter {
+        let filter = RunFilter {
             tool: tool.map(str::to_owned),
-            ..Filter::default()
+            ..RunFilter::default()
         };
         let runs = journal.runs(&filter).unwrap();
         let mut runs: Vec<_> = runs
@@ -311,11 +316,11 @@ fn a_session_can_be_stored_forked_renamed_exported_and_imported() {
     );
     assert!(matches!(
         journal.session("nothing"),
-        Err(JournalError::NoSession(_))
+        Err(JournalError::SessionNotFound(_))
     ));
     assert!(matches!(
         journal.append_items("nothing", 0, 1, vec![json!(1)]).wait(),
-        Err(JournalError::NoSession(_))
+        Err(JournalError::SessionNotFound(_))
     ));
     assert_eq!(
         journal.sessions(10).unwrap()[0].id,
@@ -324,7 +329,7 @@ fn a_session_can_be_stored_forked_renamed_exported_and_imported() {
     );
     // Retention never removes sessions.
     journal
-        .tidy(&Retention {
+        .apply_retention(&Retention {
             days: 0,
             megabytes: 0,
         })
@@ -337,16 +342,16 @@ fn a_session_can_be_stored_forked_renamed_exported_and_imported() {
     );
     assert!(matches!(
         journal.import_session(&[json!({"a": 1})], |_| Ok(())),
-        Err(JournalError::NotASession(_))
+        Err(JournalError::InvalidSessionExport(_))
     ));
 }
 
 #[test]
 fn an_encrypted_journal_cannot_be_read_without_its_key() {
     let dir = tempfile::tempdir().unwrap();
-    let encrypted = Keeping {
+    let encrypted = JournalOptions {
         key: Some([9; 32]),
-        ..Keeping::default()
+        ..JournalOptions::default()
     };
     let (small, large) = (
         json!({"s": "the small hushed"}),
@@ -363,18 +368,18 @@ fn an_encrypted_journal_cannot_be_read_without_its_key() {
             message: "the hushed error".into(),
         });
         journal
-            .settle(Settled {
+            .record_call_end(CallEnd {
                 run: "scr_a",
                 record: &failed,
                 value: None,
                 shown: None,
-                answered: None,
+                details: None,
                 resume_as: ResumeAs::Answer,
             })
             .wait()
             .unwrap();
         journal
-            .suspend("scr_a", b"the hushed state".repeat(1000))
+            .suspend_run("scr_a", b"the hushed state".repeat(1000))
             .wait()
             .unwrap();
         let run = journal.run("scr_a").unwrap();
@@ -404,17 +409,17 @@ fn an_encrypted_journal_cannot_be_read_without_its_key() {
         );
     }
     let others = [
-        Keeping::default(),
-        Keeping {
+        JournalOptions::default(),
+        JournalOptions {
             key: Some([8; 32]),
-            ..Keeping::default()
+            ..JournalOptions::default()
         },
     ];
     for keeping in others {
         let journal = Journal::open_with(dir.path(), &keeping).unwrap();
-        assert!(matches!(journal.run("scr_a"), Err(JournalError::Sealed)));
+        assert!(matches!(journal.run("scr_a"), Err(JournalError::WrongKey)));
         assert_eq!(
-            journal.runs(&Filter::default()).unwrap().len(),
+            journal.runs(&RunFilter::default()).unwrap().len(),
             1,
             "the list of runs is not encrypted"
         );
@@ -446,7 +451,7 @@ fn a_script_that_is_suspended_repeatedly_does_not_grow_the_file() {
             .collect::<Vec<u8>>()
     };
     for n in 0..100 {
-        journal.suspend("scr_a", noise(n << 24)).wait().unwrap();
+        journal.suspend_run("scr_a", noise(n << 24)).wait().unwrap();
     }
     assert_eq!(
         journal.take_suspension("scr_a").unwrap().unwrap(),
@@ -465,23 +470,26 @@ fn retention_keeps_suspended_runs_and_removes_old_dead_ones() {
     {
         let journal = Journal::open(dir.path()).unwrap();
         begin(&journal, "scr_waits");
-        journal.suspend("scr_waits", vec![1; 5000]).wait().unwrap();
+        journal
+            .suspend_run("scr_waits", vec![1; 5000])
+            .wait()
+            .unwrap();
         begin(&journal, "scr_died");
     }
     let journal = Journal::open(dir.path()).unwrap();
     wait_for_next_millisecond();
     journal
-        .tidy(&Retention {
+        .apply_retention(&Retention {
             days: 0,
             megabytes: 1000,
         })
         .unwrap();
-    let left = journal.runs(&Filter::default()).unwrap();
+    let left = journal.runs(&RunFilter::default()).unwrap();
     assert_eq!(
         left.iter()
             .map(|run| (run.id.as_str(), run.state))
             .collect::<Vec<_>>(),
-        [("scr_waits", RunState::Suspended)]
+        [("scr_waits", StoredRunState::Suspended)]
     );
     assert_eq!(
         journal.take_suspension("scr_waits").unwrap().unwrap(),
@@ -494,33 +502,39 @@ fn a_suspended_run_belongs_to_one_process_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let first = Journal::open(dir.path()).unwrap();
     begin(&first, "scr_a");
-    first.suspend("scr_a", b"state".to_vec()).wait().unwrap();
+    first
+        .suspend_run("scr_a", b"state".to_vec())
+        .wait()
+        .unwrap();
     let second = Journal::open(dir.path()).unwrap();
-    second.take_over("scr_a").unwrap();
-    assert_eq!(first.go_on("scr_a").wait(), Err(LedgerError::TakenOver));
-    second.go_on("scr_a").wait().unwrap();
+    second.claim_run("scr_a").unwrap();
+    assert_eq!(
+        first.resume_run("scr_a").wait(),
+        Err(LedgerError::TakenOver)
+    );
+    second.resume_run("scr_a").wait().unwrap();
     // The second process ends before it writes anything, so that others can claim the run.
     drop(second);
     assert_eq!(
-        first.runs(&Filter::default()).unwrap()[0].state,
-        RunState::Suspended
+        first.runs(&RunFilter::default()).unwrap()[0].state,
+        StoredRunState::Suspended
     );
     assert_eq!(
-        first.go_on("scr_a").wait(),
+        first.resume_run("scr_a").wait(),
         Err(LedgerError::TakenOver),
         "the first process does not get the run back"
     );
     let third = Journal::open(dir.path()).unwrap();
-    third.take_over("scr_a").unwrap();
+    third.claim_run("scr_a").unwrap();
     assert!(matches!(
-        Journal::open(dir.path()).unwrap().take_over("scr_a"),
+        Journal::open(dir.path()).unwrap().claim_run("scr_a"),
         Err(JournalError::TakenOver)
     ));
     // The first write for the run deletes the suspended state.
     call(&third, "scr_a", "tool_1", Some(&json!(1)));
     assert_eq!(third.take_suspension("scr_a").unwrap(), None);
     assert!(matches!(
-        first.take_over("scr_a"),
+        first.claim_run("scr_a"),
         Err(JournalError::NotSuspended(_))
     ));
 }
@@ -531,21 +545,21 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
     let first = Journal::open(dir.path()).unwrap();
     begin(&first, "scr_a");
     first
-        .suspend("scr_a", b"at the first question".to_vec())
+        .suspend_run("scr_a", b"at the first question".to_vec())
         .wait()
         .unwrap();
     // Another process resumes the run, makes a call, and suspends it again.
     let second = Journal::open(dir.path()).unwrap();
-    second.take_over("scr_a").unwrap();
+    second.claim_run("scr_a").unwrap();
     call(&second, "scr_a", "tool_1", Some(&json!("done")));
     second
-        .suspend("scr_a", b"at the second question".to_vec())
+        .suspend_run("scr_a", b"at the second question".to_vec())
         .wait()
         .unwrap();
     drop(second);
     let taken = Err(LedgerError::TakenOver);
     let args = json!({});
-    let intent = Intent {
+    let intent = CallStart {
         run: "scr_a",
         id: "tool_2",
         tool: "exec",
@@ -556,16 +570,16 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         origin: None,
     };
     let failed = record("tool_1", CallStatus::Failed);
-    assert_eq!(first.go_on("scr_a").wait(), taken);
-    assert_eq!(first.intend(intent).wait(), taken);
+    assert_eq!(first.resume_run("scr_a").wait(), taken);
+    assert_eq!(first.record_call_start(intent).wait(), taken);
     assert_eq!(
         first
-            .settle(Settled {
+            .record_call_end(CallEnd {
                 run: "scr_a",
                 record: &failed,
                 value: None,
                 shown: None,
-                answered: None,
+                details: None,
                 resume_as: ResumeAs::Answer,
             })
             .wait(),
@@ -573,37 +587,37 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
     );
     assert_eq!(
         first
-            .suspend("scr_a", b"at the first question".to_vec())
+            .suspend_run("scr_a", b"at the first question".to_vec())
             .wait(),
         taken
     );
-    assert_eq!(first.end(&output("scr_a"), None).wait(), taken);
+    assert_eq!(first.finish_run(&output("scr_a"), None).wait(), taken);
     let run = first.run("scr_a").unwrap();
     assert_eq!(
         (run.summary.state, run.calls[0].value.as_ref()),
-        (RunState::Suspended, Some(&json!("done")))
+        (StoredRunState::Suspended, Some(&json!("done")))
     );
     let third = Journal::open(dir.path()).unwrap();
-    third.take_over("scr_a").unwrap();
+    third.claim_run("scr_a").unwrap();
     assert_eq!(
         third.take_suspension("scr_a").unwrap().unwrap(),
         b"at the second question"
     );
     // The recorded end of a call is not overwritten.
     third
-        .settle(Settled {
+        .record_call_end(CallEnd {
             run: "scr_a",
             record: &failed,
             value: None,
             shown: None,
-            answered: None,
+            details: None,
             resume_as: ResumeAs::Answer,
         })
         .wait()
         .unwrap();
     assert_eq!(
         third.run("scr_a").unwrap().calls[0].state,
-        CallState::Ended(CallStatus::Done)
+        StoredCallState::Ended(CallStatus::Done)
     );
 }
 
@@ -617,19 +631,19 @@ fn retention_keeps_runs_that_an_open_run_resumed_and_ignores_the_size_of_session
         resumes: Some("scr_first"),
         ..start("scr_open")
     };
-    journal.begin(resumed).wait().unwrap();
+    journal.begin_run(resumed).wait().unwrap();
     begin(&journal, "scr_other");
     end(&journal, "scr_other");
     wait_for_next_millisecond();
     journal
-        .tidy(&Retention {
+        .apply_retention(&Retention {
             days: 0,
             megabytes: 1000,
         })
         .unwrap();
     let left = |journal: &Journal| {
         let mut ids: Vec<String> = journal
-            .runs(&Filter::default())
+            .runs(&RunFilter::default())
             .unwrap()
             .into_iter()
             .map(|run| run.id)
@@ -654,7 +668,7 @@ fn retention_keeps_runs_that_an_open_run_resumed_and_ignores_the_size_of_session
     begin(&journal, "scr_new");
     end(&journal, "scr_new");
     journal
-        .tidy(&Retention {
+        .apply_retention(&Retention {
             days: 10,
             megabytes: 1,
         })
@@ -678,7 +692,7 @@ fn runs_that_resumed_each_other_are_kept_or_removed_together() {
         .collect();
     for (id, resumes) in &runs {
         journal
-            .begin(RunStart {
+            .begin_run(RunStart {
                 resumes: *resumes,
                 ..start(id)
             })
@@ -706,13 +720,13 @@ fn runs_that_resumed_each_other_are_kept_or_removed_together() {
     };
     let tidied = || {
         journal
-            .tidy(&Retention {
+            .apply_retention(&Retention {
                 days: 5,
                 megabytes: 1000,
             })
             .unwrap();
         let mut ids: Vec<String> = journal
-            .runs(&Filter::default())
+            .runs(&RunFilter::default())
             .unwrap()
             .into_iter()
             .map(|run| run.id)

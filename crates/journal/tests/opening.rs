@@ -3,7 +3,7 @@
 
 use std::sync::Barrier;
 
-use selvedge_journal::{Journal, Keeping};
+use selvedge_journal::{Journal, JournalOptions};
 
 #[test]
 fn many_connections_can_create_a_journal_at_the_same_time() {
@@ -18,7 +18,7 @@ fn many_connections_can_create_a_journal_at_the_same_time() {
                     barrier.wait();
                     match number % 2 {
                         0 => Journal::open(dir).unwrap(),
-                        _ => Journal::open_to_read(dir, &Keeping::default()).unwrap(),
+                        _ => Journal::open_for_reading(dir, &JournalOptions::default()).unwrap(),
                     }
                 });
             }
@@ -34,7 +34,7 @@ fn a_file_with_tables_but_no_schema_version_is_refused_with_a_one_line_error() {
     drop(file);
     for opened in [
         Journal::open(dir.path()),
-        Journal::open_to_read(dir.path(), &Keeping::default()),
+        Journal::open_for_reading(dir.path(), &JournalOptions::default()),
     ] {
         let message = opened.unwrap_err().to_string();
         assert_eq!(

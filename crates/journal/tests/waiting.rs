@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use rusqlite::Connection;
-use selvedge_journal::{CallState, Journal, JournalError, RunState};
+use selvedge_journal::{Journal, JournalError, StoredCallState, StoredRunState};
 use selvedge_protocol::{
-    CallRecord, CallStatus, Intent, Ledger, ResumeAs, RunStart, RunStatus, ScriptToolCallOutput,
-    Settled, Shelf,
+    CallEnd, CallRecord, CallStart, CallStatus, Ledger, ResumeAs, RunStart, RunStatus,
+    ScriptToolCallOutput, ScriptValueStore,
 };
 use serde_json::json;
 use support::Wait;
@@ -45,13 +45,13 @@ fn start(id: &str) -> RunStart<'_> {
         session: "s",
         seed: "7",
         resumes: None,
-        setting: "",
+        saved_config: "",
     }
 }
 
 async fn intend(journal: &Journal, id: &str) {
     let args = json!({"path": "a"});
-    let intent = Intent {
+    let intent = CallStart {
         run: "scr_a",
         id,
         tool: "exec",
@@ -61,7 +61,7 @@ async fn intend(journal: &Journal, id: &str) {
         line: None,
         origin: None,
     };
-    journal.intend(intent).await.unwrap();
+    journal.record_call_start(intent).await.unwrap();
 }
 
 async fn settle(journal: &Journal, id: &str) {
@@ -76,21 +76,21 @@ async fn settle(journal: &Journal, id: &str) {
         error: None,
     };
     let value = json!(1);
-    let settled = Settled {
+    let settled = CallEnd {
         run: "scr_a",
         record: &record,
         value: Some(&value),
         shown: None,
         resume_as: ResumeAs::Answer,
-        answered: None,
+        details: None,
     };
-    journal.settle(settled).await.unwrap();
+    journal.record_call_end(settled).await.unwrap();
 }
 
 async fn end(journal: &Journal, id: &str) {
     let mut output = ScriptToolCallOutput::new(id, "call");
     output.status = RunStatus::Completed;
-    journal.end(&output, None).await.unwrap();
+    journal.finish_run(&output, None).await.unwrap();
 }
 
 /// Polls a write once and drops it. It must neither finish nor block the thread.
@@ -103,7 +103,7 @@ fn poll_and_drop(write: impl Future<Output = ()>) {
 fn locked() -> (tempfile::TempDir, Arc<Journal>, Lock) {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
-    journal.begin(start("scr_a")).wait().unwrap();
+    journal.begin_run(start("scr_a")).wait().unwrap();
     let lock = Lock::take(dir.path());
     (dir, journal, lock)
 }
@@ -119,16 +119,16 @@ fn dropped_writes_are_made_in_order_when_the_lock_is_released() {
     poll_and_drop(end(&journal, "scr_a"));
     lock.release();
     // A later write comes after the queued ones.
-    journal.begin(start("scr_b")).wait().unwrap();
+    journal.begin_run(start("scr_b")).wait().unwrap();
     let run = journal.run("scr_a").unwrap();
-    assert_eq!(run.summary.state, RunState::Completed);
+    assert_eq!(run.summary.state, StoredRunState::Completed);
     let calls: Vec<_> = run
         .calls
         .iter()
         .map(|call| (&call.id[..], call.state))
         .collect();
     let expected: Vec<String> = (1..=20).map(|n| format!("tool_{n}")).collect();
-    let done = CallState::Ended(CallStatus::Done);
+    let done = StoredCallState::Ended(CallStatus::Done);
     let expected: Vec<_> = expected.iter().map(|id| (&id[..], done)).collect();
     assert_eq!(calls, expected);
     let began: Vec<_> = run.calls.iter().map(|call| call.began_ns).collect();
@@ -151,18 +151,18 @@ fn flushing_or_dropping_the_journal_makes_the_queued_writes() {
     let run = other.run("scr_a").unwrap();
     assert_eq!(
         (run.calls.len(), run.summary.state),
-        (1, RunState::Completed)
+        (1, StoredRunState::Completed)
     );
     // A thread may still make the last write. It keeps the journal open until then.
     let lock = Lock::take(dir.path());
-    poll_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
+    poll_and_drop(async { journal.begin_run(start("scr_b")).await.unwrap() });
     poll_and_drop(end(&journal, "scr_b"));
     drop(journal);
     lock.release();
     let began = Instant::now();
     while !other
         .run("scr_b")
-        .is_ok_and(|run| run.summary.state == RunState::Completed)
+        .is_ok_and(|run| run.summary.state == StoredRunState::Completed)
     {
         assert!(began.elapsed() < MAX_UNBLOCKED, "the run was not written");
         std::thread::yield_now();
@@ -174,14 +174,14 @@ fn a_run_whose_start_was_dropped_is_recorded_once_with_its_end() {
     for behind in [false, true] {
         let (_dir, journal, lock) = locked();
         if behind {
-            journal.write_behind();
+            journal.enable_write_behind();
         }
-        poll_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
-        poll_and_drop(async { journal.begin(start("scr_b")).await.unwrap() });
-        poll_and_drop(async { journal.begin(start("scr_c")).await.unwrap() });
+        poll_and_drop(async { journal.begin_run(start("scr_b")).await.unwrap() });
+        poll_and_drop(async { journal.begin_run(start("scr_b")).await.unwrap() });
+        poll_and_drop(async { journal.begin_run(start("scr_c")).await.unwrap() });
         let mut output = ScriptToolCallOutput::new("scr_b", "call");
         output.status = RunStatus::Completed;
-        let ended = journal.begin_and_end(start("scr_b"), &output, Some(b"tape".to_vec()));
+        let ended = journal.record_finished_run(start("scr_b"), &output, Some(b"tape".to_vec()));
         assert_eq!(
             ended.now_or_never().is_some(),
             behind,
@@ -190,21 +190,21 @@ fn a_run_whose_start_was_dropped_is_recorded_once_with_its_end() {
         lock.release();
         journal.flush().unwrap();
         let run = journal.run("scr_b").unwrap();
-        assert_eq!(run.summary.state, RunState::Completed);
+        assert_eq!(run.summary.state, StoredRunState::Completed);
         assert_eq!(run.recording.as_deref(), Some(&b"tape"[..]));
         assert_eq!(
             journal.run("scr_c").unwrap().summary.state,
-            RunState::Running
+            StoredRunState::Running
         );
         // A run that has ended cannot start again under its id.
-        assert!(journal.begin(start("scr_b")).wait().is_err());
+        assert!(journal.begin_run(start("scr_b")).wait().is_err());
     }
 }
 
 #[test]
 fn a_read_waits_for_earlier_queued_writes() {
     let (_dir, journal, lock) = locked();
-    let shelf = journal.shelf("s");
+    let shelf = journal.script_values("s");
     poll_and_drop(async {
         shelf
             .put([("key".into(), "1".into())].into())

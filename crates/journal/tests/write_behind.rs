@@ -5,7 +5,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use selvedge_journal::{Durability, Filter, Journal, JournalError, Keeping, RunState};
+use selvedge_journal::{
+    Durability, Journal, JournalError, JournalOptions, RunFilter, StoredRunState,
+};
 use selvedge_protocol::{Ledger, RunStart, RunStatus, ScriptToolCallOutput};
 use support::Wait;
 
@@ -20,7 +22,7 @@ fn start<'a>(id: &'a str, resumes: Option<&'a str>) -> RunStart<'a> {
         session: "s",
         seed: "7",
         resumes,
-        setting: "",
+        saved_config: "",
     }
 }
 
@@ -29,14 +31,14 @@ fn compute(journal: &Journal, id: &str) {
     output.status = RunStatus::Completed;
     output.output_json = Some("2".to_owned());
     journal
-        .begin_and_end(start(id, None), &output, Some(b"tape".to_vec()))
+        .record_finished_run(start(id, None), &output, Some(b"tape".to_vec()))
         .wait()
         .unwrap();
 }
 
 fn ids(journal: &Journal) -> Vec<String> {
     journal
-        .runs(&Filter::default())
+        .runs(&RunFilter::default())
         .unwrap()
         .into_iter()
         .map(|run| run.id)
@@ -47,12 +49,12 @@ fn ids(journal: &Journal) -> Vec<String> {
 fn every_read_and_write_flushes_queued_rows_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
-    journal.write_behind();
+    journal.enable_write_behind();
     for n in 0..200 {
         compute(&journal, &format!("scr_{n:03}"));
         if n % 50 == 0 {
             journal
-                .begin(start(&format!("scr_{n:03}b"), None))
+                .begin_run(start(&format!("scr_{n:03}b"), None))
                 .wait()
                 .unwrap();
         }
@@ -60,7 +62,7 @@ fn every_read_and_write_flushes_queued_rows_in_order() {
     let run = journal.run("scr_199").unwrap();
     assert_eq!(
         (run.summary.state, run.output.unwrap().output_json),
-        (RunState::Completed, Some("2".to_owned()))
+        (StoredRunState::Completed, Some("2".to_owned()))
     );
     assert_eq!(run.recording.as_deref(), Some(&b"tape"[..]));
     assert_eq!(ids(&journal).len(), 204);
@@ -86,7 +88,7 @@ fn another_process_sees_a_row_soon_and_at_once_after_a_flush() {
         Journal::open(dir.path()).unwrap(),
         Journal::open(dir.path()).unwrap(),
     );
-    journal.write_behind();
+    journal.enable_write_behind();
     compute(&journal, "scr_a");
     let since = Instant::now();
     while ids(&other).is_empty() {
@@ -102,28 +104,28 @@ fn another_process_sees_a_row_soon_and_at_once_after_a_flush() {
 #[test]
 fn resuming_runs_and_runs_with_full_durability_are_written_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let keeping = Keeping {
+    let keeping = JournalOptions {
         durability: Durability::Full,
-        ..Keeping::default()
+        ..JournalOptions::default()
     };
     let (journal, other) = (
         Journal::open_with(dir.path(), &keeping).unwrap(),
         Journal::open(dir.path()).unwrap(),
     );
-    journal.write_behind();
+    journal.enable_write_behind();
     compute(&journal, "scr_a");
     assert_eq!(ids(&other), ["scr_a"]);
     let journal = Journal::open(dir.path()).unwrap();
-    journal.write_behind();
+    journal.enable_write_behind();
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
     journal
-        .begin_and_end(start("scr_b", Some("scr_a")), &output, None)
+        .record_finished_run(start("scr_b", Some("scr_a")), &output, None)
         .wait()
         .unwrap();
     assert_eq!(other.resumed_by("scr_a").unwrap().as_deref(), Some("scr_b"));
     let output = ScriptToolCallOutput::new("scr_c".to_owned(), "call".to_owned());
     let refused = journal
-        .begin_and_end(start("scr_c", Some("scr_a")), &output, None)
+        .record_finished_run(start("scr_c", Some("scr_a")), &output, None)
         .wait()
         .unwrap_err();
     assert!(
@@ -136,7 +138,7 @@ fn resuming_runs_and_runs_with_full_durability_are_written_at_once() {
 fn a_failed_flush_keeps_the_rows_and_the_next_run_gets_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
-    journal.write_behind();
+    journal.enable_write_behind();
     let other = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     other
         .execute_batch("ALTER TABLE runs RENAME TO elsewhere")
@@ -145,7 +147,7 @@ fn a_failed_flush_keeps_the_rows_and_the_next_run_gets_the_error() {
     assert!(matches!(journal.flush(), Err(JournalError::Sqlite(_))));
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
     journal
-        .begin_and_end(start("scr_b", None), &output, None)
+        .record_finished_run(start("scr_b", None), &output, None)
         .wait()
         .unwrap_err();
     other

@@ -9,27 +9,27 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// Tools of one server that are listed; further ones are ignored.
-const MAX_TOOLS: usize = 5000;
+const MAX_TOOLS_PER_SERVER: usize = 5000;
 /// Pages of a tool list that are requested.
-pub(crate) const MAX_PAGES: usize = 500;
+pub(crate) const MAX_TOOL_LIST_PAGES: usize = 500;
 /// Length to which a tool's description is truncated, in characters.
-const MAX_DESCRIPTION: usize = 8192;
+const MAX_DESCRIPTION_CHARS: usize = 8192;
 /// Largest JSON Schema of a tool, in bytes. A larger one is replaced by `{"type": "object"}`.
-const MAX_SCHEMA: usize = 128 << 10;
+const MAX_SCHEMA_BYTES: usize = 128 << 10;
 
 /// Tools and capabilities of a server.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Catalogue {
     /// Name and version that the server reports.
     pub(crate) identity: Option<(String, String)>,
-    pub(crate) tools: Vec<Listed>,
+    pub(crate) tools: Vec<CatalogueTool>,
     pub(crate) has_resources: bool,
     pub(crate) has_prompts: bool,
 }
 
 /// A tool as its server lists it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Listed {
+pub(crate) struct CatalogueTool {
     pub(crate) name: String,
     pub(crate) description: String,
     pub(crate) input_schema: Value,
@@ -40,16 +40,16 @@ pub(crate) struct Listed {
 
 impl Catalogue {
     /// Adds a page of tools; `false` if the limit is reached and tools were dropped.
-    pub(crate) fn add(&mut self, tools: Vec<rmcp::model::Tool>) -> bool {
-        let room = MAX_TOOLS.saturating_sub(self.tools.len());
+    pub(crate) fn add_page(&mut self, tools: Vec<rmcp::model::Tool>) -> bool {
+        let room = MAX_TOOLS_PER_SERVER.saturating_sub(self.tools.len());
         let dropped = tools.len() > room;
         let tools = tools.into_iter().take(room);
-        self.tools.extend(tools.map(Listed::from));
+        self.tools.extend(tools.map(CatalogueTool::from));
         !dropped
     }
 
     /// Removes tools without a name and all but the first of tools with the same name.
-    pub(crate) fn finish(mut self) -> Self {
+    pub(crate) fn without_duplicates(mut self) -> Self {
         let mut seen = std::collections::HashSet::new();
         self.tools
             .retain(|tool| !tool.name.is_empty() && seen.insert(tool.name.clone()));
@@ -57,13 +57,13 @@ impl Catalogue {
     }
 
     pub(crate) fn load(folder: &Path, fingerprint: &str) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(file(folder, fingerprint)).ok()?).ok()
+        serde_json::from_slice(&std::fs::read(cache_file(folder, fingerprint)).ok()?).ok()
     }
 
     /// Writes the catalogue to its cache file. A failure is ignored: the next process then asks
     /// the server.
     pub(crate) fn save(&self, folder: &Path, fingerprint: &str) {
-        let path = file(folder, fingerprint);
+        let path = cache_file(folder, fingerprint);
         let new = path.with_extension(format!("{}.new", std::process::id()));
         let Ok(text) = serde_json::to_vec(self) else {
             return;
@@ -74,15 +74,15 @@ impl Catalogue {
     }
 }
 
-fn file(folder: &Path, fingerprint: &str) -> PathBuf {
+fn cache_file(folder: &Path, fingerprint: &str) -> PathBuf {
     folder.join(format!("{fingerprint}.json"))
 }
 
-impl From<rmcp::model::Tool> for Listed {
+impl From<rmcp::model::Tool> for CatalogueTool {
     fn from(tool: rmcp::model::Tool) -> Self {
         let bounded = |schema: &rmcp::model::JsonObject| {
             let value = Value::Object(schema.clone());
-            match value.to_string().len() <= MAX_SCHEMA {
+            match value.to_string().len() <= MAX_SCHEMA_BYTES {
                 true => value,
                 false => json!({"type": "object"}),
             }
@@ -95,7 +95,7 @@ impl From<rmcp::model::Tool> for Listed {
             .unwrap_or_default();
         Self {
             name: tool.name.to_string(),
-            description: description.chars().take(MAX_DESCRIPTION).collect(),
+            description: description.chars().take(MAX_DESCRIPTION_CHARS).collect(),
             input_schema: bounded(&tool.input_schema),
             output_schema: tool.output_schema.as_ref().map(|schema| bounded(schema)),
             read_only: annotations.and_then(|hints| hints.read_only_hint) == Some(true),
@@ -105,7 +105,7 @@ impl From<rmcp::model::Tool> for Listed {
 }
 
 /// Converts a server or tool name to a JavaScript identifier: `get-sum` → `getSum`, `2fa` → `_2fa`.
-pub(crate) fn identifier(name: &str) -> String {
+pub(crate) fn to_identifier(name: &str) -> String {
     let invalid = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
     let mut out = camel_case(&name.replace(invalid, "-"));
     if out.starts_with(|c: char| c.is_ascii_digit()) || out.is_empty() {
@@ -132,7 +132,7 @@ mod tests {
             ("💥", "_"),
             ("", "_"),
         ] {
-            assert_eq!(identifier(name), expected, "{name}");
+            assert_eq!(to_identifier(name), expected, "{name}");
         }
     }
 
@@ -146,8 +146,8 @@ mod tests {
             {"name": "a", "inputSchema": {}},
         ]))
         .unwrap();
-        assert!(catalogue.add(page));
-        let catalogue = catalogue.finish();
+        assert!(catalogue.add_page(page));
+        let catalogue = catalogue.without_duplicates();
         assert_eq!(catalogue.tools.len(), 1);
         catalogue.save(&folder, "x");
         assert_eq!(Catalogue::load(&folder, "x"), Some(catalogue));

@@ -5,22 +5,22 @@ use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRe
 use schemars::JsonSchema;
 use selvedge_protocol::{McpApproval, Preview, ToolSpec};
 use selvedge_tools::{
-    Call, CallFuture, Registry, Risk, Tool, ToolError, spec_of, tool, typed_call,
+    CallContext, CallFuture, Registry, Risk, Tool, ToolError, spec_of, tool, typed_call,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::answer::value_of;
 use crate::error::ServerError;
 use crate::servers::Servers;
-use crate::tool::{name_of, shown, tool_error};
+use crate::tool::{call_preview, canonical_name, to_tool_error};
+use crate::tool_result::parse_tool_result;
 
 /// Number of items after which no further page of a list is requested.
-const MAX_ITEMS: usize = 2000;
+const MAX_LISTED_ITEMS: usize = 2000;
 
 /// Arguments of the tools that list resources, resource templates and prompts.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct List {
+struct McpListArgs {
     /// Name of the server; all servers by default.
     server: Option<String>,
     /// `nextCursor` of the previous page. Needs `server`.
@@ -30,7 +30,7 @@ struct List {
 /// A list of resources, resource templates or prompts.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct Listing {
+struct McpListOutput {
     /// The items, each with the name of its `server`.
     items: Vec<Value>,
     /// Cursor of the next page.
@@ -47,7 +47,7 @@ struct Listing {
 
 /// Arguments of `read_mcp_resource`.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Read {
+struct McpReadResourceArgs {
     /// Name of the server.
     server: String,
     /// URI of the resource.
@@ -56,7 +56,7 @@ struct Read {
 
 /// Contents of a resource.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Resource {
+struct McpReadResourceOutput {
     /// The text; JSON if the resource is binary or has several parts.
     content: String,
     /// All parts as the server sent them.
@@ -67,7 +67,7 @@ struct Resource {
 
 /// Arguments of `get_mcp_prompt`.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Prompt {
+struct McpGetPromptArgs {
     /// Name of the server.
     server: String,
     /// Name of the prompt.
@@ -79,7 +79,7 @@ struct Prompt {
 
 /// Arguments of `mcp_call_tool`.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct CallTool {
+struct McpCallToolArgs {
     /// Name of the server.
     server: String,
     /// Name of the tool on the server.
@@ -91,63 +91,63 @@ struct CallTool {
 
 /// Kind of list that a server offers besides its tools.
 #[derive(Clone, Copy)]
-enum What {
+enum McpListKind {
     Resources,
     Templates,
     Prompts,
 }
 
 /// Registers the tools. A tool that is already registered under one of the names is kept.
-pub(crate) fn register(registry: &mut Registry, servers: &Servers) {
+pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) {
     if servers.is_empty() {
         return;
     }
-    let list = |name: &str, description: &str, what: What| {
+    let list = |name: &str, description: &str, what: McpListKind| {
         let servers = servers.clone();
-        tool(name, description, move |args: List| {
+        tool(name, description, move |args: McpListArgs| {
             let servers = servers.clone();
-            async move { listing(&servers, args, what).await }
+            async move { list_items(&servers, args, what).await }
         })
         .read_only()
-        .render(|listing: &Listing| listing.content.clone())
+        .render(|listing: &McpListOutput| listing.content.clone())
     };
     let _ = registry.register(list(
         "list_mcp_resources",
         "Lists the resources of one MCP server, or of all.",
-        What::Resources,
+        McpListKind::Resources,
     ));
     let _ = registry.register(list(
         "list_mcp_resource_templates",
         "Lists the resource templates (URIs with variables) of one MCP server, or of all.",
-        What::Templates,
+        McpListKind::Templates,
     ));
     let _ = registry.register(list(
         "list_mcp_prompts",
         "Lists the prompts of one MCP server, or of all.",
-        What::Prompts,
+        McpListKind::Prompts,
     ));
     for name in ["read_mcp_resource", "mcp_read_resource"] {
         let servers = servers.clone();
         let read = tool(
             name,
             "Reads a resource of an MCP server.",
-            move |args: Read| {
+            move |args: McpReadResourceArgs| {
                 let servers = servers.clone();
-                async move { read(&servers, args).await.map_err(tool_error) }
+                async move { read_resource(&servers, args).await.map_err(to_tool_error) }
             },
         );
         let _ = registry.register(
             read.read_only()
-                .render(|resource: &Resource| resource.content.clone()),
+                .render(|resource: &McpReadResourceOutput| resource.content.clone()),
         );
     }
     let prompts = servers.clone();
     let prompt = tool(
         "get_mcp_prompt",
         "Gets a prompt of an MCP server, filled in with arguments.",
-        move |args: Prompt| {
+        move |args: McpGetPromptArgs| {
             let servers = prompts.clone();
-            async move { prompt(&servers, args).await.map_err(tool_error) }
+            async move { get_prompt(&servers, args).await.map_err(to_tool_error) }
         },
     );
     let _ = registry.register(prompt.read_only());
@@ -161,7 +161,7 @@ impl Tool for McpCallTool {
     fn spec(&self) -> ToolSpec {
         let description = "Calls a tool of an MCP server by name. \
             In scripts, use tools.mcp.<server>.<tool>(args) instead.";
-        spec_of::<CallTool, Value>("mcp_call_tool", description).judged_by_arguments()
+        spec_of::<McpCallToolArgs, Value>("mcp_call_tool", description).approval_by_arguments()
     }
 
     /// Returns the risk of the tool that is called.
@@ -180,23 +180,25 @@ impl Tool for McpCallTool {
             .and_then(|catalogue| catalogue.tools.iter().find(|tool| tool.name == name));
         match server.settings.options.default_tools_approval_mode {
             McpApproval::Approve => Risk::Harmless,
-            McpApproval::Prompt => Risk::Ask { reason },
+            McpApproval::Prompt => Risk::NeedsApproval { reason },
             McpApproval::Auto => match listed {
-                Some(tool) if tool.destructive == Some(true) && !tool.read_only => Risk::Ask {
-                    reason: format!(
-                        "`{name}` of the server {} is marked as destructive",
-                        server.settings.name
-                    ),
-                },
-                Some(_) => Risk::Guarded { reason },
+                Some(tool) if tool.destructive == Some(true) && !tool.read_only => {
+                    Risk::NeedsApproval {
+                        reason: format!(
+                            "`{name}` of the server {} is marked as destructive",
+                            server.settings.name
+                        ),
+                    }
+                }
+                Some(_) => Risk::Moderate { reason },
                 // Not in the catalogue: its effect is unknown.
-                None => Risk::Ask { reason },
+                None => Risk::NeedsApproval { reason },
             },
         }
     }
 
     /// Whether the server declares the tool read-only.
-    fn reads_only(&self, args: &Value) -> bool {
+    fn is_read_only(&self, args: &Value) -> bool {
         let server = args["server"]
             .as_str()
             .and_then(|name| self.0.find(name).ok());
@@ -217,37 +219,45 @@ impl Tool for McpCallTool {
             Err(_) => text("server"),
         };
         let arguments = args.get("arguments").cloned().unwrap_or_else(|| json!({}));
-        shown(&name_of(server, text("tool")), &arguments)
+        call_preview(&canonical_name(server, text("tool")), &arguments)
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let run = async move |args| call_tool(&self.0, args, &call).await;
         typed_call(args, run, |_: &Value| None)
     }
 }
 
-async fn call_tool(servers: &Servers, args: CallTool, call: &Call) -> Result<Value, ToolError> {
-    let server = servers.find(&args.server).map_err(tool_error)?;
-    if !server.settings.has(&args.tool) {
+async fn call_tool(
+    servers: &Servers,
+    args: McpCallToolArgs,
+    call: &CallContext,
+) -> Result<Value, ToolError> {
+    let server = servers.find(&args.server).map_err(to_tool_error)?;
+    if !server.settings.offers_tool(&args.tool) {
         return Err(ToolError::new(format!(
             "the MCP server `{}` has no enabled tool `{}`",
             args.server, args.tool
         )));
     }
     let result = server
-        .call(&args.tool, args.arguments, call)
+        .call_tool(&args.tool, args.arguments, call)
         .await
-        .map_err(tool_error)?;
-    value_of(result).map(|output| output.value)
+        .map_err(to_tool_error)?;
+    parse_tool_result(result).map(|output| output.value)
 }
 
-async fn listing(servers: &Servers, args: List, what: What) -> Result<Listing, ToolError> {
+async fn list_items(
+    servers: &Servers,
+    args: McpListArgs,
+    what: McpListKind,
+) -> Result<McpListOutput, ToolError> {
     let (mut items, mut failed, mut next_cursor) = (Vec::new(), Vec::new(), None);
     match &args.server {
         Some(server) => {
-            let page = page(servers, server, args.cursor, what)
+            let page = fetch_items(servers, server, args.cursor, what)
                 .await
-                .map_err(tool_error)?;
+                .map_err(to_tool_error)?;
             (items, next_cursor) = page;
         }
         None if args.cursor.is_some() => {
@@ -258,26 +268,28 @@ async fn listing(servers: &Servers, args: List, what: What) -> Result<Listing, T
                 .iter()
                 .map(|server| server.settings.name.clone())
                 .collect();
-            let pages = names.iter().map(|name| page(servers, name, None, what));
+            let pages = names
+                .iter()
+                .map(|name| fetch_items(servers, name, None, what));
             for (name, page) in names
                 .iter()
                 .zip(futures_util::future::join_all(pages).await)
             {
                 match page {
                     Ok((page, _)) => items.extend(page),
-                    Err(ServerError::Disabled(_) | ServerError::Ourselves(_)) => {}
+                    Err(ServerError::Disabled(_) | ServerError::IsSelvedge(_)) => {}
                     Err(error) => failed.push(format!("{name}: {error}")),
                 }
             }
         }
     }
     let key = match what {
-        What::Resources => "resources",
-        What::Templates => "resourceTemplates",
-        What::Prompts => "prompts",
+        McpListKind::Resources => "resources",
+        McpListKind::Templates => "resourceTemplates",
+        McpListKind::Prompts => "prompts",
     };
     let content = json!({"server": args.server, key: items, "nextCursor": next_cursor}).to_string();
-    Ok(Listing {
+    Ok(McpListOutput {
         items,
         next_cursor,
         failed,
@@ -287,18 +299,18 @@ async fn listing(servers: &Servers, args: List, what: What) -> Result<Listing, T
 }
 
 /// Fetches the page at `cursor`; without a cursor, all pages up to [`MAX_ITEMS`] items.
-async fn page(
+async fn fetch_items(
     servers: &Servers,
     name: &str,
     cursor: Option<String>,
-    what: What,
+    what: McpListKind,
 ) -> Result<(Vec<Value>, Option<String>), ServerError> {
     let server = servers.find(name)?;
-    let link = server.link().await?;
+    let link = server.connect().await?;
     let catalogue = server.catalogue().unwrap_or_default();
     let has = match what {
-        What::Resources | What::Templates => catalogue.has_resources,
-        What::Prompts => catalogue.has_prompts,
+        McpListKind::Resources | McpListKind::Templates => catalogue.has_resources,
+        McpListKind::Prompts => catalogue.has_prompts,
     };
     if !has {
         return Ok((Vec::new(), None));
@@ -310,34 +322,34 @@ async fn page(
         params.cursor = next.clone();
         let request = async {
             Ok(match what {
-                What::Resources => {
+                McpListKind::Resources => {
                     let page = link.peer().list_resources(Some(params)).await?;
-                    (values(&page.resources), page.next_cursor)
+                    (to_json_objects(&page.resources), page.next_cursor)
                 }
-                What::Templates => {
+                McpListKind::Templates => {
                     let page = link.peer().list_resource_templates(Some(params)).await?;
-                    (values(&page.resource_templates), page.next_cursor)
+                    (to_json_objects(&page.resource_templates), page.next_cursor)
                 }
-                What::Prompts => {
+                McpListKind::Prompts => {
                     let page = link.peer().list_prompts(Some(params)).await?;
-                    (values(&page.prompts), page.next_cursor)
+                    (to_json_objects(&page.prompts), page.next_cursor)
                 }
             })
         };
-        let (page, following) = server.within(&link, request).await?;
+        let (page, following) = server.with_tool_timeout(&link, request).await?;
         items.extend(page.into_iter().map(|mut item| {
             item["server"] = Value::from(server.settings.name.clone());
             item
         }));
         let has_more = following.is_some() && following != next;
         next = following;
-        if one_page || !has_more || items.len() >= MAX_ITEMS {
+        if one_page || !has_more || items.len() >= MAX_LISTED_ITEMS {
             return Ok((items, next));
         }
     }
 }
 
-fn values<T: Serialize>(items: &[T]) -> Vec<Value> {
+fn to_json_objects<T: Serialize>(items: &[T]) -> Vec<Value> {
     items
         .iter()
         .filter_map(|item| serde_json::to_value(item).ok())
@@ -345,30 +357,35 @@ fn values<T: Serialize>(items: &[T]) -> Vec<Value> {
         .collect()
 }
 
-async fn read(servers: &Servers, args: Read) -> Result<Resource, ServerError> {
+async fn read_resource(
+    servers: &Servers,
+    args: McpReadResourceArgs,
+) -> Result<McpReadResourceOutput, ServerError> {
     let server = servers.find(&args.server)?;
-    let link = server.link().await?;
+    let link = server.connect().await?;
     let request = link
         .peer()
         .read_resource(ReadResourceRequestParams::new(args.uri));
-    let contents = values(&server.within(&link, request).await?.contents);
+    let contents = to_json_objects(&server.with_tool_timeout(&link, request).await?.contents);
     let content = match contents.as_slice() {
         [one] if one["text"].is_string() => one["text"].as_str().unwrap_or_default().to_owned(),
         all => Value::from(all.to_vec()).to_string(),
     };
-    Ok(Resource {
+    Ok(McpReadResourceOutput {
         content,
         contents,
         success: true,
     })
 }
 
-async fn prompt(servers: &Servers, args: Prompt) -> Result<Value, ServerError> {
+async fn get_prompt(servers: &Servers, args: McpGetPromptArgs) -> Result<Value, ServerError> {
     let server = servers.find(&args.server)?;
-    let link = server.link().await?;
+    let link = server.connect().await?;
     let params = GetPromptRequestParams::new(args.name).with_arguments(args.arguments);
-    let result = server.within(&link, link.peer().get_prompt(params)).await?;
-    serde_json::to_value(result).map_err(|error| ServerError::Nonsense {
+    let result = server
+        .with_tool_timeout(&link, link.peer().get_prompt(params))
+        .await?;
+    serde_json::to_value(result).map_err(|error| ServerError::InvalidResponse {
         server: args.server,
         why: error.to_string(),
     })

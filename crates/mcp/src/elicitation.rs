@@ -2,34 +2,36 @@
 //! the client, and the client's results to replies.
 
 use rmcp::model::{ElicitRequest, ElicitRequestParams, ElicitationCapability};
-use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall, View};
-use selvedge_script::{Question, QuestionKind, Reply};
+use selvedge_protocol::{
+    ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, PreviewContent,
+};
+use selvedge_script::{QuestionReply, RunQuestion, RunQuestionKind};
 use serde_json::{Value, json};
 
 /// Choices of the approval form.
-const ONCE: &str = "yes, once";
-const THIS_SCRIPT: &str = "yes, for this script";
-const ALWAYS: &str = "yes, always";
-const NO: &str = "no";
+const ANSWER_ONCE: &str = "yes, once";
+const ANSWER_THIS_SCRIPT: &str = "yes, for this script";
+const ANSWER_ALWAYS: &str = "yes, always";
+const ANSWER_NO: &str = "no";
 
 /// Longest preview of one call in an approval form, in characters.
-const MAX_VIEW: usize = 700;
+const MAX_PREVIEW_CHARS: usize = 700;
 /// Longest description of one call in an approval form, in characters.
-const MAX_CALL: usize = 1200;
+const MAX_CALL_CHARS: usize = 1200;
 /// Length that the descriptions of all calls in an approval form share, in characters.
-const MAX_QUESTION: usize = 6000;
+const MAX_MESSAGE_CHARS: usize = 6000;
 
 /// An elicitation request for the client.
-pub(crate) struct Form(ElicitRequestParams);
+pub(crate) struct ElicitationForm(ElicitRequestParams);
 
-impl Form {
+impl ElicitationForm {
     pub(crate) fn request(&self) -> ElicitRequest {
         ElicitRequest::new(self.0.clone())
     }
 
     /// Whether a client with this capability can show the request. A capability that names no mode
     /// means forms.
-    pub(crate) fn can_be_shown(&self, capability: &ElicitationCapability) -> bool {
+    pub(crate) fn is_supported_by(&self, capability: &ElicitationCapability) -> bool {
         match &self.0 {
             ElicitRequestParams::UrlElicitationParams { .. } => capability.url.is_some(),
             _ => capability.form.is_some() || capability.url.is_none(),
@@ -38,15 +40,15 @@ impl Form {
 }
 
 /// Converts a question to an elicitation request; `None` if it has no such form.
-pub(crate) fn form(question: &Question) -> Option<Form> {
+pub(crate) fn form_for(question: &RunQuestion) -> Option<ElicitationForm> {
     let params = match &question.kind {
-        QuestionKind::Approval(request) => json!({
+        RunQuestionKind::Approval(request) => json!({
             "mode": "form",
-            "message": words(request),
+            "message": approval_message(request),
             "requestedSchema": {
                 "type": "object",
                 "properties": {
-                    "answer": {"type": "string", "title": "Allow?", "enum": choices(request)},
+                    "answer": {"type": "string", "title": "Allow?", "enum": approval_choices(request)},
                     "reason": {
                         "type": "string",
                         "title": "Reason",
@@ -56,7 +58,7 @@ pub(crate) fn form(question: &Question) -> Option<Form> {
                 "required": ["answer"],
             },
         }),
-        QuestionKind::Form { from, form } => {
+        RunQuestionKind::Form { from, form } => {
             let mut form = form.clone();
             let message = form["message"].as_str().unwrap_or_default().to_owned();
             form["message"] = Value::from(format!("The server {from} asks: {message}"));
@@ -64,60 +66,57 @@ pub(crate) fn form(question: &Question) -> Option<Form> {
         }
         _ => return None,
     };
-    serde_json::from_value(params).ok().map(Form)
+    serde_json::from_value(params).ok().map(ElicitationForm)
 }
 
 /// Converts the client's `ElicitResult` to a reply.
-pub(crate) fn reply(question: &Question, result: &Value) -> Reply {
-    let QuestionKind::Approval(request) = &question.kind else {
-        return Reply::Form(result.clone());
+pub(crate) fn parse_reply(question: &RunQuestion, result: &Value) -> QuestionReply {
+    let RunQuestionKind::Approval(request) = &question.kind else {
+        return QuestionReply::Form(result.clone());
     };
     let content = &result["content"];
     let answer = match result["action"].as_str() {
         Some("accept") => match content["answer"].as_str() {
-            Some(ONCE) => Answer::Once,
-            Some(THIS_SCRIPT) => Answer::ThisScript,
-            Some(ALWAYS) if may_be_always(request) => Answer::Always,
-            Some(NO) => {
+            Some(ANSWER_ONCE) => CallDecision::Once,
+            Some(ANSWER_THIS_SCRIPT) => CallDecision::ThisScript,
+            Some(ANSWER_ALWAYS) if can_approve_always(request) => CallDecision::Always,
+            Some(ANSWER_NO) => {
                 let why = content["reason"].as_str().filter(|why| !why.is_empty());
-                Answer::No(why.map(str::to_owned))
+                CallDecision::Deny(why.map(str::to_owned))
             }
-            _ => Answer::No(Some("the answer is none of the choices".to_owned())),
+            _ => CallDecision::Deny(Some("the answer is none of the choices".to_owned())),
         },
-        Some("cancel") => return Reply::Approval(ApprovalDecision::Cancelled),
-        _ => Answer::No(None),
+        Some("cancel") => return QuestionReply::Approval(ApprovalResponse::Cancelled),
+        _ => CallDecision::Deny(None),
     };
-    Reply::Approval(ApprovalDecision::Answered(vec![
-        answer;
-        request.calls.len()
-    ]))
+    QuestionReply::Approval(ApprovalResponse::Decided(vec![answer; request.calls.len()]))
 }
 
 /// Returns an `ElicitResult` that declines.
-pub(crate) fn declined() -> Value {
+pub(crate) fn decline_result() -> Value {
     json!({"action": "decline"})
 }
 
-fn choices(request: &ApprovalRequest) -> Vec<&'static str> {
-    match may_be_always(request) {
-        true => vec![ONCE, THIS_SCRIPT, ALWAYS, NO],
-        false => vec![ONCE, THIS_SCRIPT, NO],
+fn approval_choices(request: &ApprovalRequest) -> Vec<&'static str> {
+    match can_approve_always(request) {
+        true => vec![ANSWER_ONCE, ANSWER_THIS_SCRIPT, ANSWER_ALWAYS, ANSWER_NO],
+        false => vec![ANSWER_ONCE, ANSWER_THIS_SCRIPT, ANSWER_NO],
     }
 }
 
-fn may_be_always(request: &ApprovalRequest) -> bool {
+fn can_approve_always(request: &ApprovalRequest) -> bool {
     request.calls.iter().all(|call| call.preview.rule.is_some())
 }
 
-fn words(request: &ApprovalRequest) -> String {
+fn approval_message(request: &ApprovalRequest) -> String {
     let mut text = match request.calls.as_slice() {
         [_] => "A script wants to make this call:\n".to_owned(),
         calls => format!("A script wants to make these {} calls:\n", calls.len()),
     };
     // Every call is shown, because the answer applies to all of them.
-    let limit = MAX_CALL.min(MAX_QUESTION / request.calls.len().max(1));
+    let limit = MAX_CALL_CHARS.min(MAX_MESSAGE_CHARS / request.calls.len().max(1));
     for call in &request.calls {
-        let described = describe(call);
+        let described = describe_call(call);
         text.extend(described.chars().take(limit));
         if described.chars().nth(limit).is_some() {
             text.push_str("…\n");
@@ -129,7 +128,7 @@ fn words(request: &ApprovalRequest) -> String {
 /// Truncates a long text in the middle, to about `limit` characters.
 ///
 /// The end stays visible, because a malicious text would hide something there.
-pub(crate) fn both_ends(text: &str, limit: usize) -> String {
+pub(crate) fn truncate_middle(text: &str, limit: usize) -> String {
     let length = text.chars().count();
     if length <= limit {
         return text.to_owned();
@@ -143,11 +142,13 @@ pub(crate) fn both_ends(text: &str, limit: usize) -> String {
     )
 }
 
-fn describe(call: &GatedCall) -> String {
+fn describe_call(call: &GatedCall) -> String {
     let mut text = format!("{}: {}\n", call.tool, call.reason.replace('\n', " "));
     let view = match &call.preview.view {
-        Some(View::Commands(view)) if call.reason.contains(view.as_str()) => None,
-        Some(View::Diff(view) | View::Commands(view)) => Some(both_ends(view, MAX_VIEW)),
+        Some(PreviewContent::Commands(view)) if call.reason.contains(view.as_str()) => None,
+        Some(PreviewContent::Diff(view) | PreviewContent::Commands(view)) => {
+            Some(truncate_middle(view, MAX_PREVIEW_CHARS))
+        }
         _ => None,
     };
     text.extend(view.map(|view| view + "\n"));
@@ -159,7 +160,7 @@ fn describe(call: &GatedCall) -> String {
         ));
     }
     if let Some(rule) = &call.preview.rule {
-        text.push_str(&format!("\"{ALWAYS}\" covers: {rule}\n"));
+        text.push_str(&format!("\"{ANSWER_ALWAYS}\" covers: {rule}\n"));
     }
     text
 }
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
     use selvedge_protocol::Preview;
 
-    fn question(rule: Option<&str>) -> Question {
+    fn question(rule: Option<&str>) -> RunQuestion {
         let call = GatedCall {
             call_id: "tool_1".into(),
             tool: "exec".into(),
@@ -188,42 +189,53 @@ mod tests {
             script_id: None,
             calls: vec![call.clone(), call],
         };
-        Question {
+        RunQuestion {
             id: "apr_1".into(),
-            kind: QuestionKind::Approval(request),
+            kind: RunQuestionKind::Approval(request),
         }
     }
 
     #[test]
     fn a_result_becomes_a_decision_for_every_call() {
-        let decision = |rule, result: Value| match reply(&question(rule), &result) {
-            Reply::Approval(decision) => decision,
+        let decision = |rule, result: Value| match parse_reply(&question(rule), &result) {
+            QuestionReply::Approval(decision) => decision,
             other => panic!("{other:?}"),
         };
         let accept = |answer: &str| json!({"action": "accept", "content": {"answer": answer}});
-        let both = |answer: Answer| ApprovalDecision::Answered(vec![answer.clone(), answer]);
-        assert_eq!(decision(None, accept(ONCE)), both(Answer::Once));
+        let both = |answer: CallDecision| ApprovalResponse::Decided(vec![answer.clone(), answer]);
         assert_eq!(
-            decision(None, accept(THIS_SCRIPT)),
-            both(Answer::ThisScript)
+            decision(None, accept(ANSWER_ONCE)),
+            both(CallDecision::Once)
         );
         assert_eq!(
-            decision(Some("`npm …`"), accept(ALWAYS)),
-            both(Answer::Always)
+            decision(None, accept(ANSWER_THIS_SCRIPT)),
+            both(CallDecision::ThisScript)
+        );
+        assert_eq!(
+            decision(Some("`npm …`"), accept(ANSWER_ALWAYS)),
+            both(CallDecision::Always)
         );
         // A choice that was not offered is not accepted.
-        let unknown = both(Answer::No(Some("the answer is none of the choices".into())));
-        assert_eq!(decision(None, accept(ALWAYS)), unknown);
+        let unknown = both(CallDecision::Deny(Some(
+            "the answer is none of the choices".into(),
+        )));
+        assert_eq!(decision(None, accept(ANSWER_ALWAYS)), unknown);
         assert_eq!(
             decision(None, json!({"action": "accept", "content": {}})),
             unknown
         );
         assert_eq!(decision(None, json!({"action": "accept"})), unknown);
-        assert_eq!(decision(None, accept(NO)), both(Answer::No(None)));
-        assert_eq!(decision(None, declined()), both(Answer::No(None)));
+        assert_eq!(
+            decision(None, accept(ANSWER_NO)),
+            both(CallDecision::Deny(None))
+        );
+        assert_eq!(
+            decision(None, decline_result()),
+            both(CallDecision::Deny(None))
+        );
         assert_eq!(
             decision(None, json!({"action": "cancel"})),
-            ApprovalDecision::Cancelled
+            ApprovalResponse::Cancelled
         );
     }
 
@@ -231,7 +243,9 @@ mod tests {
     fn a_form_needs_a_client_that_supports_forms() {
         let supported = |capability: Value| {
             let capability: ElicitationCapability = serde_json::from_value(capability).unwrap();
-            form(&question(None)).unwrap().can_be_shown(&capability)
+            form_for(&question(None))
+                .unwrap()
+                .is_supported_by(&capability)
         };
         assert!(supported(json!({})) && supported(json!({"form": {}})));
         assert!(!supported(json!({"url": {}})));
@@ -239,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_form_describes_the_calls() {
-        let form = serde_json::to_value(form(&question(None)).unwrap().0).unwrap();
+        let form = serde_json::to_value(form_for(&question(None)).unwrap().0).unwrap();
         let message = form["message"].as_str().unwrap();
         assert!(
             message.contains("these 2 calls")
@@ -249,21 +263,21 @@ mod tests {
         );
         assert_eq!(
             form["requestedSchema"]["properties"]["answer"]["enum"],
-            json!([ONCE, THIS_SCRIPT, NO])
+            json!([ANSWER_ONCE, ANSWER_THIS_SCRIPT, ANSWER_NO])
         );
     }
 
     #[test]
     fn the_end_of_a_long_command_and_every_call_are_shown() {
-        let QuestionKind::Approval(mut request) = question(None).kind else {
+        let RunQuestionKind::Approval(mut request) = question(None).kind else {
             panic!()
         };
         let script = "echo 1\n".repeat(1000) + "rm -rf a";
-        request.calls[0].preview.view = Some(View::Commands(script));
+        request.calls[0].preview.view = Some(PreviewContent::Commands(script));
         assert!(
-            words(&request).contains("rm -rf a\n"),
+            approval_message(&request).contains("rm -rf a\n"),
             "{}",
-            words(&request)
+            approval_message(&request)
         );
         let last = GatedCall {
             reason: "runs `the last one`".into(),
@@ -271,9 +285,9 @@ mod tests {
         };
         request.calls = vec![request.calls[0].clone(); 31];
         request.calls.push(last);
-        let shown = words(&request);
+        let shown = approval_message(&request);
         assert!(
-            shown.contains("the last one") && shown.len() < 2 * MAX_QUESTION,
+            shown.contains("the last one") && shown.len() < 2 * MAX_MESSAGE_CHARS,
             "{shown}"
         );
     }

@@ -22,7 +22,7 @@ pub enum ServerError {
     },
     /// The server did not start, or did not complete the handshake.
     #[error("the MCP server `{server}` did not start: {why}")]
-    NotStarted {
+    StartFailed {
         /// Name of the server in the configuration.
         server: String,
         /// Reason, in one line.
@@ -30,17 +30,17 @@ pub enum ServerError {
     },
     /// The server failed recently and is not started again before a delay has passed.
     #[error("the MCP server `{server}` failed ({why}); next attempt in {seconds} s")]
-    Resting {
+    BackingOff {
         /// Name of the server in the configuration.
         server: String,
         /// Reason of the last failure, in one line.
         why: String,
         /// Seconds until the next attempt.
-        seconds: u64,
+        retry_in_secs: u64,
     },
     /// The connection ended before the server responded.
     #[error("the MCP server `{server}` disconnected during the request{}", words(.why))]
-    Gone {
+    Disconnected {
         /// Name of the server in the configuration.
         server: String,
         /// Reason, in one line; empty if it is unknown.
@@ -48,15 +48,15 @@ pub enum ServerError {
     },
     /// The server neither responded nor reported progress within the time limit.
     #[error("the MCP server `{server}` did not answer within {} s", .after.as_secs_f64())]
-    Silent {
+    TimedOut {
         /// Name of the server in the configuration.
         server: String,
         /// The time limit.
-        after: Duration,
+        timeout: Duration,
     },
     /// The server returned a JSON-RPC error.
     #[error("{message}")]
-    Refused {
+    ErrorResponse {
         /// Name of the server in the configuration.
         server: String,
         /// The error message of the server, at most 2048 characters.
@@ -66,7 +66,7 @@ pub enum ServerError {
     },
     /// The response of the server is not valid MCP.
     #[error("the MCP server `{server}` sent an invalid response: {why}")]
-    Nonsense {
+    InvalidResponse {
         /// Name of the server in the configuration.
         server: String,
         /// What is invalid, in one line.
@@ -74,23 +74,26 @@ pub enum ServerError {
     },
     /// The server is Selvedge. It is not used, because its scripts would run scripts.
     #[error("the MCP server `{0}` is Selvedge itself: scripts cannot run scripts through MCP")]
-    Ourselves(String),
+    IsSelvedge(String),
 }
 
 impl ServerError {
     /// Whether the same request may succeed later without any change by the user.
     pub fn is_retryable(&self) -> bool {
-        use ServerError::{Gone, NotStarted, Resting, Silent};
+        use ServerError::{BackingOff, Disconnected, StartFailed, TimedOut};
         matches!(
             self,
-            NotStarted { .. } | Resting { .. } | Gone { .. } | Silent { .. }
+            StartFailed { .. } | BackingOff { .. } | Disconnected { .. } | TimedOut { .. }
         )
     }
 
     /// Whether a call that failed with this error may have had its effect.
-    pub(crate) fn leaves_in_doubt(&self) -> bool {
-        use ServerError::{Gone, Nonsense, Silent};
-        matches!(self, Gone { .. } | Silent { .. } | Nonsense { .. })
+    pub(crate) fn is_outcome_unknown(&self) -> bool {
+        use ServerError::{Disconnected, InvalidResponse, TimedOut};
+        matches!(
+            self,
+            Disconnected { .. } | TimedOut { .. } | InvalidResponse { .. }
+        )
     }
 }
 
@@ -100,26 +103,26 @@ impl ServerError {
 pub enum FormError {
     /// The form is too large, or has a field of an unsupported type.
     #[error("{0}")]
-    Unshowable(String),
+    Unsupported(String),
     /// The value does not match the schema of the field or the form.
     #[error("{0}")]
-    Misfit(String),
+    InvalidValue(String),
 }
 
 impl FormError {
-    pub(crate) fn unshowable(why: impl Into<String>) -> Self {
-        Self::Unshowable(why.into())
+    pub(crate) fn unsupported(why: impl Into<String>) -> Self {
+        Self::Unsupported(why.into())
     }
 
-    pub(crate) fn misfit(why: impl Into<String>) -> Self {
-        Self::Misfit(why.into())
+    pub(crate) fn invalid_value(why: impl Into<String>) -> Self {
+        Self::InvalidValue(why.into())
     }
 }
 
 /// Failure of an elicitation or sampling request of a server.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum AskError {
+pub enum ServerRequestError {
     /// The form cannot be shown, or its values are invalid.
     #[error(transparent)]
     Form(#[from] FormError),
@@ -131,7 +134,7 @@ pub enum AskError {
     Failed(String),
 }
 
-fn words(why: &str) -> String {
+fn reason_suffix(why: &str) -> String {
     match why {
         "" => String::new(),
         why => format!(": {why}"),

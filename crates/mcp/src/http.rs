@@ -12,26 +12,26 @@ use rmcp::transport::auth::AuthClient;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientLifecycleMode, RoleClient, serve_client_with_lifecycle};
 
-use crate::callbacks::Callbacks;
-use crate::link::short;
-use crate::program::MAX_MESSAGE;
-use crate::settings::{Reach, ServerSettings};
+use crate::client_handler::McpClientHandler;
+use crate::connection::shorten;
+use crate::process::MAX_MESSAGE_BYTES;
+use crate::settings::{McpTransport, ServerSettings};
 
 /// Connects to an HTTP server, with the stored login if there is one in `folder`.
-pub(crate) async fn greet(
-    callbacks: impl Fn() -> Callbacks,
+pub(crate) async fn connect_http(
+    callbacks: impl Fn() -> McpClientHandler,
     settings: &ServerSettings,
     folder: Option<&Path>,
-) -> Result<RunningService<RoleClient, Callbacks>, String> {
-    let config = config(&settings.reach)?;
-    let client = client()?;
+) -> Result<RunningService<RoleClient, McpClientHandler>, String> {
+    let config = transport_config(&settings.transport)?;
+    let client = shared_http_client()?;
     let mut first_error = None;
     // A server may support only the newer protocol, which has no `initialize` handshake.
     let modern = ClientLifecycleMode::Discover {
         preferred_versions: vec![ProtocolVersion::V_2026_07_28],
     };
     for lifecycle in [ClientLifecycleMode::Initialize, modern] {
-        let connected = match crate::login::remembered(settings, folder).await {
+        let connected = match crate::login::load_login(settings, folder).await {
             Some(manager) => {
                 let client = AuthClient::new(client.clone(), manager);
                 let transport = StreamableHttpClientTransport::with_client(client, config.clone());
@@ -51,7 +51,7 @@ pub(crate) async fn greet(
                     settings.name
                 ));
             }
-            Err(error) => _ = first_error.get_or_insert_with(|| short(&error.to_string())),
+            Err(error) => _ = first_error.get_or_insert_with(|| shorten(&error.to_string())),
         }
     }
     Err(first_error.unwrap_or_default())
@@ -59,20 +59,21 @@ pub(crate) async fn greet(
 
 /// Returns the `WWW-Authenticate` challenge of the server, which may be empty; `None` if it
 /// requires no login.
-pub(crate) async fn challenge(reach: &Reach) -> Result<Option<String>, String> {
-    let transport = StreamableHttpClientTransport::with_client(client()?, config(reach)?);
+pub(crate) async fn fetch_auth_challenge(reach: &McpTransport) -> Result<Option<String>, String> {
+    let transport =
+        StreamableHttpClientTransport::with_client(shared_http_client()?, transport_config(reach)?);
     match serve_client_with_lifecycle((), transport, ClientLifecycleMode::Initialize).await {
         Ok(_) => Ok(None),
         Err(error) if error.is_authorization_required() => {
             Ok(Some(error.auth_challenge().unwrap_or_default().to_owned()))
         }
-        Err(error) => Err(short(&error.to_string())),
+        Err(error) => Err(shorten(&error.to_string())),
     }
 }
 
 /// Converts the settings of an HTTP server to those of the transport.
-fn config(reach: &Reach) -> Result<StreamableHttpClientTransportConfig, String> {
-    let Reach::Http {
+fn transport_config(reach: &McpTransport) -> Result<StreamableHttpClientTransportConfig, String> {
+    let McpTransport::Http {
         url,
         bearer_token_env_var,
         headers,
@@ -81,7 +82,7 @@ fn config(reach: &Reach) -> Result<StreamableHttpClientTransportConfig, String> 
         return Err("not an HTTP server".to_owned());
     };
     let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
-    config.max_sse_event_size = MAX_MESSAGE;
+    config.max_sse_event_size = MAX_MESSAGE_BYTES;
     if let Some(variable) = bearer_token_env_var {
         let token = std::env::var(variable)
             .map_err(|_| format!("the environment variable {variable} is not set"))?;
@@ -101,7 +102,7 @@ fn config(reach: &Reach) -> Result<StreamableHttpClientTransportConfig, String> 
 }
 
 /// Returns the HTTP client of this process, whose connection pool all servers share.
-pub(crate) fn client() -> Result<reqwest::Client, String> {
+pub(crate) fn shared_http_client() -> Result<reqwest::Client, String> {
     static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
     if let Some(client) = CLIENT.get() {
         return Ok(client.clone());

@@ -9,42 +9,49 @@
 // Standard output and standard error belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod answer;
-mod callbacks;
-mod calls;
 mod catalogue;
+mod client_handler;
+mod code_tools;
 mod common_tools;
+mod connection;
 mod elicitation;
 mod error;
-mod form;
 mod http;
-mod link;
+mod in_flight;
 mod login;
-mod program;
+mod process;
 mod progress;
-mod recursion;
 mod render;
 mod sampling;
 mod serve;
 mod serve_http;
 mod serve_stdio;
 mod server;
+mod server_form;
 mod servers;
 mod settings;
 mod tool;
+mod tool_result;
 
-pub use callbacks::{AskModel, AskPerson, Asked, Elicitation, Elicited, Shows};
-pub use error::{AskError, FormError, ServerError};
-pub use form::{Address, Choice, Field, Form, Kind, Need, Wants};
+pub use client_handler::{
+    ElicitationHandler, ElicitationModes, ElicitationRequest, ElicitationResponse, SamplingHandler,
+    ServerRequestHandlers,
+};
+pub use error::{FormError, ServerError, ServerRequestError};
 pub use login::{Login, LoginError};
-pub use program::NESTED;
-pub use sampling::{Said, Sampled, SampledEnd, Sampling};
-pub use serve::{FindEarlier, Offer, ScriptServer};
-pub use serve_http::{Entrance, HttpServer, ServeError};
+pub use process::NESTED_ENV_VAR;
+pub use sampling::{
+    McpSamplingMessage, McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason,
+};
+pub use serve::{FindPriorRun, ScriptServer, ScriptServerConfig};
+pub use serve_http::{HttpAccess, HttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
 pub use server::{ServerState, ServerStatus};
+pub use server_form::{
+    FormContent, FormField, FormFieldChoice, FormFieldKind, FormFieldPresence, FormUrl, ServerForm,
+};
 pub use servers::Servers;
-pub use settings::{Reach, ServerSettings};
+pub use settings::{McpTransport, ServerSettings};
 
 /// Implementation name that Selvedge sends in MCP handshakes, as client and as server.
-pub const NAME: &str = "selvedge";
+pub const IMPLEMENTATION_NAME: &str = "selvedge";

@@ -10,7 +10,7 @@ use rmcp::transport::auth::{
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::settings::{Reach, ServerSettings};
+use crate::settings::{McpTransport, ServerSettings};
 
 /// Failure of a login.
 #[derive(Debug, thiserror::Error)]
@@ -18,10 +18,10 @@ use crate::settings::{Reach, ServerSettings};
 pub enum LoginError {
     /// The server is a local program.
     #[error("the MCP server `{0}` is a local program and needs no login")]
-    NoAddress(String),
+    NotHttp(String),
     /// The server accepts connections without a login.
     #[error("the MCP server `{0}` does not require a login")]
-    NotWanted(String),
+    NotRequired(String),
     /// The server cannot be reached, or the login failed.
     #[error("cannot log in to `{server}`: {why}")]
     Failed {
@@ -36,32 +36,32 @@ pub enum LoginError {
 pub struct Login {
     server: String,
     state: OAuthState,
-    address: String,
+    authorization_url: String,
     listener: TcpListener,
 }
 
 impl Login {
     /// Starts the OAuth flow of the server. Its tokens will be stored in `folder`.
-    pub async fn begin(settings: &ServerSettings, folder: &Path) -> Result<Self, LoginError> {
+    pub async fn start(settings: &ServerSettings, folder: &Path) -> Result<Self, LoginError> {
         let server = settings.name.clone();
-        let Reach::Http { url, .. } = &settings.reach else {
-            return Err(LoginError::NoAddress(server));
+        let McpTransport::Http { url, .. } = &settings.transport else {
+            return Err(LoginError::NotHttp(server));
         };
         let failed = |why: String| LoginError::Failed {
             server: settings.name.clone(),
             why,
         };
-        let challenge = crate::http::challenge(&settings.reach).await;
+        let challenge = crate::http::fetch_auth_challenge(&settings.transport).await;
         let Some(challenge) = challenge.map_err(failed)? else {
-            return Err(LoginError::NotWanted(server));
+            return Err(LoginError::NotRequired(server));
         };
         let bind_failed = |error: std::io::Error| failed(error.to_string());
         let listener = TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.map_err(bind_failed)?;
         let port = listener.local_addr().map_err(bind_failed)?.port();
         let auth_failed = |error: AuthError| failed(error.to_string());
-        let mut manager = manager(url).await.map_err(auth_failed)?;
-        manager.set_credential_store(InFile(file(folder, settings)));
+        let mut manager = authorization_manager(url).await.map_err(auth_failed)?;
+        manager.set_credential_store(FileCredentialStore(login_file(folder, settings)));
         let mut state = OAuthState::Unauthorized(manager);
         let mut request = AuthorizationRequest::new(format!("http://127.0.0.1:{port}/callback"))
             .with_client_name("Selvedge")
@@ -75,14 +75,14 @@ impl Login {
         Ok(Self {
             server,
             state,
-            address,
+            authorization_url: address,
             listener,
         })
     }
 
     /// URL that the user opens to log in.
-    pub fn address(&self) -> &str {
-        &self.address
+    pub fn authorization_url(&self) -> &str {
+        &self.authorization_url
     }
 
     /// Waits until the browser has returned from the login, and stores the tokens.
@@ -91,7 +91,7 @@ impl Login {
             server: self.server.clone(),
             why: why.to_owned(),
         };
-        let target = tokio::time::timeout(timeout, callback(&self.listener)).await;
+        let target = tokio::time::timeout(timeout, wait_for_callback(&self.listener)).await;
         let target = target
             .map_err(|_| {
                 let seconds = timeout.as_secs();
@@ -107,39 +107,40 @@ impl Login {
 }
 
 /// Loads the stored login of a server; `None` if there is none or it cannot be used.
-pub(crate) async fn remembered(
+pub(crate) async fn load_login(
     settings: &ServerSettings,
     folder: Option<&Path>,
 ) -> Option<AuthorizationManager> {
-    let Reach::Http { url, .. } = &settings.reach else {
+    let McpTransport::Http { url, .. } = &settings.transport else {
         return None;
     };
-    let file = file(folder?, settings);
+    let file = login_file(folder?, settings);
     if !file.exists() {
         return None;
     }
-    let mut manager = manager(url).await.ok()?;
-    manager.set_credential_store(InFile(file));
+    let mut manager = authorization_manager(url).await.ok()?;
+    manager.set_credential_store(FileCredentialStore(file));
     let initialized = manager.initialize_from_store().await;
     initialized.ok()?.then_some(manager)
 }
 
-async fn manager(url: &str) -> Result<AuthorizationManager, AuthError> {
+async fn authorization_manager(url: &str) -> Result<AuthorizationManager, AuthError> {
     // Creating our HTTP client installs the TLS crypto provider, which rmcp needs.
-    let _ = crate::http::client();
+    let _ = crate::http::shared_http_client();
     AuthorizationManager::new(url).await
 }
 
-fn file(folder: &Path, settings: &ServerSettings) -> PathBuf {
+fn login_file(folder: &Path, settings: &ServerSettings) -> PathBuf {
     folder.join(format!("login-{}.json", settings.fingerprint()))
 }
 
 /// Waits for the browser's request to the callback URL, and returns its path and query.
-async fn callback(listener: &TcpListener) -> std::io::Result<String> {
+async fn wait_for_callback(listener: &TcpListener) -> std::io::Result<String> {
     loop {
         let (mut stream, _) = listener.accept().await?;
         // A connection that sends nothing must not block the login.
-        let line = tokio::time::timeout(Duration::from_secs(5), first_line(&mut stream)).await;
+        let line =
+            tokio::time::timeout(Duration::from_secs(5), read_request_line(&mut stream)).await;
         let line = line.ok().flatten().unwrap_or_default();
         let target = line.split(' ').nth(1).unwrap_or_default();
         let (status, body) = match target.starts_with("/callback?") {
@@ -159,7 +160,7 @@ async fn callback(listener: &TcpListener) -> std::io::Result<String> {
     }
 }
 
-async fn first_line(stream: &mut TcpStream) -> Option<String> {
+async fn read_request_line(stream: &mut TcpStream) -> Option<String> {
     let mut line = String::new();
     let mut reader = BufReader::new(tokio::io::AsyncReadExt::take(stream, 16 << 10));
     reader.read_line(&mut line).await.ok()?;
@@ -167,10 +168,10 @@ async fn first_line(stream: &mut TcpStream) -> Option<String> {
 }
 
 /// Stores tokens in a file that only its owner can read.
-struct InFile(PathBuf);
+struct FileCredentialStore(PathBuf);
 
 #[async_trait::async_trait]
-impl CredentialStore for InFile {
+impl CredentialStore for FileCredentialStore {
     async fn load(&self) -> Result<Option<StoredCredentials>, AuthError> {
         let text = std::fs::read(&self.0).unwrap_or_default();
         Ok(serde_json::from_slice(&text).ok())
@@ -186,7 +187,7 @@ impl CredentialStore for InFile {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
         let new = self.0.with_extension(format!("{}.new", std::process::id()));
-        private(&new)
+        create_private_file(&new)
             .and_then(|mut file| std::io::Write::write_all(&mut file, &text))
             .map_err(failed)?;
         std::fs::rename(new, &self.0).map_err(failed)
@@ -200,7 +201,7 @@ impl CredentialStore for InFile {
 }
 
 /// Creates or truncates a file. A new one is readable and writable by its owner only.
-fn private(path: &Path) -> std::io::Result<std::fs::File> {
+fn create_private_file(path: &Path) -> std::io::Result<std::fs::File> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]

@@ -3,7 +3,7 @@
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::RequestContext;
-use selvedge_protocol::{Event, EventSink};
+use selvedge_protocol::{EventSink, RuntimeEvent};
 use selvedge_script::LiveRun;
 use tokio::sync::broadcast;
 
@@ -11,15 +11,15 @@ use tokio::sync::broadcast;
 const PROGRESS_BUFFER_EVENTS: usize = 64;
 
 /// Sends the events of a run as progress notifications to a client that asked for them.
-pub(crate) struct Progress {
-    events: Option<broadcast::Receiver<Event>>,
+pub(crate) struct ProgressNotifier {
+    events: Option<broadcast::Receiver<RuntimeEvent>>,
     token: Option<ProgressToken>,
-    told: f64,
+    sent_count: f64,
 }
 
-impl Progress {
+impl ProgressNotifier {
     /// For a run that has not started yet; the sink has to be given to it.
-    pub(crate) fn of_new_run(context: &RequestContext<RoleServer>) -> (Self, EventSink) {
+    pub(crate) fn for_new_run(context: &RequestContext<RoleServer>) -> (Self, EventSink) {
         let token = context.meta.get_progress_token();
         if token.is_none() {
             return (Self::new(None, token), EventSink::default());
@@ -33,21 +33,24 @@ impl Progress {
     }
 
     /// For a run that was started by an earlier request.
-    pub(crate) fn of_live_run(run: &LiveRun, context: &RequestContext<RoleServer>) -> Self {
+    pub(crate) fn for_live_run(run: &LiveRun, context: &RequestContext<RoleServer>) -> Self {
         let token = context.meta.get_progress_token();
-        Self::new(token.is_some().then(|| run.events()), token)
+        Self::new(token.is_some().then(|| run.subscribe()), token)
     }
 
-    fn new(events: Option<broadcast::Receiver<Event>>, token: Option<ProgressToken>) -> Self {
+    fn new(
+        events: Option<broadcast::Receiver<RuntimeEvent>>,
+        token: Option<ProgressToken>,
+    ) -> Self {
         Self {
             events,
             token,
-            told: 0.0,
+            sent_count: 0.0,
         }
     }
 
     /// Returns the next event. Never returns if the client did not ask for progress. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Event {
+    pub(crate) async fn next(&mut self) -> RuntimeEvent {
         while let Some(events) = &mut self.events {
             match events.recv().await {
                 Ok(event) => return event,
@@ -65,19 +68,25 @@ impl Progress {
         }
     }
 
-    pub(crate) async fn notify(&mut self, event: &Event, context: &RequestContext<RoleServer>) {
+    pub(crate) async fn notify(
+        &mut self,
+        event: &RuntimeEvent,
+        context: &RequestContext<RoleServer>,
+    ) {
         let message = match event {
-            Event::CallStarted { tool, about, .. } => {
+            RuntimeEvent::CallStarted { tool, about, .. } => {
                 format!("{tool} {about}").trim_end().to_owned()
             }
-            Event::CallFinished { call, .. } => format!("{} {}", call.tool, call.status.as_str()),
-            Event::Progress { message, .. } => message.clone(),
+            RuntimeEvent::CallFinished { call, .. } => {
+                format!("{} {}", call.tool, call.status.as_str())
+            }
+            RuntimeEvent::ScriptProgress { message, .. } => message.clone(),
             _ => return,
         };
         let Some(token) = &self.token else { return };
-        self.told += 1.0;
+        self.sent_count += 1.0;
         let progress =
-            ProgressNotificationParam::new(token.clone(), self.told).with_message(message);
+            ProgressNotificationParam::new(token.clone(), self.sent_count).with_message(message);
         // A client that is gone is noticed elsewhere.
         let _ = context.peer.notify_progress(progress).await;
     }

@@ -8,61 +8,71 @@ use schemars::JsonSchema;
 use selvedge_protocol::{
     CallStatus, ErrorCode, OutputPart, Phase, RunStatus, ScriptError, ScriptToolCallOutput, new_id,
 };
-use selvedge_script::{LiveRun, overview};
-use selvedge_tools::{Found, Registry, declarations};
+use selvedge_script::{LiveRun, help_overview};
+use selvedge_tools::{Registry, ToolLookup, declarations};
 use serde_json::Value;
 
 /// Returns the MCP definition of a tool with these arguments and a `ScriptToolCallOutput`.
-pub(crate) fn tool<Args: JsonSchema>(name: &'static str, description: String) -> Tool {
+pub(crate) fn tool_definition<Args: JsonSchema>(name: &'static str, description: String) -> Tool {
     static OUTPUT: OnceLock<Arc<JsonObject>> = OnceLock::new();
-    let output = OUTPUT.get_or_init(|| Arc::new(schema::<ScriptToolCallOutput>(Words::None)));
-    Tool::new(name, description, Arc::new(schema::<Args>(Words::All)))
-        .with_raw_output_schema(output.clone())
+    let output = OUTPUT.get_or_init(|| {
+        Arc::new(trimmed_schema::<ScriptToolCallOutput>(
+            SchemaDescriptions::Strip,
+        ))
+    });
+    Tool::new(
+        name,
+        description,
+        Arc::new(trimmed_schema::<Args>(SchemaDescriptions::Keep)),
+    )
+    .with_raw_output_schema(output.clone())
 }
 
 /// Whether a schema keeps the descriptions of its fields.
 #[derive(Clone, Copy, PartialEq)]
-enum Words {
-    All,
-    None,
+enum SchemaDescriptions {
+    Keep,
+    Strip,
 }
 
-fn schema<T: JsonSchema>(descriptions: Words) -> JsonObject {
+fn trimmed_schema<T: JsonSchema>(descriptions: SchemaDescriptions) -> JsonObject {
     let settings = schemars::generate::SchemaSettings::draft2020_12()
         .with(|settings| settings.meta_schema = None);
     let schema = settings.into_generator().into_root_schema_for::<T>();
     let mut schema = schema.to_value();
-    trim(&mut schema, descriptions);
+    trim_schema(&mut schema, descriptions);
     let mut schema = schema.as_object().cloned().unwrap_or_default();
     schema.remove("description");
     schema
 }
 
 /// Removes keywords that a model does not need.
-fn trim(schema: &mut Value, descriptions: Words) {
+fn trim_schema(schema: &mut Value, descriptions: SchemaDescriptions) {
     match schema {
         Value::Object(object) => {
             // A property may have such a name, too; then its value is not a string.
             let mut unneeded = vec!["title", "format"];
-            if descriptions == Words::None {
+            if descriptions == SchemaDescriptions::Strip {
                 unneeded.push("description");
             }
             object.retain(|key, value| !(unneeded.contains(&key.as_str()) && value.is_string()));
-            if descriptions == Words::All {
+            if descriptions == SchemaDescriptions::Keep {
                 object.retain(|key, value| !(key == "minimum" && *value == 0));
             }
             object
                 .values_mut()
-                .for_each(|value| trim(value, descriptions));
+                .for_each(|value| trim_schema(value, descriptions));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| trim(item, descriptions)),
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| trim_schema(item, descriptions)),
         _ => {}
     }
 }
 
 /// Returns the response for a run. `messages` are texts that the script sent while it ran; they
 /// come first.
-pub(crate) fn output(output: &ScriptToolCallOutput, messages: &[String]) -> CallToolResponse {
+pub(crate) fn run_response(output: &ScriptToolCallOutput, messages: &[String]) -> CallToolResponse {
     let mut content: Vec<ContentBlock> = messages.iter().map(ContentBlock::text).collect();
     for part in &output.output {
         content.push(match part {
@@ -71,7 +81,7 @@ pub(crate) fn output(output: &ScriptToolCallOutput, messages: &[String]) -> Call
             OutputPart::Audio { data, mime_type } => ContentBlock::audio(data, mime_type),
         });
     }
-    content.push(ContentBlock::text(words(output)));
+    content.push(ContentBlock::text(response_text(output)));
     let failed = output.error.is_some() && output.status != RunStatus::DryRun;
     let mut result = match failed {
         true => CallToolResult::error(content),
@@ -82,56 +92,56 @@ pub(crate) fn output(output: &ScriptToolCallOutput, messages: &[String]) -> Call
 }
 
 /// Returns the response for a run that is still running. Its id is the handle for `script_wait`.
-pub(crate) fn handle(run: &LiveRun, messages: Vec<String>) -> CallToolResponse {
-    let mut item = run.so_far(messages);
+pub(crate) fn running_response(run: &LiveRun, messages: Vec<String>) -> CallToolResponse {
+    let mut item = run.progress_output(messages);
     let id = item.id.clone();
     item.warnings.push(format!(
         "still running: call script_wait({{\"id\": \"{id}\"}}) for its result"
     ));
-    output(&item, &[])
+    run_response(&item, &[])
 }
 
 /// Returns the response for a request that started no run.
-pub(crate) fn problem(message: &str) -> CallToolResponse {
-    let mut item = rejected();
+pub(crate) fn error_response(message: &str) -> CallToolResponse {
+    let mut item = unstarted_output();
     let code = ErrorCode::ScriptRejectedError;
     item.error = Some(ScriptError::new(code, Phase::Parsing, message));
-    output(&item, &[])
+    run_response(&item, &[])
 }
 
 /// Returns the output of `help`: the description of a tool, a namespace, or everything.
-pub(crate) fn help(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
+pub(crate) fn help_output(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
     let name = topic.strip_prefix("tools.").unwrap_or(topic);
     let text = match tools.find(name) {
-        _ if name.is_empty() => overview(tools),
-        Found::Tool(tool) => declarations(&tools.filtered(|spec| spec.name == tool.spec.name)),
-        Found::Namespace => {
+        _ if name.is_empty() => help_overview(tools),
+        ToolLookup::Tool(tool) => declarations(&tools.filtered(|spec| spec.name == tool.spec.name)),
+        ToolLookup::Namespace => {
             declarations(&tools.filtered(|spec| spec.js_name.starts_with(&format!("{name}."))))
         }
-        Found::Nothing(_) => {
+        ToolLookup::NotFound(_) => {
             let found = tools.search(name, 5);
             let is_found = |name: &str| found.iter().any(|tool| tool.spec.name == name);
             declarations(&tools.filtered(|spec| is_found(&spec.name)))
         }
     };
-    let mut item = rejected();
+    let mut item = unstarted_output();
     item.status = RunStatus::Completed;
     item.output_json = Some(Value::from(text).to_string());
     item
 }
 
 /// Shortens a text of the client to one line of at most 80 characters.
-pub(crate) fn short(text: &str) -> String {
+pub(crate) fn shorten_name(text: &str) -> String {
     selvedge_text::one_line(text, 80)
 }
 
 /// Returns the output item of a run that was not started.
-fn rejected() -> ScriptToolCallOutput {
+fn unstarted_output() -> ScriptToolCallOutput {
     ScriptToolCallOutput::new(new_id("scr"), new_id("call"))
 }
 
 /// Returns the value of the run, or its error with the calls made so far, as text for a model.
-fn words(output: &ScriptToolCallOutput) -> String {
+fn response_text(output: &ScriptToolCallOutput) -> String {
     let mut text = match (&output.error, output.value()) {
         (None, Some(Value::String(value))) => value,
         (None, Some(value)) => value.to_string(),

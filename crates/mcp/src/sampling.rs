@@ -2,68 +2,68 @@
 
 use std::time::Duration;
 
-use selvedge_protocol::{Preview, Role, View};
-use selvedge_tools::Wish;
+use selvedge_protocol::{MessageRole, Preview, PreviewContent};
+use selvedge_tools::GatedAction;
 use serde_json::{Value, json};
 
 /// A sampling request of a server. It contains only what the server sent: no tools, no memory and
 /// nothing of the user's conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sampling {
+pub struct McpSamplingRequest {
     /// Name of the server that sent the request.
     pub server: String,
     /// Id of the run or turn whose call caused the request.
-    pub run: String,
+    pub run_id: String,
     /// System prompt; may be empty.
-    pub system: String,
+    pub system_prompt: String,
     /// The messages, oldest first. There is at least one.
-    pub messages: Vec<Said>,
+    pub messages: Vec<McpSamplingMessage>,
     /// Most tokens of the answer.
     pub max_tokens: u64,
 }
 
 /// A message of a sampling request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct McpSamplingMessage {
     /// Role that the server assigned to the message: user or assistant.
-    pub role: Role,
+    pub role: MessageRole,
     /// Text of the message.
     pub text: String,
 }
 
 /// A model's answer to a sampling request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sampled {
+pub struct McpSamplingResponse {
     /// Text of the answer.
     pub text: String,
     /// Name of the model that answered.
     pub model: String,
     /// Why the answer ended.
-    pub end: SampledEnd,
+    pub stop_reason: McpSamplingStopReason,
 }
 
 /// Why a model's answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SampledEnd {
+pub enum McpSamplingStopReason {
     /// The answer is complete.
-    Whole,
+    EndTurn,
     /// The answer reached the limit of tokens.
-    Cut,
+    MaxTokens,
 }
 
 /// Most tokens of an answer. A larger limit of the server is reduced to it.
-pub(crate) const MAX_TOKENS: u64 = 4096;
+pub(crate) const MAX_SAMPLING_TOKENS: u64 = 4096;
 /// How long a model may take to answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const SAMPLING_TIMEOUT: Duration = Duration::from_secs(120);
 /// Largest total size of system prompt and messages, in bytes.
-const MAX_BYTES: usize = 128 << 10;
+const MAX_SAMPLING_BYTES: usize = 128 << 10;
 /// Length to which the request is truncated in the approval question, in characters.
-const MAX_SHOWN: usize = 4000;
+const MAX_SAMPLING_PREVIEW_CHARS: usize = 4000;
 
-impl Sampling {
+impl McpSamplingRequest {
     /// Parses the `params` of `sampling/createMessage`. Fails with the reason if it contains
     /// something unsupported or is too large.
-    pub(crate) fn read(server: &str, run: String, request: &Value) -> Result<Self, String> {
+    pub(crate) fn parse(server: &str, run: String, request: &Value) -> Result<Self, String> {
         let tools = request["tools"].as_array();
         if tools.is_some_and(|tools| !tools.is_empty()) {
             return Err("sampling with tools is not supported".to_owned());
@@ -71,41 +71,41 @@ impl Sampling {
         let mut messages = Vec::new();
         for message in request["messages"].as_array().into_iter().flatten() {
             let role = match message["role"].as_str() {
-                Some("assistant") => Role::Assistant,
-                _ => Role::User,
+                Some("assistant") => MessageRole::Assistant,
+                _ => MessageRole::User,
             };
-            let text = text_of(&message["content"])?;
-            messages.push(Said { role, text });
+            let text = content_text(&message["content"])?;
+            messages.push(McpSamplingMessage { role, text });
         }
         if messages.is_empty() {
             return Err("the request has no messages".to_owned());
         }
-        let max_tokens = request["maxTokens"].as_u64().unwrap_or(MAX_TOKENS);
+        let max_tokens = request["maxTokens"].as_u64().unwrap_or(MAX_SAMPLING_TOKENS);
         let sampling = Self {
             server: server.to_owned(),
-            run,
-            system: request["systemPrompt"]
+            run_id: run,
+            system_prompt: request["systemPrompt"]
                 .as_str()
                 .unwrap_or_default()
                 .to_owned(),
             messages,
-            max_tokens: max_tokens.clamp(1, MAX_TOKENS),
+            max_tokens: max_tokens.clamp(1, MAX_SAMPLING_TOKENS),
         };
         match sampling.texts().map(str::len).sum() {
-            0..=MAX_BYTES => Ok(sampling),
+            0..=MAX_SAMPLING_BYTES => Ok(sampling),
             bytes => Err(format!(
-                "the request has {bytes} bytes, the limit is {MAX_BYTES}"
+                "the request has {bytes} bytes, the limit is {MAX_SAMPLING_BYTES}"
             )),
         }
     }
 
     fn texts(&self) -> impl Iterator<Item = &str> {
         let messages = self.messages.iter().map(|message| message.text.as_str());
-        std::iter::once(self.system.as_str()).chain(messages)
+        std::iter::once(self.system_prompt.as_str()).chain(messages)
     }
 
     /// Returns what a person has to approve before the request is sent to the model.
-    pub(crate) fn wish(&self) -> Wish {
+    pub(crate) fn approval_request(&self) -> GatedAction {
         let characters: usize = self.texts().map(|text| text.chars().count()).sum();
         let (server, max_tokens) = (&self.server, self.max_tokens);
         let reason = format!(
@@ -113,36 +113,36 @@ impl Sampling {
             for an answer of at most {max_tokens} tokens"
         );
         let mut text = String::new();
-        if !self.system.is_empty() {
-            text.push_str(&format!("system: {}\n", self.system));
+        if !self.system_prompt.is_empty() {
+            text.push_str(&format!("system: {}\n", self.system_prompt));
         }
         for message in &self.messages {
             let role = match message.role {
-                Role::Assistant => "assistant",
+                MessageRole::Assistant => "assistant",
                 _ => "user",
             };
             text.push_str(&format!("{role}: {}\n", message.text));
         }
-        let view = crate::elicitation::both_ends(text.trim_end(), MAX_SHOWN);
-        Wish {
-            who: format!("mcp.{server}"),
+        let view = crate::elicitation::truncate_middle(text.trim_end(), MAX_SAMPLING_PREVIEW_CHARS);
+        GatedAction {
+            requester: format!("mcp.{server}"),
             reason,
             preview: Preview {
-                view: Some(View::Commands(view)),
+                view: Some(PreviewContent::Commands(view)),
                 rule: None,
             },
             // Contains spaces, so that it differs from the name of every tool.
-            agreement: format!("what the server {server} asks the model"),
+            approval_key: format!("what the server {server} asks the model"),
         }
     }
 }
 
-impl Sampled {
+impl McpSamplingResponse {
     /// Converts the answer to the result of `sampling/createMessage`.
-    pub(crate) fn result(self) -> Value {
-        let reason = match self.end {
-            SampledEnd::Whole => "endTurn",
-            SampledEnd::Cut => "maxTokens",
+    pub(crate) fn into_result(self) -> Value {
+        let reason = match self.stop_reason {
+            McpSamplingStopReason::EndTurn => "endTurn",
+            McpSamplingStopReason::MaxTokens => "maxTokens",
         };
         json!({
             "role": "assistant",
@@ -153,14 +153,14 @@ impl Sampled {
     }
 }
 
-fn text_of(content: &Value) -> Result<String, String> {
+fn content_text(content: &Value) -> Result<String, String> {
     let one = std::slice::from_ref(content);
     let blocks = content.as_array().map_or(one, Vec::as_slice);
     let texts = blocks.iter().map(|block| match block["type"].as_str() {
         Some("text") => Ok(block["text"].as_str().unwrap_or_default()),
         other => Err(format!(
             "sampling supports only text, not `{}`",
-            crate::link::short(other.unwrap_or("?"))
+            crate::connection::shorten(other.unwrap_or("?"))
         )),
     });
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
@@ -170,8 +170,8 @@ fn text_of(content: &Value) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn read(request: Value) -> Result<Sampling, String> {
-        Sampling::read("srv", "scr_1".into(), &request)
+    fn read(request: Value) -> Result<McpSamplingRequest, String> {
+        McpSamplingRequest::parse("srv", "scr_1".into(), &request)
     }
 
     fn request_with(content: Value) -> Value {
@@ -188,21 +188,23 @@ mod tests {
         let sampling = read(request).unwrap();
         assert_eq!(
             (sampling.messages[0].text.as_str(), sampling.max_tokens),
-            ("one\ntwo", MAX_TOKENS)
+            ("one\ntwo", MAX_SAMPLING_TOKENS)
         );
-        let wish = sampling.wish();
+        let wish = sampling.approval_request();
         assert!(
             wish.reason.contains("srv asks your model: 16 characters")
                 && wish.reason.contains("4096 tokens")
         );
         assert_eq!(
             wish.preview.view,
-            Some(View::Commands("system: Be short.\nuser: one\ntwo".into()))
+            Some(PreviewContent::Commands(
+                "system: Be short.\nuser: one\ntwo".into()
+            ))
         );
         for bad in [
             json!({"messages": []}),
             request_with(json!({"type": "image", "data": "", "mimeType": "image/png"})),
-            request_with(json!({"type": "text", "text": "x".repeat(MAX_BYTES + 1)})),
+            request_with(json!({"type": "text", "text": "x".repeat(MAX_SAMPLING_BYTES + 1)})),
         ] {
             assert!(read(bad).is_err());
         }
@@ -217,12 +219,12 @@ mod tests {
             json!({"type": "text", "text": "y".repeat(9000) + "the end"}),
         ))
         .unwrap()
-        .wish();
-        let Some(View::Commands(view)) = wish.preview.view else {
+        .approval_request();
+        let Some(PreviewContent::Commands(view)) = wish.preview.view else {
             panic!()
         };
         assert!(
-            view.ends_with("the end") && view.chars().count() < MAX_SHOWN + 100,
+            view.ends_with("the end") && view.chars().count() < MAX_SAMPLING_PREVIEW_CHARS + 100,
             "{view}"
         );
     }

@@ -12,38 +12,38 @@ use rmcp::model::{
 use rmcp::service::{NotificationContext, PeerRequestOptions, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
 use schemars::JsonSchema;
-use selvedge_protocol::{ApprovalDecision, new_id};
+use selvedge_protocol::{ApprovalResponse, new_id};
 use selvedge_script::{
-    Facts, Harness, LiveRun, LiveRuns, Pragma, Question, QuestionKind, Reply, Report, Resume,
-    RunOptions, Session, description,
+    Harness, LiveReport, LiveRun, LiveRuns, Pragma, QuestionReply, Resume, RunOptions, RunQuestion,
+    RunQuestionKind, ScriptContext, ScriptStore, script_tool_description,
 };
 use selvedge_tools::Registry;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::elicitation::{self, Form};
-use crate::progress::Progress;
+use crate::elicitation::{self, ElicitationForm};
+use crate::progress::ProgressNotifier;
 use crate::render;
 use crate::serve_http::ServeError;
 use crate::servers::Servers;
 
 /// How long `tools/list` waits for servers whose tools are not known yet.
-const FIRST_LIST: Duration = Duration::from_millis(2500);
+const FIRST_LIST_TIMEOUT: Duration = Duration::from_millis(2500);
 /// How long a script may run on after it sent messages, before the request returns with them.
-const MOMENT: Duration = Duration::from_millis(200);
+const MESSAGE_GRACE_PERIOD: Duration = Duration::from_millis(200);
 /// How long a request waits for a cancelled script to end.
-const FAREWELL: Duration = Duration::from_secs(4);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(4);
 /// Most scripts of one session that run at the same time.
-const PER_SESSION: usize = 8;
+const MAX_RUNS_PER_SESSION: usize = 8;
 /// Longest time that a request may wait for a script.
-const MAX_PATIENCE: Duration = Duration::from_secs(30 * 60);
+const MAX_WAIT_TIME: Duration = Duration::from_secs(30 * 60);
 
 /// Reads the recorded calls of a run by its id. Fails if the run cannot be resumed.
-pub type FindEarlier =
+pub type FindPriorRun =
     dyn Fn(String) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
 
 /// What a [`ScriptServer`] serves, shared by the sessions of all clients.
-pub struct Offer {
+pub struct ScriptServerConfig {
     /// Runs the scripts. Its tools are replaced by `tools` and those of `servers`.
     pub harness: Harness,
     /// The tools that are not from MCP servers.
@@ -51,28 +51,28 @@ pub struct Offer {
     /// The MCP servers whose tools scripts can call.
     pub servers: Servers,
     /// The runs in progress. Their approver replaces that of the harness.
-    pub live: LiveRuns,
+    pub live_runs: LiveRuns,
     /// The `context` of scripts.
-    pub facts: Facts,
+    pub context: ScriptContext,
     /// Configuration that is stored with each run, to resume it in another process.
-    pub setting: String,
+    pub saved_config: String,
     /// Finds a run to resume. Its error is shown to the model.
-    pub earlier: Box<FindEarlier>,
+    pub find_prior_run: Box<FindPriorRun>,
     /// Returns how often a tool was called before. Tools that are used often are described first.
-    pub uses: Box<dyn Fn(&str) -> u64 + Send + Sync>,
+    pub use_count: Box<dyn Fn(&str) -> u64 + Send + Sync>,
     /// How long a request waits for a script before it returns a handle, by default.
-    pub patience: Duration,
+    pub default_wait: Duration,
     /// Most tokens of the description of `script`.
-    pub budget: usize,
+    pub description_tokens: usize,
 }
 
 /// The session of one MCP client.
 pub struct ScriptServer {
-    offer: Arc<Offer>,
-    session: Session,
+    config: Arc<ScriptServerConfig>,
+    session: ScriptStore,
     session_id: String,
     /// Task that notifies the client of changed tools; aborted with the session.
-    watch: Mutex<Option<tokio::task::AbortHandle>>,
+    change_watcher: Mutex<Option<tokio::task::AbortHandle>>,
 }
 
 /// Arguments of `script`.
@@ -92,7 +92,7 @@ struct ScriptArgs {
 /// Arguments of `script_wait`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WaitArgs {
+struct ScriptWaitArgs {
     /// Id of a running script.
     id: String,
     /// Stop the script.
@@ -102,185 +102,196 @@ struct WaitArgs {
 }
 
 /// Description of the tool `script_wait`.
-const WAIT_LESSON: &str = "Waits for a script with status `running`. Returns its result, or the \
+const SCRIPT_WAIT_DESCRIPTION: &str = "Waits for a script with status `running`. Returns its result, or the \
     same handle if it still runs. Waiting is free: prefer one long wait to frequent polling.";
 
 impl ScriptServer {
     /// Creates a session with a new id.
-    pub fn new(offer: Arc<Offer>) -> Self {
+    pub fn new(offer: Arc<ScriptServerConfig>) -> Self {
         Self {
-            offer,
-            session: Session::default(),
+            config: offer,
+            session: ScriptStore::default(),
             session_id: new_id("ses"),
-            watch: Mutex::default(),
+            change_watcher: Mutex::default(),
         }
     }
 
-    fn tools(&self) -> Registry {
-        self.offer.servers.onto(&self.offer.tools)
+    fn registry(&self) -> Registry {
+        self.config.servers.extend_registry(&self.config.tools)
     }
 
-    async fn script(
+    async fn run_script(
         &self,
         args: ScriptArgs,
-        answers: Answers,
+        answers: ElicitationAnswers,
         context: &RequestContext<RoleServer>,
-    ) -> Outcome {
+    ) -> CallToolOutcome {
         let began = Instant::now();
         // The request carries answers for a running script.
-        if let Some(id) = &answers.run {
-            let Some(run) = self.offer.live.find(id) else {
+        if let Some(id) = &answers.run_id {
+            let Some(run) = self.config.live_runs.find(id) else {
                 // Starting it again would repeat its calls.
-                let id = render::short(id);
-                return Ok(render::problem(&format!(
+                let id = render::shorten_name(id);
+                return Ok(render::error_response(&format!(
                     "there is no script `{id}`: it has ended, and its result was discarded"
                 )));
             };
-            let progress = Progress::of_live_run(&run, context);
-            answers.give(&run);
-            let max_wait = self.patience(&args, &run, began);
+            let progress = ProgressNotifier::for_live_run(&run, context);
+            answers.deliver(&run);
+            let max_wait = self.max_wait(&args, &run, began);
             return self
-                .wait(&run, max_wait, Cancelled::StopIt, progress, context)
+                .wait_for_run(&run, max_wait, OnRequestCancel::StopRun, progress, context)
                 .await;
         }
-        let pragma = Pragma::read(&args.code).ok().flatten();
+        let pragma = Pragma::parse(&args.code).ok().flatten();
         let resume = args.resume.clone();
         let resume = resume.or_else(|| pragma?.resume);
         let resume = match resume {
-            Some(run) => match (self.offer.earlier)(run).await {
+            Some(run) => match (self.config.find_prior_run)(run).await {
                 Ok(resume) => Some(resume),
-                Err(error) => return Ok(render::problem(&error.to_string())),
+                Err(error) => return Ok(render::error_response(&error.to_string())),
             },
             None => None,
         };
         let topic = help_topic(&args.code);
         let preparing = async {
             match topic {
-                Some(_) => self.offer.servers.prepare_all().await,
+                Some(_) => self.config.servers.prepare_all().await,
                 None => {
                     let source = args.code.as_bytes();
-                    let servers = &self.offer.servers;
-                    servers.prepare_for(&self.offer.harness, source).await;
+                    let servers = &self.config.servers;
+                    servers.prepare_for(&self.config.harness, source).await;
                 }
             }
         };
         tokio::select! {
             () = preparing => {}
             () = context.ct.cancelled() => {
-                return Ok(render::problem("cancelled before the script started"));
+                return Ok(render::error_response("cancelled before the script started"));
             }
         }
-        let tools = self.tools();
+        let tools = self.registry();
         if let Some(topic) = topic {
-            return Ok(render::output(&render::help(&tools, topic), &[]));
+            return Ok(render::run_response(
+                &render::help_output(&tools, topic),
+                &[],
+            ));
         }
-        let running = self.running();
-        if running.len() >= PER_SESSION
+        let running = self.running_ids();
+        if running.len() >= MAX_RUNS_PER_SESSION
             && let Some(oldest) = running.first()
         {
             let why = format!(
-                "{PER_SESSION} scripts of this session are already running: \
+                "{MAX_RUNS_PER_SESSION} scripts of this session are already running: \
                 wait for {oldest} with script_wait, or terminate it"
             );
-            return Ok(render::problem(&why));
+            return Ok(render::error_response(&why));
         }
-        let harness = self.offer.harness.clone().with_tools(tools);
-        let harness = harness.with_approver(self.offer.live.approver());
+        let harness = self.config.harness.clone().with_tools(tools);
+        let harness = harness.with_approver(self.config.live_runs.approver());
         // Subscribed before the script starts: its first events are not missed.
-        let (progress, events) = Progress::of_new_run(context);
+        let (progress, events) = ProgressNotifier::for_new_run(context);
         let options = RunOptions {
             events,
             timeout: args.timeout_ms.map(Duration::from_millis),
             resume,
-            session: self.session.clone(),
-            facts: Facts {
+            store: self.session.clone(),
+            context: ScriptContext {
                 session_id: self.session_id.clone(),
-                ..self.offer.facts.clone()
+                ..self.config.context.clone()
             },
-            setting: self.offer.setting.clone(),
+            saved_config: self.config.saved_config.clone(),
             ..RunOptions::default()
         };
         let mut lines = args.code.lines().map(str::trim);
         let name = lines.find(|line| !line.is_empty());
         let name = name.map(|line| line.chars().take(60).collect());
         let code = args.code.clone().into_bytes();
-        let run = match self.offer.live.start(&harness, code, options, name) {
+        let run = match self.config.live_runs.start(&harness, code, options, name) {
             Ok(run) => run,
             Err(full) => {
-                return Ok(render::problem(&format!(
+                return Ok(render::error_response(&format!(
                     "{full}: wait for it with script_wait, or terminate it"
                 )));
             }
         };
-        let max_wait = self.patience(&args, &run, began);
-        self.wait(&run, max_wait, Cancelled::StopIt, progress, context)
+        let max_wait = self.max_wait(&args, &run, began);
+        self.wait_for_run(&run, max_wait, OnRequestCancel::StopRun, progress, context)
             .await
     }
 
-    fn patience(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
+    fn max_wait(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
         let requested = args.yield_after_ms.map(Duration::from_millis);
         let max_wait = requested.or(run.yield_after());
-        let max_wait = max_wait.unwrap_or(self.offer.patience);
-        max_wait.min(MAX_PATIENCE).saturating_sub(began.elapsed())
+        let max_wait = max_wait.unwrap_or(self.config.default_wait);
+        max_wait.min(MAX_WAIT_TIME).saturating_sub(began.elapsed())
     }
 
     /// Returns the ids of this session's running scripts, oldest first.
-    fn running(&self) -> Vec<String> {
-        let runs = self.offer.live.list().into_iter();
+    fn running_ids(&self) -> Vec<String> {
+        let runs = self.config.live_runs.summaries().into_iter();
         let runs = runs.filter(|run| run.session == self.session_id);
         runs.map(|run| run.id).collect()
     }
 
-    async fn script_wait(
+    async fn wait_for_script(
         &self,
-        args: WaitArgs,
-        answers: Answers,
+        args: ScriptWaitArgs,
+        answers: ElicitationAnswers,
         context: &RequestContext<RoleServer>,
-    ) -> Outcome {
-        let Some(run) = self.offer.live.find(&args.id) else {
-            let running = match self.running() {
+    ) -> CallToolOutcome {
+        let Some(run) = self.config.live_runs.find(&args.id) else {
+            let running = match self.running_ids() {
                 ids if ids.is_empty() => "no script is running".to_owned(),
                 ids => format!("running scripts: {}", ids.join(", ")),
             };
-            let id = render::short(&args.id);
+            let id = render::shorten_name(&args.id);
             let why = format!("there is no script `{id}`: {running}");
-            return Ok(render::problem(&why));
+            return Ok(render::error_response(&why));
         };
-        let progress = Progress::of_live_run(&run, context);
-        answers.give(&run);
+        let progress = ProgressNotifier::for_live_run(&run, context);
+        answers.deliver(&run);
         if args.terminate == Some(true) {
             run.cancel();
-            return Ok(self.farewell(&run).await);
+            return Ok(self.wait_for_cancelled_run(&run).await);
         }
         let max_wait = args.timeout_ms.map(Duration::from_millis);
-        let max_wait = max_wait.unwrap_or(self.offer.patience).min(MAX_PATIENCE);
+        let max_wait = max_wait
+            .unwrap_or(self.config.default_wait)
+            .min(MAX_WAIT_TIME);
         // Cancelling this request does not stop the script: `terminate` does that.
-        self.wait(&run, max_wait, Cancelled::LeaveIt, progress, context)
-            .await
+        self.wait_for_run(
+            &run,
+            max_wait,
+            OnRequestCancel::KeepRunning,
+            progress,
+            context,
+        )
+        .await
     }
 
     /// Waits for a run, at most `max_wait`. Sends its progress and its questions to the client.
-    async fn wait(
+    async fn wait_for_run(
         &self,
         run: &LiveRun,
         max_wait: Duration,
-        cancelled: Cancelled,
-        mut progress: Progress,
+        cancelled: OnRequestCancel,
+        mut progress: ProgressNotifier,
         context: &RequestContext<RoleServer>,
-    ) -> Outcome {
+    ) -> CallToolOutcome {
         let mut until = Instant::now() + max_wait;
         let mut messages = Vec::new();
         loop {
             let report = tokio::select! {
                 biased;
                 () = context.ct.cancelled() => {
-                    if cancelled == Cancelled::LeaveIt {
-                        return Ok(render::handle(run, messages));
+                    if cancelled == OnRequestCancel::KeepRunning {
+                        return Ok(render::running_response(run, messages));
                     }
                     run.cancel();
-                    return Ok(self.farewell(run).await);
+                    return Ok(self.wait_for_cancelled_run(run).await);
                 }
-                report = run.report(until.saturating_duration_since(Instant::now())) => report,
+                report = run.wait_for_report(until.saturating_duration_since(Instant::now())) => report,
                 event = progress.next() => {
                     // Outside of `select!`: a notification that is cancelled half way is overtaken
                     // by the next one.
@@ -289,37 +300,39 @@ impl ScriptServer {
                 }
             };
             match report {
-                Report::Ended(output) => {
+                LiveReport::Ended(output) => {
                     progress.flush(context).await;
-                    return Ok(render::output(&output, &messages));
+                    return Ok(render::run_response(&output, &messages));
                 }
-                Report::Says(new) => {
+                LiveReport::Notified(new) => {
                     messages.extend(new);
-                    until = until.min(Instant::now() + MOMENT);
+                    until = until.min(Instant::now() + MESSAGE_GRACE_PERIOD);
                 }
-                Report::Asks(question) => {
-                    if let Some(asked) = self.put(run, *question, context).await {
+                LiveReport::Question(question) => {
+                    if let Some(asked) = self.send_question(run, *question, context).await {
                         return Ok(asked);
                     }
                 }
-                Report::Yields | Report::StillRunning => return Ok(render::handle(run, messages)),
+                LiveReport::Yielded | LiveReport::StillRunning => {
+                    return Ok(render::running_response(run, messages));
+                }
             }
         }
     }
 
     /// Waits for a cancelled run to end; returns its handle if it takes too long.
-    async fn farewell(&self, run: &LiveRun) -> CallToolResponse {
-        match tokio::time::timeout(FAREWELL, run.ended()).await {
+    async fn wait_for_cancelled_run(&self, run: &LiveRun) -> CallToolResponse {
+        match tokio::time::timeout(CANCEL_TIMEOUT, run.wait_for_end()).await {
             Ok(output) => {
-                let messages = match run.report(Duration::ZERO).await {
-                    Report::Says(messages) => messages,
+                let messages = match run.wait_for_report(Duration::ZERO).await {
+                    LiveReport::Notified(messages) => messages,
                     _ => Vec::new(),
                 };
-                render::output(&output, &messages)
+                render::run_response(&output, &messages)
             }
             Err(_) => {
                 let message = "the script was cancelled and has not stopped yet".to_owned();
-                render::handle(run, vec![message])
+                render::running_response(run, vec![message])
             }
         }
     }
@@ -328,25 +341,25 @@ impl ScriptServer {
     ///
     /// Since protocol version 2026-07-28, the question is the response to the current request; it
     /// is then returned.
-    async fn put(
+    async fn send_question(
         &self,
         run: &LiveRun,
-        question: Question,
+        question: RunQuestion,
         context: &RequestContext<RoleServer>,
     ) -> Option<CallToolResponse> {
         let capability = context
             .client_capabilities()
             .and_then(|capabilities| capabilities.elicitation);
         let form = capability.and_then(|capability| {
-            elicitation::form(&question).filter(|form| form.can_be_shown(&capability))
+            elicitation::form_for(&question).filter(|form| form.is_supported_by(&capability))
         });
         let Some(form) = form else {
             let reason = "this MCP client does not support elicitation";
             let reply = match question.kind {
-                QuestionKind::Approval(_) => {
-                    Reply::Approval(ApprovalDecision::Unavailable(reason.to_owned()))
+                RunQuestionKind::Approval(_) => {
+                    QuestionReply::Approval(ApprovalResponse::Unavailable(reason.to_owned()))
                 }
-                _ => Reply::Form(elicitation::declined()),
+                _ => QuestionReply::Form(elicitation::decline_result()),
             };
             run.answer(&question.id, reply);
             return None;
@@ -359,7 +372,7 @@ impl ScriptServer {
             let requests = [(question.id.clone(), request)].into();
             // Another request that waits for the run may ask the question, too, until it is
             // answered.
-            run.give_back_later(&question.id);
+            run.requeue_question_silently(&question.id);
             let required = InputRequiredResult::new(Some(requests), Some(run.id().to_owned()));
             return Some(CallToolResponse::InputRequired(required));
         }
@@ -372,22 +385,22 @@ impl ScriptServer {
     async fn elicit(
         &self,
         run: &LiveRun,
-        question: Question,
-        form: Form,
+        question: RunQuestion,
+        form: ElicitationForm,
         context: &RequestContext<RoleServer>,
     ) {
         let request = rmcp::model::ServerRequest::ElicitRequest(form.request());
         let options = PeerRequestOptions::no_options();
         let sent = context.peer.send_request_with_option(request, options);
         let Ok(handle) = sent.await else {
-            run.give_back(&question.id);
+            run.requeue_question(&question.id);
             return;
         };
         let (run, peer, id) = (run.clone(), context.peer.clone(), handle.id.clone());
         tokio::spawn(async move {
             let answered = tokio::select! {
                 answered = handle.await_response() => answered,
-                () = run.settled(&question.id) => {
+                () = run.wait_until_settled(&question.id) => {
                     // The answer is no longer needed: the client can close its form.
                     let why = Some("the question was already answered".to_owned());
                     let params = CancelledNotificationParam::new(Some(id), why);
@@ -399,15 +412,15 @@ impl ScriptServer {
                 Ok(rmcp::model::ClientResult::ElicitResult(result)) => {
                     serde_json::to_value(result).ok()
                 }
-                Ok(_) | Err(rmcp::ServiceError::McpError(_)) => Some(elicitation::declined()),
+                Ok(_) | Err(rmcp::ServiceError::McpError(_)) => Some(elicitation::decline_result()),
                 // The client disconnected; another request may ask again.
                 Err(_) => None,
             };
             match answer {
                 Some(answer) => {
-                    _ = run.answer(&question.id, elicitation::reply(&question, &answer))
+                    _ = run.answer(&question.id, elicitation::parse_reply(&question, &answer))
                 }
-                None => run.give_back(&question.id),
+                None => run.requeue_question(&question.id),
             }
         });
     }
@@ -415,7 +428,7 @@ impl ScriptServer {
 
 impl Drop for ScriptServer {
     fn drop(&mut self) {
-        let watch = self.watch.get_mut();
+        let watch = self.change_watcher.get_mut();
         if let Some(watch) = watch.unwrap_or_else(PoisonError::into_inner).take() {
             watch.abort();
         }
@@ -424,26 +437,26 @@ impl Drop for ScriptServer {
 
 /// What happens to a script when the request that waits for it is cancelled.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cancelled {
-    StopIt,
-    LeaveIt,
+enum OnRequestCancel {
+    StopRun,
+    KeepRunning,
 }
 
-type Outcome = Result<CallToolResponse, ErrorData>;
+type CallToolOutcome = Result<CallToolResponse, ErrorData>;
 
 /// Answers in a request that repeats one whose response was a question.
-struct Answers {
+struct ElicitationAnswers {
     /// Id of the run that asked; `None` if the request is a new one.
-    run: Option<String>,
+    run_id: Option<String>,
     /// Answers by the id of their question.
-    given: InputResponses,
+    responses: InputResponses,
 }
 
-impl Answers {
-    fn give(&self, run: &LiveRun) {
-        for question in run.questions() {
-            if let Some(answer) = self.given.get(&question.id) {
-                run.answer(&question.id, elicitation::reply(&question, answer));
+impl ElicitationAnswers {
+    fn deliver(&self, run: &LiveRun) {
+        for question in run.open_questions() {
+            if let Some(answer) = self.responses.get(&question.id) {
+                run.answer(&question.id, elicitation::parse_reply(&question, answer));
             }
         }
     }
@@ -467,7 +480,8 @@ impl ServerHandler for ScriptServer {
             .enable_tool_list_changed()
             .build();
         let mut info = ServerConfig::new(capabilities);
-        info.server_info = Implementation::new(crate::NAME, env!("CARGO_PKG_VERSION"));
+        info.server_info =
+            Implementation::new(crate::IMPLEMENTATION_NAME, env!("CARGO_PKG_VERSION"));
         info.instructions = Some(
             "`script` runs a TypeScript program that calls many tools in one go and returns only \
             what matters."
@@ -477,7 +491,7 @@ impl ServerHandler for ScriptServer {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        let servers = self.offer.servers.clone();
+        let servers = self.config.servers.clone();
         if servers.is_empty() {
             return;
         }
@@ -486,7 +500,7 @@ impl ServerHandler for ScriptServer {
             let starting = servers.clone();
             tokio::spawn(async move { starting.prepare_all().await });
             loop {
-                servers.changed_since(generation).await;
+                servers.wait_for_change(generation).await;
                 // Changes in quick succession become one notification.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 generation = servers.generation();
@@ -495,7 +509,10 @@ impl ServerHandler for ScriptServer {
                 }
             }
         });
-        *self.watch.lock().unwrap_or_else(PoisonError::into_inner) = Some(watch.abort_handle());
+        *self
+            .change_watcher
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(watch.abort_handle());
     }
 
     async fn list_tools(
@@ -504,12 +521,16 @@ impl ServerHandler for ScriptServer {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         // A server that takes longer causes `notifications/tools/list_changed` later.
-        let _ = tokio::time::timeout(FIRST_LIST, self.offer.servers.prepare_all()).await;
-        let description = description(&self.tools(), self.offer.budget, |tool| {
-            (self.offer.uses)(tool)
-        });
-        let script = render::tool::<ScriptArgs>("script", description);
-        let wait = render::tool::<WaitArgs>("script_wait", WAIT_LESSON.to_owned());
+        let _ = tokio::time::timeout(FIRST_LIST_TIMEOUT, self.config.servers.prepare_all()).await;
+        let description =
+            script_tool_description(&self.registry(), self.config.description_tokens, |tool| {
+                (self.config.use_count)(tool)
+            });
+        let script = render::tool_definition::<ScriptArgs>("script", script_tool_description);
+        let wait = render::tool_definition::<ScriptWaitArgs>(
+            "script_wait",
+            SCRIPT_WAIT_DESCRIPTION.to_owned(),
+        );
         Ok(ListToolsResult::with_all_items(vec![script, wait]))
     }
 
@@ -519,21 +540,21 @@ impl ServerHandler for ScriptServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let args = Value::Object(request.arguments.unwrap_or_default());
-        let answers = Answers {
-            run: request.request_state,
-            given: request.input_responses.unwrap_or_default(),
+        let answers = ElicitationAnswers {
+            run_id: request.request_state,
+            responses: request.input_responses.unwrap_or_default(),
         };
         match request.name.as_ref() {
             "script" => match serde_json::from_value(args) {
-                Ok(args) => self.script(args, answers, &context).await,
-                Err(error) => Ok(render::problem(&format!("script: {error}"))),
+                Ok(args) => self.run_script(args, answers, &context).await,
+                Err(error) => Ok(render::error_response(&format!("script: {error}"))),
             },
             "script_wait" => match serde_json::from_value(args) {
-                Ok(args) => self.script_wait(args, answers, &context).await,
-                Err(error) => Ok(render::problem(&format!("script_wait: {error}"))),
+                Ok(args) => self.wait_for_script(args, answers, &context).await,
+                Err(error) => Ok(render::error_response(&format!("script_wait: {error}"))),
             },
             other => {
-                let other = render::short(other);
+                let other = render::shorten_name(other);
                 let message = format!("there is no tool `{other}`: use script or script_wait");
                 Err(ErrorData::invalid_params(message, None))
             }

@@ -13,18 +13,18 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::serve::{Offer, ScriptServer};
+use crate::serve::{ScriptServer, ScriptServerConfig};
 
 /// Largest body of a request, in bytes.
-const MAX_REQUEST: usize = 4 << 20;
+const MAX_REQUEST_BYTES: usize = 4 << 20;
 
 /// Which HTTP requests are accepted.
 #[derive(Debug, Clone, Default)]
-pub struct Entrance {
+pub struct HttpAccess {
     /// Bearer token that every request must have. `None` is allowed on loopback addresses only.
     pub token: Option<String>,
     /// Host names that requests may use, besides the loopback names and the bound address.
-    pub hosts: Vec<String>,
+    pub allowed_hosts: Vec<String>,
 }
 
 /// Failure of the MCP server.
@@ -33,10 +33,10 @@ pub struct Entrance {
 pub enum ServeError {
     /// The address is not a loopback address, and no token is set.
     #[error("{0} can be reached from other machines, which requires a token")]
-    Open(SocketAddr),
+    TokenRequired(SocketAddr),
     /// The address cannot be bound.
     #[error("cannot listen on {address}: {error}")]
-    Address {
+    Bind {
         /// The address that was requested.
         address: String,
         /// Error of the operating system.
@@ -44,7 +44,7 @@ pub enum ServeError {
     },
     /// The HTTP server failed while it was running.
     #[error("cannot serve: {0}")]
-    Broken(std::io::Error),
+    Io(std::io::Error),
     /// The client did not complete the handshake.
     #[error("{0}")]
     NotInitialized(String),
@@ -56,33 +56,33 @@ pub enum ServeError {
 /// An MCP server that is bound to an address.
 pub struct HttpServer {
     listener: TcpListener,
-    address: SocketAddr,
+    local_addr: SocketAddr,
     router: Router,
     cancel: CancellationToken,
 }
 
 impl HttpServer {
     /// Binds the address. An address that is not a loopback address requires a token.
-    pub async fn at(
+    pub async fn bind(
         address: &str,
-        entrance: Entrance,
-        offer: Arc<Offer>,
+        entrance: HttpAccess,
+        offer: Arc<ScriptServerConfig>,
     ) -> Result<Self, ServeError> {
-        let failed = |error| ServeError::Address {
+        let failed = |error| ServeError::Bind {
             address: address.to_owned(),
             error,
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         if !bound.ip().is_loopback() && entrance.token.is_none() {
-            return Err(ServeError::Open(bound));
+            return Err(ServeError::TokenRequired(bound));
         }
         let cancel = CancellationToken::new();
         let mut hosts: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
         if !bound.ip().is_loopback() && !bound.ip().is_unspecified() {
             hosts.push(bound.ip().to_string());
         }
-        hosts.extend(entrance.hosts.iter().cloned());
+        hosts.extend(entrance.allowed_hosts.iter().cloned());
         let origins = hosts.iter().flat_map(|host| {
             let host = if host.contains(':') && !host.starts_with('[') {
                 format!("[{host}]")
@@ -95,7 +95,7 @@ impl HttpServer {
             .with_allowed_hosts(hosts.clone())
             .with_allowed_origins(origins)
             .enforce_origin_validation()
-            .with_max_request_body_bytes(MAX_REQUEST)
+            .with_max_request_body_bytes(MAX_REQUEST_BYTES)
             .with_cancellation_token(cancel.clone());
         let sessions = Arc::new(LocalSessionManager::default());
         let service = StreamableHttpService::new(
@@ -107,20 +107,20 @@ impl HttpServer {
         if let Some(token) = entrance.token {
             router = router.layer(axum::middleware::from_fn_with_state(
                 Arc::<str>::from(token),
-                check,
+                require_token,
             ));
         }
         Ok(Self {
             listener,
-            address: bound,
+            local_addr: bound,
             router,
             cancel,
         })
     }
 
     /// The bound address.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
     }
 
     /// Serves until `shutdown` resolves.
@@ -136,12 +136,12 @@ impl HttpServer {
         axum::serve(self.listener, self.router)
             .with_graceful_shutdown(shutdown)
             .await
-            .map_err(ServeError::Broken)
+            .map_err(ServeError::Io)
     }
 }
 
 /// Rejects requests without the bearer token.
-async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
+async fn require_token(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
     let sent = request
         .headers()
         .get(header::AUTHORIZATION)
@@ -149,7 +149,7 @@ async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> R
     let sent = sent
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    if sent.is_some_and(|(_, sent)| same(sent.trim().as_bytes(), token.as_bytes())) {
+    if sent.is_some_and(|(_, sent)| constant_time_eq(sent.trim().as_bytes(), token.as_bytes())) {
         return next.run(request).await;
     }
     (
@@ -161,7 +161,7 @@ async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> R
 }
 
 /// Compares in a time that does not depend on how much of the token is right.
-fn same(a: &[u8], b: &[u8]) -> bool {
+fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     use sha2::{Digest, Sha256};
     let (a, b) = (Sha256::digest(a), Sha256::digest(b));
     a.iter()

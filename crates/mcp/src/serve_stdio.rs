@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::ServeError;
-use crate::serve::{Offer, ScriptServer};
+use crate::serve::{ScriptServer, ScriptServerConfig};
 
 /// Serves until the client closes standard input, or `shutdown` resolves.
 pub async fn serve_stdio(
-    offer: Arc<Offer>,
+    offer: Arc<ScriptServerConfig>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let server = rmcp::serve_server(ScriptServer::new(offer), rmcp::transport::io::stdio_pipes());

@@ -11,77 +11,77 @@ use rmcp::model::{
     CallToolRequest, CallToolRequestParams, ClientRequest, JsonObject, ServerResult,
 };
 use rmcp::service::{PeerRequestOptions, ServiceError};
-use selvedge_tools::Call;
+use selvedge_tools::CallContext;
 use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::callbacks::Asked;
 use crate::catalogue::Catalogue;
+use crate::client_handler::ServerRequestHandlers;
+use crate::connection::McpConnection;
 use crate::error::ServerError;
-use crate::link::Link;
 use crate::settings::ServerSettings;
 
 /// Longest duration of a call, even if the server reports progress.
-const MAX_CALL: Duration = Duration::from_secs(30 * 60);
+const MAX_CALL_DURATION: Duration = Duration::from_secs(30 * 60);
 /// How often a server may request input before it returns the result of a call.
-const MAX_ROUNDS: usize = 10;
+const MAX_INPUT_ROUNDS: usize = 10;
 /// How long a server may take to respond to a ping.
-const PULSE: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Lifetime of a connection after which earlier failures are forgotten.
-const RECOVERED: Duration = Duration::from_secs(60);
+const FAILURE_RESET_AFTER: Duration = Duration::from_secs(60);
 
 /// A start in progress, which all callers that need the server await.
-type Starting = Shared<BoxFuture<'static, Result<Arc<Link>, ServerError>>>;
+type SharedStart = Shared<BoxFuture<'static, Result<Arc<McpConnection>, ServerError>>>;
 
 /// State that all servers of a [`Servers`](crate::Servers) share.
-pub(crate) struct Common {
-    pub(crate) asked: Asked,
+pub(crate) struct McpSharedState {
+    pub(crate) handlers: ServerRequestHandlers,
     /// Folder of cached catalogues and stored logins; `None` turns both off.
-    pub(crate) cache: Option<std::path::PathBuf>,
+    pub(crate) cache_dir: Option<std::path::PathBuf>,
     /// Number of changes of any server's catalogue or availability.
-    pub(crate) changes: AtomicU64,
+    pub(crate) generation: AtomicU64,
     /// Notified after each change.
-    pub(crate) changed: tokio::sync::Notify,
+    pub(crate) change_notify: tokio::sync::Notify,
 }
 
-impl Common {
+impl McpSharedState {
     /// Returns the cache key of a server's catalogue.
-    fn kept_as(&self, settings: &ServerSettings) -> String {
-        settings.fingerprint() + self.asked.mark(settings.options.sampling)
+    fn cache_key(&self, settings: &ServerSettings) -> String {
+        settings.fingerprint() + self.handlers.cache_key_suffix(settings.options.sampling)
     }
 
     /// Counts a change and wakes all waiters.
-    fn change(&self) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
-        self.changed.notify_waiters();
+    fn notify_change(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.change_notify.notify_waiters();
     }
 }
 
 /// A configured MCP server.
-pub(crate) struct Server {
+pub(crate) struct McpServerEntry {
     pub(crate) settings: ServerSettings,
-    common: Arc<Common>,
+    shared: Arc<McpSharedState>,
     /// Limits the number of concurrent calls.
-    places: Semaphore,
-    inner: Mutex<Inner>,
-    me: Weak<Self>,
+    call_permits: Semaphore,
+    inner: Mutex<McpServerInner>,
+    weak_self: Weak<Self>,
 }
 
-struct Inner {
-    state: State,
+struct McpServerInner {
+    state: McpConnectionState,
     /// Number of failures since the last long-lived connection.
     failures: u32,
     catalogue: Option<Arc<Catalogue>>,
     /// Reason why the server must not be used, even if it could be started.
-    barred: Option<ServerError>,
+    blocked: Option<ServerError>,
     start_ms: Option<f64>,
 }
 
-enum State {
+enum McpConnectionState {
     Idle,
-    Starting(Starting),
-    Ready(Arc<Link>),
-    Resting { why: String, until: Instant },
+    Starting(SharedStart),
+    Ready(Arc<McpConnection>),
+    BackingOff { why: String, until: Instant },
 }
 
 /// Status of a server, for `mcp list`.
@@ -137,52 +137,53 @@ impl ServerState {
     }
 }
 
-impl Server {
-    pub(crate) fn new(settings: ServerSettings, common: Arc<Common>) -> Arc<Self> {
-        let folder = common.cache.as_ref();
-        let cached = folder.and_then(|folder| Catalogue::load(folder, &common.kept_as(&settings)));
+impl McpServerEntry {
+    pub(crate) fn new(settings: ServerSettings, common: Arc<McpSharedState>) -> Arc<Self> {
+        let folder = common.cache_dir.as_ref();
+        let cached =
+            folder.and_then(|folder| Catalogue::load(folder, &common.cache_key(&settings)));
         Arc::new_cyclic(|me| Self {
-            places: Semaphore::new(settings.options.max_concurrent.max(1)),
-            inner: Mutex::new(Inner {
-                state: State::Idle,
+            call_permits: Semaphore::new(settings.options.max_concurrent.max(1)),
+            inner: Mutex::new(McpServerInner {
+                state: McpConnectionState::Idle,
                 failures: 0,
                 catalogue: cached.map(Arc::new),
-                barred: settings.fault.clone().map(|why| {
+                blocked: settings.config_error.clone().map(|why| {
                     let server = settings.name.clone();
                     ServerError::Misconfigured { server, why }
                 }),
                 start_ms: None,
             }),
             settings,
-            common,
-            me: me.clone(),
+            shared: common,
+            weak_self: me.clone(),
         })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn lock_inner(&self) -> MutexGuard<'_, McpServerInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the catalogue of the running server or from the cache; `None` if it is unknown or
     /// the server is not usable.
     pub(crate) fn catalogue(&self) -> Option<Arc<Catalogue>> {
-        let inner = self.inner();
-        let usable = self.settings.options.enabled && inner.barred.is_none();
+        let inner = self.lock_inner();
+        let usable = self.settings.options.enabled && inner.blocked.is_none();
         inner.catalogue.clone().filter(|_| usable)
     }
 
     /// Returns the reason why the server cannot be used now; `None` if it is running or may be
     /// started.
-    pub(crate) fn trouble(&self) -> Option<ServerError> {
-        let inner = self.inner();
-        match (&inner.barred, &inner.state) {
+    pub(crate) fn unavailable_reason(&self) -> Option<ServerError> {
+        let inner = self.lock_inner();
+        match (&inner.blocked, &inner.state) {
             _ if !self.settings.options.enabled => {
                 Some(ServerError::Disabled(self.settings.name.clone()))
             }
             (Some(barred), _) => Some(barred.clone()),
             // After the delay it may be started again.
-            (None, State::Resting { why, until }) if *until > Instant::now() => {
-                Some(self.resting(why, *until))
+            (None, McpConnectionState::BackingOff { why, until }) if *until > Instant::now() => {
+                Some(self.backing_off_error(why, *until))
             }
             _ => None,
         }
@@ -191,29 +192,31 @@ impl Server {
     /// Returns the connection, and starts the server if there is none.
     ///
     /// Cancelling this future does not cancel the start, because other callers may await it.
-    pub(crate) async fn link(&self) -> Result<Arc<Link>, ServerError> {
+    pub(crate) async fn connect(&self) -> Result<Arc<McpConnection>, ServerError> {
         if !self.settings.options.enabled {
             return Err(ServerError::Disabled(self.settings.name.clone()));
         }
         let starting = {
-            let mut inner = self.inner();
-            if let Some(barred) = &inner.barred {
+            let mut inner = self.lock_inner();
+            if let Some(barred) = &inner.blocked {
                 return Err(barred.clone());
             }
             match &inner.state {
-                State::Ready(link) if !link.is_closed() => return Ok(link.clone()),
-                State::Resting { why, until } if *until > Instant::now() => {
-                    return Err(self.resting(why, *until));
+                McpConnectionState::Ready(link) if !link.is_closed() => return Ok(link.clone()),
+                McpConnectionState::BackingOff { why, until } if *until > Instant::now() => {
+                    return Err(self.backing_off_error(why, *until));
                 }
-                State::Starting(starting) => starting.clone(),
-                State::Ready(link) => {
-                    let (why, lifetime) = (link.last_words(), link.since.elapsed());
-                    if let Some(error) = self.died(&mut inner, &why, lifetime) {
+                McpConnectionState::Starting(starting) => starting.clone(),
+                McpConnectionState::Ready(link) => {
+                    let (why, lifetime) = (link.end_reason(), link.connected_at.elapsed());
+                    if let Some(error) = self.record_disconnect(&mut inner, &why, lifetime) {
                         return Err(error);
                     }
-                    self.start(&mut inner)
+                    self.spawn_start(&mut inner)
                 }
-                State::Idle | State::Resting { .. } => self.start(&mut inner),
+                McpConnectionState::Idle | McpConnectionState::BackingOff { .. } => {
+                    self.spawn_start(&mut inner)
+                }
             }
         };
         starting.await
@@ -221,189 +224,202 @@ impl Server {
 
     /// Records that the connection ended. Returns an error if the server has to wait before its
     /// next start; the first failure does not.
-    fn died(&self, inner: &mut Inner, why: &str, lifetime: Duration) -> Option<ServerError> {
-        if lifetime >= RECOVERED {
+    fn record_disconnect(
+        &self,
+        inner: &mut McpServerInner,
+        why: &str,
+        lifetime: Duration,
+    ) -> Option<ServerError> {
+        if lifetime >= FAILURE_RESET_AFTER {
             inner.failures = 0;
         }
         inner.failures += 1;
         if inner.failures <= 1 {
             return None;
         }
-        let until = self.rest(inner, why);
-        Some(self.resting(why, until))
+        let until = self.back_off(inner, why);
+        Some(self.backing_off_error(why, until))
     }
 
     /// Sets a delay before the next start, which doubles with each failure up to 60 s.
-    fn rest(&self, inner: &mut Inner, why: &str) -> Instant {
+    fn back_off(&self, inner: &mut McpServerInner, why: &str) -> Instant {
         let wait = Duration::from_secs(1 << inner.failures.saturating_sub(1).min(6));
         let until = Instant::now() + wait.min(Duration::from_secs(60));
-        inner.state = State::Resting {
+        inner.state = McpConnectionState::BackingOff {
             why: why.to_owned(),
             until,
         };
         until
     }
 
-    fn resting(&self, why: &str, until: Instant) -> ServerError {
+    fn backing_off_error(&self, why: &str, until: Instant) -> ServerError {
         let delay = until.saturating_duration_since(Instant::now());
-        ServerError::Resting {
+        ServerError::BackingOff {
             server: self.settings.name.clone(),
             why: why.to_owned(),
-            seconds: delay.as_secs_f64().ceil() as u64,
+            retry_in_secs: delay.as_secs_f64().ceil() as u64,
         }
     }
 
-    fn gone(&self, why: &str) -> ServerError {
-        ServerError::Gone {
+    fn disconnected_error(&self, why: &str) -> ServerError {
+        ServerError::Disconnected {
             server: self.settings.name.clone(),
             why: why.to_owned(),
         }
     }
 
-    fn not_started(&self, why: String) -> ServerError {
-        ServerError::NotStarted {
+    fn start_error(&self, why: String) -> ServerError {
+        ServerError::StartFailed {
             server: self.settings.name.clone(),
             why,
         }
     }
 
-    fn nonsense(&self, why: String) -> ServerError {
-        ServerError::Nonsense {
+    fn invalid_response_error(&self, why: String) -> ServerError {
+        ServerError::InvalidResponse {
             server: self.settings.name.clone(),
             why,
         }
     }
 
     /// Starts the server in a task of its own.
-    fn start(&self, inner: &mut Inner) -> Starting {
-        let Some(me) = self.me.upgrade() else {
-            let gone = Err(self.gone(""));
+    fn spawn_start(&self, inner: &mut McpServerInner) -> SharedStart {
+        let Some(me) = self.weak_self.upgrade() else {
+            let gone = Err(self.disconnected_error(""));
             return std::future::ready(gone).boxed().shared();
         };
-        let task = tokio::spawn(async move { me.start_now().await });
-        let failed = self.not_started("the task that starts it failed".to_owned());
+        let task = tokio::spawn(async move { me.connect_and_list().await });
+        let failed = self.start_error("the task that starts it failed".to_owned());
         let starting = async move { task.await.unwrap_or(Err(failed)) };
         let starting = starting.boxed().shared();
-        inner.state = State::Starting(starting.clone());
+        inner.state = McpConnectionState::Starting(starting.clone());
         starting
     }
 
     /// Connects and lists the server's tools, within the startup timeout.
-    async fn start_now(self: Arc<Self>) -> Result<Arc<Link>, ServerError> {
+    async fn connect_and_list(self: Arc<Self>) -> Result<Arc<McpConnection>, ServerError> {
         let began = Instant::now();
         let limit = self.settings.startup_timeout();
         let connecting = async {
-            let (asked, folder) = (self.common.asked.clone(), self.common.cache.as_deref());
-            let link = Link::connect(&self.settings, Arc::downgrade(&self), asked, folder).await?;
-            match link.catalogue().await {
+            let (asked, folder) = (
+                self.shared.handlers.clone(),
+                self.shared.cache_dir.as_deref(),
+            );
+            let link = McpConnection::connect(&self.settings, Arc::downgrade(&self), asked, folder)
+                .await?;
+            match link.fetch_catalogue().await {
                 Ok(catalogue) => Ok((link, catalogue)),
-                Err(error) => Err(link.told(&self.settings.name, &error, limit)),
+                Err(error) => Err(link.to_server_error(&self.settings.name, &error, limit)),
             }
         };
         let connected = tokio::time::timeout(limit, connecting).await;
         let connected = connected.unwrap_or_else(|_| {
             let seconds = limit.as_secs_f64();
-            Err(self.not_started(format!("it did not answer within {seconds} s")))
+            Err(self.start_error(format!("it did not answer within {seconds} s")))
         });
-        let mut inner = self.inner();
+        let mut inner = self.lock_inner();
         match connected {
             Ok((link, catalogue)) => {
                 inner.start_ms = Some(began.elapsed().as_secs_f64() * 1000.0);
-                if link.is_one_of_us() {
-                    let barred = ServerError::Ourselves(self.settings.name.clone());
-                    inner.barred = Some(barred.clone());
-                    inner.state = State::Idle;
+                if link.is_selvedge() {
+                    let barred = ServerError::IsSelvedge(self.settings.name.clone());
+                    inner.blocked = Some(barred.clone());
+                    inner.state = McpConnectionState::Idle;
                     drop(inner);
-                    self.common.change();
+                    self.shared.notify_change();
                     return Err(barred);
                 }
                 let link = Arc::new(link);
-                inner.state = State::Ready(link.clone());
+                inner.state = McpConnectionState::Ready(link.clone());
                 drop(inner);
-                self.learn(catalogue);
+                self.update_catalogue(catalogue);
                 Ok(link)
             }
             Err(error) => {
                 let why = match &error {
-                    ServerError::NotStarted { why, .. } | ServerError::Gone { why, .. } => {
-                        why.clone()
-                    }
+                    ServerError::StartFailed { why, .. }
+                    | ServerError::Disconnected { why, .. } => why.clone(),
                     other => other.to_string(),
                 };
                 inner.failures += 1;
-                self.rest(&mut inner, &why);
+                self.back_off(&mut inner, &why);
                 drop(inner);
-                self.common.change();
-                Err(self.not_started(why))
+                self.shared.notify_change();
+                Err(self.start_error(why))
             }
         }
     }
 
     /// Stores a catalogue that differs from the known one.
-    fn learn(&self, catalogue: Catalogue) {
-        let mut inner = self.inner();
+    fn update_catalogue(&self, catalogue: Catalogue) {
+        let mut inner = self.lock_inner();
         if inner.catalogue.as_deref() == Some(&catalogue) {
             return;
         }
-        if let Some(folder) = &self.common.cache {
-            catalogue.save(folder, &self.common.kept_as(&self.settings));
+        if let Some(folder) = &self.shared.cache_dir {
+            catalogue.save(folder, &self.shared.cache_key(&self.settings));
         }
         inner.catalogue = Some(Arc::new(catalogue));
         drop(inner);
-        self.common.change();
+        self.shared.notify_change();
     }
 
     /// Fetches the tool list again after the server reported a change.
-    pub(crate) fn tools_changed(&self) {
-        let link = match &self.inner().state {
-            State::Ready(link) => link.clone(),
+    pub(crate) fn refresh_tools(&self) {
+        let link = match &self.lock_inner().state {
+            McpConnectionState::Ready(link) => link.clone(),
             _ => return,
         };
-        let me = self.me.clone();
+        let me = self.weak_self.clone();
         tokio::spawn(async move {
             // `None` if another task is fetching it: that task fetches it once more.
-            let Some(listed) = link.list_again().await else {
+            let Some(listed) = link.refresh_catalogue().await else {
                 return;
             };
             if let (Some(me), Ok(catalogue)) = (me.upgrade(), listed) {
-                me.learn(catalogue);
+                me.update_catalogue(catalogue);
             }
         });
     }
 
     /// Waits for a permit among the concurrent calls, and connects.
-    async fn enter(&self) -> Result<(SemaphorePermit<'_>, Arc<Link>), ServerError> {
-        let permit = self.places.acquire().await;
-        Ok((permit.map_err(|_| self.gone(""))?, self.link().await?))
+    async fn acquire_permit(
+        &self,
+    ) -> Result<(SemaphorePermit<'_>, Arc<McpConnection>), ServerError> {
+        let permit = self.call_permits.acquire().await;
+        Ok((
+            permit.map_err(|_| self.disconnected_error(""))?,
+            self.connect().await?,
+        ))
     }
 
     /// Calls a tool and returns its `CallToolResult` as JSON.
-    pub(crate) async fn call(
+    pub(crate) async fn call_tool(
         &self,
         tool: &str,
         args: JsonObject,
-        call: &Call,
+        call: &CallContext,
     ) -> Result<Value, ServerError> {
-        let cancelled = || self.gone("the call was cancelled");
+        let cancelled = || self.disconnected_error("the call was cancelled");
         let (_permit, link) = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(cancelled()),
-            entered = self.enter() => entered?,
+            entered = self.acquire_permit() => entered?,
         };
         let entered = link.calls.enter(call);
         let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(args);
-        for _ in 0..MAX_ROUNDS {
+        for _ in 0..MAX_INPUT_ROUNDS {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
             let mut meta = rmcp::model::RequestMetaObject::default();
             let key = Value::from(call.idempotency_key.clone());
             meta.insert("selvedge/idempotencyKey".to_owned(), key);
             let options = PeerRequestOptions::no_options().with_meta(meta);
             let sent = link.peer().send_request_with_option(request, options).await;
-            let handle = sent.map_err(|error| self.explain(&link, error))?;
+            let handle = sent.map_err(|error| self.handle_service_error(&link, error))?;
             entered.sent(handle.progress_token.clone());
             let (id, timeout) = (handle.id.clone(), self.settings.tool_timeout());
             let cancel_request = async |id| {
-                _ = tokio::time::timeout(Duration::from_millis(100), link.cancel(id)).await
+                _ = tokio::time::timeout(Duration::from_millis(100), link.cancel_request(id)).await
             };
             let response = tokio::select! {
                 biased;
@@ -412,16 +428,17 @@ impl Server {
                     cancel_request(id).await;
                     return Err(cancelled());
                 }
-                () = entered.in_hand.silence(timeout, MAX_CALL) => {
+                () = entered.in_hand.silence(timeout, MAX_CALL_DURATION) => {
                     cancel_request(id).await;
                     Err(ServiceError::Timeout { timeout })
                 }
             };
-            let result = response.map_err(|error| self.explain(&link, error))?;
+            let result = response.map_err(|error| self.handle_service_error(&link, error))?;
             match result {
                 ServerResult::InputRequiredResult(required) => {
                     let requests = required.input_requests.unwrap_or_default();
-                    params.input_responses = Some(link.answer(requests, &entered.in_hand).await);
+                    params.input_responses =
+                        Some(link.answer_input_requests(requests, &entered.in_hand).await);
                     if call.cancel.is_cancelled() {
                         return Err(cancelled());
                     }
@@ -429,76 +446,82 @@ impl Server {
                 }
                 ServerResult::CallToolResult(result) => {
                     let json = serde_json::to_value(result);
-                    return json.map_err(|error| self.nonsense(error.to_string()));
+                    return json.map_err(|error| self.invalid_response_error(error.to_string()));
                 }
                 // Has a content block of a type that rmcp does not know; the script may know it.
                 ServerResult::CustomResult(result) if result.0.get("content").is_some() => {
                     return Ok(result.0);
                 }
-                _ => return Err(self.nonsense("it is not a tool result".to_owned())),
+                _ => return Err(self.invalid_response_error("it is not a tool result".to_owned())),
             }
         }
-        let why = format!("it requested input more than {MAX_ROUNDS} times");
-        Err(self.nonsense(why))
+        let why = format!("it requested input more than {MAX_INPUT_ROUNDS} times");
+        Err(self.invalid_response_error(why))
     }
 
     /// Awaits a request within the tool timeout.
-    pub(crate) async fn within<T>(
+    pub(crate) async fn with_tool_timeout<T>(
         &self,
-        link: &Arc<Link>,
+        link: &Arc<McpConnection>,
         request: impl Future<Output = Result<T, ServiceError>>,
     ) -> Result<T, ServerError> {
         let timeout = self.settings.tool_timeout();
         let response = tokio::time::timeout(timeout, request)
             .await
             .unwrap_or(Err(ServiceError::Timeout { timeout }));
-        response.map_err(|error| self.explain(link, error))
+        response.map_err(|error| self.handle_service_error(link, error))
     }
 
     /// Converts an error of the MCP library. After a timeout, it also checks that the server still
     /// responds, and closes the connection if it does not.
-    pub(crate) fn explain(&self, link: &Arc<Link>, error: ServiceError) -> ServerError {
+    pub(crate) fn handle_service_error(
+        &self,
+        link: &Arc<McpConnection>,
+        error: ServiceError,
+    ) -> ServerError {
         if let ServiceError::Timeout { .. } = error {
             let link = link.clone();
             tokio::spawn(async move {
-                if link.round_trip(PULSE).await.is_none() {
-                    link.give_up();
+                if link.ping(PING_TIMEOUT).await.is_none() {
+                    link.abandon();
                 }
             });
         }
-        link.told(&self.settings.name, &error, self.settings.tool_timeout())
+        link.to_server_error(&self.settings.name, &error, self.settings.tool_timeout())
     }
 
     /// Returns the current status. It pings a server that is ready, and starts none.
     pub(crate) async fn status(&self) -> ServerStatus {
         let (state, why, link) = {
-            let inner = self.inner();
-            match (&inner.barred, &inner.state) {
+            let inner = self.lock_inner();
+            match (&inner.blocked, &inner.state) {
                 _ if !self.settings.options.enabled => (ServerState::Disabled, None, None),
                 (Some(ServerError::Misconfigured { why, .. }), _)
-                | (None, State::Resting { why, .. }) => {
+                | (None, McpConnectionState::BackingOff { why, .. }) => {
                     (ServerState::Failed, Some(why.clone()), None)
                 }
                 (Some(barred), _) => (ServerState::Disabled, Some(barred.to_string()), None),
-                (None, State::Idle) => (ServerState::NotStarted, None, None),
-                (None, State::Starting(_)) => (ServerState::Starting, None, None),
-                (None, State::Ready(link)) if link.is_closed() => {
-                    (ServerState::Failed, Some(link.last_words()), None)
+                (None, McpConnectionState::Idle) => (ServerState::NotStarted, None, None),
+                (None, McpConnectionState::Starting(_)) => (ServerState::Starting, None, None),
+                (None, McpConnectionState::Ready(link)) if link.is_closed() => {
+                    (ServerState::Failed, Some(link.end_reason()), None)
                 }
-                (None, State::Ready(link)) => (ServerState::Ready, None, Some(link.clone())),
+                (None, McpConnectionState::Ready(link)) => {
+                    (ServerState::Ready, None, Some(link.clone()))
+                }
             }
         };
         let (mut latency, mut notes) = (None, Vec::new());
         if let Some(link) = link {
-            latency = link.round_trip(PULSE).await;
+            latency = link.ping(PING_TIMEOUT).await;
             notes = link.notes();
         }
         let catalogue = self.catalogue();
         let catalogue = catalogue.as_deref();
         let tools = catalogue.iter().flat_map(|catalogue| &catalogue.tools);
-        let tools = tools.filter(|tool| self.settings.has(&tool.name));
+        let tools = tools.filter(|tool| self.settings.offers_tool(&tool.name));
         let tools = tools.map(|tool| tool.name.clone()).collect();
-        if catalogue.is_some_and(crate::recursion::runs_code) {
+        if catalogue.is_some_and(crate::code_tools::has_code_tool) {
             notes.push(
                 "this server runs code that calls tools: if you can, configure the servers behind \
                 it instead"
@@ -512,7 +535,7 @@ impl Server {
             why,
             identity: identity.map(|(name, version)| format!("{name} {version}")),
             tools,
-            start_ms: self.inner().start_ms,
+            start_ms: self.lock_inner().start_ms,
             latency_ms: latency.map(|time| time.as_secs_f64() * 1000.0),
             notes,
         }
@@ -520,9 +543,9 @@ impl Server {
 
     /// Closes the connection and ends the server's process.
     pub(crate) async fn stop(&self) {
-        let state = std::mem::replace(&mut self.inner().state, State::Idle);
-        if let State::Ready(link) = state {
-            link.stop().await;
+        let state = std::mem::replace(&mut self.lock_inner().state, McpConnectionState::Idle);
+        if let McpConnectionState::Ready(link) = state {
+            link.close().await;
         }
     }
 }

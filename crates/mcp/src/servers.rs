@@ -8,69 +8,73 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::join_all;
 use selvedge_protocol::ToolSpec;
-use selvedge_script::{Harness, Mentions};
+use selvedge_script::{Harness, ToolMentions};
 use selvedge_tools::{Registry, Tool, search_tool};
 
-use crate::callbacks::Asked;
-use crate::catalogue::{Catalogue, identifier};
+use crate::catalogue::{Catalogue, to_identifier};
+use crate::client_handler::ServerRequestHandlers;
 use crate::error::ServerError;
-use crate::server::{Common, Server, ServerStatus};
+use crate::server::{McpServerEntry, McpSharedState, ServerStatus};
 use crate::settings::ServerSettings;
-use crate::tool::{McpTool, Missing};
+use crate::tool::{McpTool, UnavailableServerTool};
 
 /// The configured MCP servers. Clones share the servers. A server is started on first use.
 #[derive(Clone)]
 pub struct Servers {
-    list: Arc<Vec<Arc<Server>>>,
-    common: Arc<Common>,
-    built: Arc<Mutex<Option<Built>>>,
-    keep: Option<Arc<Keep>>,
+    servers: Arc<Vec<Arc<McpServerEntry>>>,
+    shared: Arc<McpSharedState>,
+    cached_registry: Arc<Mutex<Option<CachedRegistry>>>,
+    filter: Option<Arc<McpToolFilter>>,
 }
 
 /// Decides whether scripts can call a tool.
-type Keep = dyn Fn(&ToolSpec) -> bool + Send + Sync;
+type McpToolFilter = dyn Fn(&ToolSpec) -> bool + Send + Sync;
 
 /// The last registry that was built, and what it was built from.
-struct Built {
-    changes: u64,
+struct CachedRegistry {
+    generation: u64,
     base: Registry,
     registry: Registry,
 }
 
 /// Tools that work on the catalogues of all servers.
-const NEED_ALL_SERVERS: [&str; 3] = ["search", "mcpCallTool", "mcp_call_tool"];
+const TOOLS_FOR_ALL_SERVERS: [&str; 3] = ["search", "mcpCallTool", "mcp_call_tool"];
 
 impl Servers {
     /// Creates the servers without starting them. Catalogues and logins are stored in the folder
     /// `cache`; `None` turns that off.
-    pub fn new(settings: Vec<ServerSettings>, asked: Asked, cache: Option<PathBuf>) -> Self {
-        let common = Arc::new(Common {
-            asked,
-            cache,
-            changes: AtomicU64::new(0),
-            changed: Default::default(),
+    pub fn new(
+        settings: Vec<ServerSettings>,
+        asked: ServerRequestHandlers,
+        cache: Option<PathBuf>,
+    ) -> Self {
+        let common = Arc::new(McpSharedState {
+            handlers: asked,
+            cache_dir: cache,
+            generation: AtomicU64::new(0),
+            change_notify: Default::default(),
         });
         let list = settings
             .into_iter()
-            .map(|settings| Server::new(settings, common.clone()))
+            .map(|settings| McpServerEntry::new(settings, common.clone()))
             .collect();
         Self {
-            list: Arc::new(list),
-            common,
-            built: Arc::default(),
-            keep: None,
+            servers: Arc::new(list),
+            shared: common,
+            cached_registry: Arc::default(),
+            filter: None,
         }
     }
 
     /// Offers scripts only the tools that `keep` accepts, whether they are from a server or not.
-    pub fn keeping(mut self, keep: impl Fn(&ToolSpec) -> bool + Send + Sync + 'static) -> Self {
-        self.keep = Some(Arc::new(keep));
+    pub fn with_filter(mut self, keep: impl Fn(&ToolSpec) -> bool + Send + Sync + 'static) -> Self {
+        self.filter = Some(Arc::new(keep));
         self
     }
 
     /// Whether no server is configured.
     pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.servers.is_empty()
     }
 
     /// Starts the servers that a script may call and whose catalogue is unknown, concurrently.
@@ -81,58 +85,64 @@ impl Servers {
         if self.is_empty() {
             return;
         }
-        let mentions = harness.mentions(source);
-        let needed = |server: &&Arc<Server>| needs(&mentions, &server.settings.name);
-        learn(self.list.iter().filter(needed)).await;
+        let mentions = harness.mentioned_tools(source);
+        let needed =
+            |server: &&Arc<McpServerEntry>| may_call_server(&mentions, &server.settings.name);
+        start_unknown(self.servers.iter().filter(needed)).await;
     }
 
     /// Starts all servers whose catalogue is unknown, concurrently.
     pub async fn prepare_all(&self) {
-        learn(self.list.iter()).await;
+        start_unknown(self.servers.iter()).await;
     }
 
     /// Returns the tools of `base`, those of all known catalogues, and `search`.
-    pub fn onto(&self, base: &Registry) -> Registry {
-        let changes = self.common.changes.load(Ordering::Acquire);
-        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn extend_registry(&self, base: &Registry) -> Registry {
+        let changes = self.shared.generation.load(Ordering::Acquire);
+        let mut built = self
+            .cached_registry
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(built) = built.as_ref()
-            && built.changes == changes
-            && built.base.is_same(base)
+            && built.generation == changes
+            && built.base.ptr_eq(base)
         {
             return built.registry.clone();
         }
-        let registry = self.build(base);
-        *built = Some(Built {
-            changes,
+        let registry = self.build_registry(base);
+        *built = Some(CachedRegistry {
+            generation: changes,
             base: base.clone(),
             registry: registry.clone(),
         });
         registry
     }
 
-    fn build(&self, base: &Registry) -> Registry {
+    fn build_registry(&self, base: &Registry) -> Registry {
         let mut registry = base.clone();
         let mut spaces = HashSet::new();
-        for server in self.list.iter() {
-            let space = identifier(&server.settings.name);
+        for server in self.servers.iter() {
+            let space = to_identifier(&server.settings.name);
             // If two server names become the same identifier, the first server has it.
             if !spaces.insert(space.clone()) {
                 continue;
             }
-            match (server.catalogue(), server.trouble()) {
-                (Some(catalogue), _) => add(&mut registry, server, &catalogue, &space),
-                (None, Some(_)) => registry.stand_in(Missing(server.clone())),
+            match (server.catalogue(), server.unavailable_reason()) {
+                (Some(catalogue), _) => register_tools(&mut registry, server, &catalogue, &space),
+                (None, Some(_)) => {
+                    registry.register_catch_all(UnavailableServerTool(server.clone()))
+                }
                 (None, None) => {}
             }
         }
-        crate::common_tools::register(&mut registry, self);
-        if let Some(keep) = &self.keep {
+        crate::common_tools::register_common_tools(&mut registry, self);
+        if let Some(keep) = &self.filter {
             registry = registry.filtered(|spec| keep(spec));
         }
         let search = search_tool(registry.clone());
         // Tools of servers can only be found with `search`. Without them, the filter decides.
         let needed = registry.is_namespace("mcp");
-        if needed || self.keep.as_ref().is_none_or(|keep| keep(&search.spec())) {
+        if needed || self.filter.as_ref().is_none_or(|keep| keep(&search.spec())) {
             // Fails if a tool of this name is registered, which then stays.
             let _ = registry.register(search);
         }
@@ -140,9 +150,9 @@ impl Servers {
     }
 
     /// Waits until [`Self::generation`] differs from `generation`, and returns the new one.
-    pub async fn changed_since(&self, generation: u64) -> u64 {
+    pub async fn wait_for_change(&self, generation: u64) -> u64 {
         loop {
-            let changed = self.common.changed.notified();
+            let changed = self.shared.change_notify.notified();
             tokio::pin!(changed);
             // Registered before the generation is read: a notification in between is not lost.
             changed.as_mut().enable();
@@ -156,55 +166,58 @@ impl Servers {
 
     /// Returns a number that grows with each change of a server's catalogue or availability.
     pub fn generation(&self) -> u64 {
-        self.common.changes.load(Ordering::Acquire)
+        self.shared.generation.load(Ordering::Acquire)
     }
 
     /// Returns the status of each server without starting one.
     pub async fn status(&self) -> Vec<ServerStatus> {
-        join_all(self.list.iter().map(|server| server.status())).await
+        join_all(self.servers.iter().map(|server| server.status())).await
     }
 
     /// Starts all servers and returns the status of each.
-    pub async fn try_out(&self) -> Vec<ServerStatus> {
+    pub async fn start_and_check(&self) -> Vec<ServerStatus> {
         // Errors are part of the status.
-        join_all(self.list.iter().map(|server| server.link())).await;
+        join_all(self.servers.iter().map(|server| server.connect())).await;
         self.status().await
     }
 
     /// Closes all connections and ends the processes of the servers.
     pub async fn stop(&self) {
-        join_all(self.list.iter().map(|server| server.stop())).await;
+        join_all(self.servers.iter().map(|server| server.stop())).await;
     }
 
     /// Iterates over the servers that are not disabled.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Server>> {
-        self.list
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<McpServerEntry>> {
+        self.servers
             .iter()
             .filter(|server| server.settings.options.enabled)
     }
 
     /// Finds a server by its name, or by its name as an identifier.
-    pub(crate) fn find(&self, name: &str) -> Result<&Arc<Server>, ServerError> {
-        let found = self.list.iter().find(|server| server.settings.name == name);
+    pub(crate) fn find(&self, name: &str) -> Result<&Arc<McpServerEntry>, ServerError> {
+        let found = self
+            .servers
+            .iter()
+            .find(|server| server.settings.name == name);
         let found = found.or_else(|| {
-            self.list
+            self.servers
                 .iter()
-                .find(|server| identifier(&server.settings.name) == name)
+                .find(|server| to_identifier(&server.settings.name) == name)
         });
         found.ok_or_else(|| ServerError::Unknown(name.chars().take(80).collect()))
     }
 }
 
-async fn learn<'a>(servers: impl Iterator<Item = &'a Arc<Server>>) {
-    let unknown =
-        servers.filter(|server| server.catalogue().is_none() && server.trouble().is_none());
+async fn start_unknown<'a>(servers: impl Iterator<Item = &'a Arc<McpServerEntry>>) {
+    let unknown = servers
+        .filter(|server| server.catalogue().is_none() && server.unavailable_reason().is_none());
     // A failure is reported by the calls to the server.
-    join_all(unknown.map(|server| server.link())).await;
+    join_all(unknown.map(|server| server.connect())).await;
 }
 
 /// Whether a script may call tools of the server, by its name or by its name as an identifier.
-fn needs(mentions: &Mentions, server: &str) -> bool {
-    let identifier = identifier(server);
+fn may_call_server(mentions: &ToolMentions, server: &str) -> bool {
+    let identifier = to_identifier(server);
     let is_below = |path: &str, name: &str| {
         let rest = path
             .strip_prefix("mcp.")
@@ -214,7 +227,7 @@ fn needs(mentions: &Mentions, server: &str) -> bool {
     let uses_server = |path: &String| {
         let first = path.split('.').next().unwrap_or_default();
         path == "mcp"
-            || NEED_ALL_SERVERS.contains(&first)
+            || TOOLS_FOR_ALL_SERVERS.contains(&first)
             || is_below(path, server)
             || is_below(path, &identifier)
     };
@@ -224,15 +237,20 @@ fn needs(mentions: &Mentions, server: &str) -> bool {
 }
 
 /// Registers the tools of a server in the namespace `mcp.<space>`.
-fn add(registry: &mut Registry, server: &Arc<Server>, catalogue: &Catalogue, space: &str) {
-    registry.reserve(&format!("mcp.{space}"));
+fn register_tools(
+    registry: &mut Registry,
+    server: &Arc<McpServerEntry>,
+    catalogue: &Catalogue,
+    space: &str,
+) {
+    registry.reserve_namespace(&format!("mcp.{space}"));
     let mut taken = HashSet::new();
     for listed in catalogue
         .tools
         .iter()
-        .filter(|tool| server.settings.has(&tool.name))
+        .filter(|tool| server.settings.offers_tool(&tool.name))
     {
-        let identifier = identifier(&listed.name);
+        let identifier = to_identifier(&listed.name);
         let mut unique = identifier.clone();
         let mut number = 2;
         // `get-sum` and `get_sum` become the same identifier, so the second gets a number. It can

@@ -13,18 +13,18 @@ pub struct ServerSettings {
     /// Name of the server in the configuration and in scripts (`tools.mcp.<name>`).
     pub name: String,
     /// How to connect to the server.
-    pub reach: Reach,
+    pub transport: McpTransport,
     /// How the server's tools are offered and called.
     pub options: McpServerOptions,
     /// Error in the configuration of this server. If set, the server is never started.
-    pub fault: Option<String>,
+    pub config_error: Option<String>,
 }
 
 /// How to connect to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reach {
+pub enum McpTransport {
     /// Start a local program and exchange messages over its standard input and output.
-    Program {
+    Stdio {
         /// Name or path of the program.
         command: String,
         /// Arguments of the program.
@@ -49,42 +49,42 @@ pub enum Reach {
 
 impl ServerSettings {
     /// Creates settings with default options.
-    pub fn new(name: impl Into<String>, reach: Reach) -> Self {
+    pub fn new(name: impl Into<String>, reach: McpTransport) -> Self {
         Self {
             name: name.into(),
-            reach,
+            transport: reach,
             options: McpServerOptions::default(),
-            fault: None,
+            config_error: None,
         }
     }
 
     /// Whether the configuration offers this tool to scripts. `tool` is the server's own name.
-    pub(crate) fn has(&self, tool: &str) -> bool {
+    pub(crate) fn offers_tool(&self, tool: &str) -> bool {
         let listed = |list: &Vec<String>| list.iter().any(|name| name == tool);
         self.options.enabled_tools.as_ref().is_none_or(listed)
             && !listed(&self.options.disabled_tools)
     }
 
     pub(crate) fn startup_timeout(&self) -> Duration {
-        seconds(self.options.startup_timeout_sec)
+        timeout_from_secs(self.options.startup_timeout_sec)
     }
 
     pub(crate) fn tool_timeout(&self) -> Duration {
-        seconds(self.options.tool_timeout_sec)
+        timeout_from_secs(self.options.tool_timeout_sec)
     }
 
     /// Cache key of name and connection, for file names of stored catalogues and logins.
     ///
     /// A server with another connection never reads the files of this one.
     pub(crate) fn fingerprint(&self) -> String {
-        let identity = format!("1\n{}\n{:?}", self.name, self.reach);
+        let identity = format!("1\n{}\n{:?}", self.name, self.transport);
         selvedge_text::hex(&Sha256::digest(identity)[..12])
     }
 }
 
 /// Converts a configured timeout. A value that is not a duration, such as a negative one, means
 /// no limit.
-fn seconds(seconds: f64) -> Duration {
-    const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-    Duration::try_from_secs_f64(seconds).map_or(LONGEST, |time| time.min(LONGEST))
+fn timeout_from_secs(seconds: f64) -> Duration {
+    const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+    Duration::try_from_secs_f64(seconds).map_or(MAX_TIMEOUT, |time| time.min(MAX_TIMEOUT))
 }

@@ -3,42 +3,46 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use selvedge_protocol::{Approval, McpApproval, Preview, ToolSpec};
-use selvedge_tools::{Call, CallFuture, FieldCase, Risk, Tool, ToolError};
+use selvedge_protocol::{ApprovalRequirement, McpApproval, Preview, ToolSpec};
+use selvedge_tools::{CallContext, CallFuture, FieldCase, Risk, Tool, ToolError};
 use serde_json::{Map, Value, json};
 
-use crate::answer::{raw_schema, value_of};
-use crate::catalogue::Listed;
+use crate::catalogue::CatalogueTool;
 use crate::error::ServerError;
-use crate::server::Server;
+use crate::server::McpServerEntry;
+use crate::tool_result::{parse_tool_result, raw_result_schema};
 
 /// A tool of an MCP server.
 #[derive(Clone)]
 pub(crate) struct McpTool {
-    server: Arc<Server>,
+    server: Arc<McpServerEntry>,
     /// Name of the tool on the server.
-    name: String,
+    server_tool_name: String,
     spec: ToolSpec,
     /// Whether the server declares the tool destructive, and not read-only.
     destructive: bool,
     /// Whether the server declares the tool read-only. A resumed run calls such a tool again.
     /// Approval is decided by `spec.read_only`, which also needs the user's trust in the server.
-    says_read_only: bool,
-    form: Form,
+    declared_read_only: bool,
+    result_form: McpResultForm,
 }
 
 /// Which part of the result a script receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum McpResultForm {
     Value,
     Raw,
 }
 
 impl McpTool {
     /// Creates the tool. `js_name` is its name in scripts.
-    pub(crate) fn new(server: Arc<Server>, listed: &Listed, js_name: String) -> Self {
+    pub(crate) fn new(
+        server: Arc<McpServerEntry>,
+        listed: &CatalogueTool,
+        js_name: String,
+    ) -> Self {
         let mode = server.settings.options.default_tools_approval_mode;
-        let name = name_of(&server.settings.name, &listed.name);
+        let name = canonical_name(&server.settings.name, &listed.name);
         let description = match listed.description.trim() {
             "" => format!("`{}` of the server {}.", listed.name, server.settings.name),
             text => text.to_owned(),
@@ -53,21 +57,21 @@ impl McpTool {
             // The server's declaration counts only if the user trusts the server.
             read_only: listed.read_only && mode == McpApproval::Approve,
             approval: match mode {
-                McpApproval::Prompt => Approval::Always,
-                McpApproval::Approve => Approval::Never,
-                McpApproval::Auto if destructive => Approval::Always,
-                McpApproval::Auto => Approval::ByArguments,
+                McpApproval::Prompt => ApprovalRequirement::Always,
+                McpApproval::Approve => ApprovalRequirement::Never,
+                McpApproval::Auto if destructive => ApprovalRequirement::Always,
+                McpApproval::Auto => ApprovalRequirement::ByArguments,
             },
             aliases: Vec::new(),
             positional: &[],
         };
         Self {
             server,
-            name: listed.name.clone(),
+            server_tool_name: listed.name.clone(),
             spec,
             destructive,
-            says_read_only: listed.read_only,
-            form: Form::Value,
+            declared_read_only: listed.read_only,
+            result_form: McpResultForm::Value,
         }
     }
 }
@@ -84,51 +88,54 @@ impl Tool for McpTool {
     fn risk(&self, _: &Value) -> Risk {
         let tool = format!(
             "`{}` of the server {}",
-            self.name, self.server.settings.name
+            self.server_tool_name, self.server.settings.name
         );
         let reason = format!("calls {tool}");
         match self.server.settings.options.default_tools_approval_mode {
             McpApproval::Approve => Risk::Harmless,
-            McpApproval::Prompt => Risk::Ask { reason },
-            McpApproval::Auto if self.destructive => Risk::Ask {
+            McpApproval::Prompt => Risk::NeedsApproval { reason },
+            McpApproval::Auto if self.destructive => Risk::NeedsApproval {
                 reason: format!("{tool} is marked as destructive"),
             },
-            McpApproval::Auto => Risk::Guarded { reason },
+            McpApproval::Auto => Risk::Moderate { reason },
         }
     }
 
-    fn reads_only(&self, _: &Value) -> bool {
-        self.says_read_only
+    fn is_read_only(&self, _: &Value) -> bool {
+        self.declared_read_only
     }
 
     fn preview(&self, args: &Value) -> Preview {
-        shown(&self.spec.name, args)
+        call_preview(&self.spec.name, args)
     }
 
     fn raw(&self) -> Option<Box<dyn Tool>> {
-        if self.form == Form::Raw {
+        if self.result_form == McpResultForm::Raw {
             return None;
         }
         let mut raw = self.clone();
-        raw.form = Form::Raw;
-        raw.spec.output_schema = Some(raw_schema(self.spec.output_schema.as_ref()));
+        raw.result_form = McpResultForm::Raw;
+        raw.spec.output_schema = Some(raw_result_schema(self.spec.output_schema.as_ref()));
         raw.spec.name.push_str(".raw");
         raw.spec.js_name.push_str(".raw");
         Some(Box::new(raw))
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         async move {
             let args = match args {
                 Value::Object(args) => args,
                 _ => Map::new(),
             };
-            let result = self.server.call(&self.name, args, &call).await;
-            let result = result.map_err(tool_error)?;
-            match self.form {
-                Form::Value => value_of(result),
+            let result = self
+                .server
+                .call_tool(&self.server_tool_name, args, &call)
+                .await;
+            let result = result.map_err(to_tool_error)?;
+            match self.result_form {
+                McpResultForm::Value => parse_tool_result(result),
                 // An error result is returned, not thrown: the script checks `isError`.
-                Form::Raw => Ok(result.into()),
+                McpResultForm::Raw => Ok(result.into()),
             }
         }
         .boxed()
@@ -136,53 +143,55 @@ impl Tool for McpTool {
 }
 
 /// Returns the preview of a call in approval questions.
-pub(crate) fn shown(name: &str, args: &Value) -> Preview {
+pub(crate) fn call_preview(name: &str, args: &Value) -> Preview {
     let text: String = args.to_string().chars().take(2000).collect();
     Preview {
-        view: Some(selvedge_protocol::View::Commands(format!("{name} {text}"))),
+        view: Some(selvedge_protocol::PreviewContent::Commands(format!(
+            "{name} {text}"
+        ))),
         rule: None,
     }
 }
 
 /// Returns the canonical name of a server's tool.
-pub(crate) fn name_of(server: &str, tool: &str) -> String {
+pub(crate) fn canonical_name(server: &str, tool: &str) -> String {
     format!("mcp.{server}.{tool}")
 }
 
 /// Converts an error of a server to the error that a script receives.
-pub(crate) fn tool_error(error: ServerError) -> ToolError {
+pub(crate) fn to_tool_error(error: ServerError) -> ToolError {
     let mut tool_error = ToolError::new(error.to_string());
     tool_error.retryable = error.is_retryable();
-    tool_error.outcome_unknown = error.leaves_in_doubt();
-    if let ServerError::Refused { code, .. } = error {
+    tool_error.outcome_unknown = error.is_outcome_unknown();
+    if let ServerError::ErrorResponse { code, .. } = error {
         tool_error.metadata = Map::from_iter([("code".to_owned(), json!(code))]);
     }
     tool_error
 }
 
 /// Placeholder for all tools of a server whose tools are unknown. Each call fails with the reason.
-pub(crate) struct Missing(pub(crate) Arc<Server>);
+pub(crate) struct UnavailableServerTool(pub(crate) Arc<McpServerEntry>);
 
-impl Tool for Missing {
+impl Tool for UnavailableServerTool {
     fn spec(&self) -> ToolSpec {
         let server = &self.0.settings.name;
         ToolSpec {
             name: format!("mcp.{server}"),
-            js_name: format!("mcp.{}", crate::catalogue::identifier(server)),
+            js_name: format!("mcp.{}", crate::catalogue::to_identifier(server)),
             description: format!("The MCP server {server}, which did not start."),
             input_schema: json!({"type": "object"}),
             output_schema: None,
             read_only: true,
-            approval: Approval::Never,
+            approval: ApprovalRequirement::Never,
             aliases: Vec::new(),
             positional: &[],
         }
     }
 
-    fn call(&self, _: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, _: Value, call: CallContext) -> CallFuture<'_> {
         async move {
             let started = tokio::select! {
-                started = self.0.link() => started.map_err(tool_error)?,
+                started = self.0.connect() => started.map_err(to_tool_error)?,
                 () = call.cancel.cancelled() => {
                     return Err(ToolError::new("the call was cancelled"));
                 }

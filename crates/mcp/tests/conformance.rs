@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use selvedge_mcp::{
-    AskError, AskPerson, Asked, Elicitation, Elicited, Login, Reach, ServerSettings, Servers,
+    ElicitationHandler, ElicitationRequest, ElicitationResponse, Login, McpTransport,
+    ServerRequestError, ServerRequestHandlers, ServerSettings, Servers,
 };
 use serde_json::json;
 use support::{peers, value};
@@ -66,9 +67,12 @@ fn the_conformance_suite_passes() {
 /// A person who accepts the defaults of every form.
 struct Agreeable;
 
-impl AskPerson for Agreeable {
-    fn elicit<'a>(&'a self, _: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
-        Box::pin(async { Ok(Elicited::Accepted(json!({}))) })
+impl ElicitationHandler for Agreeable {
+    fn elicit<'a>(
+        &'a self,
+        _: &'a ElicitationRequest,
+    ) -> BoxFuture<'a, Result<ElicitationResponse, ServerRequestError>> {
+        Box::pin(async { Ok(ElicitationResponse::Accepted(json!({}))) })
     }
 }
 
@@ -83,21 +87,21 @@ async fn conformance_client() {
         .unwrap();
     // The suite passes the URL of its server as the last argument.
     let url = std::env::args().next_back().unwrap();
-    let reach = Reach::Http {
+    let reach = McpTransport::Http {
         url,
         bearer_token_env_var: None,
         headers: Default::default(),
     };
-    let handlers = Asked {
-        person: Some(Arc::new(Agreeable)),
-        model: None,
+    let handlers = ServerRequestHandlers {
+        elicitation: Some(Arc::new(Agreeable)),
+        sampling: None,
     };
     let settings = ServerSettings::new("peer", reach);
     let home = tempfile::tempdir().unwrap();
     if requested.starts_with("auth/") {
-        let login = Login::begin(&settings, home.path()).await.unwrap();
+        let login = Login::start(&settings, home.path()).await.unwrap();
         // Acts as the browser: it follows the redirect to the callback URL.
-        let browser = tokio::spawn(reqwest::get(login.address().to_owned()));
+        let browser = tokio::spawn(reqwest::get(login.authorization_url().to_owned()));
         login.finish(Duration::from_secs(20)).await.unwrap();
         browser.await.unwrap().unwrap();
     }

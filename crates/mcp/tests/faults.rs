@@ -6,9 +6,9 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use selvedge_mcp::{Asked, ServerState, Servers};
+use selvedge_mcp::{ServerRequestHandlers, ServerState, Servers};
 use selvedge_protocol::{
-    ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, McpApproval, RunStatus,
+    ApprovalPolicy, CallStatus, ErrorCode, EventSink, McpApproval, RunStatus, RuntimeEvent,
 };
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Orchestrator, Registry};
@@ -420,7 +420,7 @@ async fn a_tool_added_by_a_running_server_is_available_to_the_next_script() {
         .await,
         json!([false, "first"])
     );
-    servers.changed_since(generation).await;
+    servers.wait_for_change(generation).await;
     assert_eq!(value(&servers, "return await odd.second()").await, "second");
 }
 
@@ -432,7 +432,7 @@ async fn progress_extends_the_timeout_of_a_call_and_is_reported() {
     let messages = Arc::new(Mutex::new(Vec::new()));
     let sink = messages.clone();
     let events = EventSink::new(move |event| {
-        if let Event::Progress { message, .. } = event {
+        if let RuntimeEvent::ScriptProgress { message, .. } = event {
             sink.lock().unwrap().push(message);
         }
     });
@@ -504,7 +504,7 @@ async fn annotations_of_a_server_can_only_add_approvals() {
         let orchestrator = Orchestrator::new(Registry::new()).with_policy(policy);
         let harness = Harness::new(orchestrator).unwrap();
         servers.prepare_for(&harness, script.as_bytes()).await;
-        let harness = harness.with_tools(servers.onto(&Registry::new()));
+        let harness = harness.with_tools(servers.extend_registry(&Registry::new()));
         let output = harness.run(&script).await;
         let value = output.value().unwrap();
         value
@@ -567,7 +567,7 @@ async fn a_cached_catalogue_is_used_until_the_server_is_called() {
     let fresh = || {
         Servers::new(
             vec![odd("odd", "good")],
-            Asked::default(),
+            ServerRequestHandlers::default(),
             Some(dir.path().join("mcp")),
         )
     };
@@ -628,7 +628,7 @@ async fn cancelling_a_script_cancels_its_call() {
     let cancel = tokio_util::sync::CancellationToken::new();
     let stop = cancel.clone();
     let events = EventSink::new(move |event| {
-        if matches!(event, Event::CallStarted { .. }) {
+        if matches!(event, RuntimeEvent::CallStarted { .. }) {
             stop.cancel();
         }
     });

@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
-use selvedge_mcp::Reach;
+use selvedge_mcp::McpTransport;
 use serde_json::json;
 use support::{peers, program, servers, value};
 
@@ -62,7 +62,7 @@ async fn one_script_calls_four_servers() {
     };
     let repo_path = repo.to_str().unwrap();
     let mut memory = node("server-memory", &[]);
-    if let Reach::Program { env, .. } = &mut memory.reach {
+    if let McpTransport::Stdio { env, .. } = &mut memory.transport {
         env.insert(
             "MEMORY_FILE_PATH".to_owned(),
             repo.join(".git/memory.jsonl").display().to_string(),
@@ -186,7 +186,7 @@ async fn tools_of_an_http_server_are_called_like_others() {
         );
         tokio::task::yield_now().await;
     }
-    let reach = Reach::Http {
+    let reach = McpTransport::Http {
         url: format!("http://127.0.0.1:{port}/mcp"),
         bearer_token_env_var: None,
         headers: [("X-Test".to_owned(), "1".to_owned())].into(),

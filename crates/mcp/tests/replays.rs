@@ -8,19 +8,25 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_mcp::{AskError, AskModel, Asked, Sampled, SampledEnd, Sampling, Servers};
+use selvedge_mcp::{
+    McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason, SamplingHandler,
+    ServerRequestError, ServerRequestHandlers, Servers,
+};
 use selvedge_protocol::McpSampling;
 use serde_json::{Value, json};
 use support::{program, value};
 
 struct MockModel;
 
-impl AskModel for MockModel {
-    fn sample<'a>(&'a self, _: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
-        let answer = Sampled {
+impl SamplingHandler for MockModel {
+    fn sample<'a>(
+        &'a self,
+        _: &'a McpSamplingRequest,
+    ) -> BoxFuture<'a, Result<McpSamplingResponse, ServerRequestError>> {
+        let answer = McpSamplingResponse {
             text: "a word".into(),
             model: "mock".into(),
-            end: SampledEnd::Whole,
+            stop_reason: McpSamplingStopReason::EndTurn,
         };
         std::future::ready(Ok(answer)).boxed()
     }
@@ -53,9 +59,9 @@ async fn replayed_sessions_have_the_recorded_results() {
         let replay = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/replay.py");
         let mut settings = program("recorded", "python3", &[replay, path.to_str().unwrap()]);
         settings.options.sampling = McpSampling::Approve;
-        let handlers = Asked {
-            model: Some(Arc::new(MockModel)),
-            ..Asked::default()
+        let handlers = ServerRequestHandlers {
+            sampling: Some(Arc::new(MockModel)),
+            ..ServerRequestHandlers::default()
         };
         let servers = Servers::new(vec![settings], handlers, None);
         let script = format!(

@@ -10,12 +10,13 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_mcp::{
-    AskError, AskModel, AskPerson, Asked, Elicitation, Elicited, Sampled, SampledEnd, Sampling,
-    Servers,
+    ElicitationHandler, ElicitationRequest, ElicitationResponse, McpSamplingRequest,
+    McpSamplingResponse, McpSamplingStopReason, SamplingHandler, ServerRequestError,
+    ServerRequestHandlers, Servers,
 };
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink, McpSampling,
-    ScriptToolCallOutput, View,
+    ApprovalPolicy, ApprovalRequest, ApprovalResponse, CallDecision, EventSink, McpSampling,
+    PreviewContent, RuntimeEvent, ScriptToolCallOutput,
 };
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Approver, Orchestrator, Registry};
@@ -26,12 +27,12 @@ use tokio_util::sync::CancellationToken;
 
 /// A person who gives the same response to every form, after a delay.
 struct Person {
-    response: Result<Elicited, AskError>,
+    response: Result<ElicitationResponse, ServerRequestError>,
     delay: Duration,
-    requests: Mutex<Vec<Elicitation>>,
+    requests: Mutex<Vec<ElicitationRequest>>,
 }
 
-fn person(response: Elicited) -> Arc<Person> {
+fn person(response: ElicitationResponse) -> Arc<Person> {
     Arc::new(Person {
         response: Ok(response),
         delay: Duration::ZERO,
@@ -39,8 +40,11 @@ fn person(response: Elicited) -> Arc<Person> {
     })
 }
 
-impl AskPerson for Person {
-    fn elicit<'a>(&'a self, request: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
+impl ElicitationHandler for Person {
+    fn elicit<'a>(
+        &'a self,
+        request: &'a ElicitationRequest,
+    ) -> BoxFuture<'a, Result<ElicitationResponse, ServerRequestError>> {
         self.requests.lock().unwrap().push(request.clone());
         async { tokio::time::sleep(self.delay).await }
             .map(|()| self.response.clone())
@@ -50,33 +54,36 @@ impl AskPerson for Person {
 
 /// A model that records its requests.
 #[derive(Default)]
-struct Model(Mutex<Vec<Sampling>>);
+struct Model(Mutex<Vec<McpSamplingRequest>>);
 
-impl AskModel for Model {
-    fn sample<'a>(&'a self, request: &'a Sampling) -> BoxFuture<'a, Result<Sampled, AskError>> {
+impl SamplingHandler for Model {
+    fn sample<'a>(
+        &'a self,
+        request: &'a McpSamplingRequest,
+    ) -> BoxFuture<'a, Result<McpSamplingResponse, ServerRequestError>> {
         self.0.lock().unwrap().push(request.clone());
-        let answer = Sampled {
+        let answer = McpSamplingResponse {
             text: "forty-two".into(),
             model: "mock".into(),
-            end: SampledEnd::Cut,
+            stop_reason: McpSamplingStopReason::MaxTokens,
         };
         std::future::ready(Ok(answer)).boxed()
     }
 }
 
 /// Gives the same answer to every approval request, and records the requests.
-struct FixedApprover(Answer, Mutex<Vec<ApprovalRequest>>);
+struct FixedApprover(CallDecision, Mutex<Vec<ApprovalRequest>>);
 
 impl Approver for FixedApprover {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
         self.1.lock().unwrap().push(request.clone());
-        std::future::ready(ApprovalDecision::Answered(vec![self.0.clone()])).boxed()
+        std::future::ready(ApprovalResponse::Decided(vec![self.0.clone()])).boxed()
     }
 }
 
 /// A server in the mode `asking`, and the handlers and options of a run that calls it.
 struct Setup {
-    handlers: Asked,
+    handlers: ServerRequestHandlers,
     approver: Arc<FixedApprover>,
     policy: ApprovalPolicy,
     sampling: McpSampling,
@@ -87,19 +94,22 @@ struct Setup {
 
 impl Setup {
     fn new(
-        person: Option<Arc<dyn AskPerson>>,
-        model: Option<Arc<dyn AskModel>>,
-        answer: Answer,
+        person: Option<Arc<dyn ElicitationHandler>>,
+        model: Option<Arc<dyn SamplingHandler>>,
+        answer: CallDecision,
     ) -> Self {
         let progress: Arc<Mutex<Vec<String>>> = Arc::default();
         let messages = progress.clone();
         let events = EventSink::new(move |event| {
-            if let Event::Progress { message, .. } = event {
+            if let RuntimeEvent::ScriptProgress { message, .. } = event {
                 messages.lock().unwrap().push(message);
             }
         });
         Self {
-            handlers: Asked { person, model },
+            handlers: ServerRequestHandlers {
+                elicitation: person,
+                sampling: model,
+            },
             approver: Arc::new(FixedApprover(answer, Mutex::default())),
             policy: ApprovalPolicy::OnRequest,
             sampling: McpSampling::Prompt,
@@ -129,7 +139,7 @@ impl Setup {
         settings.options.tool_timeout_sec = self.tool_timeout.as_secs_f64();
         let servers = Servers::new(vec![settings], self.handlers.clone(), None);
         servers.prepare_all().await;
-        let orchestrator = Orchestrator::new(servers.onto(&Registry::new()))
+        let orchestrator = Orchestrator::new(servers.extend_registry(&Registry::new()))
             .with_policy(self.policy)
             .with_approver(approver);
         let output = Harness::new(orchestrator)
@@ -157,8 +167,10 @@ impl Setup {
 
 #[tokio::test]
 async fn a_form_names_its_server_and_run_and_only_valid_values_are_sent() {
-    let ada = person(Elicited::Accepted(json!({"choice": "the blue one"})));
-    let setup = Setup::new(Some(ada.clone()), None, Answer::Once);
+    let ada = person(ElicitationResponse::Accepted(
+        json!({"choice": "the blue one"}),
+    ));
+    let setup = Setup::new(Some(ada.clone()), None, CallDecision::Once);
     let got = setup.value("return await odd.ask()").await;
     assert_eq!(
         got,
@@ -167,7 +179,7 @@ async fn a_form_names_its_server_and_run_and_only_valid_values_are_sent() {
     let request = ada.requests.lock().unwrap()[0].clone();
     assert!(
         request.server == "odd"
-            && request.run.unwrap().starts_with("scr_")
+            && request.run_id.unwrap().starts_with("scr_")
             && request.request["message"] == "Which one?"
     );
 
@@ -177,8 +189,8 @@ async fn a_form_names_its_server_and_run_and_only_valid_values_are_sent() {
         json!({"choice": "x", "key": "y"}),
         Value::Null,
     ] {
-        let person = person(Elicited::Accepted(invalid));
-        let setup = Setup::new(Some(person), None, Answer::Once);
+        let person = person(ElicitationResponse::Accepted(invalid));
+        let setup = Setup::new(Some(person), None, CallDecision::Once);
         assert_eq!(
             setup.value("return await odd.ask()").await,
             json!({"action": "decline"})
@@ -190,10 +202,10 @@ async fn a_form_names_its_server_and_run_and_only_valid_values_are_sent() {
         );
     }
     for (response, action) in [
-        (Elicited::Declined, "decline"),
-        (Elicited::Cancelled, "cancel"),
+        (ElicitationResponse::Declined, "decline"),
+        (ElicitationResponse::Cancelled, "cancel"),
     ] {
-        let setup = Setup::new(Some(person(response)), None, Answer::Once);
+        let setup = Setup::new(Some(person(response)), None, CallDecision::Once);
         assert_eq!(
             setup.value("return await odd.ask()").await,
             json!({"action": action})
@@ -201,9 +213,9 @@ async fn a_form_names_its_server_and_run_and_only_valid_values_are_sent() {
     }
     // The result for a URL has no content.
     let setup = Setup::new(
-        Some(person(Elicited::Accepted(Value::Null))),
+        Some(person(ElicitationResponse::Accepted(Value::Null))),
         None,
-        Answer::Once,
+        CallDecision::Once,
     );
     assert_eq!(
         setup.value("return await odd.visit()").await,
@@ -213,7 +225,7 @@ async fn a_form_names_its_server_and_run_and_only_valid_values_are_sent() {
 
 #[tokio::test]
 async fn requests_without_a_handler_or_against_the_policy_are_declined_and_reported() {
-    let setup = Setup::new(None, None, Answer::Once);
+    let setup = Setup::new(None, None, CallDecision::Once);
     let got = setup
         .value("return [await odd.ask(), await odd.think()]")
         .await;
@@ -229,9 +241,9 @@ async fn requests_without_a_handler_or_against_the_policy_are_declined_and_repor
         "{progress}"
     );
 
-    let ada = person(Elicited::Accepted(json!({"choice": "x"})));
+    let ada = person(ElicitationResponse::Accepted(json!({"choice": "x"})));
     let model = Arc::new(Model::default());
-    let mut setup = Setup::new(Some(ada.clone()), Some(model.clone()), Answer::Once);
+    let mut setup = Setup::new(Some(ada.clone()), Some(model.clone()), CallDecision::Once);
     setup.policy = ApprovalPolicy::Never;
     let got = setup
         .value("return [await odd.ask(), await odd.think()]")
@@ -254,11 +266,11 @@ async fn requests_without_a_handler_or_against_the_policy_are_declined_and_repor
 #[tokio::test]
 async fn timeouts_are_paused_while_a_person_fills_in_a_form() {
     let slow = Person {
-        response: Ok(Elicited::Accepted(json!({"choice": "at last"}))),
+        response: Ok(ElicitationResponse::Accepted(json!({"choice": "at last"}))),
         delay: Duration::from_millis(1500),
         requests: Mutex::default(),
     };
-    let mut setup = Setup::new(Some(Arc::new(slow)), None, Answer::Once);
+    let mut setup = Setup::new(Some(Arc::new(slow)), None, CallDecision::Once);
     // Both the tool timeout and the script's timeout are shorter than the person's delay.
     setup.tool_timeout = Duration::from_millis(700);
     setup.options.timeout = Some(Duration::from_millis(1000));
@@ -283,8 +295,11 @@ struct Undecided {
     closed: Arc<Notify>,
 }
 
-impl AskPerson for Undecided {
-    fn elicit<'a>(&'a self, _: &'a Elicitation) -> BoxFuture<'a, Result<Elicited, AskError>> {
+impl ElicitationHandler for Undecided {
+    fn elicit<'a>(
+        &'a self,
+        _: &'a ElicitationRequest,
+    ) -> BoxFuture<'a, Result<ElicitationResponse, ServerRequestError>> {
         struct NotifyOnDrop(Arc<Notify>);
         impl Drop for NotifyOnDrop {
             fn drop(&mut self) {
@@ -303,7 +318,7 @@ impl AskPerson for Undecided {
 #[tokio::test]
 async fn a_form_is_closed_when_its_call_is_cancelled() {
     let undecided = Arc::new(Undecided::default());
-    let mut setup = Setup::new(Some(undecided.clone()), None, Answer::Once);
+    let mut setup = Setup::new(Some(undecided.clone()), None, CallDecision::Once);
     let cancel = CancellationToken::new();
     setup.options.cancel = cancel.clone();
     let stop = async {
@@ -318,9 +333,9 @@ async fn a_form_is_closed_when_its_call_is_cancelled() {
 #[tokio::test]
 async fn more_than_ten_requests_during_one_call_are_declined() {
     let setup = Setup::new(
-        Some(person(Elicited::Accepted(json!({"sure": true})))),
+        Some(person(ElicitationResponse::Accepted(json!({"sure": true})))),
         None,
-        Answer::Once,
+        CallDecision::Once,
     );
     let got = setup.value("return await odd.nag()").await;
     assert_eq!(
@@ -337,7 +352,7 @@ async fn more_than_ten_requests_during_one_call_are_declined() {
 #[tokio::test]
 async fn sampling_needs_approval_unless_the_configuration_decides() {
     let model = Arc::new(Model::default());
-    let setup = Setup::new(None, Some(model.clone()), Answer::ThisScript);
+    let setup = Setup::new(None, Some(model.clone()), CallDecision::ThisScript);
     let got = setup
         .value("return [await odd.think(), await odd.think()]")
         .await;
@@ -358,23 +373,27 @@ async fn sampling_needs_approval_unless_the_configuration_decides() {
     );
     assert_eq!(
         call.preview.view,
-        Some(View::Commands("user: six times seven?".into()))
+        Some(PreviewContent::Commands("user: six times seven?".into()))
     );
     let requests = model.0.lock().unwrap().clone();
     let first = &requests[0];
     assert_eq!(
-        (requests.len(), first.max_tokens, first.system.as_str()),
+        (
+            requests.len(),
+            first.max_tokens,
+            first.system_prompt.as_str()
+        ),
         (2, 10, "")
     );
-    assert_eq!(approval.script_id.as_deref(), Some(first.run.as_str()));
+    assert_eq!(approval.script_id.as_deref(), Some(first.run_id.as_str()));
 
-    let answer = Answer::No(Some("too expensive".into()));
+    let answer = CallDecision::Deny(Some("too expensive".into()));
     let setup = Setup::new(None, Some(model.clone()), answer);
     assert_eq!(
         setup.value("return (await odd.think()).message").await,
         "declined: too expensive"
     );
-    let mut setup = Setup::new(None, Some(model.clone()), Answer::No(None));
+    let mut setup = Setup::new(None, Some(model.clone()), CallDecision::Deny(None));
     setup.sampling = McpSampling::Approve;
     assert_eq!(
         setup.value("return (await odd.think()).model").await,
@@ -399,7 +418,7 @@ async fn sampling_needs_approval_unless_the_configuration_decides() {
 struct SilentApprover(PathBuf);
 
 impl Approver for SilentApprover {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
         std::fs::write(&self.0, "").unwrap();
         std::future::pending().boxed()
     }
@@ -410,7 +429,7 @@ async fn the_timeout_continues_after_a_server_cancels_its_request() {
     let dir = tempfile::tempdir().unwrap();
     let asked = dir.path().join("asked");
     let model = Arc::new(Model::default());
-    let mut setup = Setup::new(None, Some(model.clone()), Answer::Once);
+    let mut setup = Setup::new(None, Some(model.clone()), CallDecision::Once);
     setup.options.timeout = Some(Duration::from_secs(2));
     // The server cancels its request when the file exists, and sends nothing after that.
     let output = setup

@@ -10,11 +10,14 @@ use std::collections::hash_map::Entry;
 use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
 
-use crate::columns::{ColumnWriter, Numbers, Role};
 use crate::postings::PostingWriter;
-use crate::search::speakers;
-use crate::store::{Appended, create_session, execute, now_ms, number_of, pack, row, turn_id};
-use crate::{MemoryError, items, time};
+use crate::search::read_speakers;
+use crate::store::{
+    AppendedTurn, compress_raw, create_session, execute, find_turn_by_key, now_ms, query_first,
+    turn_id,
+};
+use crate::turn_metrics::{MetricsWriter, SpeakerRole, TurnMetrics};
+use crate::{MemoryError, time, turn_pieces};
 
 /// A turn to append.
 #[derive(Debug, Clone)]
@@ -33,7 +36,7 @@ pub struct NewTurn<'a> {
     /// part.
     pub part: Option<&'a str>,
     /// How to interpret `raw`.
-    pub form: Form,
+    pub format: TurnFormat,
     /// The exact bytes of the turn.
     pub raw: &'a [u8],
 }
@@ -47,7 +50,7 @@ impl<'a> NewTurn<'a> {
             speaker: None,
             ts: None,
             part: None,
-            form: Form::Text,
+            format: TurnFormat::Text,
             raw: text.as_bytes(),
         }
     }
@@ -56,7 +59,7 @@ impl<'a> NewTurn<'a> {
     /// last item before the next one.
     pub fn exchange(raw: &'a [u8]) -> Self {
         Self {
-            form: Form::Items,
+            format: TurnFormat::Items,
             raw,
             ..Self::text("exchange", "")
         }
@@ -65,22 +68,22 @@ impl<'a> NewTurn<'a> {
 
 /// How to interpret the raw bytes of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum TurnFormat {
     /// Plain text of one message.
     Text,
     /// JSON items, one per line: messages, reasoning, calls and their outputs.
     Items,
 }
 
-impl Form {
-    fn word(self) -> &'static str {
+impl TurnFormat {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Text => "text",
             Self::Items => "items",
         }
     }
 
-    pub(crate) fn stored(word: &str) -> Self {
+    pub(crate) fn from_stored(word: &str) -> Self {
         match word {
             "items" => Self::Items,
             _ => Self::Text,
@@ -89,46 +92,46 @@ impl Form {
 }
 
 /// A pause of this length starts a new part.
-const PAUSE_MS: i64 = 4 * 3600 * 1000;
+const NEW_PART_PAUSE_MS: i64 = 4 * 3600 * 1000;
 /// Numbered speakers per session: a speaker's number is stored in one byte, and 0 means none.
-const SPEAKERS: usize = 255;
+const MAX_SPEAKERS: usize = 255;
 
 /// Turns being appended in one transaction. `finish` must be called to write the collected index
 /// entries and counters.
-pub(crate) struct Batch<'c> {
+pub(crate) struct AppendBatch<'c> {
     connection: &'c Connection,
     redactor: &'c Redactor,
-    sessions: HashMap<String, Growing>,
+    sessions: HashMap<String, SessionAppender>,
     postings: PostingWriter,
-    columns: ColumnWriter,
+    metrics: MetricsWriter,
 }
 
 /// A session that turns are appended to, with the state needed for the next turn.
-struct Growing {
+struct SessionAppender {
     id: i64,
-    turns: u32,
+    turn_count: u32,
     words: i64,
     speakers: Vec<String>,
-    part: Option<Part>,
-    last_ms: i64,
+    part: Option<SessionPart>,
+    last_turn_ms: i64,
 }
 
 /// The last part of a session.
-struct Part {
+struct SessionPart {
     /// The first turn of the part.
-    first: u32,
+    first_turn: u32,
     label: Option<String>,
     words: i64,
 }
 
-impl<'c> Batch<'c> {
+impl<'c> AppendBatch<'c> {
     pub(crate) fn new(connection: &'c Connection, redactor: &'c Redactor) -> Self {
         Self {
             connection,
             redactor,
             sessions: HashMap::new(),
             postings: PostingWriter::default(),
-            columns: ColumnWriter::default(),
+            metrics: MetricsWriter::default(),
         }
     }
 
@@ -136,18 +139,18 @@ impl<'c> Batch<'c> {
         &mut self,
         session: &str,
         turn: &NewTurn<'_>,
-    ) -> Result<Appended, MemoryError> {
+    ) -> Result<AppendedTurn, MemoryError> {
         let appender = match self.sessions.entry(session.to_owned()) {
             Entry::Occupied(appender) => appender.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Growing::load(self.connection, session)?),
+            Entry::Vacant(entry) => entry.insert(SessionAppender::load(self.connection, session)?),
         };
         if let Some(key) = turn.key
-            && let Some(number) = number_of(self.connection, appender.id, key)?
+            && let Some(number) = find_turn_by_key(self.connection, appender.id, key)?
         {
-            return Ok(Appended::Before(number));
+            return Ok(AppendedTurn::Existing(number));
         }
-        let number = appender.turns + 1;
-        let parsed_ms = turn.ts.and_then(time::milliseconds);
+        let number = appender.turn_count + 1;
+        let parsed_ms = turn.ts.and_then(time::parse_ms);
         let at_ms = parsed_ms.unwrap_or_else(now_ms);
         let NewTurn {
             key,
@@ -158,8 +161,8 @@ impl<'c> Batch<'c> {
         } = *turn;
         let (id, form, raw) = (
             turn_id(appender.id, number),
-            turn.form.word(),
-            pack(turn.raw)?,
+            turn.format.as_str(),
+            compress_raw(turn.raw)?,
         );
         execute(
             self.connection,
@@ -167,29 +170,29 @@ impl<'c> Batch<'c> {
              VALUES (?1, ?2, sealed(?3), ?4, sealed(?5), ?6, ?7, ?8, sealed(?9))",
             params![id, appender.id, key, role, speaker, ts, at_ms, form, raw],
         )?;
-        let text = items::readable(turn.form, turn.raw);
-        let text = self.redactor.text(&text);
+        let text = turn_pieces::searchable_text(turn.format, turn.raw);
+        let text = self.redactor.redact_text(&text);
         let words = self.postings.add(appender.id, number, &text);
-        let metrics = Numbers {
+        let metrics = TurnMetrics {
             words: words.min(u32::from(u16::MAX)) as u16,
-            speaker: appender.speaker(self.connection, speaker)?,
-            role: Role::named(role),
+            speaker: appender.speaker_number(self.connection, speaker)?,
+            role: SpeakerRole::from_name(role),
             tokens: [0; 4],
         };
-        self.columns
-            .put(self.connection, appender.id, number, &metrics)?;
-        appender.enter_part(self.connection, number, turn.part, at_ms)?;
-        appender.grow(i64::from(metrics.words), at_ms);
-        Ok(Appended::New(number))
+        self.metrics
+            .set(self.connection, appender.id, number, &metrics)?;
+        appender.start_part_if_needed(self.connection, number, turn.part, at_ms)?;
+        appender.count_turn(i64::from(metrics.words), at_ms);
+        Ok(AppendedTurn::New(number))
     }
 
     pub(crate) fn finish(self) -> Result<(), MemoryError> {
         self.postings.finish(self.connection)?;
-        self.columns.finish(self.connection)?;
+        self.metrics.finish(self.connection)?;
         for appender in self.sessions.values() {
             appender.write_part(self.connection)?;
             let sql = "UPDATE memory_sessions SET turns = ?2, words = ?3 WHERE id = ?1";
-            let counts = params![appender.id, appender.turns, appender.words];
+            let counts = params![appender.id, appender.turn_count, appender.words];
             execute(self.connection, sql, counts)?;
         }
         Ok(())
@@ -197,14 +200,14 @@ impl<'c> Batch<'c> {
 }
 
 /// Returns whether a speaker's name is only a role, such as "Assistant".
-fn is_a_role(name: &str) -> bool {
+fn is_role_name(name: &str) -> bool {
     name.is_empty()
         || "user human assistant model ai bot system tool agent"
             .split(' ')
             .any(|role| name.eq_ignore_ascii_case(role))
 }
 
-impl Growing {
+impl SessionAppender {
     fn load(connection: &Connection, name: &str) -> Result<Self, MemoryError> {
         create_session(connection, name)?;
         let (id, turns, words) = connection
@@ -212,37 +215,41 @@ impl Growing {
             .query_row(params![name], |row| row.try_into())?;
         let sql = "SELECT first, opened(label), words FROM memory_parts
              WHERE session = ?1 ORDER BY first DESC LIMIT 1";
-        let part = row(connection, sql, params![id], |row| {
-            Ok(Part {
-                first: row.get(0)?,
+        let part = query_first(connection, sql, params![id], |row| {
+            Ok(SessionPart {
+                first_turn: row.get(0)?,
                 label: row.get(1)?,
                 words: row.get(2)?,
             })
         })?;
         let sql = "SELECT at_ms FROM memory_turns WHERE id = ?1";
-        let last_ms = row(connection, sql, params![turn_id(id, turns)], |row| {
+        let last_ms = query_first(connection, sql, params![turn_id(id, turns)], |row| {
             row.get(0)
         })?;
         Ok(Self {
             id,
-            turns,
+            turn_count: turns,
             words,
-            speakers: speakers(connection, id)?,
+            speakers: read_speakers(connection, id)?,
             part,
-            last_ms: last_ms.unwrap_or(0),
+            last_turn_ms: last_ms.unwrap_or(0),
         })
     }
 
     /// Returns the number of a speaker, from 1, and stores new speakers. Returns 0 for a missing
     /// name, for a role, and beyond the maximum number of speakers.
-    fn speaker(&mut self, connection: &Connection, name: Option<&str>) -> Result<u8, MemoryError> {
-        let Some(name) = name.filter(|name| !is_a_role(name)) else {
+    fn speaker_number(
+        &mut self,
+        connection: &Connection,
+        name: Option<&str>,
+    ) -> Result<u8, MemoryError> {
+        let Some(name) = name.filter(|name| !is_role_name(name)) else {
             return Ok(0);
         };
         if let Some(at) = self.speakers.iter().position(|known| known == name) {
             return Ok((at + 1) as u8);
         }
-        if self.speakers.len() >= SPEAKERS {
+        if self.speakers.len() >= MAX_SPEAKERS {
             return Ok(0);
         }
         self.speakers.push(name.to_owned());
@@ -254,21 +261,21 @@ impl Growing {
 
     /// Starts a new part if turn `number` does not belong to the last one: if its label differs,
     /// or if neither has a label and the pause was long.
-    fn enter_part(
+    fn start_part_if_needed(
         &mut self,
         connection: &Connection,
         number: u32,
         label: Option<&str>,
         at_ms: i64,
     ) -> Result<(), MemoryError> {
-        let belongs = |part: &Part| match (part.label.as_deref(), label) {
-            (None, None) => at_ms - self.last_ms < PAUSE_MS,
+        let belongs = |part: &SessionPart| match (part.label.as_deref(), label) {
+            (None, None) => at_ms - self.last_turn_ms < NEW_PART_PAUSE_MS,
             (before, now) => before == now,
         };
         if !self.part.as_ref().is_some_and(belongs) {
             self.write_part(connection)?;
-            self.part = Some(Part {
-                first: number,
+            self.part = Some(SessionPart {
+                first_turn: number,
                 label: label.map(str::to_owned),
                 words: 0,
             });
@@ -277,10 +284,10 @@ impl Growing {
     }
 
     /// Counts an appended turn.
-    fn grow(&mut self, words: i64, at_ms: i64) {
-        self.turns += 1;
+    fn count_turn(&mut self, words: i64, at_ms: i64) {
+        self.turn_count += 1;
         self.words += words;
-        self.last_ms = at_ms;
+        self.last_turn_ms = at_ms;
         if let Some(part) = &mut self.part {
             part.words += words;
         }
@@ -289,7 +296,7 @@ impl Growing {
     fn write_part(&self, connection: &Connection) -> Result<(), MemoryError> {
         if let Some(part) = &self.part {
             let sql = "INSERT OR REPLACE INTO memory_parts VALUES (?1, ?2, sealed(?3), ?4)";
-            let row = params![self.id, part.first, part.label, part.words];
+            let row = params![self.id, part.first_turn, part.label, part.words];
             execute(connection, sql, row)?;
         }
         Ok(())

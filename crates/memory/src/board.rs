@@ -2,18 +2,18 @@
 //! part of the next five turns' recall and then expire.
 
 use rusqlite::{Connection, params};
-use selvedge_protocol::{DocumentKind, Entry};
+use selvedge_protocol::{DocumentInfo, DocumentKind};
 
-use crate::smooth::one_line;
-use crate::store::{create_session, execute, find, find_if_any, rows};
-use crate::{Level, Memory, MemoryError, tokens, turn_number};
+use crate::cleaning::collapse_whitespace;
+use crate::store::{create_session, execute, find_session, query_rows, require_session};
+use crate::{Level, Memory, MemoryError, parse_turn_number, tokens};
 
 /// For how many turns an announcement is shown.
-pub const BOARD_TURNS: u32 = 5;
+pub const ANNOUNCEMENT_TURNS: u32 = 5;
 /// Longer announcements are cut. The full text was the result of the call that fetched it.
-const TOKENS: u32 = 300;
+const MAX_ANNOUNCEMENT_TOKENS: u32 = 300;
 /// Longer document titles are cut.
-const TITLE: usize = 80;
+const MAX_TITLE_CHARS: usize = 80;
 
 /// A note on the announcement board.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,27 +23,34 @@ pub struct Announcement {
     /// The text for the model.
     pub text: String,
     /// The last turn in which it is shown.
-    pub until: u32,
+    pub until_turn: u32,
 }
 
 impl Memory {
     /// Puts a note on a session's board for the next [`BOARD_TURNS`] turns.
     pub fn announce(&self, session: &str, kind: &str, text: &str) -> Result<(), MemoryError> {
-        self.write(|connection| announce(connection, session, kind, 0, text))
+        self.write(|connection| insert_announcement(connection, session, kind, 0, text))
     }
 
     /// Announces a document of the File Cabinet with the calls that read and save it. Announcing
     /// the same document again prolongs its announcement.
-    pub fn announce_document(&self, session: &str, document: &Entry) -> Result<(), MemoryError> {
+    pub fn announce_document(
+        &self,
+        session: &str,
+        document: &DocumentInfo,
+    ) -> Result<(), MemoryError> {
         let (kind, what) = match document.kind {
             DocumentKind::Page => ("web", "web page"),
             DocumentKind::Prompt => ("prompt", "prompt"),
             DocumentKind::Result => ("file", "result of a background task"),
             _ => ("file", "document"),
         };
-        let Entry { key, title, .. } = document;
+        let DocumentInfo { key, title, .. } = document;
         // A title is untrusted text: on a line of its own it could look like one of our headings.
-        let title: String = one_line(title).chars().take(TITLE).collect();
+        let title: String = collapse_whitespace(title)
+            .chars()
+            .take(MAX_TITLE_CHARS)
+            .collect();
         let title = title.replace('"', "'");
         let how = match document.kind {
             DocumentKind::Prompt => format!("tools.prompts.get(\"{key}\") reads it"),
@@ -58,13 +65,13 @@ impl Memory {
     /// Returns a turn at a level as text, and announces it on the board. `turn` is any name that
     /// [`turn_number`] accepts.
     pub fn get_turn(&self, session: &str, turn: &str, level: Level) -> Result<String, MemoryError> {
-        let turns = self.turns(session)?;
-        let number = turn_number(turn).filter(|number| *number <= turns);
-        let number = number.ok_or_else(|| MemoryError::no_turn(session, turn))?;
-        let text = self.level_told(session, number, level)?;
+        let turns = self.turn_count(session)?;
+        let number = parse_turn_number(turn).filter(|number| *number <= turns);
+        let number = number.ok_or_else(|| MemoryError::turn_not_found(session, turn))?;
+        let text = self.turn_text_at_level(session, number, level)?;
         self.write(|connection| {
             let note = format!("T-{number} at {}: {text}", level.letter());
-            announce(connection, session, "turn", number, &note)
+            insert_announcement(connection, session, "turn", number, &note)
         })?;
         Ok(text)
     }
@@ -72,17 +79,17 @@ impl Memory {
     /// Returns the current announcements of a session, the newest last.
     pub fn board(&self, session: &str) -> Result<Vec<Announcement>, MemoryError> {
         self.read(|reader| {
-            let Some(session) = find_if_any(&reader.connection, session)? else {
+            let Some(session) = find_session(&reader.connection, session)? else {
                 return Ok(Vec::new());
             };
             let sql = "SELECT kind, opened(text), until FROM memory_board
                  WHERE session = ?1 AND until >= ?2 ORDER BY id";
-            let params = params![session.id, session.turns];
-            rows(&reader.connection, sql, params, |row| {
+            let params = params![session.id, session.turn_count];
+            query_rows(&reader.connection, sql, params, |row| {
                 Ok(Announcement {
                     kind: row.get(0)?,
                     text: row.get(1)?,
-                    until: row.get(2)?,
+                    until_turn: row.get(2)?,
                 })
             })
         })
@@ -91,7 +98,7 @@ impl Memory {
 
 /// Stores an announcement, replaces an equal one, and deletes expired ones. `turn` is the fetched
 /// turn, 0 for anything else.
-fn announce(
+fn insert_announcement(
     connection: &Connection,
     session: &str,
     kind: &str,
@@ -100,26 +107,32 @@ fn announce(
 ) -> Result<(), MemoryError> {
     // A call of the session's first turn runs before that turn is stored.
     create_session(connection, session)?;
-    let found = find(connection, session)?;
-    let text = cut(text, TOKENS);
+    let found = require_session(connection, session)?;
+    let text = truncate_to_tokens(text, MAX_ANNOUNCEMENT_TOKENS);
     execute(
         connection,
         "DELETE FROM memory_board
          WHERE session = ?1 AND (until < ?2 OR (kind = ?3 AND text = sealed(?4)))",
-        params![found.id, found.turns, kind, text],
+        params![found.id, found.turn_count, kind, text],
     )?;
     execute(
         connection,
         "INSERT INTO memory_board (session, id, kind, turn, text, until)
          SELECT ?1, coalesce(max(id), 0) + 1, ?2, ?3, sealed(?4), ?5
          FROM memory_board WHERE session = ?1",
-        params![found.id, kind, turn, text, found.turns + BOARD_TURNS],
+        params![
+            found.id,
+            kind,
+            turn,
+            text,
+            found.turn_count + ANNOUNCEMENT_TURNS
+        ],
     )?;
     Ok(())
 }
 
 /// Truncates a text to at most `max_tokens` tokens, and marks a cut with `…`.
-pub(crate) fn cut(text: &str, max_tokens: u32) -> String {
+pub(crate) fn truncate_to_tokens(text: &str, max_tokens: u32) -> String {
     // A token is rarely longer than eight characters: the rest need not be counted.
     let candidate: String = text.chars().take(max_tokens as usize * 8).collect();
     let mut end = candidate.len();
@@ -138,18 +151,18 @@ pub(crate) fn cut(text: &str, max_tokens: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::cut;
+    use super::truncate_to_tokens;
 
     #[test]
     fn truncated_text_stays_within_the_token_limit() {
-        assert_eq!(cut("short", 10), "short");
+        assert_eq!(truncate_to_tokens("short", 10), "short");
         for text in ["word ".repeat(500), "日本語".repeat(300), "x".repeat(5000)] {
-            let short = cut(&text, 50);
+            let short = truncate_to_tokens(&text, 50);
             assert!(
                 crate::tokens::count(&short) <= 50 && short.ends_with('…') && short.len() > 20,
                 "{short}"
             );
         }
-        assert_eq!(cut("a b c", 0), "…");
+        assert_eq!(truncate_to_tokens("a b c", 0), "…");
     }
 }

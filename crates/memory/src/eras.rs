@@ -6,67 +6,67 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, params};
 
-use crate::extract::{Language, best_lines};
-use crate::gradient::{Band, Eras};
-use crate::level::{Level, Span};
-use crate::levels::Rarity;
-use crate::store::{Session, execute, rows, turn_id};
+use crate::extract::{TextMeasures, best_lines};
+use crate::gradient::{Band, EraLookup};
+use crate::level::{Level, TaggedSpan};
+use crate::level_writer::WordRarity;
+use crate::store::{MemorySessionRow, execute, query_rows, turn_id};
 use crate::{MemoryError, tokens};
 
 /// Turns in an era of the shortest length.
-pub(crate) const SHORTEST: u32 = 32;
+pub(crate) const SHORTEST_ERA_TURNS: u32 = 32;
 /// Eras that make up one of the next length.
-const FOLD: u32 = 8;
+const ERAS_PER_LONGER_ERA: u32 = 8;
 /// How many lengths of eras there are.
-const LENGTHS: u32 = 6;
+const ERA_LENGTHS: u32 = 6;
 /// Tokens of an era's text.
-const TOKENS: u32 = 40;
+const MAX_ERA_TOKENS: u32 = 40;
 
 /// Returns how many turns an era of a length covers. Lengths count from 0.
-fn size(length: u32) -> u32 {
-    SHORTEST * FOLD.pow(length)
+fn era_turns(length: u32) -> u32 {
+    SHORTEST_ERA_TURNS * ERAS_PER_LONGER_ERA.pow(length)
 }
 
 /// Writes the eras that became complete when the levels of the turns after `from` up to `to` were
 /// written.
-pub(crate) fn write(
+pub(crate) fn write_completed_eras(
     connection: &Connection,
-    session: &Session,
+    session: &MemorySessionRow,
     from: u32,
     to: u32,
 ) -> Result<(), MemoryError> {
-    for length in 0..LENGTHS {
-        for era in from / size(length)..to / size(length) {
-            write_one(connection, session, length, era)?;
+    for length in 0..ERA_LENGTHS {
+        for era in from / era_turns(length)..to / era_turns(length) {
+            write_era(connection, session, length, era)?;
         }
     }
     Ok(())
 }
 
 /// Writes an era from the tiny texts of its turns, or from the texts of its shorter eras.
-fn write_one(
+fn write_era(
     connection: &Connection,
-    session: &Session,
+    session: &MemorySessionRow,
     length: u32,
     era: u32,
 ) -> Result<(), MemoryError> {
-    let (first, last) = (era * size(length) + 1, (era + 1) * size(length));
+    let (first, last) = (era * era_turns(length) + 1, (era + 1) * era_turns(length));
     let lines = match length {
         0 => {
             let ids = params![turn_id(session.id, first), turn_id(session.id, last)];
             let sql =
                 "SELECT opened(tiny) FROM memory_levels WHERE id BETWEEN ?1 AND ?2 ORDER BY id";
-            rows(connection, sql, ids, |row| row.get(0))?
+            query_rows(connection, sql, ids, |row| row.get(0))?
         }
-        _ => era_lines(connection, session.id, length - 1, first, last)?,
+        _ => era_texts(connection, session.id, length - 1, first, last)?,
     };
-    let rarity = Rarity::of(connection, session);
-    let measures = Language {
+    let rarity = WordRarity::new(connection, session);
+    let measures = TextMeasures {
         rarity: &|word| rarity.of_word(word),
-        count: &tokens::count,
+        count_tokens: &tokens::count,
     };
-    let text = best_lines(&lines, TOKENS, &measures);
-    let tokens = tokens::count(&text) + Span::new(first, last, Level::Tiny).tokens();
+    let text = best_lines(&lines, MAX_ERA_TOKENS, &measures);
+    let tokens = tokens::count(&text) + TaggedSpan::new(first, last, Level::Tiny).tag_tokens();
     let sql = "INSERT OR REPLACE INTO memory_eras VALUES (?1, ?2, ?3, sealed(?4), ?5)";
     execute(
         connection,
@@ -77,22 +77,22 @@ fn write_one(
 }
 
 /// Rewrites the eras that cover a changed turn.
-pub(crate) fn rewrite(
+pub(crate) fn rewrite_eras_of_turn(
     connection: &Connection,
-    session: &Session,
+    session: &MemorySessionRow,
     turn: u32,
 ) -> Result<(), MemoryError> {
-    for length in 0..LENGTHS {
-        let era = (turn - 1) / size(length);
-        if (era + 1) * size(length) <= session.written {
-            write_one(connection, session, length, era)?;
+    for length in 0..ERA_LENGTHS {
+        let era = (turn - 1) / era_turns(length);
+        if (era + 1) * era_turns(length) <= session.levels_written_to {
+            write_era(connection, session, length, era)?;
         }
     }
     Ok(())
 }
 
 /// Reads the texts of the eras of a length whose first turn is in `first..=last`.
-fn era_lines(
+fn era_texts(
     connection: &Connection,
     session: i64,
     length: u32,
@@ -101,7 +101,7 @@ fn era_lines(
 ) -> Result<Vec<String>, MemoryError> {
     let sql = "SELECT opened(text) FROM memory_eras
          WHERE session = ?1 AND length = ?2 AND first BETWEEN ?3 AND ?4 ORDER BY first";
-    rows(
+    query_rows(
         connection,
         sql,
         params![session, length, first, last],
@@ -110,27 +110,27 @@ fn era_lines(
 }
 
 /// Returns the text of the era that covers exactly these turns; empty if there is none.
-pub(crate) fn text(
+pub(crate) fn era_text(
     connection: &Connection,
     session: i64,
-    span: Span,
+    span: TaggedSpan,
 ) -> Result<String, MemoryError> {
-    let length = (0..LENGTHS).find(|length| size(*length) == span.last + 1 - span.first);
+    let length = (0..ERA_LENGTHS).find(|length| era_turns(*length) == span.last + 1 - span.first);
     let Some(length) = length else {
         return Ok(String::new());
     };
-    let mut found = era_lines(connection, session, length, span.first, span.first)?;
+    let mut found = era_texts(connection, session, length, span.first, span.first)?;
     Ok(found.pop().unwrap_or_default())
 }
 
 /// The token counts of a session's eras, tags included.
 #[derive(Debug, Default)]
-pub(crate) struct EraTokens {
+pub(crate) struct EraTokenCounts {
     /// By length, then by first turn.
-    tokens: [BTreeMap<u32, u32>; LENGTHS as usize],
+    tokens: [BTreeMap<u32, u32>; ERA_LENGTHS as usize],
 }
 
-impl EraTokens {
+impl EraTokenCounts {
     pub(crate) fn read(connection: &Connection, session: i64) -> Result<Self, MemoryError> {
         let mut eras = Self::default();
         let mut read = connection
@@ -146,17 +146,17 @@ impl EraTokens {
     }
 }
 
-impl Eras for EraTokens {
+impl EraLookup for EraTokenCounts {
     fn cover(&self, turns: u32) -> Option<Vec<Band>> {
         let mut cover = Vec::new();
         let mut at = 0;
-        for length in (0..LENGTHS).rev() {
-            while at + size(length) <= turns {
+        for length in (0..ERA_LENGTHS).rev() {
+            while at + era_turns(length) <= turns {
                 let Some(tokens) = self.tokens[length as usize].get(&(at + 1)) else {
                     break;
                 };
-                cover.push(Band::era(at + 1, at + size(length), *tokens));
-                at += size(length);
+                cover.push(Band::new_era(at + 1, at + era_turns(length), *tokens));
+                at += era_turns(length);
             }
         }
         (at == turns).then_some(cover)

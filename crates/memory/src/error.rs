@@ -16,10 +16,10 @@ pub enum MemoryError {
     Sqlite(#[from] rusqlite::Error),
     /// No session has this name.
     #[error("there is no session `{0}`")]
-    NoSession(String),
+    SessionNotFound(String),
     /// The session has no such turn.
     #[error("there is no turn `{turn}` in session `{session}`")]
-    NoTurn {
+    TurnNotFound {
         /// The name of the session.
         session: String,
         /// The turn as the caller named it.
@@ -27,12 +27,12 @@ pub enum MemoryError {
     },
     /// No lesson has this id.
     #[error("there is no lesson `{0}`")]
-    NoLesson(String),
+    LessonNotFound(String),
     /// A line of an imported file is not in a supported format.
     #[error("{place}: {message}")]
-    Unreadable {
+    InvalidLine {
         /// File name and line number: `chat.jsonl:3`.
-        place: String,
+        location: String,
         /// What is wrong with the line.
         message: String,
     },
@@ -49,25 +49,25 @@ pub enum MemoryError {
     Damaged(String),
     /// Another process holds the lock for distilling this session.
     #[error("session `{0}` is being distilled by another process")]
-    Busy(String),
+    DistillLocked(String),
     /// The provider's batch API could not accept a batch or report its status.
     #[error("provider batch failed: {0}")]
-    Batch(SmallModelError),
+    ProviderBatch(SmallModelError),
     /// The rows are deleted, but another process reads the write-ahead log, so that it cannot be
     /// truncated and still contains the deleted text.
     #[error("deleted, but another process still reads the write-ahead log that contains the text")]
-    StillRead,
+    LogInUse,
     /// The encoder failed to compute vectors.
     #[error("encoder failed: {0}")]
     Encoder(String),
     /// The text is not the letter or name of a level.
     #[error("`{0}` is not a level (use R, S, C or T)")]
-    NoLevel(String),
+    InvalidLevel(String),
 }
 
 impl MemoryError {
-    pub(crate) fn no_turn(session: &str, turn: &str) -> Self {
-        Self::NoTurn {
+    pub(crate) fn turn_not_found(session: &str, turn: &str) -> Self {
+        Self::TurnNotFound {
             session: session.to_owned(),
             turn: turn.to_owned(),
         }

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use serde_json::json;
 
-use crate::store::stored;
-use crate::{Form, Memory, MemoryError, store};
+use crate::store::load_turn;
+use crate::{Memory, MemoryError, TurnFormat, store};
 
 impl Memory {
     /// Writes the turns of a session (of all sessions for `None`), one JSON line each, as
@@ -13,18 +13,18 @@ impl Memory {
     pub fn export(&self, session: Option<&str>, out: &mut dyn Write) -> Result<u32, MemoryError> {
         let sessions = match session {
             Some(name) => vec![name.to_owned()],
-            None => self.sessions()?,
+            None => self.session_names()?,
         };
         let mut count = 0;
         for name in sessions {
             let (id, turns) = self.read(|reader| {
-                let found = store::find(&reader.connection, &name)?;
-                Ok((found.id, found.turns))
+                let found = store::require_session(&reader.connection, &name)?;
+                Ok((found.id, found.turn_count))
             })?;
             for number in 1..=turns {
                 let Some((turn, part)) = self.read(|reader| {
-                    let turn = stored(&reader.connection, id, number)?;
-                    let part = part_of(&reader.connection, id, number)?;
+                    let turn = load_turn(&reader.connection, id, number)?;
+                    let part = part_label(&reader.connection, id, number)?;
                     Ok(turn.map(|turn| (turn, part)))
                 })?
                 else {
@@ -36,14 +36,14 @@ impl Memory {
                     "session": name,
                     "turn": key.unwrap_or_else(|| json!(format!("T-{number}"))),
                     "role": turn.role,
-                    "text": self.redacted(&text),
+                    "text": self.redact(&text),
                 });
                 for (field, value) in [("part", part), ("speaker", turn.speaker), ("ts", turn.ts)] {
                     if let Some(value) = value {
                         line[field] = json!(value);
                     }
                 }
-                if turn.form == Form::Items {
+                if turn.format == TurnFormat::Items {
                     line["form"] = json!("items");
                 }
                 writeln!(out, "{line}").map_err(|error| MemoryError::File {
@@ -58,7 +58,7 @@ impl Memory {
 }
 
 /// Returns the label of the part a turn belongs to.
-fn part_of(
+fn part_label(
     connection: &rusqlite::Connection,
     session: i64,
     number: u32,

@@ -7,94 +7,99 @@
 
 use std::collections::HashSet;
 
-use crate::items::Piece;
-use crate::smooth::{
-    arguments, clean, lines_kept, one_line, sentences, shortened, stands_out, telling_line,
+use crate::cleaning::{
+    clean_text, collapse_whitespace, find_key_line, format_arguments, is_notable, select_lines,
+    split_sentences, truncate_chars,
 };
-use crate::words::{each_word, is_stop_word};
+use crate::turn_pieces::TurnPiece;
+use crate::words::{for_each_word, is_stop_word};
 
 /// Target sizes as shares of the raw tokens. The upper bounds are 75 %, 45 % and 8 %.
-const SMOOTHED: f64 = 0.66;
-const COMPRESSED: f64 = 0.36;
-const TINY: f64 = 0.075;
+const SMOOTHED_SHARE: f64 = 0.66;
+const COMPRESSED_SHARE: f64 = 0.36;
+const TINY_SHARE: f64 = 0.075;
 /// Cleaned text up to this share of the raw tokens is used as the smoothed level unchanged.
-const SMOOTH_ENOUGH: f64 = 0.74;
+const CLEAN_ENOUGH_SHARE: f64 = 0.74;
 
 /// How texts are measured.
-pub(crate) struct Language<'a> {
+pub(crate) struct TextMeasures<'a> {
     /// Returns how rare a word is in its session; higher is rarer.
     pub(crate) rarity: &'a dyn Fn(&str) -> f64,
     /// Counts the tokens of a text.
-    pub(crate) count: &'a dyn Fn(&str) -> u32,
+    pub(crate) count_tokens: &'a dyn Fn(&str) -> u32,
 }
 
 /// The three lower levels of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lower {
+pub(crate) struct LowerLevels {
     pub(crate) smoothed: String,
     pub(crate) compressed: String,
     pub(crate) tiny: String,
 }
 
 /// Extracts the lower levels of a turn. `raw_tokens` is the size of the raw turn.
-pub(crate) fn lower(pieces: &[Piece], raw_tokens: u32, measures: &Language<'_>) -> Lower {
-    let units = units(pieces, measures);
+pub(crate) fn extract_lower_levels(
+    pieces: &[TurnPiece],
+    raw_tokens: u32,
+    measures: &TextMeasures<'_>,
+) -> LowerLevels {
+    let units = split_units(pieces, measures);
     let raw = f64::from(raw_tokens);
     let whole: u32 = units.iter().map(|unit| unit.tokens).sum();
     let target = |share: f64| ((raw * share) as u32).max(1);
-    let smoothed = match f64::from(whole) <= raw * SMOOTH_ENOUGH {
-        true => join(units.iter().map(|unit| (unit, unit.text.clone()))),
-        false => fit(&units, target(SMOOTHED), measures),
+    let smoothed = match f64::from(whole) <= raw * CLEAN_ENOUGH_SHARE {
+        true => join_units(units.iter().map(|unit| (unit, unit.text.clone()))),
+        false => fit_units(&units, target(SMOOTHED_SHARE), measures),
     };
-    let short_units: Vec<Unit> = units.iter().map(|unit| unit.shortened(measures)).collect();
-    Lower {
+    let short_units: Vec<TextUnit> = units.iter().map(|unit| unit.to_short(measures)).collect();
+    LowerLevels {
         smoothed,
-        compressed: fit(&short_units, target(COMPRESSED), measures),
-        tiny: fit(&tellings(&short_units), target(TINY), measures),
+        compressed: fit_units(&short_units, target(COMPRESSED_SHARE), measures),
+        tiny: fit_units(&tiny_units(&short_units), target(TINY_SHARE), measures),
     }
 }
 
 /// Returns the lines with the highest scores, within `target` tokens, joined to one line.
 /// Repeated lines are used once.
-pub(crate) fn best_lines(lines: &[String], target: u32, measures: &Language<'_>) -> String {
+pub(crate) fn best_lines(lines: &[String], target: u32, measures: &TextMeasures<'_>) -> String {
     let mut seen = HashSet::new();
     let lines = lines.iter().filter(|line| !line.is_empty());
-    let lines = lines.map(|line| one_line(line));
+    let lines = lines.map(|line| collapse_whitespace(line));
     let unique = lines.filter(|line| seen.insert(line.to_lowercase()));
-    let units: Vec<Unit> = unique
-        .map(|line| Unit::new(line, (0, 0), 1.0, measures))
+    let units: Vec<TextUnit> = unique
+        .map(|line| TextUnit::new(line, (0, 0), 1.0, measures))
         .collect();
-    fit(&units, target, measures)
+    fit_units(&units, target, measures)
 }
 
 /// A sentence, a call, or a line of a call's output.
 #[derive(Debug, Clone)]
-struct Unit {
+struct TextUnit {
     text: String,
     /// The short form of a call, for the compressed and tiny levels. `None` for other units.
     short: Option<String>,
     tokens: u32,
-    worth: f64,
+    score: f64,
     /// Index of the piece, and of the line in it. Units of one line are joined by a space, others
     /// by a line break.
-    place: (usize, usize),
+    position: (usize, usize),
 }
 
-impl Unit {
-    fn new(text: String, place: (usize, usize), factor: f64, measures: &Language<'_>) -> Self {
+impl TextUnit {
+    fn new(text: String, place: (usize, usize), factor: f64, measures: &TextMeasures<'_>) -> Self {
         Self {
             short: None,
-            tokens: (measures.count)(&text).max(1),
-            worth: factor * worth(&text, measures),
+            tokens: (measures.count_tokens)(&text).max(1),
+            score: factor * score_text(&text, measures),
             text,
-            place,
+            position: place,
         }
     }
 
-    fn shortened(&self, measures: &Language<'_>) -> Self {
+    fn to_short(&self, measures: &TextMeasures<'_>) -> Self {
         match &self.short {
             Some(short) => Self {
-                tokens: (measures.count)(short),
+                tokens: (measures.count_tokens)(short),
                 text: short.clone(),
                 ..self.clone()
             },
@@ -104,48 +109,50 @@ impl Unit {
 }
 
 /// Factors by which the kind of a piece changes the score of its units.
-const OF_THE_USER: f64 = 1.6;
-const OF_THE_END: f64 = 1.4;
-const OF_A_THOUGHT: f64 = 0.4;
-const OF_A_CALL: f64 = 1.0;
-const OF_A_FAILURE: f64 = 1.8;
-const OF_THE_FIRST_SENTENCE: f64 = 1.25;
+const USER_FACTOR: f64 = 1.6;
+const LAST_MESSAGE_FACTOR: f64 = 1.4;
+const REASONING_FACTOR: f64 = 0.4;
+const CALL_FACTOR: f64 = 1.0;
+const FAILURE_FACTOR: f64 = 1.8;
+const FIRST_SENTENCE_FACTOR: f64 = 1.25;
 /// The score of a number. It is fixed, because a rare number hardly says what a text is about.
-const OF_A_NUMBER: f64 = 1.5;
+const NUMBER_SCORE: f64 = 1.5;
 /// Of longer outputs, only the first and last lines and the notable ones are used.
-const LINES_KEPT: usize = 400;
+const MAX_OUTPUT_LINES: usize = 400;
 
 /// Splits pieces into scored units. A call and its output are combined.
-fn units(pieces: &[Piece], measures: &Language<'_>) -> Vec<Unit> {
-    let mut units: Vec<Unit> = Vec::new();
-    let is_message = |piece: &Piece| matches!(piece, Piece::Said { .. });
+fn split_units(pieces: &[TurnPiece], measures: &TextMeasures<'_>) -> Vec<TextUnit> {
+    let mut units: Vec<TextUnit> = Vec::new();
+    let is_message = |piece: &TurnPiece| matches!(piece, TurnPiece::Message { .. });
     let last_message = pieces.iter().rposition(is_message);
     let mut at = 0;
     while at < pieces.len() {
         let before = units.len();
         match &pieces[at] {
-            Piece::Said { role, text } => {
-                let mut factor = if role == "user" { OF_THE_USER } else { 1.0 };
+            TurnPiece::Message { role, text } => {
+                let mut factor = if role == "user" { USER_FACTOR } else { 1.0 };
                 if Some(at) == last_message && pieces.len() > 1 {
-                    factor *= OF_THE_END;
+                    factor *= LAST_MESSAGE_FACTOR;
                 }
-                say(text, factor, at, measures, &mut units);
+                add_sentences(text, factor, at, measures, &mut units);
             }
-            Piece::Thought(text) => say(text, OF_A_THOUGHT, at, measures, &mut units),
-            Piece::Called { name, args } => {
+            TurnPiece::Reasoning(text) => {
+                add_sentences(text, REASONING_FACTOR, at, measures, &mut units)
+            }
+            TurnPiece::Call { name, args } => {
                 let (piece, mut output) = (at, ("", false));
-                if let Some(Piece::Came { text, failed }) = pieces.get(at + 1) {
+                if let Some(TurnPiece::Output { text, failed }) = pieces.get(at + 1) {
                     output = (text, *failed);
                     at += 1;
                 }
-                call(name, args, output, piece, measures, &mut units);
+                add_call(name, args, output, piece, measures, &mut units);
             }
-            Piece::Came { text, failed } => {
-                call("result", "", (text, *failed), at, measures, &mut units);
+            TurnPiece::Output { text, failed } => {
+                add_call("result", "", (text, *failed), at, measures, &mut units);
             }
         }
         if let Some(first) = units.get_mut(before) {
-            first.worth *= OF_THE_FIRST_SENTENCE;
+            first.score *= FIRST_SENTENCE_FACTOR;
         }
         at += 1;
     }
@@ -153,13 +160,19 @@ fn units(pieces: &[Piece], measures: &Language<'_>) -> Vec<Unit> {
 }
 
 /// Adds the sentences of a message or of reasoning. Repeated sentences are added once.
-fn say(text: &str, factor: f64, piece: usize, measures: &Language<'_>, units: &mut Vec<Unit>) {
-    let cleaned = clean(text);
+fn add_sentences(
+    text: &str,
+    factor: f64,
+    piece: usize,
+    measures: &TextMeasures<'_>,
+    units: &mut Vec<TextUnit>,
+) {
+    let cleaned = clean_text(text);
     let mut seen = HashSet::new();
     for (line, text) in cleaned.lines().enumerate() {
-        for sentence in sentences(text) {
+        for sentence in split_sentences(text) {
             if seen.insert(sentence.to_lowercase()) {
-                units.push(Unit::new(
+                units.push(TextUnit::new(
                     sentence.to_owned(),
                     (piece, line),
                     factor,
@@ -171,43 +184,49 @@ fn say(text: &str, factor: f64, piece: usize, measures: &Language<'_>, units: &m
 }
 
 /// Adds a call with its short form, and the lines of its output.
-fn call(
+fn add_call(
     name: &str,
     args: &str,
     (output, failed): (&str, bool),
     piece: usize,
-    measures: &Language<'_>,
-    units: &mut Vec<Unit>,
+    measures: &TextMeasures<'_>,
+    units: &mut Vec<TextUnit>,
 ) {
-    let arguments_text = arguments(args);
+    let arguments_text = format_arguments(args);
     let head = |characters| {
-        format!("{name} {}", shortened(&arguments_text, characters))
+        format!("{name} {}", truncate_chars(&arguments_text, characters))
             .trim_end()
             .to_owned()
     };
     let title = head(80);
-    let key_line = telling_line(output);
+    let key_line = find_key_line(output);
     let short = match key_line.is_empty() {
         true => format!("{{{title}}}"),
-        false => format!("{{{title}: {}}}", shortened(&key_line, 100)),
+        false => format!("{{{title}: {}}}", truncate_chars(&key_line, 100)),
     };
-    let factor = if failed { OF_A_FAILURE } else { OF_A_CALL };
+    let factor = if failed { FAILURE_FACTOR } else { CALL_FACTOR };
     let text = head(400);
-    units.push(Unit {
-        worth: factor * worth(&short, measures),
+    units.push(TextUnit {
+        score: factor * score_text(&short, measures),
         short: Some(short),
-        tokens: (measures.count)(&text).max(1),
+        tokens: (measures.count_tokens)(&text).max(1),
         text,
-        place: (piece, 0),
+        position: (piece, 0),
     });
-    let lines = lines_kept(output, LINES_KEPT).into_iter().map(clean);
+    let lines = select_lines(output, MAX_OUTPUT_LINES)
+        .into_iter()
+        .map(clean_text);
     for (line, text) in (1..).zip(lines) {
         if !text.trim().is_empty() {
             // Output lines count half, because the short form of the call has the key line.
-            let factor = if stands_out(&text) { OF_A_FAILURE } else { 0.5 };
-            let unit = Unit::new(text, (piece, line), factor, measures);
-            units.push(Unit {
-                worth: unit.worth * 0.5,
+            let factor = if is_notable(&text) {
+                FAILURE_FACTOR
+            } else {
+                0.5
+            };
+            let unit = TextUnit::new(text, (piece, line), factor, measures);
+            units.push(TextUnit {
+                score: unit.score * 0.5,
                 ..unit
             });
         }
@@ -215,14 +234,14 @@ fn call(
 }
 
 /// Scores a text by its rare words, names and numbers, in relation to its length.
-fn worth(text: &str, measures: &Language<'_>) -> f64 {
+fn score_text(text: &str, measures: &TextMeasures<'_>) -> f64 {
     let (mut sum, mut words) = (0.0, 0.0);
     let mut seen = HashSet::new();
-    each_word(text, |word| {
+    for_each_word(text, |word| {
         words += 1.0;
         if !is_stop_word(word) && seen.insert(word.to_owned()) {
             sum += match is_number(word) {
-                true => OF_A_NUMBER,
+                true => NUMBER_SCORE,
                 false => (measures.rarity)(word),
             };
         }
@@ -238,18 +257,18 @@ fn is_number(word: &str) -> bool {
 
 /// Selects the units for the tiny level: messages without the calls, unless there is only one call
 /// or there are only calls.
-fn tellings(units: &[Unit]) -> Vec<Unit> {
+fn tiny_units(units: &[TextUnit]) -> Vec<TextUnit> {
     let calls = units.iter().filter(|unit| unit.short.is_some()).count();
     let all_calls = calls == units.len();
-    let is_kept = |unit: &&Unit| unit.short.is_none() || calls == 1 || all_calls;
+    let is_kept = |unit: &&TextUnit| unit.short.is_none() || calls == 1 || all_calls;
     units.iter().filter(is_kept).cloned().collect()
 }
 
 /// Joins the best units within `target` tokens, in their original order. A unit that does not fit
 /// is reduced to its best words.
-fn fit(units: &[Unit], target: u32, measures: &Language<'_>) -> String {
+fn fit_units(units: &[TextUnit], target: u32, measures: &TextMeasures<'_>) -> String {
     let mut order: Vec<usize> = (0..units.len()).collect();
-    order.sort_by(|a, b| units[*b].worth.total_cmp(&units[*a].worth).then(a.cmp(b)));
+    order.sort_by(|a, b| units[*b].score.total_cmp(&units[*a].score).then(a.cmp(b)));
     let mut kept: Vec<(usize, String)> = Vec::new();
     let mut left = target;
     for at in order {
@@ -260,8 +279,8 @@ fn fit(units: &[Unit], target: u32, measures: &Language<'_>) -> String {
             left -= joined;
             kept.push((at, unit.text.clone()));
         } else if left > 0 {
-            let squeezed = squeeze(&unit.text, left, measures);
-            let tokens = (measures.count)(&squeezed);
+            let squeezed = keep_best_words(&unit.text, left, measures);
+            let tokens = (measures.count_tokens)(&squeezed);
             if !squeezed.is_empty() && (tokens < left || kept.is_empty()) {
                 left = left.saturating_sub(tokens + 1);
                 kept.push((at, squeezed));
@@ -274,58 +293,58 @@ fn fit(units: &[Unit], target: u32, measures: &Language<'_>) -> String {
         }
     }
     kept.sort_by_key(|(at, _)| *at);
-    join(kept.into_iter().map(|(at, text)| (&units[at], text)))
+    join_units(kept.into_iter().map(|(at, text)| (&units[at], text)))
 }
 
-fn join<'a>(kept: impl Iterator<Item = (&'a Unit, String)>) -> String {
+fn join_units<'a>(kept: impl Iterator<Item = (&'a TextUnit, String)>) -> String {
     let mut text = String::new();
     let mut before = None;
     for (unit, part) in kept {
         if let Some(before) = before {
-            text.push(if before == unit.place { ' ' } else { '\n' });
+            text.push(if before == unit.position { ' ' } else { '\n' });
         }
         text.push_str(&part);
-        before = Some(unit.place);
+        before = Some(unit.position);
     }
     text
 }
 
 /// With a target of at most this many tokens, only content words are kept.
-const FEW: u32 = 8;
+const FEW_TOKENS: u32 = 8;
 /// Words with a higher score are content words.
-const SAYS_SOMETHING: f64 = 1.0;
+const CONTENT_WORD_SCORE: f64 = 1.0;
 /// Words after this many are ignored.
-const WORDS_WEIGHED: usize = 2000;
+const MAX_SCORED_WORDS: usize = 2000;
 
 /// Returns the best words of a text within `target` tokens, in their original order; at least one
 /// word.
-fn squeeze(text: &str, target: u32, measures: &Language<'_>) -> String {
-    struct Word<'a> {
+fn keep_best_words(text: &str, target: u32, measures: &TextMeasures<'_>) -> String {
+    struct ScoredWord<'a> {
         text: &'a str,
-        worth: f64,
+        score: f64,
         tokens: u32,
     }
-    let words = text.split_whitespace().take(WORDS_WEIGHED).enumerate();
-    let mut words: Vec<Word<'_>> = words
+    let words = text.split_whitespace().take(MAX_SCORED_WORDS).enumerate();
+    let mut words: Vec<ScoredWord<'_>> = words
         .map(|(at, text)| {
-            let worth = worth_of_word(text, at, measures);
+            let worth = score_word(text, at, measures);
             // A few words need no punctuation.
             let bare = text.trim_matches(|c: char| !c.is_alphanumeric());
-            let is_bare = target <= FEW && !bare.is_empty();
+            let is_bare = target <= FEW_TOKENS && !bare.is_empty();
             let text = if is_bare { bare } else { text };
-            let tokens = (measures.count)(&format!(" {text}")).max(1);
-            Word {
+            let tokens = (measures.count_tokens)(&format!(" {text}")).max(1);
+            ScoredWord {
                 text,
-                worth,
+                score: worth,
                 tokens,
             }
         })
         .collect();
-    if target <= FEW && words.iter().any(|word| word.worth > SAYS_SOMETHING) {
-        words.retain(|word| word.worth > SAYS_SOMETHING);
+    if target <= FEW_TOKENS && words.iter().any(|word| word.score > CONTENT_WORD_SCORE) {
+        words.retain(|word| word.score > CONTENT_WORD_SCORE);
     }
     let mut order: Vec<usize> = (0..words.len()).collect();
-    let by = |at: usize| words[at].worth / f64::from(words[at].tokens).sqrt();
+    let by = |at: usize| words[at].score / f64::from(words[at].tokens).sqrt();
     order.sort_by(|a, b| by(*b).total_cmp(&by(*a)).then(a.cmp(b)));
     let mut kept = Vec::new();
     let mut left = target;
@@ -337,7 +356,7 @@ fn squeeze(text: &str, target: u32, measures: &Language<'_>) -> String {
     }
     if kept.is_empty() {
         // No word fits: keep the shortest content word, or else the first word.
-        let content = (0..words.len()).filter(|at| words[*at].worth > SAYS_SOMETHING);
+        let content = (0..words.len()).filter(|at| words[*at].score > CONTENT_WORD_SCORE);
         let shortest = content.min_by_key(|at| words[*at].tokens);
         kept.extend(shortest.or((!words.is_empty()).then_some(0)));
     }
@@ -349,7 +368,7 @@ fn squeeze(text: &str, target: u32, measures: &Language<'_>) -> String {
         let in_order: Vec<&str> = in_order.into_iter().map(|at| words[at].text).collect();
         let text = in_order.join(" ");
         let text = text.trim_matches([',', ';', ':', '(', ')', '"']);
-        if kept.len() <= 1 || (measures.count)(text) <= target {
+        if kept.len() <= 1 || (measures.count_tokens)(text) <= target {
             return text.to_owned();
         }
         kept.pop();
@@ -364,7 +383,7 @@ const ARTICLES: &[&str] = &["a", "an", "the"];
 
 /// Scores a word. `at` is its index in the text: a capital letter marks a name except in the first
 /// word.
-fn worth_of_word(word: &str, at: usize, measures: &Language<'_>) -> f64 {
+fn score_word(word: &str, at: usize, measures: &TextMeasures<'_>) -> f64 {
     let lower = word.to_lowercase();
     let bare = lower.trim_matches(|c: char| !c.is_alphanumeric());
     if bare.is_empty() {
@@ -377,14 +396,14 @@ fn worth_of_word(word: &str, at: usize, measures: &Language<'_>) -> f64 {
         return 0.1;
     }
     let mut worth: f64 = 0.0;
-    each_word(bare, |part| {
+    for_each_word(bare, |part| {
         worth = worth.max(match is_stop_word(part) {
             true => 0.5,
             false => 1.0 + (measures.rarity)(part),
         });
     });
     if is_number(bare) {
-        return 1.0 + OF_A_NUMBER;
+        return 1.0 + NUMBER_SCORE;
     }
     if at > 0 && word.starts_with(char::is_uppercase) && bare.len() > 1 {
         worth += 1.5;
@@ -396,15 +415,15 @@ fn worth_of_word(word: &str, at: usize, measures: &Language<'_>) -> f64 {
 mod tests {
     use super::*;
 
-    fn measures<'a>() -> Language<'a> {
-        Language {
+    fn measures<'a>() -> TextMeasures<'a> {
+        TextMeasures {
             rarity: &|word| word.len() as f64 / 2.0,
-            count: &crate::tokens::count,
+            count_tokens: &crate::tokens::count,
         }
     }
 
-    fn message(text: &str) -> Vec<Piece> {
-        vec![Piece::Said {
+    fn message(text: &str) -> Vec<TurnPiece> {
+        vec![TurnPiece::Message {
             role: "user".into(),
             text: text.into(),
         }]
@@ -422,7 +441,7 @@ mod tests {
                 .map(|n| format!("{n}: {sentence}{filler}"))
                 .collect();
             let raw = crate::tokens::count(&text);
-            let lower = lower(&message(&text), raw, &measures());
+            let lower = extract_lower_levels(&message(&text), raw, &measures());
             let share = |text: &str| f64::from(crate::tokens::count(text)) / f64::from(raw);
             let shares = [&lower.smoothed, &lower.compressed, &lower.tiny].map(|text| share(text));
             assert!(
@@ -458,24 +477,24 @@ mod tests {
             + &"  ✓ works\n".repeat(60)
             + "  ✗ login\nTests: 2 failed, 58 passed\n";
         let pieces = vec![
-            Piece::Said {
+            TurnPiece::Message {
                 role: "user".into(),
                 text: "Please run the tests and tell me what fails in the login module.".into(),
             },
-            Piece::Called {
+            TurnPiece::Call {
                 name: "exec".into(),
                 args: r#"{"command":["npm","test"]}"#.into(),
             },
-            Piece::Came {
+            TurnPiece::Output {
                 text: output.clone(),
                 failed: true,
             },
-            Piece::Said {
+            TurnPiece::Message {
                 role: "assistant".into(),
                 text: "Two tests of the login module fail: the token has expired.".into(),
             },
         ];
-        let lower = lower(&pieces, 600, &measures());
+        let lower = extract_lower_levels(&pieces, 600, &measures());
         assert!(
             lower
                 .compressed
@@ -495,15 +514,20 @@ mod tests {
     #[test]
     fn empty_and_one_word_turns_are_handled() {
         assert_eq!(
-            lower(&[], 0, &measures()),
-            Lower {
+            extract_lower_levels(&[], 0, &measures()),
+            LowerLevels {
                 smoothed: "".into(),
                 compressed: "".into(),
                 tiny: "".into()
             }
         );
-        let ok = lower(&message("ok"), 1, &measures());
+        let ok = extract_lower_levels(&message("ok"), 1, &measures());
         assert_eq!((ok.smoothed.as_str(), ok.tiny.as_str()), ("ok", "ok"));
-        assert!(lower(&message("… !!"), 2, &measures()).tiny.len() < 10);
+        assert!(
+            extract_lower_levels(&message("… !!"), 2, &measures())
+                .tiny
+                .len()
+                < 10
+        );
     }
 }

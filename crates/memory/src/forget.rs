@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 
 use rusqlite::{Connection, params};
 
-use crate::columns::{ColumnWriter, Numbers};
-use crate::levels::level_text;
-use crate::store::{Session, find, rows, stored, turn_id};
-use crate::words::each_term;
-use crate::{BOARD_TURNS, Level, Memory, MemoryError, eras, items, postings};
+use crate::level_writer::read_level_text;
+use crate::store::{MemorySessionRow, load_turn, query_rows, require_session, turn_id};
+use crate::turn_metrics::{MetricsWriter, TurnMetrics};
+use crate::words::for_each_term;
+use crate::{ANNOUNCEMENT_TURNS, Level, Memory, MemoryError, eras, postings, turn_pieces};
 
 /// What was deleted by forgetting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Forgotten {
+pub struct ForgottenCounts {
     /// Deleted turns.
     pub turns: u32,
     /// Deleted lessons: those that name a deleted turn as a source.
@@ -22,10 +22,14 @@ pub struct Forgotten {
 
 impl Memory {
     /// Forgets a whole session. Fails with [`MemoryError::Busy`] while a process distills it.
-    pub fn forget_session(&self, session: &str) -> Result<Forgotten, MemoryError> {
-        let _lease = self.lease(session)?;
+    pub fn forget_session(&self, session: &str) -> Result<ForgottenCounts, MemoryError> {
+        let _lease = self.lock_for_distilling(session)?;
         let forgotten = self.write(|connection| {
-            let Session { id, turns, .. } = find(connection, session)?;
+            let MemorySessionRow {
+                id,
+                turn_count: turns,
+                ..
+            } = require_session(connection, session)?;
             let lessons = forget_lessons(connection, id, 1, turns)?;
             for table in ["turns", "levels", "columns", "vectors"] {
                 let sql = format!("DELETE FROM memory_{table} WHERE id >= ?1 AND id < ?2");
@@ -37,37 +41,38 @@ impl Memory {
                 connection.execute(&sql, params![id])?;
             }
             connection.execute("DELETE FROM memory_sessions WHERE id = ?1", params![id])?;
-            Ok(Forgotten { turns, lessons })
+            Ok(ForgottenCounts { turns, lessons })
         })?;
-        self.empty_log()?;
+        self.truncate_log()?;
         Ok(forgotten)
     }
 
     /// Forgets one turn. The numbers of the other turns do not change. Forgetting a turn again is
     /// not an error, so that an interrupted call can be repeated. Fails with [`MemoryError::Busy`]
     /// while a process distills the session.
-    pub fn forget_turn(&self, session: &str, number: u32) -> Result<Forgotten, MemoryError> {
-        let _lease = self.lease(session)?;
+    pub fn forget_turn(&self, session: &str, number: u32) -> Result<ForgottenCounts, MemoryError> {
+        let _lease = self.lock_for_distilling(session)?;
         let forgotten = self.write(|connection| {
-            let found = find(connection, session)?;
-            if !(1..=found.turns).contains(&number) {
-                return Err(MemoryError::no_turn(session, &format!("T-{number}")));
+            let found = require_session(connection, session)?;
+            if !(1..=found.turn_count).contains(&number) {
+                return Err(MemoryError::turn_not_found(session, &format!("T-{number}")));
             }
-            let Some(turn) = stored(connection, found.id, number)? else {
-                return Ok(Forgotten::default());
+            let Some(turn) = load_turn(connection, found.id, number)? else {
+                return Ok(ForgottenCounts::default());
             };
-            let text = items::readable(turn.form, &turn.raw);
+            let text = turn_pieces::searchable_text(turn.format, &turn.raw);
             let mut terms = BTreeSet::new();
             // When the turn was indexed, the redactor may have known fewer secrets.
-            for text in [self.redactor.text(&text).as_ref(), &text] {
-                each_term(text, |term| _ = terms.insert(term.to_owned()));
+            for text in [self.redactor.redact_text(&text).as_ref(), &text] {
+                for_each_term(text, |term| _ = terms.insert(term.to_owned()));
             }
             // The words of a model's summary are indexed, too.
             for level in [Level::Smoothed, Level::Compressed, Level::Tiny] {
-                let text = level_text(connection, found.id, number, level)?.unwrap_or_default();
-                each_term(&text, |term| _ = terms.insert(term.to_owned()));
+                let text =
+                    read_level_text(connection, found.id, number, level)?.unwrap_or_default();
+                for_each_term(&text, |term| _ = terms.insert(term.to_owned()));
             }
-            postings::remove(
+            postings::remove_turn(
                 connection,
                 found.id,
                 number,
@@ -77,8 +82,8 @@ impl Memory {
             for table in ["memory_turns", "memory_levels"] {
                 connection.execute(&format!("DELETE FROM {table} WHERE id = ?1"), params![id])?;
             }
-            blank(connection, &found, number)?;
-            forget_names(connection, &found, number, turn.speaker.as_deref())?;
+            clear_metrics(connection, &found, number)?;
+            forget_unused_names(connection, &found, number, turn.speaker.as_deref())?;
             connection.execute(
                 "DELETE FROM memory_gradients WHERE session = ?1",
                 params![found.id],
@@ -93,34 +98,38 @@ impl Memory {
             connection.execute(
                 "DELETE FROM memory_board WHERE session = ?1
                  AND (turn = ?2 OR until - ?3 BETWEEN ?2 - 1 AND ?2)",
-                params![found.id, number, BOARD_TURNS],
+                params![found.id, number, ANNOUNCEMENT_TURNS],
             )?;
-            eras::rewrite(connection, &found, number)?;
-            crate::vectors::forget(connection, found.id, number)?;
+            eras::rewrite_eras_of_turn(connection, &found, number)?;
+            crate::vectors::clear_vector(connection, found.id, number)?;
             let lessons = forget_lessons(connection, found.id, number, number)?;
-            Ok(Forgotten { turns: 1, lessons })
+            Ok(ForgottenCounts { turns: 1, lessons })
         })?;
-        self.empty_log()?;
+        self.truncate_log()?;
         Ok(forgotten)
     }
 
     /// Truncates the write-ahead log, which still has the deleted text. (Freed pages of the file
     /// are overwritten by `secure_delete`.) Fails with [`MemoryError::StillRead`] if another
     /// process is reading the log.
-    pub(crate) fn empty_log(&self) -> Result<(), MemoryError> {
+    pub(crate) fn truncate_log(&self) -> Result<(), MemoryError> {
         let sql = "PRAGMA wal_checkpoint(TRUNCATE)";
         match self.writer().query_row(sql, [], |row| row.get(0))? {
             0_i64 => Ok(()),
-            _ => Err(MemoryError::StillRead),
+            _ => Err(MemoryError::LogInUse),
         }
     }
 }
 
 /// Clears a turn's metrics and subtracts its words from the sums of its session and part.
-fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), MemoryError> {
-    let mut metrics_writer = ColumnWriter::default();
+fn clear_metrics(
+    connection: &Connection,
+    session: &MemorySessionRow,
+    number: u32,
+) -> Result<(), MemoryError> {
+    let mut metrics_writer = MetricsWriter::default();
     let words = metrics_writer.get(connection, session.id, number)?.words;
-    metrics_writer.put(connection, session.id, number, &Numbers::default())?;
+    metrics_writer.set(connection, session.id, number, &TurnMetrics::default())?;
     metrics_writer.finish(connection)?;
     let sql =
         "UPDATE memory_sessions SET words = words - ?2, forgotten = forgotten + 1 WHERE id = ?1";
@@ -134,9 +143,9 @@ fn blank(connection: &Connection, session: &Session, number: u32) -> Result<(), 
 }
 
 /// Clears the name of the speaker and the label of the part if no other turn has them.
-fn forget_names(
+fn forget_unused_names(
     connection: &Connection,
-    session: &Session,
+    session: &MemorySessionRow,
     number: u32,
     speaker: Option<&str>,
 ) -> Result<(), MemoryError> {
@@ -151,7 +160,7 @@ fn forget_names(
          AND first = (SELECT max(first) FROM memory_parts WHERE session = ?1 AND first <= ?2)
          AND NOT EXISTS (SELECT 1 FROM memory_turns WHERE id >= ?3 + first AND id < ?3 + ifnull(
              (SELECT min(first) FROM memory_parts WHERE session = ?1 AND first > ?2), ?4 + 1))",
-        params![session.id, number, session.id << 32, session.turns],
+        params![session.id, number, session.id << 32, session.turn_count],
     )?;
     Ok(())
 }
@@ -163,10 +172,10 @@ fn forget_topics(
     terms: &BTreeSet<String>,
 ) -> Result<(), MemoryError> {
     let sql = "SELECT opened(name) FROM memory_topics WHERE session = ?1";
-    let names: Vec<String> = rows(connection, sql, params![session], |row| row.get(0))?;
+    let names: Vec<String> = query_rows(connection, sql, params![session], |row| row.get(0))?;
     for name in names {
         let mut is_in_turn = false;
-        each_term(&name, |term| is_in_turn |= terms.contains(term));
+        for_each_term(&name, |term| is_in_turn |= terms.contains(term));
         if is_in_turn {
             let sql = "DELETE FROM memory_topics WHERE session = ?1 AND name = sealed(?2)";
             connection.execute(sql, params![session, name])?;

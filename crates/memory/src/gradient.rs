@@ -7,9 +7,9 @@
 
 use serde::Serialize;
 
-use crate::columns::Numbers;
-use crate::eras::SHORTEST;
-use crate::level::{Level, Span};
+use crate::eras::SHORTEST_ERA_TURNS;
+use crate::level::{Level, TaggedSpan};
+use crate::turn_metrics::TurnMetrics;
 
 /// The budget of a session's history and how it is divided.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,7 +17,7 @@ pub struct Gradient {
     /// Maximum tokens, including tags and the reserve for turns before the next plan.
     pub budget: u32,
     /// The shares of raw, smoothed, compressed and tiny turns, in per cent.
-    pub bands: [u32; 4],
+    pub band_shares: [u32; 4],
 }
 
 impl Gradient {
@@ -25,14 +25,14 @@ impl Gradient {
     pub fn new(budget: u32) -> Self {
         Self {
             budget,
-            bands: [40, 16, 30, 14],
+            band_shares: [40, 16, 30, 14],
         }
     }
 
     /// Returns the tokens of `room` that a level's share amounts to.
-    fn share(&self, level: Level, room: u32) -> f64 {
-        let all: u32 = self.bands.iter().sum();
-        f64::from(room) * f64::from(self.bands[level as usize]) / f64::from(all.max(1))
+    fn share_tokens(&self, level: Level, room: u32) -> f64 {
+        let all: u32 = self.band_shares.iter().sum();
+        f64::from(room) * f64::from(self.band_shares[level as usize]) / f64::from(all.max(1))
     }
 }
 
@@ -41,7 +41,7 @@ impl Gradient {
 pub struct Band {
     /// The turns and their level.
     #[serde(flatten)]
-    pub span: Span,
+    pub span: TaggedSpan,
     /// Whether one text summarises all the turns, instead of one text per turn.
     pub era: bool,
     /// Tokens of the band, tags included.
@@ -49,7 +49,7 @@ pub struct Band {
 }
 
 impl Band {
-    pub(crate) fn new(span: Span, tokens: u32) -> Self {
+    pub(crate) fn new(span: TaggedSpan, tokens: u32) -> Self {
         Self {
             span,
             era: false,
@@ -57,114 +57,118 @@ impl Band {
         }
     }
 
-    pub(crate) fn era(first: u32, last: u32, tokens: u32) -> Self {
+    pub(crate) fn new_era(first: u32, last: u32, tokens: u32) -> Self {
         Self {
             era: true,
-            ..Self::new(Span::new(first, last, Level::Tiny), tokens)
+            ..Self::new(TaggedSpan::new(first, last, Level::Tiny), tokens)
         }
     }
 }
 
 /// The bands that render the first turns of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Plan {
+pub(crate) struct GradientPlan {
     /// Oldest first, without gaps.
     pub(crate) bands: Vec<Band>,
     pub(crate) tokens: u32,
     /// Tokens reserved for the turns before the next plan.
-    pub(crate) reserve: u32,
+    pub(crate) reserve_tokens: u32,
 }
 
 /// Turns between one plan and the next.
-pub(crate) const PERIOD: u32 = 10;
+pub(crate) const REPLAN_INTERVAL_TURNS: u32 = 10;
 /// This many of the newest turns stay raw, if they take at most `MAX_NEWEST_SHARE` of the room.
-const NEWEST: usize = 20;
-const NEWEST_SHARE: f64 = 0.6;
+const MIN_RAW_TURNS: usize = 20;
+const MAX_NEWEST_SHARE: f64 = 0.6;
 /// The largest share of the budget that the reserve may take.
-const RESERVE_SHARE: f64 = 0.25;
+const MAX_RESERVE_SHARE: f64 = 0.25;
 /// The reserve is estimated from the size of this many of the newest turns.
-const TYPICAL: usize = 50;
+const RESERVE_SAMPLE_TURNS: usize = 50;
 
 /// Access to the eras of a session.
-pub(crate) trait Eras {
+pub(crate) trait EraLookup {
     /// Returns eras that cover exactly the first `turns` turns. `None` if they are not written.
     fn cover(&self, turns: u32) -> Option<Vec<Band>>;
 }
 
 /// Tokens of a turn that has tags of its own.
-pub(crate) fn cost_alone(number: u32, metrics: &Numbers, level: Level) -> u32 {
-    metrics.tokens_of(level) + Span::one(number, level).tokens()
+pub(crate) fn standalone_cost(number: u32, metrics: &TurnMetrics, level: Level) -> u32 {
+    metrics.tokens_at(level) + TaggedSpan::single(number, level).tag_tokens()
 }
 
 /// Tokens of a turn that is one line of a block: its text, number, colon and line break. 0 for an
 /// empty text, which has no line.
-fn cost_in_block(number: u32, metrics: &Numbers, level: Level) -> u32 {
-    match metrics.tokens_of(level) {
+fn block_line_cost(number: u32, metrics: &TurnMetrics, level: Level) -> u32 {
+    match metrics.tokens_at(level) {
         0 => 0,
         tokens => tokens + number.max(1).ilog10() / 3 + 3,
     }
 }
 
 /// Plans the bands for `turns`, the first turns of a session.
-pub(crate) fn plan(turns: &[Numbers], gradient: &Gradient, eras: &dyn Eras) -> Plan {
+pub(crate) fn plan_gradient(
+    turns: &[TurnMetrics],
+    gradient: &Gradient,
+    eras: &dyn EraLookup,
+) -> GradientPlan {
     if turns.is_empty() {
-        return Plan {
-            reserve: gradient.budget,
-            ..Plan::default()
+        return GradientPlan {
+            reserve_tokens: gradient.budget,
+            ..GradientPlan::default()
         };
     }
-    let reserve = reserve(turns, gradient.budget);
-    let sums = Sums::of(turns, gradient.budget - reserve, eras);
+    let reserve = estimate_reserve(turns, gradient.budget);
+    let sums = CostSums::new(turns, gradient.budget - reserve, eras);
     let cuts = match sums.costs[0][turns.len()] <= sums.room.into() {
-        true => Cuts {
+        true => BandCuts {
             raw: turns.len(),
             smoothed: turns.len(),
             compressed: turns.len(),
-            eras: 0,
+            era_turns: 0,
         },
-        false => Cuts::chosen(&sums, gradient),
+        false => BandCuts::choose(&sums, gradient),
     };
     let bands = cuts.bands(&sums);
-    Plan {
+    GradientPlan {
         tokens: bands.iter().map(|band| band.tokens).sum(),
         bands,
-        reserve,
+        reserve_tokens: reserve,
     }
 }
 
 /// Estimates the tokens of the nine turns before the next plan from the last turns.
-fn reserve(turns: &[Numbers], budget: u32) -> u32 {
-    let first_sampled = turns.len().saturating_sub(TYPICAL);
+fn estimate_reserve(turns: &[TurnMetrics], budget: u32) -> u32 {
+    let first_sampled = turns.len().saturating_sub(RESERVE_SAMPLE_TURNS);
     let costs: Vec<f64> = (first_sampled as u32 + 1..)
         .zip(&turns[first_sampled..])
-        .map(|(number, metrics)| f64::from(cost_alone(number, metrics, Level::Raw)))
+        .map(|(number, metrics)| f64::from(standalone_cost(number, metrics, Level::Raw)))
         .collect();
     let count = costs.len().max(1) as f64;
     let mean = costs.iter().sum::<f64>() / count;
     let spread = (costs.iter().map(|cost| (cost - mean).powi(2)).sum::<f64>() / count).sqrt();
     // The sum of nine turns has three times the deviation of one; two deviations are enough in
     // nearly all cases.
-    let estimate = f64::from(PERIOD - 1) * mean + 6.0 * spread;
-    estimate.min(f64::from(budget) * RESERVE_SHARE) as u32
+    let estimate = f64::from(REPLAN_INTERVAL_TURNS - 1) * mean + 6.0 * spread;
+    estimate.min(f64::from(budget) * MAX_RESERVE_SHARE) as u32
 }
 
 /// Prefix sums of the turns' tokens at each level, which make any choice of bands cheap to check.
 /// Turns are indexed from the newest, which is 0.
-struct Sums<'a> {
-    turns: usize,
+struct CostSums<'a> {
+    turn_count: usize,
     /// By level: element `n` is the tokens of the `n` newest turns.
     costs: [Vec<u64>; 4],
     /// The tokens that all bands must fit into.
     room: u32,
-    eras: &'a dyn Eras,
+    eras: &'a dyn EraLookup,
 }
 
-impl<'a> Sums<'a> {
-    fn of(turns: &[Numbers], room: u32, eras: &'a dyn Eras) -> Self {
+impl<'a> CostSums<'a> {
+    fn new(turns: &[TurnMetrics], room: u32, eras: &'a dyn EraLookup) -> Self {
         let costs = Level::ALL.map(|level| {
             let cost = match level {
-                Level::Raw | Level::Smoothed => cost_alone,
-                Level::Compressed | Level::Tiny => cost_in_block,
+                Level::Raw | Level::Smoothed => standalone_cost,
+                Level::Compressed | Level::Tiny => block_line_cost,
             };
             let mut sums = Vec::with_capacity(turns.len() + 1);
             let mut sum = 0_u64;
@@ -176,7 +180,7 @@ impl<'a> Sums<'a> {
             sums
         });
         Self {
-            turns: turns.len(),
+            turn_count: turns.len(),
             costs,
             room,
             eras,
@@ -190,15 +194,18 @@ impl<'a> Sums<'a> {
 
     /// Returns the number in the session of the turn at an index from the newest.
     fn number(&self, from_newest: usize) -> u32 {
-        (self.turns - from_newest) as u32
+        (self.turn_count - from_newest) as u32
     }
 
     /// Returns the span and the tokens of the turns `from..to` as one block, tags included. `None`
     /// if there are no turns.
-    fn block(&self, from: usize, to: usize, level: Level) -> Option<(Span, u64)> {
+    fn block(&self, from: usize, to: usize, level: Level) -> Option<(TaggedSpan, u64)> {
         (to > from).then(|| {
-            let span = Span::new(self.number(to - 1), self.number(from), level);
-            (span, self.cost(from, to, level) + u64::from(span.tokens()))
+            let span = TaggedSpan::new(self.number(to - 1), self.number(from), level);
+            (
+                span,
+                self.cost(from, to, level) + u64::from(span.tag_tokens()),
+            )
         })
     }
 }
@@ -206,48 +213,48 @@ impl<'a> Sums<'a> {
 /// Where the bands end. `raw`, `smoothed` and `compressed` are indexes from the newest turn; the
 /// turns from `compressed` on are tiny. `eras` is the number of the oldest turns that eras cover.
 #[derive(Debug, Clone, Copy)]
-struct Cuts {
+struct BandCuts {
     raw: usize,
     smoothed: usize,
     compressed: usize,
-    eras: u32,
+    era_turns: u32,
 }
 
-impl Cuts {
+impl BandCuts {
     /// Chooses bands that fit and use the room as far as possible.
-    fn chosen(sums: &Sums<'_>, gradient: &Gradient) -> Self {
+    fn choose(sums: &CostSums<'_>, gradient: &Gradient) -> Self {
         let mut cuts = Self::scaled(sums, gradient, 1.0);
-        if cuts.fit(sums) {
+        if cuts.fits(sums) {
             // No eras are needed: enlarge all bands by the largest common factor that fits.
             let (mut low, mut high) = (1.0, 4.0);
             for _ in 0..24 {
                 let middle = (low + high) / 2.0;
                 let tried = Self::scaled(sums, gradient, middle);
-                if tried.fit(sums) {
+                if tried.fits(sums) {
                     (low, cuts) = (middle, tried);
                 } else {
                     high = middle;
                 }
             }
         } else {
-            cuts.make_eras(sums);
+            cuts.fold_into_eras(sums);
         }
-        cuts.grow(sums);
+        cuts.use_remaining_room(sums);
         cuts
     }
 
     /// Makes each band as long as its share, times `factor`, allows. The newest turns stay raw if
     /// they are not too large.
-    fn scaled(sums: &Sums<'_>, gradient: &Gradient, factor: f64) -> Self {
+    fn scaled(sums: &CostSums<'_>, gradient: &Gradient, factor: f64) -> Self {
         let until = |level: Level, from: usize| {
             let costs = &sums.costs[level as usize];
-            let limit = costs[from] as f64 + gradient.share(level, sums.room) * factor;
+            let limit = costs[from] as f64 + gradient.share_tokens(level, sums.room) * factor;
             (costs.partition_point(|sum| *sum as f64 <= limit) - 1).max(from)
         };
         let mut raw = until(Level::Raw, 0);
-        let newest = NEWEST.min(sums.turns);
+        let newest = MIN_RAW_TURNS.min(sums.turn_count);
         let newest_tokens = sums.cost(0, newest, Level::Raw) as f64;
-        if raw < newest && newest_tokens <= f64::from(sums.room) * NEWEST_SHARE {
+        if raw < newest && newest_tokens <= f64::from(sums.room) * MAX_NEWEST_SHARE {
             raw = newest;
         }
         let smoothed = until(Level::Smoothed, raw);
@@ -255,26 +262,29 @@ impl Cuts {
             raw,
             smoothed,
             compressed: until(Level::Compressed, smoothed),
-            eras: 0,
+            era_turns: 0,
         }
     }
 
     /// Covers as few of the oldest turns with eras as necessary. If the bands do not fit even with
     /// all other turns in eras, shortens the bands.
-    fn make_eras(&mut self, sums: &Sums<'_>) {
+    fn fold_into_eras(&mut self, sums: &CostSums<'_>) {
         loop {
-            let (mut low, mut high) = (0, (sums.turns - self.compressed) as u32 / SHORTEST);
+            let (mut low, mut high) = (
+                0,
+                (sums.turn_count - self.compressed) as u32 / SHORTEST_ERA_TURNS,
+            );
             while low < high {
                 let middle = (low + high) / 2;
-                self.eras = middle * SHORTEST;
-                if self.fit(sums) {
+                self.era_turns = middle * SHORTEST_ERA_TURNS;
+                if self.fits(sums) {
                     high = middle
                 } else {
                     low = middle + 1
                 }
             }
-            self.eras = low * SHORTEST;
-            if self.fit(sums) || self.compressed == 0 {
+            self.era_turns = low * SHORTEST_ERA_TURNS;
+            if self.fits(sums) || self.compressed == 0 {
                 return;
             }
             // The bands and the eras together do not fit.
@@ -285,8 +295,8 @@ impl Cuts {
     }
 
     /// Uses the remaining room to raise single turns to a higher level, the newest first.
-    fn grow(&mut self, sums: &Sums<'_>) {
-        let without_eras = sums.turns - self.eras as usize;
+    fn use_remaining_room(&mut self, sums: &CostSums<'_>) {
+        let without_eras = sums.turn_count - self.era_turns as usize;
         loop {
             let mut tries = [*self; 3];
             tries[0].raw += 1;
@@ -294,7 +304,7 @@ impl Cuts {
             tries[2].compressed += 1;
             let is_valid = |cuts: &Self| {
                 [cuts.raw, cuts.smoothed, cuts.compressed, without_eras].is_sorted()
-                    && cuts.fit(sums)
+                    && cuts.fits(sums)
             };
             match tries.into_iter().find(is_valid) {
                 Some(better) => *self = better,
@@ -304,11 +314,11 @@ impl Cuts {
     }
 
     /// Returns whether all bands fit into the room. Eras that are not written do not fit.
-    fn fit(&self, sums: &Sums<'_>) -> bool {
+    fn fits(&self, sums: &CostSums<'_>) -> bool {
         let Some(eras) = self.era_bands(sums) else {
             return false;
         };
-        let without_eras = sums.turns - self.eras as usize;
+        let without_eras = sums.turn_count - self.era_turns as usize;
         let compressed = self.compressed.min(without_eras);
         let block = |from, to, level| sums.block(from, to, level).map_or(0, |(_, cost)| cost);
         let cost = sums.cost(0, self.raw, Level::Raw)
@@ -319,15 +329,15 @@ impl Cuts {
         cost <= u64::from(sums.room)
     }
 
-    fn era_bands(&self, sums: &Sums<'_>) -> Option<Vec<Band>> {
-        match self.eras {
+    fn era_bands(&self, sums: &CostSums<'_>) -> Option<Vec<Band>> {
+        match self.era_turns {
             0 => Some(Vec::new()),
             turns => sums.eras.cover(turns),
         }
     }
 
-    fn bands(&self, sums: &Sums<'_>) -> Vec<Band> {
-        let without_eras = sums.turns - self.eras as usize;
+    fn bands(&self, sums: &CostSums<'_>) -> Vec<Band> {
+        let without_eras = sums.turn_count - self.era_turns as usize;
         let mut bands = self.era_bands(sums).unwrap_or_default();
         for (from, to, level) in [
             (self.compressed, without_eras, Level::Tiny),
@@ -341,30 +351,34 @@ impl Cuts {
             (0, self.raw, Level::Raw),
         ] {
             bands.extend((from..to).rev().map(|at| {
-                let span = Span::one(sums.number(at), level);
+                let span = TaggedSpan::single(sums.number(at), level);
                 Band::new(span, sums.cost(at, at + 1, level) as u32)
             }));
         }
-        merged(bands, sums.room)
+        merge_oldest(bands, sums.room)
     }
 }
 
 /// Merges the oldest bands until the plan fits. The merged band is an empty era: only its tags are
 /// rendered.
-fn merged(mut bands: Vec<Band>, room: u32) -> Vec<Band> {
+fn merge_oldest(mut bands: Vec<Band>, room: u32) -> Vec<Band> {
     let mut tokens: u32 = bands.iter().map(|band| band.tokens).sum();
     while tokens > room && bands.len() > 1 {
         let next = bands.remove(1);
         let (first, last) = (bands[0].span.first, next.span.last);
-        let tags = Span::new(first, last, Level::Tiny).tokens();
+        let tags = TaggedSpan::new(first, last, Level::Tiny).tag_tokens();
         tokens = tokens - next.tokens - bands[0].tokens + tags;
-        bands[0] = Band::era(first, last, tags);
+        bands[0] = Band::new_era(first, last, tags);
     }
     if let [only] = &mut bands[..]
         && tokens > room
     {
-        let Span { first, last, .. } = only.span;
-        *only = Band::era(first, last, Span::new(first, last, Level::Tiny).tokens());
+        let TaggedSpan { first, last, .. } = only.span;
+        *only = Band::new_era(
+            first,
+            last,
+            TaggedSpan::new(first, last, Level::Tiny).tag_tokens(),
+        );
     }
     bands
 }
@@ -372,18 +386,18 @@ fn merged(mut bands: Vec<Band>, room: u32) -> Vec<Band> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::columns::Role;
+    use crate::turn_metrics::SpeakerRole;
 
     /// Eras of 32, 256, … turns with 60 tokens each, all of them written.
     struct AllEras;
 
-    impl Eras for AllEras {
+    impl EraLookup for AllEras {
         fn cover(&self, turns: u32) -> Option<Vec<Band>> {
             let mut cover = Vec::new();
             let mut at = 0;
             for size in [32 * 8 * 8 * 8 * 8, 32 * 8 * 8 * 8, 32 * 8 * 8, 32 * 8, 32] {
                 while at + size <= turns {
-                    cover.push(Band::era(at + 1, at + size, 60));
+                    cover.push(Band::new_era(at + 1, at + size, 60));
                     at += size;
                 }
             }
@@ -391,7 +405,7 @@ mod tests {
         }
     }
 
-    fn turns(count: usize, seed: u64) -> Vec<Numbers> {
+    fn turns(count: usize, seed: u64) -> Vec<TurnMetrics> {
         let mut state = seed;
         let turn = |_| {
             state = state
@@ -399,10 +413,10 @@ mod tests {
                 .wrapping_add(1);
             let raw = 20 + (state >> 33) as u32 % 400;
             let tokens = [raw, raw * 6 / 10, raw * 35 / 100, (raw * 7 / 100).max(1)];
-            Numbers {
+            TurnMetrics {
                 words: 9,
                 speaker: 0,
-                role: Role::User,
+                role: SpeakerRole::User,
                 tokens,
             }
         };
@@ -410,8 +424,8 @@ mod tests {
     }
 
     /// Plans the turns, and asserts that the plan covers each turn once within the budget.
-    fn valid_plan(all_turns: &[Numbers], budget: u32) -> Plan {
-        let plan = plan(all_turns, &Gradient::new(budget), &AllEras);
+    fn valid_plan(all_turns: &[TurnMetrics], budget: u32) -> GradientPlan {
+        let plan = plan_gradient(all_turns, &Gradient::new(budget), &AllEras);
         let mut next = 1;
         for band in &plan.bands {
             assert_eq!(
@@ -424,10 +438,10 @@ mod tests {
         }
         assert_eq!(next as usize, all_turns.len() + 1);
         assert!(
-            plan.tokens + plan.reserve <= budget,
+            plan.tokens + plan.reserve_tokens <= budget,
             "{} + {} of {budget}",
             plan.tokens,
-            plan.reserve
+            plan.reserve_tokens
         );
         assert!(
             plan.bands
@@ -454,9 +468,9 @@ mod tests {
                 let plan = valid_plan(&turns, budget);
                 let raw: u32 = (1..)
                     .zip(&turns)
-                    .map(|(n, turn)| cost_alone(n, turn, Level::Raw))
+                    .map(|(n, turn)| standalone_cost(n, turn, Level::Raw))
                     .sum();
-                let used = f64::from(plan.tokens + plan.reserve) / f64::from(budget);
+                let used = f64::from(plan.tokens + plan.reserve_tokens) / f64::from(budget);
                 assert!(
                     raw < budget || used >= 0.9,
                     "{used} of {budget} used by {count} turns"

@@ -9,19 +9,19 @@ mod lines;
 
 use std::io::BufRead;
 
-use agents::Exchanges;
+use agents::ExchangeReader;
 use serde_json::Value;
 
-use crate::{Appended, Form, Memory, MemoryError, NewTurn};
+use crate::{AppendedTurn, Memory, MemoryError, NewTurn, TurnFormat};
 
 /// Turns stored in one transaction.
-const AT_A_TIME: usize = 500;
+const TURNS_PER_TRANSACTION: usize = 500;
 /// Longer lines are cut, and then fail to parse.
-const LONGEST_LINE: u64 = 256 << 20;
+const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// The format of an imported file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ImportFormat {
     /// Selvedge's own: `{"session","part"?,"turn","role","speaker"?,"ts"?,"text"}`, one per line.
     Lines,
     /// A session file of Codex: `rollout-….jsonl`.
@@ -32,25 +32,25 @@ pub enum Format {
 
 /// The result of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Imported {
+pub struct ImportReport {
     /// The number of turns that were stored.
-    pub turns: u32,
+    pub new_turns: u32,
     /// The number of turns that had been stored before.
-    pub before: u32,
+    pub existing_turns: u32,
     /// The names of the sessions in the file.
     pub sessions: Vec<String>,
 }
 
 /// A turn read from a file.
 #[derive(Debug, Clone, PartialEq)]
-struct Read {
+struct ImportedTurn {
     session: String,
     key: String,
     role: String,
     speaker: Option<String>,
     ts: Option<String>,
     part: Option<String>,
-    form: Form,
+    format: TurnFormat,
     raw: String,
 }
 
@@ -64,22 +64,22 @@ impl Memory {
         &self,
         file: impl BufRead,
         name: &str,
-        format: Option<Format>,
+        format: Option<ImportFormat>,
         session: Option<&str>,
         mut progress: impl FnMut(u64),
-    ) -> Result<Imported, MemoryError> {
-        let mut source = Source {
+    ) -> Result<ImportReport, MemoryError> {
+        let mut source = JsonLineReader {
             file,
             name,
             line: 0,
             bytes: 0,
         };
-        let mut imported = Imported::default();
+        let mut imported = ImportReport::default();
         let mut batch = Vec::new();
-        let mut reader: Option<Reader> = None;
+        let mut reader: Option<ImportReader> = None;
         let mut line_error = None;
         loop {
-            let value = match source.next() {
+            let value = match source.next_value() {
                 Ok(Some(value)) => value,
                 Ok(None) => break,
                 Err(error) => {
@@ -87,36 +87,40 @@ impl Memory {
                     break;
                 }
             };
-            let detected = format.or_else(|| Format::of(&value));
+            let detected = format.or_else(|| ImportFormat::detect(&value));
             let reader = match (&mut reader, detected) {
                 (Some(reader), _) => reader,
-                (none, Some(format)) => none.insert(Reader::new(format, session, name)),
+                (none, Some(format)) => none.insert(ImportReader::new(format, session, name)),
                 (None, None) => {
                     let message =
                         "unknown format: expected fields `session`, `turn`, `role` and `text`";
-                    return Err(source.wrong(message));
+                    return Err(source.error_at_line(message));
                 }
             };
-            if let Err(message) = reader.read(value, &mut batch) {
-                line_error = Some(source.wrong(&message));
+            if let Err(message) = reader.read_line(value, &mut batch) {
+                line_error = Some(source.error_at_line(&message));
                 break;
             }
-            if batch.len() >= AT_A_TIME {
-                self.store(&mut batch, &mut imported)?;
+            if batch.len() >= TURNS_PER_TRANSACTION {
+                self.store_imported(&mut batch, &mut imported)?;
                 progress(source.bytes);
             }
         }
-        if let Some(Reader::Agent(exchanges)) = reader {
-            batch.extend(exchanges.open);
+        if let Some(ImportReader::Agent(exchanges)) = reader {
+            batch.extend(exchanges.current);
         }
         // The turns before a line that cannot be parsed are stored.
-        self.store(&mut batch, &mut imported)?;
+        self.store_imported(&mut batch, &mut imported)?;
         progress(source.bytes);
         line_error.map_or(Ok(imported), Err)
     }
 
     /// Stores the turns in `batch`, empties it, and counts them.
-    fn store(&self, batch: &mut Vec<Read>, imported: &mut Imported) -> Result<(), MemoryError> {
+    fn store_imported(
+        &self,
+        batch: &mut Vec<ImportedTurn>,
+        imported: &mut ImportReport,
+    ) -> Result<(), MemoryError> {
         let turns = batch.iter().map(|turn| {
             let new_turn = NewTurn {
                 key: Some(&turn.key),
@@ -124,15 +128,15 @@ impl Memory {
                 speaker: turn.speaker.as_deref(),
                 ts: turn.ts.as_deref(),
                 part: turn.part.as_deref(),
-                form: turn.form,
+                format: turn.format,
                 raw: turn.raw.as_bytes(),
             };
             (turn.session.as_str(), new_turn)
         });
         for appended in self.append_all(turns)? {
             match appended {
-                Appended::New(_) => imported.turns += 1,
-                Appended::Before(_) => imported.before += 1,
+                AppendedTurn::New(_) => imported.new_turns += 1,
+                AppendedTurn::Existing(_) => imported.existing_turns += 1,
             }
         }
         for turn in batch.drain(..) {
@@ -144,9 +148,9 @@ impl Memory {
     }
 }
 
-impl Format {
+impl ImportFormat {
     /// Detects the format of a file from its first line.
-    fn of(first: &Value) -> Option<Self> {
+    fn detect(first: &Value) -> Option<Self> {
         let has = |field: &str| first.get(field).is_some();
         if has("session") && has("turn") {
             Some(Self::Lines)
@@ -161,45 +165,45 @@ impl Format {
 }
 
 /// Converts lines of a file to turns.
-enum Reader {
+enum ImportReader {
     Lines,
-    Agent(Box<Exchanges>),
+    Agent(Box<ExchangeReader>),
 }
 
-impl Reader {
-    fn new(format: Format, session: Option<&str>, name: &str) -> Self {
+impl ImportReader {
+    fn new(format: ImportFormat, session: Option<&str>, name: &str) -> Self {
         let parse_line = match format {
-            Format::Lines => return Self::Lines,
-            Format::Codex => agents::codex,
-            Format::ClaudeCode => agents::claude_code,
+            ImportFormat::Lines => return Self::Lines,
+            ImportFormat::Codex => agents::parse_codex_line,
+            ImportFormat::ClaudeCode => agents::parse_claude_code_line,
         };
-        Self::Agent(Box::new(Exchanges::new(session, name, parse_line)))
+        Self::Agent(Box::new(ExchangeReader::new(session, name, parse_line)))
     }
 
-    fn read(&mut self, value: Value, into: &mut Vec<Read>) -> Result<(), String> {
+    fn read_line(&mut self, value: Value, into: &mut Vec<ImportedTurn>) -> Result<(), String> {
         match self {
-            Self::Lines => into.push(lines::read(&value)?),
-            Self::Agent(exchanges) => exchanges.read(&value, into),
+            Self::Lines => into.push(lines::parse_line(&value)?),
+            Self::Agent(exchanges) => exchanges.read_line(&value, into),
         }
         Ok(())
     }
 }
 
 /// Reads the lines of a file as JSON, and counts lines and bytes.
-struct Source<'a, F> {
+struct JsonLineReader<'a, F> {
     file: F,
     name: &'a str,
     line: u64,
     bytes: u64,
 }
 
-impl<F: BufRead> Source<'_, F> {
+impl<F: BufRead> JsonLineReader<'_, F> {
     /// Returns the next line that is not empty; `None` at the end.
-    fn next(&mut self) -> Result<Option<Value>, MemoryError> {
+    fn next_value(&mut self) -> Result<Option<Value>, MemoryError> {
         loop {
             let mut line = Vec::new();
             let read =
-                std::io::Read::take(&mut self.file, LONGEST_LINE).read_until(b'\n', &mut line);
+                std::io::Read::take(&mut self.file, MAX_LINE_BYTES).read_until(b'\n', &mut line);
             let read = read.map_err(|error| MemoryError::File {
                 path: self.name.to_owned(),
                 error,
@@ -209,20 +213,21 @@ impl<F: BufRead> Source<'_, F> {
             }
             self.line += 1;
             self.bytes += read as u64;
-            let line = String::from_utf8(line).map_err(|_| self.wrong("not valid UTF-8"))?;
+            let line =
+                String::from_utf8(line).map_err(|_| self.error_at_line("not valid UTF-8"))?;
             let line = line.trim_start_matches('\u{feff}').trim();
             if line.is_empty() {
                 continue;
             }
             let value = serde_json::from_str(line);
-            return value.map_err(|error| self.wrong(&format!("not valid JSON: {error}")));
+            return value.map_err(|error| self.error_at_line(&format!("not valid JSON: {error}")));
         }
     }
 
     /// An error at the current line.
-    fn wrong(&self, message: &str) -> MemoryError {
-        MemoryError::Unreadable {
-            place: format!("{}:{}", self.name, self.line),
+    fn error_at_line(&self, message: &str) -> MemoryError {
+        MemoryError::InvalidLine {
+            location: format!("{}:{}", self.name, self.line),
             message: message.to_owned(),
         }
     }

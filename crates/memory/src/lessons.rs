@@ -7,8 +7,8 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSqlOutput, ValueRe
 use rusqlite::{Connection, ToSql, params};
 use serde::Serialize;
 
-use crate::store::{execute, now_ms, rows};
-use crate::words::{each_term, query_terms};
+use crate::store::{execute, now_ms, query_rows};
+use crate::words::{for_each_term, query_terms};
 use crate::{Memory, MemoryError, tokens};
 
 /// A lesson learned from past turns.
@@ -38,7 +38,7 @@ pub struct Lesson {
 }
 
 /// Defines an enum that is stored in SQLite and JSON as text.
-macro_rules! named {
+macro_rules! text_enum {
     ($(#[$about:meta])+ $name:ident {
         $($(#[doc = $doc:literal])+ $variant:ident = $text:literal,)+
     }) => {
@@ -74,7 +74,7 @@ macro_rules! named {
     };
 }
 
-named! {
+text_enum! {
     /// The kind of a lesson.
     LessonKind {
         /// Something that worked or did not.
@@ -88,7 +88,7 @@ named! {
     }
 }
 
-named! {
+text_enum! {
     /// Whether recall uses a lesson.
     LessonStatus {
         /// In use: recall finds it.
@@ -104,7 +104,7 @@ named! {
 
 /// A lesson to be stored.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Draft {
+pub(crate) struct LessonDraft {
     pub(crate) kind: LessonKind,
     pub(crate) status: LessonStatus,
     pub(crate) title: String,
@@ -113,65 +113,73 @@ pub(crate) struct Draft {
     pub(crate) content: String,
     pub(crate) turns: Vec<u32>,
     /// A text that is equal for two drafts of the same lesson. The id is a hash of it.
-    pub(crate) same_as: String,
+    pub(crate) identity: String,
 }
 
 /// The weight of a new lesson.
-const NEW: f64 = 0.5;
+const INITIAL_WEIGHT: f64 = 0.5;
 /// What a lesson's weight gains each time it is learned again.
-const AGAIN: f64 = 0.15;
+const REPEAT_WEIGHT_GAIN: f64 = 0.15;
 /// The time after which the weight of a lesson has halved, unless it is learned again.
-const HALF_LIFE_MS: f64 = 180.0 * 24.0 * 3600.0 * 1000.0;
+const WEIGHT_HALF_LIFE_MS: f64 = 180.0 * 24.0 * 3600.0 * 1000.0;
 /// Lessons with a lower weight are deleted.
-const FORGOTTEN_BELOW: f64 = 0.05;
+const MIN_LESSON_WEIGHT: f64 = 0.05;
 /// Two lessons are the same if they share this fraction of all their keywords.
-const ALIKE: f64 = 0.8;
+const MIN_KEYWORD_OVERLAP: f64 = 0.8;
 /// How many lessons a search considers, the highest weight first.
-const LOOKED_THROUGH: u32 = 2000;
+const MAX_LESSONS_SEARCHED: u32 = 2000;
 
 impl Memory {
     /// Returns the lessons with a status (all for `None`), the highest weight first.
     pub fn lessons(&self, status: Option<LessonStatus>) -> Result<Vec<Lesson>, MemoryError> {
-        self.read(|reader| read(&reader.connection, status, u32::MAX))
+        self.read(|reader| read_lessons(&reader.connection, status, u32::MAX))
     }
 
     /// Accepts or declines a proposed lesson.
-    pub fn review(&self, lesson: &str, decision: Verdict) -> Result<(), MemoryError> {
+    pub fn review_lesson(
+        &self,
+        lesson: &str,
+        decision: ProposalDecision,
+    ) -> Result<(), MemoryError> {
         let status = match decision {
-            Verdict::Accept => LessonStatus::Used,
-            Verdict::Decline => LessonStatus::Declined,
+            ProposalDecision::Accept => LessonStatus::Used,
+            ProposalDecision::Decline => LessonStatus::Declined,
         };
         let changed = self.write(|connection| {
             let sql = "UPDATE memory_lessons SET status = ?2, updated_ms = ?3 WHERE id = ?1";
             Ok(connection.execute(sql, params![lesson, status, now_ms()])?)
         })?;
         match changed {
-            0 => Err(MemoryError::NoLesson(lesson.to_owned())),
+            0 => Err(MemoryError::LessonNotFound(lesson.to_owned())),
             _ => Ok(()),
         }
     }
 
     /// Deletes a lesson.
     pub fn forget_lesson(&self, lesson: &str) -> Result<(), MemoryError> {
-        match self.write(|connection| remove(connection, lesson))? {
-            0 => Err(MemoryError::NoLesson(lesson.to_owned())),
-            _ => self.empty_log(),
+        match self.write(|connection| remove_lesson(connection, lesson))? {
+            0 => Err(MemoryError::LessonNotFound(lesson.to_owned())),
+            _ => self.truncate_log(),
         }
     }
 
     /// Returns up to `k` lessons in use that match a question, the best first.
-    pub fn lessons_about(&self, question: &str, k: usize) -> Result<Vec<Lesson>, MemoryError> {
+    pub fn find_lessons(&self, question: &str, k: usize) -> Result<Vec<Lesson>, MemoryError> {
         self.read(|reader| {
-            let lessons = read(&reader.connection, Some(LessonStatus::Used), LOOKED_THROUGH)?;
+            let lessons = read_lessons(
+                &reader.connection,
+                Some(LessonStatus::Used),
+                MAX_LESSONS_SEARCHED,
+            )?;
             let topics = topic_weights(&reader.connection)?;
-            Ok(ranked(lessons, &topics, question, k))
+            Ok(rank_lessons(lessons, &topics, question, k))
         })
     }
 }
 
 /// A person's decision about a proposed lesson.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ProposalDecision {
     /// Use the lesson from now on.
     Accept,
     /// Do not use the lesson, but keep it so that it is not proposed again.
@@ -180,14 +188,14 @@ pub enum Verdict {
 
 /// Ranks lessons by the words they share with the question (rare words count more), multiplied by
 /// their weight and that of their topics.
-fn ranked(
+fn rank_lessons(
     lessons: Vec<Lesson>,
     topics: &BTreeMap<String, f64>,
     question: &str,
     k: usize,
 ) -> Vec<Lesson> {
     let query = query_terms(question);
-    let terms: Vec<BTreeSet<String>> = lessons.iter().map(terms_of).collect();
+    let terms: Vec<BTreeSet<String>> = lessons.iter().map(lesson_terms).collect();
     let idf = |term: &String| {
         let matching = terms.iter().filter(|terms| terms.contains(term)).count();
         (1.0 + lessons.len() as f64 / (1.0 + matching as f64)).ln()
@@ -206,7 +214,7 @@ fn ranked(
         if matched > 0.0 && matched >= 0.3 * idf_sum {
             let weights = lesson.topic.iter().filter_map(|topic| topics.get(topic));
             let topic = weights.copied().fold(0.0, f64::max);
-            let weight = faded(lesson.weight, lesson.last_updated, now);
+            let weight = decayed_weight(lesson.weight, lesson.last_updated, now);
             scored.push((matched * weight * (1.0 + topic), lesson));
         }
     }
@@ -216,28 +224,28 @@ fn ranked(
 }
 
 /// Returns the terms of a lesson's keywords, topics, title and content.
-fn terms_of(lesson: &Lesson) -> BTreeSet<String> {
+fn lesson_terms(lesson: &Lesson) -> BTreeSet<String> {
     let mut terms = BTreeSet::new();
     let words = lesson.keywords.iter().chain(&lesson.topic);
     for text in words.chain([&lesson.title, &lesson.content]) {
-        each_term(text, |term| _ = terms.insert(term.to_owned()));
+        for_each_term(text, |term| _ = terms.insert(term.to_owned()));
     }
     terms
 }
 
 /// Returns a weight after its decay since `updated_ms`.
-fn faded(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
-    weight * 0.5_f64.powf((now_ms - updated_ms).max(0) as f64 / HALF_LIFE_MS)
+fn decayed_weight(weight: f64, updated_ms: i64, now_ms: i64) -> f64 {
+    weight * 0.5_f64.powf((now_ms - updated_ms).max(0) as f64 / WEIGHT_HALF_LIFE_MS)
 }
 
 /// Returns the highest weight of each topic in any session.
 fn topic_weights(connection: &Connection) -> Result<BTreeMap<String, f64>, MemoryError> {
     let sql = "SELECT opened(name), max(weight) FROM memory_topics GROUP BY name";
-    rows(connection, sql, [], |row| row.try_into())
+    query_rows(connection, sql, [], |row| row.try_into())
 }
 
 /// Reads up to `limit` lessons with a status (all for `None`), the highest weight first.
-pub(crate) fn read(
+pub(crate) fn read_lessons(
     connection: &Connection,
     status: Option<LessonStatus>,
     limit: u32,
@@ -249,7 +257,7 @@ pub(crate) fn read(
         let words = text.split('\n').filter(|word| !word.is_empty());
         words.map(str::to_owned).collect()
     };
-    let mut lessons: Vec<Lesson> = rows(connection, sql, params![status, limit], |row| {
+    let mut lessons: Vec<Lesson> = query_rows(connection, sql, params![status, limit], |row| {
         Ok(Lesson {
             lesson_id: row.get(0)?,
             kind: row.get(1)?,
@@ -267,28 +275,28 @@ pub(crate) fn read(
          JOIN memory_sessions ON id = session WHERE lesson = ?1 ORDER BY session, turn";
     for lesson in &mut lessons {
         let id = params![lesson.lesson_id];
-        lesson.source_turns = rows(connection, sql, id, |row| row.get(0))?;
+        lesson.source_turns = query_rows(connection, sql, id, |row| row.get(0))?;
     }
     Ok(lessons)
 }
 
 /// Stores a draft as a new lesson, or raises the weight of the lesson that says the same. A problem
 /// that is solved a second time is used from then on.
-pub(crate) fn learn(
+pub(crate) fn learn_lesson(
     connection: &Connection,
     session: i64,
-    draft: &Draft,
+    draft: &LessonDraft,
 ) -> Result<(), MemoryError> {
-    let id = match alike(connection, draft)? {
+    let id = match find_same_lesson(connection, draft)? {
         Some(id) => {
             let sql = "UPDATE memory_lessons SET weight = min(1.0, weight + ?2), updated_ms = ?3,
                  status = CASE status WHEN 'seen' THEN 'used' ELSE status END WHERE id = ?1";
-            execute(connection, sql, params![id, AGAIN, now_ms()])?;
+            execute(connection, sql, params![id, REPEAT_WEIGHT_GAIN, now_ms()])?;
             id
         }
         None => {
-            let id = name(connection, draft)?;
-            let Draft {
+            let id = lesson_id(connection, draft)?;
+            let LessonDraft {
                 kind,
                 status,
                 title,
@@ -302,7 +310,16 @@ pub(crate) fn learn(
                 "INSERT OR REPLACE INTO memory_lessons
                  VALUES (?1, ?2, ?3, sealed(?4), sealed(?5), sealed(?6), sealed(?7), ?8, ?9, ?10)",
                 params![
-                    id, kind, status, title, topics, keywords, content, size, NEW, now
+                    id,
+                    kind,
+                    status,
+                    title,
+                    topics,
+                    keywords,
+                    content,
+                    size,
+                    INITIAL_WEIGHT,
+                    now
                 ],
             )?;
             id
@@ -317,8 +334,11 @@ pub(crate) fn learn(
 
 /// Returns the id of the stored lesson that says the same: one with the same id, or with nearly the
 /// same keywords.
-fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, MemoryError> {
-    let id = name(connection, draft)?;
+fn find_same_lesson(
+    connection: &Connection,
+    draft: &LessonDraft,
+) -> Result<Option<String>, MemoryError> {
+    let id = lesson_id(connection, draft)?;
     let mut by_id = connection.prepare_cached("SELECT 1 FROM memory_lessons WHERE id = ?1")?;
     if by_id.exists(params![id])? {
         return Ok(Some(id));
@@ -334,7 +354,7 @@ fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, Memor
         let other: String = row.get(1)?;
         let other: BTreeSet<&str> = other.split('\n').collect();
         let shared = words.intersection(&other).count() as f64;
-        if shared / words.union(&other).count().max(1) as f64 >= ALIKE {
+        if shared / words.union(&other).count().max(1) as f64 >= MIN_KEYWORD_OVERLAP {
             return Ok(Some(row.get(0)?));
         }
     }
@@ -342,19 +362,21 @@ fn alike(connection: &Connection, draft: &Draft) -> Result<Option<String>, Memor
 }
 
 /// Deletes lessons whose weight has decayed, and returns how many. Proposed and declined ones stay.
-pub(crate) fn prune(connection: &Connection) -> Result<u32, MemoryError> {
+pub(crate) fn prune_lessons(connection: &Connection) -> Result<u32, MemoryError> {
     let now = now_ms();
     let sql = "SELECT id, weight, updated_ms FROM memory_lessons WHERE status IN ('used', 'seen')";
-    let mut expired: Vec<(String, f64, i64)> = rows(connection, sql, [], |row| row.try_into())?;
-    expired.retain(|(_, weight, updated)| faded(*weight, *updated, now) < FORGOTTEN_BELOW);
+    let mut expired: Vec<(String, f64, i64)> =
+        query_rows(connection, sql, [], |row| row.try_into())?;
+    expired
+        .retain(|(_, weight, updated)| decayed_weight(*weight, *updated, now) < MIN_LESSON_WEIGHT);
     let mut removed = 0;
     for (id, ..) in expired {
-        removed += remove(connection, &id)?;
+        removed += remove_lesson(connection, &id)?;
     }
     Ok(removed as u32)
 }
 
-fn remove(connection: &Connection, lesson: &str) -> Result<usize, MemoryError> {
+fn remove_lesson(connection: &Connection, lesson: &str) -> Result<usize, MemoryError> {
     let sql = "DELETE FROM memory_sources WHERE lesson = ?1";
     execute(connection, sql, params![lesson])?;
     let sql = "DELETE FROM memory_lessons WHERE id = ?1";
@@ -363,9 +385,9 @@ fn remove(connection: &Connection, lesson: &str) -> Result<usize, MemoryError> {
 
 /// Returns the id of a draft: a hash of its kind and identity. In an encrypted memory the hash is
 /// taken of a keyed digest, so that the id reveals nothing.
-fn name(connection: &Connection, draft: &Draft) -> Result<String, MemoryError> {
+fn lesson_id(connection: &Connection, draft: &LessonDraft) -> Result<String, MemoryError> {
     let mut mark = connection.prepare_cached("SELECT CAST(marked(?1) AS BLOB)")?;
-    let identity = format!("{}{}", draft.kind.as_str(), draft.same_as);
+    let identity = format!("{}{}", draft.kind.as_str(), draft.identity);
     let marked: Vec<u8> = mark.query_row(params![identity], |row| row.get(0))?;
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in marked {

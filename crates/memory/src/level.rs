@@ -36,7 +36,7 @@ impl Level {
     }
 
     /// Returns the name of the level, which is also its column in `memory_levels`.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         ["raw", "smoothed", "compressed", "tiny"][self as usize]
     }
 }
@@ -46,28 +46,28 @@ impl FromStr for Level {
 
     fn from_str(text: &str) -> Result<Self, MemoryError> {
         let found = Self::ALL.into_iter().find(|level| {
-            text.eq_ignore_ascii_case(level.word())
+            text.eq_ignore_ascii_case(level.as_str())
                 || text.eq_ignore_ascii_case(level.letter().encode_utf8(&mut [0; 4]))
         });
-        found.ok_or_else(|| MemoryError::NoLevel(text.to_owned()))
+        found.ok_or_else(|| MemoryError::InvalidLevel(text.to_owned()))
     }
 }
 
 /// Parses the number of a turn from `T-50`, `50`, or a tag such as `<T-50-R>`.
-pub fn turn_number(name: &str) -> Option<u32> {
+pub fn parse_turn_number(name: &str) -> Option<u32> {
     let name = name.trim().trim_start_matches('<').trim_end_matches('>');
-    let digits = after_prefix(name).unwrap_or(name);
+    let digits = strip_turn_prefix(name).unwrap_or(name);
     let digits = digits.split('-').next().unwrap_or(digits);
     digits.parse().ok().filter(|number| *number > 0)
 }
 
-fn after_prefix(name: &str) -> Option<&str> {
+fn strip_turn_prefix(name: &str) -> Option<&str> {
     name.strip_prefix("T-").or_else(|| name.strip_prefix("t-"))
 }
 
 /// The turns that a tag covers, and their level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Span {
+pub struct TaggedSpan {
     /// The number of the first turn.
     pub first: u32,
     /// The number of the last turn, inclusive.
@@ -76,16 +76,16 @@ pub struct Span {
     pub level: Level,
 }
 
-impl Span {
+impl TaggedSpan {
     pub(crate) fn new(first: u32, last: u32, level: Level) -> Self {
         Self { first, last, level }
     }
 
-    pub(crate) fn one(turn: u32, level: Level) -> Self {
+    pub(crate) fn single(turn: u32, level: Level) -> Self {
         Self::new(turn, turn, level)
     }
 
-    fn name(self) -> String {
+    fn tag_name(self) -> String {
         let letter = self.level.letter();
         match self.first == self.last {
             true => format!("T-{}-{letter}", self.first),
@@ -96,13 +96,13 @@ impl Span {
     /// Appends the opening tag, the text and the closing tag to `out`, each on lines of its own.
     /// The caller has escaped the text.
     pub(crate) fn wrap(self, text: &str, out: &mut String) {
-        let name = self.name();
+        let name = self.tag_name();
         // Writing to a string cannot fail.
         let _ = write!(out, "<{name}>\n{text}\n</{name}>\n");
     }
 
     /// Returns an upper bound of the tokens of the tags and of the line breaks around a text.
-    pub(crate) fn tokens(self) -> u32 {
+    pub(crate) fn tag_tokens(self) -> u32 {
         let number = |n: u32| n.max(1).ilog10() / 3 + 1;
         let through = match self.first == self.last {
             true => 0,
@@ -114,11 +114,11 @@ impl Span {
 }
 
 /// Escapes everything in a text that looks like a tag of a turn.
-pub(crate) fn escape(text: &str) -> Cow<'_, str> {
+pub(crate) fn escape_tags(text: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut from = 0;
     for (at, _) in text.match_indices('<') {
-        if is_tag(&text[at + 1..]) {
+        if starts_turn_tag(&text[at + 1..]) {
             out.push_str(&text[from..at]);
             out.push_str("&lt;");
             from = at + 1;
@@ -132,9 +132,9 @@ pub(crate) fn escape(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns whether the text after a `<` is that of a turn's tag.
-fn is_tag(rest: &str) -> bool {
+fn starts_turn_tag(rest: &str) -> bool {
     let rest = rest.strip_prefix('/').unwrap_or(rest);
-    after_prefix(rest).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    strip_turn_prefix(rest).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -144,26 +144,33 @@ mod tests {
     #[test]
     fn only_tags_of_turns_are_escaped() {
         let mut out = String::new();
-        Span::one(7, Level::Raw).wrap(&escape("a <b> <T-7-R> </T-3-through-9-C> <T-x>"), &mut out);
+        TaggedSpan::single(7, Level::Raw).wrap(
+            &escape_tags("a <b> <T-7-R> </T-3-through-9-C> <T-x>"),
+            &mut out,
+        );
         assert_eq!(
             out,
             "<T-7-R>\na <b> &lt;T-7-R> &lt;/T-3-through-9-C> <T-x>\n</T-7-R>\n"
         );
-        let span = Span {
+        let span = TaggedSpan {
             first: 50,
             last: 100,
             level: Level::Compressed,
         };
-        assert_eq!(span.name(), "T-50-through-100-C");
+        assert_eq!(span.tag_name(), "T-50-through-100-C");
     }
 
     #[test]
     fn turn_numbers_are_parsed_from_every_spelling() {
         for name in ["T-50", "50", "t-50", "<T-50-R>", "T-50-S"] {
-            assert_eq!(turn_number(name), Some(50), "{name}");
+            assert_eq!(parse_turn_number(name), Some(50), "{name}");
         }
         assert_eq!(
-            (turn_number("T-0"), turn_number("fifty"), turn_number("")),
+            (
+                parse_turn_number("T-0"),
+                parse_turn_number("fifty"),
+                parse_turn_number("")
+            ),
             (None, None, None)
         );
         assert_eq!("c".parse::<Level>().unwrap(), Level::Compressed);

@@ -21,14 +21,14 @@ pub trait SmallModel: Send + Sync {
     }
 
     /// Returns the model's batch API, if it has one and distilling should use it.
-    fn later(&self) -> Option<&dyn Later> {
+    fn batch_model(&self) -> Option<&dyn BatchSmallModel> {
         None
     }
 }
 
 /// The batch API of a model: it answers many prompts within a day, at a lower price. A batch has an
 /// id, with which another process can fetch its answers.
-pub trait Later: Send + Sync {
+pub trait BatchSmallModel: Send + Sync {
     /// Submits prompts and returns the id of the batch; `None` if the provider does not support
     /// batches.
     fn submit<'a>(
@@ -37,26 +37,26 @@ pub trait Later: Send + Sync {
     ) -> BoxFuture<'a, Result<Option<String>, SmallModelError>>;
 
     /// Returns the status of a batch. `prompts` is the number of prompts in it.
-    fn look<'a>(
+    fn poll<'a>(
         &'a self,
         batch: &'a str,
         prompts: usize,
-    ) -> BoxFuture<'a, Result<Batch, SmallModelError>>;
+    ) -> BoxFuture<'a, Result<SmallModelBatchStatus, SmallModelError>>;
 }
 
 /// The status of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Batch {
+pub enum SmallModelBatchStatus {
     /// The provider is processing the batch.
-    Working,
+    Running,
     /// The answers, in the order of the prompts.
-    Answered(Vec<Result<String, SmallModelError>>),
+    Completed(Vec<Result<String, SmallModelError>>),
     /// The batch failed, expired or was cancelled.
-    Lost,
+    Failed,
 }
 
 /// Parses the JSON object or array in an answer, and ignores the text around it.
-pub(crate) fn json_in(answer: &str) -> Option<serde_json::Value> {
+pub(crate) fn extract_json(answer: &str) -> Option<serde_json::Value> {
     let start = answer.find(['{', '['])?;
     let end = answer.rfind(['}', ']'])?;
     serde_json::from_str(answer.get(start..=end)?).ok()

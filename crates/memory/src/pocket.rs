@@ -4,15 +4,15 @@
 use crate::{Encoder, MemoryError};
 
 /// Longer texts are cut. The transformer reads only 128 word pieces.
-const CHARACTERS: usize = 2_000;
+const MAX_TEXT_CHARS: usize = 2_000;
 
 /// The encoder of the crate `pocket-encoder`: English, 384 dimensions. It reads the first 128 word
 /// pieces of a text.
-pub struct Pocket {
+pub struct PocketEncoder {
     name: String,
 }
 
-impl Pocket {
+impl PocketEncoder {
     /// Creates the encoder. Its weights are unpacked with the first text, once per process.
     pub fn new() -> Self {
         let info = pocket_encoder::model_info();
@@ -22,26 +22,26 @@ impl Pocket {
     }
 }
 
-impl Default for Pocket {
+impl Default for PocketEncoder {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl std::fmt::Debug for Pocket {
+impl std::fmt::Debug for PocketEncoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Pocket").field(&self.name).finish()
     }
 }
 
-impl Encoder for Pocket {
+impl Encoder for PocketEncoder {
     fn name(&self) -> &str {
         &self.name
     }
 
     fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>, MemoryError> {
         let beginning = |text: &&str| -> String {
-            let beginning: String = text.chars().take(CHARACTERS).collect();
+            let beginning: String = text.chars().take(MAX_TEXT_CHARS).collect();
             // The transformer rejects blank text.
             if beginning.trim().is_empty() {
                 ".".to_owned()

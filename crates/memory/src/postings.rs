@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::MemoryError;
-use crate::store::{blob, execute, row};
+use crate::store::{blob_column, execute, query_first};
 
 /// The size at which a block is full. Larger rows of a `WITHOUT ROWID` table (above about 1,000
 /// bytes) need overflow pages.
-const BLOCK_BYTES: usize = 800;
+const MAX_BLOCK_BYTES: usize = 800;
 
 /// Collected terms of turns. `finish` writes them.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl PostingWriter {
     pub(crate) fn add(&mut self, session: i64, turn: u32, text: &str) -> u32 {
         let mut words = 0;
         let mut counts: BTreeMap<String, u32> = BTreeMap::new();
-        crate::words::each_term(text, |term| {
+        crate::words::for_each_term(text, |term| {
             words += 1;
             match counts.get_mut(term) {
                 Some(count) => *count += 1,
@@ -64,16 +64,16 @@ impl PostingWriter {
         )?;
         for ((term, session), list) in self.lists {
             let stored = tail
-                .query_row(params![term, session], Block::read)
+                .query_row(params![term, session], PostingBlock::read)
                 .optional()?;
             let mut block = stored.unwrap_or_default();
             for (turn, count) in list {
-                if block.data.len() >= BLOCK_BYTES {
+                if block.data.len() >= MAX_BLOCK_BYTES {
                     block.write(&mut write, &term, session)?;
-                    block = Block {
+                    block = PostingBlock {
                         number: block.number + 1,
-                        before: block.before + block.docs,
-                        ..Block::default()
+                        docs_before: block.docs_before + block.docs,
+                        ..PostingBlock::default()
                     };
                 }
                 block.push(turn, count);
@@ -86,24 +86,24 @@ impl PostingWriter {
 
 /// A block of the list of a term: one row of `memory_postings`.
 #[derive(Debug, Default)]
-struct Block {
+struct PostingBlock {
     number: i64,
     /// Turns in the blocks before this one.
-    before: i64,
+    docs_before: i64,
     /// Turns in this block.
     docs: i64,
     /// The last turn in this block.
-    last: u32,
+    last_turn: u32,
     data: Vec<u8>,
 }
 
-impl Block {
+impl PostingBlock {
     fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             number: row.get(0)?,
-            before: row.get(1)?,
+            docs_before: row.get(1)?,
             docs: row.get(2)?,
-            last: row.get(3)?,
+            last_turn: row.get(3)?,
             data: row.get(4)?,
         })
     }
@@ -112,14 +112,14 @@ impl Block {
     /// a varint, then the count if the flag is set.
     fn push(&mut self, turn: u32, count: u32) {
         // Differences can be negative: a model's summary adds terms to an earlier turn.
-        let difference = i64::from(turn) - i64::from(self.last);
+        let difference = i64::from(turn) - i64::from(self.last_turn);
         let zigzag = ((difference << 1) ^ (difference >> 63)) as u64;
-        put(&mut self.data, zigzag << 1 | u64::from(count > 1));
+        write_varint(&mut self.data, zigzag << 1 | u64::from(count > 1));
         if count > 1 {
-            put(&mut self.data, u64::from(count));
+            write_varint(&mut self.data, u64::from(count));
         }
         self.docs += 1;
-        self.last = turn;
+        self.last_turn = turn;
     }
 
     fn write(
@@ -130,9 +130,9 @@ impl Block {
     ) -> Result<(), MemoryError> {
         let Self {
             number,
-            before,
+            docs_before: before,
             docs,
-            last,
+            last_turn: last,
             data,
         } = self;
         statement.execute(params![term, session, number, before, docs, last, data])?;
@@ -142,7 +142,7 @@ impl Block {
 
 /// Calls `take` with session, turn and count for every turn that contains a term, in one session or
 /// (for `None`) in all, ordered by session.
-pub(crate) fn each_posting(
+pub(crate) fn for_each_posting(
     connection: &Connection,
     term: &str,
     session: Option<i64>,
@@ -159,7 +159,7 @@ pub(crate) fn each_posting(
     }?;
     while let Some(row) = rows.next()? {
         let session = row.get(0)?;
-        for (turn, count) in Postings::new(blob(row, 1)?) {
+        for (turn, count) in PostingDecoder::new(blob_column(row, 1)?) {
             take(session, turn, count);
         }
     }
@@ -167,18 +167,18 @@ pub(crate) fn each_posting(
 }
 
 /// Returns how many turns of a session contain a term.
-pub(crate) fn turns_with(
+pub(crate) fn count_turns_with(
     connection: &Connection,
     term: &str,
     session: i64,
 ) -> Result<u32, MemoryError> {
     let sql = "SELECT before + docs FROM memory_postings
          WHERE term = marked(?1) AND session = ?2 ORDER BY block DESC LIMIT 1";
-    Ok(row(connection, sql, params![term, session], |row| row.get(0))?.unwrap_or(0))
+    Ok(query_first(connection, sql, params![term, session], |row| row.get(0))?.unwrap_or(0))
 }
 
 /// Removes a turn from the lists of these terms.
-pub(crate) fn remove<'a>(
+pub(crate) fn remove_turn<'a>(
     connection: &Connection,
     session: i64,
     turn: u32,
@@ -186,7 +186,7 @@ pub(crate) fn remove<'a>(
 ) -> Result<(), MemoryError> {
     for term in terms {
         let mut kept = Vec::new();
-        each_posting(connection, term, Some(session), |_, found, count| {
+        for_each_posting(connection, term, Some(session), |_, found, count| {
             if found != turn {
                 kept.push((found, count));
             }
@@ -202,35 +202,35 @@ pub(crate) fn remove<'a>(
 }
 
 /// Decodes the data of a block into turns and counts. Damaged data ends the iteration.
-struct Postings<'a> {
+struct PostingDecoder<'a> {
     data: &'a [u8],
-    last: i64,
+    last_turn: i64,
 }
 
-impl<'a> Postings<'a> {
+impl<'a> PostingDecoder<'a> {
     fn new(data: &'a [u8]) -> Self {
-        Self { data, last: 0 }
+        Self { data, last_turn: 0 }
     }
 }
 
-impl Iterator for Postings<'_> {
+impl Iterator for PostingDecoder<'_> {
     type Item = (u32, u32);
 
     fn next(&mut self) -> Option<(u32, u32)> {
-        let value = take(&mut self.data)?;
+        let value = read_varint(&mut self.data)?;
         let count = match value & 1 {
-            1 => take(&mut self.data)? as u32,
+            1 => read_varint(&mut self.data)? as u32,
             _ => 1,
         };
         let zigzag = value >> 1;
         let difference = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
-        self.last = self.last.wrapping_add(difference);
-        Some((u32::try_from(self.last).ok()?, count))
+        self.last_turn = self.last_turn.wrapping_add(difference);
+        Some((u32::try_from(self.last_turn).ok()?, count))
     }
 }
 
 /// Appends a varint: 7 bits per byte, the lowest first, with the high bit set in all but the last.
-fn put(data: &mut Vec<u8>, mut value: u64) {
+fn write_varint(data: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         data.push(value as u8 | 0x80);
         value >>= 7;
@@ -239,7 +239,7 @@ fn put(data: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Reads a varint; `None` if the data ends too early or the number is too long.
-fn take(data: &mut &[u8]) -> Option<u64> {
+fn read_varint(data: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let (byte, rest) = data.split_first()?;
@@ -258,22 +258,22 @@ mod tests {
 
     #[test]
     fn postings_are_decoded_as_they_were_encoded() {
-        let mut block = Block::default();
+        let mut block = PostingBlock::default();
         let list = [(1, 1), (2, 7), (900_000, 1), (5, 300), (u32::MAX, 1)];
         for (turn, count) in list {
             block.push(turn, count);
         }
-        let read: Vec<_> = Postings {
+        let read: Vec<_> = PostingDecoder {
             data: &block.data,
-            last: 0,
+            last_turn: 0,
         }
         .collect();
         assert_eq!(read, list);
         // Damaged data does not cause a panic.
         assert_eq!(
-            Postings {
+            PostingDecoder {
                 data: &[0xff; 30],
-                last: 0
+                last_turn: 0
             }
             .count(),
             0

@@ -16,9 +16,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use selvedge_text::bm25::{frequency, idf};
+use selvedge_text::bm25::{idf_fts5, term_weight};
 
-use crate::columns::{Brief, Role};
+use crate::turn_metrics::{RankMetrics, SpeakerRole};
 
 /// The weights of the ranking features.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,9 +26,9 @@ pub struct Weights {
     /// Weight of the scores of the turns before and after.
     pub neighbours: f64,
     /// Weight of the BM25 score of the whole part.
-    pub sitting: f64,
+    pub part: f64,
     /// Added if the question names the speaker or the role of the turn.
-    pub named: f64,
+    pub named_speaker: f64,
     /// Added for turns of the user in a session of a user and an assistant.
     pub user: f64,
     /// Weight of the vector similarity.
@@ -48,8 +48,8 @@ impl Weights {
     /// The default weights without vectors.
     pub const KEYWORDS: Self = Self {
         neighbours: 0.3,
-        sitting: 0.4,
-        named: 0.2,
+        part: 0.4,
+        named_speaker: 0.2,
         user: 0.5,
         vectors: 0.0,
     };
@@ -57,8 +57,8 @@ impl Weights {
     /// Only BM25 of the turn, which is what FTS5 computes.
     pub const BM25: Self = Self {
         neighbours: 0.0,
-        sitting: 0.0,
-        named: 0.0,
+        part: 0.0,
+        named_speaker: 0.0,
         user: 0.0,
         vectors: 0.0,
     };
@@ -66,67 +66,71 @@ impl Weights {
 
 /// All turns that a search considers, in order.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    pub(crate) numbers: Vec<Brief>,
+pub(crate) struct SearchableTurns {
+    pub(crate) metrics: Vec<RankMetrics>,
     /// The index of each turn's part.
-    pub(crate) sitting: Vec<u32>,
+    pub(crate) parts: Vec<u32>,
     /// The number of words of each part.
-    pub(crate) sitting_words: Vec<u64>,
+    pub(crate) part_words: Vec<u64>,
 }
 
 /// A question in the form that ranking needs.
 #[derive(Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct RankQuery {
     /// For each term: the index in [`Turns`] of each turn that contains it, and its count there.
     pub(crate) postings: Vec<Vec<(u32, u32)>>,
     /// The speakers and roles that the question names, by ranges of turns.
-    pub(crate) named: Vec<Named>,
+    pub(crate) named_speakers: Vec<NamedSpeakers>,
     /// The cosine similarity of each turn to the question. `None` without vectors.
-    pub(crate) likeness: Option<Vec<f32>>,
+    pub(crate) similarities: Option<Vec<f32>>,
 }
 
 /// The speakers and roles that a question names, for the turns of one session.
 #[derive(Debug)]
-pub(crate) struct Named {
+pub(crate) struct NamedSpeakers {
     /// The index of the session's first turn. Its turns end where the next session's start.
-    pub(crate) from: usize,
+    pub(crate) start: usize,
     pub(crate) speakers: Vec<u8>,
-    pub(crate) role: Option<Role>,
+    pub(crate) role: Option<SpeakerRole>,
     /// Whether the session has turns of a user and of an assistant without a name.
-    pub(crate) assisted: bool,
+    pub(crate) has_assistant: bool,
 }
 
 /// Returns the score of every turn.
-pub(crate) fn scores(turns: &Turns, query: &Asked, weights: &Weights) -> Vec<f64> {
+pub(crate) fn score_turns(
+    turns: &SearchableTurns,
+    query: &RankQuery,
+    weights: &Weights,
+) -> Vec<f64> {
     let mut scores = bm25_of_turns(turns, query);
-    scale(&mut scores);
-    if let (Some(likeness), true) = (&query.likeness, weights.vectors != 0.0) {
-        add_likeness(&mut scores, likeness, weights.vectors);
+    normalise(&mut scores);
+    if let (Some(likeness), true) = (&query.similarities, weights.vectors != 0.0) {
+        add_similarity(&mut scores, likeness, weights.vectors);
     }
     if weights.neighbours != 0.0 {
-        smooth(&mut scores, &turns.sitting, weights.neighbours);
+        add_neighbour_scores(&mut scores, &turns.parts, weights.neighbours);
     }
-    if weights.sitting != 0.0 {
-        let mut part_scores = bm25_of_sittings(turns, query);
-        scale(&mut part_scores);
-        for (score, part) in scores.iter_mut().zip(&turns.sitting) {
-            *score += weights.sitting * part_scores.get(*part as usize).copied().unwrap_or(0.0);
+    if weights.part != 0.0 {
+        let mut part_scores = bm25_of_parts(turns, query);
+        normalise(&mut part_scores);
+        for (score, part) in scores.iter_mut().zip(&turns.parts) {
+            *score += weights.part * part_scores.get(*part as usize).copied().unwrap_or(0.0);
         }
     }
-    for (at, session) in query.named.iter().enumerate() {
-        if session.speakers.is_empty() && session.role.is_none() && !session.assisted {
+    for (at, session) in query.named_speakers.iter().enumerate() {
+        if session.speakers.is_empty() && session.role.is_none() && !session.has_assistant {
             continue;
         }
-        let next = query.named.get(at + 1);
-        let range = session.from..next.map_or(turns.numbers.len(), |next| next.from);
-        let metrics = turns.numbers[range.clone()].iter();
+        let next = query.named_speakers.get(at + 1);
+        let range = session.start..next.map_or(turns.metrics.len(), |next| next.start);
+        let metrics = turns.metrics[range.clone()].iter();
         for (metrics, score) in metrics.zip(&mut scores[range]) {
             let is_named_speaker =
                 metrics.speaker != 0 && session.speakers.contains(&metrics.speaker);
             if is_named_speaker || session.role == Some(metrics.role) {
-                *score += weights.named;
+                *score += weights.named_speaker;
             }
-            if session.assisted && metrics.role == Role::User {
+            if session.has_assistant && metrics.role == SpeakerRole::User {
                 *score += weights.user;
             }
         }
@@ -135,78 +139,78 @@ pub(crate) fn scores(turns: &Turns, query: &Asked, weights: &Weights) -> Vec<f64
 }
 
 /// Returns the indexes of the `k` highest scores for which `related` holds, the best first.
-pub(crate) fn best(scores: &[f64], related: impl Fn(usize) -> bool, k: usize) -> Vec<usize> {
+pub(crate) fn top_k(scores: &[f64], related: impl Fn(usize) -> bool, k: usize) -> Vec<usize> {
     // Nearly all turns are worse than the worst kept one, and take one comparison each.
-    let mut kept: BinaryHeap<Worst> = BinaryHeap::with_capacity(k.min(scores.len()) + 1);
+    let mut kept: BinaryHeap<RankHeapEntry> = BinaryHeap::with_capacity(k.min(scores.len()) + 1);
     for (at, &score) in scores.iter().enumerate() {
         // Of equal scores, the earlier turn is kept.
         let is_full = kept.len() >= k;
         if is_full && kept.peek().is_none_or(|worst| score <= worst.score) || !related(at) {
             continue;
         }
-        kept.push(Worst { score, at });
+        kept.push(RankHeapEntry { score, index: at });
         if is_full {
             kept.pop();
         }
     }
     let sorted = kept.into_sorted_vec();
-    sorted.into_iter().map(|kept| kept.at).collect()
+    sorted.into_iter().map(|kept| kept.index).collect()
 }
 
 /// A kept turn. The order is reversed, so that the heap's maximum is the worst of them.
 #[derive(Debug, PartialEq)]
-struct Worst {
+struct RankHeapEntry {
     score: f64,
-    at: usize,
+    index: usize,
 }
 
-impl Eq for Worst {}
+impl Eq for RankHeapEntry {}
 
-impl Ord for Worst {
+impl Ord for RankHeapEntry {
     fn cmp(&self, other: &Self) -> Ordering {
         let better = other.score.total_cmp(&self.score);
-        better.then(self.at.cmp(&other.at))
+        better.then(self.index.cmp(&other.index))
     }
 }
 
-impl PartialOrd for Worst {
+impl PartialOrd for RankHeapEntry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-fn bm25_of_turns(turns: &Turns, query: &Asked) -> Vec<f64> {
-    let count = turns.numbers.len();
+fn bm25_of_turns(turns: &SearchableTurns, query: &RankQuery) -> Vec<f64> {
+    let count = turns.metrics.len();
     // Every turn belongs to a part, so that this counts all words.
-    let words: u64 = turns.sitting_words.iter().sum();
+    let words: u64 = turns.part_words.iter().sum();
     let average = words as f64 / count.max(1) as f64;
     let mut scores = vec![0.0; count];
     for postings in &query.postings {
-        let idf = idf(count, postings.len());
+        let idf = idf_fts5(count, postings.len());
         for (at, term_count) in postings {
-            let length = f64::from(turns.numbers[*at as usize].words);
-            scores[*at as usize] += idf * frequency(f64::from(*term_count), length, average);
+            let length = f64::from(turns.metrics[*at as usize].words);
+            scores[*at as usize] += idf_fts5 * term_weight(f64::from(*term_count), length, average);
         }
     }
     scores
 }
 
 /// Scores each part as one document, whose counts and length are the sums of its turns.
-fn bm25_of_sittings(turns: &Turns, query: &Asked) -> Vec<f64> {
-    let count = turns.sitting_words.len();
-    let average = turns.sitting_words.iter().sum::<u64>() as f64 / count.max(1) as f64;
+fn bm25_of_parts(turns: &SearchableTurns, query: &RankQuery) -> Vec<f64> {
+    let count = turns.part_words.len();
+    let average = turns.part_words.iter().sum::<u64>() as f64 / count.max(1) as f64;
     let mut scores = vec![0.0; count];
     let mut counts = vec![0_u32; count];
     for postings in &query.postings {
         counts.fill(0);
         for (at, n) in postings {
-            let part = turns.sitting[*at as usize] as usize;
+            let part = turns.parts[*at as usize] as usize;
             counts[part] = counts[part].saturating_add(*n);
         }
-        let idf = idf(count, counts.iter().filter(|n| **n > 0).count());
-        for ((score, n), words) in scores.iter_mut().zip(&counts).zip(&turns.sitting_words) {
+        let idf = idf_fts5(count, counts.iter().filter(|n| **n > 0).count());
+        for ((score, n), words) in scores.iter_mut().zip(&counts).zip(&turns.part_words) {
             if *n > 0 {
-                *score += idf * frequency(f64::from(*n), *words as f64, average);
+                *score += idf_fts5 * term_weight(f64::from(*n), *words as f64, average);
             }
         }
     }
@@ -214,7 +218,7 @@ fn bm25_of_sittings(turns: &Turns, query: &Asked) -> Vec<f64> {
 }
 
 /// Divides scores by their maximum.
-fn scale(scores: &mut [f64]) {
+fn normalise(scores: &mut [f64]) {
     let max = scores.iter().copied().fold(0.0, f64::max);
     if max > 0.0 {
         scores.iter_mut().for_each(|score| *score /= max);
@@ -222,7 +226,7 @@ fn scale(scores: &mut [f64]) {
 }
 
 /// Adds the z-scores of similarities. The divisor 6 brings them to the range of the BM25 scores.
-fn add_likeness(scores: &mut [f64], likeness: &[f32], weight: f64) {
+fn add_similarity(scores: &mut [f64], likeness: &[f32], weight: f64) {
     let count = likeness.len().max(1) as f64;
     let mean = likeness.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
     let squares = likeness.iter().map(|x| (f64::from(*x) - mean).powi(2));
@@ -235,7 +239,7 @@ fn add_likeness(scores: &mut [f64], likeness: &[f32], weight: f64) {
 }
 
 /// Adds to each score a share of the scores of its neighbours in the same part.
-fn smooth(scores: &mut [f64], parts: &[u32], weight: f64) {
+fn add_neighbour_scores(scores: &mut [f64], parts: &[u32], weight: f64) {
     let mut rest = scores;
     for part in parts.chunk_by(|a, b| a == b) {
         let Some((part, after)) = rest.split_at_mut_checked(part.len()) else {
@@ -255,72 +259,72 @@ fn smooth(scores: &mut [f64], parts: &[u32], weight: f64) {
 mod tests {
     use super::*;
 
-    fn turns(words: &[u16], parts: &[u32]) -> Turns {
-        let metrics = words.iter().map(|words| Brief {
+    fn turns(words: &[u16], parts: &[u32]) -> SearchableTurns {
+        let metrics = words.iter().map(|words| RankMetrics {
             words: *words,
             speaker: 0,
-            role: Role::Other,
+            role: SpeakerRole::Other,
         });
         let count = parts.iter().max().map_or(0, |last| *last as usize + 1);
         let mut part_words = vec![0; count];
         for (words, part) in words.iter().zip(parts) {
             part_words[*part as usize] += u64::from(*words);
         }
-        Turns {
-            numbers: metrics.collect(),
-            sitting: parts.to_vec(),
-            sitting_words: part_words,
+        SearchableTurns {
+            metrics: metrics.collect(),
+            parts: parts.to_vec(),
+            part_words,
         }
     }
 
     #[test]
     fn scores_are_shared_with_neighbours_of_the_same_part_only() {
         let mut scores = [0.0, 1.0, 0.0, 0.0];
-        smooth(&mut scores, &[0, 0, 1, 1], 0.3);
+        add_neighbour_scores(&mut scores, &[0, 0, 1, 1], 0.3);
         assert_eq!(scores, [0.3, 1.0, 0.0, 0.0]);
         let mut scores = [1.0, 0.5, 1.0];
-        smooth(&mut scores, &[0, 0, 0], 0.3);
+        add_neighbour_scores(&mut scores, &[0, 0, 0], 0.3);
         assert_eq!(scores, [1.15, 1.1, 1.15]);
     }
 
     #[test]
     fn named_speakers_and_users_score_higher() {
         let mut all = turns(&[5; 4], &[0; 4]);
-        all.numbers[2].speaker = 3;
-        all.numbers[1].role = Role::User;
-        let query = Asked {
+        all.metrics[2].speaker = 3;
+        all.metrics[1].role = SpeakerRole::User;
+        let query = RankQuery {
             postings: vec![vec![(0, 1), (1, 1), (2, 1)]],
-            named: vec![Named {
-                from: 0,
+            named_speakers: vec![NamedSpeakers {
+                start: 0,
                 speakers: vec![3],
                 role: None,
-                assisted: true,
+                has_assistant: true,
             }],
-            likeness: None,
+            similarities: None,
         };
-        let scores = scores(
+        let scores = score_turns(
             &all,
             &query,
             &Weights {
                 neighbours: 0.0,
-                sitting: 0.0,
+                part: 0.0,
                 ..Weights::default()
             },
         );
-        assert_eq!(best(&scores, |_| true, 9), [1, 2, 0, 3]);
-        assert_eq!(best(&scores, |at| at != 1, 2), [2, 0]);
-        assert!(best(&[], |_| true, 3).is_empty() && best(&scores, |_| true, 0).is_empty());
+        assert_eq!(top_k(&scores, |_| true, 9), [1, 2, 0, 3]);
+        assert_eq!(top_k(&scores, |at| at != 1, 2), [2, 0]);
+        assert!(top_k(&[], |_| true, 3).is_empty() && top_k(&scores, |_| true, 0).is_empty());
     }
 
     #[test]
     fn a_relevant_part_raises_the_scores_of_its_turns() {
         let all = turns(&[4; 8], &[0, 0, 1, 1, 2, 2, 3, 3]);
         // Turns 3 and 5 contain the term equally often; the part of turn 3 contains it more often.
-        let query = Asked {
+        let query = RankQuery {
             postings: vec![vec![(2, 3), (3, 1), (5, 1)]],
-            ..Asked::default()
+            ..RankQuery::default()
         };
-        let scores = scores(
+        let scores = score_turns(
             &all,
             &query,
             &Weights {

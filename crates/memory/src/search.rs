@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Connection, params};
 
-use crate::columns::{self, ColumnWriter, Role};
-use crate::pack::{Candidate, pack};
-use crate::postings::each_posting;
-use crate::rank::{self, Asked, Named, Turns, Weights};
-use crate::store::{Reader, find, row, rows, turn_id};
-use crate::vectors::{likeness, quantised};
-use crate::words::{each_word, is_stop_word, query_terms};
+use crate::postings::for_each_posting;
+use crate::rank::{self, NamedSpeakers, RankQuery, SearchableTurns, Weights};
+use crate::search_budget::{BudgetCandidate, choose_levels};
+use crate::store::{PooledReader, query_first, query_rows, require_session, turn_id};
+use crate::turn_metrics::{self, MetricsWriter, SpeakerRole};
+use crate::vectors::{append_similarities, quantise};
+use crate::words::{for_each_word, is_stop_word, query_terms};
 use crate::{Level, Memory, MemoryError};
 
 /// A search, with its limits.
@@ -52,7 +52,7 @@ impl<'a> Query<'a> {
 
 /// A turn that a search found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Hit {
+pub struct MemoryHit {
     /// The name of the session.
     pub session: String,
     /// The number of the turn in its session: 50 for T-50.
@@ -69,18 +69,18 @@ pub struct Hit {
 
 impl Memory {
     /// Returns the turns that match a question, the best first.
-    pub fn search(&self, query: &Query<'_>) -> Result<Vec<Hit>, MemoryError> {
+    pub fn search(&self, query: &Query<'_>) -> Result<Vec<MemoryHit>, MemoryError> {
         let encoder = self.encoder.as_ref();
         let encoder = encoder.filter(|_| query.weights.vectors != 0.0);
         let question = encoder.and_then(|encoder| {
             // If the encoder fails, the search uses keywords alone.
-            let vectors = encoder.encode(&[&self.redacted(query.text)]).ok()?;
-            Some((encoder.name(), quantised(vectors.last()?)))
+            let vectors = encoder.encode(&[&self.redact(query.text)]).ok()?;
+            Some((encoder.name(), quantise(vectors.last()?)))
         });
-        let mut hits = self.read(|reader| look_up(reader, query, question.as_ref()))?;
+        let mut hits = self.read(|reader| run_search(reader, query, question.as_ref()))?;
         for hit in hits.iter_mut().filter(|hit| hit.tokens == 0) {
             // Its levels are not written yet.
-            hit.tokens = self.count_now(&hit.session, hit.number)?;
+            hit.tokens = self.count_raw_tokens(&hit.session, hit.number)?;
         }
         if let Some(budget) = query.budget {
             let mut left = budget;
@@ -97,18 +97,18 @@ impl Memory {
 /// The ranking data of all turns that a search considers. A pooled reader keeps it for the next
 /// search, which only reads the turns appended since.
 #[derive(Debug)]
-pub(crate) struct Scope {
+pub(crate) struct SearchScope {
     /// SQLite's `data_version` when the scope was last refreshed.
-    version: i64,
+    data_version: i64,
     /// The session that is searched; `None` for all.
-    only: Option<i64>,
-    sessions: Vec<InScope>,
-    turns: Turns,
+    session_id: Option<i64>,
+    sessions: Vec<SearchedSession>,
+    turns: SearchableTurns,
 }
 
 /// A session in a search scope.
 #[derive(Debug, Default)]
-struct InScope {
+struct SearchedSession {
     id: i64,
     name: String,
     /// If this or `forgotten` changes, the loaded data is not valid any more.
@@ -117,69 +117,70 @@ struct InScope {
     forgotten: i64,
     /// The index of the session's first turn among all turns.
     offset: usize,
-    turns: u32,
+    turn_count: u32,
     speakers: Vec<String>,
-    sittings: Sittings,
+    parts: SessionParts,
     /// Whether the session has a turn of a user.
-    asked: bool,
+    has_user: bool,
     /// Whether the session has a turn of an assistant without a name.
-    answered: bool,
+    has_unnamed_assistant: bool,
 }
 
 /// The name of an encoder and the question's vector, if there is an encoder.
-type Likeness<'a> = Option<&'a (&'a str, Vec<i8>)>;
+type QueryVector<'a> = Option<&'a (&'a str, Vec<i8>)>;
 
 /// Runs a search in the scope that the reader kept, or in a new one.
-fn look_up(
-    reader: &mut Reader,
+fn run_search(
+    reader: &mut PooledReader,
     query: &Query<'_>,
-    question: Likeness<'_>,
-) -> Result<Vec<Hit>, MemoryError> {
+    question: QueryVector<'_>,
+) -> Result<Vec<MemoryHit>, MemoryError> {
     let connection = &reader.connection;
     let only = match query.session {
-        Some(name) => Some(find(connection, name)?.id),
+        Some(name) => Some(require_session(connection, name)?.id),
         None => None,
     };
-    let mut cached = reader.scope.take().filter(|scope| scope.only == only);
+    let mut cached = reader.scope.take().filter(|scope| scope.session_id == only);
     if let Some(scope) = &mut cached
-        && !scope.is_current(connection)?
+        && !scope.refresh(connection)?
     {
         cached = None;
     }
     let scope = match cached {
         Some(scope) => scope,
-        None => Scope::load(connection, only)?,
+        None => SearchScope::load(connection, only)?,
     };
     reader.scope.insert(scope).rank(connection, query, question)
 }
 
 /// Returns SQLite's `data_version`, which changes when another connection has written.
-fn version(connection: &Connection) -> Result<i64, MemoryError> {
+fn data_version(connection: &Connection) -> Result<i64, MemoryError> {
     Ok(connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
 }
 
-impl Scope {
+impl SearchScope {
     fn load(connection: &Connection, only: Option<i64>) -> Result<Self, MemoryError> {
-        let version = version(connection)?;
+        let version = data_version(connection)?;
         let sql = "SELECT id, name, created_ms, forgotten FROM memory_sessions
              WHERE ?1 IS NULL OR id = ?1 ORDER BY id";
-        let mut sessions: Vec<InScope> = rows(connection, sql, params![only], |row| {
-            Ok(InScope {
-                id: row.get(0)?,
-                name: row.get(1)?,
-                created_ms: row.get(2)?,
-                forgotten: row.get(3)?,
-                ..InScope::default()
-            })
-        })?;
-        let mut turns = Turns::default();
+        let mut sessions: Vec<SearchedSession> =
+            query_rows(connection, sql, params![only], |row| {
+                Ok(SearchedSession {
+                    id: row.get(0)?,
+                    name: row.get(1)?,
+                    created_ms: row.get(2)?,
+                    forgotten: row.get(3)?,
+                    ..SearchedSession::default()
+                })
+            })?;
+        let mut turns = SearchableTurns::default();
         for session in &mut sessions {
-            session.offset = turns.numbers.len();
-            session.grow(connection, &mut turns)?;
+            session.offset = turns.metrics.len();
+            session.read_new_turns(connection, &mut turns)?;
         }
         Ok(Self {
-            version,
-            only,
+            data_version: version,
+            session_id: only,
             sessions,
             turns,
         })
@@ -187,21 +188,21 @@ impl Scope {
 
     /// Adds the turns appended since the scope was loaded. Returns false if the scope must be
     /// loaded again: if a turn was forgotten, or if it covers all sessions and anything changed.
-    fn is_current(&mut self, connection: &Connection) -> Result<bool, MemoryError> {
-        let version = version(connection)?;
-        if version == self.version {
+    fn refresh(&mut self, connection: &Connection) -> Result<bool, MemoryError> {
+        let version = data_version(connection)?;
+        if version == self.data_version {
             return Ok(true);
         }
-        let (Some(_), [session]) = (self.only, &mut self.sessions[..]) else {
+        let (Some(_), [session]) = (self.session_id, &mut self.sessions[..]) else {
             return Ok(false);
         };
         let sql = "SELECT created_ms, forgotten FROM memory_sessions WHERE id = ?1";
-        let current = row(connection, sql, params![session.id], |row| row.try_into())?;
+        let current = query_first(connection, sql, params![session.id], |row| row.try_into())?;
         if current != Some((session.created_ms, session.forgotten)) {
             return Ok(false);
         }
-        session.grow(connection, &mut self.turns)?;
-        self.version = version;
+        session.read_new_turns(connection, &mut self.turns)?;
+        self.data_version = version;
         Ok(true)
     }
 
@@ -210,64 +211,80 @@ impl Scope {
         &self,
         connection: &Connection,
         query: &Query<'_>,
-        question: Likeness<'_>,
-    ) -> Result<Vec<Hit>, MemoryError> {
-        let mut rank_query = Asked {
-            named: self.named(query.text),
-            ..Asked::default()
+        question: QueryVector<'_>,
+    ) -> Result<Vec<MemoryHit>, MemoryError> {
+        let mut rank_query = RankQuery {
+            named_speakers: self.named_speakers(query.text),
+            ..RankQuery::default()
         };
         for term in query_terms(query.text) {
             let mut list = Vec::new();
             let mut at = 0;
-            each_posting(connection, &term, self.only, |session, turn, count| {
-                // Postings come in the order of sessions.
-                while let Some(searched) = self.sessions.get(at)
-                    && searched.id < session
-                {
-                    at += 1;
-                }
-                if let Some(searched) = self.sessions.get(at)
-                    && searched.id == session
-                    && turn <= searched.turns
-                {
-                    list.push(((searched.offset + turn as usize - 1) as u32, count));
-                }
-            })?;
+            for_each_posting(
+                connection,
+                &term,
+                self.session_id,
+                |session, turn, count| {
+                    // Postings come in the order of sessions.
+                    while let Some(searched) = self.sessions.get(at)
+                        && searched.id < session
+                    {
+                        at += 1;
+                    }
+                    if let Some(searched) = self.sessions.get(at)
+                        && searched.id == session
+                        && turn <= searched.turn_count
+                    {
+                        list.push(((searched.offset + turn as usize - 1) as u32, count));
+                    }
+                },
+            )?;
             rank_query.postings.push(list);
         }
-        drop_common(&mut rank_query.postings, self.turns.numbers.len());
+        drop_common_terms(&mut rank_query.postings, self.turns.metrics.len());
         if let Some((encoder, question)) = question {
-            let (mut similarities, mut any) = (Vec::with_capacity(self.turns.numbers.len()), false);
+            let (mut similarities, mut any) = (Vec::with_capacity(self.turns.metrics.len()), false);
             for session in &self.sessions {
-                let InScope { id, turns, .. } = *session;
-                any |= likeness(connection, id, turns, question, encoder, &mut similarities)?;
+                let SearchedSession {
+                    id,
+                    turn_count: turns,
+                    ..
+                } = *session;
+                any |= append_similarities(
+                    connection,
+                    id,
+                    turns,
+                    question,
+                    encoder,
+                    &mut similarities,
+                )?;
             }
-            rank_query.likeness = any.then_some(similarities);
+            rank_query.similarities = any.then_some(similarities);
         }
-        if rank_query.likeness.is_none() && rank_query.postings.iter().all(Vec::is_empty) {
+        if rank_query.similarities.is_none() && rank_query.postings.iter().all(Vec::is_empty) {
             return Ok(Vec::new());
         }
-        let scores = rank::scores(&self.turns, &rank_query, &query.weights);
-        let related = |at: usize| scores[at] > 0.0 && self.turns.numbers[at].words > 0;
+        let scores = rank::score_turns(&self.turns, &rank_query, &query.weights);
+        let related = |at: usize| scores[at] > 0.0 && self.turns.metrics[at].words > 0;
         // A turn takes at least the tokens of its tags, which limits how many can fit.
         let max_turns = query
             .budget
             .map_or(usize::MAX, |budget| budget as usize / 12 + 1);
-        let best = rank::best(&scores, related, query.k.min(max_turns));
-        self.told(connection, query, &scores, &best)
+        let best = rank::top_k(&scores, related, query.k.min(max_turns));
+        self.hits_within_budget(connection, query, &scores, &best)
     }
 
     /// Builds the hits for the best turns, and drops those that do not fit into the budget.
-    fn told(
+    fn hits_within_budget(
         &self,
         connection: &Connection,
         query: &Query<'_>,
         scores: &[f64],
         best: &[usize],
-    ) -> Result<Vec<Hit>, MemoryError> {
+    ) -> Result<Vec<MemoryHit>, MemoryError> {
         let mut key =
             connection.prepare_cached("SELECT opened(key) FROM memory_turns WHERE id = ?1")?;
-        let mut metrics_writer = ColumnWriter::default();
+        let mut metrics_writer = MetricsWriter::default();
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
         for at in best {
@@ -277,8 +294,8 @@ impl Scope {
             let session = &self.sessions[after - 1];
             let number = (at - session.offset + 1) as u32;
             let tokens = metrics_writer.get(connection, session.id, number)?.tokens;
-            candidates.push(Candidate { number, tokens });
-            hits.push(Hit {
+            candidates.push(BudgetCandidate { number, tokens });
+            hits.push(MemoryHit {
                 session: session.name.clone(),
                 number,
                 key: key.query_row(params![turn_id(session.id, number)], |row| row.get(0))?,
@@ -287,7 +304,7 @@ impl Scope {
                 tokens: 0,
             });
         }
-        let mut levels = pack(&candidates, query.budget).into_iter();
+        let mut levels = choose_levels(&candidates, query.budget).into_iter();
         hits.retain_mut(|hit| match levels.next().flatten() {
             Some(level_and_tokens) => {
                 (hit.level, hit.tokens) = level_and_tokens;
@@ -299,31 +316,31 @@ impl Scope {
     }
 
     /// Returns the speakers and roles that a question names, for each session.
-    fn named(&self, question: &str) -> Vec<Named> {
+    fn named_speakers(&self, question: &str) -> Vec<NamedSpeakers> {
         let mut words = HashSet::new();
-        each_word(question, |word| _ = words.insert(word.to_owned()));
+        for_each_word(question, |word| _ = words.insert(word.to_owned()));
         let has = |word: &str| words.contains(word);
         let role = match (has("user"), has("assistant")) {
-            (true, false) => Some(Role::User),
-            (false, true) => Some(Role::Assistant),
+            (true, false) => Some(SpeakerRole::User),
+            (false, true) => Some(SpeakerRole::Assistant),
             _ => None,
         };
         let named = self.sessions.iter().map(|session| {
             let mut speakers = Vec::new();
             for (at, name) in session.speakers.iter().enumerate() {
                 let mut is_named = false;
-                each_word(name, |word| {
+                for_each_word(name, |word| {
                     is_named |= word.len() > 1 && !is_stop_word(word) && has(word)
                 });
                 if is_named {
                     speakers.push((at + 1) as u8);
                 }
             }
-            Named {
-                from: session.offset,
+            NamedSpeakers {
+                start: session.offset,
                 speakers,
                 role,
-                assisted: session.asked && session.answered,
+                has_assistant: session.has_user && session.has_unnamed_assistant,
             }
         });
         named.collect()
@@ -332,7 +349,7 @@ impl Scope {
 
 /// Removes terms that more than half of the turns contain, unless there are no others: they do not
 /// distinguish turns.
-fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
+fn drop_common_terms(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
     let is_rare = |list: &Vec<_>| list.len() <= turns / 2;
     if postings
         .iter()
@@ -342,70 +359,80 @@ fn drop_common(postings: &mut Vec<Vec<(u32, u32)>>, turns: usize) {
     }
 }
 
-impl InScope {
+impl SearchedSession {
     /// Reads the turns that were appended since the last call.
-    fn grow(&mut self, connection: &Connection, all: &mut Turns) -> Result<(), MemoryError> {
+    fn read_new_turns(
+        &mut self,
+        connection: &Connection,
+        all: &mut SearchableTurns,
+    ) -> Result<(), MemoryError> {
         let sql = "SELECT turns FROM memory_sessions WHERE id = ?1";
-        let turns = row(connection, sql, params![self.id], |row| row.get(0))?.unwrap_or(0);
-        columns::read(connection, self.id, self.turns + 1, turns, &mut all.numbers)?;
-        let new_turns = &all.numbers[self.offset + self.turns as usize..];
-        self.asked |= new_turns.iter().any(|turn| turn.role == Role::User);
-        self.answered |= new_turns
+        let turns = query_first(connection, sql, params![self.id], |row| row.get(0))?.unwrap_or(0);
+        turn_metrics::read_metrics(
+            connection,
+            self.id,
+            self.turn_count + 1,
+            turns,
+            &mut all.metrics,
+        )?;
+        let new_turns = &all.metrics[self.offset + self.turn_count as usize..];
+        self.has_user |= new_turns.iter().any(|turn| turn.role == SpeakerRole::User);
+        self.has_unnamed_assistant |= new_turns
             .iter()
-            .any(|turn| turn.role == Role::Assistant && turn.speaker == 0);
-        self.turns = turns;
-        self.speakers = speakers(connection, self.id)?;
-        self.sittings
-            .grow(connection, self.id, turns, self.offset, all)
+            .any(|turn| turn.role == SpeakerRole::Assistant && turn.speaker == 0);
+        self.turn_count = turns;
+        self.speakers = read_speakers(connection, self.id)?;
+        self.parts
+            .read_new_parts(connection, self.id, turns, self.offset, all)
     }
 }
 
 /// The parts of a session that were read so far.
 #[derive(Debug, Default)]
-struct Sittings {
+struct SessionParts {
     /// The index of the part with each label: rows with the same label are one part.
     labels: HashMap<String, u32>,
     /// The last row: its first turn, the index of its part and its words. It may have grown since.
-    last: Option<(u32, u32, i64)>,
+    last_row: Option<(u32, u32, i64)>,
 }
 
-impl Sittings {
+impl SessionParts {
     /// Reads new parts and assigns each turn up to `count` to its part.
-    fn grow(
+    fn read_new_parts(
         &mut self,
         connection: &Connection,
         session: i64,
         count: u32,
         offset: usize,
-        turns: &mut Turns,
+        turns: &mut SearchableTurns,
     ) -> Result<(), MemoryError> {
-        let from = self.last.map_or(0, |(first, ..)| first);
+        let from = self.last_row.map_or(0, |(first, ..)| first);
         let sql = "SELECT first, opened(label), words FROM memory_parts
              WHERE session = ?1 AND first >= ?2 ORDER BY first";
         let parts: Vec<(u32, Option<String>, i64)> =
-            rows(connection, sql, params![session, from], |row| {
+            query_rows(connection, sql, params![session, from], |row| {
                 row.try_into()
             })?;
         let ends = parts.iter().skip(1).map(|(next, ..)| *next);
         let ends: Vec<u32> = ends.chain([count + 1]).collect();
         for ((first, label, words), end) in parts.into_iter().zip(ends) {
-            let new_part = turns.sitting_words.len() as u32;
+            let new_part = turns.part_words.len() as u32;
             let mut labelled = |label| *self.labels.entry(label).or_insert(new_part);
-            let (part, counted) = match self.last {
+            let (part, counted) = match self.last_row {
                 Some((known, part, words)) if known == first => (part, words),
                 _ => (label.map_or(new_part, &mut labelled), 0),
             };
             if part == new_part {
-                turns.sitting_words.push(0);
+                turns.part_words.push(0);
             }
-            let sum = &mut turns.sitting_words[part as usize];
+            let sum = &mut turns.part_words[part as usize];
             *sum = sum.saturating_add_signed(words.max(0) - counted.max(0));
-            self.last = Some((first, part, words));
-            let next_turn = (turns.sitting.len() - offset) as u32 + 1;
+            self.last_row = Some((first, part, words));
+            let next_turn = (turns.parts.len() - offset) as u32 + 1;
             let missing = end.saturating_sub(first.max(next_turn)) as usize;
-            turns.sitting.extend(std::iter::repeat_n(part, missing));
+            turns.parts.extend(std::iter::repeat_n(part, missing));
         }
-        if turns.sitting.len() != turns.numbers.len() {
+        if turns.parts.len() != turns.metrics.len() {
             return Err(MemoryError::Damaged(format!(
                 "the parts of session {session} do not cover its turns"
             )));
@@ -415,7 +442,10 @@ impl Sittings {
 }
 
 /// Returns the names of a session's speakers, in the order of their numbers, which start at 1.
-pub(crate) fn speakers(connection: &Connection, session: i64) -> Result<Vec<String>, MemoryError> {
+pub(crate) fn read_speakers(
+    connection: &Connection,
+    session: i64,
+) -> Result<Vec<String>, MemoryError> {
     let sql = "SELECT opened(name) FROM memory_speakers WHERE session = ?1 ORDER BY id";
-    rows(connection, sql, params![session], |row| row.get(0))
+    query_rows(connection, sql, params![session], |row| row.get(0))
 }

@@ -3,12 +3,12 @@
 use rusqlite::params;
 use serde::Serialize;
 
-use crate::columns::Numbers;
-use crate::{LessonStatus, Memory, MemoryError, columns, time};
+use crate::turn_metrics::TurnMetrics;
+use crate::{LessonStatus, Memory, MemoryError, time, turn_metrics};
 
 /// Statistics of the whole memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Stats {
+pub struct MemoryStats {
     /// The statistics of each session, the oldest first.
     pub sessions: Vec<SessionStats>,
     /// The number of lessons in use.
@@ -38,16 +38,16 @@ pub struct SessionStats {
 
 impl SessionStats {
     /// Returns the tokens of a level in per cent of the raw tokens.
-    pub fn share(&self, level: crate::Level) -> f64 {
+    pub fn percent_of_raw(&self, level: crate::Level) -> f64 {
         100.0 * self.tokens[level as usize] as f64 / self.tokens[0].max(1) as f64
     }
 }
 
-const A_WEEK_MS: i64 = 7 * 24 * 3600 * 1000;
+const WEEK_MS: i64 = 7 * 24 * 3600 * 1000;
 
 impl Memory {
     /// Computes the statistics. Reads the metrics of every turn.
-    pub fn stats(&self) -> Result<Stats, MemoryError> {
+    pub fn stats(&self) -> Result<MemoryStats, MemoryError> {
         self.read(|reader| {
             let connection = &reader.connection;
             let mut read = connection.prepare(
@@ -63,18 +63,18 @@ impl Memory {
                     "SELECT coalesce(min(at_ms), 0), coalesce(max(at_ms), 0),
                          coalesce(sum(at_ms > ?3), 0)
                      FROM memory_turns WHERE id >= ?1 AND id < ?2",
-                    params![id << 32, (id + 1) << 32, crate::store::now_ms() - A_WEEK_MS],
+                    params![id << 32, (id + 1) << 32, crate::store::now_ms() - WEEK_MS],
                     |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
                 )?;
-                let mut metrics: Vec<Numbers> = Vec::new();
-                columns::read(connection, id, 1, turns, &mut metrics)?;
+                let mut metrics: Vec<TurnMetrics> = Vec::new();
+                turn_metrics::read_metrics(connection, id, 1, turns, &mut metrics)?;
                 let mut tokens = [0; 4];
                 for turn in &metrics {
                     for (sum, tokens) in tokens.iter_mut().zip(turn.tokens) {
                         *sum += u64::from(tokens);
                     }
                 }
-                let days = [time::day(first), time::day(last)];
+                let days = [time::format_day(first), time::format_day(last)];
                 sessions.push(SessionStats {
                     session,
                     turns,
@@ -95,7 +95,7 @@ impl Memory {
                 |row| row.get(0),
             )?;
             let bytes = bytes.max(0) as u64;
-            Ok(Stats {
+            Ok(MemoryStats {
                 sessions,
                 lessons: count_lessons(LessonStatus::Used)?,
                 proposals: count_lessons(LessonStatus::Proposed)?,

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::{Connection, OptionalExtension, Params, Row, TransactionBehavior, params};
-use selvedge_journal::{JournalError, Redactor, Seal};
+use selvedge_journal::{ColumnEncryption, JournalError, Redactor};
 pub(crate) use selvedge_protocol::now_ms;
 
-use crate::append::Batch;
-use crate::schema::TABLES;
-use crate::search::Scope;
+use crate::append::AppendBatch;
+use crate::schema::MEMORY_TABLES;
+use crate::search::SearchScope;
 use crate::vectors::Encoder;
-use crate::{Form, MemoryError, NewTurn};
+use crate::{MemoryError, NewTurn, TurnFormat};
 
 /// Read connections that stay open for reuse.
-const READERS_KEPT: usize = 4;
+const MAX_POOLED_READERS: usize = 4;
 
 /// The memory store: every turn of every session, in one SQLite file that several processes may
 /// have open. Writes go through one connection, reads through a small pool.
@@ -22,34 +22,34 @@ const READERS_KEPT: usize = 4;
 pub struct Memory {
     pub(crate) folder: PathBuf,
     writer: Mutex<Connection>,
-    readers: Mutex<Vec<Reader>>,
-    seal: Seal,
+    readers: Mutex<Vec<PooledReader>>,
+    seal: ColumnEncryption,
     pub(crate) redactor: Redactor,
     pub(crate) encoder: Option<Arc<dyn Encoder>>,
 }
 
 /// A pooled read connection with the search scope it loaded last.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct PooledReader {
     pub(crate) connection: Connection,
-    pub(crate) scope: Option<Scope>,
+    pub(crate) scope: Option<SearchScope>,
 }
 
 /// A row of `memory_sessions`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Session {
+pub(crate) struct MemorySessionRow {
     pub(crate) id: i64,
     /// How many turns the session has, forgotten ones included.
-    pub(crate) turns: u32,
+    pub(crate) turn_count: u32,
     /// The last turn whose lower levels are written.
-    pub(crate) written: u32,
+    pub(crate) levels_written_to: u32,
     /// The last turn that was distilled.
-    pub(crate) distilled: u32,
+    pub(crate) distilled_to: u32,
 }
 
 /// A turn as it was stored.
 #[derive(Debug, Clone)]
-pub struct Turn {
+pub struct StoredTurn {
     /// The number of the turn in its session, from 1: 50 for T-50.
     pub number: u32,
     /// The turn's key in the source it was imported from, as JSON. `None` for turns without one.
@@ -63,7 +63,7 @@ pub struct Turn {
     /// Milliseconds since 1970: the parsed `ts`, or the time at which the turn was stored.
     pub at_ms: i64,
     /// How to interpret `raw`.
-    pub form: Form,
+    pub format: TurnFormat,
     /// The exact bytes of the turn.
     pub raw: Vec<u8>,
 }
@@ -72,24 +72,28 @@ impl Memory {
     /// Opens the memory in the journal of `folder`, and creates it if there is none. The redactor
     /// is applied to everything that is indexed, rendered or exported.
     pub fn open(folder: &Path, redactor: Redactor) -> Result<Self, MemoryError> {
-        Self::open_with(folder, redactor, Seal::none())
+        Self::open_with(folder, redactor, ColumnEncryption::disabled())
     }
 
     /// Opens the memory with encryption: texts are stored encrypted, indexed words as keyed
     /// digests. Existing plain data is encrypted now. From then on the memory opens with this key
     /// only.
-    pub fn open_sealed(
+    pub fn open_encrypted(
         folder: &Path,
         redactor: Redactor,
         key: &[u8; 32],
     ) -> Result<Self, MemoryError> {
-        Self::open_with(folder, redactor, Seal::new(key))
+        Self::open_with(folder, redactor, ColumnEncryption::new(key))
     }
 
-    fn open_with(folder: &Path, redactor: Redactor, seal: Seal) -> Result<Self, MemoryError> {
-        let connection = TABLES.open(folder, &seal)?;
+    fn open_with(
+        folder: &Path,
+        redactor: Redactor,
+        seal: ColumnEncryption,
+    ) -> Result<Self, MemoryError> {
+        let connection = MEMORY_TABLES.open(folder, &seal)?;
         connection.pragma_update(None, "secure_delete", "on")?;
-        let sealed_with = sealed_with(&connection)?;
+        let sealed_with = stored_key_proof(&connection)?;
         let memory = Self {
             folder: folder.to_owned(),
             writer: Mutex::new(connection),
@@ -98,10 +102,10 @@ impl Memory {
             redactor,
             encoder: None,
         };
-        match (memory.seal.proof(), sealed_with) {
+        match (memory.seal.key_fingerprint(), sealed_with) {
             (ours, stored) if ours == stored => {}
-            (Some(proof), None) => memory.seal_everything(&proof)?,
-            _ => return Err(JournalError::Sealed.into()),
+            (Some(proof), None) => memory.encrypt_existing_data(&proof)?,
+            _ => return Err(JournalError::WrongKey.into()),
         }
         Ok(memory)
     }
@@ -110,7 +114,7 @@ impl Memory {
     /// [`Memory::write_levels`].
     pub fn append(&self, session: &str, turn: &NewTurn<'_>) -> Result<u32, MemoryError> {
         self.write(|connection| {
-            let mut batch = Batch::new(connection, &self.redactor);
+            let mut batch = AppendBatch::new(connection, &self.redactor);
             let appended = batch.append(session, turn)?;
             batch.finish()?;
             Ok(appended.number())
@@ -122,9 +126,9 @@ impl Memory {
     pub fn append_all<'a>(
         &self,
         turns: impl IntoIterator<Item = (&'a str, NewTurn<'a>)>,
-    ) -> Result<Vec<Appended>, MemoryError> {
+    ) -> Result<Vec<AppendedTurn>, MemoryError> {
         self.write(|connection| {
-            let mut batch = Batch::new(connection, &self.redactor);
+            let mut batch = AppendBatch::new(connection, &self.redactor);
             let appended = turns
                 .into_iter()
                 .map(|(session, turn)| batch.append(session, &turn))
@@ -135,41 +139,41 @@ impl Memory {
     }
 
     /// Returns a turn as it was stored.
-    pub fn turn(&self, session: &str, number: u32) -> Result<Turn, MemoryError> {
+    pub fn turn(&self, session: &str, number: u32) -> Result<StoredTurn, MemoryError> {
         self.read(|reader| {
-            let id = find(&reader.connection, session)?.id;
-            stored(&reader.connection, id, number)?
-                .ok_or_else(|| MemoryError::no_turn(session, &format!("T-{number}")))
+            let id = require_session(&reader.connection, session)?.id;
+            load_turn(&reader.connection, id, number)?
+                .ok_or_else(|| MemoryError::turn_not_found(session, &format!("T-{number}")))
         })
     }
 
     /// Returns the number of the turn with this key (see [`Turn::key`]).
-    pub fn number_of(&self, session: &str, key: &str) -> Result<Option<u32>, MemoryError> {
+    pub fn find_turn_by_key(&self, session: &str, key: &str) -> Result<Option<u32>, MemoryError> {
         self.read(|reader| {
-            let session = find(&reader.connection, session)?.id;
-            number_of(&reader.connection, session, key)
+            let session = require_session(&reader.connection, session)?.id;
+            find_turn_by_key(&reader.connection, session, key)
         })
     }
 
     /// Returns how many turns a session has; 0 if there is no such session.
-    pub fn turns(&self, session: &str) -> Result<u32, MemoryError> {
+    pub fn turn_count(&self, session: &str) -> Result<u32, MemoryError> {
         self.read(|reader| {
-            let found = find_if_any(&reader.connection, session)?;
-            Ok(found.map_or(0, |session| session.turns))
+            let found = find_session(&reader.connection, session)?;
+            Ok(found.map_or(0, |session| session.turn_count))
         })
     }
 
     /// Returns the names of all sessions, the newest last.
-    pub fn sessions(&self) -> Result<Vec<String>, MemoryError> {
+    pub fn session_names(&self) -> Result<Vec<String>, MemoryError> {
         self.read(|reader| {
             let sql = "SELECT name FROM memory_sessions ORDER BY id";
-            rows(&reader.connection, sql, [], |row| row.get(0))
+            query_rows(&reader.connection, sql, [], |row| row.get(0))
         })
     }
 
     /// Returns the text with secrets redacted.
-    pub fn redacted<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
-        self.redactor.text(text)
+    pub fn redact<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
+        self.redactor.redact_text(text)
     }
 
     /// Runs `work` in a write transaction and commits it if `work` succeeds. Fails if another
@@ -180,9 +184,9 @@ impl Memory {
     ) -> Result<T, MemoryError> {
         let mut connection = self.writer();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if sealed_with(&transaction)? != self.seal.proof() {
+        if stored_key_proof(&transaction)? != self.seal.key_fingerprint() {
             // Another process encrypted the memory: plain text must not be written to it.
-            return Err(JournalError::Sealed.into());
+            return Err(JournalError::WrongKey.into());
         }
         let done = work(&transaction)?;
         transaction.commit()?;
@@ -196,14 +200,14 @@ impl Memory {
     /// Runs `work` in a read transaction, which does not block writers.
     pub(crate) fn read<T>(
         &self,
-        work: impl FnOnce(&mut Reader) -> Result<T, MemoryError>,
+        work: impl FnOnce(&mut PooledReader) -> Result<T, MemoryError>,
     ) -> Result<T, MemoryError> {
         let pool = || self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         let pooled = pool().pop();
         let mut reader = match pooled {
             Some(reader) => reader,
-            None => Reader {
-                connection: TABLES.connect(&self.folder, &self.seal)?,
+            None => PooledReader {
+                connection: MEMORY_TABLES.connect(&self.folder, &self.seal)?,
                 scope: None,
             },
         };
@@ -211,7 +215,7 @@ impl Memory {
         let done = work(&mut reader);
         reader.connection.execute_batch("COMMIT")?;
         let mut pool = pool();
-        if pool.len() < READERS_KEPT {
+        if pool.len() < MAX_POOLED_READERS {
             pool.push(reader);
         }
         done
@@ -220,30 +224,30 @@ impl Memory {
 
 /// The result of appending a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Appended {
+pub enum AppendedTurn {
     /// The turn was stored under this number.
     New(u32),
     /// A turn with the same key was stored earlier, under this number.
-    Before(u32),
+    Existing(u32),
 }
 
-impl Appended {
+impl AppendedTurn {
     /// Returns the number of the turn in its session.
     pub fn number(self) -> u32 {
-        let (Self::New(number) | Self::Before(number)) = self;
+        let (Self::New(number) | Self::Existing(number)) = self;
         number
     }
 }
 
 /// Returns the stored proof of the encryption key; `None` if the memory is not encrypted.
-fn sealed_with(connection: &Connection) -> Result<Option<Vec<u8>>, MemoryError> {
-    row(connection, "SELECT proof FROM memory_seal", [], |row| {
+fn stored_key_proof(connection: &Connection) -> Result<Option<Vec<u8>>, MemoryError> {
+    query_first(connection, "SELECT proof FROM memory_seal", [], |row| {
         row.get(0)
     })
 }
 
 /// Runs a cached query and collects its rows.
-pub(crate) fn rows<T, C: FromIterator<T>>(
+pub(crate) fn query_rows<T, C: FromIterator<T>>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
@@ -255,7 +259,7 @@ pub(crate) fn rows<T, C: FromIterator<T>>(
 }
 
 /// Runs a cached query and returns its first row.
-pub(crate) fn row<T>(
+pub(crate) fn query_first<T>(
     connection: &Connection,
     sql: &str,
     params: impl Params,
@@ -275,28 +279,31 @@ pub(crate) fn execute(
 }
 
 /// Borrows the bytes of a BLOB column.
-pub(crate) fn blob<'r>(row: &'r Row<'_>, column: usize) -> Result<&'r [u8], MemoryError> {
-    row.get_ref(column)?.as_blob().map_err(damaged)
+pub(crate) fn blob_column<'r>(row: &'r Row<'_>, column: usize) -> Result<&'r [u8], MemoryError> {
+    row.get_ref(column)?.as_blob().map_err(damaged_error)
 }
 
-fn damaged(error: impl std::fmt::Display) -> MemoryError {
+fn damaged_error(error: impl std::fmt::Display) -> MemoryError {
     MemoryError::Damaged(error.to_string())
 }
 
 /// Returns the number of the turn with this key in a session.
-pub(crate) fn number_of(
+pub(crate) fn find_turn_by_key(
     connection: &Connection,
     session: i64,
     key: &str,
 ) -> Result<Option<u32>, MemoryError> {
     let sql = "SELECT id FROM memory_turns WHERE session = ?1 AND key = sealed(?2)";
-    let id: Option<i64> = row(connection, sql, params![session, key], |row| row.get(0))?;
+    let id: Option<i64> = query_first(connection, sql, params![session, key], |row| row.get(0))?;
     Ok(id.map(|id| id as u32))
 }
 
 /// Looks a session up by name, and fails if there is none.
-pub(crate) fn find(connection: &Connection, name: &str) -> Result<Session, MemoryError> {
-    find_if_any(connection, name)?.ok_or_else(|| MemoryError::NoSession(name.to_owned()))
+pub(crate) fn require_session(
+    connection: &Connection,
+    name: &str,
+) -> Result<MemorySessionRow, MemoryError> {
+    find_session(connection, name)?.ok_or_else(|| MemoryError::SessionNotFound(name.to_owned()))
 }
 
 /// Inserts a session, if there is none of this name.
@@ -307,17 +314,17 @@ pub(crate) fn create_session(connection: &Connection, name: &str) -> Result<(), 
 }
 
 /// Looks a session up by name.
-pub(crate) fn find_if_any(
+pub(crate) fn find_session(
     connection: &Connection,
     name: &str,
-) -> Result<Option<Session>, MemoryError> {
+) -> Result<Option<MemorySessionRow>, MemoryError> {
     let sql = "SELECT id, turns, written, distilled FROM memory_sessions WHERE name = ?1";
-    row(connection, sql, params![name], |row| {
-        Ok(Session {
+    query_first(connection, sql, params![name], |row| {
+        Ok(MemorySessionRow {
             id: row.get(0)?,
-            turns: row.get(1)?,
-            written: row.get(2)?,
-            distilled: row.get(3)?,
+            turn_count: row.get(1)?,
+            levels_written_to: row.get(2)?,
+            distilled_to: row.get(3)?,
         })
     })
 }
@@ -328,42 +335,42 @@ pub(crate) fn turn_id(session: i64, number: u32) -> i64 {
 }
 
 /// Loads a turn with its raw bytes decompressed; `None` if it was forgotten or never existed.
-pub(crate) fn stored(
+pub(crate) fn load_turn(
     connection: &Connection,
     session: i64,
     number: u32,
-) -> Result<Option<Turn>, MemoryError> {
+) -> Result<Option<StoredTurn>, MemoryError> {
     let sql = "SELECT opened(key), role, opened(speaker), ts, at_ms, form, opened(raw)
          FROM memory_turns WHERE id = ?1";
-    let found = row(connection, sql, params![turn_id(session, number)], |row| {
-        Ok(Turn {
+    let found = query_first(connection, sql, params![turn_id(session, number)], |row| {
+        Ok(StoredTurn {
             number,
             key: row.get(0)?,
             role: row.get(1)?,
             speaker: row.get(2)?,
             ts: row.get(3)?,
             at_ms: row.get(4)?,
-            form: Form::stored(&row.get::<_, String>(5)?),
+            format: TurnFormat::from_stored(&row.get::<_, String>(5)?),
             raw: row.get(6)?,
         })
     })?;
-    let unpacked = |turn: Turn| {
-        let raw = unpack(turn.raw)?;
-        Ok(Turn { raw, ..turn })
+    let unpacked = |turn: StoredTurn| {
+        let raw = decompress_raw(turn.raw)?;
+        Ok(StoredTurn { raw, ..turn })
     };
     found.map(unpacked).transpose()
 }
 
 /// Shorter raw text is stored uncompressed.
-const PACKED_FROM: usize = 1024;
+const MIN_COMPRESSED_BYTES: usize = 1024;
 /// The fastest zstd level already reduces JSON to a third.
-const PACKING: i32 = 1;
+const ZSTD_LEVEL: i32 = 1;
 
 /// Compresses raw bytes if that makes them smaller. The first byte of the result is 1 if they are
 /// compressed, else 0.
-pub(crate) fn pack(raw: &[u8]) -> Result<Vec<u8>, MemoryError> {
-    if raw.len() >= PACKED_FROM {
-        let packed = zstd::bulk::compress(raw, PACKING).map_err(damaged)?;
+pub(crate) fn compress_raw(raw: &[u8]) -> Result<Vec<u8>, MemoryError> {
+    if raw.len() >= MIN_COMPRESSED_BYTES {
+        let packed = zstd::bulk::compress(raw, ZSTD_LEVEL).map_err(damaged_error)?;
         if packed.len() < raw.len() {
             return Ok([&[1], &packed[..]].concat());
         }
@@ -371,13 +378,13 @@ pub(crate) fn pack(raw: &[u8]) -> Result<Vec<u8>, MemoryError> {
     Ok([&[0], raw].concat())
 }
 
-fn unpack(mut packed: Vec<u8>) -> Result<Vec<u8>, MemoryError> {
+fn decompress_raw(mut packed: Vec<u8>) -> Result<Vec<u8>, MemoryError> {
     match packed.first() {
         Some(0) => {
             packed.remove(0);
             Ok(packed)
         }
-        Some(1) => zstd::stream::decode_all(&packed[1..]).map_err(damaged),
+        Some(1) => zstd::stream::decode_all(&packed[1..]).map_err(damaged_error),
         _ => Err(MemoryError::Damaged(
             "a turn has an unknown encoding".into(),
         )),

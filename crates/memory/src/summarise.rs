@@ -6,33 +6,33 @@ use std::collections::BTreeMap;
 use rusqlite::params;
 use serde_json::Value;
 
-use crate::board::cut;
-use crate::columns::ColumnWriter;
-use crate::extract::Lower;
-use crate::levels::{Made, level_text, put};
-use crate::model::{SmallModel, json_in};
+use crate::board::truncate_to_tokens;
+use crate::extract::LowerLevels;
+use crate::level_writer::{CountedLevels, read_level_text, store_levels};
+use crate::model::{SmallModel, extract_json};
 use crate::postings::PostingWriter;
-use crate::store::{find, stored};
-use crate::words::each_term;
-use crate::{Level, Memory, MemoryError, items, tokens};
+use crate::store::{load_turn, require_session};
+use crate::turn_metrics::MetricsWriter;
+use crate::words::for_each_term;
+use crate::{Level, Memory, MemoryError, tokens, turn_pieces};
 
 /// Turns in one prompt.
-const TURNS: usize = 12;
+const MAX_PROMPT_TURNS: usize = 12;
 /// Tokens of turns in one prompt. A longer turn is truncated.
-const TOKENS: u32 = 6000;
+const MAX_PROMPT_TOKENS: u32 = 6000;
 /// Prompts sent at once.
-const PROMPTS: usize = 8;
+const MAX_PROMPTS: usize = 8;
 /// The maximum size of the smoothed, compressed and tiny levels, as a share of the raw tokens.
-const MOST: [f64; 3] = [0.75, 0.45, 0.08];
+const MAX_LEVEL_SHARES: [f64; 3] = [0.75, 0.45, 0.08];
 /// Tokens that a tiny text may have even if its share is smaller.
-const TINY_MAY: u32 = 30;
+const MIN_TINY_ALLOWANCE_TOKENS: u32 = 30;
 
 /// A turn to summarise.
-struct Wanted {
+struct TurnToSummarise {
     number: u32,
     raw_tokens: u32,
     text: String,
-    by_rules: Lower,
+    rule_levels: LowerLevels,
 }
 
 impl Memory {
@@ -44,24 +44,25 @@ impl Memory {
         session: &str,
         model: &dyn SmallModel,
     ) -> Result<u32, MemoryError> {
-        self.finish_levels(session)?;
-        let (id, from, turns) = self.wanted(session)?;
+        self.write_missing_levels(session)?;
+        let (id, from, turns) = self.turns_to_summarise(session)?;
         let Some(last) = turns.last().map(|turn| turn.number) else {
             return Ok(0);
         };
-        let prompts = batches(&turns);
-        let texts: Vec<String> = prompts.iter().map(|turns| prompt(turns)).collect();
+        let prompts = split_prompts(&turns);
+        let texts: Vec<String> = prompts.iter().map(|turns| summary_prompt(turns)).collect();
         let answers = model.ask_all(&texts).await;
         let mut accepted_levels = Vec::new();
         for (batch, answer) in prompts.iter().zip(answers) {
-            let Some(Value::Array(summaries)) = answer.ok().and_then(|answer| json_in(&answer))
+            let Some(Value::Array(summaries)) =
+                answer.ok().and_then(|answer| extract_json(&answer))
             else {
                 continue;
             };
             for turn in *batch {
                 let is_about = |it: &&Value| it["turn"].as_u64() == Some(turn.number.into());
                 let summary = summaries.iter().find(is_about);
-                let lower = summary.and_then(|summary| accepted(turn, summary));
+                let lower = summary.and_then(|summary| accepted_levels(turn, summary));
                 accepted_levels.extend(lower.map(|lower| (turn, lower)));
             }
         }
@@ -73,21 +74,21 @@ impl Memory {
                 return Ok(0);
             }
             let (mut metrics_writer, mut postings) =
-                (ColumnWriter::default(), PostingWriter::default());
+                (MetricsWriter::default(), PostingWriter::default());
             for (turn, lower) in accepted_levels {
-                if stored(connection, id, turn.number)?.is_none() {
+                if load_turn(connection, id, turn.number)?.is_none() {
                     // The turn was forgotten while the model answered.
                     continue;
                 }
                 // New words of the summary are indexed, so that they find the turn.
                 let mut new_terms = BTreeMap::new();
                 for text in [&lower.smoothed, &lower.compressed, &lower.tiny] {
-                    each_term(text, |term| _ = new_terms.insert(term.to_owned(), 1));
+                    for_each_term(text, |term| _ = new_terms.insert(term.to_owned(), 1));
                 }
-                each_term(&turn.text, |term| _ = new_terms.remove(term));
+                for_each_term(&turn.text, |term| _ = new_terms.remove(term));
                 postings.add_terms(id, turn.number, new_terms);
-                let levels = Made::new(turn.raw_tokens, lower);
-                put(
+                let levels = CountedLevels::new(turn.raw_tokens, lower);
+                store_levels(
                     connection,
                     &mut metrics_writer,
                     id,
@@ -103,33 +104,38 @@ impl Memory {
     }
 
     /// Returns the session's id, the last summarised turn, and the next turns to summarise.
-    fn wanted(&self, session: &str) -> Result<(i64, u32, Vec<Wanted>), MemoryError> {
+    fn turns_to_summarise(
+        &self,
+        session: &str,
+    ) -> Result<(i64, u32, Vec<TurnToSummarise>), MemoryError> {
         self.read(|reader| {
             let connection = &reader.connection;
-            let found = find(connection, session)?;
+            let found = require_session(connection, session)?;
             let sql = "SELECT summarised FROM memory_sessions WHERE id = ?1";
             let from: u32 = connection.query_row(sql, params![found.id], |row| row.get(0))?;
-            let last = found.written.min(from + (TURNS * PROMPTS) as u32);
+            let last = found
+                .levels_written_to
+                .min(from + (MAX_PROMPT_TURNS * MAX_PROMPTS) as u32);
             let mut turns = Vec::new();
             for number in from + 1..=last {
-                let level = |level| level_text(connection, found.id, number, level);
-                let by_rules = Lower {
+                let level = |level| read_level_text(connection, found.id, number, level);
+                let by_rules = LowerLevels {
                     smoothed: level(Level::Smoothed)?.unwrap_or_default(),
                     compressed: level(Level::Compressed)?.unwrap_or_default(),
                     tiny: level(Level::Tiny)?.unwrap_or_default(),
                 };
                 // A forgotten turn counts as processed.
                 let (mut raw_tokens, mut text) = (0, String::new());
-                if let Some(turn) = stored(connection, found.id, number)? {
+                if let Some(turn) = load_turn(connection, found.id, number)? {
                     raw_tokens = tokens::count(&String::from_utf8_lossy(&turn.raw));
-                    let readable = items::readable(turn.form, &turn.raw);
-                    text = cut(&self.redacted(&readable), TOKENS);
+                    let readable = turn_pieces::searchable_text(turn.format, &turn.raw);
+                    text = truncate_to_tokens(&self.redact(&readable), MAX_PROMPT_TOKENS);
                 }
-                turns.push(Wanted {
+                turns.push(TurnToSummarise {
                     number,
                     raw_tokens,
                     text,
-                    by_rules,
+                    rule_levels: by_rules,
                 });
             }
             Ok((found.id, from, turns))
@@ -138,12 +144,12 @@ impl Memory {
 }
 
 /// Divides turns into groups, each with as many turns as fit into a prompt.
-fn batches(turns: &[Wanted]) -> Vec<&[Wanted]> {
+fn split_prompts(turns: &[TurnToSummarise]) -> Vec<&[TurnToSummarise]> {
     let mut batches = Vec::new();
     let (mut start, mut used) = (0, 0);
     for (at, turn) in turns.iter().enumerate() {
-        let cost = turn.raw_tokens.min(TOKENS);
-        if at > start && (at - start >= TURNS || used + cost > TOKENS) {
+        let cost = turn.raw_tokens.min(MAX_PROMPT_TOKENS);
+        if at > start && (at - start >= MAX_PROMPT_TURNS || used + cost > MAX_PROMPT_TOKENS) {
             batches.push(&turns[start..at]);
             (start, used) = (at, 0);
         }
@@ -153,7 +159,7 @@ fn batches(turns: &[Wanted]) -> Vec<&[Wanted]> {
     batches
 }
 
-fn prompt(batch: &[Wanted]) -> String {
+fn summary_prompt(batch: &[TurnToSummarise]) -> String {
     let mut prompt = "Summarise each turn below at three lengths. smoothed: the same text, \
         cleaned, without filler, with short arguments of calls, about 60 % as long. compressed: \
         what was said and done, about 35 %, calls as {tool: result}. tiny: one clause, at most \
@@ -169,13 +175,13 @@ fn prompt(batch: &[Wanted]) -> String {
 
 /// Returns the model's text for each level if it is short enough, else the text of the rules.
 /// `None` if no text of the model is used.
-fn accepted(turn: &Wanted, summary: &Value) -> Option<Lower> {
+fn accepted_levels(turn: &TurnToSummarise, summary: &Value) -> Option<LowerLevels> {
     let mut any = false;
     let mut choose = |field: &str, at: usize, by_rules: &String| {
         let text = summary[field].as_str().unwrap_or_default().trim();
-        let mut max_tokens = (f64::from(turn.raw_tokens) * MOST[at]) as u32;
+        let mut max_tokens = (f64::from(turn.raw_tokens) * MAX_LEVEL_SHARES[at]) as u32;
         if at == 2 {
-            max_tokens = max_tokens.max(TINY_MAY.min(turn.raw_tokens / 4));
+            max_tokens = max_tokens.max(MIN_TINY_ALLOWANCE_TOKENS.min(turn.raw_tokens / 4));
         }
         if text.is_empty() || tokens::count(text) > max_tokens {
             return by_rules.clone();
@@ -183,10 +189,10 @@ fn accepted(turn: &Wanted, summary: &Value) -> Option<Lower> {
         any = true;
         text.to_owned()
     };
-    let lower = Lower {
-        smoothed: choose("smoothed", 0, &turn.by_rules.smoothed),
-        compressed: choose("compressed", 1, &turn.by_rules.compressed),
-        tiny: choose("tiny", 2, &turn.by_rules.tiny),
+    let lower = LowerLevels {
+        smoothed: choose("smoothed", 0, &turn.rule_levels.smoothed),
+        compressed: choose("compressed", 1, &turn.rule_levels.compressed),
+        tiny: choose("tiny", 2, &turn.rule_levels.tiny),
     };
     any.then_some(lower)
 }

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 /// Parses a time to milliseconds since 1970: RFC 3339, a date with or without a time (UTC), or
 /// seconds or milliseconds since 1970.
-pub(crate) fn milliseconds(text: &str) -> Option<i64> {
+pub(crate) fn parse_ms(text: &str) -> Option<i64> {
     let text = text.trim();
     if let Ok(number) = text.parse::<f64>() {
         // Smaller numbers are seconds (up to the year 5138), larger ones milliseconds (from 1973).
@@ -30,7 +30,7 @@ pub(crate) fn milliseconds(text: &str) -> Option<i64> {
 }
 
 /// Formats how long ago a time was: `3 hours ago`.
-pub(crate) fn ago(now_ms: i64, then_ms: i64) -> String {
+pub(crate) fn format_ago(now_ms: i64, then_ms: i64) -> String {
     let minutes = (now_ms - then_ms).max(0) / 60_000;
     let (number, unit) = match minutes {
         0..60 => (minutes, "minute"),
@@ -44,7 +44,7 @@ pub(crate) fn ago(now_ms: i64, then_ms: i64) -> String {
 }
 
 /// Formats the day of a time in UTC: `2023-05-08`.
-pub(crate) fn day(ms: i64) -> String {
+pub(crate) fn format_day(ms: i64) -> String {
     match Timestamp::from_millisecond(ms) {
         Ok(stamp) => stamp.to_zoned(TimeZone::UTC).date().to_string(),
         Err(_) => String::new(),
@@ -65,19 +65,15 @@ mod tests {
             "1683547200",
             "1683547200000",
         ] {
-            assert_eq!(milliseconds(text), Some(noon), "{text}");
+            assert_eq!(parse_ms(text), Some(noon), "{text}");
         }
-        assert_eq!(milliseconds("2023-05-08"), Some(noon - 12 * 3_600_000));
+        assert_eq!(parse_ms("2023-05-08"), Some(noon - 12 * 3_600_000));
         assert_eq!(
-            (
-                milliseconds("last Tuesday"),
-                milliseconds("NaN"),
-                milliseconds("")
-            ),
+            (parse_ms("last Tuesday"), parse_ms("NaN"), parse_ms("")),
             (None, None, None)
         );
         assert_eq!(
-            (ago(noon, noon - 90 * 60_000), day(noon)),
+            (format_ago(noon, noon - 90 * 60_000), format_day(noon)),
             ("1 hour ago".into(), "2023-05-08".into())
         );
     }

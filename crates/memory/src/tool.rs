@@ -11,7 +11,7 @@ use crate::{Level, Memory, MemoryError};
 
 /// The arguments of `history.get_turn`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct GetTurnArgs {
     /// The turn, such as T-50.
     turn: String,
     /// R raw, S smoothed (the default), C compressed or T tiny.
@@ -25,7 +25,7 @@ fn smoothed() -> Level {
 
 /// The result of `history.get_turn`.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Output {
+pub(crate) struct GetTurnOutput {
     /// The turn, such as T-50.
     turn: String,
     /// The level of the text.
@@ -36,14 +36,14 @@ pub(crate) struct Output {
 
 /// Creates the tool `history.get_turn` for a session. A fetched turn is announced on the board for
 /// the next turns.
-pub fn get_turn(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
+pub fn get_turn_tool(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
     let session = session.to_owned();
-    let run = move |args: Args| {
+    let run = move |args: GetTurnArgs| {
         let (memory, session) = (memory.clone(), session.clone());
         async move {
             let fetched = tokio::task::spawn_blocking(move || {
                 let text = memory.get_turn(&session, &args.turn, args.level)?;
-                Ok::<_, MemoryError>(Output {
+                Ok::<_, MemoryError>(GetTurnOutput {
                     turn: args.turn,
                     level: args.level,
                     text,

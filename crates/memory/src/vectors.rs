@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 
-use crate::levels::level_text;
-use crate::store::{Session, blob, execute, find, row, stored};
-use crate::{Level, Memory, MemoryError, items};
+use crate::level_writer::read_level_text;
+use crate::store::{
+    MemorySessionRow, blob_column, execute, load_turn, query_first, require_session,
+};
+use crate::{Level, Memory, MemoryError, turn_pieces};
 
 /// Computes vectors of texts. It may be slow: before a turn, it encodes only the question.
 pub trait Encoder: Send + Sync + std::fmt::Debug {
@@ -18,11 +20,11 @@ pub trait Encoder: Send + Sync + std::fmt::Debug {
 }
 
 /// Vectors in one row of `memory_vectors`.
-const PER_BLOCK: u32 = 64;
+const VECTORS_PER_ROW: u32 = 64;
 /// Turns encoded by one call of [`Memory::write_vectors`].
-const AT_A_TIME: u32 = 64;
+const MAX_ENCODED_TURNS: u32 = 64;
 /// Of longer turns, the compressed level is encoded.
-const CHARACTERS: usize = 800;
+const MAX_RAW_CHARS: usize = 800;
 
 impl Memory {
     /// Adds an encoder, so that searches compare vectors, too.
@@ -34,7 +36,7 @@ impl Memory {
     /// Adds the built-in encoder. Does nothing without the feature `pocket`.
     pub fn with_built_in_encoder(self) -> Self {
         #[cfg(feature = "pocket")]
-        return self.with_encoder(Arc::new(crate::Pocket::new()));
+        return self.with_encoder(Arc::new(crate::PocketEncoder::new()));
         #[cfg(not(feature = "pocket"))]
         self
     }
@@ -45,13 +47,13 @@ impl Memory {
         let Some(encoder) = &self.encoder else {
             return Ok(0);
         };
-        self.finish_levels(session)?;
+        self.write_missing_levels(session)?;
         let (found, from, texts) = self.read(|reader| {
-            let found = find(&reader.connection, session)?;
-            let from = embedded(&reader.connection, found.id, encoder.name())?;
-            let to = found.turns.min(from + AT_A_TIME);
-            let texts =
-                (from + 1..=to).map(|number| self.text_of(&reader.connection, &found, number));
+            let found = require_session(&reader.connection, session)?;
+            let from = encoded_turn_count(&reader.connection, found.id, encoder.name())?;
+            let to = found.turn_count.min(from + MAX_ENCODED_TURNS);
+            let texts = (from + 1..=to)
+                .map(|number| self.text_to_encode(&reader.connection, &found, number));
             Ok((found, from, texts.collect::<Result<Vec<_>, _>>()?))
         })?;
         if texts.is_empty() {
@@ -62,17 +64,17 @@ impl Memory {
             let message = format!("{} vectors for {} texts", vectors.len(), texts.len());
             return Err(MemoryError::Encoder(message));
         }
-        let vectors: Vec<Vec<i8>> = vectors.iter().map(|vector| quantised(vector)).collect();
+        let vectors: Vec<Vec<i8>> = vectors.iter().map(|vector| quantise(vector)).collect();
         self.write(|connection| {
-            if embedded(connection, found.id, encoder.name())? != from {
+            if encoded_turn_count(connection, found.id, encoder.name())? != from {
                 // Another process has written these vectors.
                 return Ok(0);
             }
-            store(connection, found.id, encoder.name(), from, &vectors)?;
+            store_vectors(connection, found.id, encoder.name(), from, &vectors)?;
             for (number, _) in (from + 1..).zip(&vectors) {
-                if stored(connection, found.id, number)?.is_none() {
+                if load_turn(connection, found.id, number)?.is_none() {
                     // The turn was forgotten while the encoder worked.
-                    forget(connection, found.id, number)?;
+                    clear_vector(connection, found.id, number)?;
                 }
             }
             Ok(vectors.len() as u32)
@@ -80,27 +82,31 @@ impl Memory {
     }
 
     /// Returns the text of a turn for the encoder, redacted; empty for a forgotten turn.
-    fn text_of(
+    fn text_to_encode(
         &self,
         connection: &Connection,
-        session: &Session,
+        session: &MemorySessionRow,
         number: u32,
     ) -> Result<String, MemoryError> {
-        let Some(turn) = stored(connection, session.id, number)? else {
+        let Some(turn) = load_turn(connection, session.id, number)? else {
             return Ok(String::new());
         };
-        let text = items::readable(turn.form, &turn.raw);
-        if text.chars().nth(CHARACTERS).is_none() {
-            return Ok(self.redacted(&text).into_owned());
+        let text = turn_pieces::searchable_text(turn.format, &turn.raw);
+        if text.chars().nth(MAX_RAW_CHARS).is_none() {
+            return Ok(self.redact(&text).into_owned());
         }
-        let text = level_text(connection, session.id, number, Level::Compressed)?;
-        Ok(text.unwrap_or_default().chars().take(CHARACTERS).collect())
+        let text = read_level_text(connection, session.id, number, Level::Compressed)?;
+        Ok(text
+            .unwrap_or_default()
+            .chars()
+            .take(MAX_RAW_CHARS)
+            .collect())
     }
 }
 
 /// Appends the cosine similarity of each turn of a session to a question; 0 for turns without a
 /// vector. Returns whether any turn has one.
-pub(crate) fn likeness(
+pub(crate) fn append_similarities(
     connection: &Connection,
     session: i64,
     turns: u32,
@@ -116,7 +122,7 @@ pub(crate) fn likeness(
     let mut rows = read.query(params![session << 32, (session + 1) << 32, encoder])?;
     let mut any = false;
     while let Some(row) = rows.next()? {
-        for vector in blob(row, 0)?.chunks_exact(question.len().max(1)) {
+        for vector in blob_column(row, 0)?.chunks_exact(question.len().max(1)) {
             into.push(dot(question, vector) as f32 / (127.0 * 127.0));
             any = true;
         }
@@ -126,7 +132,7 @@ pub(crate) fn likeness(
 }
 
 /// Normalises a vector to length 1 and quantises it in steps of 1/127.
-pub(crate) fn quantised(vector: &[f32]) -> Vec<i8> {
+pub(crate) fn quantise(vector: &[f32]) -> Vec<i8> {
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt();
     let is_usable = length > 0.0 && length.is_finite();
     let scale = if is_usable { 127.0 / length } else { 0.0 };
@@ -142,34 +148,38 @@ fn dot(a: &[i8], b: &[u8]) -> i32 {
 }
 
 /// Returns how many turns of a session have a vector of this encoder.
-fn embedded(connection: &Connection, session: i64, encoder: &str) -> Result<u32, MemoryError> {
+fn encoded_turn_count(
+    connection: &Connection,
+    session: i64,
+    encoder: &str,
+) -> Result<u32, MemoryError> {
     let sql = "SELECT id, encoder, length(opened(data)) FROM memory_vectors
          WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT 1";
     let ids = params![session << 32, (session + 1) << 32];
-    let last: Option<(i64, String, u32)> = row(connection, sql, ids, |row| row.try_into())?;
+    let last: Option<(i64, String, u32)> = query_first(connection, sql, ids, |row| row.try_into())?;
     match last {
         Some((id, name, bytes)) if name == encoder => {
-            let width = width(connection, session)?.max(1);
-            Ok((id as u32) * PER_BLOCK + bytes / width)
+            let width = vector_bytes(connection, session)?.max(1);
+            Ok((id as u32) * VECTORS_PER_ROW + bytes / width)
         }
         _ => Ok(0),
     }
 }
 
 /// Returns the bytes of one vector of a session; 0 if it has none.
-fn width(connection: &Connection, session: i64) -> Result<u32, MemoryError> {
+fn vector_bytes(connection: &Connection, session: i64) -> Result<u32, MemoryError> {
     let sql = "SELECT width FROM memory_encoders WHERE session = ?1";
-    Ok(row(connection, sql, params![session], |row| row.get(0))?.unwrap_or(0))
+    Ok(query_first(connection, sql, params![session], |row| row.get(0))?.unwrap_or(0))
 }
 
 /// Reads the vectors of a row.
-fn vectors_in(connection: &Connection, id: i64) -> Result<Option<Vec<u8>>, MemoryError> {
+fn read_vector_row(connection: &Connection, id: i64) -> Result<Option<Vec<u8>>, MemoryError> {
     let sql = "SELECT opened(data) FROM memory_vectors WHERE id = ?1";
-    row(connection, sql, params![id], |row| row.get(0))
+    query_first(connection, sql, params![id], |row| row.get(0))
 }
 
 /// Stores vectors for the turns after `from`. For `from == 0` all stored vectors are replaced.
-fn store(
+fn store_vectors(
     connection: &Connection,
     session: i64,
     encoder: &str,
@@ -192,10 +202,10 @@ fn store(
     let mut at = from;
     while !rest.is_empty() {
         // Fill the current row before starting the next.
-        let room = (PER_BLOCK - at % PER_BLOCK) as usize;
+        let room = (VECTORS_PER_ROW - at % VECTORS_PER_ROW) as usize;
         let (vectors, after) = rest.split_at(room.min(rest.len()));
-        let id = session << 32 | i64::from(at / PER_BLOCK);
-        let mut data = vectors_in(connection, id)?.unwrap_or_default();
+        let id = session << 32 | i64::from(at / VECTORS_PER_ROW);
+        let mut data = read_vector_row(connection, id)?.unwrap_or_default();
         for vector in vectors {
             if vector.len() != width {
                 let message = "the vectors have different lengths";
@@ -210,13 +220,17 @@ fn store(
 }
 
 /// Overwrites the vector of a turn with zeros.
-pub(crate) fn forget(connection: &Connection, session: i64, turn: u32) -> Result<(), MemoryError> {
-    let id = session << 32 | i64::from((turn - 1) / PER_BLOCK);
-    let Some(mut data) = vectors_in(connection, id)? else {
+pub(crate) fn clear_vector(
+    connection: &Connection,
+    session: i64,
+    turn: u32,
+) -> Result<(), MemoryError> {
+    let id = session << 32 | i64::from((turn - 1) / VECTORS_PER_ROW);
+    let Some(mut data) = read_vector_row(connection, id)? else {
         return Ok(());
     };
-    let width = width(connection, session)? as usize;
-    let at = ((turn - 1) % PER_BLOCK) as usize * width;
+    let width = vector_bytes(connection, session)? as usize;
+    let at = ((turn - 1) % VECTORS_PER_ROW) as usize * width;
     if let Some(vector) = data.get_mut(at..at + width) {
         vector.fill(0);
         let sql = "UPDATE memory_vectors SET data = sealed(?2) WHERE id = ?1";

@@ -10,9 +10,9 @@ use unicode_normalization::char::is_combining_mark;
 use selvedge_text::stem;
 
 /// Calls `take` with each word of a text, folded and stemmed, in order.
-pub(crate) fn each_term(text: &str, mut take: impl FnMut(&str)) {
+pub(crate) fn for_each_term(text: &str, mut take: impl FnMut(&str)) {
     let mut term = String::new();
-    each_word(text, |word| {
+    for_each_word(text, |word| {
         term.clear();
         term.push_str(word);
         stem(&mut term);
@@ -21,7 +21,7 @@ pub(crate) fn each_term(text: &str, mut take: impl FnMut(&str)) {
 }
 
 /// Calls `take` with each word of a text, folded but not stemmed, in order.
-pub(crate) fn each_word(text: &str, mut take: impl FnMut(&str)) {
+pub(crate) fn for_each_word(text: &str, mut take: impl FnMut(&str)) {
     let mut word = String::new();
     // The length and the last character of the current run of characters without spaces.
     let mut run: (usize, Option<char>) = (0, None);
@@ -32,7 +32,7 @@ pub(crate) fn each_word(text: &str, mut take: impl FnMut(&str)) {
         *run = (0, None);
     };
     for c in text.chars() {
-        if is_unspaced(c) {
+        if is_without_spaces(c) {
             if !word.is_empty() {
                 take(&word);
                 word.clear();
@@ -63,7 +63,7 @@ pub(crate) fn each_word(text: &str, mut take: impl FnMut(&str)) {
 
 /// Returns whether a character belongs to a script without spaces: Han, Hiragana, Katakana, Thai,
 /// Lao, Khmer.
-fn is_unspaced(c: char) -> bool {
+fn is_without_spaces(c: char) -> bool {
     matches!(c, '\u{0e00}'..='\u{0eff}' | '\u{1780}'..='\u{17ff}' | '\u{3040}'..='\u{30ff}'
         | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}'
         | '\u{20000}'..='\u{3ffff}')
@@ -75,7 +75,7 @@ fn is_unspaced(c: char) -> bool {
 pub(crate) fn query_terms(text: &str) -> Vec<String> {
     let mut content_terms = Vec::new();
     let mut all = Vec::new();
-    each_word(text, |word| {
+    for_each_word(text, |word| {
         let mut term = word.to_owned();
         stem(&mut term);
         if !is_stop_word(word) && !content_terms.contains(&term) {
@@ -93,9 +93,9 @@ pub(crate) fn query_terms(text: &str) -> Vec<String> {
 }
 
 /// Returns whether a text has a word that is not a stop word.
-pub(crate) fn is_telling(text: &str) -> bool {
+pub(crate) fn has_content_word(text: &str) -> bool {
     let mut found = false;
-    each_word(text, |word| found |= !is_stop_word(word));
+    for_each_word(text, |word| found |= !is_stop_word(word));
     found
 }
 
@@ -123,7 +123,7 @@ mod tests {
 
     fn words(text: &str) -> Vec<String> {
         let mut found = Vec::new();
-        each_word(text, |word| found.push(word.to_owned()));
+        for_each_word(text, |word| found.push(word.to_owned()));
         found
     }
 

@@ -7,18 +7,21 @@ use std::sync::Mutex;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
-use selvedge_memory::{Batch, Later, Memory, MemoryError, NewTurn, SmallModel, SmallModelError};
+use selvedge_memory::{
+    BatchSmallModel, Memory, MemoryError, NewTurn, SmallModel, SmallModelBatchStatus,
+    SmallModelError,
+};
 use serde_json::json;
 
 /// A provider whose batch status is set by the test. Requests fail while there is none.
 #[derive(Default)]
 struct Provider {
     submitted: Mutex<Vec<Vec<String>>>,
-    state: Mutex<Option<Batch>>,
+    state: Mutex<Option<SmallModelBatchStatus>>,
 }
 
 impl Provider {
-    fn set_state(&self, state: Batch) {
+    fn set_state(&self, state: SmallModelBatchStatus) {
         *self.state.lock().unwrap() = Some(state);
     }
 
@@ -32,12 +35,12 @@ impl SmallModel for Provider {
         async { Err(SmallModelError("only batches are answered".to_owned())) }.boxed()
     }
 
-    fn later(&self) -> Option<&dyn Later> {
+    fn batch_model(&self) -> Option<&dyn BatchSmallModel> {
         Some(self)
     }
 }
 
-impl Later for Provider {
+impl BatchSmallModel for Provider {
     fn submit<'a>(
         &'a self,
         prompts: &'a [String],
@@ -48,11 +51,11 @@ impl Later for Provider {
         async { Ok(Some(name)) }.boxed()
     }
 
-    fn look<'a>(
+    fn poll<'a>(
         &'a self,
         batch: &'a str,
         prompts: usize,
-    ) -> BoxFuture<'a, Result<Batch, SmallModelError>> {
+    ) -> BoxFuture<'a, Result<SmallModelBatchStatus, SmallModelError>> {
         let submitted = self.submitted.lock().unwrap();
         assert_eq!(batch, format!("batch_{}", submitted.len()));
         assert_eq!(prompts, submitted.last().unwrap().len());
@@ -100,7 +103,11 @@ async fn a_batch_is_submitted_once_and_fetched_by_a_later_process() {
     }
     let done = memory.distill("s", Some(&provider)).await.unwrap();
     assert_eq!(
-        (done.turns, done.waiting, done.handed_over),
+        (
+            done.distilled_turns,
+            done.remaining_turns,
+            done.submitted_turns
+        ),
         (0, 0, 700),
         "all turns are in one batch"
     );
@@ -110,29 +117,37 @@ async fn a_batch_is_submitted_once_and_fetched_by_a_later_process() {
     memory
         .append("s", &NewTurn::text("user", "Always lock the gate."))
         .unwrap();
-    provider.set_state(Batch::Working);
+    provider.set_state(SmallModelBatchStatus::Running);
     assert_eq!(
         memory
             .distill("s", Some(&provider))
             .await
             .unwrap()
-            .handed_over,
+            .submitted_turns,
         700
     );
     *provider.state.lock().unwrap() = None;
     assert!(
         matches!(
             memory.distill("s", Some(&provider)).await,
-            Err(MemoryError::Batch(_))
+            Err(MemoryError::ProviderBatch(_))
         ),
         "the provider is unreachable"
     );
     drop(memory);
     let memory = open(&dir);
-    provider.set_state(Batch::Answered(vec![lesson("Harbours", &[3])]));
+    provider.set_state(SmallModelBatchStatus::Completed(vec![lesson(
+        "Harbours",
+        &[3],
+    )]));
     let done = memory.distill("s", Some(&provider)).await.unwrap();
     assert_eq!(
-        (done.turns, done.learned, done.waiting, done.handed_over),
+        (
+            done.distilled_turns,
+            done.learned,
+            done.remaining_turns,
+            done.submitted_turns
+        ),
         (700, 1, 1, 0)
     );
     assert_eq!(
@@ -145,7 +160,7 @@ async fn a_batch_is_submitted_once_and_fetched_by_a_later_process() {
             .distill("s", Some(&provider))
             .await
             .unwrap()
-            .handed_over,
+            .submitted_turns,
         1
     );
     let prompt = provider.submitted.lock().unwrap()[1].concat();
@@ -155,10 +170,13 @@ async fn a_batch_is_submitted_once_and_fetched_by_a_later_process() {
     );
     // A turn that was forgotten meanwhile is not learned from.
     memory.forget_turn("s", 701).unwrap();
-    provider.set_state(Batch::Answered(vec![lesson("Gates", &[701])]));
+    provider.set_state(SmallModelBatchStatus::Completed(vec![lesson(
+        "Gates",
+        &[701],
+    )]));
     memory.distill("s", Some(&provider)).await.unwrap();
     assert_eq!(titles(&memory), ["Harbours"]);
-    assert_eq!(memory.distill("s", None).await.unwrap().turns, 0);
+    assert_eq!(memory.distill("s", None).await.unwrap().distilled_turns, 0);
 }
 
 #[tokio::test]
@@ -197,9 +215,9 @@ async fn rules_replace_failed_lines_and_failed_batches() {
     assert!(prompts > 1, "{prompts}");
     let mut answers = vec![Err(SmallModelError("overloaded".to_owned())); prompts];
     answers[0] = lesson("From the model", &[1]);
-    provider.set_state(Batch::Answered(answers));
+    provider.set_state(SmallModelBatchStatus::Completed(answers));
     let done = memory.distill("s", Some(&provider)).await.unwrap();
-    assert_eq!((done.turns, done.handed_over), (200, 0));
+    assert_eq!((done.distilled_turns, done.submitted_turns), (200, 0));
     let found = titles(&memory);
     assert!(found.contains(&"From the model".to_owned()), "{found:?}");
     assert!(
@@ -216,17 +234,24 @@ async fn rules_replace_failed_lines_and_failed_batches() {
         .append("s", &NewTurn::text("user", "I prefer the slow ferry."))
         .unwrap();
     memory.distill("s", Some(&provider)).await.unwrap();
-    provider.set_state(Batch::Lost);
+    provider.set_state(SmallModelBatchStatus::Failed);
     assert_eq!(
         memory
             .distill("s", Some(&provider))
             .await
             .unwrap()
-            .handed_over,
+            .submitted_turns,
         1
     );
     assert_eq!(provider.submitted(), 3);
-    assert_eq!(memory.distill("s", Some(&provider)).await.unwrap().turns, 1);
+    assert_eq!(
+        memory
+            .distill("s", Some(&provider))
+            .await
+            .unwrap()
+            .distilled_turns,
+        1
+    );
     assert_eq!(provider.submitted(), 3);
     assert!(titles(&memory).contains(&"I prefer the slow ferry.".to_owned()));
 }
@@ -239,12 +264,12 @@ impl SmallModel for NoBatches {
         async { lesson("Asked at once", &[1]) }.boxed()
     }
 
-    fn later(&self) -> Option<&dyn Later> {
+    fn batch_model(&self) -> Option<&dyn BatchSmallModel> {
         Some(self)
     }
 }
 
-impl Later for NoBatches {
+impl BatchSmallModel for NoBatches {
     fn submit<'a>(
         &'a self,
         _: &'a [String],
@@ -252,7 +277,11 @@ impl Later for NoBatches {
         async { Ok(None) }.boxed()
     }
 
-    fn look<'a>(&'a self, _: &'a str, _: usize) -> BoxFuture<'a, Result<Batch, SmallModelError>> {
+    fn poll<'a>(
+        &'a self,
+        _: &'a str,
+        _: usize,
+    ) -> BoxFuture<'a, Result<SmallModelBatchStatus, SmallModelError>> {
         async { Err(SmallModelError("no such batch".to_owned())) }.boxed()
     }
 }
@@ -266,7 +295,7 @@ async fn a_model_without_batches_is_asked_at_once() {
         .unwrap();
     let done = memory.distill("s", Some(&NoBatches)).await.unwrap();
     assert_eq!(
-        (done.turns, done.handed_over, titles(&memory)),
+        (done.distilled_turns, done.submitted_turns, titles(&memory)),
         (1, 0, vec!["Asked at once".to_owned()])
     );
 }

@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    Encoder, Gradient, Keep, LessonKind, LessonStatus, Level, Memory, MemoryError, NewTurn, Query,
-    SmallModel, SmallModelError, Strategy, Verdict,
+    AssemblyStrategy, Encoder, Gradient, LessonKind, LessonStatus, Level, Memory, MemoryError,
+    NewTurn, PinMode, ProposalDecision, Query, SmallModel, SmallModelError,
 };
 use serde_json::json;
 
@@ -37,7 +37,7 @@ fn has(bytes: &[u8], text: &str) -> bool {
 }
 
 async fn distill_all(memory: &Memory, session: &str) {
-    while memory.distill(session, None).await.unwrap().waiting > 0 {}
+    while memory.distill(session, None).await.unwrap().remaining_turns > 0 {}
 }
 
 #[tokio::test]
@@ -79,8 +79,8 @@ async fn forgotten_text_is_removed_from_every_file() {
         memory
             .assemble(
                 session,
-                Strategy::Gradient(Gradient::new(1500)),
-                Keep::Pinned,
+                AssemblyStrategy::Gradient(Gradient::new(1500)),
+                PinMode::Pin,
             )
             .unwrap();
         memory.get_turn(session, "T-2", Level::Raw).unwrap();
@@ -107,7 +107,7 @@ async fn forgotten_text_is_removed_from_every_file() {
     ] {
         assert!(has(&bytes_of(&dir), word), "{word}");
     }
-    let turns = memory.turns("keep").unwrap();
+    let turns = memory.turn_count("keep").unwrap();
     let forgotten = memory.forget_turn("keep", number).unwrap();
     assert_eq!((forgotten.turns, forgotten.lessons), (1, 1));
     assert!(memory.forget_session("lose").unwrap().turns > 40);
@@ -121,14 +121,14 @@ async fn forgotten_text_is_removed_from_every_file() {
         assert!(!has(&bytes, word), "{word} is still there");
     }
     // Nothing else has changed: numbers, search, gradient, and the number of the next turn.
-    assert_eq!(memory.turns("keep").unwrap(), turns);
+    assert_eq!(memory.turn_count("keep").unwrap(), turns);
     assert!(matches!(
         memory.turn("keep", number),
-        Err(MemoryError::NoTurn { .. })
+        Err(MemoryError::TurnNotFound { .. })
     ));
     assert!(matches!(
         memory.turn("lose", 1),
-        Err(MemoryError::NoSession(_))
+        Err(MemoryError::SessionNotFound(_))
     ));
     assert!(
         open(&dir)
@@ -155,8 +155,8 @@ async fn forgotten_text_is_removed_from_every_file() {
     let shown = memory
         .assemble(
             "keep",
-            Strategy::Gradient(Gradient::new(1500)),
-            Keep::Nothing,
+            AssemblyStrategy::Gradient(Gradient::new(1500)),
+            PinMode::ReadOnly,
         )
         .unwrap();
     assert_eq!(shown.bands.last().unwrap().span.last, turns);
@@ -225,7 +225,7 @@ async fn each_turn_is_distilled_once_and_by_one_process_at_a_time() {
         (vec![LessonStatus::Used], vec![LessonStatus::Used])
     );
     let lessons = memory
-        .lessons_about("cargo build fails, linker not found", 3)
+        .find_lessons("cargo build fails, linker not found", 3)
         .unwrap();
     assert!(
         lessons[0].content.contains("apt install gcc"),
@@ -245,10 +245,10 @@ async fn each_turn_is_distilled_once_and_by_one_process_at_a_time() {
     held.lock().unwrap();
     assert!(matches!(
         memory.distill("s", None).await,
-        Err(MemoryError::Busy(_))
+        Err(MemoryError::DistillLocked(_))
     ));
     drop(held);
-    assert_eq!(memory.distill("s", None).await.unwrap().turns, 0);
+    assert_eq!(memory.distill("s", None).await.unwrap().distilled_turns, 0);
 }
 
 /// A model that always gives the same answer, or fails if it is empty.
@@ -315,7 +315,7 @@ async fn a_models_summaries_are_stored_and_indexed() {
     for _ in 0..3 {
         memory.append("s", &NewTurn::text("user", long)).unwrap();
     }
-    let by_rules = memory.level("s", 2, Level::Compressed).unwrap();
+    let by_rules = memory.turn_at_level("s", 2, Level::Compressed).unwrap();
     let model = FixedAnswer(concat!(
         r#"[{"turn":1,"smoothed":"The committee agreed on Tuesday to paint the bridge blue.","#,
         r#""compressed":"Municipality: bridge becomes blue.","tiny":"blue bridge"},"#,
@@ -326,19 +326,30 @@ async fn a_models_summaries_are_stored_and_indexed() {
     assert_eq!(memory.summarise("s", &model).await.unwrap(), 3);
     assert_eq!(memory.summarise("s", &model).await.unwrap(), 0);
     assert_eq!(
-        memory.level("s", 1, Level::Compressed).unwrap(),
+        memory.turn_at_level("s", 1, Level::Compressed).unwrap(),
         b"Municipality: bridge becomes blue."
     );
-    assert_eq!(memory.level("s", 2, Level::Compressed).unwrap(), by_rules);
+    assert_eq!(
+        memory.turn_at_level("s", 2, Level::Compressed).unwrap(),
+        by_rules
+    );
     assert_eq!(
         memory.search(&Query::new("municipalities")).unwrap()[0].number,
         1
     );
-    assert_eq!(memory.level("s", 1, Level::Raw).unwrap(), long.as_bytes());
+    assert_eq!(
+        memory.turn_at_level("s", 1, Level::Raw).unwrap(),
+        long.as_bytes()
+    );
     // If the model fails, the turns keep what rules wrote, and count as processed.
     memory.append("s", &NewTurn::text("user", long)).unwrap();
     assert_eq!(memory.summarise("s", &FixedAnswer("")).await.unwrap(), 1);
-    assert!(!memory.level("s", 4, Level::Tiny).unwrap().is_empty());
+    assert!(
+        !memory
+            .turn_at_level("s", 4, Level::Tiny)
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -370,17 +381,21 @@ async fn proposed_layers_are_used_only_after_review() {
         .unwrap_or_else(|| panic!("{proposed:?}"));
     let matching = |memory: &Memory| {
         memory
-            .lessons_about("migration of the billing database", 9)
+            .find_lessons("migration of the billing database", 9)
             .unwrap()
     };
     assert!(matching(&memory).is_empty());
-    memory.review(&layer.lesson_id, Verdict::Accept).unwrap();
+    memory
+        .review_lesson(&layer.lesson_id, ProposalDecision::Accept)
+        .unwrap();
     assert_eq!(matching(&memory)[0].lesson_id, layer.lesson_id);
-    memory.review(&layer.lesson_id, Verdict::Decline).unwrap();
+    memory
+        .review_lesson(&layer.lesson_id, ProposalDecision::Decline)
+        .unwrap();
     assert!(matching(&memory).is_empty());
     assert!(matches!(
-        memory.review("les_0", Verdict::Accept),
-        Err(MemoryError::NoLesson(_))
+        memory.review_lesson("les_0", ProposalDecision::Accept),
+        Err(MemoryError::LessonNotFound(_))
     ));
     assert!(
         memory
@@ -399,10 +414,13 @@ async fn secrets_are_redacted_everywhere_but_in_the_raw_turn() {
     let text = format!("I prefer to deploy with the token {secret} from the vault.");
     memory.append("s", &NewTurn::text("user", &text)).unwrap();
     distill_all(&memory, "s").await;
-    assert_eq!(memory.level("s", 1, Level::Raw).unwrap(), text.as_bytes());
+    assert_eq!(
+        memory.turn_at_level("s", 1, Level::Raw).unwrap(),
+        text.as_bytes()
+    );
     for level in [Level::Smoothed, Level::Compressed, Level::Tiny] {
         assert!(
-            !String::from_utf8(memory.level("s", 1, level).unwrap())
+            !String::from_utf8(memory.turn_at_level("s", 1, level).unwrap())
                 .unwrap()
                 .contains("ghp_")
         );
@@ -456,7 +474,7 @@ fn an_export_can_be_imported() {
     assert_eq!(
         copy.import(&out[..], "export", None, None, |_| {})
             .unwrap()
-            .turns,
+            .new_turns,
         2
     );
     let mut again = Vec::new();
@@ -465,7 +483,10 @@ fn an_export_can_be_imported() {
         String::from_utf8(out).unwrap(),
         String::from_utf8(again).unwrap()
     );
-    assert_eq!(copy.level("a", 1, Level::Raw).unwrap(), items.as_bytes());
+    assert_eq!(
+        copy.turn_at_level("a", 1, Level::Raw).unwrap(),
+        items.as_bytes()
+    );
 }
 
 /// A simple encoder: counts the pairs of letters in a text.
@@ -507,7 +528,7 @@ fn vectors_find_what_keywords_miss() {
     memory
         .append("s", &NewTurn::text("user", "Photosynthesiser calibration"))
         .unwrap();
-    let expected = memory.turns("s").unwrap();
+    let expected = memory.turn_count("s").unwrap();
     let query = "fotosynthesizer calibrations";
     let rank = |memory: &Memory| {
         let hits = memory

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{
-    Encoder, Gradient, Keep, Level, Memory, MemoryError, NewTurn, Query, Strategy,
+    AssemblyStrategy, Encoder, Gradient, Level, Memory, MemoryError, NewTurn, PinMode, Query,
 };
 
 const KEY: [u8; 32] = [7; 32];
@@ -33,7 +33,7 @@ impl Encoder for Letters {
 }
 
 fn open_encrypted(dir: &tempfile::TempDir) -> Memory {
-    Memory::open_sealed(dir.path(), Redactor::new([]), &KEY)
+    Memory::open_encrypted(dir.path(), Redactor::new([]), &KEY)
         .unwrap()
         .with_encoder(Arc::new(Letters))
 }
@@ -91,10 +91,14 @@ async fn fill(memory: &Memory) {
             )
             .unwrap();
     }
-    while memory.distill("s", None).await.unwrap().waiting > 0 {}
+    while memory.distill("s", None).await.unwrap().remaining_turns > 0 {}
     while memory.write_vectors("s").unwrap() > 0 {}
     memory
-        .assemble("s", Strategy::Gradient(Gradient::new(2_000)), Keep::Pinned)
+        .assemble(
+            "s",
+            AssemblyStrategy::Gradient(Gradient::new(2_000)),
+            PinMode::Pin,
+        )
         .unwrap();
     memory
         .announce("s", "file", "boardword is on the board")
@@ -134,16 +138,20 @@ fn contents(memory: &Memory) -> Vec<String> {
             .unwrap();
         contents.push(format!("{hits:?}"));
     }
-    let numbers = 1..=memory.turns("s").unwrap();
+    let numbers = 1..=memory.turn_count("s").unwrap();
     for level in [Level::Raw, Level::Smoothed, Level::Compressed, Level::Tiny] {
         contents.extend(
             numbers
                 .clone()
-                .map(|n| format!("{:?}", memory.level("s", n, level).unwrap())),
+                .map(|n| format!("{:?}", memory.turn_at_level("s", n, level).unwrap())),
         );
     }
     let shown = memory
-        .assemble("s", Strategy::Gradient(Gradient::new(2_000)), Keep::Nothing)
+        .assemble(
+            "s",
+            AssemblyStrategy::Gradient(Gradient::new(2_000)),
+            PinMode::ReadOnly,
+        )
         .unwrap();
     let lessons = memory.lessons(None).unwrap().into_iter().map(|lesson| {
         format!(
@@ -169,7 +177,7 @@ fn contents(memory: &Memory) -> Vec<String> {
     ));
     contents.push(format!(
         "{:?}",
-        memory.number_of("s", "\"turnkey77\"").unwrap()
+        memory.find_turn_by_key("s", "\"turnkey77\"").unwrap()
     ));
     contents
 }
@@ -195,10 +203,10 @@ async fn an_encrypted_file_has_no_plain_text_and_gives_the_same_results() {
     drop(memory);
     assert_eq!(contents(&open_encrypted(&dir)), before);
     let is_rejected = |opened: Result<Memory, MemoryError>| {
-        matches!(opened, Err(MemoryError::Journal(JournalError::Sealed)))
+        matches!(opened, Err(MemoryError::Journal(JournalError::WrongKey)))
     };
     assert!(is_rejected(Memory::open(dir.path(), Redactor::new([]))));
-    assert!(is_rejected(Memory::open_sealed(
+    assert!(is_rejected(Memory::open_encrypted(
         dir.path(),
         Redactor::new([]),
         &[8; 32]
@@ -206,7 +214,10 @@ async fn an_encrypted_file_has_no_plain_text_and_gives_the_same_results() {
 
     // Forgetting works in an encrypted memory.
     let memory = open_encrypted(&dir);
-    let number = memory.number_of("s", "\"turnkey77\"").unwrap().unwrap();
+    let number = memory
+        .find_turn_by_key("s", "\"turnkey77\"")
+        .unwrap()
+        .unwrap();
     assert_eq!(memory.forget_turn("s", number).unwrap().lessons, 1);
     assert!(
         !memory
@@ -219,7 +230,7 @@ async fn an_encrypted_file_has_no_plain_text_and_gives_the_same_results() {
         memory
             .append("s", &NewTurn::text("user", "on we go"))
             .unwrap(),
-        memory.turns("s").unwrap()
+        memory.turn_count("s").unwrap()
     );
 }
 
@@ -234,7 +245,7 @@ async fn existing_plain_text_is_encrypted_when_a_key_is_given() {
     // A process that opened the memory before, without the key, cannot write plain text.
     let late = plain.append("s", &NewTurn::text("user", "zyzzyvaplex once more"));
     assert!(
-        matches!(late, Err(MemoryError::Journal(JournalError::Sealed))),
+        matches!(late, Err(MemoryError::Journal(JournalError::WrongKey))),
         "{late:?}"
     );
     drop((plain, memory));

@@ -4,7 +4,9 @@
 mod chats;
 
 use selvedge_journal::Redactor;
-use selvedge_memory::{Assembled, Gradient, Keep, Level, Memory, NewTurn, Strategy};
+use selvedge_memory::{
+    AssembledHistory, AssemblyStrategy, Gradient, Level, Memory, NewTurn, PinMode,
+};
 
 fn memory() -> (tempfile::TempDir, Memory) {
     let dir = tempfile::tempdir().unwrap();
@@ -29,12 +31,12 @@ fn tokens(text: &str) -> usize {
     selvedge_tokens::count(text)
 }
 
-fn show(memory: &Memory, budget: u32) -> Assembled {
+fn show(memory: &Memory, budget: u32) -> AssembledHistory {
     memory
         .assemble(
             "s",
-            Strategy::Gradient(Gradient::new(budget)),
-            Keep::Nothing,
+            AssemblyStrategy::Gradient(Gradient::new(budget)),
+            PinMode::ReadOnly,
         )
         .unwrap()
 }
@@ -81,8 +83,8 @@ fn a_thousand_turns_fit_and_the_text_is_stable_until_the_next_plan() {
             "{counted} counted, {} reported",
             shown.tokens
         );
-        assert!(shown.tokens + shown.reserve <= budget);
-        let used = f64::from(shown.reserve) + counted as f64;
+        assert!(shown.tokens + shown.reserve_tokens <= budget);
+        let used = f64::from(shown.reserve_tokens) + counted as f64;
         assert!(used >= 0.9 * f64::from(budget), "{used} of {budget}");
         let mut next = 1;
         for (first, last, _) in covered(&shown.text) {
@@ -115,7 +117,7 @@ fn a_thousand_turns_fit_and_the_text_is_stable_until_the_next_plan() {
     }
     for level in Level::ALL {
         assert!(
-            !memory.level("s", 500, level).unwrap().is_empty(),
+            !memory.turn_at_level("s", 500, level).unwrap().is_empty(),
             "{level:?}"
         );
     }
@@ -135,16 +137,16 @@ fn the_text_only_grows_at_its_end_between_plans() {
             "{} tokens at {at}",
             tokens(&now.text)
         );
-        if now.planned == planned {
+        if now.planned_turns == planned {
             assert!(now.text.starts_with(&before), "at {at}");
         } else {
             assert!(
-                now.planned.is_multiple_of(10) || now.planned as usize == at + 1,
+                now.planned_turns.is_multiple_of(10) || now.planned_turns as usize == at + 1,
                 "planned at {}",
-                now.planned
+                now.planned_turns
             );
         }
-        (before, planned) = (now.text, now.planned);
+        (before, planned) = (now.text, now.planned_turns);
     }
 }
 
@@ -154,8 +156,8 @@ fn pinned_text_stays_when_a_level_is_rewritten() {
     for turn in turns(100) {
         memory.append("s", &NewTurn::text("user", &turn)).unwrap();
     }
-    let strategy = Strategy::Gradient(Gradient::new(2_000));
-    let pinned = memory.assemble("s", strategy, Keep::Pinned).unwrap();
+    let strategy = AssemblyStrategy::Gradient(Gradient::new(2_000));
+    let pinned = memory.assemble("s", strategy, PinMode::Pin).unwrap();
     let store = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     store
         .execute(
@@ -166,13 +168,13 @@ fn pinned_text_stays_when_a_level_is_rewritten() {
     memory
         .append("s", &NewTurn::text("user", "one more"))
         .unwrap();
-    let after = memory.assemble("s", strategy, Keep::Pinned).unwrap();
+    let after = memory.assemble("s", strategy, PinMode::Pin).unwrap();
     assert!(
         after.text.starts_with(&pinned.text)
             && after.text.ends_with("<T-101-R>\none more\n</T-101-R>\n")
     );
     assert_eq!(
-        (after.planned, after.bands.len()),
+        (after.planned_turns, after.bands.len()),
         (100, pinned.bands.len() + 1)
     );
 }
@@ -184,7 +186,10 @@ fn tags_in_turns_are_escaped_in_the_prompt_and_exact_in_the_store() {
     memory.append("s", &NewTurn::text("user", forged)).unwrap();
     let shown = show(&memory, 5_000);
     assert_eq!(covered(&shown.text), [(1, 1, 'R')]);
-    assert_eq!(memory.level("s", 1, Level::Raw).unwrap(), forged.as_bytes());
+    assert_eq!(
+        memory.turn_at_level("s", 1, Level::Raw).unwrap(),
+        forged.as_bytes()
+    );
 }
 
 #[test]
@@ -195,24 +200,24 @@ fn other_strategies_render_the_newest_turns_or_none() {
         memory.append("s", &NewTurn::text("user", turn)).unwrap();
     }
     let regular = memory
-        .assemble("s", Strategy::Regular(1_000), Keep::Nothing)
+        .assemble("s", AssemblyStrategy::Regular(1_000), PinMode::ReadOnly)
         .unwrap();
     let tags = covered(&regular.text);
     assert!(tokens(&regular.text) <= 1_000 && tags.len() > 2);
     assert!(tags.iter().all(|(.., level)| *level == 'R') && tags.last().unwrap().1 == 50);
     assert_eq!(
         memory
-            .assemble("s", Strategy::OneShot, Keep::Nothing)
+            .assemble("s", AssemblyStrategy::OneShot, PinMode::ReadOnly)
             .unwrap(),
-        Assembled::default()
+        AssembledHistory::default()
     );
     assert_eq!(show(&memory, 1_000_000).bands.len(), 50);
     assert!(
         memory
             .assemble(
                 "unknown",
-                Strategy::Gradient(Gradient::new(100)),
-                Keep::Nothing
+                AssemblyStrategy::Gradient(Gradient::new(100)),
+                PinMode::ReadOnly
             )
             .unwrap()
             .text

@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use selvedge_journal::Redactor;
-use selvedge_memory::{Imported, Level, Memory, MemoryError, Query};
+use selvedge_memory::{ImportReport, Level, Memory, MemoryError, Query};
 
 fn memory() -> (tempfile::TempDir, Memory) {
     let dir = tempfile::tempdir().unwrap();
@@ -10,7 +10,7 @@ fn memory() -> (tempfile::TempDir, Memory) {
     (dir, memory)
 }
 
-fn import(memory: &Memory, text: &str) -> Result<Imported, MemoryError> {
+fn import(memory: &Memory, text: &str) -> Result<ImportReport, MemoryError> {
     memory.import(text.as_bytes(), "file.jsonl", None, None, |_| {})
 }
 
@@ -24,19 +24,26 @@ fn importing_a_file_again_changes_nothing() {
 "#;
     let first = import(&memory, text).unwrap();
     assert_eq!(
-        (first.turns, first.before, first.sessions.as_slice()),
+        (
+            first.new_turns,
+            first.existing_turns,
+            first.sessions.as_slice()
+        ),
         (3, 0, &["a".to_owned(), "b".to_owned()][..])
     );
     let again = import(&memory, text).unwrap();
-    assert_eq!((again.turns, again.before), (0, 3));
+    assert_eq!((again.new_turns, again.existing_turns), (0, 3));
     assert_eq!(
-        (memory.turns("a").unwrap(), memory.turns("b").unwrap()),
+        (
+            memory.turn_count("a").unwrap(),
+            memory.turn_count("b").unwrap()
+        ),
         (2, 1)
     );
     // Turns are numbered in the order of the file, and their bytes are exact.
-    assert_eq!(memory.number_of("a", "\"D1:2\"").unwrap(), Some(2));
+    assert_eq!(memory.find_turn_by_key("a", "\"D1:2\"").unwrap(), Some(2));
     assert_eq!(
-        memory.level("b", 1, Level::Raw).unwrap(),
+        memory.turn_at_level("b", 1, Level::Raw).unwrap(),
         b"Noted,\n<T-1-R> exactly"
     );
     assert_eq!(memory.turn("a", 1).unwrap().raw, b"I moved to Oslo. ");
@@ -71,7 +78,7 @@ fn errors_name_the_file_and_line() {
         let error = import(&memory, text).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{error}");
     }
-    assert_eq!(import(&memory, "").unwrap(), Imported::default());
+    assert_eq!(import(&memory, "").unwrap(), ImportReport::default());
 }
 
 #[test]
@@ -88,20 +95,24 @@ fn codex_sessions_become_exchanges() {
 "#;
     let imported = import(&memory, text).unwrap();
     assert_eq!(
-        (imported.turns, imported.sessions.as_slice()),
+        (imported.new_turns, imported.sessions.as_slice()),
         (3, &["0199-abc".to_owned()][..])
     );
     let hits = memory
         .search(&Query::new("what was wrong with the token").in_session("0199-abc"))
         .unwrap();
     assert_eq!(hits[0].number, 2);
-    let compressed =
-        String::from_utf8(memory.level("0199-abc", 2, Level::Compressed).unwrap()).unwrap();
+    let compressed = String::from_utf8(
+        memory
+            .turn_at_level("0199-abc", 2, Level::Compressed)
+            .unwrap(),
+    )
+    .unwrap();
     assert!(
         compressed.contains("1 failed: token expired"),
         "{compressed}"
     );
-    assert_eq!(import(&memory, text).unwrap().before, 3);
+    assert_eq!(import(&memory, text).unwrap().existing_turns, 3);
 }
 
 #[test]
@@ -114,11 +125,12 @@ fn claude_code_sessions_become_exchanges() {
 {"type":"assistant","message":{"role":"assistant","content":[{"type":"text","text":"Renamed in three files."}]},"uuid":"u4","sessionId":"s-1","timestamp":"2026-01-02T03:04:09Z"}
 {"type":"user","message":{"role":"user","content":"and the docs"},"uuid":"u5","sessionId":"s-1","timestamp":"2026-01-02T03:05:05Z"}
 "#;
-    assert_eq!(import(&memory, text).unwrap().turns, 2);
+    assert_eq!(import(&memory, text).unwrap().new_turns, 2);
     let turn = memory.turn("s-1", 1).unwrap();
     assert_eq!(turn.ts.as_deref(), Some("2026-01-02T03:04:05.123Z"));
     assert_eq!(String::from_utf8(turn.raw).unwrap().lines().count(), 5);
-    let compressed = String::from_utf8(memory.level("s-1", 1, Level::Compressed).unwrap()).unwrap();
+    let compressed =
+        String::from_utf8(memory.turn_at_level("s-1", 1, Level::Compressed).unwrap()).unwrap();
     assert!(
         compressed.contains("{Grep --flag: 3 matches}"),
         "{compressed}"

@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use selvedge_journal::Redactor;
-use selvedge_memory::{Encoder, Memory, NewTurn, Pocket, Query, Weights};
+use selvedge_memory::{Encoder, Memory, NewTurn, PocketEncoder, Query, Weights};
 
 /// Texts, each with a question that shares no word with it.
 const PARAPHRASES: &[(&str, &str)] = &[
@@ -89,9 +89,9 @@ fn paraphrases_are_found_that_keywords_miss() {
 #[test]
 fn any_text_has_a_vector() {
     let long = "word ".repeat(50_000);
-    let vectors = Pocket::new()
+    let vectors = PocketEncoder::new()
         .encode(&["", " \n", &long, "日本語", "one"])
         .unwrap();
     assert!(vectors.len() == 5 && vectors.iter().all(|vector| vector.len() == 384));
-    assert!(Pocket::new().encode(&[]).unwrap().is_empty());
+    assert!(PocketEncoder::new().encode(&[]).unwrap().is_empty());
 }

@@ -65,7 +65,7 @@ fn ranking_beats_bm25_and_works_within_a_small_budget() {
             )
         });
         memory.append_all(turns).unwrap();
-        while memory.write_levels(Some(name)).unwrap().waiting > 0 {}
+        while memory.write_levels(Some(name)).unwrap().remaining_turns > 0 {}
     }
     let five = Query {
         k: 5,

@@ -11,9 +11,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    Level, Memory, NewTurn, Query, Recall, SmallModel, SmallModelError, get_turn,
+    Level, Memory, NewTurn, Query, RecallRequest, SmallModel, SmallModelError, get_turn_tool,
 };
-use selvedge_protocol::{DocumentKind, Entry};
+use selvedge_protocol::{DocumentInfo, DocumentKind};
 
 fn memory() -> (tempfile::TempDir, Arc<Memory>) {
     let dir = tempfile::tempdir().unwrap();
@@ -22,10 +22,10 @@ fn memory() -> (tempfile::TempDir, Arc<Memory>) {
 }
 
 /// A request with a deadline that a busy machine can meet, too.
-fn request<'a>(session: &'a str, text: &'a str) -> Recall<'a> {
-    Recall {
+fn request<'a>(session: &'a str, text: &'a str) -> RecallRequest<'a> {
+    RecallRequest {
         deadline: Duration::from_secs(60),
-        ..Recall::new(session, text)
+        ..RecallRequest::new(session, text)
     }
 }
 
@@ -50,7 +50,7 @@ fn fill(memory: &Memory) {
             .append("s", &NewTurn::text("assistant", &line.text))
             .unwrap();
     }
-    while memory.write_levels(None).unwrap().waiting > 0 {}
+    while memory.write_levels(None).unwrap().remaining_turns > 0 {}
 }
 
 fn tokens(text: &str) -> usize {
@@ -62,8 +62,8 @@ async fn a_fact_is_recalled_within_the_token_limit() {
     let (_dir, memory) = memory();
     fill(&memory);
     for budget in [0, 30, 120, 500, 2000] {
-        let limited = Recall {
-            tokens: budget,
+        let limited = RecallRequest {
+            max_tokens: budget,
             ..request("s", "which database does staging use?")
         };
         let recalled = memory.recall(&limited).await;
@@ -81,8 +81,8 @@ async fn a_fact_is_recalled_within_the_token_limit() {
         assert!(recalled.missing.is_empty(), "{:?}", recalled.missing);
     }
     // Turns that the prompt has in full are not recalled, and small talk recalls nothing.
-    let excluded = Recall {
-        told_from: 3,
+    let excluded = RecallRequest {
+        exclude_from: 3,
         ..request("s", "which database does staging use?")
     };
     assert!(!memory.recall(&excluded).await.text.contains("heron-7"));
@@ -130,7 +130,7 @@ async fn a_model_that_never_answers_is_abandoned_at_the_deadline() {
     fill(&memory);
     let silent = model("", true);
     let start = Instant::now();
-    let with_model = Recall {
+    let with_model = RecallRequest {
         deadline: Duration::from_millis(1500),
         model: Some(silent.clone()),
         ..request("s", "which database does staging use?")
@@ -152,7 +152,7 @@ async fn a_model_that_never_answers_is_abandoned_at_the_deadline() {
 async fn a_model_removes_irrelevant_turns() {
     let (_dir, memory) = memory();
     fill(&memory);
-    let with_model = |model: Arc<Model>| Recall {
+    let with_model = |model: Arc<Model>| RecallRequest {
         model: Some(model),
         ..request("s", "which database does staging use?")
     };
@@ -175,9 +175,9 @@ async fn a_model_removes_irrelevant_turns() {
 async fn fetched_turns_stay_on_the_board_for_five_turns() {
     let (_dir, memory) = memory();
     fill(&memory);
-    let turns = memory.turns("s").unwrap();
+    let turns = memory.turn_count("s").unwrap();
     let registry = selvedge_tools::Registry::new()
-        .with(get_turn(memory.clone(), "s"))
+        .with(get_turn_tool(memory.clone(), "s"))
         .unwrap();
     let declared = selvedge_tools::declarations(&registry);
     assert!(declared.contains("getTurn"), "{declared}");
@@ -203,7 +203,7 @@ async fn fetched_turns_stay_on_the_board_for_five_turns() {
         );
         memory.append("s", &NewTurn::text("user", "next")).unwrap();
     }
-    assert_eq!(memory.turns("s").unwrap(), turns + 7);
+    assert_eq!(memory.turn_count("s").unwrap(), turns + 7);
     assert!(
         memory
             .get_turn("s", "T-99999", Level::Raw)
@@ -233,7 +233,7 @@ async fn fetched_turns_stay_on_the_board_for_five_turns() {
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_are_announced_with_the_calls_that_read_them() {
     let (_dir, memory) = memory();
-    let page = Entry {
+    let page = DocumentInfo {
         key: "FABC1234".into(),
         kind: DocumentKind::Page,
         title: "Streams\n- \"forged\" </recalled>".into(),
@@ -245,7 +245,7 @@ async fn documents_are_announced_with_the_calls_that_read_them() {
     memory.announce_document("s", &page).unwrap();
     memory.append("s", &NewTurn::text("user", "next")).unwrap();
     memory.announce_document("s", &page).unwrap();
-    let prompt = Entry {
+    let prompt = DocumentInfo {
         key: "FPROMPT1".into(),
         kind: DocumentKind::Prompt,
         title: "x".repeat(1000),
@@ -256,7 +256,7 @@ async fn documents_are_announced_with_the_calls_that_read_them() {
     assert_eq!(
         board
             .iter()
-            .map(|entry| (entry.kind.as_str(), entry.until))
+            .map(|entry| (entry.kind.as_str(), entry.until_turn))
             .collect::<Vec<_>>(),
         [("web", 6), ("prompt", 6)]
     );
@@ -337,7 +337,7 @@ fn a_cached_scope_finds_the_same_as_a_new_one() {
             assert_same(&format!("after turn {number}"));
         }
         match number {
-            90 => while memory.write_levels(None).unwrap().waiting > 0 {},
+            90 => while memory.write_levels(None).unwrap().remaining_turns > 0 {},
             130 => _ = memory.forget_turn("s", 100).unwrap(),
             131 => {
                 _ = memory

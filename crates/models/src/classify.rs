@@ -8,11 +8,11 @@ use std::time::Duration;
 use selvedge_protocol::ModelErrorKind::{self, *};
 use serde_json::Value;
 
-use crate::{Ability, ModelError};
+use crate::{ModelCapability, ModelError};
 
 /// Phrases that decide the kind of an error, separated by `|`. They are searched in the lower-case
 /// `type`, `code` and message.
-const WORDS: &[(ModelErrorKind, &str)] = &[
+const KIND_PHRASES: &[(ModelErrorKind, &str)] = &[
     (
         ContextTooLong,
         "context_length_exceeded|too_many_prompt_tokens|exceed_context_size|\
@@ -45,20 +45,20 @@ const WORDS: &[(ModelErrorKind, &str)] = &[
 ];
 
 /// Phrases of servers that lack a capability, separated by `|`.
-const LACKS: &[(Ability, &str)] = &[
+const CAPABILITY_PHRASES: &[(ModelCapability, &str)] = &[
     (
-        Ability::Tools,
+        ModelCapability::Tools,
         "does not support tools|tools are not supported|does not support function|\
         tools param requires --jinja|enable-auto-tool-choice|\
         no endpoints found that support tool use",
     ),
     (
-        Ability::Images,
+        ModelCapability::Images,
         "does not support image|image input is not supported|\
         no endpoints found that support image",
     ),
     (
-        Ability::Reasoning,
+        ModelCapability::Reasoning,
         "does not support thinking|thinking is not supported|\
         encrypted content is not supported|'reasoning.effort' is not supported|\
         reasoning_effort is not supported",
@@ -66,9 +66,12 @@ const LACKS: &[(Ability, &str)] = &[
 ];
 
 /// Returns the error of a response with a status that is not 2xx.
-pub fn of_status(status: u16, body: &[u8]) -> ModelError {
+pub fn error_from_status(status: u16, body: &[u8]) -> ModelError {
     let json: Option<Value> = serde_json::from_slice(body).ok();
-    let details = json.as_ref().map(Told::of).unwrap_or_default();
+    let details = json
+        .as_ref()
+        .map(ProviderErrorFields::from_json)
+        .unwrap_or_default();
     let fallback = || {
         let text = String::from_utf8_lossy(body);
         let text = text.trim();
@@ -78,24 +81,24 @@ pub fn of_status(status: u16, body: &[u8]) -> ModelError {
             false => text.to_owned(),
         }
     };
-    let mut error = details.error(Some(status), fallback);
+    let mut error = details.into_model_error(Some(status), fallback);
     error.status = Some(status);
     error
 }
 
 /// Returns the error in a stream, or in the body of a response with status 200.
-pub(crate) fn of_json(json: &Value) -> ModelError {
-    let details = Told::of(json);
+pub(crate) fn error_from_json(json: &Value) -> ModelError {
+    let details = ProviderErrorFields::from_json(json);
     let status = details.code.parse().ok();
     let status = status.filter(|code| (400..600).contains(code));
-    details.error(status, || {
+    details.into_model_error(status, || {
         "the provider failed without an error message".to_owned()
     })
 }
 
 /// The fields of an error body, from the different places where providers put them.
 #[derive(Debug, Default)]
-struct Told {
+struct ProviderErrorFields {
     kind: String,
     code: String,
     message: String,
@@ -103,8 +106,8 @@ struct Told {
     retry_after: Option<Duration>,
 }
 
-impl Told {
-    fn of(json: &Value) -> Self {
+impl ProviderErrorFields {
+    fn from_json(json: &Value) -> Self {
         let text = |value: &Value| match value {
             Value::String(text) => text.clone(),
             Value::Number(number) => number.to_string(),
@@ -135,39 +138,43 @@ impl Told {
         Self {
             kind: text(&error["type"]),
             code,
-            retry_after: in_words(&message),
+            retry_after: parse_retry_delay(&message),
             message,
             request_id: json["request_id"].as_str().map(str::to_owned),
         }
     }
 
-    fn error(self, status: Option<u16>, fallback: impl FnOnce() -> String) -> ModelError {
+    fn into_model_error(
+        self,
+        status: Option<u16>,
+        fallback: impl FnOnce() -> String,
+    ) -> ModelError {
         let message = match self.message.trim() {
             "" => fallback(),
             _ => self.message,
         };
         let text = format!("{} {} {message}", self.kind, self.code).to_lowercase();
-        let kind = Self::kind_of(status, &text);
+        let kind = Self::classify_kind(status, &text);
         let lacks = match kind {
-            InvalidRequest => find(LACKS, &text),
+            InvalidRequest => find_phrase(CAPABILITY_PHRASES, &text),
             _ => None,
         };
         ModelError {
             kind,
-            message: one_line(&message),
+            message: truncate_line(&message),
             status,
             retry_after: match kind {
                 RateLimit | Overloaded => self.retry_after,
                 _ => None,
             },
             request_id: self.request_id,
-            lacks,
+            missing_capability: lacks,
         }
     }
 
     /// Decides the kind from the status and the lower-case text of all fields.
-    fn kind_of(status: Option<u16>, text: &str) -> ModelErrorKind {
-        match (status, find(WORDS, text)) {
+    fn classify_kind(status: Option<u16>, text: &str) -> ModelErrorKind {
+        match (status, find_phrase(KIND_PHRASES, text)) {
             (Some(401 | 403), Some(kind @ (Quota | Refused))) => kind,
             (Some(401 | 403), _) => Auth,
             (Some(402), _) => Quota,
@@ -185,14 +192,14 @@ impl Told {
 }
 
 /// Returns the first row of which one phrase is contained in the text.
-fn find<T: Copy>(rows: &[(T, &str)], text: &str) -> Option<T> {
+fn find_phrase<T: Copy>(rows: &[(T, &str)], text: &str) -> Option<T> {
     let matches = |(_, phrases): &&(T, &str)| phrases.split('|').any(|part| text.contains(part));
     rows.iter().find(matches).map(|row| row.0)
 }
 
 /// Parses a delay in a message, such as `try again in 1.5s`, `20ms` or `6m0s`. Some providers
 /// report it nowhere else.
-fn in_words(message: &str) -> Option<Duration> {
+fn parse_retry_delay(message: &str) -> Option<Duration> {
     let lower = message.to_lowercase();
     let rest = lower.split_once("try again in ")?.1;
     let delay = rest.split_whitespace().next()?.trim_end_matches(['.', ',']);
@@ -216,7 +223,7 @@ fn in_words(message: &str) -> Option<Duration> {
 }
 
 /// Replaces white space by single spaces and truncates to 500 characters.
-pub(crate) fn one_line(text: &str) -> String {
+pub(crate) fn truncate_line(text: &str) -> String {
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((cut, _)) = line.char_indices().nth(500) {
         line.truncate(cut);
@@ -232,7 +239,7 @@ mod tests {
 
     #[test]
     fn status_and_phrases_decide_the_kind() {
-        let of = |status, body: Value| of_status(status, body.to_string().as_bytes()).kind;
+        let of = |status, body: Value| error_from_status(status, body.to_string().as_bytes()).kind;
         let body = json!({"error": {"message": "no"}});
         let expected = [
             (400, InvalidRequest),
@@ -272,7 +279,7 @@ mod tests {
             ),
             Overloaded
         );
-        let error = of_status(502, b"<html><body>Bad gateway</body></html>");
+        let error = error_from_status(502, b"<html><body>Bad gateway</body></html>");
         assert_eq!(
             (error.kind, error.message.as_str()),
             (Server, "HTTP status 502")
@@ -282,23 +289,23 @@ mod tests {
     #[test]
     fn errors_inside_streams_have_no_status() {
         assert_eq!(
-            of_json(&json!({"error": {"code": 429, "message": "slow"}})).kind,
+            error_from_json(&json!({"error": {"code": 429, "message": "slow"}})).kind,
             RateLimit
         );
         assert_eq!(
-            of_json(&json!({"error": {"code": 502, "message": "upstream"}})).kind,
+            error_from_json(&json!({"error": {"code": 502, "message": "upstream"}})).kind,
             Server
         );
         let nested = json!({"type": "invalid_request_error", "message": "x"});
         assert_eq!(
-            of_json(&json!({"type": "error", "error": nested})).kind,
+            error_from_json(&json!({"type": "error", "error": nested})).kind,
             InvalidRequest
         );
         assert_eq!(
-            of_json(&json!({"type": "error", "code": "server_error", "message": "x"})).kind,
+            error_from_json(&json!({"type": "error", "code": "server_error", "message": "x"})).kind,
             Server
         );
-        assert_eq!(of_json(&json!({})).kind, Server);
+        assert_eq!(error_from_json(&json!({})).kind, Server);
     }
 
     #[test]
@@ -312,23 +319,26 @@ mod tests {
             ("35 seconds", 35_000),
         ] {
             assert_eq!(
-                in_words(&format!("{message}{delay}")),
+                parse_retry_delay(&format!("{message}{delay}")),
                 Some(Duration::from_millis(millis)),
                 "{delay}"
             );
         }
-        assert_eq!(in_words("Please try again in a moment"), None);
-        assert_eq!(in_words("try again in 9999999999999999999999h"), None);
+        assert_eq!(parse_retry_delay("Please try again in a moment"), None);
+        assert_eq!(
+            parse_retry_delay("try again in 9999999999999999999999h"),
+            None
+        );
     }
 
     #[test]
     fn a_missing_capability_is_recognised() {
         let message = "registry.ollama.ai/library/gemma:2b does not support tools";
         let body = json!({"error": {"message": message}}).to_string();
-        let error = of_status(400, body.as_bytes());
+        let error = error_from_status(400, body.as_bytes());
         assert_eq!(
-            (error.kind, error.lacks),
-            (InvalidRequest, Some(Ability::Tools))
+            (error.kind, error.missing_capability),
+            (InvalidRequest, Some(ModelCapability::Tools))
         );
     }
 }

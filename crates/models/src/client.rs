@@ -8,17 +8,19 @@ use std::time::Duration;
 use futures_util::stream::{BoxStream, Stream, StreamExt, unfold};
 use serde_json::Value;
 
-use crate::asking::{Acted, Asking};
-use crate::batch::Exchange;
-use crate::transport::{accepted, address, broken, headers, http_client, timed_out};
+use crate::batch::BatchHttp;
+use crate::request_loop::{ActedFlag, RequestLoop};
+use crate::transport::{
+    check_response, connection_error, http_client, request_headers, resource_url, timeout_error,
+};
 use crate::{Model, ModelError, ModelEvent, Prompt, Provider, request};
 
 /// Time limit of a request for the list of models.
-const LIST: Duration = Duration::from_secs(20);
+const LIST_MODELS_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Client of one provider. Clones share its connections.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct ModelClient {
     http: reqwest::Client,
     provider: Arc<Provider>,
 }
@@ -26,10 +28,10 @@ pub struct Client {
 /// The events of an answer. Dropping the stream cancels the request.
 pub struct ModelStream {
     events: BoxStream<'static, Result<ModelEvent, ModelError>>,
-    acted: Acted,
+    acted: ActedFlag,
 }
 
-impl Client {
+impl ModelClient {
     /// Creates a client. It does not connect yet.
     pub fn new(provider: Provider) -> Result<Self, ModelError> {
         let http = http_client(&provider)?;
@@ -39,8 +41,8 @@ impl Client {
         })
     }
 
-    pub(crate) fn exchange(&self) -> Exchange {
-        Exchange {
+    pub(crate) fn batch_http(&self) -> BatchHttp {
+        BatchHttp {
             http: self.http.clone(),
             provider: self.provider.clone(),
         }
@@ -56,10 +58,10 @@ impl Client {
     /// Transient failures are retried as often as [`Provider::retries`] allows: one limit for
     /// failed requests, one for answers that break off.
     pub fn stream(&self, prompt: &Prompt, model: &Model) -> ModelStream {
-        let body = request(prompt, model, &self.provider).to_string();
-        let acted = Acted::default();
+        let body = request_body(prompt, model, &self.provider).to_string();
+        let acted = ActedFlag::default();
         let (http, provider) = (self.http.clone(), self.provider.clone());
-        let asking = Asking::new(http, provider, &model.name, body, acted.clone());
+        let asking = RequestLoop::new(http, provider, &model.name, body, acted.clone());
         let events = unfold(asking, |mut asking| async {
             asking.next().await.map(|event| (event, asking))
         });
@@ -70,19 +72,21 @@ impl Client {
     }
 
     /// Fetches the names of the provider's models, in its order.
-    pub async fn models(&self) -> Result<Vec<String>, ModelError> {
+    pub async fn list_models(&self) -> Result<Vec<String>, ModelError> {
         let provider = &*self.provider;
-        provider.check_key()?;
-        let failed = |error| broken(provider, error);
+        provider.require_key()?;
+        let failed = |error| connection_error(provider, error);
         let response = async {
-            let request = self.http.get(address(provider, "models")?);
-            let request = request.headers(headers(provider)?);
-            let response = accepted(request.send().await.map_err(failed)?).await?;
+            let request = self.http.get(resource_url(provider, "models")?);
+            let request = request.headers(request_headers(provider)?);
+            let response = check_response(request.send().await.map_err(failed)?).await?;
             response.bytes().await.map_err(failed)
         };
-        let body = tokio::time::timeout(LIST, response).await;
-        let body = body.map_err(|_| timed_out(provider, LIST));
-        let body = body.flatten().map_err(|error| provider.discreet(error))?;
+        let body = tokio::time::timeout(LIST_MODELS_TIMEOUT, response).await;
+        let body = body.map_err(|_| timeout_error(provider, LIST_MODELS_TIMEOUT));
+        let body = body
+            .flatten()
+            .map_err(|error| provider.redact_secrets(error))?;
         let list: Value = serde_json::from_slice(&body)
             .map_err(|_| ModelError::protocol("the list of models is not JSON"))?;
         let names = list["data"].as_array().or(list["models"].as_array());
@@ -104,7 +108,7 @@ impl ModelStream {
 
     /// Records that the caller has acted on the answer so far, such as by running a script in it.
     /// A failure is then not retried. A complete call in the answer has the same effect.
-    pub fn acted(&self) {
+    pub fn mark_acted_on(&self) {
         self.acted.set();
     }
 }

@@ -1,14 +1,14 @@
 //! Decodes the bytes of an answer to events. It does no I/O.
 
-use selvedge_protocol::{CallKind, Item, Origin, WireApi};
+use selvedge_protocol::{ConversationItem, FunctionCallKind, ModelOrigin, WireApi};
 
-use crate::sse::{Events, MAX_EVENT_BYTES};
+use crate::sse::{MAX_EVENT_BYTES, SseParser};
 use crate::{ModelError, ModelEvent, ReasoningView, chat, messages, responses};
 
 /// Largest total size of an answer's texts, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Most items of an answer.
-const MAX_ITEMS: usize = 4096;
+const MAX_ANSWER_ITEMS: usize = 4096;
 
 /// Decodes one answer: a stream of server-sent events, or one JSON body. The chunks that it is fed
 /// may end anywhere.
@@ -30,17 +30,17 @@ const MAX_ITEMS: usize = 4096;
 /// ```
 #[derive(Debug)]
 pub struct Decoder {
-    framing: Framing,
+    framing: AnswerFraming,
     answer: Box<dyn AnswerDecoder>,
-    allowance: Allowance,
+    limits: AnswerLimits,
 }
 
 /// How the answer is transmitted; its first byte decides.
 #[derive(Debug)]
-enum Framing {
+enum AnswerFraming {
     /// Only white space was received so far.
     Unknown,
-    Events(Events),
+    Events(SseParser),
     /// The server does not stream. The body is decoded at its end.
     Body(Vec<u8>),
 }
@@ -48,26 +48,31 @@ enum Framing {
 /// Decodes the answer of one API.
 pub(crate) trait AnswerDecoder: std::fmt::Debug + Send + Sync {
     /// Decodes one event of a stream.
-    fn event(&mut self, name: &[u8], data: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError>;
+    fn decode_event(
+        &mut self,
+        name: &[u8],
+        data: &[u8],
+        out: &mut EventEmitter<'_>,
+    ) -> Result<(), ModelError>;
     /// Decodes an answer that was not streamed.
-    fn body(&mut self, body: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError>;
+    fn decode_body(&mut self, body: &[u8], out: &mut EventEmitter<'_>) -> Result<(), ModelError>;
     /// Handles the end of the input. Fails if the answer is incomplete.
-    fn end(&mut self, out: &mut Emitter<'_>) -> Result<(), ModelError>;
+    fn decode_end(&mut self, out: &mut EventEmitter<'_>) -> Result<(), ModelError>;
     /// Whether the answer is complete and no further input is needed.
     fn is_finished(&self) -> bool;
     /// Whether [`end`](Self::end) would succeed now.
-    fn may_end(&self) -> bool {
+    fn can_end(&self) -> bool {
         self.is_finished()
     }
 }
 
 /// Collects the events of an answer, and enforces its size limits.
-pub(crate) struct Emitter<'a> {
+pub(crate) struct EventEmitter<'a> {
     events: &'a mut Vec<ModelEvent>,
-    allowance: &'a mut Allowance,
+    limits: &'a mut AnswerLimits,
 }
 
-impl Emitter<'_> {
+impl EventEmitter<'_> {
     pub(crate) fn push(&mut self, event: ModelEvent) {
         self.events.push(event);
     }
@@ -99,7 +104,13 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn call_started(&mut self, item: u32, call_id: &str, name: &str, kind: CallKind) {
+    pub(crate) fn call_started(
+        &mut self,
+        item: u32,
+        call_id: &str,
+        name: &str,
+        kind: FunctionCallKind,
+    ) {
         self.push(ModelEvent::CallStarted {
             item,
             call_id: call_id.to_owned(),
@@ -108,14 +119,14 @@ impl Emitter<'_> {
         });
     }
 
-    pub(crate) fn done(&mut self, item: u32, done: Item) {
-        self.push(ModelEvent::ItemDone { item, done });
+    pub(crate) fn item_done(&mut self, item: u32, done: ConversationItem) {
+        self.push(ModelEvent::ItemDone { item, value: done });
     }
 
     /// Counts bytes of text that are stored. Fails if the answer is too large.
-    pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), ModelError> {
-        let left = self.allowance.bytes.checked_sub(bytes);
-        self.allowance.bytes = left.ok_or_else(|| {
+    pub(crate) fn count_bytes(&mut self, bytes: usize) -> Result<(), ModelError> {
+        let left = self.limits.bytes_left.checked_sub(bytes);
+        self.limits.bytes_left = left.ok_or_else(|| {
             let limit = MAX_ANSWER_BYTES >> 20;
             ModelError::protocol(format!("the answer is larger than {limit} MB"))
         })?;
@@ -123,10 +134,10 @@ impl Emitter<'_> {
     }
 
     /// Counts one item. Fails if the answer has too many.
-    pub(crate) fn item(&mut self) -> Result<(), ModelError> {
-        let left = self.allowance.items.checked_sub(1);
-        self.allowance.items = left.ok_or_else(|| {
-            ModelError::protocol(format!("the answer has more than {MAX_ITEMS} items"))
+    pub(crate) fn count_item(&mut self) -> Result<(), ModelError> {
+        let left = self.limits.items_left.checked_sub(1);
+        self.limits.items_left = left.ok_or_else(|| {
+            ModelError::protocol(format!("the answer has more than {MAX_ANSWER_ITEMS} items"))
         })?;
         Ok(())
     }
@@ -134,24 +145,24 @@ impl Emitter<'_> {
 
 /// What is left of an answer's size limits.
 #[derive(Debug)]
-struct Allowance {
-    bytes: usize,
-    items: usize,
+struct AnswerLimits {
+    bytes_left: usize,
+    items_left: usize,
 }
 
 impl Decoder {
     /// Creates a decoder for an answer of this API, provider and model.
-    pub fn new(origin: Origin) -> Self {
+    pub fn new(origin: ModelOrigin) -> Self {
         Self {
-            framing: Framing::Unknown,
+            framing: AnswerFraming::Unknown,
             answer: match origin.wire {
-                WireApi::Responses => Box::new(responses::Answer::new(origin)),
-                WireApi::Chat => Box::new(chat::Answer::new(origin)),
-                WireApi::Messages => Box::new(messages::Answer::new(origin)),
+                WireApi::Responses => Box::new(responses::ResponsesAnswerDecoder::new(origin)),
+                WireApi::Chat => Box::new(chat::ChatAnswerDecoder::new(origin)),
+                WireApi::Messages => Box::new(messages::MessagesAnswerDecoder::new(origin)),
             },
-            allowance: Allowance {
-                bytes: MAX_ANSWER_BYTES,
-                items: MAX_ITEMS,
+            limits: AnswerLimits {
+                bytes_left: MAX_ANSWER_BYTES,
+                items_left: MAX_ANSWER_ITEMS,
             },
         }
     }
@@ -159,25 +170,28 @@ impl Decoder {
     /// Decodes more bytes and appends their events. After an error, do not call it again.
     pub fn feed(&mut self, bytes: &[u8], events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let mut bytes = bytes;
-        if let Framing::Unknown = self.framing {
+        if let AnswerFraming::Unknown = self.framing {
             bytes = bytes.trim_ascii_start();
             self.framing = match bytes.first() {
                 None => return Ok(()),
-                Some(b'{') => Framing::Body(Vec::new()),
-                Some(_) => Framing::Events(Events::default()),
+                Some(b'{') => AnswerFraming::Body(Vec::new()),
+                Some(_) => AnswerFraming::Events(SseParser::default()),
             };
         }
-        let (answer, allowance) = (&mut self.answer, &mut self.allowance);
-        let mut out = Emitter { events, allowance };
+        let (answer, allowance) = (&mut self.answer, &mut self.limits);
+        let mut out = EventEmitter {
+            events,
+            limits: allowance,
+        };
         match &mut self.framing {
-            Framing::Unknown => Ok(()),
-            Framing::Events(parser) => {
-                parser.feed(bytes, |name, data| event(answer, name, data, &mut out))
+            AnswerFraming::Unknown => Ok(()),
+            AnswerFraming::Events(parser) => parser.feed(bytes, |name, data| {
+                decode_event(answer, name, data, &mut out)
+            }),
+            AnswerFraming::Body(body) if body.len() + bytes.len() > MAX_EVENT_BYTES => {
+                Err(crate::sse::EventTooLarge.into())
             }
-            Framing::Body(body) if body.len() + bytes.len() > MAX_EVENT_BYTES => {
-                Err(crate::sse::TooLarge.into())
-            }
-            Framing::Body(body) => {
+            AnswerFraming::Body(body) => {
                 body.extend_from_slice(bytes);
                 Ok(())
             }
@@ -187,16 +201,19 @@ impl Decoder {
     /// Decodes the end of the input and appends the last events. Fails if the answer is
     /// incomplete.
     pub fn finish(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let (answer, allowance) = (&mut self.answer, &mut self.allowance);
-        let mut out = Emitter { events, allowance };
+        let (answer, allowance) = (&mut self.answer, &mut self.limits);
+        let mut out = EventEmitter {
+            events,
+            limits: allowance,
+        };
         match &mut self.framing {
-            Framing::Unknown => {}
-            Framing::Events(parser) => {
-                parser.finish(|name, data| event(answer, name, data, &mut out))?;
+            AnswerFraming::Unknown => {}
+            AnswerFraming::Events(parser) => {
+                parser.finish(|name, data| decode_event(answer, name, data, &mut out))?;
             }
-            Framing::Body(body) => answer.body(body, &mut out)?,
+            AnswerFraming::Body(body) => answer.decode_body(body, &mut out)?,
         }
-        answer.end(&mut out)
+        answer.decode_end(&mut out)
     }
 
     /// Whether the answer is complete and no further input is needed.
@@ -206,28 +223,28 @@ impl Decoder {
 
     /// Whether the answer would be complete if the input ended now. Usage numbers may still be
     /// missing.
-    pub fn may_end(&self) -> bool {
-        self.answer.may_end()
+    pub fn can_end(&self) -> bool {
+        self.answer.can_end()
     }
 }
 
 /// Decodes an event, unless it has no data.
-fn event(
+fn decode_event(
     answer: &mut Box<dyn AnswerDecoder>,
     name: &[u8],
     data: &[u8],
-    out: &mut Emitter<'_>,
+    out: &mut EventEmitter<'_>,
 ) -> Result<(), ModelError> {
     match data.trim_ascii() {
         b"" => Ok(()),
-        data => answer.event(name, data, out),
+        data => answer.decode_event(name, data, out),
     }
 }
 
 /// Data of the event that marks the end of a stream.
-pub(crate) const DONE: &[u8] = b"[DONE]";
+pub(crate) const DONE_MARKER: &[u8] = b"[DONE]";
 
 /// Returns the error for an answer that ended early.
-pub(crate) fn broke_off() -> ModelError {
+pub(crate) fn incomplete_answer() -> ModelError {
     ModelError::protocol("the answer ended before it was complete")
 }

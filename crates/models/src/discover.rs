@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::{Client, Provider};
+use crate::{ModelClient, Provider};
 
 /// How long a local server may take to list its models.
-const PATIENCE: Duration = Duration::from_millis(500);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A model server that is running.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct DiscoveredServer {
     /// The server as a provider.
     pub provider: Provider,
     /// Names of its models, in its order. There is at least one.
@@ -20,14 +20,16 @@ pub struct Found {
 
 /// Asks local servers for their models, concurrently. Returns those that have any, in the order of
 /// `candidates`. Providers that are not on this machine are skipped.
-pub async fn discover(candidates: impl IntoIterator<Item = Provider>) -> Vec<Found> {
+pub async fn discover_servers(
+    candidates: impl IntoIterator<Item = Provider>,
+) -> Vec<DiscoveredServer> {
     let local = candidates.into_iter().filter(Provider::is_local);
     let requests = local.map(|provider| async {
-        let client = Client::new(provider).ok()?;
-        let models = tokio::time::timeout(PATIENCE, client.models()).await;
+        let client = ModelClient::new(provider).ok()?;
+        let models = tokio::time::timeout(DISCOVERY_TIMEOUT, client.list_models()).await;
         let models = models.ok()?.ok()?;
         let provider = client.provider().clone();
-        (!models.is_empty()).then_some(Found { provider, models })
+        (!models.is_empty()).then_some(DiscoveredServer { provider, models })
     });
     join_all(requests).await.into_iter().flatten().collect()
 }

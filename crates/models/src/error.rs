@@ -20,7 +20,7 @@ pub struct ModelError {
     /// The provider's id of the request, for its support.
     pub request_id: Option<String>,
     /// Capability whose absence caused the failure. The same request without it may succeed.
-    pub lacks: Option<Ability>,
+    pub missing_capability: Option<ModelCapability>,
 }
 
 impl From<ModelError> for TurnError {
@@ -32,7 +32,7 @@ impl From<ModelError> for TurnError {
 /// Capability that a model or server may not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Ability {
+pub enum ModelCapability {
     /// Tool definitions and calls.
     Tools,
     /// Images in the input.
@@ -50,7 +50,7 @@ impl ModelError {
             status: None,
             retry_after: None,
             request_id: None,
-            lacks: None,
+            missing_capability: None,
         }
     }
 
@@ -67,7 +67,7 @@ impl ModelError {
     }
 
     /// Whether the same request may succeed a little later.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         use ModelErrorKind::{Network, Overloaded, Protocol, RateLimit, Server};
         matches!(
             self.kind,
@@ -76,8 +76,8 @@ impl ModelError {
     }
 }
 
-impl From<crate::sse::TooLarge> for ModelError {
-    fn from(_: crate::sse::TooLarge) -> Self {
+impl From<crate::sse::EventTooLarge> for ModelError {
+    fn from(_: crate::sse::EventTooLarge) -> Self {
         let limit = crate::sse::MAX_EVENT_BYTES >> 20;
         Self::protocol(format!("an event is larger than {limit} MB"))
     }

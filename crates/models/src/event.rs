@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use selvedge_protocol::{CallKind, FinishReason, FunctionCall, Item, Usage};
+use selvedge_protocol::{ConversationItem, FinishReason, FunctionCall, FunctionCallKind, Usage};
 
 use crate::ModelError;
 
@@ -46,7 +46,7 @@ pub enum ModelEvent {
         /// Name of the tool.
         name: String,
         /// How the arguments are written.
-        kind: CallKind,
+        kind: FunctionCallKind,
     },
     /// Arguments of a call.
     CallDelta {
@@ -56,7 +56,7 @@ pub enum ModelEvent {
         text: String,
     },
     /// A call is incomplete because the answer was truncated. It must not run.
-    CallCut {
+    CallTruncated {
         /// Index of the item in the answer, from zero.
         item: u32,
         /// The call with the arguments received so far.
@@ -67,7 +67,7 @@ pub enum ModelEvent {
         /// Index of the item in the answer, from zero.
         item: u32,
         /// The complete item.
-        done: Item,
+        value: ConversationItem,
     },
     /// Token usage of the answer. At most one per answer, if the provider reports it.
     Usage(Usage),
@@ -86,7 +86,7 @@ pub enum ModelEvent {
         /// The failure.
         error: ModelError,
         /// Delay before the next attempt.
-        after: Duration,
+        delay: Duration,
     },
 }
 

@@ -57,38 +57,38 @@
 // Standard output and standard error belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod as_text;
-mod asking;
 mod batch;
+mod calls_as_text;
 mod chat;
 mod classify;
 mod client;
-mod content;
 mod decode;
 mod discover;
 mod error;
 mod event;
-mod json;
+mod lenient_json;
 mod messages;
 mod model;
+mod model_table;
 mod pairing;
 mod prompt;
 mod provider;
 mod request;
+mod request_loop;
+mod request_parts;
 mod responses;
 mod sse;
-mod table;
 mod transport;
 
-pub use batch::{BatchState, Batches};
-pub use classify::of_status as error_of;
-pub use client::{Client, ModelStream};
+pub use batch::{BatchClient, BatchState};
+pub use classify::error_from_status as error_of;
+pub use client::{ModelClient, ModelStream};
 pub use decode::Decoder;
-pub use discover::{Found, discover};
-pub use error::{Ability, ModelError};
+pub use discover::{DiscoveredServer, discover_servers};
+pub use error::{ModelCapability, ModelError};
 pub use event::{ModelEvent, ReasoningView};
 pub use model::Model;
-pub use prompt::{Calls, Prompt, Tool, ToolInput};
-pub use provider::{OutputLimit, Provider, Secret};
-pub use request::request;
+pub use prompt::{ModelTool, ModelToolInput, Prompt, ToolCallMode};
+pub use provider::{OutputLimitField, Provider, Secret};
+pub use request::request_body;
 pub use selvedge_protocol::{Effort, Prices, RetryLimits, Thinking};

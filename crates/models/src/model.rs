@@ -1,6 +1,6 @@
 //! Properties of a model.
 
-use selvedge_protocol::{Mode, Prices, Thinking};
+use selvedge_protocol::{Prices, ScriptMode, Thinking};
 
 /// A model, with its limits and capabilities.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,7 +22,7 @@ pub struct Model {
     /// Prices of tokens; `None` if they are not configured.
     pub prices: Option<Prices>,
     /// Whether scripts run with this model; `None` uses the setting of the provider.
-    pub script_mode: Option<Mode>,
+    pub script_mode: Option<ScriptMode>,
     /// Pack of tools for this model; `None` uses the setting of the provider.
     pub tool_pack: Option<String>,
 }

@@ -7,51 +7,56 @@
 
 use std::borrow::Cow;
 
-use selvedge_protocol::{FunctionCall, FunctionCallOutput, Item, OutputPart};
+use selvedge_protocol::{ConversationItem, FunctionCall, FunctionCallOutput, OutputPart};
 
-const NO_RESULT: &str =
+const NO_RESULT_TEXT: &str =
     "no result was recorded: the call was interrupted, and its effect is unknown";
 
 /// Returns the history in an order that every API accepts.
-pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
+pub(crate) fn pair_calls_with_results(
+    history: &[ConversationItem],
+) -> Vec<Cow<'_, ConversationItem>> {
     // The result of each call by its index: the first result with the id of an open call.
     let mut results: Vec<Option<&FunctionCallOutput>> = vec![None; history.len()];
     let mut open: Vec<(usize, &FunctionCall)> = Vec::new();
     for (index, item) in history.iter().enumerate() {
         match item {
-            Item::FunctionCall(call) => open.push((index, call)),
-            Item::FunctionCallOutput(output) => {
+            ConversationItem::FunctionCall(call) => open.push((index, call)),
+            ConversationItem::FunctionCallOutput(output) => {
                 let answers = |(_, call): &(usize, &FunctionCall)| call.call_id == output.call_id;
                 if let Some(found) = open.iter().position(answers) {
                     results[open.remove(found).0] = Some(output);
                 }
             }
-            Item::Message(_) | Item::Reasoning(_) | Item::Native(_) => {}
+            ConversationItem::Message(_)
+            | ConversationItem::Reasoning(_)
+            | ConversationItem::Native(_) => {}
         }
     }
     let mut ordered = Vec::with_capacity(history.len());
-    let mut waiting: Vec<Cow<'_, Item>> = Vec::new();
+    let mut waiting: Vec<Cow<'_, ConversationItem>> = Vec::new();
     for (index, item) in history.iter().enumerate() {
-        if matches!(item, Item::FunctionCallOutput(_)) {
+        if matches!(item, ConversationItem::FunctionCallOutput(_)) {
             continue;
         }
         // An item after a result begins a new answer.
-        let after_result = index > 0 && matches!(history[index - 1], Item::FunctionCallOutput(_));
-        if !belongs_to_an_answer(item) || after_result {
+        let after_result =
+            index > 0 && matches!(history[index - 1], ConversationItem::FunctionCallOutput(_));
+        if !is_model_output(item) || after_result {
             ordered.append(&mut waiting);
         }
         ordered.push(Cow::Borrowed(item));
-        if let Item::FunctionCall(call) = item {
+        if let ConversationItem::FunctionCall(call) = item {
             let output = results[index]
                 .cloned()
                 .unwrap_or_else(|| FunctionCallOutput {
                     call_id: call.call_id.clone(),
                     output: vec![OutputPart::Text {
-                        text: NO_RESULT.to_owned(),
+                        text: NO_RESULT_TEXT.to_owned(),
                     }],
                     failed: true,
                 });
-            waiting.push(Cow::Owned(Item::FunctionCallOutput(output)));
+            waiting.push(Cow::Owned(ConversationItem::FunctionCallOutput(output)));
         }
     }
     ordered.append(&mut waiting);
@@ -59,53 +64,60 @@ pub(crate) fn paired(history: &[Item]) -> Vec<Cow<'_, Item>> {
 }
 
 /// Whether the item was produced by the model.
-pub(crate) fn belongs_to_an_answer(item: &Item) -> bool {
+pub(crate) fn is_model_output(item: &ConversationItem) -> bool {
     match item {
-        Item::Message(message) => message.role == selvedge_protocol::Role::Assistant,
-        Item::Reasoning(_) | Item::FunctionCall(_) | Item::Native(_) => true,
-        Item::FunctionCallOutput(_) => false,
+        ConversationItem::Message(message) => {
+            message.role == selvedge_protocol::MessageRole::Assistant
+        }
+        ConversationItem::Reasoning(_)
+        | ConversationItem::FunctionCall(_)
+        | ConversationItem::Native(_) => true,
+        ConversationItem::FunctionCallOutput(_) => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selvedge_protocol::{CallKind, Role};
+    use selvedge_protocol::{FunctionCallKind, MessageRole};
 
-    fn call(id: &str, name: &str) -> Item {
-        Item::FunctionCall(FunctionCall {
+    fn call(id: &str, name: &str) -> ConversationItem {
+        ConversationItem::FunctionCall(FunctionCall {
             call_id: id.into(),
             name: name.into(),
             arguments: "{}".into(),
-            kind: CallKind::Function,
+            kind: FunctionCallKind::Function,
             native: None,
         })
     }
 
-    fn shape(history: &[Item]) -> Vec<String> {
-        let name = |item: &Item| match item {
-            Item::Message(message) => message.text(),
-            Item::FunctionCall(call) => format!("call {}", call.name),
-            Item::FunctionCallOutput(output) if output.text() == NO_RESULT => {
+    fn shape(history: &[ConversationItem]) -> Vec<String> {
+        let name = |item: &ConversationItem| match item {
+            ConversationItem::Message(message) => message.text(),
+            ConversationItem::FunctionCall(call) => format!("call {}", call.name),
+            ConversationItem::FunctionCallOutput(output) if output.text() == NO_RESULT_TEXT => {
                 format!("none for {}", output.call_id)
             }
-            Item::FunctionCallOutput(output) => output.text(),
-            Item::Reasoning(_) => "thought".into(),
-            Item::Native(_) => "native".into(),
+            ConversationItem::FunctionCallOutput(output) => output.text(),
+            ConversationItem::Reasoning(_) => "thought".into(),
+            ConversationItem::Native(_) => "native".into(),
         };
-        paired(history).iter().map(|item| name(item)).collect()
+        pair_calls_with_results(history)
+            .iter()
+            .map(|item| name(item))
+            .collect()
     }
 
     #[test]
     fn results_follow_the_calls_of_their_answer() {
-        let user = |text: &str| Item::message(Role::User, text);
-        let assistant = |text: &str| Item::message(Role::Assistant, text);
+        let user = |text: &str| ConversationItem::message(MessageRole::User, text);
+        let assistant = |text: &str| ConversationItem::message(MessageRole::Assistant, text);
         let history = [
             user("u"),
             call("1", "a"),
             call("2", "b"),
             user("wait"),
-            Item::output("2", "rb"),
+            ConversationItem::function_call_output("2", "rb"),
             assistant("s"),
         ];
         assert_eq!(
@@ -115,10 +127,10 @@ mod tests {
         // The same id in two answers, and a result without a call.
         let history = [
             call("0", "a"),
-            Item::output("0", "ra"),
+            ConversationItem::function_call_output("0", "ra"),
             call("0", "b"),
-            Item::output("0", "rb"),
-            Item::output("9", "lost"),
+            ConversationItem::function_call_output("0", "rb"),
+            ConversationItem::function_call_output("9", "lost"),
             user("u"),
         ];
         assert_eq!(shape(&history), ["call a", "ra", "call b", "rb", "u"]);
@@ -129,7 +141,10 @@ mod tests {
         );
         // A result before its call is not used.
         assert_eq!(
-            shape(&[Item::output("1", "early"), call("1", "a")]),
+            shape(&[
+                ConversationItem::function_call_output("1", "early"),
+                call("1", "a")
+            ]),
             ["call a", "none for 1"]
         );
     }

@@ -1,6 +1,6 @@
 //! The input of a request: system text, history, and tools.
 
-use selvedge_protocol::{CallKind, Effort, FunctionCall, Item};
+use selvedge_protocol::{ConversationItem, Effort, FunctionCall, FunctionCallKind};
 use serde_json::Value;
 
 /// The input of one request, independent of the API.
@@ -9,11 +9,11 @@ pub struct Prompt {
     /// System text; may be empty.
     pub system: String,
     /// The conversation, oldest item first.
-    pub history: Vec<Item>,
+    pub history: Vec<ConversationItem>,
     /// Tools that the model may call.
-    pub tools: Vec<Tool>,
+    pub tools: Vec<ModelTool>,
     /// Whether the model may call tools, and how many at once.
-    pub calls: Calls,
+    pub call_mode: ToolCallMode,
     /// Most tokens of the answer; `None` uses the limit of the model.
     pub max_output_tokens: Option<u64>,
     /// Reasoning effort; `None` uses the default of the model.
@@ -24,18 +24,18 @@ pub struct Prompt {
 
 /// Definition of a tool for a model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tool {
+pub struct ModelTool {
     /// Name of the tool.
     pub name: String,
     /// Description for the model.
     pub description: String,
     /// Form of the tool's input.
-    pub input: ToolInput,
+    pub input: ModelToolInput,
 }
 
 /// Form of a tool's input.
 #[derive(Debug, Clone, PartialEq)]
-pub enum ToolInput {
+pub enum ModelToolInput {
     /// A JSON object with this schema.
     Schema(Value),
     /// Plain text. If the API or model has no such tools, a function with one string argument.
@@ -49,7 +49,7 @@ pub enum ToolInput {
 
 /// Whether and how a model may call tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Calls {
+pub enum ToolCallMode {
     /// Any number of calls in one answer.
     #[default]
     Parallel,
@@ -62,7 +62,7 @@ pub enum Calls {
     Off,
 }
 
-impl Tool {
+impl ModelTool {
     /// Creates a tool with a JSON object as input.
     pub fn function(
         name: impl Into<String>,
@@ -72,19 +72,19 @@ impl Tool {
         Self {
             name: name.into(),
             description: description.into(),
-            input: ToolInput::Schema(schema),
+            input: ModelToolInput::Schema(schema),
         }
     }
 
     /// Returns the input text of a call to this tool, whether the API sent it as freeform text or
     /// as an argument. `None` if the tool is not freeform or the argument is missing.
-    pub fn text_of(&self, call: &FunctionCall) -> Option<String> {
-        let ToolInput::Freeform { argument, .. } = &self.input else {
+    pub fn freeform_text(&self, call: &FunctionCall) -> Option<String> {
+        let ModelToolInput::Freeform { argument, .. } = &self.input else {
             return None;
         };
         match call.kind {
-            CallKind::Freeform => Some(call.arguments.clone()),
-            CallKind::Function => {
+            FunctionCallKind::Freeform => Some(call.arguments.clone()),
+            FunctionCallKind::Function => {
                 let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
                 arguments.get(argument)?.as_str().map(str::to_owned)
             }
@@ -92,10 +92,10 @@ impl Tool {
     }
 
     /// Returns the JSON Schema of the arguments, for APIs and models without freeform tools.
-    pub(crate) fn schema(&self) -> Value {
+    pub(crate) fn json_schema(&self) -> Value {
         match &self.input {
-            ToolInput::Schema(schema) => schema.clone(),
-            ToolInput::Freeform {
+            ModelToolInput::Schema(schema) => schema.clone(),
+            ModelToolInput::Freeform {
                 argument,
                 description,
             } => serde_json::json!({
@@ -112,12 +112,12 @@ impl Prompt {
     /// Returns the arguments of a call as JSON text, also if the call is freeform.
     pub(crate) fn arguments_as_json(&self, call: &FunctionCall) -> String {
         match call.kind {
-            CallKind::Function if call.arguments.trim().is_empty() => "{}".to_owned(),
-            CallKind::Function => call.arguments.clone(),
-            CallKind::Freeform => {
+            FunctionCallKind::Function if call.arguments.trim().is_empty() => "{}".to_owned(),
+            FunctionCallKind::Function => call.arguments.clone(),
+            FunctionCallKind::Freeform => {
                 let tool = self.tools.iter().find(|tool| tool.name == call.name);
                 let argument = match tool.map(|tool| &tool.input) {
-                    Some(ToolInput::Freeform { argument, .. }) => argument.as_str(),
+                    Some(ModelToolInput::Freeform { argument, .. }) => argument.as_str(),
                     _ => "input",
                 };
                 serde_json::json!({ argument: call.arguments }).to_string()

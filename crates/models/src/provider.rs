@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use selvedge_protocol::{Mode, Origin, RetryLimits, WireApi};
+use selvedge_protocol::{ModelOrigin, RetryLimits, ScriptMode, WireApi};
 
 /// A provider of models.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,18 +30,18 @@ pub struct Provider {
     /// Limits of retries, and the idle timeout of an answer.
     pub retries: RetryLimits,
     /// Name of the field that limits the answer's tokens. Only Chat uses it.
-    pub output_limit: OutputLimit,
+    pub output_limit: OutputLimitField,
     /// Model to use if none is named.
     pub default_model: Option<String>,
     /// Whether scripts run with the provider's models; `None` uses the global setting.
-    pub script_mode: Option<Mode>,
+    pub script_mode: Option<ScriptMode>,
     /// Pack of tools for the provider's models; `None` uses the global setting.
     pub tool_pack: Option<String>,
 }
 
 /// Name of the field that limits an answer's tokens in Chat requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OutputLimit {
+pub enum OutputLimitField {
     /// `max_tokens`, which most servers use.
     #[default]
     MaxTokens,
@@ -83,7 +83,7 @@ impl Provider {
             headers: BTreeMap::new(),
             query: BTreeMap::new(),
             retries: RetryLimits::default(),
-            output_limit: OutputLimit::default(),
+            output_limit: OutputLimitField::default(),
             default_model: None,
             script_mode: None,
             tool_pack: None,
@@ -91,7 +91,7 @@ impl Provider {
     }
 
     /// Returns the providers that need no configuration, in the order in which they are listed.
-    pub fn built_in() -> Vec<Self> {
+    pub fn built_ins() -> Vec<Self> {
         // The variables are OPENAI_API_KEY, ANTHROPIC_API_KEY and OPENROUTER_API_KEY.
         let with_key = |name: &str, url, wire| Self {
             env_key: Some(format!("{}_API_KEY", name.to_uppercase())),
@@ -101,7 +101,7 @@ impl Provider {
             |name, port: u16| Self::new(name, format!("http://127.0.0.1:{port}/v1"), WireApi::Chat);
         vec![
             Self {
-                output_limit: OutputLimit::MaxCompletionTokens,
+                output_limit: OutputLimitField::MaxCompletionTokens,
                 default_model: Some("gpt-5.5".to_owned()),
                 ..with_key("openai", "api.openai.com/v1", WireApi::Responses)
             },
@@ -118,8 +118,8 @@ impl Provider {
     }
 
     /// Returns the built-in provider with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        let mut built_in = Self::built_in().into_iter();
+    pub fn find_built_in(name: &str) -> Option<Self> {
+        let mut built_in = Self::built_ins().into_iter();
         built_in.find(|provider| provider.name == name)
     }
 
@@ -128,8 +128,8 @@ impl Provider {
     }
 
     /// Returns the origin of items from one of this provider's models.
-    pub fn origin(&self, model: &str) -> Origin {
-        Origin {
+    pub fn origin(&self, model: &str) -> ModelOrigin {
+        ModelOrigin {
             wire: self.wire,
             provider: self.name.clone(),
             model: model.to_owned(),

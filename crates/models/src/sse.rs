@@ -11,11 +11,11 @@ pub(crate) const MAX_EVENT_BYTES: usize = 32 << 20;
 
 /// Error for an event that is larger than [`MAX_EVENT_BYTES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TooLarge;
+pub(crate) struct EventTooLarge;
 
 /// Incremental parser of server-sent events.
 #[derive(Debug, Default)]
-pub(crate) struct Events {
+pub(crate) struct SseParser {
     /// The current line, if it is incomplete.
     line: Vec<u8>,
     /// The data lines of the current event, joined by line breaks.
@@ -26,13 +26,13 @@ pub(crate) struct Events {
     /// Whether the last byte was `\r`. A `\n` that follows belongs to the same line break.
     after_cr: bool,
     /// Whether the first line, which may start with a byte order mark, was parsed.
-    begun: bool,
+    started: bool,
 }
 
-impl Events {
+impl SseParser {
     /// Parses more bytes and calls `on` with the name and data of each complete event.
     #[inline]
-    pub(crate) fn feed<E: From<TooLarge>>(
+    pub(crate) fn feed<E: From<EventTooLarge>>(
         &mut self,
         mut bytes: &[u8],
         mut on: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
@@ -44,16 +44,16 @@ impl Events {
             }
             let Some(end) = memchr2(b'\n', b'\r', bytes) else {
                 self.line.extend_from_slice(bytes);
-                return self.check();
+                return self.check_size();
             };
             let (rest, ending) = (&bytes[end + 1..], bytes[end]);
             self.after_cr = ending == b'\r';
             if self.line.is_empty() {
-                self.take_line(&bytes[..end], &mut on)?;
+                self.parse_line(&bytes[..end], &mut on)?;
             } else {
                 let mut line = std::mem::take(&mut self.line);
                 line.extend_from_slice(&bytes[..end]);
-                self.take_line(&line, &mut on)?;
+                self.parse_line(&line, &mut on)?;
                 line.clear();
                 self.line = line;
             }
@@ -63,23 +63,23 @@ impl Events {
     }
 
     /// Handles the end of the stream. An event without a blank line after it is complete.
-    pub(crate) fn finish<E: From<TooLarge>>(
+    pub(crate) fn finish<E: From<EventTooLarge>>(
         &mut self,
         mut on: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
-            self.take_line(&line, &mut on)?;
+            self.parse_line(&line, &mut on)?;
         }
-        self.take_line(b"", &mut on)
+        self.parse_line(b"", &mut on)
     }
 
-    fn take_line<E: From<TooLarge>>(
+    fn parse_line<E: From<EventTooLarge>>(
         &mut self,
         line: &[u8],
         on: &mut impl FnMut(&[u8], &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let line = match std::mem::replace(&mut self.begun, true) {
+        let line = match std::mem::replace(&mut self.started, true) {
             true => line,
             false => line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line),
         };
@@ -105,7 +105,7 @@ impl Events {
                 }
                 self.has_data = true;
                 self.data.extend_from_slice(value);
-                self.check()?;
+                self.check_size()?;
             }
             b"event" => {
                 self.name.clear();
@@ -117,10 +117,10 @@ impl Events {
         Ok(())
     }
 
-    fn check<E: From<TooLarge>>(&self) -> Result<(), E> {
+    fn check_size<E: From<EventTooLarge>>(&self) -> Result<(), E> {
         match self.line.len() + self.data.len() {
             ..=MAX_EVENT_BYTES => Ok(()),
-            _ => Err(TooLarge.into()),
+            _ => Err(EventTooLarge.into()),
         }
     }
 }
@@ -131,13 +131,13 @@ mod tests {
 
     fn events(chunks: &[&[u8]]) -> Vec<(String, String)> {
         let mut found = Vec::new();
-        let mut parser = Events::default();
+        let mut parser = SseParser::default();
         let mut on = |name: &[u8], data: &[u8]| {
             found.push((
                 String::from_utf8(name.to_vec()).unwrap(),
                 String::from_utf8(data.to_vec()).unwrap(),
             ));
-            Ok::<(), TooLarge>(())
+            Ok::<(), EventTooLarge>(())
         };
         for chunk in chunks {
             parser.feed(chunk, &mut on).unwrap();
@@ -175,12 +175,12 @@ mod tests {
             &b"data: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"[..],
             b"data: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\n",
         ] {
-            let mut parser = Events::default();
+            let mut parser = SseParser::default();
             let mut fed = 0;
             let refused = loop {
-                match parser.feed(&chunk.repeat(1000), |_, _| Ok::<(), TooLarge>(())) {
+                match parser.feed(&chunk.repeat(1000), |_, _| Ok::<(), EventTooLarge>(())) {
                     Ok(()) => fed += chunk.len() * 1000,
-                    Err(TooLarge) => break true,
+                    Err(EventTooLarge) => break true,
                 }
                 if fed > 2 * MAX_EVENT_BYTES {
                     break false;

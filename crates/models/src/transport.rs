@@ -8,11 +8,11 @@ use selvedge_protocol::WireApi;
 use crate::{ModelError, Provider, Secret, classify};
 
 /// Time limit for connecting, and for reading the body of an error response.
-const CONNECT: Duration = Duration::from_secs(15);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// How much of the body of an error response is read, in bytes.
 const MAX_ERROR_BYTES: usize = 256 << 10;
 /// Environment variables that name a file of certificates to trust besides those of the system.
-const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"];
+const CERTIFICATE_VARIABLES: [&str; 2] = ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"];
 
 /// Creates an HTTP client with the proxies and certificates of the environment. It follows no
 /// redirects, because the key must not be sent to another host.
@@ -22,24 +22,24 @@ pub(crate) fn http_client(provider: &Provider) -> Result<reqwest::Client, ModelE
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("selvedge/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT);
+        .connect_timeout(CONNECT_TIMEOUT);
     builder = match provider.is_local() && provider.base_url.starts_with("http://") {
         // Plain HTTP needs no certificates, and loading those of the system takes time.
         true => builder.tls_certs_only([]),
-        false => builder.tls_certs_merge(certificates()),
+        false => builder.tls_certs_merge(extra_certificates()),
     };
     if provider.is_local() {
         builder = builder.no_proxy();
     }
     builder.build().map_err(|error| {
-        let cause = why(&error);
+        let cause = root_cause(&error);
         ModelError::network(format!("cannot create an HTTP client: {cause}"))
     })
 }
 
 /// Loads the certificates that the environment names. A file that cannot be read is ignored.
-fn certificates() -> Vec<reqwest::Certificate> {
-    let files = CERTIFICATES.iter().filter_map(std::env::var_os);
+fn extra_certificates() -> Vec<reqwest::Certificate> {
+    let files = CERTIFICATE_VARIABLES.iter().filter_map(std::env::var_os);
     let contents = files.filter_map(|file| std::fs::read(file).ok());
     contents
         .filter_map(|pem| reqwest::Certificate::from_pem_bundle(&pem).ok())
@@ -48,7 +48,10 @@ fn certificates() -> Vec<reqwest::Certificate> {
 }
 
 /// Returns the URL of a resource of the provider's API.
-pub(crate) fn address(provider: &Provider, resource: &str) -> Result<reqwest::Url, ModelError> {
+pub(crate) fn resource_url(
+    provider: &Provider,
+    resource: &str,
+) -> Result<reqwest::Url, ModelError> {
     let (name, base) = (&provider.name, &provider.base_url);
     let wrong_scheme = || {
         ModelError::invalid(format!(
@@ -72,7 +75,7 @@ pub(crate) fn address(provider: &Provider, resource: &str) -> Result<reqwest::Ur
 }
 
 /// Returns the path of the resource that answers prompts, relative to the base URL.
-pub(crate) fn resource(wire: WireApi) -> &'static str {
+pub(crate) fn resource_path(wire: WireApi) -> &'static str {
     match wire {
         WireApi::Responses => "responses",
         WireApi::Chat => "chat/completions",
@@ -81,29 +84,29 @@ pub(crate) fn resource(wire: WireApi) -> &'static str {
 }
 
 /// Returns the headers of every request to the provider.
-pub(crate) fn headers(provider: &Provider) -> Result<HeaderMap, ModelError> {
+pub(crate) fn request_headers(provider: &Provider) -> Result<HeaderMap, ModelError> {
     let mut headers = HeaderMap::new();
     if provider.wire == WireApi::Messages {
         headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
     }
     match (&provider.key, &provider.key_header) {
-        (Some(key), Some(header)) => insert(&mut headers, header, key)?,
+        (Some(key), Some(header)) => insert_header(&mut headers, header, key)?,
         (Some(key), None) if provider.wire == WireApi::Messages => {
-            insert(&mut headers, "x-api-key", key)?
+            insert_header(&mut headers, "x-api-key", key)?
         }
         (Some(key), None) => {
             let bearer = Secret::new(format!("Bearer {}", key.reveal()));
-            insert(&mut headers, "authorization", &bearer)?;
+            insert_header(&mut headers, "authorization", &bearer)?;
         }
         (None, _) => {}
     }
     for (name, value) in &provider.headers {
-        insert(&mut headers, name, value)?;
+        insert_header(&mut headers, name, value)?;
     }
     Ok(headers)
 }
 
-fn insert(headers: &mut HeaderMap, name: &str, value: &Secret) -> Result<(), ModelError> {
+fn insert_header(headers: &mut HeaderMap, name: &str, value: &Secret) -> Result<(), ModelError> {
     let invalid = |part: &str| {
         let message = format!("the {part} of header `{name}` contains invalid characters");
         ModelError::invalid(message)
@@ -116,7 +119,9 @@ fn insert(headers: &mut HeaderMap, name: &str, value: &Secret) -> Result<(), Mod
 }
 
 /// Returns a successful response. A response with another status, or a web page, is an error.
-pub(crate) async fn accepted(response: reqwest::Response) -> Result<reqwest::Response, ModelError> {
+pub(crate) async fn check_response(
+    response: reqwest::Response,
+) -> Result<reqwest::Response, ModelError> {
     let status = response.status().as_u16();
     if response.status().is_success() {
         let content_type = response.headers().get("content-type");
@@ -127,13 +132,13 @@ pub(crate) async fn accepted(response: reqwest::Response) -> Result<reqwest::Res
         return Ok(response);
     }
     let headers = response.headers().clone();
-    let body = tokio::time::timeout(CONNECT, beginning(response)).await;
-    let mut error = classify::of_status(status, &body.unwrap_or_default());
+    let body = tokio::time::timeout(CONNECT_TIMEOUT, read_error_body(response)).await;
+    let mut error = classify::error_from_status(status, &body.unwrap_or_default());
     if let (300..400, Some(location)) = (status, headers.get("location")) {
         let location = location.to_str().unwrap_or("another address");
         error.message = format!("the server redirects to {location}: change base_url");
     }
-    error.retry_after = delay(&headers, SystemTime::now()).or(error.retry_after);
+    error.retry_after = parse_retry_after(&headers, SystemTime::now()).or(error.retry_after);
     let mut names = ["x-request-id", "request-id"].iter();
     let id = names.find_map(|name| headers.get(*name)?.to_str().ok());
     error.request_id = id.map(str::to_owned).or(error.request_id);
@@ -141,7 +146,7 @@ pub(crate) async fn accepted(response: reqwest::Response) -> Result<reqwest::Res
 }
 
 /// Reads the body of an error response, up to [`MAX_ERROR_BYTES`] and until the first failure.
-async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
+async fn read_error_body(mut response: reqwest::Response) -> Vec<u8> {
     let mut body = Vec::new();
     while let Ok(Some(chunk)) = response.chunk().await {
         body.extend_from_slice(&chunk);
@@ -153,7 +158,7 @@ async fn beginning(mut response: reqwest::Response) -> Vec<u8> {
 }
 
 /// Reads the delay that the provider asks for from the headers.
-fn delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+fn parse_retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     if let Some(millis) = text("retry-after-ms").and_then(|text| text.parse::<f64>().ok()) {
         return Duration::try_from_secs_f64(millis / 1000.0).ok();
@@ -169,9 +174,9 @@ fn delay(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 }
 
 /// Converts a failure of the connection. The message names the provider and its URL.
-pub(crate) fn broken(provider: &Provider, error: reqwest::Error) -> ModelError {
+pub(crate) fn connection_error(provider: &Provider, error: reqwest::Error) -> ModelError {
     let error = error.without_url();
-    let (name, url, cause) = (&provider.name, shown_url(provider), why(&error));
+    let (name, url, cause) = (&provider.name, shown_url(provider), root_cause(&error));
     ModelError::network(match error.is_connect() {
         true => format!("cannot connect to provider `{name}` at {url}: {cause}"),
         false => format!("the connection to provider `{name}` at {url} failed: {cause}"),
@@ -179,7 +184,7 @@ pub(crate) fn broken(provider: &Provider, error: reqwest::Error) -> ModelError {
 }
 
 /// Returns the error for a request that took longer than `limit`.
-pub(crate) fn timed_out(provider: &Provider, limit: Duration) -> ModelError {
+pub(crate) fn timeout_error(provider: &Provider, limit: Duration) -> ModelError {
     let (name, url) = (&provider.name, shown_url(provider));
     let seconds = limit.as_secs();
     ModelError::network(format!(
@@ -196,7 +201,7 @@ fn shown_url(provider: &Provider) -> String {
 }
 
 /// Returns the last cause of an error. Those before it only say that the request failed.
-fn why(error: &reqwest::Error) -> String {
+fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -214,7 +219,7 @@ mod tests {
         let read = |name: &'static str, value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(name, HeaderValue::from_str(value).unwrap());
-            delay(&headers, now)
+            parse_retry_after(&headers, now)
         };
         assert_eq!(read("retry-after", "2"), Some(Duration::from_secs(2)));
         assert_eq!(read("retry-after", "0.5"), Some(Duration::from_millis(500)));
@@ -235,7 +240,7 @@ mod tests {
     fn a_url_keeps_its_version_segment() {
         let mut provider = Provider::new("x", "https://host/api/v1/", WireApi::Chat);
         provider.query.insert("api-version".into(), "2026 1".into());
-        let url = address(&provider, resource(provider.wire)).unwrap();
+        let url = resource_url(&provider, resource_path(provider.wire)).unwrap();
         assert_eq!(
             url.as_str(),
             "https://host/api/v1/chat/completions?api-version=2026+1"
@@ -246,7 +251,7 @@ mod tests {
     fn an_invalid_base_url_is_an_error() {
         let error = |base: &str| {
             let provider = Provider::new("x", base, WireApi::Chat);
-            address(&provider, "models").unwrap_err().message
+            resource_url(&provider, "models").unwrap_err().message
         };
         for base in ["host/v1", "127.0.0.1:1", "localhost:1/v1", "ftp://host/v1"] {
             let expected =

@@ -3,12 +3,13 @@
 
 use selvedge_models::{Decoder, ModelError, ModelEvent, ReasoningView};
 use selvedge_protocol::{
-    CallKind, FinishReason, FunctionCall, Item, ModelErrorKind, Origin, Role, Usage, WireApi,
+    ConversationItem, FinishReason, FunctionCall, FunctionCallKind, MessageRole, ModelErrorKind,
+    ModelOrigin, Usage, WireApi,
 };
 use serde_json::{Value, json};
 
-fn origin(wire: WireApi) -> Origin {
-    Origin {
+fn origin(wire: WireApi) -> ModelOrigin {
+    ModelOrigin {
         wire,
         provider: "p".into(),
         model: "m".into(),
@@ -60,7 +61,7 @@ fn reasoning(item: u32, view: ReasoningView, text: &str) -> ModelEvent {
     }
 }
 
-fn started(item: u32, call_id: &str, name: &str, kind: CallKind) -> ModelEvent {
+fn started(item: u32, call_id: &str, name: &str, kind: FunctionCallKind) -> ModelEvent {
     ModelEvent::CallStarted {
         item,
         call_id: call_id.into(),
@@ -76,7 +77,7 @@ fn delta(item: u32, text: &str) -> ModelEvent {
     }
 }
 
-fn call(call_id: &str, name: &str, arguments: &str, kind: CallKind) -> FunctionCall {
+fn call(call_id: &str, name: &str, arguments: &str, kind: FunctionCallKind) -> FunctionCall {
     FunctionCall {
         call_id: call_id.into(),
         name: name.into(),
@@ -87,14 +88,15 @@ fn call(call_id: &str, name: &str, arguments: &str, kind: CallKind) -> FunctionC
 }
 
 fn call_done(item: u32, call_id: &str, name: &str, arguments: &str) -> ModelEvent {
-    let done = Item::FunctionCall(call(call_id, name, arguments, CallKind::Function));
-    ModelEvent::ItemDone { item, done }
+    let done =
+        ConversationItem::FunctionCall(call(call_id, name, arguments, FunctionCallKind::Function));
+    ModelEvent::ItemDone { item, value: done }
 }
 
 fn message_done(item: u32, text: &str) -> ModelEvent {
     ModelEvent::ItemDone {
         item,
-        done: Item::message(Role::Assistant, text),
+        value: ConversationItem::message(MessageRole::Assistant, text),
     }
 }
 
@@ -184,14 +186,14 @@ mod chat {
                 matches!(
                     event,
                     ModelEvent::ItemDone {
-                        done: Item::Reasoning(_),
+                        value: ConversationItem::Reasoning(_),
                         ..
                     }
                 )
             })
             .unwrap();
         let ModelEvent::ItemDone {
-            done: Item::Reasoning(thought_item),
+            value: ConversationItem::Reasoning(thought_item),
             ..
         } = &found[thought]
         else {
@@ -211,9 +213,9 @@ mod chat {
                 reasoning(0, ReasoningView::Raw, "m."),
                 text(1, "Let me "),
                 text(1, "see ü\u{1f600}\n"),
-                started(2, "a", "f", CallKind::Function),
+                started(2, "a", "f", FunctionCallKind::Function),
                 delta(2, "{\"x\":"),
-                started(3, "b", "g", CallKind::Function),
+                started(3, "b", "g", FunctionCallKind::Function),
                 delta(3, "{}"),
                 delta(2, "1}"),
                 message_done(1, "Let me see ü\u{1f600}\n"),
@@ -282,7 +284,7 @@ mod chat {
         assert_eq!(shown, "abc");
         let native = found.iter().find_map(|event| match event {
             ModelEvent::ItemDone {
-                done: Item::Reasoning(reasoning),
+                value: ConversationItem::Reasoning(reasoning),
                 ..
             } => reasoning.native.clone(),
             _ => None,
@@ -394,7 +396,7 @@ mod chat {
                 .iter()
                 .filter_map(|event| match event {
                     ModelEvent::ItemDone {
-                        done: Item::FunctionCall(call),
+                        value: ConversationItem::FunctionCall(call),
                         ..
                     } => Some(call),
                     _ => None,
@@ -446,9 +448,9 @@ mod chat {
         assert!(
             found.contains(&message_done(0, "so")) && found.contains(&call_done(1, "a", "f", "{}"))
         );
-        assert!(found.contains(&ModelEvent::CallCut {
+        assert!(found.contains(&ModelEvent::CallTruncated {
             item: 2,
-            call: call("b", "g", "{\"x\"", CallKind::Function)
+            call: call("b", "g", "{\"x\"", FunctionCallKind::Function)
         }));
         assert_eq!(found.last(), Some(&finished(FinishReason::Length)));
     }
@@ -473,7 +475,7 @@ mod chat {
             .into_iter()
             .find_map(|event| match event {
                 ModelEvent::ItemDone {
-                    done: Item::FunctionCall(call),
+                    value: ConversationItem::FunctionCall(call),
                     ..
                 } => call.native,
                 _ => None,
@@ -704,15 +706,15 @@ mod messages {
             .iter()
             .filter_map(|event| match event {
                 ModelEvent::ItemDone {
-                    done: Item::Reasoning(reasoning),
+                    value: ConversationItem::Reasoning(reasoning),
                     ..
                 } => reasoning.native.clone(),
                 ModelEvent::ItemDone {
-                    done: Item::Message(message),
+                    value: ConversationItem::Message(message),
                     ..
                 } => message.native.clone(),
                 ModelEvent::ItemDone {
-                    done: Item::Native(native),
+                    value: ConversationItem::Native(native),
                     ..
                 } => Some(native.clone()),
                 _ => None,
@@ -737,7 +739,7 @@ mod messages {
             answer_started("m_1", "m1"),
             reasoning(0, ReasoningView::Raw, "Hm"),
             text(2, "there"),
-            started(4, "t1", "f", CallKind::Function),
+            started(4, "t1", "f", FunctionCallKind::Function),
             delta(4, "{\"x\":1}"),
             call_done(4, "t1", "f", "{\"x\":1}"),
             call_done(5, "t2", "g", "{}"),
@@ -762,9 +764,9 @@ mod messages {
             &[json!({"type": "input_json_delta", "partial_json": "{\"x\":"})],
         );
         let found = events(Messages, &answer(&blocks, "max_tokens"));
-        assert!(found.contains(&ModelEvent::CallCut {
+        assert!(found.contains(&ModelEvent::CallTruncated {
             item: 0,
-            call: call("t", "f", "{\"x\":", CallKind::Function)
+            call: call("t", "f", "{\"x\":", FunctionCallKind::Function)
         }));
         assert!(
             !found
@@ -1010,12 +1012,12 @@ mod responses {
         ]) + "data: [DONE]\n\n";
         let found = events(Responses, &whole);
         let native = |json: Value| {
-            Some(selvedge_protocol::Native {
+            Some(selvedge_protocol::NativePayload {
                 origin: origin(Responses),
                 json,
             })
         };
-        let done = |item: u32, done: Item| ModelEvent::ItemDone { item, done };
+        let done = |item: u32, done: ConversationItem| ModelEvent::ItemDone { item, value: done };
         assert_eq!(
             found,
             [
@@ -1023,7 +1025,7 @@ mod responses {
                 reasoning(0, ReasoningView::Summary, "Sum"),
                 done(
                     0,
-                    Item::Reasoning(selvedge_protocol::Reasoning {
+                    ConversationItem::Reasoning(selvedge_protocol::Reasoning {
                         summary: vec!["Sum".into()],
                         content: vec![],
                         native: native(thought)
@@ -1033,26 +1035,31 @@ mod responses {
                 text(1, "lo"),
                 done(
                     1,
-                    Item::Message(selvedge_protocol::Message {
-                        role: Role::Assistant,
+                    ConversationItem::Message(selvedge_protocol::Message {
+                        role: MessageRole::Assistant,
                         content: vec![selvedge_protocol::OutputPart::Text {
                             text: "Hello".into()
                         }],
                         native: native(json!({"phase": "commentary"})),
                     })
                 ),
-                started(2, "c1", "f", CallKind::Function),
-                started(3, "c2", "script", CallKind::Freeform),
+                started(2, "c1", "f", FunctionCallKind::Function),
+                started(3, "c2", "script", FunctionCallKind::Freeform),
                 delta(2, "{\"x\":1}"),
                 delta(3, "return 1"),
                 call_done(2, "c1", "f", "{\"x\":1}"),
                 done(
                     3,
-                    Item::FunctionCall(call("c2", "script", "return 1", CallKind::Freeform))
+                    ConversationItem::FunctionCall(call(
+                        "c2",
+                        "script",
+                        "return 1",
+                        FunctionCallKind::Freeform
+                    ))
                 ),
                 done(
                     4,
-                    Item::Native(
+                    ConversationItem::Native(
                         native(
                             json!({"type": "web_search_call", "id": "ws", "status": "completed"})
                         )
@@ -1168,7 +1175,7 @@ mod responses {
                 .iter()
                 .filter_map(|event| match event {
                     ModelEvent::ItemDone {
-                        done: Item::Message(message),
+                        value: ConversationItem::Message(message),
                         ..
                     } => Some(message.text()),
                     _ => None,
@@ -1178,7 +1185,7 @@ mod responses {
                 .iter()
                 .filter_map(|event| match event {
                     ModelEvent::ItemDone {
-                        done: Item::FunctionCall(call),
+                        value: ConversationItem::FunctionCall(call),
                         ..
                     } => Some(call),
                     _ => None,
@@ -1191,7 +1198,7 @@ mod responses {
             );
             assert_eq!(
                 calls,
-                [&call("c", "f", "{}", CallKind::Function)],
+                [&call("c", "f", "{}", FunctionCallKind::Function)],
                 "{chunks:?}"
             );
         }
@@ -1287,9 +1294,9 @@ mod responses {
         ];
         let found = events(Responses, &stream(&chunks));
         assert!(
-            found.contains(&ModelEvent::CallCut {
+            found.contains(&ModelEvent::CallTruncated {
                 item: 0,
-                call: call("c", "f", "{\"x\"", CallKind::Function)
+                call: call("c", "f", "{\"x\"", FunctionCallKind::Function)
             }),
             "{found:?}"
         );

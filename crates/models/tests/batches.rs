@@ -5,20 +5,23 @@
 #[allow(dead_code)]
 mod server;
 
-use selvedge_models::{BatchState, Client, Model, Prompt, Provider, Secret};
-use selvedge_protocol::{Item, ModelErrorKind, Role, WireApi};
+use selvedge_models::{BatchState, Model, ModelClient, Prompt, Provider, Secret};
+use selvedge_protocol::{ConversationItem, MessageRole, ModelErrorKind, WireApi};
 use serde_json::{Value, json};
 use server::{End, Reply, Server};
 
-fn client(server: &Server, wire: WireApi) -> Client {
+fn client(server: &Server, wire: WireApi) -> ModelClient {
     let mut provider = Provider::new("p", &server.url, wire);
     provider.key = Some(Secret::new("sk-very-secret"));
-    Client::new(provider).unwrap()
+    ModelClient::new(provider).unwrap()
 }
 
 fn prompts(count: usize) -> Vec<Prompt> {
     let prompt = |n| Prompt {
-        history: vec![Item::message(Role::User, format!("question {n}"))],
+        history: vec![ConversationItem::message(
+            MessageRole::User,
+            format!("question {n}"),
+        )],
         ..Prompt::default()
     };
     (0..count).map(prompt).collect()
@@ -106,14 +109,17 @@ async fn openai_batches_use_files() {
             })]),
         ])
         .await;
-        let (batches, model) = (client(&server, wire).batches(), Model::known("gpt-5.5"));
+        let (batches, model) = (
+            client(&server, wire).batches(),
+            Model::from_table("gpt-5.5"),
+        );
         let batch = batches.submit(&prompts(4), &model).await.unwrap();
         assert_eq!(batch, "batch_1");
         assert_eq!(
-            batches.look(&batch, 4, &model).await.unwrap(),
-            BatchState::Working
+            batches.poll(&batch, 4, &model).await.unwrap(),
+            BatchState::InProgress
         );
-        let found = texts(batches.look(&batch, 4, &model).await.unwrap());
+        let found = texts(batches.poll(&batch, 4, &model).await.unwrap());
         let expected = [
             Ok("first"),
             Err("too long"),
@@ -205,14 +211,14 @@ async fn anthropic_batches_use_one_request_and_json_lines() {
     .await;
     let (batches, model) = (
         client(&server, wire).batches(),
-        Model::known("claude-sonnet-5"),
+        Model::from_table("claude-sonnet-5"),
     );
     let batch = batches.submit(&prompts(3), &model).await.unwrap();
     assert_eq!(
-        batches.look(&batch, 3, &model).await.unwrap(),
-        BatchState::Working
+        batches.poll(&batch, 3, &model).await.unwrap(),
+        BatchState::InProgress
     );
-    let found = texts(batches.look(&batch, 3, &model).await.unwrap());
+    let found = texts(batches.poll(&batch, 3, &model).await.unwrap());
     assert_eq!(
         found,
         [
@@ -281,10 +287,10 @@ async fn a_failed_batch_is_told_from_a_failed_request() {
         let server = Server::start(replies).await;
         let state = client(&server, wire)
             .batches()
-            .look("b", 1, &Model::known("m"))
+            .poll("b", 1, &Model::from_table("m"))
             .await
             .unwrap();
-        assert!(matches!(state, BatchState::Lost(_)), "{state:?}");
+        assert!(matches!(state, BatchState::Failed(_)), "{state:?}");
     }
     // A failed request says nothing about the batch.
     let broken = Reply::json(200, "{\"status\":").end(End::Broken);
@@ -305,9 +311,12 @@ async fn a_failed_batch_is_told_from_a_failed_request() {
         ModelErrorKind::Protocol,
         ModelErrorKind::Auth,
     ] {
-        let error = batches.look("b", 1, &Model::known("m")).await.unwrap_err();
+        let error = batches
+            .poll("b", 1, &Model::from_table("m"))
+            .await
+            .unwrap_err();
         assert!(
-            kind == error.kind || (kind == ModelErrorKind::Server && error.is_passing()),
+            kind == error.kind || (kind == ModelErrorKind::Server && error.is_transient()),
             "{error:?}"
         );
         assert!(!error.message.contains("very-secret"), "{error}");
@@ -317,13 +326,13 @@ async fn a_failed_batch_is_told_from_a_failed_request() {
     let batches = client(&server, WireApi::Messages).batches();
     assert!(
         batches
-            .submit(&prompts(1), &Model::known("m"))
+            .submit(&prompts(1), &Model::from_table("m"))
             .await
             .is_err()
     );
     assert!(
         batches
-            .submit(&prompts(1), &Model::known("m"))
+            .submit(&prompts(1), &Model::from_table("m"))
             .await
             .is_err()
     );

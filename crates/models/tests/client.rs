@@ -8,9 +8,9 @@ mod server;
 use std::time::{Duration, Instant};
 
 use selvedge_models::{
-    Client, Model, ModelError, ModelEvent, Prompt, Provider, RetryLimits, Secret,
+    Model, ModelClient, ModelError, ModelEvent, Prompt, Provider, RetryLimits, Secret,
 };
-use selvedge_protocol::{FinishReason, Item, ModelErrorKind, Role, WireApi};
+use selvedge_protocol::{ConversationItem, FinishReason, MessageRole, ModelErrorKind, WireApi};
 use serde_json::json;
 use server::{End, Reply, Server};
 
@@ -35,15 +35,15 @@ fn provider(server: &Server) -> Provider {
 
 fn prompt() -> Prompt {
     Prompt {
-        history: vec![Item::message(Role::User, "hi")],
+        history: vec![ConversationItem::message(MessageRole::User, "hi")],
         ..Prompt::default()
     }
 }
 
 async fn events(provider: Provider) -> Vec<Result<ModelEvent, ModelError>> {
-    let mut stream = Client::new(provider)
+    let mut stream = ModelClient::new(provider)
         .unwrap()
-        .stream(&prompt(), &Model::known("m"));
+        .stream(&prompt(), &Model::from_table("m"));
     let mut all = Vec::new();
     while let Some(event) = stream.next().await {
         all.push(event);
@@ -301,7 +301,7 @@ async fn an_answer_that_was_acted_on_is_not_retried() {
     assert!(found.iter().any(|event| matches!(
         event,
         Ok(ModelEvent::ItemDone {
-            done: Item::FunctionCall(_),
+            value: ConversationItem::FunctionCall(_),
             ..
         })
     )));
@@ -321,13 +321,13 @@ async fn an_answer_that_was_acted_on_is_not_retried() {
             },
             ..provider(&server)
         };
-        let mut stream = Client::new(provider)
+        let mut stream = ModelClient::new(provider)
             .unwrap()
-            .stream(&prompt(), &Model::known("m"));
+            .stream(&prompt(), &Model::from_table("m"));
         let mut last = None;
         while let Some(event) = stream.next().await {
             if let (true, Ok(ModelEvent::Text { .. })) = (acted, &event) {
-                stream.acted();
+                stream.mark_acted_on();
             }
             last = Some(event);
         }
@@ -414,9 +414,9 @@ async fn a_refused_connection_a_web_page_and_a_redirect_are_reported() {
 #[tokio::test]
 async fn dropping_the_stream_closes_the_connection() {
     let server = Server::start([Reply::events(HELLO).end(End::Silent)]).await;
-    let mut stream = Client::new(provider(&server))
+    let mut stream = ModelClient::new(provider(&server))
         .unwrap()
-        .stream(&prompt(), &Model::known("m"));
+        .stream(&prompt(), &Model::from_table("m"));
     while !matches!(
         stream.next().await.unwrap().unwrap(),
         ModelEvent::Text { .. }
@@ -435,15 +435,15 @@ async fn models_are_listed() {
         Reply::json(401, "{}"),
     ])
     .await;
-    let client = Client::new(provider(&server)).unwrap();
-    assert_eq!(client.models().await.unwrap(), ["b", "a"]);
+    let client = ModelClient::new(provider(&server)).unwrap();
+    assert_eq!(client.list_models().await.unwrap(), ["b", "a"]);
     assert_eq!(server.requests()[0].line, "GET /v1/models HTTP/1.1");
     assert_eq!(
-        client.models().await.unwrap_err().kind,
+        client.list_models().await.unwrap_err().kind,
         ModelErrorKind::Protocol
     );
     assert_eq!(
-        client.models().await.unwrap_err().kind,
+        client.list_models().await.unwrap_err().kind,
         ModelErrorKind::Auth
     );
 }

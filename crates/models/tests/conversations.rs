@@ -13,8 +13,8 @@ mod server;
 
 use std::path::Path;
 
-use selvedge_models::{Client, Model, ModelEvent, Prompt, Provider, Thinking};
-use selvedge_protocol::{Item, Role, WireApi};
+use selvedge_models::{Model, ModelClient, ModelEvent, Prompt, Provider, Thinking};
+use selvedge_protocol::{ConversationItem, MessageRole, WireApi};
 use serde_json::{Value, json};
 use server::{Reply, Server};
 
@@ -57,7 +57,7 @@ async fn replay(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> 
     let replies = (1..=count)
         .map(|number| Reply::events(std::fs::read(file(number, "sse")).unwrap()).split(97));
     let server = Server::start(replies).await;
-    let client = Client::new(Provider::new("recorded", &server.url, wire)).unwrap();
+    let client = ModelClient::new(Provider::new("recorded", &server.url, wire)).unwrap();
     let name = requests[0]["model"].as_str().unwrap();
     let thinking = if requests[0]["include"].is_array() {
         Thinking::Effort
@@ -66,7 +66,7 @@ async fn replay(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> 
     };
     let model = Model {
         thinking,
-        ..Model::known(name)
+        ..Model::from_table(name)
     };
 
     let mut prompt = Prompt::default();
@@ -116,12 +116,12 @@ fn correct_known_errors(expected: &mut [Value]) {
     }
 }
 
-async fn ask(client: &Client, prompt: &Prompt, model: &Model) -> Vec<Item> {
+async fn ask(client: &ModelClient, prompt: &Prompt, model: &Model) -> Vec<ConversationItem> {
     let mut stream = client.stream(prompt, model);
     let mut items = Vec::new();
     while let Some(event) = stream.next().await {
         match event.unwrap() {
-            ModelEvent::ItemDone { done, .. } => items.push(done),
+            ModelEvent::ItemDone { value: done, .. } => items.push(done),
             ModelEvent::Retrying { error, .. } => panic!("{error}"),
             _ => {}
         }
@@ -139,25 +139,32 @@ async fn a_conversation_can_move_to_another_provider() {
     let stream =
         folder.join("openai_responses/conversations/opencode-session-native-zen-tool-loop/01.sse");
     let server = Server::start([Reply::events(std::fs::read(stream).unwrap())]).await;
-    let client = Client::new(Provider::new("zen", &server.url, WireApi::Responses)).unwrap();
-    let user = Item::message(Role::User, "What is the weather in Paris?");
+    let client = ModelClient::new(Provider::new("zen", &server.url, WireApi::Responses)).unwrap();
+    let user = ConversationItem::message(MessageRole::User, "What is the weather in Paris?");
     let mut prompt = Prompt {
         history: vec![user],
         ..Prompt::default()
     };
-    let answer = ask(&client, &prompt, &Model::known("gpt-5.2-codex")).await;
+    let answer = ask(&client, &prompt, &Model::from_table("gpt-5.2-codex")).await;
     assert!(
-        matches!(answer[..], [Item::Reasoning(_), Item::FunctionCall(_)]),
+        matches!(
+            answer[..],
+            [
+                ConversationItem::Reasoning(_),
+                ConversationItem::FunctionCall(_)
+            ]
+        ),
         "{answer:?}"
     );
     prompt.history.extend(answer);
-    prompt
-        .history
-        .push(Item::output("call_hwPdXfzZmrdySXU2ZmrL51Ln", "sunny"));
+    prompt.history.push(ConversationItem::function_call_output(
+        "call_hwPdXfzZmrdySXU2ZmrL51Ln",
+        "sunny",
+    ));
     for wire in [WireApi::Responses, WireApi::Chat, WireApi::Messages] {
-        let body = selvedge_models::request(
+        let body = selvedge_models::request_body(
             &prompt,
-            &Model::known("other"),
+            &Model::from_table("other"),
             &Provider::new("other", "http://x/v1", wire),
         );
         let text = body.to_string();

@@ -10,8 +10,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use rustls::pki_types::PrivateKeyDer;
-use selvedge_models::{Client, Model, Prompt, Provider, RetryLimits};
-use selvedge_protocol::{Item, Role, WireApi};
+use selvedge_models::{Model, ModelClient, Prompt, Provider, RetryLimits};
+use selvedge_protocol::{ConversationItem, MessageRole, WireApi};
 use server::{Reply, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -35,12 +35,12 @@ async fn child_process() {
         ..Provider::new("p", url, WireApi::Chat)
     };
     let prompt = Prompt {
-        history: vec![Item::message(Role::User, "hi")],
+        history: vec![ConversationItem::message(MessageRole::User, "hi")],
         ..Prompt::default()
     };
-    let mut stream = Client::new(provider)
+    let mut stream = ModelClient::new(provider)
         .unwrap()
-        .stream(&prompt, &Model::known("m"));
+        .stream(&prompt, &Model::from_table("m"));
     while let Some(event) = stream.next().await {
         match event {
             Ok(event) => println!("{event:?}"),

@@ -6,9 +6,10 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use selvedge_models::{Calls, Client, Model, ModelError, ModelEvent, Prompt, Provider};
+use selvedge_models::{Model, ModelClient, ModelError, ModelEvent, Prompt, Provider, ToolCallMode};
 use selvedge_protocol::{
-    CallKind, FinishReason, FunctionCall, Item, ModelErrorKind, Role, Usage, WireApi,
+    ConversationItem, FinishReason, FunctionCall, FunctionCallKind, MessageRole, ModelErrorKind,
+    Usage, WireApi,
 };
 use serde_json::json;
 
@@ -54,8 +55,8 @@ impl Llama {
         })
     }
 
-    fn client(&self, wire: WireApi) -> Client {
-        Client::new(Provider::new(
+    fn client(&self, wire: WireApi) -> ModelClient {
+        ModelClient::new(Provider::new(
             "llamacpp",
             format!("{}/v1", self.address),
             wire,
@@ -66,13 +67,13 @@ impl Llama {
 
 struct Turn {
     text: String,
-    items: Vec<Item>,
+    items: Vec<ConversationItem>,
     usage: Option<Usage>,
     finish: FinishReason,
 }
 
-async fn turn(client: &Client, prompt: &Prompt) -> Result<Turn, ModelError> {
-    let mut stream = client.stream(prompt, &Model::known("tiny"));
+async fn turn(client: &ModelClient, prompt: &Prompt) -> Result<Turn, ModelError> {
+    let mut stream = client.stream(prompt, &Model::from_table("tiny"));
     let mut turn = Turn {
         text: String::new(),
         items: Vec::new(),
@@ -82,7 +83,7 @@ async fn turn(client: &Client, prompt: &Prompt) -> Result<Turn, ModelError> {
     while let Some(event) = stream.next().await {
         match event? {
             ModelEvent::Text { text, .. } => turn.text.push_str(&text),
-            ModelEvent::ItemDone { done, .. } => turn.items.push(done),
+            ModelEvent::ItemDone { value: done, .. } => turn.items.push(done),
             ModelEvent::Usage(usage) => turn.usage = Some(usage),
             ModelEvent::Finished { reason, .. } => turn.finish = reason,
             ModelEvent::Retrying { error, .. } => panic!("{error}"),
@@ -97,10 +98,13 @@ async fn all_three_apis_answer_and_accept_their_answers_back() {
     let Some(llama) = Llama::start() else { return };
     for wire in WIRES {
         let client = llama.client(wire);
-        let names = client.models().await.unwrap();
+        let names = client.list_models().await.unwrap();
         assert!(names[0].ends_with("tiny.gguf"), "{names:?}");
 
-        let history = vec![Item::message(Role::User, "Say something, ü.")];
+        let history = vec![ConversationItem::message(
+            MessageRole::User,
+            "Say something, ü.",
+        )];
         let mut prompt = Prompt {
             system: "Be brief.".into(),
             history,
@@ -112,7 +116,7 @@ async fn all_three_apis_answer_and_accept_their_answers_back() {
             .items
             .iter()
             .filter_map(|item| match item {
-                Item::Message(message) => Some(message.text()),
+                ConversationItem::Message(message) => Some(message.text()),
                 _ => None,
             })
             .collect();
@@ -140,15 +144,22 @@ async fn all_three_apis_answer_and_accept_their_answers_back() {
 
         // The answer is sent back, with a call and its result.
         prompt.history.extend(first.items);
-        prompt.history.push(Item::message(Role::User, "And now?"));
-        prompt.history.push(Item::FunctionCall(FunctionCall {
-            call_id: "call_1".into(),
-            name: "look".into(),
-            arguments: json!({"at": "it"}).to_string(),
-            kind: CallKind::Function,
-            native: None,
-        }));
-        prompt.history.push(Item::output("call_1", "nothing there"));
+        prompt
+            .history
+            .push(ConversationItem::message(MessageRole::User, "And now?"));
+        prompt
+            .history
+            .push(ConversationItem::FunctionCall(FunctionCall {
+                call_id: "call_1".into(),
+                name: "look".into(),
+                arguments: json!({"at": "it"}).to_string(),
+                kind: FunctionCallKind::Function,
+                native: None,
+            }));
+        prompt.history.push(ConversationItem::function_call_output(
+            "call_1",
+            "nothing there",
+        ));
         // No tools: the server could not parse a call in the output of random weights.
         let second = turn(&client, &prompt).await.unwrap();
         let more = second.usage.unwrap();
@@ -156,7 +167,7 @@ async fn all_three_apis_answer_and_accept_their_answers_back() {
             more.input_tokens > usage.input_tokens || is_missing(&more),
             "{wire:?}: {more:?}"
         );
-        prompt.calls = Calls::Off;
+        prompt.call_mode = ToolCallMode::Off;
         turn(&client, &prompt).await.unwrap();
     }
 }
@@ -165,7 +176,10 @@ async fn all_three_apis_answer_and_accept_their_answers_back() {
 async fn a_prompt_that_is_too_long_is_an_error() {
     let Some(llama) = Llama::start() else { return };
     for wire in WIRES {
-        let history = vec![Item::message(Role::User, "too long ".repeat(1000))];
+        let history = vec![ConversationItem::message(
+            MessageRole::User,
+            "too long ".repeat(1000),
+        )];
         let error = turn(
             &llama.client(wire),
             &Prompt {

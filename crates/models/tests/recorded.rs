@@ -9,7 +9,7 @@ mod folder;
 use expect::{AnswerSummary, summarise, summarise_recording};
 use folder::{Form, Recorded};
 use selvedge_models::{Decoder, ModelError, ModelEvent};
-use selvedge_protocol::{FinishReason, Item, ModelErrorKind, Origin, WireApi};
+use selvedge_protocol::{ConversationItem, FinishReason, ModelErrorKind, ModelOrigin, WireApi};
 
 /// Files up to this size are split at every byte.
 const SMALL_BYTES: usize = 3 * 1024;
@@ -18,7 +18,7 @@ fn decode<'a>(
     wire: WireApi,
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Vec<ModelEvent>, ModelError> {
-    let mut decoder = Decoder::new(Origin {
+    let mut decoder = Decoder::new(ModelOrigin {
         wire,
         provider: "recorded".into(),
         model: "recorded".into(),
@@ -119,11 +119,11 @@ fn check_features(recorded: &Recorded, summary: &AnswerSummary, events: &[ModelE
     }
     let natives = events.iter().filter_map(|event| match event {
         ModelEvent::ItemDone {
-            done: Item::Reasoning(reasoning),
+            value: ConversationItem::Reasoning(reasoning),
             ..
         } => reasoning.native.as_ref(),
         ModelEvent::ItemDone {
-            done: Item::Native(native),
+            value: ConversationItem::Native(native),
             ..
         } => Some(native),
         _ => None,
@@ -285,9 +285,9 @@ fn without_generated_ids(mut events: Vec<ModelEvent>, bytes: &[u8]) -> Vec<Model
     for event in &mut events {
         match event {
             ModelEvent::CallStarted { call_id, .. } => clean(call_id),
-            ModelEvent::CallCut { call, .. }
+            ModelEvent::CallTruncated { call, .. }
             | ModelEvent::ItemDone {
-                done: Item::FunctionCall(call),
+                value: ConversationItem::FunctionCall(call),
                 ..
             } => {
                 clean(&mut call.call_id);

@@ -1,10 +1,12 @@
 //! Request bodies of each API, for all kinds of items and settings.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use selvedge_models::{Calls, Effort, Model, Prompt, Provider, Thinking, Tool, ToolInput, request};
+use selvedge_models::{
+    Effort, Model, ModelTool, ModelToolInput, Prompt, Provider, Thinking, ToolCallMode, request,
+};
 use selvedge_protocol::{
-    CallKind, FunctionCall, FunctionCallOutput, Item, Message, Native, OutputPart, Reasoning, Role,
-    WireApi,
+    ConversationItem, FunctionCall, FunctionCallKind, FunctionCallOutput, Message, MessageRole,
+    NativePayload, OutputPart, Reasoning, WireApi,
 };
 use serde_json::{Value, json};
 
@@ -17,16 +19,16 @@ fn provider(wire: WireApi) -> Provider {
 fn model() -> Model {
     Model {
         freeform_tools: true,
-        ..Model::known("m")
+        ..Model::from_table("m")
     }
 }
 
 fn body(prompt: &Prompt, wire: WireApi) -> Value {
-    request(prompt, &model(), &provider(wire))
+    request_body(prompt, &model(), &provider(wire))
 }
 
-fn call(id: &str, name: &str, arguments: &str, kind: CallKind) -> Item {
-    Item::FunctionCall(FunctionCall {
+fn call(id: &str, name: &str, arguments: &str, kind: FunctionCallKind) -> ConversationItem {
+    ConversationItem::FunctionCall(FunctionCall {
         call_id: id.into(),
         name: name.into(),
         arguments: arguments.into(),
@@ -35,29 +37,29 @@ fn call(id: &str, name: &str, arguments: &str, kind: CallKind) -> Item {
     })
 }
 
-fn native(wire: WireApi, json: Value) -> Native {
-    Native {
+fn native(wire: WireApi, json: Value) -> NativePayload {
+    NativePayload {
         origin: provider(wire).origin("m"),
         json,
     }
 }
 
-fn reasoning(wire: WireApi, json: Value) -> Item {
-    Item::Reasoning(Reasoning {
+fn reasoning(wire: WireApi, json: Value) -> ConversationItem {
+    ConversationItem::Reasoning(Reasoning {
         native: Some(native(wire, json)),
         ..Reasoning::default()
     })
 }
 
-fn user(text: &str) -> Item {
-    Item::message(Role::User, text)
+fn user(text: &str) -> ConversationItem {
+    ConversationItem::message(MessageRole::User, text)
 }
 
-fn assistant(text: &str) -> Item {
-    Item::message(Role::Assistant, text)
+fn assistant(text: &str) -> ConversationItem {
+    ConversationItem::message(MessageRole::Assistant, text)
 }
 
-fn conversation(wire: WireApi, items: impl IntoIterator<Item = Item>) -> Value {
+fn conversation(wire: WireApi, items: impl IntoIterator<Item = ConversationItem>) -> Value {
     let prompt = Prompt {
         history: items.into_iter().collect(),
         ..Prompt::default()
@@ -89,18 +91,18 @@ fn without_breakpoints(mut value: Value) -> Value {
 
 #[test]
 fn a_freeform_tool_is_a_function_where_freeform_is_unsupported() {
-    let script = Tool {
+    let script = ModelTool {
         name: "script".into(),
         description: "Runs a script.".into(),
-        input: ToolInput::Freeform {
+        input: ModelToolInput::Freeform {
             argument: "code".into(),
             description: "TypeScript.".into(),
         },
     };
     let history = vec![
         user("go"),
-        call("c", "script", "return 1", CallKind::Freeform),
-        Item::output("c", "1"),
+        call("c", "script", "return 1", FunctionCallKind::Freeform),
+        ConversationItem::function_call_output("c", "1"),
     ];
     let prompt = Prompt {
         history,
@@ -142,20 +144,24 @@ fn a_freeform_tool_is_a_function_where_freeform_is_unsupported() {
     );
 
     // On Responses it depends on the model.
-    let plain = request(&prompt, &Model::known("m"), &provider(WireApi::Responses));
+    let plain = request_body(
+        &prompt,
+        &Model::from_table("m"),
+        &provider(WireApi::Responses),
+    );
     assert_eq!(plain["tools"][0]["parameters"], schema);
     assert_eq!(plain["input"][1]["type"], "function_call");
     assert_eq!(plain["input"][2]["type"], "function_call_output");
 
     // The text is found in both forms of the call.
     for (arguments, kind) in [
-        ("return 1", CallKind::Freeform),
-        (r#"{"code": "return 1"}"#, CallKind::Function),
+        ("return 1", FunctionCallKind::Freeform),
+        (r#"{"code": "return 1"}"#, FunctionCallKind::Function),
     ] {
-        let Item::FunctionCall(call) = call("c", "script", arguments, kind) else {
+        let ConversationItem::FunctionCall(call) = call("c", "script", arguments, kind) else {
             unreachable!()
         };
-        assert_eq!(script.text_of(&call).as_deref(), Some("return 1"));
+        assert_eq!(script.freeform_text(&call).as_deref(), Some("return 1"));
     }
 }
 
@@ -169,8 +175,8 @@ fn reasoning_is_sent_back_only_to_its_origin() {
             reasoning(WireApi::Messages, signed.clone()),
             reasoning(WireApi::Messages, redacted.clone()),
             assistant("I look"),
-            call("c", "f", "{}", CallKind::Function),
-            Item::output("c", "1"),
+            call("c", "f", "{}", FunctionCallKind::Function),
+            ConversationItem::function_call_output("c", "1"),
         ]
     };
     let messages = conversation(WireApi::Messages, items());
@@ -185,9 +191,13 @@ fn reasoning_is_sent_back_only_to_its_origin() {
         ..Prompt::default()
     };
     assert!(
-        !request(&prompt, &Model::known("n"), &provider(WireApi::Messages))
-            .to_string()
-            .contains("Hm")
+        !request_body(
+            &prompt,
+            &Model::from_table("n"),
+            &provider(WireApi::Messages)
+        )
+        .to_string()
+        .contains("Hm")
     );
 
     // Responses: without an id that the server did not store, and only with a following item.
@@ -199,7 +209,7 @@ fn reasoning_is_sent_back_only_to_its_origin() {
         "summary": [],
         "content": [{"type": "reasoning_text", "text": "Hm"}],
     });
-    let input = |json: &Value, next: Item| {
+    let input = |json: &Value, next: ConversationItem| {
         conversation(
             WireApi::Responses,
             [
@@ -225,8 +235,8 @@ fn reasoning_is_sent_back_only_to_its_origin() {
         WireApi::Chat,
         [
             reasoning(WireApi::Chat, fields.clone()),
-            call("c", "f", "", CallKind::Function),
-            Item::output("c", "1"),
+            call("c", "f", "", FunctionCallKind::Function),
+            ConversationItem::function_call_output("c", "1"),
         ],
     );
     assert_eq!(with[0]["reasoning_content"], "Hm");
@@ -242,15 +252,16 @@ fn reasoning_is_sent_back_only_to_its_origin() {
 #[test]
 fn native_fields_of_calls_and_messages_are_sent_back() {
     let with_native = |wire, json: Value| {
-        let Item::FunctionCall(call) = call("c", "f", "{}", CallKind::Function) else {
+        let ConversationItem::FunctionCall(call) = call("c", "f", "{}", FunctionCallKind::Function)
+        else {
             unreachable!()
         };
         [
-            Item::FunctionCall(FunctionCall {
+            ConversationItem::FunctionCall(FunctionCall {
                 native: Some(native(wire, json)),
                 ..call
             }),
-            Item::output("c", "1"),
+            ConversationItem::function_call_output("c", "1"),
         ]
     };
     let signature = json!({"google": {"thought_signature": "s"}});
@@ -266,8 +277,8 @@ fn native_fields_of_calls_and_messages_are_sent_back() {
     assert_eq!(responses[0]["namespace"], "n");
     let message = |wire, json: Value| {
         let content = vec![OutputPart::Text { text: "x".into() }];
-        [Item::Message(Message {
-            role: Role::Assistant,
+        [ConversationItem::Message(Message {
+            role: MessageRole::Assistant,
             content,
             native: Some(native(wire, json)),
         })]
@@ -297,8 +308,8 @@ fn a_paused_turn_is_sent_back_unchanged() {
         "input": {"query": "q"},
     });
     let found = json!({"type": "web_search_tool_result", "tool_use_id": "s", "content": []});
-    let items =
-        [used.clone(), found.clone()].map(|json| Item::Native(native(WireApi::Messages, json)));
+    let items = [used.clone(), found.clone()]
+        .map(|json| ConversationItem::Native(native(WireApi::Messages, json)));
     let messages = conversation(
         WireApi::Messages,
         [user("go"), assistant("I search")].into_iter().chain(items),
@@ -330,13 +341,13 @@ fn images_are_sent_in_the_form_of_each_api() {
     let items = || {
         let content = vec![text.clone(), image.clone(), audio.clone()];
         [
-            Item::Message(Message {
-                role: Role::User,
+            ConversationItem::Message(Message {
+                role: MessageRole::User,
                 content,
                 native: None,
             }),
-            call("c", "f", "{}", CallKind::Function),
-            Item::FunctionCallOutput(output.clone()),
+            call("c", "f", "{}", FunctionCallKind::Function),
+            ConversationItem::FunctionCallOutput(output.clone()),
             assistant("nice"),
         ]
     };
@@ -385,8 +396,8 @@ fn invalid_histories_are_corrected() {
             wire,
             [
                 user("a"),
-                call("c", "f", "{}", CallKind::Function),
-                Item::output("x", "lost"),
+                call("c", "f", "{}", FunctionCallKind::Function),
+                ConversationItem::function_call_output("x", "lost"),
                 user("b"),
             ],
         )
@@ -400,8 +411,8 @@ fn invalid_histories_are_corrected() {
     let messages = conversation(
         WireApi::Messages,
         [
-            call("a:b/c", "f", "{\"x\"", CallKind::Function),
-            Item::output("a:b/c", " "),
+            call("a:b/c", "f", "{\"x\"", FunctionCallKind::Function),
+            ConversationItem::function_call_output("a:b/c", " "),
         ],
     );
     assert_eq!(
@@ -446,14 +457,14 @@ fn invalid_histories_are_corrected() {
 fn calls_are_text_if_tools_are_off() {
     let history = vec![
         user("go"),
-        call("c", "f", "{\"x\":1}", CallKind::Function),
-        Item::output("c", "42"),
+        call("c", "f", "{\"x\":1}", FunctionCallKind::Function),
+        ConversationItem::function_call_output("c", "42"),
     ];
-    let tools = vec![Tool::function("f", "F.", json!({"type": "object"}))];
+    let tools = vec![ModelTool::function("f", "F.", json!({"type": "object"}))];
     let prompt = Prompt {
         history,
         tools,
-        calls: Calls::Off,
+        call_mode: ToolCallMode::Off,
         ..Prompt::default()
     };
     for wire in WIRES {
@@ -475,17 +486,17 @@ fn calls_are_text_if_tools_are_off() {
 fn forbidding_calls_changes_only_the_tool_choice() {
     let history = vec![
         user("go"),
-        call("c", "f", "{\"x\":1}", CallKind::Function),
-        Item::output("c", "42"),
+        call("c", "f", "{\"x\":1}", FunctionCallKind::Function),
+        ConversationItem::function_call_output("c", "42"),
     ];
-    let tools = vec![Tool::function("f", "F.", json!({"type": "object"}))];
+    let tools = vec![ModelTool::function("f", "F.", json!({"type": "object"}))];
     let free = Prompt {
         history,
         tools,
         ..Prompt::default()
     };
     let forbidden = Prompt {
-        calls: Calls::Forbidden,
+        call_mode: ToolCallMode::Forbidden,
         ..free.clone()
     };
     for (wire, choice) in
@@ -553,8 +564,8 @@ fn settings_are_sent_in_the_fields_of_each_api() {
     let prompt = Prompt {
         system: "Be brief.".into(),
         history: vec![user("go")],
-        tools: vec![Tool::function("f", "F.", json!({"type": "object"}))],
-        calls: Calls::Single,
+        tools: vec![ModelTool::function("f", "F.", json!({"type": "object"}))],
+        call_mode: ToolCallMode::Single,
         max_output_tokens: Some(3000),
         effort: Some(Effort::High),
         cache_key: Some("thread".into()),
@@ -563,7 +574,7 @@ fn settings_are_sent_in_the_fields_of_each_api() {
         thinking,
         ..model()
     };
-    let responses = request(
+    let responses = request_body(
         &prompt,
         &with_thinking(Thinking::Effort),
         &provider(WireApi::Responses),
@@ -579,12 +590,12 @@ fn settings_are_sent_in_the_fields_of_each_api() {
     assert_eq!(responses["prompt_cache_key"], "thread");
     assert_eq!(responses["max_output_tokens"], 3000);
     assert_eq!(responses["tools"][0]["strict"], json!(false));
-    let without_thinking = request(&prompt, &model(), &provider(WireApi::Responses));
+    let without_thinking = request_body(&prompt, &model(), &provider(WireApi::Responses));
     assert!(
         without_thinking.get("include").is_none() && without_thinking.get("reasoning").is_none()
     );
 
-    let chat = request(
+    let chat = request_body(
         &prompt,
         &with_thinking(Thinking::Effort),
         &provider(WireApi::Chat),
@@ -602,14 +613,14 @@ fn settings_are_sent_in_the_fields_of_each_api() {
     assert!(chat.get("prompt_cache_key").is_none());
     let openai = Provider {
         wire: WireApi::Chat,
-        ..Provider::named("openai").unwrap()
+        ..Provider::find_built_in("openai").unwrap()
     };
     assert_eq!(
-        request(&prompt, &model(), &openai)["max_completion_tokens"],
+        request_body(&prompt, &model(), &openai)["max_completion_tokens"],
         3000
     );
 
-    let messages = request(
+    let messages = request_body(
         &prompt,
         &with_thinking(Thinking::Adaptive),
         &provider(WireApi::Messages),
@@ -620,7 +631,7 @@ fn settings_are_sent_in_the_fields_of_each_api() {
         messages["tool_choice"],
         json!({"type": "auto", "disable_parallel_tool_use": true})
     );
-    let budget = request(
+    let budget = request_body(
         &prompt,
         &with_thinking(Thinking::Budget),
         &provider(WireApi::Messages),
@@ -634,7 +645,7 @@ fn settings_are_sent_in_the_fields_of_each_api() {
         ..prompt.clone()
     };
     assert!(
-        request(
+        request_body(
             &none,
             &with_thinking(Thinking::Adaptive),
             &provider(WireApi::Messages)
@@ -646,13 +657,13 @@ fn settings_are_sent_in_the_fields_of_each_api() {
     let moved = Prompt {
         history: vec![
             user("go"),
-            call("c", "f", "{}", CallKind::Function),
-            Item::output("c", "1"),
+            call("c", "f", "{}", FunctionCallKind::Function),
+            ConversationItem::function_call_output("c", "1"),
         ],
         ..prompt
     };
     assert!(
-        request(
+        request_body(
             &moved,
             &with_thinking(Thinking::Budget),
             &provider(WireApi::Messages)
@@ -665,8 +676,8 @@ fn settings_are_sent_in_the_fields_of_each_api() {
 /// Breakpoints follow the system text, the message before the newest one of the user, and the end.
 #[test]
 fn cache_breakpoints_follow_the_stable_prefix() {
-    let breakpoints = |history: Vec<Item>| {
-        let tools = vec![Tool::function("f", "F.", json!({"type": "object"}))];
+    let breakpoints = |history: Vec<ConversationItem>| {
+        let tools = vec![ModelTool::function("f", "F.", json!({"type": "object"}))];
         let body = body(
             &Prompt {
                 system: "s".into(),
@@ -708,8 +719,8 @@ fn cache_breakpoints_follow_the_stable_prefix() {
         user("a"),
         assistant("b"),
         user("c"),
-        call("1", "f", "{}", CallKind::Function),
-        Item::output("1", "x"),
+        call("1", "f", "{}", FunctionCallKind::Function),
+        ConversationItem::function_call_output("1", "x"),
     ];
     assert_eq!(breakpoints(turn), ["system", "b", "1"]);
     // A thinking block cannot have a breakpoint.

@@ -68,7 +68,7 @@ pub struct GatedCall {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Preview {
     /// What the call would do. `None` if the tool cannot tell in advance.
-    pub view: Option<View>,
+    pub view: Option<PreviewContent>,
     /// What the decision "always" would allow from now on. `None` if "always" is not offered.
     pub rule: Option<String>,
 }
@@ -77,7 +77,7 @@ pub struct Preview {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum View {
+pub enum PreviewContent {
     /// Changes to files, as a unified diff.
     Diff(String),
     /// The commands it would run, without quoting, one per line.
@@ -89,7 +89,7 @@ pub enum View {
 /// An approver's decision about one call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum CallDecision {
     /// Approve this call.
     Once,
     /// Approve this call and equivalent calls of the same script. The tool decides what is
@@ -99,16 +99,16 @@ pub enum Answer {
     Always,
     /// Deny the call, with an optional reason for the model.
     #[serde(rename = "no")]
-    No(Option<String>),
+    Deny(Option<String>),
 }
 
 /// An approver's response to a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ApprovalDecision {
+pub enum ApprovalResponse {
     /// One decision per call, in order.
     #[serde(rename = "answered")]
-    Answered(Vec<Answer>),
+    Decided(Vec<CallDecision>),
     /// The approver cancelled the request.
     Cancelled,
     /// No approver is available. The text says why.
@@ -116,5 +116,5 @@ pub enum ApprovalDecision {
     /// The decision follows later, perhaps in another process. The run is suspended until then; if
     /// it cannot be suspended, its calls are denied.
     #[serde(rename = "later")]
-    Later,
+    Deferred,
 }

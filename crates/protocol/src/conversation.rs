@@ -38,7 +38,7 @@ impl WireApi {
 /// One item of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Item {
+pub enum ConversationItem {
     /// Message of the user or the model.
     Message(Message),
     /// Reasoning of the model.
@@ -48,25 +48,25 @@ pub enum Item {
     /// Result of a structured call.
     FunctionCallOutput(FunctionCallOutput),
     /// Item that only its provider understands, such as a search on the provider's side.
-    Native(Native),
+    Native(NativePayload),
 }
 
 /// A message of the user or the model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
     /// Author of the message.
-    pub role: Role,
+    pub role: MessageRole,
     /// Text and images, in order.
     pub content: Vec<OutputPart>,
     /// Provider data that is sent back with the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub native: Option<Native>,
+    pub native: Option<NativePayload>,
 }
 
 /// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum MessageRole {
     /// The user, or a program on the user's behalf.
     User,
     /// The model.
@@ -84,7 +84,7 @@ pub struct Reasoning {
     pub content: Vec<String>,
     /// Signed or encrypted form that the provider expects back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub native: Option<Native>,
+    pub native: Option<NativePayload>,
 }
 
 /// A structured call of a model.
@@ -98,16 +98,16 @@ pub struct FunctionCall {
     pub arguments: String,
     /// Format of the arguments.
     #[serde(default, skip_serializing_if = "CallKind::is_function")]
-    pub kind: CallKind,
+    pub kind: FunctionCallKind,
     /// Provider data that is sent back with the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub native: Option<Native>,
+    pub native: Option<NativePayload>,
 }
 
 /// Format of a structured call's arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CallKind {
+pub enum FunctionCallKind {
     /// JSON.
     #[default]
     Function,
@@ -115,7 +115,7 @@ pub enum CallKind {
     Freeform,
 }
 
-impl CallKind {
+impl FunctionCallKind {
     fn is_function(&self) -> bool {
         *self == Self::Function
     }
@@ -135,16 +135,16 @@ pub struct FunctionCallOutput {
 
 /// Data in a provider's own format, for the model that produced it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Native {
+pub struct NativePayload {
     /// Model that produced the data.
-    pub origin: Origin,
+    pub origin: ModelOrigin,
     /// The data, unchanged.
     pub json: Value,
 }
 
 /// The model that produced an item. Its [`Native`] data is sent back only to the same model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Origin {
+pub struct ModelOrigin {
     /// Wire API of the request.
     pub wire: WireApi,
     /// Name of the provider in the configuration.
@@ -175,7 +175,7 @@ fn is_zero(number: &u64) -> bool {
 
 impl Usage {
     /// Returns the difference to `part`, field by field, at least zero.
-    pub fn beyond(&self, part: &Self) -> Self {
+    pub fn saturating_sub(&self, part: &Self) -> Self {
         Self {
             input_tokens: self.input_tokens.saturating_sub(part.input_tokens),
             cached_input_tokens: self
@@ -283,9 +283,9 @@ impl std::fmt::Display for ModelErrorKind {
     }
 }
 
-impl Item {
+impl ConversationItem {
     /// Creates a message with one text part.
-    pub fn message(role: Role, text: impl Into<String>) -> Self {
+    pub fn message(role: MessageRole, text: impl Into<String>) -> Self {
         Self::Message(Message {
             role,
             content: vec![OutputPart::Text { text: text.into() }],
@@ -294,7 +294,7 @@ impl Item {
     }
 
     /// Creates the result of a successful call with one text part.
-    pub fn output(call_id: impl Into<String>, text: impl Into<String>) -> Self {
+    pub fn function_call_output(call_id: impl Into<String>, text: impl Into<String>) -> Self {
         let output = vec![OutputPart::Text { text: text.into() }];
         Self::FunctionCallOutput(FunctionCallOutput {
             call_id: call_id.into(),
@@ -333,34 +333,37 @@ mod tests {
 
     #[test]
     fn items_round_trip_through_json() {
-        let origin = Origin {
+        let origin = ModelOrigin {
             wire: WireApi::Messages,
             provider: "anthropic".into(),
             model: "m".into(),
         };
-        let native = Native {
+        let native = NativePayload {
             origin,
             json: json!({"type": "thinking", "signature": "x"}),
         };
         let items = vec![
-            Item::message(Role::User, "hi"),
-            Item::Reasoning(Reasoning {
+            ConversationItem::message(MessageRole::User, "hi"),
+            ConversationItem::Reasoning(Reasoning {
                 content: vec!["hm".into()],
                 native: Some(native.clone()),
                 ..Default::default()
             }),
-            Item::FunctionCall(FunctionCall {
+            ConversationItem::FunctionCall(FunctionCall {
                 call_id: "c".into(),
                 name: "f".into(),
                 arguments: "{}".into(),
-                kind: CallKind::Function,
+                kind: FunctionCallKind::Function,
                 native: None,
             }),
-            Item::output("c", "42"),
-            Item::Native(native),
+            ConversationItem::function_call_output("c", "42"),
+            ConversationItem::Native(native),
         ];
         let text = serde_json::to_string(&items).unwrap();
-        assert_eq!(serde_json::from_str::<Vec<Item>>(&text).unwrap(), items);
+        assert_eq!(
+            serde_json::from_str::<Vec<ConversationItem>>(&text).unwrap(),
+            items
+        );
         assert_eq!(
             serde_json::to_value(&items[3]).unwrap(),
             json!({

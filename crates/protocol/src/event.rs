@@ -5,7 +5,9 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{ApprovalRequest, CallRecord, Entry, RunStatus, TurnEnd, TurnError, TurnItem, Usage};
+use crate::{
+    ApprovalRequest, CallRecord, DocumentInfo, RunStatus, TurnEnd, TurnError, TurnItem, Usage,
+};
 
 /// Severity of a line that a script logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -35,13 +37,13 @@ pub struct PlanStep {
     /// What the step does.
     pub step: String,
     /// Progress of the step.
-    pub status: StepStatus,
+    pub status: PlanStepStatus,
 }
 
 /// Progress of one step of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum StepStatus {
+pub enum PlanStepStatus {
     /// Not started.
     Pending,
     /// Started and not completed.
@@ -54,7 +56,7 @@ pub enum StepStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type")]
 #[non_exhaustive]
-pub enum Event {
+pub enum RuntimeEvent {
     /// A session starts or is continued.
     #[serde(rename = "thread.started")]
     ThreadStarted {
@@ -210,13 +212,13 @@ pub enum Event {
     },
     /// A call saved a document in the File Cabinet, or found it there.
     #[serde(rename = "document.kept")]
-    DocumentKept {
+    DocumentStored {
         /// Id of the run or turn of the call.
         parent_id: String,
         /// Id of the call.
         call_id: String,
         /// Metadata of the document.
-        document: Entry,
+        document: DocumentInfo,
     },
     /// The plan changed.
     #[serde(rename = "plan.updated")]
@@ -230,7 +232,7 @@ pub enum Event {
     },
     /// A script logged a line with `console`.
     #[serde(rename = "script.log")]
-    Log {
+    ScriptLog {
         /// Id of the run.
         script_id: String,
         /// Severity of the line.
@@ -240,7 +242,7 @@ pub enum Event {
     },
     /// A script reported progress.
     #[serde(rename = "script.progress")]
-    Progress {
+    ScriptProgress {
         /// Id of the run.
         script_id: String,
         /// Severity of the message.
@@ -250,7 +252,7 @@ pub enum Event {
     },
     /// A script called `notify()`: the model should read the message now.
     #[serde(rename = "script.notify")]
-    Notify {
+    ScriptNotify {
         /// Id of the run.
         script_id: String,
         /// Message for the model.
@@ -258,7 +260,7 @@ pub enum Event {
     },
     /// A script called `yield_control()`: the client need not wait for it now.
     #[serde(rename = "script.yield")]
-    Yield {
+    ScriptYield {
         /// Id of the run.
         script_id: String,
     },
@@ -290,11 +292,11 @@ pub enum Event {
 
 /// Receives events as they happen. Clones send to the same receiver.
 #[derive(Clone)]
-pub struct EventSink(Arc<dyn Fn(Event) + Send + Sync>);
+pub struct EventSink(Arc<dyn Fn(RuntimeEvent) + Send + Sync>);
 
 impl EventSink {
     /// Creates a sink that calls `take` for each event. `take` must not block.
-    pub fn new(take: impl Fn(Event) + Send + Sync + 'static) -> Self {
+    pub fn new(take: impl Fn(RuntimeEvent) + Send + Sync + 'static) -> Self {
         Self(Arc::new(take))
     }
 
@@ -304,7 +306,7 @@ impl EventSink {
     }
 
     /// Sends one event.
-    pub fn emit(&self, event: Event) {
+    pub fn emit(&self, event: RuntimeEvent) {
         (self.0)(event);
     }
 }

@@ -8,22 +8,22 @@ const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 pub fn new_id(prefix: &str) -> String {
     format!(
         "{prefix}_{}",
-        random().map(letter).iter().collect::<String>()
+        random_bytes().map(encode_char).iter().collect::<String>()
     )
 }
 
 /// Returns a new document key such as `F7K2M9Q4`. It is short because models read and write it, and
 /// starts with a letter so that it is never taken for a number.
-pub fn new_file_key() -> String {
-    let tail: String = random().map(letter).iter().take(7).collect();
+pub fn new_document_key() -> String {
+    let tail: String = random_bytes().map(encode_char).iter().take(7).collect();
     format!("F{}", tail.to_uppercase())
 }
 
-fn letter(byte: u8) -> char {
+fn encode_char(byte: u8) -> char {
     char::from(ALPHABET[usize::from(byte % 32)])
 }
 
-fn random() -> [u8; 16] {
+fn random_bytes() -> [u8; 16] {
     let mut bytes = [0u8; 16];
     if getrandom::fill(&mut bytes).is_err() {
         // Without a source of randomness, ids still differ by the time.

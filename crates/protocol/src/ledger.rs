@@ -22,54 +22,62 @@ pub trait Ledger: Send + Sync {
     /// Returns the key of the keyed digests that identify calls.
     fn digest_key(&self) -> [u8; 32];
     /// Records a run before its script starts. A run that is already recorded is not changed.
-    async fn begin(&self, run: RunStart<'_>) -> Result<(), LedgerError>;
+    async fn begin_run(&self, run: RunStart<'_>) -> Result<(), LedgerError>;
     /// Records a call before its tool is invoked.
-    async fn intend(&self, intent: Intent<'_>) -> Result<(), LedgerError>;
+    async fn record_call_start(&self, intent: CallStart<'_>) -> Result<(), LedgerError>;
     /// Records the end of a call, or that it never started.
-    async fn settle(&self, settled: Settled<'_>) -> Result<(), LedgerError>;
+    async fn record_call_end(&self, settled: CallEnd<'_>) -> Result<(), LedgerError>;
     /// Records an approval request of a run.
-    async fn ask(&self, run: &str, request: &ApprovalRequest) -> Result<(), LedgerError>;
+    async fn record_approval_request(
+        &self,
+        run: &str,
+        request: &ApprovalRequest,
+    ) -> Result<(), LedgerError>;
     /// Records how an approval request ended: one text per call, in the order of the request.
-    async fn answer(&self, request_id: &str, answers: &[String]) -> Result<(), LedgerError>;
+    async fn record_approval_answers(
+        &self,
+        request_id: &str,
+        answers: &[String],
+    ) -> Result<(), LedgerError>;
     /// Stores the state of a run that waits only for approvals. The state is deleted as soon as
     /// anything else of the run is recorded.
-    async fn suspend(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError>;
+    async fn suspend_run(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError>;
     /// Claims a run before it continues from a suspended state. Only one process can claim a run:
     /// the others get [`LedgerError::TakenOver`], here and for every later record of the run.
-    async fn go_on(&self, run: &str) -> Result<(), LedgerError>;
+    async fn resume_run(&self, run: &str) -> Result<(), LedgerError>;
     /// Returns whether another process requested that the run stops. Polled while a run is active.
-    async fn is_to_stop(&self, _run: &str) -> bool {
+    async fn is_stop_requested(&self, _run: &str) -> bool {
         false
     }
     /// Records the end of a run, with the recording of its host inputs for replay.
-    async fn end(
+    async fn finish_run(
         &self,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError>;
     /// Records start and end of a run that made no calls. Its start has no record, or one that is
     /// not written yet.
-    async fn begin_and_end(
+    async fn record_finished_run(
         &self,
         run: RunStart<'_>,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        self.begin(run).await?;
-        self.end(output, recording).await
+        self.begin_run(run).await?;
+        self.finish_run(output, recording).await
     }
 }
 
 /// Stores the values that scripts of a session share with `store` and `load`, as JSON text. Writes
 /// follow the rules of [`Ledger`].
 #[async_trait]
-pub trait Shelf: Send + Sync {
+pub trait ScriptValueStore: Send + Sync {
     /// Returns the value of a key.
     async fn get(&self, key: &str) -> Result<Option<String>, LedgerError>;
     /// Stores all values, or none if it fails.
     async fn put(&self, values: BTreeMap<String, String>) -> Result<(), LedgerError>;
     /// Returns the size of all stored values, in bytes.
-    async fn bytes(&self) -> Result<usize, LedgerError>;
+    async fn total_bytes(&self) -> Result<usize, LedgerError>;
 }
 
 /// A run before its script starts.
@@ -88,12 +96,12 @@ pub struct RunStart<'a> {
     /// Id of the run that this run resumes.
     pub resumes: Option<&'a str>,
     /// Saved configuration from which the same tools can be assembled when the run is resumed.
-    pub setting: &'a str,
+    pub saved_config: &'a str,
 }
 
 /// A call before its tool is invoked.
 #[derive(Debug, Clone, Copy)]
-pub struct Intent<'a> {
+pub struct CallStart<'a> {
     /// Id of the run or turn the call belongs to.
     pub run: &'a str,
     /// Id of the call, unique in its run or turn.
@@ -114,7 +122,7 @@ pub struct Intent<'a> {
 
 /// A call that ended or never started.
 #[derive(Debug, Clone, Copy)]
-pub struct Settled<'a> {
+pub struct CallEnd<'a> {
     /// Id of the run or turn the call belongs to.
     pub run: &'a str,
     /// Outcome of the call.
@@ -126,7 +134,7 @@ pub struct Settled<'a> {
     /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,
     /// Details of a call whose start was not recorded. `None` if it was.
-    pub answered: Option<&'a Answered>,
+    pub details: Option<&'a CallDetails>,
 }
 
 /// What a recorded call means to a run that resumes its run.
@@ -156,7 +164,7 @@ impl ResumeAs {
 /// Details of a call whose start was not recorded: it was answered without running, or it started a
 /// task.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answered {
+pub struct CallDetails {
     /// Id of the recorded call of the resumed run that this call reuses or repeats.
     pub origin: Option<String>,
     /// Canonical arguments.

@@ -6,8 +6,8 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod approval;
-mod cabinet;
 mod conversation;
+mod document_store;
 mod error;
 mod event;
 mod id;
@@ -19,26 +19,31 @@ mod spec;
 mod turn;
 
 pub use approval::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, SandboxPolicy,
-    View,
+    ApprovalPolicy, ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, Preview,
+    PreviewContent, SandboxPolicy,
 };
-pub use cabinet::{Cabinet, DOCUMENTS_KEPT, Document, DocumentKind, Entry, NewDocument};
 pub use conversation::{
-    CallKind, FinishReason, FunctionCall, FunctionCallOutput, Item, Message, ModelErrorKind,
-    Native, Origin, Reasoning, Role, Usage, WireApi,
+    ConversationItem, FinishReason, FunctionCall, FunctionCallKind, FunctionCallOutput, Message,
+    MessageRole, ModelErrorKind, ModelOrigin, NativePayload, Reasoning, Usage, WireApi,
+};
+pub use document_store::{
+    DOCUMENT_RETENTION, Document, DocumentInfo, DocumentKind, DocumentStore, NewDocument,
 };
 pub use error::{ErrorCode, Phase, Retry, ScriptError};
-pub use event::{Event, EventSink, LogLevel, OutputStream, PlanStep, StepStatus};
-pub use id::{new_file_key, new_id, now_ms, since_epoch};
+pub use event::{EventSink, LogLevel, OutputStream, PlanStep, PlanStepStatus, RuntimeEvent};
+pub use id::{new_document_key, new_id, now_ms, since_epoch};
 pub use item::{
     CallError, CallRecord, CallStatus, LogEntry, OutputPart, RunMetadata, RunStatus,
     ScriptToolCall, ScriptToolCallOutput,
 };
-pub use ledger::{Answered, Intent, Ledger, LedgerError, ResumeAs, RunStart, Settled, Shelf};
-pub use limits::{Limits, Mode, ModeSettings};
-pub use settings::{
-    CommandLimits, Durability, Effort, EnvironmentPolicy, Inherit, McpApproval, McpSampling,
-    McpServerOptions, Prices, Retention, RetryLimits, Thinking, ToolPack, WeakerWall,
+pub use ledger::{
+    CallDetails, CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptValueStore,
 };
-pub use spec::{Approval, SPAWN, ToolSpec};
+pub use limits::{Limits, ScriptMode, ScriptModeLevels};
+pub use settings::{
+    CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables, McpApproval,
+    McpSampling, McpServerOptions, Prices, Retention, RetryLimits, Thinking, ToolPack,
+    WeakerConfinement,
+};
+pub use spec::{ApprovalRequirement, SPAWN_TOOL, ToolSpec};
 pub use turn::{TurnEnd, TurnError, TurnErrorKind, TurnItem};

@@ -97,7 +97,7 @@ impl Limits {
 /// Whether scripts run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mode {
+pub enum ScriptMode {
     /// Reject scripts.
     Disabled,
     /// Check scripts and report what they would call.
@@ -107,7 +107,7 @@ pub enum Mode {
     Enabled,
 }
 
-impl Mode {
+impl ScriptMode {
     /// Returns the name used in flags and configuration.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -120,18 +120,18 @@ impl Mode {
 
 /// The mode as set at each level. The narrowest level has precedence.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ModeSettings {
+pub struct ScriptModeLevels {
     /// Mode of this turn or command.
-    pub turn: Option<Mode>,
+    pub turn: Option<ScriptMode>,
     /// Mode of the provider.
-    pub provider: Option<Mode>,
+    pub provider: Option<ScriptMode>,
     /// Mode of the configuration file.
-    pub global: Option<Mode>,
+    pub global: Option<ScriptMode>,
 }
 
-impl ModeSettings {
+impl ScriptModeLevels {
     /// Returns the mode of the narrowest level that sets one, else [`Mode::Enabled`].
-    pub fn effective(self) -> Mode {
+    pub fn resolve(self) -> ScriptMode {
         self.turn
             .or(self.provider)
             .or(self.global)

@@ -176,7 +176,7 @@ impl Default for Retention {
 /// A weaker confinement of commands that is accepted where the full one is not available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum WeakerWall {
+pub enum WeakerConfinement {
     /// Everything but a private /proc: commands see the names of other processes.
     SharedProc,
     /// Landlock and seccomp only: writes outside writable folders and the network are blocked, but
@@ -211,7 +211,7 @@ impl Default for CommandLimits {
 #[serde(default)]
 pub struct EnvironmentPolicy {
     /// The variables to start from.
-    pub inherit: Inherit,
+    pub inherit: InheritedVariables,
     /// Keep variables whose name or value looks like a secret.
     pub ignore_default_excludes: bool,
     /// Globs of variable names to remove, such as `AWS_*`.
@@ -227,7 +227,7 @@ pub struct EnvironmentPolicy {
 /// The variables an environment starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Inherit {
+pub enum InheritedVariables {
     /// All variables of Selvedge's own environment.
     #[default]
     All,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Name of the tool with which a script starts a task.
-pub const SPAWN: &str = "spawn.exec";
+pub const SPAWN_TOOL: &str = "spawn.exec";
 
 /// Name, description and schemas of a tool. `selvedge tools --json` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct ToolSpec {
     /// Whether no call of the tool changes anything.
     pub read_only: bool,
     /// When a call needs approval.
-    pub approval: Approval,
+    pub approval: ApprovalRequirement,
     /// Other names that are accepted for fields: `(alias, field)`. Aliases of fields that the tool
     /// does not have are ignored.
     #[serde(skip)]
@@ -41,8 +41,8 @@ impl ToolSpec {
     }
 
     /// Marks the tool as one whose approval depends on the arguments.
-    pub fn judged_by_arguments(mut self) -> Self {
-        self.approval = Approval::ByArguments;
+    pub fn approval_by_arguments(mut self) -> Self {
+        self.approval = ApprovalRequirement::ByArguments;
         self
     }
 }
@@ -50,7 +50,7 @@ impl ToolSpec {
 /// When calls of a tool need approval, apart from the approval policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Approval {
+pub enum ApprovalRequirement {
     /// No call needs approval.
     #[default]
     Never,
@@ -60,7 +60,7 @@ pub enum Approval {
     Always,
 }
 
-impl Approval {
+impl ApprovalRequirement {
     /// Returns the name used in JSON.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Item, ModelErrorKind, Role, ScriptToolCall, ScriptToolCallOutput};
+use crate::{ConversationItem, MessageRole, ModelErrorKind, ScriptToolCall, ScriptToolCallOutput};
 
 /// One item of a turn, as events and history contain it.
 ///
@@ -17,7 +17,7 @@ pub enum TurnItem {
     /// Result of a script.
     ScriptToolCallOutput(Box<ScriptToolCallOutput>),
     /// A message, reasoning, a structured call or its result.
-    Item(Item),
+    Conversation(ConversationItem),
 }
 
 impl TurnItem {
@@ -26,11 +26,11 @@ impl TurnItem {
         match self {
             Self::ScriptToolCall(_) => "script_tool_call",
             Self::ScriptToolCallOutput(_) => "script_tool_call_output",
-            Self::Item(Item::Message(_)) => "message",
-            Self::Item(Item::Reasoning(_)) => "reasoning",
-            Self::Item(Item::FunctionCall(_)) => "function_call",
-            Self::Item(Item::FunctionCallOutput(_)) => "function_call_output",
-            Self::Item(Item::Native(_)) => "native",
+            Self::Conversation(ConversationItem::Message(_)) => "message",
+            Self::Conversation(ConversationItem::Reasoning(_)) => "reasoning",
+            Self::Conversation(ConversationItem::FunctionCall(_)) => "function_call",
+            Self::Conversation(ConversationItem::FunctionCallOutput(_)) => "function_call_output",
+            Self::Conversation(ConversationItem::Native(_)) => "native",
         }
     }
 
@@ -39,16 +39,20 @@ impl TurnItem {
         match self {
             Self::ScriptToolCall(call) => Some(&call.call_id),
             Self::ScriptToolCallOutput(output) => Some(&output.call_id),
-            Self::Item(Item::FunctionCall(call)) => Some(&call.call_id),
-            Self::Item(Item::FunctionCallOutput(output)) => Some(&output.call_id),
-            Self::Item(_) => None,
+            Self::Conversation(ConversationItem::FunctionCall(call)) => Some(&call.call_id),
+            Self::Conversation(ConversationItem::FunctionCallOutput(output)) => {
+                Some(&output.call_id)
+            }
+            Self::Conversation(_) => None,
         }
     }
 
     /// Returns the text of an assistant message, `None` for other items.
-    pub fn said(&self) -> Option<String> {
+    pub fn assistant_text(&self) -> Option<String> {
         match self {
-            Self::Item(Item::Message(message)) if message.role == Role::Assistant => {
+            Self::Conversation(ConversationItem::Message(message))
+                if message.role == MessageRole::Assistant =>
+            {
                 Some(message.text())
             }
             _ => None,
@@ -56,21 +60,21 @@ impl TurnItem {
     }
 
     /// Returns a copy for display, without the data that only the model's provider understands.
-    pub fn shown(&self) -> Self {
+    pub fn without_native(&self) -> Self {
         let mut item = self.clone();
         match &mut item {
-            Self::Item(Item::Message(message)) => message.native = None,
-            Self::Item(Item::Reasoning(reasoning)) => reasoning.native = None,
-            Self::Item(Item::FunctionCall(call)) => call.native = None,
+            Self::Conversation(ConversationItem::Message(message)) => message.native = None,
+            Self::Conversation(ConversationItem::Reasoning(reasoning)) => reasoning.native = None,
+            Self::Conversation(ConversationItem::FunctionCall(call)) => call.native = None,
             _ => {}
         }
         item
     }
 }
 
-impl From<Item> for TurnItem {
-    fn from(item: Item) -> Self {
-        Self::Item(item)
+impl From<ConversationItem> for TurnItem {
+    fn from(item: ConversationItem) -> Self {
+        Self::Conversation(item)
     }
 }
 
@@ -206,10 +210,10 @@ mod tests {
             metadata: RunMetadata::default(),
         };
         let items = vec![
-            TurnItem::from(Item::message(Role::User, "hi")),
+            TurnItem::from(ConversationItem::message(MessageRole::User, "hi")),
             TurnItem::ScriptToolCall(call),
             TurnItem::ScriptToolCallOutput(Box::new(output)),
-            TurnItem::from(Item::FunctionCallOutput(FunctionCallOutput {
+            TurnItem::from(ConversationItem::FunctionCallOutput(FunctionCallOutput {
                 call_id: "c".into(),
                 output: Vec::new(),
                 failed: true,

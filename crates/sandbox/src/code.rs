@@ -23,15 +23,16 @@ mod platform {
 
     /// Aligns its content to pages, as executable code requires.
     #[repr(C, align(4096))]
-    struct Paged<Bytes: ?Sized>(Bytes);
+    struct PageAligned<Bytes: ?Sized>(Bytes);
 
     /// The guest, compiled for this machine by `build.rs`.
-    static GUEST: &Paged<[u8]> = &Paged(*include_bytes!(concat!(env!("OUT_DIR"), "/guest.cwasm")));
+    static GUEST: &PageAligned<[u8]> =
+        &PageAligned(*include_bytes!(concat!(env!("OUT_DIR"), "/guest.cwasm")));
 
     /// Makes constants of this program executable where they are.
-    struct WhereItLies;
+    struct InPlaceCodeMemory;
 
-    impl CustomCodeMemory for WhereItLies {
+    impl CustomCodeMemory for InPlaceCodeMemory {
         fn required_alignment(&self) -> usize {
             align_of_val(GUEST)
         }
@@ -56,17 +57,17 @@ mod platform {
     }
 
     pub(crate) fn prepare(config: &mut Config) {
-        config.with_custom_code_memory(Some(Arc::new(WhereItLies)));
+        config.with_custom_code_memory(Some(Arc::new(InPlaceCodeMemory)));
     }
 
     pub(crate) fn load(engine: &Engine) -> Result<Module> {
         // Only one engine of a process can use the code in place, because wasmtime registers code
         // by its address.
-        static TAKEN: AtomicBool = AtomicBool::new(false);
+        static IN_PLACE_CODE_USED: AtomicBool = AtomicBool::new(false);
         // SAFETY: the bytes were produced by `precompile_module` of the same wasmtime in build.rs.
         // They are constants that live as long as the program; no user input reaches this call.
         unsafe {
-            match TAKEN.swap(true, Ordering::Relaxed) {
+            match IN_PLACE_CODE_USED.swap(true, Ordering::Relaxed) {
                 false => Module::deserialize_raw(engine, NonNull::from(&GUEST.0)),
                 true => Module::deserialize(engine, &GUEST.0),
             }
@@ -76,13 +77,13 @@ mod platform {
     #[cfg(test)]
     mod tests {
         use super::GUEST;
-        use crate::{Settings, Wasm};
+        use crate::{EngineSettings, WasmRuntime};
 
         #[test]
         #[allow(clippy::unwrap_used)]
         fn guest_code_is_executed_in_place() {
-            let first = Wasm::new(Settings::for_one_script()).unwrap();
-            let second = Wasm::new(Settings::for_one_script()).unwrap();
+            let first = WasmRuntime::new(EngineSettings::for_one_script()).unwrap();
+            let second = WasmRuntime::new(EngineSettings::for_one_script()).unwrap();
             drop((first, second));
             let constant = GUEST.0.as_ptr_range();
             let maps = std::fs::read_to_string("/proc/self/maps").unwrap();

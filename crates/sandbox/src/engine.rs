@@ -11,31 +11,31 @@ use wasmtime::{
     PoolingAllocationConfig,
 };
 
-use crate::budget::{MemoryBudget, machine_memory};
+use crate::budget::{MemoryBudget, total_memory_bytes};
 use crate::code;
-use crate::execution::{Guest, State, link};
-use crate::image::{BUILD, Image, Pristine};
-use crate::leaving::Leaving;
-use crate::runtime::{Execution, Fault, Host, Program, Runtime, Started};
+use crate::deferred_drop::DeferredDropGuest;
+use crate::execution::{Guest, GuestState, define_imports};
+use crate::runtime::{Execution, Fault, GuestProgram, Host, Runtime, StartedExecution};
+use crate::snapshot::{FreshMemory, GUEST_BUILD_ID, GuestSnapshot};
 use crate::ticker::Ticker;
 
 /// Native stack of a script. Much larger than the stack limit that QuickJS itself checks
 /// (`GuestProgram::stack_limit`), because deep recursion in its parsers uses little of that stack
 /// and much of the native one.
-const NATIVE_STACK: usize = 8 << 20;
+const NATIVE_STACK_BYTES: usize = 8 << 20;
 
 /// Limits of one [`Wasm`]: how many scripts it runs at once, and with how much memory.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct EngineSettings {
     /// Scripts that may be alive at once. Further scripts wait for a free slot.
     pub max_scripts: u32,
     /// Total linear memory of all live scripts, in bytes. Scripts that do not fit wait.
-    pub memory_cap: u64,
+    pub max_memory_bytes: u64,
     /// Whether memory slots are reused. If not, every script maps new memory, which is slower.
     pub pooling: bool,
 }
 
-impl Settings {
+impl EngineSettings {
     /// Settings for a process that runs one script: reserving slots for a thousand would take
     /// longer than the script.
     pub fn for_one_script() -> Self {
@@ -46,37 +46,37 @@ impl Settings {
     }
 }
 
-impl Default for Settings {
+impl Default for EngineSettings {
     fn default() -> Self {
         Self {
             max_scripts: 1024,
-            memory_cap: machine_memory().unwrap_or(4 << 30) / 2,
+            max_memory_bytes: total_memory_bytes().unwrap_or(4 << 30) / 2,
             pooling: true,
         }
     }
 }
 
 /// QuickJS in WebAssembly: the default [`Runtime`].
-pub struct Wasm {
-    instance: InstancePre<State>,
+pub struct WasmRuntime {
+    instance_pre: InstancePre<GuestState>,
     ticker: Arc<Ticker>,
     budget: Arc<MemoryBudget>,
-    places: Arc<Semaphore>,
-    pristine: Arc<Pristine>,
+    slots: Arc<Semaphore>,
+    fresh_memory: Arc<FreshMemory>,
 }
 
-impl Wasm {
+impl WasmRuntime {
     /// Loads the engine. Takes a few milliseconds: a process should do it once.
-    pub fn new(settings: Settings) -> Result<Self, Fault> {
+    pub fn new(settings: EngineSettings) -> Result<Self, Fault> {
         let engine_fault = |error: wasmtime::Error| Fault::Engine(format!("{error:#}"));
         let mut config = Config::new();
         config.epoch_interruption(true);
-        config.max_wasm_stack(NATIVE_STACK);
-        config.async_stack_size(NATIVE_STACK + (512 << 10));
+        config.max_wasm_stack(NATIVE_STACK_BYTES);
+        config.async_stack_size(NATIVE_STACK_BYTES + (512 << 10));
         if settings.pooling {
             // One more than there are scripts: taking a snapshot needs a fresh guest to compare
             // with.
-            config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(
+            config.allocation_strategy(InstanceAllocationStrategy::Pooling(pooling_config(
                 settings.max_scripts + 1,
             )));
         }
@@ -84,37 +84,37 @@ impl Wasm {
         let engine = Engine::new(&config).map_err(engine_fault)?;
         let module = code::load(&engine).map_err(engine_fault)?;
         let mut linker = Linker::new(&engine);
-        link(&mut linker).map_err(engine_fault)?;
+        define_imports(&mut linker).map_err(engine_fault)?;
         let instance = linker.instantiate_pre(&module).map_err(engine_fault)?;
         let ticker = Ticker::new(&engine)
             .map_err(|error| Fault::Engine(format!("cannot start a thread: {error}")))?;
         Ok(Self {
-            instance,
+            instance_pre: instance,
             ticker: Arc::new(ticker),
-            budget: Arc::new(MemoryBudget::new(settings.memory_cap)),
-            places: Arc::new(Semaphore::new(settings.max_scripts as usize)),
-            pristine: Arc::default(),
+            budget: Arc::new(MemoryBudget::new(settings.max_memory_bytes)),
+            slots: Arc::new(Semaphore::new(settings.max_scripts as usize)),
+            fresh_memory: Arc::default(),
         })
     }
 
     /// Returns the runtime that the process shares. It has the default settings and is loaded on
     /// first use.
     pub fn shared() -> Result<Arc<Self>, Fault> {
-        static SHARED: Loaded = Loaded(Mutex::new(None));
-        SHARED.or_load(Settings::default)
+        static SHARED: RuntimeCell = RuntimeCell(Mutex::new(None));
+        SHARED.get_or_load(EngineSettings::default)
     }
 
-    async fn guest(
+    async fn new_guest(
         &self,
         slot: OwnedSemaphorePermit,
-        program: &Program<'_>,
+        program: &GuestProgram<'_>,
         host: Box<dyn Host>,
     ) -> Result<Guest, Fault> {
         Guest::new(
-            &self.instance,
+            &self.instance_pre,
             &self.ticker,
             &self.budget,
-            &self.pristine,
+            &self.fresh_memory,
             slot,
             program,
             host,
@@ -128,52 +128,55 @@ impl Wasm {
     }
 }
 
-impl Runtime for Wasm {
-    fn build(&self) -> &str {
-        BUILD
+impl Runtime for WasmRuntime {
+    fn build_id(&self) -> &str {
+        GUEST_BUILD_ID
     }
 
     fn start<'a>(
         &'a self,
-        program: Program<'a>,
+        program: GuestProgram<'a>,
         host: Box<dyn Host>,
-    ) -> BoxFuture<'a, Result<Started, Fault>> {
+    ) -> BoxFuture<'a, Result<StartedExecution, Fault>> {
         async move {
             let slot = self
-                .places
+                .slots
                 .clone()
                 .acquire_owned()
                 .await
                 .map_err(|error| Fault::Engine(error.to_string()))?;
-            let mut guest = self.guest(slot, &program, host).await?;
+            let mut guest = self.new_guest(slot, &program, host).await?;
             let pump = guest.start(&program).await?;
-            Ok((Box::new(Leaving::new(guest)) as Box<dyn Execution>, pump))
+            Ok((
+                Box::new(DeferredDropGuest::new(guest)) as Box<dyn Execution>,
+                pump,
+            ))
         }
         .boxed()
     }
 
     fn restore<'a>(
         &'a self,
-        snapshot: &'a Image,
-        program: Program<'a>,
+        snapshot: &'a GuestSnapshot,
+        program: GuestProgram<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
         async move {
-            if snapshot.build != BUILD {
-                return Err(Fault::Foreign {
-                    theirs: snapshot.build.clone(),
-                    ours: BUILD.to_owned(),
+            if snapshot.build_id != GUEST_BUILD_ID {
+                return Err(Fault::BuildMismatch {
+                    theirs: snapshot.build_id.clone(),
+                    ours: GUEST_BUILD_ID.to_owned(),
                 });
             }
             let slot = self
-                .places
+                .slots
                 .clone()
                 .acquire_owned()
                 .await
                 .map_err(|error| Fault::Engine(error.to_string()))?;
-            let mut guest = self.guest(slot, &program, host).await?;
+            let mut guest = self.new_guest(slot, &program, host).await?;
             guest.restore(snapshot).await?;
-            Ok(Box::new(Leaving::new(guest)) as Box<dyn Execution>)
+            Ok(Box::new(DeferredDropGuest::new(guest)) as Box<dyn Execution>)
         }
         .boxed()
     }
@@ -181,14 +184,17 @@ impl Runtime for Wasm {
 
 /// A runtime that is loaded on first use. Of several concurrent callers, one loads it.
 #[derive(Debug, Default)]
-struct Loaded(Mutex<Option<Arc<Wasm>>>);
+struct RuntimeCell(Mutex<Option<Arc<WasmRuntime>>>);
 
-impl Loaded {
-    fn or_load(&self, settings: impl FnOnce() -> Settings) -> Result<Arc<Wasm>, Fault> {
+impl RuntimeCell {
+    fn get_or_load(
+        &self,
+        settings: impl FnOnce() -> EngineSettings,
+    ) -> Result<Arc<WasmRuntime>, Fault> {
         let mut loaded = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wasm = match loaded.take() {
             Some(wasm) => wasm,
-            None => Arc::new(Wasm::new(settings())?),
+            None => Arc::new(WasmRuntime::new(settings())?),
         };
         Ok(loaded.insert(wasm).clone())
     }
@@ -197,54 +203,54 @@ impl Loaded {
 /// A runtime that is loaded when the first script runs, so that an idle process does not hold the
 /// engine in memory. The default one uses the runtime that the process shares.
 #[derive(Debug, Default)]
-pub struct OnFirstUse {
-    own: Option<(Settings, Loaded)>,
+pub struct LazyWasmRuntime {
+    dedicated: Option<(EngineSettings, RuntimeCell)>,
 }
 
-impl OnFirstUse {
+impl LazyWasmRuntime {
     /// Creates a runtime that is not shared, with these settings.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: EngineSettings) -> Self {
         Self {
-            own: Some((settings, Loaded::default())),
+            dedicated: Some((settings, RuntimeCell::default())),
         }
     }
 
-    fn wasm(&self) -> Result<Arc<Wasm>, Fault> {
-        match &self.own {
-            Some((settings, loaded)) => loaded.or_load(|| settings.clone()),
-            None => Wasm::shared(),
+    fn runtime(&self) -> Result<Arc<WasmRuntime>, Fault> {
+        match &self.dedicated {
+            Some((settings, loaded)) => loaded.get_or_load(|| settings.clone()),
+            None => WasmRuntime::shared(),
         }
     }
 }
 
-impl Runtime for OnFirstUse {
-    fn build(&self) -> &str {
-        BUILD
+impl Runtime for LazyWasmRuntime {
+    fn build_id(&self) -> &str {
+        GUEST_BUILD_ID
     }
 
     fn load(&self) -> Result<(), Fault> {
-        self.wasm().map(drop)
+        self.runtime().map(drop)
     }
 
     fn start<'a>(
         &'a self,
-        program: Program<'a>,
+        program: GuestProgram<'a>,
         host: Box<dyn Host>,
-    ) -> BoxFuture<'a, Result<Started, Fault>> {
-        async move { self.wasm()?.start(program, host).await }.boxed()
+    ) -> BoxFuture<'a, Result<StartedExecution, Fault>> {
+        async move { self.runtime()?.start(program, host).await }.boxed()
     }
 
     fn restore<'a>(
         &'a self,
-        snapshot: &'a Image,
-        program: Program<'a>,
+        snapshot: &'a GuestSnapshot,
+        program: GuestProgram<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>> {
-        async move { self.wasm()?.restore(snapshot, program, host).await }.boxed()
+        async move { self.runtime()?.restore(snapshot, program, host).await }.boxed()
     }
 }
 
-impl std::fmt::Debug for Wasm {
+impl std::fmt::Debug for WasmRuntime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Wasm")
             .field("budget", &self.budget)
@@ -252,7 +258,7 @@ impl std::fmt::Debug for Wasm {
     }
 }
 
-fn pool(slots: u32) -> PoolingAllocationConfig {
+fn pooling_config(slots: u32) -> PoolingAllocationConfig {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_core_instances(slots)
         .total_memories(slots)

@@ -10,112 +10,115 @@ use wasmtime::{
     Caller, InstancePre, Linker, Memory, ResourceLimiter, Store, Trap, TypedFunc, UpdateDeadline,
 };
 
-use crate::budget::{MemoryBudget, Share};
-use crate::image::{Image, Pristine};
-use crate::leash::{Leash, Verdict};
-use crate::leaving::Nobody;
-use crate::runtime::{Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request};
+use crate::budget::{MemoryBudget, MemoryShare};
+use crate::deferred_drop::NullHost;
+use crate::interrupt::{InterruptHandle, InterruptState};
+use crate::runtime::{
+    Execution, Fault, GuestProgram, GuestRequest, Host, Position, PumpResult, ScriptFinish,
+    Settlement,
+};
+use crate::snapshot::{FreshMemory, GuestSnapshot};
 use crate::ticker::Ticker;
 
 /// Bytes of requests that a script may make between two awaits. Limits the host's memory.
-const MAX_QUEUED: usize = 16 << 20;
+const MAX_QUEUED_BYTES: usize = 16 << 20;
 
 /// Size of the guest's buffer for short texts, as declared in `guest.c`.
-const MAILBOX: usize = 64 << 10;
+const MAILBOX_BYTES: usize = 64 << 10;
 
 /// Largest linear memory that the ticker thread drops. A larger one would delay its ticks.
-const MAX_LEFT_BEHIND: usize = 16 << 20;
+const MAX_DEFERRED_DROP_BYTES: usize = 16 << 20;
 
 /// Linear memory in addition to the heap limit: texts on their way in or out, and allocator
 /// overhead.
-const SLACK: u64 = 16 << 20;
+const EXTRA_MEMORY_BYTES: u64 = 16 << 20;
 
 /// Signature of the guest's `start`: source, its length, seed, memory limit, stack limit.
-type Start = TypedFunc<(u32, u32, u64, u32, u32), u32>;
+type StartFunction = TypedFunc<(u32, u32, u64, u32, u32), u32>;
 /// Signature of the guest's `settle`: id, success, text, its length.
-type Settle = TypedFunc<(u32, u32, u32, u32), u32>;
+type SettleFunction = TypedFunc<(u32, u32, u32, u32), u32>;
 
 /// An [`Execution`] inside WebAssembly.
 pub(crate) struct Guest {
-    store: Store<State>,
-    start: Start,
-    settle: Settle,
+    store: Store<GuestState>,
+    start: StartFunction,
+    settle: SettleFunction,
     alloc: TypedFunc<u32, u32>,
-    places: Places,
+    addresses: GuestAddresses,
     ticker: Arc<Ticker>,
-    instance: InstancePre<State>,
-    pristine: Arc<Pristine>,
-    _place: OwnedSemaphorePermit,
+    instance: InstancePre<GuestState>,
+    fresh_memory: Arc<FreshMemory>,
+    _slot: OwnedSemaphorePermit,
 }
 
 /// Addresses of the guest's variables that the host reads or writes.
 #[derive(Debug, Clone, Copy)]
-struct Places {
+struct GuestAddresses {
     mailbox: usize,
     heap_base: usize,
     heap_peak: usize,
 }
 
 /// Data of the WebAssembly store: what the imported functions can reach.
-pub(crate) struct State {
+pub(crate) struct GuestState {
     host: Box<dyn Host>,
-    requests: Vec<Request>,
-    queued: usize,
-    finish: Option<Finish>,
+    requests: Vec<GuestRequest>,
+    queued_bytes: usize,
+    finish: Option<ScriptFinish>,
     reply: String,
     memory: Option<Memory>,
-    share: Share,
+    share: MemoryShare,
     /// Linear memory of a fresh instance, in bytes. `share` includes it from the start.
-    initial: u64,
-    ceiling: u64,
+    initial_bytes: u64,
+    max_memory_bytes: u64,
 }
 
 /// The error with which the epoch callback stops the guest.
 #[derive(Debug)]
-struct Stopped(Verdict);
+struct GuestInterrupted(InterruptState);
 
-impl fmt::Display for Stopped {
+impl fmt::Display for GuestInterrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "stopped: {:?}", self.0)
     }
 }
 
-impl std::error::Error for Stopped {}
+impl std::error::Error for GuestInterrupted {}
 
 impl Guest {
     pub(crate) async fn new(
-        instance: &InstancePre<State>,
+        instance: &InstancePre<GuestState>,
         ticker: &Arc<Ticker>,
         budget: &Arc<MemoryBudget>,
-        fresh_memory: &Arc<Pristine>,
+        fresh_memory: &Arc<FreshMemory>,
         slot: OwnedSemaphorePermit,
-        program: &Program<'_>,
+        program: &GuestProgram<'_>,
         host: Box<dyn Host>,
     ) -> Result<Self, Fault> {
-        let initial = initial_memory(instance);
-        let share = budget.admit(initial).await;
-        let state = State {
+        let initial = initial_memory_bytes(instance);
+        let share = budget.reserve(initial).await;
+        let state = GuestState {
             host,
             requests: Vec::new(),
-            queued: 0,
+            queued_bytes: 0,
             finish: None,
             reply: String::new(),
             memory: None,
             share,
-            initial,
-            ceiling: initial
+            initial_bytes: initial,
+            max_memory_bytes: initial
                 .saturating_add(program.memory_limit)
-                .saturating_add(SLACK),
+                .saturating_add(EXTRA_MEMORY_BYTES),
         };
         let mut store = Store::new(instance.module().engine(), state);
         store.limiter(|state| state);
-        let interrupt = program.leash.clone();
+        let interrupt = program.interrupt.clone();
         store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(move |_| check(&interrupt));
+        store.epoch_deadline_callback(move |_| check_interrupt(&interrupt));
         let live = instance
             .instantiate_async(&mut store)
             .await
-            .map_err(|error| fault(&error))?;
+            .map_err(|error| fault_from(&error))?;
         let memory = live
             .get_memory(&mut store, "memory")
             .ok_or_else(|| Fault::Engine("the guest has no memory".into()))?;
@@ -127,7 +130,7 @@ impl Guest {
             let address = global.get(&mut store).i32().unwrap_or_default();
             Ok::<_, Fault>(address as u32 as usize)
         };
-        let places = Places {
+        let places = GuestAddresses {
             mailbox: address_of("mailbox")?,
             heap_base: address_of("heap_base")?,
             heap_peak: address_of("heap_peak")?,
@@ -137,39 +140,42 @@ impl Guest {
             start: live.get_typed_func(&mut store, "start").map_err(missing)?,
             settle: live.get_typed_func(&mut store, "settle").map_err(missing)?,
             alloc: live.get_typed_func(&mut store, "alloc").map_err(missing)?,
-            places,
+            addresses: places,
             store,
             ticker: ticker.clone(),
             instance: instance.clone(),
-            pristine: fresh_memory.clone(),
-            _place: slot,
+            fresh_memory: fresh_memory.clone(),
+            _slot: slot,
         })
     }
 
     /// Lets the ticker thread drop the guest, unless that would delay its ticks.
-    pub(crate) fn leave(mut self) {
+    pub(crate) fn drop_in_background(mut self) {
         if self
             .memory()
-            .is_ok_and(|memory| memory.data_size(&self.store) > MAX_LEFT_BEHIND)
+            .is_ok_and(|memory| memory.data_size(&self.store) > MAX_DEFERRED_DROP_BYTES)
         {
             return;
         }
-        self.store.data_mut().host = Box::new(Nobody);
+        self.store.data_mut().host = Box::new(NullHost);
         let Self {
             store,
             ticker,
-            _place: slot,
+            _slot: slot,
             ..
         } = self;
-        ticker.clear((store, slot));
+        ticker.drop_later((store, slot));
     }
 
     /// Compiles the program and runs it until it waits.
-    pub(crate) async fn start(&mut self, program: &Program<'_>) -> Result<Pump, Fault> {
+    pub(crate) async fn start(&mut self, program: &GuestProgram<'_>) -> Result<PumpResult, Fault> {
         let ticker = self.ticker.clone();
-        let _computing = ticker.computing();
+        let _computing = ticker.start_computing();
         self.store.set_epoch_deadline(1);
-        let text = self.write(program.source).await?.ok_or(Fault::Memory)?;
+        let text = self
+            .write_text(program.source)
+            .await?
+            .ok_or(Fault::Memory)?;
         let memory_limit = u32::try_from(program.memory_limit).unwrap_or(u32::MAX);
         let length = program.source.len() as u32;
         let start = self.start.clone();
@@ -185,18 +191,22 @@ impl Guest {
                 ),
             )
             .await;
-        self.pump(called)
+        self.pump_result(called)
     }
 
-    async fn answer(&mut self, id: u32, settlement: Outcome<'_>) -> Result<Pump, Fault> {
+    async fn settle_call(
+        &mut self,
+        id: u32,
+        settlement: Settlement<'_>,
+    ) -> Result<PumpResult, Fault> {
         let ticker = self.ticker.clone();
-        let _computing = ticker.computing();
+        let _computing = ticker.start_computing();
         self.store.set_epoch_deadline(1);
         let (ok, text) = match settlement {
-            Outcome::Value(text) => (1, text),
-            Outcome::Error(text) => (0, text),
+            Settlement::Value(text) => (1, text),
+            Settlement::Error(text) => (0, text),
         };
-        let (ok, len, at) = match self.write(text).await? {
+        let (ok, len, at) = match self.write_text(text).await? {
             Some(at) => (ok, text.len(), at),
             None => {
                 let error = format!(
@@ -209,7 +219,7 @@ impl Guest {
                 (
                     0,
                     error.len(),
-                    self.write(&error).await?.ok_or(Fault::Memory)?,
+                    self.write_text(&error).await?.ok_or(Fault::Memory)?,
                 )
             }
         };
@@ -217,7 +227,7 @@ impl Guest {
         let called = settle
             .call_async(&mut self.store, (id, ok, at, len as u32))
             .await;
-        self.pump(called)
+        self.pump_result(called)
     }
 
     fn memory(&self) -> Result<Memory, Fault> {
@@ -228,13 +238,13 @@ impl Guest {
     }
 
     /// Overwrites the memory of a fresh guest with that of a snapshot.
-    pub(crate) async fn restore(&mut self, snapshot: &Image) -> Result<(), Fault> {
-        if !snapshot.is_whole() {
+    pub(crate) async fn restore(&mut self, snapshot: &GuestSnapshot) -> Result<(), Fault> {
+        if !snapshot.is_complete() {
             return Err(Fault::Engine("the snapshot is truncated".into()));
         }
         let memory = self.memory()?;
         let missing = snapshot
-            .size()
+            .memory_bytes()
             .saturating_sub(memory.data_size(&self.store) as u64);
         if missing > 0 {
             let pages = missing.div_ceil(memory.page_size(&self.store));
@@ -244,7 +254,7 @@ impl Guest {
                 .map_err(|_| Fault::Memory)?;
         }
         let outside = || Fault::Engine("the snapshot does not fit its own memory".into());
-        for (at, page) in snapshot.pages() {
+        for (at, page) in snapshot.changed_pages() {
             memory
                 .write(&mut self.store, at, page)
                 .map_err(|_| outside())?;
@@ -254,7 +264,7 @@ impl Guest {
 
     /// Returns the memory of a fresh guest.
     fn fresh_memory(&self) -> Result<&[u8], Fault> {
-        self.pristine.get_or_read(|| {
+        self.fresh_memory.get_or_read(|| {
             let engine = self.instance.module().engine();
             let mut store = Store::new(engine, ());
             // The instance does not run, so its imports are never called.
@@ -269,33 +279,33 @@ impl Guest {
         })
     }
 
-    fn pump(&mut self, called: wasmtime::Result<u32>) -> Result<Pump, Fault> {
-        called.map_err(|error| fault(&error))?;
+    fn pump_result(&mut self, called: wasmtime::Result<u32>) -> Result<PumpResult, Fault> {
+        called.map_err(|error| fault_from(&error))?;
         let state = self.store.data_mut();
-        state.queued = 0;
-        Ok(Pump {
+        state.queued_bytes = 0;
+        Ok(PumpResult {
             requests: std::mem::take(&mut state.requests),
             state: match state.finish.take() {
-                Some(finish) => crate::State::Finished(finish),
-                None => crate::State::Waiting,
+                Some(finish) => crate::PumpState::Finished(finish),
+                None => crate::PumpState::Waiting,
             },
         })
     }
 
     /// Copies text into the guest, with room for the terminator that the guest adds. Returns the
     /// address, or `None` if the text does not fit.
-    async fn write(&mut self, text: &str) -> Result<Option<u32>, Fault> {
+    async fn write_text(&mut self, text: &str) -> Result<Option<u32>, Fault> {
         let Ok(len) = u32::try_from(text.len()) else {
             return Ok(None);
         };
-        let at = if text.len() < MAILBOX {
-            self.places.mailbox as u32
+        let at = if text.len() < MAILBOX_BYTES {
+            self.addresses.mailbox as u32
         } else {
             let alloc = self.alloc.clone();
             alloc
                 .call_async(&mut self.store, len)
                 .await
-                .map_err(|error| fault(&error))?
+                .map_err(|error| fault_from(&error))?
         };
         if at == 0 {
             return Ok(None);
@@ -312,14 +322,14 @@ impl Execution for Guest {
     fn settle<'a>(
         &'a mut self,
         id: u32,
-        settlement: Outcome<'a>,
-    ) -> BoxFuture<'a, Result<Pump, Fault>> {
-        self.answer(id, settlement).boxed()
+        settlement: Settlement<'a>,
+    ) -> BoxFuture<'a, Result<PumpResult, Fault>> {
+        self.settle_call(id, settlement).boxed()
     }
 
-    fn snapshot(&mut self) -> Result<Image, Fault> {
+    fn snapshot(&mut self) -> Result<GuestSnapshot, Fault> {
         let memory = self.memory()?.data(&self.store);
-        Ok(Image::of(memory, self.fresh_memory()?))
+        Ok(GuestSnapshot::from_memory(memory, self.fresh_memory()?))
     }
 
     fn heap_peak(&self) -> u64 {
@@ -333,33 +343,33 @@ impl Execution for Guest {
                 .and_then(|bytes| bytes.try_into().ok());
             u64::from(bytes.map_or(0, u32::from_le_bytes))
         };
-        read(self.places.heap_peak).saturating_sub(read(self.places.heap_base))
+        read(self.addresses.heap_peak).saturating_sub(read(self.addresses.heap_base))
     }
 }
 
-impl State {
-    fn queue(&mut self, request: Request) -> wasmtime::Result<()> {
-        self.queued += std::mem::size_of::<Request>();
-        if let Request::Call { path, args, .. } = &request {
-            self.queued += path.len() + args.len();
+impl GuestState {
+    fn queue_request(&mut self, request: GuestRequest) -> wasmtime::Result<()> {
+        self.queued_bytes += std::mem::size_of::<GuestRequest>();
+        if let GuestRequest::Call { path, args, .. } = &request {
+            self.queued_bytes += path.len() + args.len();
         }
-        if self.queued > MAX_QUEUED {
-            return Err(wasmtime::Error::new(Starved));
+        if self.queued_bytes > MAX_QUEUED_BYTES {
+            return Err(wasmtime::Error::new(GuestOutOfMemory));
         }
         self.requests.push(request);
         Ok(())
     }
 }
 
-impl ResourceLimiter for State {
+impl ResourceLimiter for GuestState {
     fn memory_growing(
         &mut self,
         current: usize,
         desired: usize,
         _: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let growth = (desired as u64).saturating_sub(self.initial.max(current as u64));
-        Ok(desired as u64 <= self.ceiling && self.share.grow(growth))
+        let growth = (desired as u64).saturating_sub(self.initial_bytes.max(current as u64));
+        Ok(desired as u64 <= self.max_memory_bytes && self.share.try_grow(growth))
     }
 
     fn table_growing(&mut self, _: usize, _: usize, _: Option<usize>) -> wasmtime::Result<bool> {
@@ -367,7 +377,7 @@ impl ResourceLimiter for State {
     }
 }
 
-fn initial_memory(instance: &InstancePre<State>) -> u64 {
+fn initial_memory_bytes(instance: &InstancePre<GuestState>) -> u64 {
     let memory = instance.module().get_export("memory");
     memory
         .and_then(|export| {
@@ -379,21 +389,21 @@ fn initial_memory(instance: &InstancePre<State>) -> u64 {
 }
 
 /// Decides at each tick whether the computing guest may continue.
-fn check(interrupt: &Leash) -> wasmtime::Result<UpdateDeadline> {
-    match interrupt.verdict() {
-        Verdict::Run => Ok(UpdateDeadline::Yield(1)),
-        verdict => Err(wasmtime::Error::new(Stopped(verdict))),
+fn check_interrupt(interrupt: &InterruptHandle) -> wasmtime::Result<UpdateDeadline> {
+    match interrupt.state() {
+        InterruptState::Continue => Ok(UpdateDeadline::Yield(1)),
+        verdict => Err(wasmtime::Error::new(GuestInterrupted(verdict))),
     }
 }
 
-fn fault(error: &wasmtime::Error) -> Fault {
-    if let Some(Stopped(verdict)) = error.downcast_ref() {
+fn fault_from(error: &wasmtime::Error) -> Fault {
+    if let Some(GuestInterrupted(verdict)) = error.downcast_ref() {
         return match verdict {
-            Verdict::Cut => Fault::Cancelled,
-            Verdict::Late | Verdict::Run => Fault::Deadline,
+            InterruptState::Cancelled => Fault::Cancelled,
+            InterruptState::DeadlinePassed | InterruptState::Continue => Fault::Deadline,
         };
     }
-    if error.is::<Starved>() {
+    if error.is::<GuestOutOfMemory>() {
         return Fault::Memory;
     }
     match error.downcast_ref::<Trap>() {
@@ -405,12 +415,12 @@ fn fault(error: &wasmtime::Error) -> Fault {
 }
 
 /// Defines the functions that the guest imports.
-pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+pub(crate) fn define_imports(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     const MODULE: &str = "selvedge";
     linker.func_wrap(
         MODULE,
         "call",
-        |mut caller: Caller<'_, State>,
+        |mut caller: Caller<'_, GuestState>,
          id: u32,
          path: u32,
          path_len: u32,
@@ -418,33 +428,38 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
          args_len: u32,
          line: u32,
          column: u32| {
-            let path = text(&mut caller, path, path_len)?;
-            let args = text(&mut caller, args, args_len)?;
+            let path = read_text(&mut caller, path, path_len)?;
+            let args = read_text(&mut caller, args, args_len)?;
             let at = (line > 0).then_some(Position { line, column });
             caller
                 .data_mut()
-                .queue(Request::Call { id, path, args, at })
+                .queue_request(GuestRequest::Call { id, path, args, at })
         },
     )?;
     linker.func_wrap(
         MODULE,
         "sleep",
-        |mut caller: Caller<'_, State>, id: u32, ms: f64| {
-            caller.data_mut().queue(Request::Sleep { id, ms })
+        |mut caller: Caller<'_, GuestState>, id: u32, ms: f64| {
+            caller
+                .data_mut()
+                .queue_request(GuestRequest::Sleep { id, ms })
         },
     )?;
     linker.func_wrap(
         MODULE,
         "cancel",
-        |mut caller: Caller<'_, State>, id: u32| caller.data_mut().queue(Request::Cancel { id }),
+        |mut caller: Caller<'_, GuestState>, id: u32| {
+            caller.data_mut().queue_request(GuestRequest::Cancel { id })
+        },
     )?;
     linker.func_wrap_async(
         MODULE,
         "message",
-        |mut caller: Caller<'_, State>, (channel, channel_len, at, len): (u32, u32, u32, u32)| {
+        |mut caller: Caller<'_, GuestState>,
+         (channel, channel_len, at, len): (u32, u32, u32, u32)| {
             Box::new(async move {
-                let channel = text(&mut caller, channel, channel_len)?;
-                let message = text(&mut caller, at, len)?;
+                let channel = read_text(&mut caller, channel, channel_len)?;
+                let message = read_text(&mut caller, at, len)?;
                 let state = caller.data_mut();
                 wasmtime::Result::Ok(match state.host.message(&channel, &message).await {
                     None => -1,
@@ -459,20 +474,20 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap(
         MODULE,
         "take",
-        |mut caller: Caller<'_, State>, into: u32| {
+        |mut caller: Caller<'_, GuestState>, into: u32| {
             let reply = std::mem::take(&mut caller.data_mut().reply);
-            let memory = memory(&caller)?;
+            let memory = guest_memory(&caller)?;
             memory.write(&mut caller, into as usize, reply.as_bytes())?;
             wasmtime::Result::Ok(())
         },
     )?;
-    linker.func_wrap(MODULE, "now", |mut caller: Caller<'_, State>| {
+    linker.func_wrap(MODULE, "now", |mut caller: Caller<'_, GuestState>| {
         caller.data_mut().host.now()
     })?;
     linker.func_wrap(
         MODULE,
         "locate",
-        |mut caller: Caller<'_, State>, line: u32, column: u32| {
+        |mut caller: Caller<'_, GuestState>, line: u32, column: u32| {
             let at = caller.data_mut().host.locate(Position { line, column });
             at.map_or(0, |at| u64::from(at.line) << 32 | u64::from(at.column))
         },
@@ -480,14 +495,14 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap(
         MODULE,
         "finish",
-        |mut caller: Caller<'_, State>, kind: u32, at: u32, len: u32| {
-            let json = text(&mut caller, at, len)?;
+        |mut caller: Caller<'_, GuestState>, kind: u32, at: u32, len: u32| {
+            let json = read_text(&mut caller, at, len)?;
             caller.data_mut().finish = Some(match kind {
-                0 => Finish::Value((!json.is_empty()).then_some(json)),
-                1 => Finish::Error(json),
-                2 => return Err(wasmtime::Error::new(Starved)),
-                4 => Finish::Syntax(json),
-                _ => Finish::Exit,
+                0 => ScriptFinish::Value((!json.is_empty()).then_some(json)),
+                1 => ScriptFinish::Error(json),
+                2 => return Err(wasmtime::Error::new(GuestOutOfMemory)),
+                4 => ScriptFinish::Syntax(json),
+                _ => ScriptFinish::Exit,
             });
             Ok(())
         },
@@ -498,17 +513,17 @@ pub(crate) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
 /// The error of a guest that has no memory left, not even to describe an error, or that queued too
 /// many requests.
 #[derive(Debug)]
-struct Starved;
+struct GuestOutOfMemory;
 
-impl fmt::Display for Starved {
+impl fmt::Display for GuestOutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("out of memory")
     }
 }
 
-impl std::error::Error for Starved {}
+impl std::error::Error for GuestOutOfMemory {}
 
-fn memory(caller: &Caller<'_, State>) -> wasmtime::Result<Memory> {
+fn guest_memory(caller: &Caller<'_, GuestState>) -> wasmtime::Result<Memory> {
     caller
         .data()
         .memory
@@ -516,8 +531,8 @@ fn memory(caller: &Caller<'_, State>) -> wasmtime::Result<Memory> {
 }
 
 /// Reads text from the guest's memory. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD.
-fn text(caller: &mut Caller<'_, State>, at: u32, len: u32) -> wasmtime::Result<String> {
-    let memory = memory(caller)?;
+fn read_text(caller: &mut Caller<'_, GuestState>, at: u32, len: u32) -> wasmtime::Result<String> {
+    let memory = guest_memory(caller)?;
     let bytes = memory
         .data(&caller)
         .get(at as usize..at as usize + len as usize)

@@ -19,19 +19,19 @@
 
 mod budget;
 mod code;
+mod deferred_drop;
 mod engine;
 mod execution;
-mod image;
-mod leash;
-mod leaving;
+mod interrupt;
 mod runtime;
+mod snapshot;
 mod ticker;
 
-pub use budget::{MemoryBudget, machine_memory};
-pub use engine::{OnFirstUse, Settings, Wasm};
-pub use image::Image;
-pub use leash::Leash;
+pub use budget::{MemoryBudget, total_memory_bytes};
+pub use engine::{EngineSettings, LazyWasmRuntime, WasmRuntime};
+pub use interrupt::InterruptHandle;
 pub use runtime::{
-    Execution, Fault, Finish, Host, Outcome, Position, Program, Pump, Request, Runtime, Started,
-    State,
+    Execution, Fault, GuestProgram, GuestRequest, Host, Position, PumpResult, PumpState, Runtime,
+    ScriptFinish, Settlement, StartedExecution,
 };
+pub use snapshot::GuestSnapshot;

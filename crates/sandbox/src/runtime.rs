@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::{Image, Leash};
+use crate::{GuestSnapshot, InterruptHandle};
 
 /// Runs scripts. Each `start` gets a fresh realm, which is not used again.
 pub trait Runtime: Send + Sync {
     /// Returns the id of the engine's build. A snapshot can only be restored by its own build.
-    fn build(&self) -> &str;
+    fn build_id(&self) -> &str;
 
     /// Loads the engine unless it is loaded. Called before a script's time limit begins.
     fn load(&self) -> Result<(), Fault> {
@@ -20,23 +20,23 @@ pub trait Runtime: Send + Sync {
     /// Starts the program and runs it until it waits, finishes or fails.
     fn start<'a>(
         &'a self,
-        program: Program<'a>,
+        program: GuestProgram<'a>,
         host: Box<dyn Host>,
-    ) -> BoxFuture<'a, Result<Started, Fault>>;
+    ) -> BoxFuture<'a, Result<StartedExecution, Fault>>;
 
     /// Restores a script from a snapshot, which another process may have taken, at the await where
     /// it was taken. `program` holds its limits; its source is in the snapshot. Fails with
     /// [`Fault::Foreign`] if another build of the engine took the snapshot.
     fn restore<'a>(
         &'a self,
-        snapshot: &'a Image,
-        program: Program<'a>,
+        snapshot: &'a GuestSnapshot,
+        program: GuestProgram<'a>,
         host: Box<dyn Host>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>>;
 }
 
 /// A started execution and its first [`Pump`].
-pub type Started = (Box<dyn Execution>, Pump);
+pub type StartedExecution = (Box<dyn Execution>, PumpResult);
 
 /// A script that awaits something.
 pub trait Execution: Send {
@@ -44,11 +44,11 @@ pub trait Execution: Send {
     fn settle<'a>(
         &'a mut self,
         id: u32,
-        settlement: Outcome<'a>,
-    ) -> BoxFuture<'a, Result<Pump, Fault>>;
+        settlement: Settlement<'a>,
+    ) -> BoxFuture<'a, Result<PumpResult, Fault>>;
 
     /// Takes a snapshot of the script. The script can continue afterwards.
-    fn snapshot(&mut self) -> Result<Image, Fault>;
+    fn snapshot(&mut self) -> Result<GuestSnapshot, Fault>;
 
     /// Returns the most heap that the script has used at one time, in bytes.
     fn heap_peak(&self) -> u64;
@@ -56,7 +56,7 @@ pub trait Execution: Send {
 
 /// A program to run, and its limits.
 #[derive(Debug, Clone)]
-pub struct Program<'a> {
+pub struct GuestProgram<'a> {
     /// JavaScript: an expression whose value is an async function without parameters.
     pub source: &'a str,
     /// Seed of `Math.random`.
@@ -66,7 +66,7 @@ pub struct Program<'a> {
     /// The most stack the script may use, in bytes.
     pub stack_limit: u32,
     /// Deadline and cancellation of the script.
-    pub leash: Arc<Leash>,
+    pub interrupt: Arc<InterruptHandle>,
 }
 
 /// Answers a script's messages. The script is paused while a method runs, and its interrupt does
@@ -94,16 +94,16 @@ pub struct Position {
 
 /// The result of running a script until it had nothing more to do.
 #[derive(Debug)]
-pub struct Pump {
+pub struct PumpResult {
     /// Requests that the script made meanwhile, in order.
-    pub requests: Vec<Request>,
+    pub requests: Vec<GuestRequest>,
     /// Whether the script waits or has finished.
-    pub state: State,
+    pub state: PumpState,
 }
 
 /// A request of the script to its host.
 #[derive(Debug)]
-pub enum Request {
+pub enum GuestRequest {
     /// Calls a function of the host.
     Call {
         /// Id with which [`Execution::settle`] answers the call.
@@ -131,16 +131,16 @@ pub enum Request {
 
 /// Whether a script waits or has finished.
 #[derive(Debug)]
-pub enum State {
+pub enum PumpState {
     /// The script awaits something.
     Waiting,
     /// The script has finished.
-    Finished(Finish),
+    Finished(ScriptFinish),
 }
 
 /// How a script finished without being stopped.
 #[derive(Debug)]
-pub enum Finish {
+pub enum ScriptFinish {
     /// The script returned this JSON; `None` for `undefined`.
     Value(Option<String>),
     /// The script threw an error, described in JSON.
@@ -153,7 +153,7 @@ pub enum Finish {
 
 /// The answer that settles a call.
 #[derive(Debug, Clone, Copy)]
-pub enum Outcome<'a> {
+pub enum Settlement<'a> {
     /// A value in JSON.
     Value(&'a str),
     /// An error described in JSON: `name`, `message` and further fields for the script.
@@ -178,7 +178,7 @@ pub enum Fault {
     Stack,
     /// Another build of the engine made the snapshot.
     #[error("the snapshot was made by another build of the engine ({theirs}, this is {ours})")]
-    Foreign {
+    BuildMismatch {
         /// The build that made the snapshot.
         theirs: String,
         /// The build of this engine.

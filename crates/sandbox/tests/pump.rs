@@ -8,16 +8,16 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_sandbox::{
-    Execution, Fault, Finish, Host, Leash, Outcome, Position, Program, Pump, Request, Runtime,
-    Settings, State, Wasm,
+    EngineSettings, Execution, Fault, GuestProgram, GuestRequest, Host, InterruptHandle, Position,
+    PumpResult, PumpState, Runtime, ScriptFinish, Settlement, WasmRuntime,
 };
 
-fn wasm() -> &'static Wasm {
-    static WASM: OnceLock<Wasm> = OnceLock::new();
+fn wasm() -> &'static WasmRuntime {
+    static WASM: OnceLock<WasmRuntime> = OnceLock::new();
     WASM.get_or_init(|| {
-        Wasm::new(Settings {
+        WasmRuntime::new(EngineSettings {
             max_scripts: 64,
-            ..Settings::default()
+            ..EngineSettings::default()
         })
         .unwrap()
     })
@@ -54,45 +54,45 @@ impl Host for TestHost {
     }
 }
 
-fn program(source: &str) -> Program<'_> {
-    Program {
+fn program(source: &str) -> GuestProgram<'_> {
+    GuestProgram {
         source,
         seed: 42,
         memory_limit: 96 << 20,
         stack_limit: 512 << 10,
-        leash: Arc::new(Leash::new(Duration::from_secs(5))),
+        interrupt: Arc::new(InterruptHandle::new(Duration::from_secs(5))),
     }
 }
 
 /// Runs a function body to its end. Each call is answered with its own arguments.
-async fn run_body(body: &str) -> Result<Finish, Fault> {
+async fn run_body(body: &str) -> Result<ScriptFinish, Fault> {
     let source = format!("(async () => {{\n{body}\n}})");
-    let (mut execution, mut pump): (Box<dyn Execution>, Pump) = wasm()
+    let (mut execution, mut pump): (Box<dyn Execution>, PumpResult) = wasm()
         .start(program(&source), Box::new(TestHost::default()))
         .await?;
     let mut waiting: HashMap<u32, String> = HashMap::new();
     loop {
-        if let State::Finished(finish) = pump.state {
+        if let PumpState::Finished(finish) = pump.state {
             return Ok(finish);
         }
         for request in pump.requests {
             match request {
-                Request::Call { id, args, .. } => _ = waiting.insert(id, args),
-                Request::Sleep { id, .. } => _ = waiting.insert(id, "null".into()),
-                Request::Cancel { id } => _ = waiting.remove(&id),
+                GuestRequest::Call { id, args, .. } => _ = waiting.insert(id, args),
+                GuestRequest::Sleep { id, .. } => _ = waiting.insert(id, "null".into()),
+                GuestRequest::Cancel { id } => _ = waiting.remove(&id),
             }
         }
         let Some(id) = waiting.keys().min().copied() else {
             panic!("the script waits for nothing")
         };
         let answer = waiting.remove(&id).unwrap();
-        pump = execution.settle(id, Outcome::Value(&answer)).await?;
+        pump = execution.settle(id, Settlement::Value(&answer)).await?;
     }
 }
 
 async fn value(body: &str) -> String {
     match run_body(body).await {
-        Ok(Finish::Value(Some(value))) => value,
+        Ok(ScriptFinish::Value(Some(value))) => value,
         other => panic!("{body}\n→ {other:?}"),
     }
 }
@@ -198,11 +198,11 @@ async fn code_cannot_be_created_from_strings() {
 #[tokio::test]
 async fn loops_are_stopped_at_the_deadline() {
     let source = "(async () => { while (true) {} })";
-    let interrupt = Arc::new(Leash::new(Duration::from_millis(50)));
+    let interrupt = Arc::new(InterruptHandle::new(Duration::from_millis(50)));
     let result = wasm()
         .start(
-            Program {
-                leash: interrupt,
+            GuestProgram {
+                interrupt,
                 ..program(source)
             },
             Box::new(TestHost::default()),
@@ -229,10 +229,10 @@ async fn exhausted_memory_and_stack_are_errors() {
 async fn exit_ends_the_script_and_cannot_be_caught() {
     let body =
         "try { exit() } catch { return 'caught' } finally { await tools.echo(1) } return 'after'";
-    assert!(matches!(run_body(body).await, Ok(Finish::Exit)));
+    assert!(matches!(run_body(body).await, Ok(ScriptFinish::Exit)));
     let body = "await tools.echo(1); await (async () => { try { exit() } catch { throw 1 } })();
         return 'after'";
-    assert!(matches!(run_body(body).await, Ok(Finish::Exit)));
+    assert!(matches!(run_body(body).await, Ok(ScriptFinish::Exit)));
 }
 
 #[tokio::test]
@@ -269,7 +269,7 @@ async fn returned_values_are_complete_or_an_error() {
         ("return [tools.echo(1)]", "await"),
     ] {
         match run_body(body).await {
-            Ok(Finish::Error(error)) => assert!(error.contains(part), "{error}"),
+            Ok(ScriptFinish::Error(error)) => assert!(error.contains(part), "{error}"),
             other => panic!("{body} → {other:?}"),
         }
     }
@@ -291,26 +291,26 @@ async fn a_snapshot_continues_in_another_engine() {
         .await
         .unwrap();
     assert_eq!(pump.requests.len(), 2);
-    execution.settle(1, Outcome::Value("10")).await.unwrap();
+    execution.settle(1, Settlement::Value("10")).await.unwrap();
     let snapshot = execution.snapshot().unwrap();
     drop(execution);
     // A second engine, as another process would have.
-    let other_engine = Wasm::new(Settings {
+    let other_engine = WasmRuntime::new(EngineSettings {
         max_scripts: 1,
-        ..Settings::default()
+        ..EngineSettings::default()
     })
     .unwrap();
     let mut execution = other_engine
         .restore(&snapshot, program(""), Box::new(TestHost::default()))
         .await
         .unwrap();
-    let pump = execution.settle(2, Outcome::Value("20")).await.unwrap();
+    let pump = execution.settle(2, Settlement::Value("20")).await.unwrap();
     assert!(
-        matches!(&pump.requests[..], [Request::Call { id: 3, .. }]),
+        matches!(&pump.requests[..], [GuestRequest::Call { id: 3, .. }]),
         "{pump:?}"
     );
-    let pump = execution.settle(3, Outcome::Value("4")).await.unwrap();
-    let State::Finished(Finish::Value(Some(value))) = pump.state else {
+    let pump = execution.settle(3, Settlement::Value("4")).await.unwrap();
+    let PumpState::Finished(ScriptFinish::Value(Some(value))) = pump.state else {
         panic!("{pump:?}")
     };
     assert_eq!(value, r#"[30,[["a",1],["b",300000]],true,5]"#);
@@ -329,11 +329,11 @@ async fn a_snapshot_of_a_small_script_is_small_and_bound_to_its_build() {
         "{} bytes",
         snapshot.bytes.len()
     );
-    snapshot.build = "another".into();
+    snapshot.build_id = "another".into();
     let refused = wasm()
         .restore(&snapshot, program(""), Box::new(TestHost::default()))
         .await;
-    assert!(matches!(refused, Err(Fault::Foreign { .. })));
+    assert!(matches!(refused, Err(Fault::BuildMismatch { .. })));
 }
 
 #[tokio::test]
@@ -356,7 +356,7 @@ async fn a_corrupt_snapshot_cannot_leave_the_sandbox() {
             .restore(&corrupt, program(""), Box::new(TestHost::default()))
             .await;
         if let Ok(mut execution) = restored {
-            let _ = execution.settle(1, Outcome::Value("1")).await;
+            let _ = execution.settle(1, Settlement::Value("1")).await;
         }
     }
     for length in [0, 3, snapshot.bytes.len() - 1] {

@@ -4,26 +4,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{Event, LogLevel, OutputPart, SPAWN};
+use selvedge_protocol::{LogLevel, OutputPart, RuntimeEvent, SPAWN_TOOL};
 use selvedge_sandbox::{Host, Position};
 use selvedge_tools::{
-    CallFailure, DecisionError, Found, Means, Orchestrator, ResumeDecision, Scope, Tasks,
-    declarations,
+    CallFailure, DecisionError, Orchestrator, ResumeDecision, Scope, TaskContext, TaskSet,
+    ToolLookup, declarations,
 };
 use serde_json::{Value, json};
 
-use crate::compile::Compiled;
-use crate::help::overview;
-use crate::outcome::shortened;
+use crate::compile::CompiledScript;
+use crate::errors::truncate_bytes;
+use crate::help::help_overview;
 use crate::output_buffer::{MAX_NOTIFICATIONS, OutputBuffer};
 use crate::recording::Recorder;
-use crate::unicode::whole_unicode;
+use crate::unicode::replace_lone_surrogates;
 
 /// A script's [`Host`].
 pub(crate) struct Bridge {
     pub(crate) output: Arc<Mutex<OutputBuffer>>,
     pub(crate) recorder: Arc<Mutex<Recorder>>,
-    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) compiled: Arc<CompiledScript>,
     pub(crate) orchestrator: Orchestrator,
     pub(crate) scope: Scope,
     /// `context` as JSON, without the names of the tools: there may be hundreds, and few scripts
@@ -31,40 +31,40 @@ pub(crate) struct Bridge {
     pub(crate) context: Value,
     pub(crate) max_depth: u32,
     /// Tasks, if scripts may start them.
-    pub(crate) tasks: Option<(Tasks, Means)>,
+    pub(crate) tasks: Option<(TaskSet, TaskContext)>,
 }
 
 impl Host for Bridge {
     fn now(&mut self) -> f64 {
-        self.recorder().now() as f64
+        self.lock_recorder().now() as f64
     }
 
     fn locate(&mut self, compiled: Position) -> Option<Position> {
-        self.compiled.locate(compiled)
+        self.compiled.original_position(compiled)
     }
 
     fn message<'a>(&'a mut self, channel: &'a str, text: &'a str) -> BoxFuture<'a, Option<String>> {
         async move {
-            let text = whole_unicode(text);
+            let text = replace_lone_surrogates(text);
             let text = text.as_ref();
             let stored = match channel {
                 // Stored on replay too. The reply is the recorded one: it says whether the value
                 // fitted.
                 "store" => Some(self.store(text).await),
-                channel if QUESTIONS.contains(&channel) => None,
-                channel => return self.take(channel, text),
+                channel if REPLY_CHANNELS.contains(&channel) => None,
+                channel => return self.handle_notice(channel, text),
             };
-            let recorded = self.recorder().reply(channel, text);
+            let recorded = self.lock_recorder().recorded_reply(channel, text);
             if let Some(recorded) = recorded {
                 return recorded;
             }
             let reply = match (stored, channel) {
                 (Some(stored), _) => stored,
                 (None, "load") => self.load(text).await,
-                (None, "spawn") => Some(self.spawn(text).await),
-                (None, _) => self.answer(channel, text),
+                (None, "spawn") => Some(self.start_task(text).await),
+                (None, _) => self.reply_to(channel, text),
             };
-            self.recorder().write_reply(channel, text, &reply);
+            self.lock_recorder().record_reply(channel, text, &reply);
             reply
         }
         .boxed()
@@ -72,20 +72,23 @@ impl Host for Bridge {
 }
 
 /// Channels on which a script expects a reply. Replies are recorded.
-const QUESTIONS: [&str; 12] = [
+const REPLY_CHANNELS: [&str; 12] = [
     "resolve", "exists", "names", "tools", "context", "depth", "budget", "approval", "help",
     "load", "spawn", "resume",
 ];
 
 impl Bridge {
     /// Replies to a message on one of the [`QUESTIONS`] channels.
-    fn answer(&self, channel: &str, text: &str) -> Option<String> {
+    fn reply_to(&self, channel: &str, text: &str) -> Option<String> {
         match channel {
             "resolve" => Some(self.resolve(text)),
-            "exists" => (!matches!(self.orchestrator.registry().find(text), Found::Nothing(_)))
-                .then(|| "yes".to_owned()),
-            "names" => Some(json!(self.orchestrator.registry().names_below(text)).to_string()),
-            "tools" => Some(self.catalogue()),
+            "exists" => (!matches!(
+                self.orchestrator.registry().find(text),
+                ToolLookup::NotFound(_)
+            ))
+            .then(|| "yes".to_owned()),
+            "names" => Some(json!(self.orchestrator.registry().child_names(text)).to_string()),
+            "tools" => Some(self.tool_list()),
             "context" => {
                 let tools = self.orchestrator.registry().iter();
                 let tools: Vec<_> = tools.map(|tool| &tool.spec.js_name).collect();
@@ -95,94 +98,96 @@ impl Bridge {
             }
             "depth" => Some(self.max_depth.to_string()),
             "budget" => Some(self.scope.calls_left().to_string()),
-            "approval" => self.output().last_approval.clone(),
+            "approval" => self.lock_output().last_approval.clone(),
             "help" => Some(self.help(text)),
-            "resume" => self.decide(text),
+            "resume" => self.decide_prior_call(text),
             _ => None,
         }
     }
 
     /// Handles a message on any other channel. The reply, if any, is an error.
-    fn take(&self, channel: &str, text: &str) -> Option<String> {
+    fn handle_notice(&self, channel: &str, text: &str) -> Option<String> {
         match channel {
             "log" => self.log(text),
             "progress" => self.progress(text),
             "text" => self.show(OutputPart::Text {
                 text: text.to_owned(),
             }),
-            "image" => self.media("image", text),
-            "audio" => self.media("audio", text),
+            "image" => self.show_media("image", text),
+            "audio" => self.show_media("audio", text),
             "notify" => self.notify(text),
             "yield" => {
-                if self.output().may_notify() {
-                    self.scope.events.emit(Event::Yield {
+                if self.lock_output().count_notification() {
+                    self.scope.events.emit(RuntimeEvent::ScriptYield {
                         script_id: self.scope.id.clone(),
                     });
                 }
                 None
             }
             "warning" => {
-                self.output().warn(text);
+                self.lock_output().warn(text);
                 None
             }
             "rejected" => {
                 let (id, fields) = text.split_once('\n')?;
                 let fields: Value = serde_json::from_str(fields).unwrap_or_default();
                 let part = |key: &str| fields[key].as_str().unwrap_or_default().to_owned();
-                let line = crate::outcome::first_position(&part("stack"));
+                let line = crate::errors::first_position(&part("stack"));
                 let line = line.map(|at| format!(" (line {})", at.line));
                 let (line, name) = (line.unwrap_or_default(), part("name"));
                 let description = format!("was not awaited{line}: {name}: {}", part("message"));
-                let (id, description) = (id.parse().ok()?, shortened(&description, 500));
-                self.output().rejections.insert(id, description);
+                let (id, description) = (id.parse().ok()?, truncate_bytes(&description, 500));
+                self.lock_output().rejections.insert(id, description);
                 None
             }
             "handled" => {
-                self.output().rejections.remove(&text.parse().ok()?);
+                self.lock_output().rejections.remove(&text.parse().ok()?);
                 None
             }
             _ => None,
         }
     }
 
-    fn recorder(&self) -> MutexGuard<'_, Recorder> {
+    fn lock_recorder(&self) -> MutexGuard<'_, Recorder> {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn output(&self) -> MutexGuard<'_, OutputBuffer> {
+    fn lock_output(&self) -> MutexGuard<'_, OutputBuffer> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says what a path below `tools` is.
     fn resolve(&self, path: &str) -> String {
         match self.orchestrator.registry().find(path) {
-            Found::Tool(tool) if tool.spec.name == SPAWN && self.tasks.is_some() => {
+            ToolLookup::Tool(tool) if tool.spec.name == SPAWN_TOOL && self.tasks.is_some() => {
                 "task".to_owned()
             }
-            Found::Tool(tool) if tool.raw().is_some() => "tool with raw".to_owned(),
-            Found::Tool(_) => "tool".to_owned(),
-            Found::Namespace => "namespace".to_owned(),
-            Found::Nothing(_) if self.compiled.probed.iter().any(|name| name == path) => {
+            ToolLookup::Tool(tool) if tool.raw().is_some() => "tool with raw".to_owned(),
+            ToolLookup::Tool(_) => "tool".to_owned(),
+            ToolLookup::Namespace => "namespace".to_owned(),
+            ToolLookup::NotFound(_)
+                if self.compiled.probed_tools.iter().any(|name| name == path) =>
+            {
                 "absent".to_owned()
             }
-            Found::Nothing(_) => thrown_failure(&self.orchestrator.not_found(path), path),
+            ToolLookup::NotFound(_) => failure_reply(&self.orchestrator.tool_not_found(path), path),
         }
     }
 
     /// Starts a task: a call that continues after the script has ended. Replies with its id.
-    async fn spawn(&self, text: &str) -> String {
+    async fn start_task(&self, text: &str) -> String {
         let list: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let Some((tasks, means)) = &self.tasks else {
-            return thrown("Error", "tasks are not available in this run");
+            return error_reply("Error", "tasks are not available in this run");
         };
         let started = tasks
-            .start_as_written(list, &self.scope, means.clone())
+            .start_from_script(list, &self.scope, means.clone())
             .await;
-        started.unwrap_or_else(|failure| thrown_failure(&failure, SPAWN))
+        started.unwrap_or_else(|failure| failure_reply(&failure, SPAWN_TOOL))
     }
 
     /// Handles `resume.repeat(callId)` and `resume.skip(callId, value)`.
-    fn decide(&self, text: &str) -> Option<String> {
+    fn decide_prior_call(&self, text: &str) -> Option<String> {
         let mut args: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let value = (args.len() > 1).then(|| args.swap_remove(1));
         let id = args.first().and_then(Value::as_str).unwrap_or_default();
@@ -191,11 +196,11 @@ impl Bridge {
             Some(prior) => prior.decide(id, decision),
             None => Err(DecisionError::NotResumed(id.chars().take(80).collect())),
         };
-        Some(thrown("RangeError", &decided.err()?.to_string()))
+        Some(error_reply("RangeError", &decided.err()?.to_string()))
     }
 
     /// Returns `ALL_TOOLS` as JSON.
-    fn catalogue(&self) -> String {
+    fn tool_list(&self) -> String {
         let tools = self.orchestrator.registry().iter();
         let list: Vec<Value> = tools
             .map(|tool| json!({"name": tool.spec.js_name, "description": tool.spec.description}))
@@ -207,23 +212,25 @@ impl Bridge {
     fn help(&self, name: &str) -> String {
         let registry = self.orchestrator.registry();
         if name.is_empty() {
-            return overview(registry);
+            return help_overview(registry);
         }
         let name = name.strip_prefix("tools.").unwrap_or(name);
         match registry.find(name) {
-            Found::Tool(tool) => {
+            ToolLookup::Tool(tool) => {
                 let canonical = tool.spec.name.clone();
                 declarations(&registry.filtered(|spec| spec.name == canonical))
             }
-            Found::Namespace => declarations(
+            ToolLookup::Namespace => declarations(
                 &registry.filtered(|spec| spec.js_name.starts_with(&format!("{name}."))),
             ),
             // A misspelled name gets a suggestion; any other text is searched for.
-            Found::Nothing(near) if !near.is_empty() => self.orchestrator.not_found(name).message,
-            Found::Nothing(_) => {
+            ToolLookup::NotFound(near) if !near.is_empty() => {
+                self.orchestrator.tool_not_found(name).message
+            }
+            ToolLookup::NotFound(_) => {
                 let found = registry.search(name, 5);
                 match found.is_empty() {
-                    true => self.orchestrator.not_found(name).message,
+                    true => self.orchestrator.tool_not_found(name).message,
                     false => {
                         let names: Vec<String> =
                             found.iter().map(|tool| tool.spec.name.clone()).collect();
@@ -241,9 +248,9 @@ impl Bridge {
             "error" => LogLevel::Error,
             _ => LogLevel::Log,
         };
-        let now = self.recorder().now();
-        if self.output().logs.log(level, message, now) {
-            self.scope.events.emit(Event::Log {
+        let now = self.lock_recorder().now();
+        if self.lock_output().logs.log(level, message, now) {
+            self.scope.events.emit(RuntimeEvent::ScriptLog {
                 script_id: self.scope.id.clone(),
                 level,
                 message: message.to_owned(),
@@ -254,14 +261,14 @@ impl Bridge {
 
     fn progress(&self, text: &str) -> Option<String> {
         let (kind, message) = text.split_once('\n').unwrap_or(("info", text));
-        if self.output().progress.admit() {
+        if self.lock_output().progress.try_acquire() {
             let level = if kind == "warn" {
                 LogLevel::Warn
             } else {
                 LogLevel::Log
             };
             let message = message.chars().take(500).collect();
-            self.scope.events.emit(Event::Progress {
+            self.scope.events.emit(RuntimeEvent::ScriptProgress {
                 script_id: self.scope.id.clone(),
                 level,
                 message,
@@ -272,17 +279,17 @@ impl Bridge {
 
     fn notify(&self, text: &str) -> Option<String> {
         if text.is_empty() {
-            return Some(thrown(
+            return Some(error_reply(
                 "TypeError",
                 "notify() takes a value that is not empty",
             ));
         }
-        if !self.output().may_notify() {
+        if !self.lock_output().count_notification() {
             let message = format!("a script may call notify() at most {MAX_NOTIFICATIONS} times");
-            return Some(thrown("RangeError", &message));
+            return Some(error_reply("RangeError", &message));
         }
-        let message = shortened(text, 4096);
-        self.scope.events.emit(Event::Notify {
+        let message = truncate_bytes(text, 4096);
+        self.scope.events.emit(RuntimeEvent::ScriptNotify {
             script_id: self.scope.id.clone(),
             message,
         });
@@ -291,35 +298,40 @@ impl Bridge {
 
     async fn load(&self, text: &str) -> Option<String> {
         let key: String = serde_json::from_str(text).ok()?;
-        let written = self.output().session.written(&key);
+        let written = self.lock_output().session.written(&key);
         if written.is_some() {
             return written;
         }
-        let shelf = self.output().session.shelf();
+        let shelf = self.lock_output().session.shelf();
         let loaded = shelf.get(&key).await;
-        loaded.unwrap_or_else(|error| Some(thrown("Error", &format!("load({key:?}): {error}"))))
+        loaded
+            .unwrap_or_else(|error| Some(error_reply("Error", &format!("load({key:?}): {error}"))))
     }
 
     async fn store(&self, text: &str) -> Option<String> {
         let (key, json) = text.split_once('\n')?;
         let key: String = serde_json::from_str(key).ok()?;
-        let shelf = self.output().session.shelf();
-        let stored = match shelf.bytes().await {
-            Ok(stored_bytes) => self.output().session.store(&key, json, stored_bytes),
+        let shelf = self.lock_output().session.shelf();
+        let stored = match shelf.total_bytes().await {
+            Ok(stored_bytes) => self.lock_output().session.store(&key, json, stored_bytes),
             Err(error) => Err(format!("store({key:?}): {error}")),
         };
-        stored.err().map(|message| thrown("RangeError", &message))
+        stored
+            .err()
+            .map(|message| error_reply("RangeError", &message))
     }
 
     fn show(&self, part: OutputPart) -> Option<String> {
-        let shown = self.output().show(part);
-        shown.err().map(|message| thrown("RangeError", &message))
+        let shown = self.lock_output().add_part(part);
+        shown
+            .err()
+            .map(|message| error_reply("RangeError", &message))
     }
 
     /// Handles `image(x)` and `audio(x)`, which take a `data:` URL or a content block as MCP tools
     /// return it.
-    fn media(&self, kind: &str, text: &str) -> Option<String> {
-        let type_error = |message: String| Some(thrown("TypeError", &message));
+    fn show_media(&self, kind: &str, text: &str) -> Option<String> {
+        let type_error = |message: String| Some(error_reply("TypeError", &message));
         let args: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
         let given = args.into_iter().next().unwrap_or(Value::Null);
         let field = |name: &str| given.get(name).and_then(Value::as_str);
@@ -361,12 +373,12 @@ impl Bridge {
 }
 
 /// Creates an error reply, which the guest throws where the script sent the message.
-fn thrown(name: &str, message: &str) -> String {
+fn error_reply(name: &str, message: &str) -> String {
     format!("!{}", json!({"name": name, "message": message}))
 }
 
 /// Creates an error reply from the failure of a tool.
-fn thrown_failure(failure: &CallFailure, tool: &str) -> String {
+fn failure_reply(failure: &CallFailure, tool: &str) -> String {
     let fields = json!({
         "name": failure.code, "code": failure.code, "message": failure.message, "toolName": tool,
         "retryable": failure.retryable, "suggestions": failure.suggestions,
@@ -376,7 +388,7 @@ fn thrown_failure(failure: &CallFailure, tool: &str) -> String {
 }
 
 /// Describes the failure of a call as JSON, for the script.
-pub(crate) fn error_facts(
+pub(crate) fn call_error_json(
     failure: &CallFailure,
     tool: &str,
     call_id: &str,

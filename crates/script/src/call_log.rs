@@ -4,7 +4,7 @@ use selvedge_protocol::CallRecord;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of results that are stored for the case that the script fails.
-const MAX_KEPT_BYTES: usize = 1 << 20;
+const MAX_RESULT_BYTES: usize = 1 << 20;
 
 /// Records and results of a run's calls. Part of a suspended run's state.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -15,7 +15,7 @@ pub(crate) struct CallLog {
     /// Results of completed calls: call id, tool, JSON.
     results: Vec<(String, String, String)>,
     #[serde(rename = "kept")]
-    kept_bytes: usize,
+    result_bytes: usize,
     /// Number of calls that were handed to a tool.
     pub(crate) dispatched: u32,
     /// Calls that did not stop when they were cancelled, described as `id (tool)`.
@@ -25,27 +25,27 @@ pub(crate) struct CallLog {
 
 impl CallLog {
     /// Adds a call without records and returns its id.
-    pub(crate) fn next_id(&mut self) -> String {
+    pub(crate) fn add_call(&mut self) -> String {
         self.records.push(Vec::new());
         format!("tool_{}", self.records.len())
     }
 
     /// Adds a record to its call.
-    pub(crate) fn record(&mut self, record: CallRecord) {
+    pub(crate) fn add_record(&mut self, record: CallRecord) {
         let number = call_number(&record.id);
         if let Some(records) = self.records.get_mut(number.saturating_sub(1)) {
             records.push(record);
         }
     }
 
-    pub(crate) fn did_not_stop(&mut self, call_id: &str, tool: &str) {
+    pub(crate) fn add_unstoppable(&mut self, call_id: &str, tool: &str) {
         self.unstoppable.push(format!("{call_id} ({tool})"));
     }
 
     /// Stores a result for the case that the script fails. Beyond the limit, only its size.
-    pub(crate) fn keep_result(&mut self, call_id: &str, tool: &str, json: &str) {
-        self.kept_bytes += json.len();
-        let stored = if self.kept_bytes <= MAX_KEPT_BYTES {
+    pub(crate) fn add_result(&mut self, call_id: &str, tool: &str, json: &str) {
+        self.result_bytes += json.len();
+        let stored = if self.result_bytes <= MAX_RESULT_BYTES {
             json.to_owned()
         } else {
             format!("\"… {} bytes\"", json.len())
@@ -55,18 +55,20 @@ impl CallLog {
     }
 
     /// Returns the last record of a call.
-    pub(crate) fn last(&self, call_id: &str) -> Option<&CallRecord> {
+    pub(crate) fn last_record(&self, call_id: &str) -> Option<&CallRecord> {
         self.records
             .get(call_number(call_id).checked_sub(1)?)?
             .last()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &CallRecord> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = &CallRecord> {
         self.records.iter().flatten()
     }
 
     /// Returns all records, and the results in the order of the calls.
-    pub(crate) fn finish(mut self) -> (Vec<CallRecord>, Vec<(String, String, String)>) {
+    pub(crate) fn into_records_and_results(
+        mut self,
+    ) -> (Vec<CallRecord>, Vec<(String, String, String)>) {
         self.results
             .sort_by_key(|(call_id, ..)| call_number(call_id));
         (self.records.into_iter().flatten().collect(), self.results)

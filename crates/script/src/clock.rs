@@ -9,89 +9,91 @@ const MODEL_WAIT_FACTOR: u32 = 2;
 /// Counts down a script's time limit. It is paused while every pending call waits for a person.
 /// While every pending call waits for a model, a second, longer limit counts down instead.
 #[derive(Debug)]
-pub(crate) struct Clock {
-    left: Duration,
+pub(crate) struct ScriptClock {
+    remaining: Duration,
     model_limit: Duration,
-    model_left: Duration,
-    mode: Mode,
+    model_remaining: Duration,
+    mode: ClockMode,
 }
 
 /// Which limit counts down, and since when.
 #[derive(Debug, Clone, Copy)]
-enum Mode {
+enum ClockMode {
     Paused,
     Script(Instant),
     Models(Instant),
 }
 
-impl Clock {
+impl ScriptClock {
     /// Starts a clock with this much time left. `longest` is the longest time limit that a script
     /// may have.
     pub(crate) fn start(left: Duration, longest: Duration) -> Self {
         let model_limit = longest * MODEL_WAIT_FACTOR;
         Self {
-            left,
+            remaining: left,
             model_limit,
-            model_left: model_limit,
-            mode: Mode::Script(Instant::now()),
+            model_remaining: model_limit,
+            mode: ClockMode::Script(Instant::now()),
         }
     }
 
     /// Restarts the clock with this much time left.
     pub(crate) fn restart(&mut self, left: Duration) {
-        self.left = left;
-        self.model_left = self.model_limit;
-        self.mode = Mode::Script(Instant::now());
+        self.remaining = left;
+        self.model_remaining = self.model_limit;
+        self.mode = ClockMode::Script(Instant::now());
     }
 
     /// Counts down the script's time limit.
-    pub(crate) fn run(&mut self) {
-        if !matches!(self.mode, Mode::Script(_)) {
+    pub(crate) fn count_script_time(&mut self) {
+        if !matches!(self.mode, ClockMode::Script(_)) {
             self.pause();
-            self.mode = Mode::Script(Instant::now());
+            self.mode = ClockMode::Script(Instant::now());
         }
     }
 
     /// Counts down the time limit for models.
-    pub(crate) fn wait_for_models(&mut self) {
-        if !matches!(self.mode, Mode::Models(_)) {
+    pub(crate) fn count_model_time(&mut self) {
+        if !matches!(self.mode, ClockMode::Models(_)) {
             self.pause();
-            self.mode = Mode::Models(Instant::now());
+            self.mode = ClockMode::Models(Instant::now());
         }
     }
 
     pub(crate) fn pause(&mut self) {
-        match std::mem::replace(&mut self.mode, Mode::Paused) {
-            Mode::Paused => {}
-            Mode::Script(since) => self.left = self.left.saturating_sub(since.elapsed()),
-            Mode::Models(since) => {
-                self.model_left = self.model_left.saturating_sub(since.elapsed());
+        match std::mem::replace(&mut self.mode, ClockMode::Paused) {
+            ClockMode::Paused => {}
+            ClockMode::Script(since) => {
+                self.remaining = self.remaining.saturating_sub(since.elapsed())
+            }
+            ClockMode::Models(since) => {
+                self.model_remaining = self.model_remaining.saturating_sub(since.elapsed());
             }
         }
     }
 
     /// Returns what is left of the script's time limit.
-    pub(crate) fn left(&self) -> Duration {
+    pub(crate) fn remaining(&self) -> Duration {
         match self.mode {
-            Mode::Script(since) => self.left.saturating_sub(since.elapsed()),
-            Mode::Paused | Mode::Models(_) => self.left,
+            ClockMode::Script(since) => self.remaining.saturating_sub(since.elapsed()),
+            ClockMode::Paused | ClockMode::Models(_) => self.remaining,
         }
     }
 
     /// Returns when the limit that counts down is reached. `None` if the clock is paused.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.mode {
-            Mode::Paused => None,
-            Mode::Script(since) => Some(since + self.left),
-            Mode::Models(since) => Some(since + self.model_left),
+            ClockMode::Paused => None,
+            ClockMode::Script(since) => Some(since + self.remaining),
+            ClockMode::Models(since) => Some(since + self.model_remaining),
         }
     }
 
     /// Returns the limit that counts down. `timeout` is the script's own.
-    pub(crate) fn limit(&self, timeout: Duration) -> Duration {
+    pub(crate) fn active_limit(&self, timeout: Duration) -> Duration {
         match self.mode {
-            Mode::Models(_) => self.model_limit,
-            Mode::Paused | Mode::Script(_) => timeout,
+            ClockMode::Models(_) => self.model_limit,
+            ClockMode::Paused | ClockMode::Script(_) => timeout,
         }
     }
 }
@@ -110,16 +112,16 @@ mod tests {
 
     #[test]
     fn a_paused_clock_has_no_deadline() {
-        let mut clock = Clock::start(Duration::from_secs(5), Duration::from_secs(25));
+        let mut clock = ScriptClock::start(Duration::from_secs(5), Duration::from_secs(25));
         clock.pause();
         assert_eq!(clock.deadline(), None);
-        clock.wait_for_models();
+        clock.count_model_time();
         assert!(
             clock
                 .deadline()
                 .is_some_and(|deadline| deadline > Instant::now() + Duration::from_secs(40))
         );
-        clock.run();
+        clock.count_script_time();
         assert!(
             clock
                 .deadline()

@@ -21,22 +21,22 @@ use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::Position;
 use sha2::{Digest, Sha256};
 
-use crate::nesting::too_much;
-use crate::positions::{Lines, PositionMap};
+use crate::analysis::{LintWarning, ScriptAnalyzer, StaticCall, ToolMentions, inline_tool_calls};
+use crate::nesting::find_excessive_nesting;
+use crate::positions::{LineStarts, PositionMap};
 use crate::pragma::Pragma;
-use crate::survey::{Mentions, Note, StaticCall, Survey, calls_in_place};
 
 /// Number of compiled scripts in the cache.
-const CACHE_SIZE: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
+const MAX_CACHED_SCRIPTS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 /// Lines that the wrapper function puts before the script.
 const WRAPPER_LINES: u32 = 1;
 /// Native stack per byte of source: the parser recurses, and a script of `[` alone nests as deeply
 /// as it is long. Twice what the deepest script of 20 KB needed in a debug build.
-const STACK_PER_BYTE: usize = 8 << 10;
+const STACK_BYTES_PER_SOURCE_BYTE: usize = 8 << 10;
 
 /// A compiled script.
 #[derive(Debug)]
-pub struct Compiled {
+pub struct CompiledScript {
     /// The script as written, without a byte-order mark.
     pub source: Arc<str>,
     /// SHA-256 of `source`, in hexadecimal.
@@ -46,70 +46,70 @@ pub struct Compiled {
     pub(crate) javascript: String,
     pub(crate) calls: Vec<StaticCall>,
     pub(crate) server_calls: Vec<StaticCall>,
-    pub(crate) probed: Vec<String>,
-    pub(crate) notes: Vec<Note>,
-    pub(crate) mentions: Mentions,
+    pub(crate) probed_tools: Vec<String>,
+    pub(crate) warnings: Vec<LintWarning>,
+    pub(crate) mentions: ToolMentions,
     /// Functions that are called by a name the script does not declare, with the call's byte
     /// offset.
     pub(crate) bare_calls: Vec<(String, u32)>,
     /// Names that the script declares.
-    pub(crate) names: Vec<String>,
+    pub(crate) declared_names: Vec<String>,
     /// Names that the script uses and does not declare.
-    pub(crate) unresolved: Vec<String>,
-    lines: Lines,
-    map: PositionMap,
+    pub(crate) undeclared_names: Vec<String>,
+    lines: LineStarts,
+    position_map: PositionMap,
 }
 
-impl Compiled {
+impl CompiledScript {
     /// Maps a position in the compiled code to the script as written.
-    pub(crate) fn locate(&self, compiled: Position) -> Option<Position> {
-        self.map.locate(compiled)
+    pub(crate) fn original_position(&self, compiled: Position) -> Option<Position> {
+        self.position_map.original_position(compiled)
     }
 
     /// Returns the position of a byte offset in the script.
-    pub(crate) fn position(&self, offset: u32) -> Position {
+    pub(crate) fn position_of_offset(&self, offset: u32) -> Position {
         self.lines.position(&self.source, offset)
     }
 }
 
 /// Compiles scripts, with a cache of the thousand most recently used.
 #[derive(Debug)]
-pub struct Compiler {
-    cache: Mutex<LruCache<[u8; 32], Arc<Compiled>>>,
+pub struct ScriptCompiler {
+    cache: Mutex<LruCache<[u8; 32], Arc<CompiledScript>>>,
 }
 
-impl Default for Compiler {
+impl Default for ScriptCompiler {
     fn default() -> Self {
         Self {
-            cache: Mutex::new(LruCache::new(CACHE_SIZE)),
+            cache: Mutex::new(LruCache::new(MAX_CACHED_SCRIPTS)),
         }
     }
 }
 
-impl Compiler {
+impl ScriptCompiler {
     /// Compiles a script. Returns it with whether it was in the cache.
     pub fn compile(
         &self,
         source: &str,
         max_bytes: usize,
-    ) -> Result<(Arc<Compiled>, bool), ScriptError> {
-        let source = unwrapped(source.strip_prefix('\u{feff}').unwrap_or(source));
+    ) -> Result<(Arc<CompiledScript>, bool), ScriptError> {
+        let source = strip_markdown_fence(source.strip_prefix('\u{feff}').unwrap_or(source));
         let source = source.as_ref();
         if source.len() > max_bytes {
             let bytes = source.len();
             let message = format!("the script has {bytes} bytes, the limit is {max_bytes}");
-            return Err(rejected(message)
+            return Err(rejected_error(message)
                 .suggest("split it into several scripts")
                 .with("bytes", bytes));
         }
         let key: [u8; 32] = Sha256::digest(source).into();
-        if let Some(hit) = self.lock().get(&key) {
+        if let Some(hit) = self.lock_cache().get(&key) {
             return Ok((hit.clone(), true));
         }
         let sha256 = selvedge_text::hex(&key);
-        let stack = (1 << 20) + source.len() * STACK_PER_BYTE;
-        let compiled = Arc::new(stacker::grow(stack, || compile(source, sha256))?);
-        self.lock().put(key, compiled.clone());
+        let stack = (1 << 20) + source.len() * STACK_BYTES_PER_SOURCE_BYTE;
+        let compiled = Arc::new(stacker::grow(stack, || compile_source(source, sha256))?);
+        self.lock_cache().put(key, compiled.clone());
         Ok((compiled, false))
     }
 
@@ -118,28 +118,28 @@ impl Compiler {
         &self,
         source: &[u8],
         max_bytes: usize,
-    ) -> Result<(Arc<Compiled>, bool), ScriptError> {
+    ) -> Result<(Arc<CompiledScript>, bool), ScriptError> {
         match std::str::from_utf8(source) {
             Ok(text) => self.compile(text, max_bytes),
             Err(error) => {
                 let before = &source[..error.valid_up_to()];
                 let lines: Vec<_> = before.split(|byte| *byte == b'\n').collect();
                 let column = lines.last().map_or(0, |line| line.len()) + 1;
-                Err(rejected("the script is not UTF-8")
+                Err(rejected_error("the script is not UTF-8")
                     .at(lines.len() as u32, column as u32)
                     .suggest("save the file as UTF-8"))
             }
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<[u8; 32], Arc<Compiled>>> {
+    fn lock_cache(&self) -> std::sync::MutexGuard<'_, LruCache<[u8; 32], Arc<CompiledScript>>> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Removes a Markdown fence around a script, which models sometimes write. The fence becomes an
 /// empty line, so that line numbers stay the same.
-fn unwrapped(source: &str) -> Cow<'_, str> {
+fn strip_markdown_fence(source: &str) -> Cow<'_, str> {
     let Some(rest) = source.trim_start().strip_prefix("```") else {
         return source.into();
     };
@@ -158,9 +158,9 @@ fn unwrapped(source: &str) -> Cow<'_, str> {
     }
 }
 
-fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
-    let lines = Lines::of(source);
-    let pragma = Pragma::read(source)?;
+fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, ScriptError> {
+    let lines = LineStarts::new(source);
+    let pragma = Pragma::parse(source)?;
     let at = |error: ScriptError, offset: u32| {
         let at = lines.position(source, offset);
         error.at(at.line, at.column)
@@ -168,17 +168,19 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
     let invalid =
         |message: String| ScriptError::new(ErrorCode::ScriptSyntaxError, Phase::Parsing, message);
     let syntax_error = |diagnostic: &OxcDiagnostic| {
-        let mut error = invalid(sentence(&diagnostic.message));
+        let mut error = invalid(without_full_stop(&diagnostic.message));
         if let Some(label) = diagnostic.labels.first() {
             error = at(error, label.offset());
         }
         let help = diagnostic.help.as_ref();
-        error.suggestions.extend(help.map(|help| sentence(help)));
+        error
+            .suggestions
+            .extend(help.map(|help| without_full_stop(help)));
         error
     };
 
-    if let Some((problem, offset)) = too_much(source) {
-        let error = rejected(format!("the script is nested too deeply: {problem}"));
+    if let Some((problem, offset)) = find_excessive_nesting(source) {
+        let error = rejected_error(format!("the script is nested too deeply: {problem}"));
         return Err(at(error, offset).suggest("split it into more statements with fewer levels"));
     }
     let allocator = Allocator::default();
@@ -214,19 +216,19 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         return Err(syntax_error(diagnostic));
     }
     let scoping = built.semantic.into_scoping();
-    let mut analyzer = Survey::new(&scoping);
+    let mut analyzer = ScriptAnalyzer::new(&scoping);
     analyzer.visit_program(&program);
-    let findings = analyzer.found;
+    let findings = analyzer.findings;
     if let Some(banned) = findings.banned.first() {
-        let error = rejected(format!("`{}` cannot be used in a script", banned.what));
-        return Err(at(error, banned.span.start).suggest(banned.instead));
+        let error = rejected_error(format!("`{}` cannot be used in a script", banned.construct));
+        return Err(at(error, banned.span.start).suggest(banned.suggestion));
     }
-    if let Some((name, span)) = findings.constants.first() {
+    if let Some((name, span)) = findings.assigned_constants.first() {
         let error = invalid(format!("`{name}` is a const and cannot be changed"));
         return Err(at(error, span.start).suggest(format!("declare it with `let {name}`")));
     }
-    if let Some((tool, field, span)) = findings.unawaited.first() {
-        let error = rejected(format!(
+    if let Some((tool, field, span)) = findings.unawaited_fields.first() {
+        let error = rejected_error(format!(
             "`.{field}` is read from a call that is not awaited"
         ));
         let instead = format!("write (await tools.{tool}(…)).{field}");
@@ -251,24 +253,24 @@ fn compile(source: &str, sha256: String) -> Result<Compiled, ScriptError> {
         return Err(syntax_error(diagnostic));
     }
     if race_is_global {
-        MarkRaces(AstBuilder::new(&allocator)).visit_program(&mut program);
+        RaceRewriter(AstBuilder::new(&allocator)).visit_program(&mut program);
     }
-    let (javascript, map) = generate(source, &program);
-    Ok(Compiled {
+    let (javascript, map) = generate_javascript(source, &program);
+    Ok(CompiledScript {
         source: source.into(),
         sha256,
         pragma,
         javascript,
         calls: findings.calls,
         server_calls: findings.server_calls,
-        probed: findings.probed,
-        notes: findings.notes,
+        probed_tools: findings.probed_tools,
+        warnings: findings.warnings,
         mentions: findings.mentions,
         bare_calls: findings.bare_calls,
-        names,
-        unresolved,
+        declared_names: names,
+        undeclared_names: unresolved,
         lines,
-        map,
+        position_map: map,
     })
 }
 
@@ -278,7 +280,7 @@ pub(crate) fn sha256_hex(text: &str) -> String {
 }
 
 /// Generates JavaScript: the program as the body of an async function, which the sandbox runs.
-fn generate(source: &str, program: &Program<'_>) -> (String, PositionMap) {
+fn generate_javascript(source: &str, program: &Program<'_>) -> (String, PositionMap) {
     let options = CodegenOptions {
         source_map_path: Some("script.ts".into()),
         comments: CommentOptions::disabled(),
@@ -298,9 +300,9 @@ fn generate(source: &str, program: &Program<'_>) -> (String, PositionMap) {
 
 /// Replaces `Promise.race([tools.a(), …])` by a race that cancels the losing calls: the script has
 /// no other reference to them.
-struct MarkRaces<'a>(AstBuilder<'a>);
+struct RaceRewriter<'a>(AstBuilder<'a>);
 
-impl<'a> VisitMut<'a> for MarkRaces<'a> {
+impl<'a> VisitMut<'a> for RaceRewriter<'a> {
     fn visit_call_expression(&mut self, call: &mut CallExpression<'a>) {
         walk_mut::walk_call_expression(self, call);
         if !is_promise_race(&call.callee) || call.arguments.len() != 1 {
@@ -309,7 +311,7 @@ impl<'a> VisitMut<'a> for MarkRaces<'a> {
         let Some(Expression::ArrayExpression(array)) = call.arguments[0].as_expression() else {
             return;
         };
-        let mask = calls_in_place(&array.elements);
+        let mask = inline_tool_calls(&array.elements);
         if mask != 0 {
             let (mask, base) = (f64::from(mask), NumberBase::Decimal);
             let mask = Expression::new_numeric_literal(SPAN, mask, None, base, &self.0);
@@ -324,11 +326,11 @@ fn is_promise_race(callee: &Expression<'_>) -> bool {
         if member.property.name == "race" && member.object.is_specific_id("Promise"))
 }
 
-fn rejected(message: impl Into<String>) -> ScriptError {
+fn rejected_error(message: impl Into<String>) -> ScriptError {
     ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
 }
 
 /// Removes the full stop from a compiler's message, as our messages have none.
-fn sentence(message: &str) -> String {
+fn without_full_stop(message: &str) -> String {
     message.trim().trim_end_matches('.').to_owned()
 }

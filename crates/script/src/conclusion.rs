@@ -9,31 +9,31 @@ use serde_json::{Value, json};
 
 use crate::preflight::Preflight;
 use crate::preview::preview;
-use crate::state::RunEnd;
-use crate::teardown::EndedRun;
-use crate::unicode::whole_unicode;
+use crate::state::RunExit;
+use crate::teardown::TeardownReport;
+use crate::unicode::replace_lone_surrogates;
 
 /// Warning of a run that another process has taken over.
-pub(crate) const RESUMED_ELSEWHERE: &str =
+pub(crate) const TAKEN_OVER_WARNING: &str =
     "the question was answered elsewhere: another process continues the script";
 
 /// Writes the value or the error into the output. A value of more than `max` bytes is an error.
-pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: EndedRun) {
+pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: TeardownReport) {
     output.calls = ended.calls;
     let error = match ended.end {
-        RunEnd::Suspended => {
+        RunExit::Suspended => {
             output.status = RunStatus::Suspended;
             return;
         }
-        RunEnd::TakenOver => {
+        RunExit::TakenOver => {
             output.status = RunStatus::Suspended;
-            output.warnings.push(RESUMED_ELSEWHERE.to_owned());
+            output.warnings.push(TAKEN_OVER_WARNING.to_owned());
             return;
         }
         // The replay knows how the recorded run was stopped.
-        RunEnd::RecordingEnded => return,
-        RunEnd::Returned(value) => {
-            let value = value.map(|json| whole_unicode(&json).into_owned());
+        RunExit::RecordingEnded => return,
+        RunExit::Returned(value) => {
+            let value = value.map(|json| replace_lone_surrogates(&json).into_owned());
             let parsed: Option<Value> = value
                 .as_deref()
                 .and_then(|json| serde_json::from_str(json).ok());
@@ -47,9 +47,9 @@ pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: End
                 return;
             }
             output.output_json = parsed.map(|value| preview(&value, max));
-            too_large(bytes, max)
+            too_large_error(bytes, max)
         }
-        RunEnd::Failed(error) => {
+        RunExit::Failed(error) => {
             let (done, others): (Vec<_>, Vec<_>) = output
                 .calls
                 .iter()
@@ -74,18 +74,18 @@ pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: End
 }
 
 /// Completes the output of a script that did not run.
-pub(crate) fn reject(
+pub(crate) fn rejected_output(
     mut output: ScriptToolCallOutput,
     error: ScriptError,
     started: Instant,
 ) -> ScriptToolCallOutput {
     output.error = Some(error);
-    output.metadata.duration_ms = millis(started);
+    output.metadata.duration_ms = elapsed_millis(started);
     output
 }
 
 /// Completes the output of a script that was only checked.
-pub(crate) fn dry_run(
+pub(crate) fn dry_run_output(
     mut output: ScriptToolCallOutput,
     report: Preflight,
     started: Instant,
@@ -96,12 +96,12 @@ pub(crate) fn dry_run(
     output
         .warnings
         .push("dry run: the script was checked, nothing ran".to_owned());
-    output.metadata.duration_ms = millis(started);
+    output.metadata.duration_ms = elapsed_millis(started);
     output
 }
 
 /// Returns the first error of a check, with the others in its metadata.
-pub(crate) fn rejection(report: Preflight) -> Option<ScriptError> {
+pub(crate) fn preflight_error(report: Preflight) -> Option<ScriptError> {
     let others: Vec<Value> = report
         .errors
         .iter()
@@ -124,7 +124,7 @@ pub(crate) fn rejection(report: Preflight) -> Option<ScriptError> {
     })
 }
 
-fn too_large(bytes: usize, max: usize) -> ScriptError {
+fn too_large_error(bytes: usize, max: usize) -> ScriptError {
     let message = format!(
         "the returned value has {bytes} bytes as JSON, more than {max}: output_json holds a preview"
     );
@@ -152,6 +152,6 @@ fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String
 }
 
 /// Returns the milliseconds since an instant, with three decimals.
-pub(crate) fn millis(since: Instant) -> f64 {
+pub(crate) fn elapsed_millis(since: Instant) -> f64 {
     (since.elapsed().as_secs_f64() * 1e6).round() / 1e3
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use selvedge_protocol::{Limits, ScriptError};
 use selvedge_sandbox::Runtime;
-use selvedge_tools::{Means, Orchestrator, Scope, Tasks};
+use selvedge_tools::{Orchestrator, Scope, TaskContext, TaskSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::compile::Compiled;
+use crate::compile::CompiledScript;
+use crate::errors::truncate_bytes;
 use crate::globals::is_global;
-use crate::outcome::shortened;
 use crate::output_buffer::OutputBuffer;
 use crate::playback::RecordedCalls;
 use crate::recording::Recorder;
@@ -23,28 +23,28 @@ use crate::suspension::Suspension;
 pub(crate) struct RunContext<'a> {
     pub(crate) runtime: &'a dyn Runtime,
     pub(crate) orchestrator: &'a Orchestrator,
-    pub(crate) compiled: &'a Arc<Compiled>,
+    pub(crate) compiled: &'a Arc<CompiledScript>,
     pub(crate) scope: &'a Scope,
     pub(crate) limits: &'a Limits,
     pub(crate) timeout: Duration,
     pub(crate) seed: u64,
     pub(crate) output: &'a Arc<Mutex<OutputBuffer>>,
     pub(crate) recorder: &'a Arc<Mutex<Recorder>>,
-    pub(crate) start: Start<'a>,
+    pub(crate) start: StartMode<'a>,
     /// Suspends the run at its next await.
     pub(crate) suspend: &'a CancellationToken,
     /// The caller is gone: suspends a run that waits for a person, and cancels any other.
-    pub(crate) leave: &'a CancellationToken,
+    pub(crate) caller_gone: &'a CancellationToken,
     pub(crate) call_id: &'a str,
     /// Whether calls that were not awaited are waited for instead of cancelled.
     pub(crate) allow_detached: bool,
     /// Tasks, if scripts may start them.
-    pub(crate) tasks: &'a Option<(Tasks, Means)>,
+    pub(crate) tasks: &'a Option<(TaskSet, TaskContext)>,
 }
 
 /// From where a run starts.
 #[derive(Clone, Copy)]
-pub(crate) enum Start<'a> {
+pub(crate) enum StartMode<'a> {
     /// From the beginning. The entry is written to the ledger before the script's first effect;
     /// `None` if there is no ledger.
     Fresh(Option<&'a RunEntry<'a>>),
@@ -52,22 +52,22 @@ pub(crate) enum Start<'a> {
     Restore(&'a Suspension),
     /// From the beginning with the recording of a suspended run, and then live. Used if another
     /// build of the engine took the snapshot.
-    ReplayThenResume(&'a RecordedCalls, &'a Suspension),
+    ReplayThenRestore(&'a RecordedCalls, &'a Suspension),
     /// From the beginning, with a recording only.
     Replay(&'a RecordedCalls),
 }
 
-impl<'a> Start<'a> {
+impl<'a> StartMode<'a> {
     pub(crate) fn recorded(self) -> Option<&'a RecordedCalls> {
         match self {
-            Self::Replay(recorded) | Self::ReplayThenResume(recorded, _) => Some(recorded),
+            Self::Replay(recorded) | Self::ReplayThenRestore(recorded, _) => Some(recorded),
             Self::Fresh(_) | Self::Restore(_) => None,
         }
     }
 
     pub(crate) fn suspension(self) -> Option<&'a Suspension> {
         match self {
-            Self::Restore(suspension) | Self::ReplayThenResume(_, suspension) => Some(suspension),
+            Self::Restore(suspension) | Self::ReplayThenRestore(_, suspension) => Some(suspension),
             Self::Fresh(_) | Self::Replay(_) => None,
         }
     }
@@ -75,19 +75,19 @@ impl<'a> Start<'a> {
 
 impl<'a> RunContext<'a> {
     /// Writes the run's entry to the ledger, unless it is written.
-    pub(crate) async fn enter(&self) -> Result<(), ScriptError> {
+    pub(crate) async fn ensure_entry_written(&self) -> Result<(), ScriptError> {
         match self.start {
-            Start::Fresh(Some(entry)) => entry.write().await,
+            StartMode::Fresh(Some(entry)) => entry.ensure_written().await,
             _ => Ok(()),
         }
     }
 
     /// Returns the compiled script, with a constant for each MCP server that it names without
     /// `tools.mcp.`, unless a global has that name.
-    pub(crate) fn source(&self) -> Cow<'a, str> {
-        let names = self.compiled.unresolved.iter();
+    pub(crate) fn javascript(&self) -> Cow<'a, str> {
+        let names = self.compiled.undeclared_names.iter();
         let bound: String = names
-            .filter(|name| !is_global(name) && self.is_server(name))
+            .filter(|name| !is_global(name) && self.is_mcp_server(name))
             .map(|name| format!("const {name} = tools.mcp.{name};"))
             .collect();
         let script = &self.compiled.javascript;
@@ -99,15 +99,15 @@ impl<'a> RunContext<'a> {
     }
 
     /// Whether `name` is an MCP server; on replay, whether it was one.
-    fn is_server(&self, name: &str) -> bool {
+    fn is_mcp_server(&self, name: &str) -> bool {
         const CHANNEL: &str = "server";
-        if let Some(recorded) = self.recorder().reply(CHANNEL, name) {
+        if let Some(recorded) = self.lock_recorder().recorded_reply(CHANNEL, name) {
             return recorded.is_some();
         }
         let registry = self.orchestrator.registry();
         let server = registry.is_namespace(&format!("mcp.{name}"));
         let reply = server.then(String::new);
-        self.recorder().write_reply(CHANNEL, name, &reply);
+        self.lock_recorder().record_reply(CHANNEL, name, &reply);
         server
     }
 
@@ -122,15 +122,15 @@ impl<'a> RunContext<'a> {
         }
         match self.orchestrator.registry().get(path) {
             Some(tool) => tool.spec.name.clone(),
-            None => shortened(path, 80),
+            None => truncate_bytes(path, 80),
         }
     }
 
-    pub(crate) fn recorder(&self) -> MutexGuard<'_, Recorder> {
+    pub(crate) fn lock_recorder(&self) -> MutexGuard<'_, Recorder> {
         self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn output(&self) -> MutexGuard<'_, OutputBuffer> {
+    pub(crate) fn lock_output(&self) -> MutexGuard<'_, OutputBuffer> {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,7 +10,7 @@ pub enum Segment {
     /// Text outside of blocks.
     Text(String),
     /// A script block.
-    Script(Block),
+    Script(ScriptBlock),
     /// A malformed script block.
     Malformed {
         /// The text of the block.
@@ -22,7 +22,7 @@ pub enum Segment {
 
 /// A script block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Block {
+pub struct ScriptBlock {
     /// The script, without the markers.
     pub code: String,
     /// The block as it is in the message, with the markers.
@@ -38,10 +38,10 @@ enum BlockFormat {
     Fence,
 }
 
-const OPEN: &str = "<tool-calls";
-const CLOSE: &str = "</tool-calls>";
+const OPEN_TAG: &str = "<tool-calls";
+const CLOSE_TAG: &str = "</tool-calls>";
 const FENCE: &str = "```";
-const FENCE_INFO: [&str; 4] = [
+const FENCE_INFO_STRINGS: [&str; 4] = [
     "ts tool-calls",
     "typescript tool-calls",
     "js tool-calls",
@@ -50,14 +50,14 @@ const FENCE_INFO: [&str; 4] = [
 
 /// Splits a complete message into segments.
 pub fn detect(text: &str) -> Vec<Segment> {
-    let mut detector = Detector::default();
+    let mut detector = BlockDetector::default();
     let mut segments = detector.push(text);
     segments.extend(detector.finish());
-    merge(segments)
+    merge_text(segments)
 }
 
 /// Joins adjacent text segments, so that segments are equal however the message was streamed.
-pub fn merge(segments: Vec<Segment>) -> Vec<Segment> {
+pub fn merge_text(segments: Vec<Segment>) -> Vec<Segment> {
     let mut merged: Vec<Segment> = Vec::new();
     for segment in segments {
         match (merged.last_mut(), segment) {
@@ -70,18 +70,18 @@ pub fn merge(segments: Vec<Segment>) -> Vec<Segment> {
 
 /// Finds blocks while the text arrives. Returns text as soon as it cannot be part of a marker.
 #[derive(Debug, Default)]
-pub struct Detector {
+pub struct BlockDetector {
     text: String,
     /// End of the text that was returned as segments.
-    taken: usize,
+    emitted: usize,
     /// End of the text that was scanned.
-    seen: usize,
-    inside: Option<Inside>,
+    scanned: usize,
+    open_block: Option<OpenBlock>,
 }
 
 /// A block whose end has not been found yet. Offsets are in bytes.
 #[derive(Debug)]
-struct Inside {
+struct OpenBlock {
     format: BlockFormat,
     /// Start of the opening marker.
     start: usize,
@@ -93,11 +93,11 @@ struct Inside {
 }
 
 /// What is at a position of the text.
-enum Mark {
+enum BlockMarker {
     /// Not a marker.
     Nothing,
     /// Not decided: more text is needed.
-    Unknown,
+    Incomplete,
     /// An opening marker of this length.
     Open {
         format: BlockFormat,
@@ -108,8 +108,8 @@ enum Mark {
     Close,
 }
 
-impl Mark {
-    fn open(format: BlockFormat, len: usize) -> Self {
+impl BlockMarker {
+    fn opening(format: BlockFormat, len: usize) -> Self {
         Self::Open {
             format,
             len,
@@ -117,16 +117,16 @@ impl Mark {
         }
     }
 
-    fn unknown_if(unknown: bool) -> Self {
+    fn incomplete_if(unknown: bool) -> Self {
         if unknown {
-            Self::Unknown
+            Self::Incomplete
         } else {
             Self::Nothing
         }
     }
 }
 
-impl Detector {
+impl BlockDetector {
     /// Adds text and returns the segments that are complete.
     pub fn push(&mut self, delta: &str) -> Vec<Segment> {
         self.text.push_str(delta);
@@ -136,7 +136,7 @@ impl Detector {
     /// Ends the message and returns the remaining segments.
     pub fn finish(mut self) -> Vec<Segment> {
         let mut segments = self.scan(true);
-        if let Some(inside) = self.inside.take() {
+        if let Some(inside) = self.open_block.take() {
             let what = match inside.format {
                 BlockFormat::Tag => {
                     "`<tool-calls>` is not closed: write `</tool-calls>` after the script"
@@ -151,7 +151,7 @@ impl Detector {
                 problem: inside.problem.unwrap_or(what).to_owned(),
             });
         } else {
-            self.take_text(self.text.len(), &mut segments);
+            self.emit_text(self.text.len(), &mut segments);
         }
         segments
     }
@@ -159,119 +159,119 @@ impl Detector {
     /// Scans the text that was not scanned yet. `last` says that no more text follows.
     fn scan(&mut self, last: bool) -> Vec<Segment> {
         let mut segments = Vec::new();
-        while let Some(step) = self.text[self.seen..].find(['<', '`', '\n']) {
-            let at = self.seen + step;
-            let mark = match self.inside.as_ref().map(|inside| inside.format) {
-                None => self.mark_outside(at, last),
-                Some(BlockFormat::Tag) => self.mark_tag(at, last),
-                Some(BlockFormat::Fence) => self.mark_in_fence(at, last),
+        while let Some(step) = self.text[self.scanned..].find(['<', '`', '\n']) {
+            let at = self.scanned + step;
+            let mark = match self.open_block.as_ref().map(|inside| inside.format) {
+                None => self.marker_outside_block(at, last),
+                Some(BlockFormat::Tag) => self.tag_marker(at, last),
+                Some(BlockFormat::Fence) => self.marker_in_fence(at, last),
             };
             match mark {
-                Mark::Unknown => {
-                    self.seen = at;
+                BlockMarker::Incomplete => {
+                    self.scanned = at;
                     break;
                 }
-                Mark::Nothing => self.seen = at + 1,
-                Mark::Open {
+                BlockMarker::Nothing => self.scanned = at + 1,
+                BlockMarker::Open {
                     format,
                     len,
                     problem,
-                } => self.open(at, format, len, problem, &mut segments),
-                Mark::Close => self.close(at, &mut segments),
+                } => self.begin_block(at, format, len, problem, &mut segments),
+                BlockMarker::Close => self.end_block(at, &mut segments),
             }
         }
-        if self.inside.is_none() {
+        if self.open_block.is_none() {
             let mut safe = self.text.len();
             if !last {
                 // Up to the first byte that may be part of a marker.
-                let undecided = self.text[self.seen..].find(['<', '`', '\n']);
-                safe = undecided.map_or(safe, |step| self.seen + step);
-                self.seen = safe;
+                let undecided = self.text[self.scanned..].find(['<', '`', '\n']);
+                safe = undecided.map_or(safe, |step| self.scanned + step);
+                self.scanned = safe;
             }
-            self.take_text(safe, &mut segments);
+            self.emit_text(safe, &mut segments);
         }
         segments
     }
 
-    fn mark_outside(&self, at: usize, last: bool) -> Mark {
+    fn marker_outside_block(&self, at: usize, last: bool) -> BlockMarker {
         match self.text.as_bytes()[at] {
-            b'<' => self.mark_tag(at, last),
-            b'`' if self.at_line_start(at) => self.mark_fence(at, last),
-            _ => Mark::Nothing,
+            b'<' => self.tag_marker(at, last),
+            b'`' if self.at_line_start(at) => self.fence_marker(at, last),
+            _ => BlockMarker::Nothing,
         }
     }
 
-    fn mark_tag(&self, at: usize, last: bool) -> Mark {
+    fn tag_marker(&self, at: usize, last: bool) -> BlockMarker {
         let rest = &self.text[at..];
         // After a backtick the tag is quoted as text. A script, however, may end with a backtick.
         let quoted = self.text[..at].ends_with('`');
-        if !rest.starts_with('<') || (quoted && self.inside.is_none()) {
-            return Mark::Nothing;
+        if !rest.starts_with('<') || (quoted && self.open_block.is_none()) {
+            return BlockMarker::Nothing;
         }
-        if rest.starts_with(CLOSE) {
-            return Mark::Close;
+        if rest.starts_with(CLOSE_TAG) {
+            return BlockMarker::Close;
         }
-        if !last && (OPEN.starts_with(rest) || CLOSE.starts_with(rest)) {
-            return Mark::Unknown;
+        if !last && (OPEN_TAG.starts_with(rest) || CLOSE_TAG.starts_with(rest)) {
+            return BlockMarker::Incomplete;
         }
-        if !rest.starts_with(OPEN) || quoted {
-            return Mark::Nothing;
+        if !rest.starts_with(OPEN_TAG) || quoted {
+            return BlockMarker::Nothing;
         }
-        match rest.as_bytes().get(OPEN.len()) {
-            None => Mark::Unknown,
-            Some(b'>') => Mark::open(BlockFormat::Tag, OPEN.len() + 1),
-            Some(byte) if byte.is_ascii_whitespace() || *byte == b'/' => Mark::Open {
+        match rest.as_bytes().get(OPEN_TAG.len()) {
+            None => BlockMarker::Incomplete,
+            Some(b'>') => BlockMarker::opening(BlockFormat::Tag, OPEN_TAG.len() + 1),
+            Some(byte) if byte.is_ascii_whitespace() || *byte == b'/' => BlockMarker::Open {
                 format: BlockFormat::Tag,
-                len: OPEN.len(),
+                len: OPEN_TAG.len(),
                 problem: Some("`<tool-calls>` takes no attributes"),
             },
-            Some(_) => Mark::Nothing,
+            Some(_) => BlockMarker::Nothing,
         }
     }
 
-    fn mark_fence(&self, at: usize, last: bool) -> Mark {
+    fn fence_marker(&self, at: usize, last: bool) -> BlockMarker {
         let rest = &self.text[at..];
         let Some(info) = rest.strip_prefix(FENCE) else {
-            return Mark::unknown_if(!last && FENCE.starts_with(rest));
+            return BlockMarker::incomplete_if(!last && FENCE.starts_with(rest));
         };
         let Some(end) = info.find('\n') else {
-            let mut infos = FENCE_INFO.iter();
+            let mut infos = FENCE_INFO_STRINGS.iter();
             let possible = infos.any(|other| other.starts_with(info.trim_end()));
-            return Mark::unknown_if(!last && possible);
+            return BlockMarker::incomplete_if(!last && possible);
         };
-        match FENCE_INFO.contains(&info[..end].trim_end()) {
-            true => Mark::open(BlockFormat::Fence, FENCE.len() + end + 1),
-            false => Mark::Nothing,
+        match FENCE_INFO_STRINGS.contains(&info[..end].trim_end()) {
+            true => BlockMarker::opening(BlockFormat::Fence, FENCE.len() + end + 1),
+            false => BlockMarker::Nothing,
         }
     }
 
     /// Finds the end of a fence, or a nested block.
-    fn mark_in_fence(&self, at: usize, last: bool) -> Mark {
+    fn marker_in_fence(&self, at: usize, last: bool) -> BlockMarker {
         let rest = &self.text[at..];
         match rest.as_bytes()[0] {
             b'`' if self.at_line_start(at) => {
                 let Some(line) = rest.strip_prefix(FENCE) else {
-                    return Mark::unknown_if(!last && FENCE.starts_with(rest));
+                    return BlockMarker::incomplete_if(!last && FENCE.starts_with(rest));
                 };
                 match line.find('\n') {
-                    Some(end) if line[..end].trim().is_empty() => Mark::Close,
-                    Some(end) if FENCE_INFO.contains(&line[..end].trim_end()) => {
-                        Mark::open(BlockFormat::Fence, FENCE.len() + end + 1)
+                    Some(end) if line[..end].trim().is_empty() => BlockMarker::Close,
+                    Some(end) if FENCE_INFO_STRINGS.contains(&line[..end].trim_end()) => {
+                        BlockMarker::opening(BlockFormat::Fence, FENCE.len() + end + 1)
                     }
-                    None if last && line.trim().is_empty() => Mark::Close,
-                    found => Mark::unknown_if(!last && found.is_none()),
+                    None if last && line.trim().is_empty() => BlockMarker::Close,
+                    found => BlockMarker::incomplete_if(!last && found.is_none()),
                 }
             }
-            b'<' => match self.mark_tag(at, last) {
+            b'<' => match self.tag_marker(at, last) {
                 // A closing tag in a fence is part of the script.
-                Mark::Close => Mark::Nothing,
+                BlockMarker::Close => BlockMarker::Nothing,
                 mark => mark,
             },
-            _ => Mark::Nothing,
+            _ => BlockMarker::Nothing,
         }
     }
 
-    fn open(
+    fn begin_block(
         &mut self,
         at: usize,
         format: BlockFormat,
@@ -279,8 +279,8 @@ impl Detector {
         problem: Option<&'static str>,
         segments: &mut Vec<Segment>,
     ) {
-        self.seen = at + len;
-        match &mut self.inside {
+        self.scanned = at + len;
+        match &mut self.open_block {
             Some(inside) => {
                 if inside.format == format {
                     inside.depth += 1;
@@ -288,8 +288,8 @@ impl Detector {
                 inside.problem = Some("a script block cannot contain another");
             }
             None => {
-                self.take_text(at, segments);
-                self.inside = Some(Inside {
+                self.emit_text(at, segments);
+                self.open_block = Some(OpenBlock {
                     format,
                     start: at,
                     body: at + len,
@@ -300,46 +300,46 @@ impl Detector {
         }
     }
 
-    fn close(&mut self, at: usize, segments: &mut Vec<Segment>) {
-        let Some(inside) = &mut self.inside else {
-            self.take_text(at, segments);
-            self.seen = at + CLOSE.len();
-            self.taken = self.seen;
+    fn end_block(&mut self, at: usize, segments: &mut Vec<Segment>) {
+        let Some(inside) = &mut self.open_block else {
+            self.emit_text(at, segments);
+            self.scanned = at + CLOSE_TAG.len();
+            self.emitted = self.scanned;
             let problem = "`</tool-calls>` has no matching `<tool-calls>` before it";
             segments.push(Segment::Malformed {
-                raw: CLOSE.to_owned(),
+                raw: CLOSE_TAG.to_owned(),
                 problem: problem.to_owned(),
             });
             return;
         };
         let len = match inside.format {
-            BlockFormat::Tag => CLOSE.len(),
+            BlockFormat::Tag => CLOSE_TAG.len(),
             BlockFormat::Fence => FENCE.len(),
         };
-        self.seen = at + len;
+        self.scanned = at + len;
         if inside.depth > 0 {
             inside.depth -= 1;
             return;
         }
-        let raw = self.text[inside.start..self.seen].to_owned();
+        let raw = self.text[inside.start..self.scanned].to_owned();
         segments.push(match inside.problem {
             Some(problem) => Segment::Malformed {
                 raw,
                 problem: problem.to_owned(),
             },
-            None => Segment::Script(Block {
-                code: code(&self.text[inside.body..at]),
+            None => Segment::Script(ScriptBlock {
+                code: block_code(&self.text[inside.body..at]),
                 raw,
             }),
         });
-        self.taken = self.seen;
-        self.inside = None;
+        self.emitted = self.scanned;
+        self.open_block = None;
     }
 
-    fn take_text(&mut self, until: usize, segments: &mut Vec<Segment>) {
-        if until > self.taken {
-            segments.push(Segment::Text(self.text[self.taken..until].to_owned()));
-            self.taken = until;
+    fn emit_text(&mut self, until: usize, segments: &mut Vec<Segment>) {
+        if until > self.emitted {
+            segments.push(Segment::Text(self.text[self.emitted..until].to_owned()));
+            self.emitted = until;
         }
     }
 
@@ -350,7 +350,7 @@ impl Detector {
 
 /// Returns the script without the line break after the opening marker and the whitespace before the
 /// closing one.
-fn code(body: &str) -> String {
+fn block_code(body: &str) -> String {
     let body = body
         .strip_prefix("\r\n")
         .or_else(|| body.strip_prefix('\n'))
@@ -449,13 +449,13 @@ mod tests {
             let cuts: Vec<usize> = text.char_indices().map(|(index, _)| index).collect();
             for first in &cuts {
                 for second in cuts.iter().filter(|second| *second >= first) {
-                    let mut detector = Detector::default();
+                    let mut detector = BlockDetector::default();
                     let mut segments = detector.push(&text[..*first]);
                     segments.extend(detector.push(&text[*first..*second]));
                     segments.extend(detector.push(&text[*second..]));
                     segments.extend(detector.finish());
                     assert_eq!(
-                        merge(segments),
+                        merge_text(segments),
                         whole,
                         "{text:?} split at {first} and {second}"
                     );

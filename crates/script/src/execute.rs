@@ -5,44 +5,49 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, Ledger, LedgerError, Mode, Phase,
-    RunStart, RunStatus, ScriptError, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Ledger, LedgerError, Phase, RunStart,
+    RunStatus, RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
 };
-use selvedge_tools::{Means, Rest, Scope, ScopeLimits, Source, Stopped, heeding};
+use selvedge_tools::{
+    ExternalStop, Scope, ScopeLimits, ScriptSource, SuspendPolicy, TaskContext,
+    run_until_stop_request,
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::compile::Compiled;
-use crate::conclusion::{RESUMED_ELSEWHERE, conclude, dry_run, millis, reject, rejection};
-use crate::context::{RunContext, Start};
+use crate::compile::CompiledScript;
+use crate::conclusion::{
+    TAKEN_OVER_WARNING, conclude, dry_run_output, elapsed_millis, preflight_error, rejected_output,
+};
+use crate::context::{RunContext, StartMode};
 use crate::harness::Harness;
-use crate::options::{RunOptions, Suspended};
+use crate::options::{RunOptions, SuspendedRun};
 use crate::output_buffer::OutputBuffer;
 use crate::playback::RecordedCalls;
 use crate::pragma::Pragma;
 use crate::preflight;
 use crate::recording::{Recorder, Recording};
-use crate::run::Run;
+use crate::run::ScriptRun;
 use crate::run_entry::RunEntry;
-use crate::state::RunEnd;
-use crate::suspension::{ResumeError, Suspension};
-use crate::teardown::EndedRun;
+use crate::state::RunExit;
+use crate::suspension::{RestoreError, Suspension};
+use crate::teardown::TeardownReport;
 
 /// How long the result of a run waits for a write to the ledger. The ledger makes the write in any
 /// case.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How a run starts, with its recorder, which is used by all attempts.
-pub(crate) struct Launch<'a> {
-    start: Start<'a>,
+pub(crate) struct RunLaunch<'a> {
+    start: StartMode<'a>,
     seed: u64,
     recorder: Arc<Mutex<Recorder>>,
     /// Output that a restored run had before it was suspended.
     output: Option<OutputBuffer>,
 }
 
-impl<'a> Launch<'a> {
-    pub(crate) fn new(start: Start<'a>, seed: u64, recorder: Recorder) -> Self {
+impl<'a> RunLaunch<'a> {
+    pub(crate) fn new(start: StartMode<'a>, seed: u64, recorder: Recorder) -> Self {
         Self {
             start,
             seed,
@@ -52,11 +57,11 @@ impl<'a> Launch<'a> {
     }
 
     /// Discards the recorded inputs.
-    fn start_over(&self) {
+    fn discard_recording(&self) {
         let mut recorder = self.recorder();
-        if recorder.is_on() {
+        if recorder.is_enabled() {
             let discarded = &recorder.recording;
-            *recorder = Recorder::recording(Recording::new(&discarded.limits, discarded.timeout));
+            *recorder = Recorder::append_to(Recording::new(&discarded.limits, discarded.timeout));
         }
     }
 
@@ -66,20 +71,20 @@ impl<'a> Launch<'a> {
 }
 
 /// One attempt to run a script.
-struct Attempt {
-    ended: EndedRun,
+struct RunAttempt {
+    ended: TeardownReport,
     buffer: Arc<Mutex<OutputBuffer>>,
     /// The attempt failed for an internal reason and had no effect.
     may_retry: bool,
 }
 
-impl Attempt {
+impl RunAttempt {
     /// Writes the values that the script stored to its session, if it returned or failed.
     async fn commit(&self) {
         let store_values = match &self.ended.end {
-            RunEnd::Returned(_) => true,
-            RunEnd::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
-            RunEnd::Suspended | RunEnd::TakenOver | RunEnd::RecordingEnded => false,
+            RunExit::Returned(_) => true,
+            RunExit::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
+            RunExit::Suspended | RunExit::TakenOver | RunExit::RecordingEnded => false,
         };
         if !store_values {
             return;
@@ -109,25 +114,25 @@ impl Harness {
         let call_id = options.call_id.clone().unwrap_or_else(|| new_id("call"));
         let mut output = ScriptToolCallOutput::new(id, call_id);
         let mode = options.mode.unwrap_or(self.mode);
-        if mode == Mode::Disabled {
+        if mode == ScriptMode::Disabled {
             let message = "scripts are disabled";
             let error = ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
                 .suggest("make structured tool calls, or set the mode to `enabled`");
-            return reject(output, error, started);
+            return rejected_output(output, error, started);
         }
-        if mode == Mode::DryRun {
+        if mode == ScriptMode::DryRun {
             let (report, cache_hit) = self.check_compiled(source);
             output.metadata.cache_hit = cache_hit;
-            return dry_run(output, report, started);
+            return dry_run_output(output, report, started);
         }
         let max_bytes = self.limits.max_source_bytes;
         let (compiled, cache_hit) = match self.compiler.compile_bytes(source, max_bytes) {
             Ok(compiled) => compiled,
-            Err(error) => return reject(output, error, started),
+            Err(error) => return rejected_output(output, error, started),
         };
         output.metadata.cache_hit = cache_hit;
-        if let Some(error) = rejection(preflight::check(&compiled, &self.orchestrator)) {
-            return reject(output, error, started);
+        if let Some(error) = preflight_error(preflight::check(&compiled, &self.orchestrator)) {
+            return rejected_output(output, error, started);
         }
         self.run_compiled(output, &compiled, &options, started)
             .await
@@ -137,72 +142,73 @@ impl Harness {
     async fn run_compiled(
         &self,
         output: ScriptToolCallOutput,
-        compiled: &Arc<Compiled>,
+        compiled: &Arc<CompiledScript>,
         options: &RunOptions,
         started: Instant,
     ) -> ScriptToolCallOutput {
         let recorded_seed = options.resume.as_ref().and_then(|resume| resume.seed);
-        let seed = options.seed.or(recorded_seed).unwrap_or_else(fresh_seed);
+        let seed = options.seed.or(recorded_seed).unwrap_or_else(random_seed);
         let (id, seed_text) = (output.id.clone(), seed.to_string());
         let ledger = self.orchestrator.ledger();
         let entry = ledger.map(|ledger| {
             let start = RunStart {
                 id: &id,
                 source: &compiled.source,
-                directory: &options.facts.working_directory,
-                session: &options.facts.session_id,
+                directory: &options.context.working_directory,
+                session: &options.context.session_id,
                 seed: &seed_text,
-                resumes: options.resume.as_ref().map(|resume| resume.run.as_str()),
-                setting: &options.setting,
+                resumes: options.resume.as_ref().map(|resume| resume.run_id.as_str()),
+                saved_config: &options.saved_config,
             };
             RunEntry::new(ledger, start)
         });
-        let timeout = self.timeout(compiled.pragma.as_ref(), options);
-        let recorder = ledger.map(|_| Recorder::recording(Recording::new(&self.limits, timeout)));
-        let start = Start::Fresh(entry.as_ref());
-        let mut launch = Launch::new(start, seed, recorder.unwrap_or_default());
+        let timeout = self.effective_timeout(compiled.pragma.as_ref(), options);
+        let recorder = ledger.map(|_| Recorder::append_to(Recording::new(&self.limits, timeout)));
+        let start = StartMode::Fresh(entry.as_ref());
+        let mut launch = RunLaunch::new(start, seed, recorder.unwrap_or_default());
         emit_started(options, &id);
         let output = self
             .execute(output, compiled, options, &mut launch, started)
             .await;
-        self.finish(output, &launch, options).await
+        self.write_and_emit_end(output, &launch, options).await
     }
 
     /// Restores a suspended run, which another process may have suspended, and runs it to its end.
     /// The caller must have claimed the run in the journal. See [`RunOptions::resume`] for failed
     /// runs.
-    pub async fn resume(
+    pub async fn restore_suspended(
         &self,
         source: &str,
-        suspended: &Suspended,
+        suspended: &SuspendedRun,
         mut options: RunOptions,
-    ) -> Result<ScriptToolCallOutput, ResumeError> {
+    ) -> Result<ScriptToolCallOutput, RestoreError> {
         let started = Instant::now();
         let suspension = Suspension::from_bytes(&suspended.state)?;
         let compiled = self.compiler.compile_bytes(source.as_bytes(), usize::MAX);
         let (compiled, cache_hit) =
-            compiled.map_err(|error| ResumeError::Compile(error.message))?;
-        let recording: Recording = Suspension::part(&suspension.recording)?;
+            compiled.map_err(|error| RestoreError::Compile(error.message))?;
+        let recording: Recording = Suspension::parse_part(&suspension.recording)?;
         let id = options.id.clone().unwrap_or_default();
         let mut output = ScriptToolCallOutput::new(id, suspension.call_id.clone());
         output.metadata.cache_hit = cache_hit;
         options.timeout = Some(suspension.timeout);
         let values = suspended.values.iter();
         let values = values.map(|(id, value)| (id.clone(), value.to_string()));
-        let recorded = RecordedCalls::new(values, suspension.calls.log.iter().cloned().collect());
+        let recorded =
+            RecordedCalls::new(values, suspension.calls.log.records().cloned().collect());
         let seed = suspension.seed;
-        let same_build = suspension.build == self.runtime.build();
+        let same_build = suspension.build == self.runtime.build_id();
         let mut launch = if same_build {
-            let recorder = Recorder::recording(recording);
-            Launch {
-                output: Some(Suspension::part(&suspension.output)?),
-                ..Launch::new(Start::Restore(&suspension), seed, recorder)
+            let recorder = Recorder::append_to(recording);
+            RunLaunch {
+                output: Some(Suspension::parse_part(&suspension.output)?),
+                ..RunLaunch::new(StartMode::Restore(&suspension), seed, recorder)
             }
         } else if recording.truncated {
-            return Err(ResumeError::OtherBuild);
+            return Err(RestoreError::OtherBuild);
         } else {
-            let start = Start::ReplayThenResume(&recorded, &suspension);
-            Launch::new(start, seed, Recorder::replaying(recording))
+            let start = StartMode::ReplayThenRestore(&recorded, &suspension);
+            RunLaunch::new(start, seed, Recorder::replay_of(recording))
         };
         emit_started(&options, &output.id);
         let mut output = self
@@ -215,14 +221,14 @@ impl Harness {
                     .to_owned(),
             );
         }
-        Ok(self.finish(output, &launch, &options).await)
+        Ok(self.write_and_emit_end(output, &launch, &options).await)
     }
 
     /// Writes the end of a run to the ledger and emits the event. A suspended run has not ended.
-    async fn finish(
+    async fn write_and_emit_end(
         &self,
         mut output: ScriptToolCallOutput,
-        launch: &Launch<'_>,
+        launch: &RunLaunch<'_>,
         options: &RunOptions,
     ) -> ScriptToolCallOutput {
         let suspended = output.status == RunStatus::Suspended;
@@ -230,7 +236,7 @@ impl Harness {
             && !suspended
             && !resume.is_recovery
         {
-            output.warnings.extend(resume.calls.warnings());
+            output.warnings.extend(resume.prior_calls.warnings());
         }
         if let Some(ledger) = self.orchestrator.ledger()
             && !suspended
@@ -242,7 +248,7 @@ impl Harness {
             if output.calls.iter().any(may_have_effect)
                 && let Some(error) = &mut output.error
             {
-                let suggestion = options.author.goes_on_from(&output.id);
+                let suggestion = options.author.resume_suggestion(&output.id);
                 error.suggestions.push(suggestion);
             }
             match timeout(END_TIMEOUT, write_end(ledger, &output, launch)).await {
@@ -250,7 +256,7 @@ impl Harness {
                 Ok(Err(LedgerError::TakenOver)) => {
                     output.status = RunStatus::Suspended;
                     output.error = None;
-                    output.warnings.push(RESUMED_ELSEWHERE.to_owned());
+                    output.warnings.push(TAKEN_OVER_WARNING.to_owned());
                 }
                 Ok(Err(error)) => output.warnings.push(format!(
                     "cannot write the end of the run to the journal: {error}"
@@ -261,7 +267,7 @@ impl Harness {
                 ),
             }
         }
-        options.events.emit(Event::ScriptFinished {
+        options.events.emit(RuntimeEvent::ScriptFinished {
             script_id: output.id.clone(),
             status: output.status,
             duration_ms: output.metadata.duration_ms,
@@ -274,9 +280,9 @@ impl Harness {
     pub(crate) async fn execute(
         &self,
         mut output: ScriptToolCallOutput,
-        compiled: &Arc<Compiled>,
+        compiled: &Arc<CompiledScript>,
         options: &RunOptions,
-        launch: &mut Launch<'_>,
+        launch: &mut RunLaunch<'_>,
         started: Instant,
     ) -> ScriptToolCallOutput {
         if let Err(fault) = self.runtime.load() {
@@ -290,14 +296,14 @@ impl Harness {
         }
         let mut attempt = self.attempt(&output, compiled, options, launch).await;
         if attempt.may_retry {
-            launch.start_over();
+            launch.discard_recording();
             // Boxed, because a retry is rare and should not double the size of every run's future.
             attempt = Box::pin(self.attempt(&output, compiled, options, launch)).await;
         }
         output.metadata.random_seed = launch.seed.to_string();
         attempt.commit().await;
-        self.fill(&mut output, compiled, attempt);
-        output.metadata.duration_ms = millis(started);
+        self.fill_output(&mut output, compiled, attempt);
+        output.metadata.duration_ms = elapsed_millis(started);
         output
     }
 
@@ -305,26 +311,26 @@ impl Harness {
     async fn attempt(
         &self,
         output: &ScriptToolCallOutput,
-        compiled: &Arc<Compiled>,
+        compiled: &Arc<CompiledScript>,
         options: &RunOptions,
-        launch: &mut Launch<'_>,
-    ) -> Attempt {
-        let timeout = self.timeout(compiled.pragma.as_ref(), options);
-        let scope = self.scope(&output.id, compiled, options, launch.start);
+        launch: &mut RunLaunch<'_>,
+    ) -> RunAttempt {
+        let timeout = self.effective_timeout(compiled.pragma.as_ref(), options);
+        let scope = self.new_scope(&output.id, compiled, options, launch.start);
         let buffer = match launch.output.take() {
             Some(mut restored) => {
-                restored.session.move_to(&options.session);
+                restored.session.set_store(&options.store);
                 restored
             }
-            None => OutputBuffer::new(&self.limits, &options.session),
+            None => OutputBuffer::new(&self.limits, &options.store),
         };
         let buffer = Arc::new(Mutex::new(buffer));
         let tasks = self.tasks.as_ref().map(|tasks| {
-            let means = Means {
+            let means = TaskContext {
                 orchestrator: self.orchestrator.clone(),
                 limits: ScopeLimits::from(&self.limits),
-                directory: options.facts.working_directory.clone(),
-                session: options.facts.session_id.clone(),
+                directory: options.context.working_directory.clone(),
+                session: options.context.session_id.clone(),
             };
             (tasks.clone(), means)
         });
@@ -340,7 +346,7 @@ impl Harness {
             recorder: &launch.recorder,
             start: launch.start,
             suspend: &options.suspend,
-            leave: &options.leave,
+            caller_gone: &options.caller_gone,
             call_id: &output.call_id,
             allow_detached: self.allow_detached,
             tasks: &tasks,
@@ -348,21 +354,21 @@ impl Harness {
         let script_context = self.script_context(&output.id, options, timeout);
         let (mut ended, stopped) = {
             // Pinned in place, because moving the future would need its size twice.
-            let run = pin!(Run::new(&context).run_to_end(script_context));
-            heeding(self.orchestrator.ledger(), &scope, run).await
+            let run = pin!(ScriptRun::new(&context).run_to_end(script_context));
+            run_until_stop_request(self.orchestrator.ledger(), &scope, run).await
         };
         let mut internal_failure = false;
-        if let RunEnd::Failed(error) = &mut ended.end {
+        if let RunExit::Failed(error) = &mut ended.end {
             internal_failure = error.code == ErrorCode::HarnessInternalError;
-            if (stopped, error.code) == (Stopped::FromOutside, ErrorCode::ScriptCancelledError) {
+            if (stopped, error.code) == (ExternalStop::Requested, ErrorCode::ScriptCancelledError) {
                 error.message = "the script was cancelled with `selvedge runs cancel`".to_owned();
             }
         }
         let may_retry = internal_failure
-            && matches!(launch.start, Start::Fresh(_))
+            && matches!(launch.start, StartMode::Fresh(_))
             && ended.calls.is_empty()
             && scope.calls_left() == self.limits.max_tool_calls;
-        Attempt {
+        RunAttempt {
             ended,
             buffer,
             may_retry,
@@ -370,31 +376,36 @@ impl Harness {
     }
 
     /// Writes the script's output and its end into `output`.
-    fn fill(&self, output: &mut ScriptToolCallOutput, compiled: &Compiled, attempt: Attempt) {
-        let Attempt { ended, buffer, .. } = attempt;
+    fn fill_output(
+        &self,
+        output: &mut ScriptToolCallOutput,
+        compiled: &CompiledScript,
+        attempt: RunAttempt,
+    ) {
+        let RunAttempt { ended, buffer, .. } = attempt;
         let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        (output.logs, output.warnings) = buffer.finish();
+        (output.logs, output.warnings) = buffer.take_logs_and_warnings();
         output.output = std::mem::take(&mut buffer.output);
         output.metadata.tool_calls_made = ended.dispatched;
         output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
         conclude(output, self.limits.max_return_bytes, ended);
         let silent =
             output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
-        let notes = compiled.notes.iter();
-        let notes = notes.filter(|note| silent || !note.if_silent);
+        let notes = compiled.warnings.iter();
+        let notes = notes.filter(|note| silent || !note.only_without_output);
         output.warnings.extend(notes.map(|note| {
-            let line = compiled.position(note.offset).line;
+            let line = compiled.position_of_offset(note.offset).line;
             format!("line {line}: {}", note.message)
         }));
     }
 
     /// Creates the scope that owns everything the run starts.
-    fn scope(
+    fn new_scope(
         &self,
         id: &str,
-        compiled: &Compiled,
+        compiled: &CompiledScript,
         options: &RunOptions,
-        start: Start<'_>,
+        start: StartMode<'_>,
     ) -> Scope {
         let mut scope = Scope::new(
             id.to_owned(),
@@ -402,19 +413,26 @@ impl Harness {
             &options.cancel,
             options.events.clone(),
         );
-        scope.source = Some(Source(compiled.source.clone()));
-        scope.prior = options.resume.as_ref().map(|resume| resume.calls.clone());
+        scope.source = Some(ScriptSource(compiled.source.clone()));
+        scope.prior = options
+            .resume
+            .as_ref()
+            .map(|resume| resume.prior_calls.clone());
         if self.orchestrator.ledger().is_some() {
-            scope.rest = Rest::AtQuestions;
+            scope.suspend_policy = SuspendPolicy::OnDeferredApproval;
         }
         if let Some(suspension) = start.suspension() {
-            scope.stand_in(&suspension.standing);
+            scope.restore(&suspension.standing);
         }
         scope
     }
 
     /// Returns the time limit of a script: the caller's, the script's own, or the default.
-    pub(crate) fn timeout(&self, pragma: Option<&Pragma>, options: &RunOptions) -> Duration {
+    pub(crate) fn effective_timeout(
+        &self,
+        pragma: Option<&Pragma>,
+        options: &RunOptions,
+    ) -> Duration {
         let own = pragma.and_then(|pragma| pragma.timeout_ms);
         let default = own.unwrap_or(self.limits.timeout_ms);
         let timeout = options.timeout.unwrap_or(Duration::from_millis(default));
@@ -423,7 +441,7 @@ impl Harness {
 
     /// Returns the script's `context` as JSON.
     fn script_context(&self, script_id: &str, options: &RunOptions, timeout: Duration) -> Value {
-        let context = &options.facts;
+        let context = &options.context;
         json!({
             "conversationId": context.conversation_id,
             "sessionId": context.session_id,
@@ -445,7 +463,7 @@ impl Harness {
 }
 
 fn emit_started(options: &RunOptions, id: &str) {
-    options.events.emit(Event::ScriptStarted {
+    options.events.emit(RuntimeEvent::ScriptStarted {
         script_id: id.to_owned(),
     });
 }
@@ -453,19 +471,19 @@ fn emit_started(options: &RunOptions, id: &str) {
 async fn write_end(
     ledger: &Arc<dyn Ledger>,
     output: &ScriptToolCallOutput,
-    launch: &Launch<'_>,
+    launch: &RunLaunch<'_>,
 ) -> Result<(), LedgerError> {
     let recording = match &launch.recorder().recording {
         recording if recording.truncated => None,
         recording => serde_json::to_vec(recording).ok(),
     };
     match launch.start {
-        Start::Fresh(Some(entry)) => entry.end(output, recording).await,
-        _ => ledger.end(output, recording).await,
+        StartMode::Fresh(Some(entry)) => entry.end(output, recording).await,
+        _ => ledger.finish_run(output, recording).await,
     }
 }
 
-fn fresh_seed() -> u64 {
+fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
 }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use selvedge_protocol::ErrorCode;
 
 /// TypeScript declarations of everything a script can use besides `tools`.
-pub static GLOBALS: LazyLock<String> = LazyLock::new(|| {
+pub static GLOBAL_DECLARATIONS: LazyLock<String> = LazyLock::new(|| {
     let classes = ErrorCode::ALL.iter().map(|code| {
         format!(
             "declare class {code} extends Error {{}}\ninterface {code} extends ToolError {{}}\n"
@@ -18,7 +18,7 @@ pub static GLOBALS: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Lower-case globals of ECMAScript. Capitalized ones are recognized by their first letter.
-const STANDARD: [&str; 14] = [
+const STANDARD_GLOBALS: [&str; 14] = [
     "globalThis",
     "undefined",
     "parseInt",
@@ -39,7 +39,7 @@ const STANDARD: [&str; 14] = [
 pub(crate) fn is_global(name: &str) -> bool {
     static DECLARED: LazyLock<HashSet<&'static str>> = LazyLock::new(|| {
         let prefixes = ["declare const ", "declare function ", "declare class "];
-        let lines = GLOBALS
+        let lines = GLOBAL_DECLARATIONS
             .lines()
             .filter_map(|line| prefixes.iter().find_map(|prefix| line.strip_prefix(prefix)));
         lines
@@ -47,6 +47,6 @@ pub(crate) fn is_global(name: &str) -> bool {
             .collect()
     });
     name.starts_with(|c: char| c.is_uppercase())
-        || STANDARD.contains(&name)
+        || STANDARD_GLOBALS.contains(&name)
         || DECLARED.contains(name)
 }

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use selvedge_protocol::{
-    Limits, Mode, RunStatus, ScriptError, ScriptToolCall, ScriptToolCallOutput, new_id,
+    Limits, RunStatus, ScriptError, ScriptMode, ScriptToolCall, ScriptToolCallOutput, new_id,
 };
-use selvedge_sandbox::{Fault, OnFirstUse, Runtime, Settings, Wasm};
-use selvedge_tools::{Approver, Orchestrator, Registry, Tasks};
+use selvedge_sandbox::{EngineSettings, Fault, LazyWasmRuntime, Runtime, WasmRuntime};
+use selvedge_tools::{Approver, Orchestrator, Registry, TaskSet};
 
-use crate::compile::{Compiled, Compiler};
+use crate::analysis::ToolMentions;
+use crate::compile::{CompiledScript, ScriptCompiler};
 use crate::options::RunOptions;
 use crate::preflight::{self, Preflight};
-use crate::survey::Mentions;
 
 /// Runs scripts against a set of tools.
 ///
@@ -27,40 +27,40 @@ use crate::survey::Mentions;
 pub struct Harness {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) orchestrator: Orchestrator,
-    pub(crate) compiler: Arc<Compiler>,
+    pub(crate) compiler: Arc<ScriptCompiler>,
     pub(crate) limits: Limits,
-    pub(crate) mode: Mode,
+    pub(crate) mode: ScriptMode,
     pub(crate) allow_detached: bool,
-    pub(crate) tasks: Option<Tasks>,
+    pub(crate) tasks: Option<TaskSet>,
 }
 
 impl Harness {
     /// Creates a harness with the default limits on the runtime that the process shares. Loads the
     /// runtime.
     pub fn new(orchestrator: Orchestrator) -> Result<Self, Fault> {
-        Ok(Self::on(Wasm::shared()?, orchestrator))
+        Ok(Self::with_runtime(WasmRuntime::shared()?, orchestrator))
     }
 
     /// Creates a harness as [`new`](Self::new) does, but loads the runtime when the first script
     /// runs.
-    pub fn on_first_use(orchestrator: Orchestrator) -> Self {
-        Self::on(Arc::new(OnFirstUse::default()), orchestrator)
+    pub fn with_lazy_runtime(orchestrator: Orchestrator) -> Self {
+        Self::with_runtime(Arc::new(LazyWasmRuntime::default()), orchestrator)
     }
 
     /// Uses a runtime for a process that runs one script and ends.
     pub fn for_one_script(mut self) -> Self {
-        self.runtime = Arc::new(OnFirstUse::new(Settings::for_one_script()));
+        self.runtime = Arc::new(LazyWasmRuntime::new(EngineSettings::for_one_script()));
         self
     }
 
     /// Creates a harness with the default limits on this runtime.
-    pub fn on(runtime: Arc<dyn Runtime>, orchestrator: Orchestrator) -> Self {
+    pub fn with_runtime(runtime: Arc<dyn Runtime>, orchestrator: Orchestrator) -> Self {
         Self {
             runtime,
             orchestrator,
             compiler: Arc::default(),
             limits: Limits::default(),
-            mode: Mode::default(),
+            mode: ScriptMode::default(),
             allow_detached: false,
             tasks: None,
         }
@@ -73,7 +73,7 @@ impl Harness {
     }
 
     /// Sets whether scripts run, are only checked, or are rejected.
-    pub fn with_mode(mut self, mode: Mode) -> Self {
+    pub fn with_mode(mut self, mode: ScriptMode) -> Self {
         self.mode = mode;
         self
     }
@@ -87,7 +87,7 @@ impl Harness {
 
     /// Lets scripts start tasks, which continue after the script has ended. The tools of tasks must
     /// be in the orchestrator's registry; see [`Tasks::register`].
-    pub fn with_tasks(mut self, tasks: &Tasks) -> Self {
+    pub fn with_tasks(mut self, tasks: &TaskSet) -> Self {
         self.tasks = Some(tasks.clone());
         self
     }
@@ -153,15 +153,15 @@ impl Harness {
 
     /// Returns the tools that a script may call; none if it does not compile. Does not add the
     /// script to the cache of compiled scripts.
-    pub fn mentions(&self, source: &[u8]) -> Mentions {
-        Compiler::default()
+    pub fn mentioned_tools(&self, source: &[u8]) -> ToolMentions {
+        ScriptCompiler::default()
             .compile_bytes(source, self.limits.max_source_bytes)
             .map(|(compiled, _)| compiled.mentions.clone())
             .unwrap_or_default()
     }
 
     /// Creates the conversation item of a script that is about to run.
-    pub fn item(&self, source: &str, call_id: &str) -> ScriptToolCall {
+    pub fn new_script_call(&self, source: &str, call_id: &str) -> ScriptToolCall {
         let sha256 = crate::compile::sha256_hex(source);
         ScriptToolCall {
             id: new_id("scr"),
@@ -173,7 +173,7 @@ impl Harness {
         }
     }
 
-    pub(crate) fn compile(&self, source: &[u8]) -> Result<Arc<Compiled>, ScriptError> {
+    pub(crate) fn compile(&self, source: &[u8]) -> Result<Arc<CompiledScript>, ScriptError> {
         Ok(self.compiler.compile_bytes(source, usize::MAX)?.0)
     }
 }

@@ -2,25 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use selvedge_tools::{Registered, Registry};
+use selvedge_tools::{RegisteredTool, Registry};
 
 /// Number of tools up to which all are listed. Beyond it, MCP servers are listed with the number of
 /// their tools.
-const MAX_LISTED: usize = 100;
+const MAX_LISTED_TOOLS: usize = 100;
 
 /// Returns the MCP server that a tool belongs to.
-pub(crate) fn server_of(tool: &Registered) -> Option<&str> {
+pub(crate) fn mcp_server_of(tool: &RegisteredTool) -> Option<&str> {
     tool.spec.js_name.strip_prefix("mcp.")?.split('.').next()
 }
 
 /// Returns the text of `help()`: how scripts are written, and the list of tools.
-pub fn overview(registry: &Registry) -> String {
-    let mut text = String::from(HELP);
+pub fn help_overview(registry: &Registry) -> String {
+    let mut text = String::from(HELP_INTRODUCTION);
     let mut servers: BTreeMap<&str, usize> = BTreeMap::new();
     for tool in registry.iter() {
         let name = &tool.spec.js_name;
-        if let Some(server) = server_of(tool)
-            && registry.len() > MAX_LISTED
+        if let Some(server) = mcp_server_of(tool)
+            && registry.len() > MAX_LISTED_TOOLS
         {
             *servers.entry(server).or_default() += 1;
             continue;
@@ -40,7 +40,7 @@ pub fn overview(registry: &Registry) -> String {
     text
 }
 
-const HELP: &str = "\
+const HELP_INTRODUCTION: &str = "\
 A script is TypeScript with top-level await; `return value` returns a value.
   await tools.name({...})                 call a tool; help(\"name\") shows its types
   await Promise.all([...])                make several calls; four run at a time

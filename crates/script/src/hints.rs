@@ -1,13 +1,13 @@
 //! Suggestions for errors of the engine: what to write instead of code that works in Node or a
 //! browser but not in the sandbox.
 
-use selvedge_tools::{Registry, nearest};
+use selvedge_tools::{Registry, similar_names};
 
-use crate::compile::Compiled;
+use crate::compile::CompiledScript;
 
 /// Globals of Node, browsers and Python that scripts do not have, and what to use instead: names
 /// separated by spaces, a colon, the hint.
-const ABSENT: &str = "\
+const UNAVAILABLE_GLOBALS: &str = "\
 fetch axios: there is no network here: use a tool for it, see help()
 require: there are no modules here: everything a script can use is in help()
 process: there is no process here: use context.workingDirectory, exit() and text()
@@ -44,8 +44,8 @@ Function: write the function itself
 ";
 
 /// Returns the hint for a global that scripts do not have.
-fn instead_of(name: &str) -> Option<&'static str> {
-    ABSENT.lines().find_map(|line| {
+fn replacement_hint(name: &str) -> Option<&'static str> {
+    UNAVAILABLE_GLOBALS.lines().find_map(|line| {
         let (names, instead) = line.split_once(": ")?;
         let mut names = names.split(' ');
         names.any(|absent| absent == name).then_some(instead)
@@ -53,8 +53,8 @@ fn instead_of(name: &str) -> Option<&'static str> {
 }
 
 /// Whether a name is a global of Node, browsers or Python that scripts do not have.
-pub(crate) fn works_elsewhere(name: &str) -> bool {
-    instead_of(name).is_some()
+pub(crate) fn is_unavailable_global(name: &str) -> bool {
+    replacement_hint(name).is_some()
 }
 
 /// Returns a suggestion for an error of the engine, if there is one.
@@ -62,7 +62,7 @@ pub(crate) fn for_engine_error(
     name: &str,
     message: &str,
     at: Option<(u32, u32)>,
-    compiled: &Compiled,
+    compiled: &CompiledScript,
     registry: &Registry,
 ) -> Option<String> {
     match name {
@@ -79,8 +79,8 @@ pub(crate) fn for_engine_error(
     }
 }
 
-fn for_missing_name(missing: &str, compiled: &Compiled, registry: &Registry) -> String {
-    if let Some(instead) = instead_of(missing) {
+fn for_missing_name(missing: &str, compiled: &CompiledScript, registry: &Registry) -> String {
+    if let Some(instead) = replacement_hint(missing) {
         return instead.to_owned();
     }
     let undeclared = "it is neither a global nor declared in the script: see help()";
@@ -90,7 +90,9 @@ fn for_missing_name(missing: &str, compiled: &Compiled, registry: &Registry) -> 
     if let Some(tool) = registry.get(missing) {
         return format!("did you mean `tools.{}`?", tool.spec.js_name);
     }
-    if let Some(near) = nearest(missing, compiled.names.iter().map(String::as_str)).first() {
+    if let Some(near) =
+        similar_names(missing, compiled.declared_names.iter().map(String::as_str)).first()
+    {
         return format!("did you mean `{near}`?");
     }
     if compiled.source.contains(&format!("{missing} =")) {
@@ -99,10 +101,14 @@ fn for_missing_name(missing: &str, compiled: &Compiled, registry: &Registry) -> 
     undeclared.to_owned()
 }
 
-fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) -> Option<String> {
+fn for_type_error(
+    message: &str,
+    at: Option<(u32, u32)>,
+    compiled: &CompiledScript,
+) -> Option<String> {
     let has = |parts: [&str; 3]| parts.iter().any(|part| message.contains(part));
     if message.contains("not extensible")
-        && at.is_some_and(|at| written(compiled, at).starts_with("globalThis"))
+        && at.is_some_and(|at| expression_at(compiled, at).starts_with("globalThis"))
     {
         let hint = "the global object is frozen: declare a variable with `let` or `const`";
         return Some(hint.to_owned());
@@ -113,7 +119,7 @@ fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) ->
         return Some(hint.to_owned());
     }
     if message.contains("not a function") {
-        let what = at.map(|at| written(compiled, at));
+        let what = at.map(|at| expression_at(compiled, at));
         let what = what.filter(|what| !what.is_empty());
         let what = what.map_or_else(|| "it".to_owned(), |what| format!("`{what}`"));
         return Some(format!(
@@ -135,7 +141,7 @@ fn for_type_error(message: &str, at: Option<(u32, u32)>, compiled: &Compiled) ->
 }
 
 /// Returns the name or member expression at a position of the script.
-fn written(compiled: &Compiled, (line, column): (u32, u32)) -> String {
+fn expression_at(compiled: &CompiledScript, (line, column): (u32, u32)) -> String {
     let text = compiled
         .source
         .lines()

@@ -7,37 +7,39 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
-use selvedge_sandbox::{Fault, Leash, Position, Request};
-use selvedge_tools::{Arguments, CallOutcome, CallRequest, Report, SoFar, WaitsFor, camel_case};
+use selvedge_sandbox::{Fault, GuestRequest, InterruptHandle, Position};
+use selvedge_tools::{
+    BatchReport, CallArguments, CallOutcome, CallProgress, CallRequest, WaitTarget, camel_case,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
-use crate::bridge::error_facts;
+use crate::bridge::call_error_json;
 use crate::call_log::{CallLog, call_number};
 use crate::clock::sleep_until;
 use crate::context::RunContext;
-use crate::outcome::shortened;
+use crate::errors::truncate_bytes;
 use crate::run_entry::ENTRY_DELAY;
 use crate::suspension::SuspendedCalls;
-use crate::unicode::whole_unicode;
+use crate::unicode::replace_lone_surrogates;
 
 /// Calls beyond the limit that fail individually before the script is stopped.
-const MAX_REFUSALS: usize = 200;
+const MAX_REFUSED_CALLS: usize = 200;
 /// Time that a guest has to stop after its deadline or cancellation.
-const LEASH_GRACE: Duration = Duration::from_secs(1);
+const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
 
 /// Owns the calls and timers of a running script, and the log of its calls.
 pub(crate) struct InFlightCalls<'a> {
     pub(crate) context: &'a RunContext<'a>,
     pub(crate) batches: FuturesUnordered<BoxFuture<'a, ()>>,
-    pub(crate) reports: UnboundedReceiver<Report>,
-    report_to: UnboundedSender<Report>,
+    pub(crate) reports: UnboundedReceiver<BatchReport>,
+    report_sender: UnboundedSender<BatchReport>,
     /// Calls that are not settled, by guest id.
     pub(crate) pending: HashMap<u32, PendingCall>,
     /// Answers that are held back from the guest.
-    pub(crate) held: VecDeque<CallAnswer>,
+    pub(crate) held_answers: VecDeque<CallAnswer>,
     pub(crate) timers: BTreeSet<(Instant, u32)>,
     pub(crate) log: CallLog,
 }
@@ -70,7 +72,7 @@ impl GuestCall {
     }
 
     /// Creates a record for a call of which only the status is known.
-    fn record(self, status: CallStatus) -> CallRecord {
+    fn into_record(self, status: CallStatus) -> CallRecord {
         CallRecord {
             line: self.line(),
             id: self.call_id,
@@ -89,16 +91,16 @@ pub(crate) struct PendingCall {
     pub(crate) call: GuestCall,
     cancel: CancellationToken,
     /// Whether the tool calls a model: the call may take long.
-    slow: bool,
+    calls_model: bool,
     /// Set while a person is asked about the call: whether anything of it was done before.
-    asked: Option<SoFar>,
+    open_approval: Option<CallProgress>,
     /// What the running call waits for.
-    waits: Vec<WaitsFor>,
+    waits_for: Vec<WaitTarget>,
 }
 
 impl PendingCall {
     fn waits_for_person(&self) -> bool {
-        self.asked.is_some() || self.waits.contains(&WaitsFor::Person)
+        self.open_approval.is_some() || self.waits_for.contains(&WaitTarget::Person)
     }
 }
 
@@ -109,9 +111,9 @@ impl<'a> InFlightCalls<'a> {
             context,
             batches: FuturesUnordered::new(),
             reports,
-            report_to,
+            report_sender: report_to,
             pending: HashMap::new(),
-            held: VecDeque::new(),
+            held_answers: VecDeque::new(),
             timers: BTreeSet::new(),
             log: CallLog::default(),
         }
@@ -122,21 +124,21 @@ impl<'a> InFlightCalls<'a> {
     /// grace period.
     pub(crate) async fn while_computing<T>(
         &mut self,
-        interrupt: &Leash,
+        interrupt: &InterruptHandle,
         deadline: Option<Instant>,
         guest: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         let context = self.context;
-        let overdue = sleep_until(deadline.map(|deadline| deadline + LEASH_GRACE));
+        let overdue = sleep_until(deadline.map(|deadline| deadline + INTERRUPT_GRACE));
         let cancelled = async {
             context.scope.cancel.cancelled().await;
-            interrupt.cut();
-            tokio::time::sleep(LEASH_GRACE).await;
+            interrupt.cancel();
+            tokio::time::sleep(INTERRUPT_GRACE).await;
         };
         let enter = async {
             tokio::time::sleep(ENTRY_DELAY).await;
             // A failure is reported before the script's first call.
-            let _ = context.enter().await;
+            let _ = context.ensure_entry_written().await;
             std::future::pending::<()>().await;
         };
         tokio::pin!(guest, overdue, cancelled, enter);
@@ -153,13 +155,16 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Handles the guest's requests. Its calls are submitted as one batch.
-    pub(crate) fn accept(&mut self, requests: Vec<Request>) -> Result<(), ScriptError> {
+    pub(crate) fn handle_requests(
+        &mut self,
+        requests: Vec<GuestRequest>,
+    ) -> Result<(), ScriptError> {
         let calls = requests
             .iter()
-            .filter(|request| matches!(request, Request::Call { .. }))
+            .filter(|request| matches!(request, GuestRequest::Call { .. }))
             .count();
         let max = self.context.limits.max_tool_calls;
-        if self.log.records.len() + calls > max as usize + MAX_REFUSALS {
+        if self.log.records.len() + calls > max as usize + MAX_REFUSED_CALLS {
             let message =
                 format!("the script kept calling tools beyond its limit of {max} tool calls");
             let code = ErrorCode::ToolBudgetExceededError;
@@ -169,16 +174,18 @@ impl<'a> InFlightCalls<'a> {
         let mut batch = Vec::new();
         for request in requests {
             match request {
-                Request::Call { id, path, args, at } => {
-                    let args = whole_unicode(&args);
-                    self.context.recorder().call(&path, &args);
+                GuestRequest::Call { id, path, args, at } => {
+                    let args = replace_lone_surrogates(&args);
+                    self.context
+                        .lock_recorder()
+                        .record_or_check_call(&path, &args);
                     batch.push(self.add_call(id, path, &args, at));
                 }
-                Request::Sleep { id, ms } => {
+                GuestRequest::Sleep { id, ms } => {
                     let wait = Duration::from_secs_f64((ms / 1000.0).clamp(0.0, 1e6));
                     self.timers.insert((Instant::now() + wait, id));
                 }
-                Request::Cancel { id } => {
+                GuestRequest::Cancel { id } => {
                     self.remove_timer(id);
                     if let Some(pending) = self.pending.get_mut(&id) {
                         pending.call.abandoned = true;
@@ -188,7 +195,7 @@ impl<'a> InFlightCalls<'a> {
             }
         }
         // On replay, the recording answers the calls.
-        if !self.context.recorder().is_replaying() {
+        if !self.context.lock_recorder().is_replaying() {
             self.submit(batch);
         }
         Ok(())
@@ -201,18 +208,18 @@ impl<'a> InFlightCalls<'a> {
     fn submit(&mut self, batch: Vec<CallRequest>) {
         if !batch.is_empty() {
             let (orchestrator, scope) = (self.context.orchestrator, self.context.scope);
-            let batch = orchestrator.run_batch(scope, batch, self.report_to.clone());
+            let batch = orchestrator.run_batch(scope, batch, self.report_sender.clone());
             self.batches.push(Box::pin(batch));
         }
     }
 
     fn add_call(&mut self, id: u32, path: String, args: &str, at: Option<Position>) -> CallRequest {
-        let call_id = self.log.next_id();
+        let call_id = self.log.add_call();
         // A call beyond the limit is refused whatever its arguments are.
         let refused = self.log.records.len() > self.context.limits.max_tool_calls as usize;
-        let arguments = arguments(if refused { "[]" } else { args });
-        let at = at.and_then(|at| self.context.compiled.locate(at));
-        let recorded = self.context.recorder().is_on();
+        let arguments = parse_arguments(if refused { "[]" } else { args });
+        let at = at.and_then(|at| self.context.compiled.original_position(at));
+        let recorded = self.context.lock_recorder().is_enabled();
         let call = GuestCall {
             id,
             tool: self.context.tool_name(&path, &call_id),
@@ -225,7 +232,7 @@ impl<'a> InFlightCalls<'a> {
         self.add_pending(call, arguments)
     }
 
-    fn add_pending(&mut self, call: GuestCall, args: Arguments) -> CallRequest {
+    fn add_pending(&mut self, call: GuestCall, args: CallArguments) -> CallRequest {
         let cancel = self.context.scope.cancel.child_token();
         if call.abandoned {
             cancel.cancel();
@@ -239,10 +246,10 @@ impl<'a> InFlightCalls<'a> {
         };
         let tool = self.context.orchestrator.registry().get(&call.path);
         let pending = PendingCall {
-            slow: tool.is_some_and(|tool| tool.tool.takes_its_time()),
+            calls_model: tool.is_some_and(|tool| tool.tool.waits_for_model()),
             cancel,
-            asked: None,
-            waits: Vec::new(),
+            open_approval: None,
+            waits_for: Vec::new(),
             call,
         };
         self.pending.insert(pending.call.id, pending);
@@ -250,15 +257,15 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Returns the calls and timers in the form that another process restores.
-    pub(crate) fn suspend(&self) -> SuspendedCalls {
+    pub(crate) fn to_suspended(&self) -> SuspendedCalls {
         let now = Instant::now();
         let timers = self.timers.iter();
         SuspendedCalls {
             timers: timers
                 .map(|(at, id)| (*id, at.saturating_duration_since(now)))
                 .collect(),
-            waiting: self.in_order(),
-            held: self.held.iter().cloned().collect(),
+            waiting: self.pending_in_order(),
+            held_answers: self.held_answers.iter().cloned().collect(),
             log: self.log.clone(),
         }
     }
@@ -271,25 +278,26 @@ impl<'a> InFlightCalls<'a> {
             .iter()
             .map(|(id, left)| (now + *left, *id))
             .collect();
-        self.held = suspended.held.iter().cloned().collect();
+        self.held_answers = suspended.held_answers.iter().cloned().collect();
         self.log = suspended.log.clone();
         self.pending.clear();
         let mut batch = Vec::new();
         for call in &suspended.waiting {
-            batch.push(self.add_pending(call.clone(), arguments(&call.args)));
+            batch.push(self.add_pending(call.clone(), parse_arguments(&call.args)));
         }
         self.submit(batch);
     }
 
     /// Whether every pending call waits for a person and has not started.
-    pub(crate) fn none_at_work(&self) -> bool {
-        let untouched = |pending: &PendingCall| pending.asked == Some(SoFar::Nothing);
+    pub(crate) fn no_call_is_running(&self) -> bool {
+        let untouched =
+            |pending: &PendingCall| pending.open_approval == Some(CallProgress::NotStarted);
         self.reports.is_empty() && self.pending.values().all(untouched)
     }
 
     /// Whether the run waits only for people and timers.
-    pub(crate) fn wait_for_people(&self) -> bool {
-        self.held.is_empty() && !self.pending.is_empty() && self.none_at_work()
+    pub(crate) fn waits_only_for_people(&self) -> bool {
+        self.held_answers.is_empty() && !self.pending.is_empty() && self.no_call_is_running()
     }
 
     /// Whether every pending call waits for a person, also in the middle of its work. The clock is
@@ -302,7 +310,7 @@ impl<'a> InFlightCalls<'a> {
     /// Whether every pending call waits for a model or a person.
     pub(crate) fn all_wait_for_model(&self) -> bool {
         let waits = |pending: &PendingCall| {
-            pending.slow || pending.waits_for_person() || !pending.waits.is_empty()
+            pending.calls_model || pending.waits_for_person() || !pending.waits_for.is_empty()
         };
         !self.pending.is_empty() && self.pending.values().all(waits)
     }
@@ -313,50 +321,50 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Marks calls as waiting for a person, or as no longer waiting.
-    pub(crate) fn asked(&mut self, calls: &[String], so_far: Option<SoFar>) {
+    pub(crate) fn set_open_approval(&mut self, calls: &[String], so_far: Option<CallProgress>) {
         for pending in self.pending.values_mut() {
             if calls.contains(&pending.call.call_id) {
-                pending.asked = so_far;
+                pending.open_approval = so_far;
             }
         }
     }
 
-    pub(crate) fn waits(&mut self, call_id: &str) -> Option<&mut Vec<WaitsFor>> {
+    pub(crate) fn waits_for_mut(&mut self, call_id: &str) -> Option<&mut Vec<WaitTarget>> {
         let mut pending = self.pending.values_mut();
         let pending = pending.find(|pending| pending.call.call_id == call_id)?;
-        Some(&mut pending.waits)
+        Some(&mut pending.waits_for)
     }
 
     /// Logs a finished call and returns the answer for the guest.
-    pub(crate) fn finished(&mut self, outcome: CallOutcome) -> Option<CallAnswer> {
-        let settles = |pending: &PendingCall| pending.call.call_id == outcome.settles;
+    pub(crate) fn finish_call(&mut self, outcome: CallOutcome) -> Option<CallAnswer> {
+        let settles = |pending: &PendingCall| pending.call.call_id == outcome.requested_id;
         let (id, _) = self.pending.iter().find(|(_, pending)| settles(pending))?;
         let id = *id;
         let at = self.pending.remove(&id)?.call.at;
         let record = outcome.record;
         self.log.dispatched += u32::from(outcome.dispatched);
-        if outcome.stubborn {
-            self.log.did_not_stop(&record.id, &record.tool);
+        if outcome.ignored_cancel {
+            self.log.add_unstoppable(&record.id, &record.tool);
         }
         let answer = match outcome.result {
             Ok(output) => {
                 let json = output.value.to_string();
-                self.log.keep_result(&record.id, &record.tool, &json);
+                self.log.add_result(&record.id, &record.tool, &json);
                 Ok(json)
             }
             Err(mut failure) => {
-                failure.message = shortened(&failure.message, 2048);
-                Err(error_facts(&failure, &record.tool, &record.id, at))
+                failure.message = truncate_bytes(&failure.message, 2048);
+                Err(call_error_json(&failure, &record.tool, &record.id, at))
             }
         };
         // The answer may come from a retry, which has an id of its own.
         let call = record.id.clone();
-        self.log.record(record);
+        self.log.add_record(record);
         Some((id, call, answer))
     }
 
     /// Returns the pending calls in the order in which they were made.
-    pub(crate) fn in_order(&self) -> Vec<GuestCall> {
+    pub(crate) fn pending_in_order(&self) -> Vec<GuestCall> {
         let pending = self.pending.values();
         let mut calls: Vec<GuestCall> = pending.map(|pending| pending.call.clone()).collect();
         calls.sort_by_key(|call| call_number(&call.call_id));
@@ -366,11 +374,11 @@ impl<'a> InFlightCalls<'a> {
     /// Drops everything in flight. Pending calls are logged with this status.
     pub(crate) fn drop_pending(&mut self, status: CallStatus) {
         self.batches.clear();
-        for call in self.in_order() {
+        for call in self.pending_in_order() {
             if status == CallStatus::OutcomeUnknown {
-                self.log.did_not_stop(&call.call_id, &call.tool);
+                self.log.add_unstoppable(&call.call_id, &call.tool);
             }
-            self.log.record(call.record(status));
+            self.log.add_record(call.into_record(status));
         }
         self.pending.clear();
         self.context.scope.end();
@@ -380,7 +388,7 @@ impl<'a> InFlightCalls<'a> {
     /// the script had cancelled it.
     pub(crate) fn describe_unfinished(&self, call: &GuestCall) -> Option<String> {
         let stopped = matches!(
-            self.log.last(&call.call_id)?.status,
+            self.log.last_record(&call.call_id)?.status,
             CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown
         );
         if !stopped || call.abandoned {
@@ -395,9 +403,9 @@ impl<'a> InFlightCalls<'a> {
     }
 }
 
-fn arguments(json: &str) -> Arguments {
+fn parse_arguments(json: &str) -> CallArguments {
     match serde_json::from_str(json) {
-        Ok(Value::Array(list)) => Arguments::List(list),
-        _ => Arguments::List(Vec::new()),
+        Ok(Value::Array(list)) => CallArguments::Positional(list),
+        _ => CallArguments::Positional(Vec::new()),
     }
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use selvedge_protocol::{
-    CallRecord, ErrorCode, Event, EventSink, LogEntry, OutputPart, Phase, RunStatus, ScriptError,
-    ScriptToolCallOutput, new_id,
+    CallRecord, ErrorCode, EventSink, LogEntry, OutputPart, Phase, RunStatus, RuntimeEvent,
+    ScriptError, ScriptToolCallOutput, new_id,
 };
 use selvedge_tools::Approver;
 use tokio::sync::{Notify, broadcast, oneshot};
@@ -23,15 +23,17 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::Harness;
 use crate::options::RunOptions;
 use crate::pragma::Pragma;
-use crate::question::{Answered, Question, QuestionKind, Reply, ThroughTheWaiting, ask};
+use crate::question::{
+    LiveRunApprover, QuestionReply, ReplyDelivery, RunQuestion, RunQuestionKind, ask_client,
+};
 
 /// Limits of live runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveLimits {
     /// Maximum number of runs at the same time.
-    pub running: usize,
+    pub max_running: usize,
     /// Maximum number of ended runs whose output can still be read.
-    pub kept: usize,
+    pub max_ended: usize,
     /// Time that a run has to end after its time limit. Then it is aborted.
     pub grace: Duration,
 }
@@ -39,8 +41,8 @@ pub struct LiveLimits {
 impl Default for LiveLimits {
     fn default() -> Self {
         Self {
-            running: 32,
-            kept: 32,
+            max_running: 32,
+            max_ended: 32,
             grace: Duration::from_secs(10),
         }
     }
@@ -48,73 +50,73 @@ impl Default for LiveLimits {
 
 /// A set of live runs. Clones share it; dropping the last clone cancels the runs.
 #[derive(Clone)]
-pub struct LiveRuns(Arc<Shared>);
+pub struct LiveRuns(Arc<LiveRunsShared>);
 
-pub(crate) struct Shared {
+pub(crate) struct LiveRunsShared {
     limits: LiveLimits,
-    pub(crate) runs: Mutex<Runs>,
+    pub(crate) runs: Mutex<LiveRunLists>,
 }
 
 #[derive(Default)]
-pub(crate) struct Runs {
+pub(crate) struct LiveRunLists {
     /// Sorted by age, the oldest first.
-    pub(crate) running: Vec<Arc<Entry>>,
-    ended: VecDeque<Arc<Entry>>,
+    pub(crate) running: Vec<Arc<LiveRunEntry>>,
+    ended: VecDeque<Arc<LiveRunEntry>>,
 }
 
 /// A live run. Clones refer to the same run.
 #[derive(Clone)]
-pub struct LiveRun(Arc<Entry>);
+pub struct LiveRun(Arc<LiveRunEntry>);
 
-pub(crate) struct Entry {
+pub(crate) struct LiveRunEntry {
     pub(crate) id: String,
     call_id: String,
     name: Option<String>,
     session: String,
-    since: Instant,
+    started_at: Instant,
     /// Time after the start at which the script asks its caller to stop waiting.
     yield_after: Option<Duration>,
     pub(crate) cancel: CancellationToken,
-    now: Mutex<Now>,
-    pub(crate) news: Notify,
+    state: Mutex<LiveRunState>,
+    pub(crate) changed: Notify,
     /// Created for the first subscriber.
-    events: OnceLock<broadcast::Sender<Event>>,
+    events: OnceLock<broadcast::Sender<RuntimeEvent>>,
     /// Time limit of the run plus the grace period. Waiting for people does not count.
-    longest: Duration,
+    max_work_time: Duration,
 }
 
 #[derive(Default)]
-pub(crate) struct Now {
-    done: Vec<CallRecord>,
+pub(crate) struct LiveRunState {
+    finished_calls: Vec<CallRecord>,
     /// Running calls: id and tool.
-    under_way: Vec<(String, String)>,
+    running_calls: Vec<(String, String)>,
     logs: Vec<LogEntry>,
-    words: Vec<String>,
+    notifications: Vec<String>,
     yielded: bool,
-    pub(crate) questions: Vec<Asked>,
+    pub(crate) questions: Vec<OpenQuestion>,
     /// Time spent waiting for people, without questions that are still open.
-    waited: Duration,
+    time_waiting: Duration,
     output: Option<Arc<ScriptToolCallOutput>>,
 }
 
-pub(crate) struct Asked {
-    pub(crate) question: Question,
-    pub(crate) taken: bool,
-    pub(crate) since: Instant,
-    pub(crate) answer: oneshot::Sender<Reply>,
+pub(crate) struct OpenQuestion {
+    pub(crate) question: RunQuestion,
+    pub(crate) reported: bool,
+    pub(crate) asked_at: Instant,
+    pub(crate) reply_sender: oneshot::Sender<QuestionReply>,
 }
 
 /// The result of waiting for a live run.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Report {
+pub enum LiveReport {
     /// The run has ended with this output.
     Ended(Arc<ScriptToolCallOutput>),
     /// The script sent these messages with `notify()`.
-    Says(Vec<String>),
+    Notified(Vec<String>),
     /// The run asks a person. Reported once; see [`LiveRun::answer`] and [`LiveRun::give_back`].
-    Asks(Box<Question>),
+    Question(Box<RunQuestion>),
     /// The script called `yield_control()`: the caller may stop waiting.
-    Yields,
+    Yielded,
     /// The timeout is over, and the run has not ended.
     StillRunning,
 }
@@ -157,16 +159,16 @@ fn describe(run: &LiveSummary) -> String {
 /// Shortest interval at which a run is checked for being overdue.
 const OVERDUE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of notifications that are queued for the next wait.
-const MAX_WORDS: usize = 50;
+const MAX_QUEUED_NOTIFICATIONS: usize = 50;
 /// Maximum number of events that are queued for a slow subscriber. It misses older ones.
-const EVENTS: usize = 64;
+const EVENT_BUFFER_SIZE: usize = 64;
 /// Maximum number of log lines in the intermediate output of a live run.
-const MAX_LOGS: usize = 50;
+const MAX_LOG_ENTRIES: usize = 50;
 
 impl LiveRuns {
     /// Creates an empty set with these limits.
     pub fn new(limits: LiveLimits) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(LiveRunsShared {
             limits,
             runs: Mutex::default(),
         }))
@@ -182,27 +184,28 @@ impl LiveRuns {
         name: Option<String>,
     ) -> Result<LiveRun, TooManyRuns> {
         let text = std::str::from_utf8(&source).unwrap_or_default();
-        let pragma = Pragma::read(text).ok().flatten();
+        let pragma = Pragma::parse(text).ok().flatten();
         let yield_ms = pragma.as_ref().and_then(|pragma| pragma.yield_time_ms);
         let id = options.id.get_or_insert_with(|| new_id("scr")).clone();
         let call_id = options.call_id.get_or_insert_with(|| new_id("call"));
         let call_id = call_id.clone();
-        let entry = Arc::new(Entry {
+        let entry = Arc::new(LiveRunEntry {
             id,
             call_id,
             name,
-            session: options.facts.session_id.clone(),
-            since: Instant::now(),
+            session: options.context.session_id.clone(),
+            started_at: Instant::now(),
             yield_after: yield_ms.map(Duration::from_millis),
             cancel: options.cancel.child_token(),
-            now: Mutex::default(),
-            news: Notify::new(),
+            state: Mutex::default(),
+            changed: Notify::new(),
             events: OnceLock::new(),
-            longest: harness.timeout(pragma.as_ref(), &options) + self.0.limits.grace,
+            max_work_time: harness.effective_timeout(pragma.as_ref(), &options)
+                + self.0.limits.grace,
         });
         {
-            let mut runs = self.runs();
-            if runs.running.len() >= self.0.limits.running
+            let mut runs = self.lock_runs();
+            if runs.running.len() >= self.0.limits.max_running
                 && let Some(oldest) = runs.running.first()
             {
                 return Err(TooManyRuns {
@@ -215,7 +218,7 @@ impl LiveRuns {
         options.cancel = entry.cancel.clone();
         let (events, observed) = (std::mem::take(&mut options.events), entry.clone());
         options.events = EventSink::new(move |event| {
-            observed.take(&event);
+            observed.record_event(&event);
             if let Some(subscribers) = observed.events.get()
                 && subscribers.receiver_count() > 0
             {
@@ -228,8 +231,9 @@ impl LiveRuns {
         let task = tokio::spawn(async move {
             let run = AssertUnwindSafe(harness.run_with(&source, options)).catch_unwind();
             let output = run.await;
-            let output = output.unwrap_or_else(|_| running.broken("the run panicked"));
-            Shared::end(&shared, &running, output);
+            let output =
+                output.unwrap_or_else(|_| running.internal_error_output("the run panicked"));
+            LiveRunsShared::end_run(&shared, &running, output);
         });
         // In its own task, so that a run that blocks its thread does not block the check.
         let shared = Arc::downgrade(&self.0);
@@ -239,67 +243,75 @@ impl LiveRuns {
 
     /// Returns the run with this id. Ended runs are found until they are dropped.
     pub fn find(&self, id: &str) -> Option<LiveRun> {
-        let runs = self.runs();
+        let runs = self.lock_runs();
         let mut all = runs.running.iter().chain(&runs.ended);
         all.find(|entry| entry.id == id).cloned().map(LiveRun)
     }
 
     /// Lists the runs that have not ended, the oldest first.
-    pub fn list(&self) -> Vec<LiveSummary> {
-        let runs = self.runs();
+    pub fn summaries(&self) -> Vec<LiveSummary> {
+        let runs = self.lock_runs();
         runs.running.iter().map(|entry| entry.summary()).collect()
     }
 
     /// Cancels all runs and waits until they have ended.
     pub async fn stop_all(&self) {
-        let running = self.runs().running.clone();
+        let running = self.lock_runs().running.clone();
         running.iter().for_each(|entry| entry.cancel.cancel());
         for entry in running {
-            LiveRun(entry).ended().await;
+            LiveRun(entry).wait_for_end().await;
         }
     }
 
     /// Returns an approver that asks the client that waits for the run, now or later.
     pub fn approver(&self) -> Arc<dyn Approver> {
-        Arc::new(ThroughTheWaiting(Arc::downgrade(&self.0)))
+        Arc::new(LiveRunApprover(Arc::downgrade(&self.0)))
     }
 
     /// Asks the client that waits for the run, now or later. Returns `None` if the run ends first.
-    pub async fn ask(&self, run: &str, kind: QuestionKind) -> Option<Reply> {
-        ask(&self.0, run, new_id("ask"), kind).await
+    pub async fn ask(&self, run: &str, kind: RunQuestionKind) -> Option<QuestionReply> {
+        ask_client(&self.0, run, new_id("ask"), kind).await
     }
 
-    fn runs(&self) -> MutexGuard<'_, Runs> {
+    fn lock_runs(&self) -> MutexGuard<'_, LiveRunLists> {
         self.0.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shared {
+impl LiveRunsShared {
     /// Ends a run with this output, unless it has ended. The output can still be read afterwards.
-    pub(crate) fn end(shared: &Weak<Self>, entry: &Arc<Entry>, output: ScriptToolCallOutput) {
+    pub(crate) fn end_run(
+        shared: &Weak<Self>,
+        entry: &Arc<LiveRunEntry>,
+        output: ScriptToolCallOutput,
+    ) {
         {
-            let mut state = entry.now();
+            let mut state = entry.lock_state();
             if state.output.is_some() {
                 return;
             }
             state.questions.clear();
             state.output = Some(Arc::new(output));
         }
-        entry.news.notify_waiters();
+        entry.changed.notify_waiters();
         let Some(shared) = shared.upgrade() else {
             return;
         };
         let mut runs = shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.running.retain(|other| !Arc::ptr_eq(other, entry));
         runs.ended.push_back(entry.clone());
-        while runs.ended.len() > shared.limits.kept {
+        while runs.ended.len() > shared.limits.max_ended {
             runs.ended.pop_front();
         }
     }
 }
 
 /// Aborts a run that does not end within its time limit and the grace period.
-async fn stop_if_overdue(shared: Weak<Shared>, entry: Arc<Entry>, task: AbortHandle) {
+async fn stop_if_overdue(
+    shared: Weak<LiveRunsShared>,
+    entry: Arc<LiveRunEntry>,
+    task: AbortHandle,
+) {
     let overdue = async {
         loop {
             let left = entry.time_left();
@@ -310,16 +322,17 @@ async fn stop_if_overdue(shared: Weak<Shared>, entry: Arc<Entry>, task: AbortHan
         }
     };
     tokio::select! {
-        _ = entry.ended() => return,
+        _ = entry.wait_for_end() => return,
         () = overdue => {}
     }
     task.abort();
     entry.cancel.cancel();
-    let output = entry.broken("the run did not end within its time limit and was aborted");
-    Shared::end(&shared, &entry, output);
+    let output =
+        entry.internal_error_output("the run did not end within its time limit and was aborted");
+    LiveRunsShared::end_run(&shared, &entry, output);
 }
 
-impl Drop for Shared {
+impl Drop for LiveRunsShared {
     fn drop(&mut self) {
         let runs = self.runs.get_mut().unwrap_or_else(PoisonError::into_inner);
         runs.running.iter().for_each(|entry| entry.cancel.cancel());
@@ -343,79 +356,81 @@ impl LiveRun {
     }
 
     /// Subscribes to the events of the run, from now on.
-    pub fn events(&self) -> broadcast::Receiver<Event> {
+    pub fn subscribe(&self) -> broadcast::Receiver<RuntimeEvent> {
         let events = &self.0.events;
-        let sender = events.get_or_init(|| broadcast::Sender::new(EVENTS));
+        let sender = events.get_or_init(|| broadcast::Sender::new(EVENT_BUFFER_SIZE));
         sender.subscribe()
     }
 
     /// Waits for the next report, at most for `timeout`.
-    pub async fn report(&self, timeout: Duration) -> Report {
-        let report = self.0.wait_for(Now::report);
+    pub async fn wait_for_report(&self, timeout: Duration) -> LiveReport {
+        let report = self.0.wait_for(LiveRunState::next_report);
         let reported = tokio::time::timeout(timeout, report).await;
-        reported.unwrap_or(Report::StillRunning)
+        reported.unwrap_or(LiveReport::StillRunning)
     }
 
     /// Waits until the run ends and returns its output.
-    pub async fn ended(&self) -> Arc<ScriptToolCallOutput> {
-        self.0.ended().await
+    pub async fn wait_for_end(&self) -> Arc<ScriptToolCallOutput> {
+        self.0.wait_for_end().await
     }
 
     /// Answers a question. Returns whether the question was still open.
-    pub fn answer(&self, question: &str, reply: Reply) -> Answered {
-        let asked = self.0.now().close(question);
-        match asked.map(|asked| asked.answer.send(reply)) {
-            Some(Ok(())) => Answered::InTime,
-            _ => Answered::TooLate,
+    pub fn answer(&self, question: &str, reply: QuestionReply) -> ReplyDelivery {
+        let asked = self.0.lock_state().close_question(question);
+        match asked.map(|asked| asked.reply_sender.send(reply)) {
+            Some(Ok(())) => ReplyDelivery::Delivered,
+            _ => ReplyDelivery::TooLate,
         }
     }
 
     /// Puts a reported question that could not be asked back into the queue. It is reported again,
     /// also to clients that are waiting now.
-    pub fn give_back(&self, question: &str) {
-        self.give_back_later(question);
-        self.0.news.notify_waiters();
+    pub fn requeue_question(&self, question: &str) {
+        self.requeue_question_silently(question);
+        self.0.changed.notify_waiters();
     }
 
     /// Puts a reported question back as [`give_back`](Self::give_back) does, but does not wake
     /// clients that are waiting now: the next wait reports it.
-    pub fn give_back_later(&self, question: &str) {
-        let mut state = self.0.now();
+    pub fn requeue_question_silently(&self, question: &str) {
+        let mut state = self.0.lock_state();
         let mut questions = state.questions.iter_mut();
         if let Some(asked) = questions.find(|asked| asked.question.id == question) {
-            asked.taken = false;
+            asked.reported = false;
         }
     }
 
     /// Waits until a question is answered or withdrawn, or its run has ended.
-    pub async fn settled(&self, question: &str) {
-        let open = |asked: &Asked| asked.question.id == question;
-        let settled = |state: &mut Now| (!state.questions.iter().any(open)).then_some(());
+    pub async fn wait_until_settled(&self, question: &str) {
+        let open = |asked: &OpenQuestion| asked.question.id == question;
+        let settled = |state: &mut LiveRunState| (!state.questions.iter().any(open)).then_some(());
         self.0.wait_for(settled).await;
     }
 
     /// Returns the open questions.
-    pub fn questions(&self) -> Vec<Question> {
-        let state = self.0.now();
+    pub fn open_questions(&self) -> Vec<RunQuestion> {
+        let state = self.0.lock_state();
         let questions = state.questions.iter();
         questions.map(|asked| asked.question.clone()).collect()
     }
 
     /// Returns the run as an item of status `running`: its calls and logs so far, and these
     /// notifications.
-    pub fn so_far(&self, notifications: Vec<String>) -> ScriptToolCallOutput {
+    pub fn progress_output(&self, notifications: Vec<String>) -> ScriptToolCallOutput {
         let mut output = ScriptToolCallOutput::new(self.0.id.clone(), self.0.call_id.clone());
-        let state = self.0.now();
+        let state = self.0.lock_state();
         output.status = RunStatus::Running;
         let notifications = notifications.into_iter();
         output.output = notifications
             .map(|text| OutputPart::Text { text })
             .collect();
-        output.calls = state.done.clone();
+        output.calls = state.finished_calls.clone();
         output.logs = state.logs.clone();
-        output.metadata.tool_calls_made = (state.done.len() + state.under_way.len()) as u32;
-        output.metadata.duration_ms = (self.0.since.elapsed().as_secs_f64() * 1e6).round() / 1e3;
-        let tools = state.under_way.iter().map(|(_, tool)| tool.as_str());
+        output.metadata.tool_calls_made =
+            (state.finished_calls.len() + state.running_calls.len()) as u32;
+        output.metadata.duration_ms =
+            (self.0.started_at.elapsed().as_secs_f64() * 1e6).round() / 1e3;
+        let tools = state.running_calls.iter().map(|(_, tool)| tool.as_str());
         let tools: Vec<&str> = tools.collect();
         let warnings = &mut output.warnings;
         if !tools.is_empty() {
@@ -428,87 +443,94 @@ impl LiveRun {
     }
 }
 
-impl Entry {
-    pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+impl LiveRunEntry {
+    pub(crate) fn lock_state(&self) -> MutexGuard<'_, LiveRunState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `ready` returns a value. It is called after every change.
-    async fn wait_for<T>(&self, ready: impl Fn(&mut Now) -> Option<T>) -> T {
+    async fn wait_for<T>(&self, ready: impl Fn(&mut LiveRunState) -> Option<T>) -> T {
         loop {
-            let news = self.news.notified();
+            let news = self.changed.notified();
             tokio::pin!(news);
             // Registered before the check, so that no change in between is missed.
             news.as_mut().enable();
-            if let Some(value) = ready(&mut self.now()) {
+            if let Some(value) = ready(&mut self.lock_state()) {
                 return value;
             }
             news.await;
         }
     }
 
-    async fn ended(&self) -> Arc<ScriptToolCallOutput> {
+    async fn wait_for_end(&self) -> Arc<ScriptToolCallOutput> {
         self.wait_for(|state| state.output.clone()).await
     }
 
     /// Records an event of the run.
-    fn take(&self, event: &Event) {
-        let mut state = self.now();
+    fn record_event(&self, event: &RuntimeEvent) {
+        let mut state = self.lock_state();
         match event {
-            Event::CallStarted { call_id, tool, .. } => {
-                state.under_way.push((call_id.clone(), tool.clone()))
+            RuntimeEvent::CallStarted { call_id, tool, .. } => {
+                state.running_calls.push((call_id.clone(), tool.clone()))
             }
-            Event::CallFinished { call, .. } => {
-                state.under_way.retain(|(id, _)| *id != call.id);
-                state.done.push(call.clone());
+            RuntimeEvent::CallFinished { call, .. } => {
+                state.running_calls.retain(|(id, _)| *id != call.id);
+                state.finished_calls.push(call.clone());
             }
-            Event::Log { level, message, .. } if state.logs.len() < MAX_LOGS => {
+            RuntimeEvent::ScriptLog { level, message, .. }
+                if state.logs.len() < MAX_LOG_ENTRIES =>
+            {
                 state.logs.push(LogEntry {
                     level: *level,
                     message: message.clone(),
                 });
             }
-            Event::Notify { message, .. } if state.words.len() < MAX_WORDS => {
-                state.words.push(message.clone())
+            RuntimeEvent::ScriptNotify { message, .. }
+                if state.notifications.len() < MAX_QUEUED_NOTIFICATIONS =>
+            {
+                state.notifications.push(message.clone())
             }
-            Event::Yield { .. } => state.yielded = true,
+            RuntimeEvent::ScriptYield { .. } => state.yielded = true,
             _ => return,
         }
-        if matches!(event, Event::Notify { .. } | Event::Yield { .. }) {
+        if matches!(
+            event,
+            RuntimeEvent::ScriptNotify { .. } | RuntimeEvent::ScriptYield { .. }
+        ) {
             drop(state);
-            self.news.notify_waiters();
+            self.changed.notify_waiters();
         }
     }
 
     /// Returns the time until the run is overdue. Time spent waiting for a person does not count.
     fn time_left(&self) -> Duration {
-        let state = self.now();
-        let open = state.questions.iter().map(|asked| asked.since.elapsed());
-        let waiting = state.waited + open.max().unwrap_or_default();
-        let worked = self.since.elapsed().saturating_sub(waiting);
-        self.longest.saturating_sub(worked)
+        let state = self.lock_state();
+        let open = state.questions.iter().map(|asked| asked.asked_at.elapsed());
+        let waiting = state.time_waiting + open.max().unwrap_or_default();
+        let worked = self.started_at.elapsed().saturating_sub(waiting);
+        self.max_work_time.saturating_sub(worked)
     }
 
     /// Creates the output of a run that failed for an internal reason.
-    fn broken(&self, message: &str) -> ScriptToolCallOutput {
+    fn internal_error_output(&self, message: &str) -> ScriptToolCallOutput {
         let mut output = ScriptToolCallOutput::new(self.id.clone(), self.call_id.clone());
         output.status = RunStatus::Error;
         let code = ErrorCode::HarnessInternalError;
         output.error = Some(ScriptError::new(code, Phase::Executing, message));
-        output.calls = self.now().done.clone();
+        output.calls = self.lock_state().finished_calls.clone();
         output
     }
 
     fn summary(&self) -> LiveSummary {
-        let state = self.now();
+        let state = self.lock_state();
         LiveSummary {
             id: self.id.clone(),
             name: self.name.clone(),
             session: self.session.clone(),
-            age: self.since.elapsed(),
-            calls_done: state.done.len(),
+            age: self.started_at.elapsed(),
+            calls_done: state.finished_calls.len(),
             calling: state
-                .under_way
+                .running_calls
                 .iter()
                 .map(|(_, tool)| tool.clone())
                 .collect(),
@@ -517,30 +539,32 @@ impl Entry {
     }
 }
 
-impl Now {
+impl LiveRunState {
     /// Takes the next report, if there is one.
-    fn report(&mut self) -> Option<Report> {
+    fn next_report(&mut self) -> Option<LiveReport> {
         // Notifications come before the end.
-        if !self.words.is_empty() {
-            return Some(Report::Says(std::mem::take(&mut self.words)));
+        if !self.notifications.is_empty() {
+            return Some(LiveReport::Notified(std::mem::take(
+                &mut self.notifications,
+            )));
         }
         if let Some(output) = &self.output {
-            return Some(Report::Ended(output.clone()));
+            return Some(LiveReport::Ended(output.clone()));
         }
-        if let Some(asked) = self.questions.iter_mut().find(|asked| !asked.taken) {
-            asked.taken = true;
-            return Some(Report::Asks(Box::new(asked.question.clone())));
+        if let Some(asked) = self.questions.iter_mut().find(|asked| !asked.reported) {
+            asked.reported = true;
+            return Some(LiveReport::Question(Box::new(asked.question.clone())));
         }
-        std::mem::take(&mut self.yielded).then_some(Report::Yields)
+        std::mem::take(&mut self.yielded).then_some(LiveReport::Yielded)
     }
 
     /// Removes an open question.
-    pub(crate) fn close(&mut self, question: &str) -> Option<Asked> {
+    pub(crate) fn close_question(&mut self, question: &str) -> Option<OpenQuestion> {
         let mut questions = self.questions.iter();
         let at = questions.position(|asked| asked.question.id == question)?;
         let asked = self.questions.remove(at);
         if self.questions.is_empty() {
-            self.waited += asked.since.elapsed();
+            self.time_waiting += asked.asked_at.elapsed();
         }
         Some(asked)
     }

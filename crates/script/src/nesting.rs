@@ -2,15 +2,15 @@
 //! constructs the work doubles with every level. The check is a single pass over the text.
 
 /// Maximum depth of nested brackets.
-const MAX_DEPTH: usize = 256;
+const MAX_BRACKET_DEPTH: usize = 256;
 /// Maximum number of open brackets that contain a `<`: each may be the start of a generic arrow
 /// function.
-const MAX_ANGLES_OPEN: usize = 6;
+const MAX_BRACKETS_WITH_ANGLE: usize = 6;
 /// Maximum number of `<` in one expression.
-const MAX_ANGLES: usize = 128;
+const MAX_ANGLES_PER_EXPRESSION: usize = 128;
 
 /// Returns a description of excessive nesting and its byte offset, or `None`.
-pub(crate) fn too_much(source: &str) -> Option<(&'static str, u32)> {
+pub(crate) fn find_excessive_nesting(source: &str) -> Option<(&'static str, u32)> {
     let bytes = source.as_bytes();
     // For every open bracket, whether it directly contains a `<`.
     let mut open: Vec<bool> = Vec::new();
@@ -38,14 +38,16 @@ pub(crate) fn too_much(source: &str) -> Option<(&'static str, u32)> {
                 }
             }
             b'\'' | b'"' => at = string_end(bytes, at),
-            b'/' if bytes.get(at + 1) == Some(&b'/') => at = find(bytes, at, b"\n"),
-            b'/' if bytes.get(at + 1) == Some(&b'*') => at = find(bytes, at + 2, b"*/") + 1,
+            b'/' if bytes.get(at + 1) == Some(&b'/') => at = find_bytes(bytes, at, b"\n"),
+            b'/' if bytes.get(at + 1) == Some(&b'*') => at = find_bytes(bytes, at + 2, b"*/") + 1,
             _ => {}
         }
-        if open.len() > MAX_DEPTH {
+        if open.len() > MAX_BRACKET_DEPTH {
             return Some(("brackets are nested more than 256 deep", at as u32));
         }
-        if angles > MAX_ANGLES || open.iter().filter(|angle| **angle).count() > MAX_ANGLES_OPEN {
+        if angles > MAX_ANGLES_PER_EXPRESSION
+            || open.iter().filter(|angle| **angle).count() > MAX_BRACKETS_WITH_ANGLE
+        {
             return Some(("an expression has too many `<`", at as u32));
         }
         at += 1;
@@ -62,7 +64,7 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     at
 }
 
-fn find(bytes: &[u8], from: usize, wanted: &[u8]) -> usize {
+fn find_bytes(bytes: &[u8], from: usize, wanted: &[u8]) -> usize {
     let rest = bytes.get(from..).unwrap_or_default();
     rest.windows(wanted.len())
         .position(|window| window == wanted)
@@ -71,7 +73,7 @@ fn find(bytes: &[u8], from: usize, wanted: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::too_much;
+    use super::find_excessive_nesting;
 
     #[test]
     fn excessive_nesting_is_rejected() {
@@ -82,7 +84,11 @@ mod tests {
             "({a=a<".repeat(20),
             "[".repeat(300),
         ] {
-            assert!(too_much(&source).is_some(), "{}", &source[..20]);
+            assert!(
+                find_excessive_nesting(&source).is_some(),
+                "{}",
+                &source[..20]
+            );
         }
     }
 
@@ -93,7 +99,7 @@ mod tests {
         let text = "const html = \"<div><p>(((((((\" + '<a><b>'; // <<<<<< ((((\n/* < ( < ( */\n"
             .repeat(100);
         for source in [loops, types, text, "f(g(h(i(j(k(1 < 2))))))".to_owned()] {
-            assert_eq!(too_much(&source), None);
+            assert_eq!(find_excessive_nesting(&source), None);
         }
     }
 }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use selvedge_protocol::{EventSink, Mode};
+use selvedge_protocol::{EventSink, ScriptMode};
 use selvedge_tools::PriorCalls;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::session::Session;
+use crate::script_store::ScriptStore;
 
 /// Options of one run.
 #[derive(Debug, Clone, Default)]
@@ -20,7 +20,7 @@ pub struct RunOptions {
     /// The id that the model gave the script call. `None` generates one.
     pub call_id: Option<String>,
     /// Overrides the mode of the harness for this run.
-    pub mode: Option<Mode>,
+    pub mode: Option<ScriptMode>,
     /// Time limit for this run, at most
     /// [`Limits::max_timeout_ms`](selvedge_protocol::Limits::max_timeout_ms). `None` uses the
     /// script's own limit or the default.
@@ -36,16 +36,16 @@ pub struct RunOptions {
     /// Suspends the run at its next await, once the calls in flight have ended. Needs a ledger.
     pub suspend: CancellationToken,
     /// The caller is gone: a run that waits for a person is suspended, any other is cancelled.
-    pub leave: CancellationToken,
+    pub caller_gone: CancellationToken,
     /// Stored with the run: what the caller needs to set up the same tools when the run is
     /// restored.
-    pub setting: String,
+    pub saved_config: String,
     /// Receives the events of the run.
     pub events: EventSink,
     /// Values that the scripts of a session share with `store` and `load`.
-    pub session: Session,
+    pub store: ScriptStore,
     /// What the script sees as `context`.
-    pub facts: Facts,
+    pub context: ScriptContext,
 }
 
 /// Who wrote a script. Models and people resume a run in different ways.
@@ -60,7 +60,7 @@ pub enum Author {
 
 impl Author {
     /// Returns the suggestion for a failed run that may have had an effect.
-    pub(crate) fn goes_on_from(self, run: &str) -> String {
+    pub(crate) fn resume_suggestion(self, run: &str) -> String {
         let how = match self {
             Self::Model => format!("run it with `resume: \"{run}\"`"),
             Self::Person => format!("run it with `selvedge run FILE --resume {run}`"),
@@ -73,9 +73,9 @@ impl Author {
 #[derive(Debug, Clone)]
 pub struct Resume {
     /// Id of the resumed run.
-    pub run: String,
+    pub run_id: String,
     /// Recorded calls of the resumed run and of the runs that it resumed.
-    pub calls: Arc<PriorCalls>,
+    pub prior_calls: Arc<PriorCalls>,
     /// The resumed run's seed of `Math.random`, which is used again.
     pub seed: Option<u64>,
     /// Whether the same script runs again after a crash. Then no warning names the reused calls,
@@ -85,7 +85,7 @@ pub struct Resume {
 
 /// A suspended run, as the ledger stored it.
 #[derive(Debug, Clone, Default)]
-pub struct Suspended {
+pub struct SuspendedRun {
     /// The state that the run handed to the ledger.
     pub state: Vec<u8>,
     /// Values that its calls returned, by call id. Needed to replay the run if it was suspended by
@@ -95,7 +95,7 @@ pub struct Suspended {
 
 /// The fields of a script's `context` that the caller sets.
 #[derive(Debug, Clone, Default)]
-pub struct Facts {
+pub struct ScriptContext {
     /// Id of the conversation.
     pub conversation_id: String,
     /// Id of the session.

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use selvedge_protocol::{Limits, LogEntry, OutputPart};
 use serde::{Deserialize, Serialize};
 
-use crate::meter::{LogMeter, ProgressMeter};
-use crate::outcome::shortened;
-use crate::session::{Session, SessionView};
+use crate::errors::truncate_bytes;
+use crate::rate_limit::{LogLimiter, ProgressLimiter};
+use crate::script_store::{ScriptStore, ScriptStoreView};
 
 /// Maximum number of bytes that a script may show with `text()`, `image()` and `audio()`.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
@@ -22,11 +22,11 @@ const MAX_WARNINGS: usize = 20;
 /// run. Part of a suspended run's state.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OutputBuffer {
-    pub(crate) logs: LogMeter,
-    pub(crate) progress: ProgressMeter,
+    pub(crate) logs: LogLimiter,
+    pub(crate) progress: ProgressLimiter,
     pub(crate) output: Vec<OutputPart>,
     warnings: Vec<String>,
-    pub(crate) session: SessionView,
+    pub(crate) session: ScriptStoreView,
     pub(crate) last_approval: Option<String>,
     /// Descriptions of rejected promises without a handler, by the guest's number.
     pub(crate) rejections: BTreeMap<u32, String>,
@@ -35,10 +35,10 @@ pub(crate) struct OutputBuffer {
 }
 
 impl OutputBuffer {
-    pub(crate) fn new(limits: &Limits, session: &Session) -> Self {
+    pub(crate) fn new(limits: &Limits, session: &ScriptStore) -> Self {
         Self {
-            logs: LogMeter::new(limits),
-            progress: ProgressMeter::new(limits),
+            logs: LogLimiter::new(limits),
+            progress: ProgressLimiter::new(limits),
             output: Vec::new(),
             warnings: Vec::new(),
             session: session.view(),
@@ -50,19 +50,19 @@ impl OutputBuffer {
     }
 
     /// Counts a notification. Returns whether it is within the limit.
-    pub(crate) fn may_notify(&mut self) -> bool {
+    pub(crate) fn count_notification(&mut self) -> bool {
         self.notified += 1;
         self.notified <= MAX_NOTIFICATIONS
     }
 
     pub(crate) fn warn(&mut self, warning: impl Into<String>) {
         if self.warnings.len() < MAX_WARNINGS {
-            self.warnings.push(shortened(&warning.into(), 2048));
+            self.warnings.push(truncate_bytes(&warning.into(), 2048));
         }
     }
 
     /// Adds a part. Fails with a message if the output would exceed its limits.
-    pub(crate) fn show(&mut self, part: OutputPart) -> Result<(), String> {
+    pub(crate) fn add_part(&mut self, part: OutputPart) -> Result<(), String> {
         let bytes = match &part {
             OutputPart::Text { text } => text.len(),
             OutputPart::Image { data, .. } | OutputPart::Audio { data, .. } => data.len(),
@@ -79,11 +79,11 @@ impl OutputBuffer {
     }
 
     /// Takes the logs and warnings.
-    pub(crate) fn finish(&mut self) -> (Vec<LogEntry>, Vec<String>) {
+    pub(crate) fn take_logs_and_warnings(&mut self) -> (Vec<LogEntry>, Vec<String>) {
         for description in std::mem::take(&mut self.rejections).into_values() {
             self.warn(format!("a promise failed and {description}"));
         }
-        let (logs, dropped) = self.logs.finish();
+        let (logs, dropped) = self.logs.take_entries();
         self.warnings.extend(dropped);
         (logs, std::mem::take(&mut self.warnings))
     }

@@ -6,13 +6,13 @@ use selvedge_protocol::{CallError, CallRecord, CallStatus, ErrorCode, Phase, Scr
 use serde_json::json;
 
 use crate::call_log::call_number;
+use crate::errors::truncate_bytes;
 use crate::in_flight::{GuestCall, InFlightCalls};
-use crate::outcome::shortened;
 use crate::recording::HostInput;
-use crate::run::{Answer, Wake};
+use crate::run::{GuestAnswer, WakeReason};
 
 /// Message of a call that the replay forces to fail.
-const MADE_TO_FAIL: &str = "this replay makes the call fail";
+const FORCED_FAILURE_MESSAGE: &str = "this replay makes the call fail";
 
 /// The calls of a recorded run.
 #[derive(Default)]
@@ -21,17 +21,17 @@ pub(crate) struct RecordedCalls {
     pub(crate) values: HashMap<String, String>,
     pub(crate) records: Vec<CallRecord>,
     /// Id of the call that is forced to fail.
-    pub(crate) fail: Option<String>,
+    pub(crate) forced_failure: Option<String>,
     /// Called for each call when it is answered.
-    pub(crate) watch: Option<Watch>,
+    pub(crate) observer: Option<ReplayObserver>,
 }
 
 /// Observes the calls of a replay.
-pub type Watch = Box<dyn Fn(&Step<'_>) + Send + Sync>;
+pub type ReplayObserver = Box<dyn Fn(&ReplayedCall<'_>) + Send + Sync>;
 
 /// A call of a replay, with its answer.
 #[derive(Debug)]
-pub struct Step<'a> {
+pub struct ReplayedCall<'a> {
     /// The call's id.
     pub call_id: &'a str,
     /// The tool as the script names it.
@@ -55,7 +55,7 @@ impl RecordedCalls {
     }
 
     /// Creates the record of a call that is forced to fail.
-    fn failure(&self, pending: &GuestCall) -> CallRecord {
+    fn forced_failure_record(&self, pending: &GuestCall) -> CallRecord {
         let recorded = self
             .records
             .iter()
@@ -72,7 +72,7 @@ impl RecordedCalls {
             line: pending.line(),
             error: Some(CallError {
                 code: ErrorCode::ToolExecutionError,
-                message: MADE_TO_FAIL.into(),
+                message: FORCED_FAILURE_MESSAGE.into(),
             }),
         }
     }
@@ -80,36 +80,44 @@ impl RecordedCalls {
 
 impl InFlightCalls<'_> {
     /// Returns the next answer from the recording.
-    pub(crate) fn replay_next(&mut self, recorded: &RecordedCalls) -> Result<Wake, ScriptError> {
-        if self.context.recorder().is_what_if() {
-            return self.replay_what_if(recorded);
+    pub(crate) fn replay_next(
+        &mut self,
+        recorded: &RecordedCalls,
+    ) -> Result<WakeReason, ScriptError> {
+        if self.context.lock_recorder().may_deviate() {
+            return self.replay_after_deviation(recorded);
         }
-        let input = self.context.recorder().next();
-        if let Some(divergence) = self.context.recorder().take_divergence() {
-            return Err(diverged(&divergence));
+        let input = self.context.lock_recorder().next_settlement();
+        if let Some(divergence) = self.context.lock_recorder().take_divergence() {
+            return Err(divergence_error(&divergence));
         }
         match input {
-            None => Ok(Wake::RecordingEnded),
+            None => Ok(WakeReason::RecordingEnded),
             Some(HostInput::TimerFired { id }) => {
                 self.remove_timer(id);
-                Ok(Wake::Answer(Answer::Timer(id)))
+                Ok(WakeReason::Answer(GuestAnswer::Timer(id)))
             }
             Some(HostInput::Settled { id, call, error }) => {
                 let Some(pending) = self.pending.remove(&id) else {
-                    return Err(diverged(&format!(
+                    return Err(divergence_error(&format!(
                         "the recording answers {call}, which the script did not make"
                     )));
                 };
-                self.answer(recorded, id, &pending.call, &call, error)
+                self.answer_from_recording(recorded, id, &pending.call, &call, error)
             }
-            Some(_) => Err(diverged("the script waits, the recorded run did not")),
+            Some(_) => Err(divergence_error(
+                "the script waits, the recorded run did not",
+            )),
         }
     }
 
     /// After a call was forced to fail: answers calls that are equal to recorded ones with the
     /// recorded answers.
-    fn replay_what_if(&mut self, recorded: &RecordedCalls) -> Result<Wake, ScriptError> {
-        let found = self.context.recorder().take_answer(|path, args| {
+    fn replay_after_deviation(
+        &mut self,
+        recorded: &RecordedCalls,
+    ) -> Result<WakeReason, ScriptError> {
+        let found = self.context.lock_recorder().take_answer(|path, args| {
             let pending = self.pending.iter();
             let equal = pending
                 .filter(|(_, pending)| pending.call.path == path && pending.call.args == args);
@@ -120,43 +128,47 @@ impl InFlightCalls<'_> {
         if let Some((id, call, error)) = found
             && let Some(pending) = self.pending.remove(&id)
         {
-            return self.answer(recorded, id, &pending.call, &call, error);
+            return self.answer_from_recording(recorded, id, &pending.call, &call, error);
         }
         if let Some((_, id)) = self.timers.pop_first() {
-            return Ok(Wake::Answer(Answer::Timer(id)));
+            return Ok(WakeReason::Answer(GuestAnswer::Timer(id)));
         }
-        Err(match self.in_order().first() {
-            Some(pending) => diverged(&format!(
+        Err(match self.pending_in_order().first() {
+            Some(pending) => divergence_error(&format!(
                 "the script calls {} with {}, and the recording has no answer to this call",
                 pending.path,
-                shortened(&pending.args, 200)
+                truncate_bytes(&pending.args, 200)
             )),
-            None => diverged("the script waits for an input that is not in the recording"),
+            None => divergence_error("the script waits for an input that is not in the recording"),
         })
     }
 
     /// Answers a pending call with the recorded answer of `call`.
-    fn answer(
+    fn answer_from_recording(
         &mut self,
         recorded: &RecordedCalls,
         id: u32,
         pending: &GuestCall,
         call: &str,
         error: Option<String>,
-    ) -> Result<Wake, ScriptError> {
+    ) -> Result<WakeReason, ScriptError> {
         let is_this_call = |fail: &str| call_number(fail) == call_number(&pending.call_id);
-        let fails = recorded.fail.as_deref().is_some_and(is_this_call)
-            && !self.context.recorder().is_what_if();
+        let fails = recorded.forced_failure.as_deref().is_some_and(is_this_call)
+            && !self.context.lock_recorder().may_deviate();
         let answer = match error {
-            _ if fails => Err(self.fail(pending)),
+            _ if fails => Err(self.forced_failure_error(pending)),
             Some(error) => Err(error),
             None => match recorded.values.get(call) {
                 Some(value) => Ok(value.clone()),
-                None => return Err(diverged(&format!("the value of {call} was not recorded"))),
+                None => {
+                    return Err(divergence_error(&format!(
+                        "the value of {call} was not recorded"
+                    )));
+                }
             },
         };
-        if let Some(watch) = &recorded.watch {
-            watch(&Step {
+        if let Some(watch) = &recorded.observer {
+            watch(&ReplayedCall {
                 call_id: &pending.call_id,
                 tool: &pending.path,
                 args: &pending.args,
@@ -164,26 +176,26 @@ impl InFlightCalls<'_> {
             });
         }
         match fails {
-            true => self.log.record(recorded.failure(pending)),
+            true => self.log.add_record(recorded.forced_failure_record(pending)),
             false => self.copy_records(recorded, call, &pending.call_id),
         }
         if let Ok(value) = &answer {
-            self.log.keep_result(&pending.call_id, &pending.tool, value);
+            self.log.add_result(&pending.call_id, &pending.tool, value);
         }
         let answer = (id, pending.call_id.clone(), answer);
-        Ok(Wake::Answer(Answer::Call(answer)))
+        Ok(WakeReason::Answer(GuestAnswer::Call(answer)))
     }
 
     /// Returns the error of a call that is forced to fail. From here on the script may deviate from
     /// the recording.
-    fn fail(&mut self, pending: &GuestCall) -> String {
+    fn forced_failure_error(&mut self, pending: &GuestCall) -> String {
         // The answers of settled calls are used. The recorded answer of this call is not: it
         // answers a retry.
-        let used = self.log.iter().map(|record| record.id.clone()).collect();
-        self.context.recorder().start_what_if(used);
+        let used = self.log.records().map(|record| record.id.clone()).collect();
+        self.context.lock_recorder().allow_deviation(used);
         json!({
             "name": "ToolExecutionError", "code": "ToolExecutionError", "toolName": pending.tool,
-            "callId": pending.call_id, "retryable": false, "message": MADE_TO_FAIL,
+            "callId": pending.call_id, "retryable": false, "message": FORCED_FAILURE_MESSAGE,
             "at": pending.at.map(|(line, column)| format!("{line}:{column}")),
         })
         .to_string()
@@ -191,7 +203,7 @@ impl InFlightCalls<'_> {
 
     /// Ends the pending calls with their recorded status, and returns them.
     pub(crate) fn end_as_recorded(&mut self, recorded: &RecordedCalls) -> Vec<GuestCall> {
-        let pending = self.in_order();
+        let pending = self.pending_in_order();
         self.pending.clear();
         for call in &pending {
             self.copy_records(recorded, &call.call_id, &call.call_id);
@@ -205,7 +217,7 @@ impl InFlightCalls<'_> {
         let records = recorded.records.iter();
         for record in records.filter(|record| call_number(&record.id) == from) {
             let id = record.id.replacen(&format!("tool_{from}"), to, 1);
-            self.log.record(CallRecord {
+            self.log.add_record(CallRecord {
                 id,
                 ..record.clone()
             });
@@ -213,7 +225,7 @@ impl InFlightCalls<'_> {
     }
 }
 
-pub(crate) fn diverged(description: &str) -> ScriptError {
+pub(crate) fn divergence_error(description: &str) -> ScriptError {
     ScriptError::new(
         ErrorCode::ReplayDivergenceError,
         Phase::Executing,

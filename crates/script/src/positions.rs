@@ -5,10 +5,10 @@ use selvedge_sandbox::Position;
 
 /// Byte offsets at which the lines of a text begin.
 #[derive(Debug, Clone)]
-pub(crate) struct Lines(Vec<u32>);
+pub(crate) struct LineStarts(Vec<u32>);
 
-impl Lines {
-    pub(crate) fn of(text: &str) -> Self {
+impl LineStarts {
+    pub(crate) fn new(text: &str) -> Self {
         let starts = text
             .bytes()
             .enumerate()
@@ -61,7 +61,7 @@ impl PositionMap {
     }
 
     /// Returns the original position of the last token at or before this position.
-    pub(crate) fn locate(&self, compiled: Position) -> Option<Position> {
+    pub(crate) fn original_position(&self, compiled: Position) -> Option<Position> {
         let after = self.pairs.partition_point(|(at, _)| *at <= compiled);
         self.pairs
             .get(after.saturating_sub(1))

@@ -19,7 +19,7 @@ pub struct Pragma {
 
 impl Pragma {
     /// Parses the first line that is not blank. Returns `None` if it is not a pragma.
-    pub fn read(source: &str) -> Result<Option<Self>, ScriptError> {
+    pub fn parse(source: &str) -> Result<Option<Self>, ScriptError> {
         let line = source
             .lines()
             .find(|line| !line.trim().is_empty())

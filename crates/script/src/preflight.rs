@@ -3,16 +3,16 @@
 
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use selvedge_tools::{
-    ArgumentErrorKind, Found, Orchestrator, Registered, camel_case, check_partial, list_from_text,
-    snake_case,
+    ArgumentErrorKind, Orchestrator, RegisteredTool, ToolLookup, camel_case, check_partial,
+    list_from_text, snake_case,
 };
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::compile::Compiled;
+use crate::analysis::{StaticArgs, StaticObject};
+use crate::compile::CompiledScript;
 use crate::globals::is_global;
 use crate::hints;
-use crate::survey::{StaticArgs, StaticObject};
 
 /// The result of checking a script without running it.
 #[derive(Debug, Clone, Serialize)]
@@ -42,7 +42,7 @@ pub struct PlannedCall {
 }
 
 /// Checks a compiled script.
-pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflight {
+pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> Preflight {
     let mut report = Preflight {
         valid: true,
         calls: Vec::new(),
@@ -57,15 +57,15 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
     let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
     calls.sort_by_key(|seen| seen.offset);
     for seen in calls {
-        let at = compiled.position(seen.offset);
+        let at = compiled.position_of_offset(seen.offset);
         let tool = match orchestrator.registry().find(&seen.path) {
-            Found::Tool(tool) => tool,
-            Found::Namespace => continue,
-            Found::Nothing(_) if compiled.probed.contains(&seen.path) => continue,
+            ToolLookup::Tool(tool) => tool,
+            ToolLookup::Namespace => continue,
+            ToolLookup::NotFound(_) if compiled.probed_tools.contains(&seen.path) => continue,
             // `.then`, `.raw` and the like on a tool or a namespace are checked at run time.
-            Found::Nothing(_) if below_a_tool(&seen.path, orchestrator) => continue,
-            Found::Nothing(_) => {
-                let failure = orchestrator.not_found(&seen.path);
+            ToolLookup::NotFound(_) if is_below_tool(&seen.path, orchestrator) => continue,
+            ToolLookup::NotFound(_) => {
+                let failure = orchestrator.tool_not_found(&seen.path);
                 let mut error = ScriptError::new(failure.code, Phase::Parsing, failure.message)
                     .at(at.line, at.column);
                 error.tool_name = Some(seen.path.clone());
@@ -77,17 +77,24 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
         let object = match &seen.args {
             StaticArgs::Object(object) => object,
             StaticArgs::Literal(value) if tool.spec.positional.is_empty() && !value.is_null() => {
-                let error = not_an_object(tool, value).at(at.line, at.column);
+                let error = not_an_object_error(tool, value).at(at.line, at.column);
                 report.errors.push(error);
                 continue;
             }
             StaticArgs::Literal(_) | StaticArgs::Other => {
                 let unknown = StaticObject::default();
-                report.calls.push(planned(&tool.spec, at.line, &unknown));
+                report
+                    .calls
+                    .push(planned_call(&tool.spec, at.line, &unknown));
                 continue;
             }
         };
-        for problem in check_partial(tool, object.known.clone(), &object.dynamic, object.open) {
+        for problem in check_partial(
+            tool,
+            object.literals.clone(),
+            &object.dynamic,
+            object.has_unknown_fields,
+        ) {
             let offset = problem.field.as_ref().and_then(|field| {
                 let same = |name: &str| name == field || camel_case(&snake_case(name)) == *field;
                 let mut offsets = object.offsets.iter();
@@ -95,7 +102,7 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
             });
             let position = match problem.kind {
                 ArgumentErrorKind::Missing => at,
-                _ => offset.map_or(at, |offset| compiled.position(offset)),
+                _ => offset.map_or(at, |offset| compiled.position_of_offset(offset)),
             };
             let message = format!("{}: {}", tool.spec.js_name, problem.message);
             let mut error =
@@ -105,28 +112,29 @@ pub(crate) fn check(compiled: &Compiled, orchestrator: &Orchestrator) -> Preflig
             error.suggestions = problem.suggestions;
             report.errors.push(error);
         }
-        report.calls.push(planned(&tool.spec, at.line, object));
+        report.calls.push(planned_call(&tool.spec, at.line, object));
     }
     let bare = compiled.bare_calls.iter();
-    let bare = bare.filter_map(|(name, at)| bare_name(name, *at, compiled, orchestrator));
+    let bare =
+        bare.filter_map(|(name, at)| missing_prefix_error(name, *at, compiled, orchestrator));
     report.errors.extend(bare);
     report.valid = report.errors.is_empty();
     report
 }
 
 /// Returns the error for a tool that is called without `tools.` before its name.
-fn bare_name(
+fn missing_prefix_error(
     name: &str,
     offset: u32,
-    compiled: &Compiled,
+    compiled: &CompiledScript,
     orchestrator: &Orchestrator,
 ) -> Option<ScriptError> {
     let tool = match orchestrator.registry().find(name) {
         // A name such as `fetch` is left undefined: a script may test for it.
-        Found::Tool(tool) if !is_global(name) && !hints::works_elsewhere(name) => tool,
+        ToolLookup::Tool(tool) if !is_global(name) && !hints::is_unavailable_global(name) => tool,
         _ => return None,
     };
-    let at = compiled.position(offset);
+    let at = compiled.position_of_offset(offset);
     let correct = format!("tools.{}", tool.spec.js_name);
     let message = format!("`{name}` is not defined: did you mean `{correct}`?");
     let error = ScriptError::new(ErrorCode::ToolNotFoundError, Phase::Parsing, message);
@@ -135,7 +143,7 @@ fn bare_name(
 
 /// Returns the error for a literal in place of the arguments object, with the object that was
 /// probably meant.
-fn not_an_object(tool: &Registered, value: &Value) -> ScriptError {
+fn not_an_object_error(tool: &RegisteredTool, value: &Value) -> ScriptError {
     let schema = &tool.spec.input_schema;
     let first = schema["required"][0].as_str().or_else(|| {
         let mut names = schema["properties"].as_object()?.keys();
@@ -160,20 +168,24 @@ fn not_an_object(tool: &Registered, value: &Value) -> ScriptError {
     error
 }
 
-fn planned(spec: &selvedge_protocol::ToolSpec, line: u32, object: &StaticObject) -> PlannedCall {
+fn planned_call(
+    spec: &selvedge_protocol::ToolSpec,
+    line: u32,
+    object: &StaticObject,
+) -> PlannedCall {
     PlannedCall {
         tool: spec.name.clone(),
         line,
-        args: Value::Object(object.known.clone()),
+        args: Value::Object(object.literals.clone()),
         dynamic: object.dynamic.clone(),
         read_only: spec.read_only,
     }
 }
 
 /// Whether a prefix of the path is a tool.
-fn below_a_tool(path: &str, orchestrator: &Orchestrator) -> bool {
+fn is_below_tool(path: &str, orchestrator: &Orchestrator) -> bool {
     path.match_indices('.').any(|(at, _)| {
         let above = &path[..at];
-        matches!(orchestrator.registry().find(above), Found::Tool(_))
+        matches!(orchestrator.registry().find(above), ToolLookup::Tool(_))
     })
 }

@@ -6,35 +6,35 @@ use serde_json::{Map, Value};
 /// how much is missing.
 pub fn preview(value: &Value, max_bytes: usize) -> String {
     // Halves the limits until the value fits: long strings and lists are shortened first.
-    let mut room = Room {
-        items: 64,
-        chars: (max_bytes / 8).max(16),
+    let mut room = PreviewLimits {
+        max_items: 64,
+        max_chars: (max_bytes / 8).max(16),
     };
     loop {
-        let text = cut(value, &room, 0).to_string();
-        if text.len() <= max_bytes || (room.items <= 1 && room.chars <= 16) {
+        let text = truncate_value(value, &room, 0).to_string();
+        if text.len() <= max_bytes || (room.max_items <= 1 && room.max_chars <= 16) {
             return if text.len() <= max_bytes {
                 text
             } else {
                 Value::String(format!("… {} bytes of JSON", value.to_string().len())).to_string()
             };
         }
-        room = Room {
-            items: (room.items / 2).max(1),
-            chars: (room.chars / 2).max(16),
+        room = PreviewLimits {
+            max_items: (room.max_items / 2).max(1),
+            max_chars: (room.max_chars / 2).max(16),
         };
     }
 }
 
 /// Largest number of items in a list or object, and of characters in a string.
-struct Room {
-    items: usize,
-    chars: usize,
+struct PreviewLimits {
+    max_items: usize,
+    max_chars: usize,
 }
 
-fn cut(value: &Value, room: &Room, depth: usize) -> Value {
+fn truncate_value(value: &Value, room: &PreviewLimits, depth: usize) -> Value {
     match value {
-        Value::String(text) => match text.char_indices().nth(room.chars) {
+        Value::String(text) => match text.char_indices().nth(room.max_chars) {
             Some((end, _)) => Value::String(format!(
                 "{}… ({} more bytes)",
                 &text[..end],
@@ -46,13 +46,13 @@ fn cut(value: &Value, room: &Room, depth: usize) -> Value {
         Value::Array(items) => {
             let mut kept: Vec<Value> = items
                 .iter()
-                .take(room.items)
-                .map(|item| cut(item, room, depth + 1))
+                .take(room.max_items)
+                .map(|item| truncate_value(item, room, depth + 1))
                 .collect();
-            if items.len() > room.items {
+            if items.len() > room.max_items {
                 kept.push(Value::String(format!(
                     "… {} more",
-                    items.len() - room.items
+                    items.len() - room.max_items
                 )));
             }
             Value::Array(kept)
@@ -60,18 +60,18 @@ fn cut(value: &Value, room: &Room, depth: usize) -> Value {
         Value::Object(fields) => {
             let mut kept: Map<String, Value> = fields
                 .iter()
-                .take(room.items)
+                .take(room.max_items)
                 .map(|(key, item)| {
                     (
-                        key.chars().take(room.chars).collect(),
-                        cut(item, room, depth + 1),
+                        key.chars().take(room.max_chars).collect(),
+                        truncate_value(item, room, depth + 1),
                     )
                 })
                 .collect();
-            if fields.len() > room.items {
+            if fields.len() > room.max_items {
                 kept.insert(
                     "…".to_owned(),
-                    Value::String(format!("{} more fields", fields.len() - room.items)),
+                    Value::String(format!("{} more fields", fields.len() - room.max_items)),
                 );
             }
             Value::Object(kept)

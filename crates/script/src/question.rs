@@ -6,26 +6,26 @@ use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{ApprovalDecision, ApprovalRequest};
+use selvedge_protocol::{ApprovalRequest, ApprovalResponse};
 use selvedge_tools::Approver;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use crate::live::{Asked, Entry, Shared};
+use crate::live::{LiveRunEntry, LiveRunsShared, OpenQuestion};
 
 /// A question of a live run to a person.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Question {
+pub struct RunQuestion {
     /// Id of the question, for [`LiveRun::answer`](crate::LiveRun::answer).
     pub id: String,
     /// What the person is asked.
-    pub kind: QuestionKind,
+    pub kind: RunQuestionKind,
 }
 
 /// What a person is asked.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum QuestionKind {
+pub enum RunQuestionKind {
     /// Whether calls may run.
     Approval(ApprovalRequest),
     /// To fill in a form of an MCP server.
@@ -40,86 +40,86 @@ pub enum QuestionKind {
 /// The answer to a question.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum Reply {
+pub enum QuestionReply {
     /// Answers [`QuestionKind::Approval`].
-    Approval(ApprovalDecision),
+    Approval(ApprovalResponse),
     /// Answers [`QuestionKind::Form`], with the result of the elicitation.
     Form(Value),
 }
 
 /// Whether an answer was delivered to the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answered {
+pub enum ReplyDelivery {
     /// The question was open.
-    InTime,
+    Delivered,
     /// The question had been answered or withdrawn before.
     TooLate,
 }
 
 /// Adds a question to a live run and waits for the answer. Returns `None` if the run has ended or
 /// the question is closed without an answer.
-pub(crate) async fn ask(
-    shared: &Arc<Shared>,
+pub(crate) async fn ask_client(
+    shared: &Arc<LiveRunsShared>,
     run: &str,
     id: String,
-    kind: QuestionKind,
-) -> Option<Reply> {
+    kind: RunQuestionKind,
+) -> Option<QuestionReply> {
     let entry = {
         let runs = shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.running.iter().find(|entry| entry.id == run)?.clone()
     };
     let (answer, answered) = oneshot::channel();
-    let question = Question {
+    let question = RunQuestion {
         id: id.clone(),
         kind,
     };
-    entry.now().questions.push(Asked {
+    entry.lock_state().questions.push(OpenQuestion {
         question,
-        taken: false,
-        since: Instant::now(),
-        answer,
+        reported: false,
+        asked_at: Instant::now(),
+        reply_sender: answer,
     });
-    let _withdraw = Withdraw {
+    let _withdraw = WithdrawOnDrop {
         entry: &entry,
         id: &id,
     };
-    entry.news.notify_waiters();
+    entry.changed.notify_waiters();
     answered.await.ok()
 }
 
 /// Withdraws a question when it is dropped: its asker no longer waits.
-struct Withdraw<'a> {
-    entry: &'a Entry,
+struct WithdrawOnDrop<'a> {
+    entry: &'a LiveRunEntry,
     id: &'a str,
 }
 
-impl Drop for Withdraw<'_> {
+impl Drop for WithdrawOnDrop<'_> {
     fn drop(&mut self) {
-        drop(self.entry.now().close(self.id));
-        self.entry.news.notify_waiters();
+        drop(self.entry.lock_state().close_question(self.id));
+        self.entry.changed.notify_waiters();
     }
 }
 
 /// Asks a person through the client that waits for the run.
-pub(crate) struct ThroughTheWaiting(pub(crate) Weak<Shared>);
+pub(crate) struct LiveRunApprover(pub(crate) Weak<LiveRunsShared>);
 
-impl Approver for ThroughTheWaiting {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+impl Approver for LiveRunApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
         async move {
             let unavailable =
-                || ApprovalDecision::Unavailable("no client waits for this script".to_owned());
+                || ApprovalResponse::Unavailable("no client waits for this script".to_owned());
             let (Some(shared), Some(run)) = (self.0.upgrade(), &request.script_id) else {
                 return unavailable();
             };
-            match ask(
+            match ask_client(
                 &shared,
                 run,
                 request.id.clone(),
-                QuestionKind::Approval(request.clone()),
+                RunQuestionKind::Approval(request.clone()),
             )
             .await
             {
-                Some(Reply::Approval(decision)) => decision,
+                Some(QuestionReply::Approval(decision)) => decision,
                 _ => unavailable(),
             }
         }

@@ -12,10 +12,10 @@ use selvedge_protocol::Limits;
 use serde::{Deserialize, Serialize};
 
 use crate::call_log::call_number;
-use crate::outcome::shortened;
+use crate::errors::truncate_bytes;
 
 /// Approximate size limit of a recording. A run with more inputs cannot be replayed.
-const MAX_BYTES: usize = 8 << 20;
+const MAX_RECORDING_BYTES: usize = 8 << 20;
 
 /// All inputs of a run, in order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ impl Recording {
 }
 
 impl HostInput {
-    fn bytes(&self) -> usize {
+    fn size_bytes(&self) -> usize {
         let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         32 + match self {
             Self::Now(..) | Self::TimerFired { .. } => 0,
@@ -91,97 +91,97 @@ impl HostInput {
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     pub(crate) recording: Recording,
-    mode: Mode,
+    mode: RecorderMode,
 }
 
 #[derive(Debug, Default)]
-enum Mode {
+enum RecorderMode {
     #[default]
     Off,
     Recording,
-    Replaying(Position),
+    Replaying(ReplayCursor),
 }
 
 /// Position of a replay.
 #[derive(Debug, Default)]
-struct Position {
+struct ReplayCursor {
     /// Index of the next input.
     next: usize,
     /// Clock reads already served from that input.
-    reads: u32,
+    clock_reads: u32,
     /// Description of the first difference between the script and the recording.
     divergence: Option<String>,
     /// Set once a call was forced to fail: the script may deviate from the recording. Contains the
     /// recorded calls whose answers are used.
-    what_if: Option<HashSet<String>>,
+    used_calls: Option<HashSet<String>>,
     /// The time last returned.
     now: i64,
 }
 
-impl Position {
-    fn diverge(&mut self, description: impl FnOnce() -> String) {
+impl ReplayCursor {
+    fn set_divergence(&mut self, description: impl FnOnce() -> String) {
         self.divergence.get_or_insert_with(description);
     }
 }
 
 impl Recorder {
     /// Appends to a recording.
-    pub(crate) fn recording(recording: Recording) -> Self {
-        let bytes = recording.inputs.iter().map(HostInput::bytes).sum();
+    pub(crate) fn append_to(recording: Recording) -> Self {
+        let bytes = recording.inputs.iter().map(HostInput::size_bytes).sum();
         Self {
             recording: Recording { bytes, ..recording },
-            mode: Mode::Recording,
+            mode: RecorderMode::Recording,
         }
     }
 
     /// Replays a recording from its beginning.
-    pub(crate) fn replaying(recording: Recording) -> Self {
+    pub(crate) fn replay_of(recording: Recording) -> Self {
         Self {
-            mode: Mode::Replaying(Position::default()),
-            ..Self::recording(recording)
+            mode: RecorderMode::Replaying(ReplayCursor::default()),
+            ..Self::append_to(recording)
         }
     }
 
     pub(crate) fn is_replaying(&self) -> bool {
-        matches!(self.mode, Mode::Replaying(_))
+        matches!(self.mode, RecorderMode::Replaying(_))
     }
 
-    pub(crate) fn is_on(&self) -> bool {
-        !matches!(self.mode, Mode::Off)
+    pub(crate) fn is_enabled(&self) -> bool {
+        !matches!(self.mode, RecorderMode::Off)
     }
 
     /// Ends the replay: further inputs are appended to the recording.
     pub(crate) fn record_from_here(&mut self) {
-        self.mode = Mode::Recording;
+        self.mode = RecorderMode::Recording;
     }
 
     /// Lets the script deviate from the recording from here on. The answers of these calls are
     /// used.
-    pub(crate) fn start_what_if(&mut self, used: HashSet<String>) {
-        if let Mode::Replaying(position) = &mut self.mode {
-            position.what_if = Some(used);
+    pub(crate) fn allow_deviation(&mut self, used: HashSet<String>) {
+        if let RecorderMode::Replaying(position) = &mut self.mode {
+            position.used_calls = Some(used);
         }
     }
 
     /// Whether the script may deviate from the recording.
-    pub(crate) fn is_what_if(&self) -> bool {
-        matches!(&self.mode, Mode::Replaying(position) if position.what_if.is_some())
+    pub(crate) fn may_deviate(&self) -> bool {
+        matches!(&self.mode, RecorderMode::Replaying(position) if position.used_calls.is_some())
     }
 
     /// Takes the description of the first difference between the script and the recording.
     pub(crate) fn take_divergence(&mut self) -> Option<String> {
         match &mut self.mode {
-            Mode::Replaying(position) => position.divergence.take(),
+            RecorderMode::Replaying(position) => position.divergence.take(),
             _ => None,
         }
     }
 
-    pub(crate) fn write(&mut self, input: HostInput) {
-        if !matches!(self.mode, Mode::Recording) || self.recording.truncated {
+    pub(crate) fn record(&mut self, input: HostInput) {
+        if !matches!(self.mode, RecorderMode::Recording) || self.recording.truncated {
             return;
         }
-        self.recording.bytes += input.bytes();
-        if self.recording.bytes > MAX_BYTES {
+        self.recording.bytes += input.size_bytes();
+        if self.recording.bytes > MAX_RECORDING_BYTES {
             self.recording.truncated = true;
             return;
         }
@@ -190,7 +190,7 @@ impl Recorder {
 
     /// Returns the script's time, in milliseconds since 1970; on replay, the recorded one.
     pub(crate) fn now(&mut self) -> i64 {
-        let Mode::Replaying(position) = &mut self.mode else {
+        let RecorderMode::Replaying(position) = &mut self.mode else {
             let now = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_millis() as i64);
@@ -198,23 +198,24 @@ impl Recorder {
                 Some(HostInput::Now(last, reads)) if *last == now => {
                     *reads = reads.saturating_add(1);
                 }
-                _ => self.write(HostInput::Now(now, 1)),
+                _ => self.record(HostInput::Now(now, 1)),
             }
             return now;
         };
         match self.recording.inputs.get(position.next) {
             Some(HostInput::Now(now, reads)) => {
-                position.reads += 1;
+                position.clock_reads += 1;
                 position.now = *now;
-                if position.reads >= *reads {
+                if position.clock_reads >= *reads {
                     position.next += 1;
-                    position.reads = 0;
+                    position.clock_reads = 0;
                 }
                 return *now;
             }
-            Some(_) if position.what_if.is_none() => {
-                position
-                    .diverge(|| "the script reads the clock, the recorded run did not".to_owned());
+            Some(_) if position.used_calls.is_none() => {
+                position.set_divergence(|| {
+                    "the script reads the clock, the recorded run did not".to_owned()
+                });
             }
             _ => {}
         }
@@ -225,8 +226,8 @@ impl Recorder {
 
     /// Returns the recorded reply to a message on replay. The outer `None` means that the host must
     /// reply itself.
-    pub(crate) fn reply(&mut self, channel: &str, text: &str) -> Option<Option<String>> {
-        let Mode::Replaying(position) = &mut self.mode else {
+    pub(crate) fn recorded_reply(&mut self, channel: &str, text: &str) -> Option<Option<String>> {
+        let RecorderMode::Replaying(position) = &mut self.mode else {
             return None;
         };
         let same = |input: &HostInput| match input {
@@ -238,7 +239,7 @@ impl Recorder {
             _ => None,
         };
         let inputs = &self.recording.inputs;
-        let what_if = position.what_if.is_some();
+        let what_if = position.used_calls.is_some();
         let recorded = match what_if {
             true => inputs.iter().find_map(same),
             false => inputs.get(position.next).and_then(same),
@@ -247,18 +248,18 @@ impl Recorder {
             _ if what_if => {}
             Some(_) => position.next += 1,
             None if position.next < inputs.len() => {
-                position.diverge(|| {
+                position.set_divergence(|| {
                     format!("the script asks for `{channel}` {text}, the recorded run did not")
                 });
             }
             None => {}
         }
-        Some(recorded.unwrap_or_else(|| unrecorded(channel)))
+        Some(recorded.unwrap_or_else(|| default_reply(channel)))
     }
 
-    pub(crate) fn write_reply(&mut self, channel: &str, text: &str, reply: &Option<String>) {
-        if matches!(self.mode, Mode::Recording) {
-            self.write(HostInput::Reply {
+    pub(crate) fn record_reply(&mut self, channel: &str, text: &str, reply: &Option<String>) {
+        if matches!(self.mode, RecorderMode::Recording) {
+            self.record(HostInput::Reply {
                 channel: channel.to_owned(),
                 text: text.to_owned(),
                 reply: reply.clone(),
@@ -267,17 +268,17 @@ impl Recorder {
     }
 
     /// Records a call, or checks on replay that it is the recorded one.
-    pub(crate) fn call(&mut self, path: &str, args: &str) {
-        let Mode::Replaying(position) = &mut self.mode else {
-            if matches!(self.mode, Mode::Recording) {
-                self.write(HostInput::Call {
+    pub(crate) fn record_or_check_call(&mut self, path: &str, args: &str) {
+        let RecorderMode::Replaying(position) = &mut self.mode else {
+            if matches!(self.mode, RecorderMode::Recording) {
+                self.record(HostInput::Call {
                     path: path.to_owned(),
                     args: args.to_owned(),
                 });
             }
             return;
         };
-        if position.what_if.is_some() {
+        if position.used_calls.is_some() {
             return;
         }
         match self.recording.inputs.get(position.next) {
@@ -287,38 +288,45 @@ impl Recorder {
                 path: recorded,
                 args: recorded_args,
             }) if recorded == path => {
-                if recorded_args == args || recorded_args.contains(REDACTED) {
+                if recorded_args == args || recorded_args.contains(REDACTED_PLACEHOLDER) {
                     position.next += 1;
                     return;
                 }
-                position.diverge(|| {
-                    let (args, recorded_args) =
-                        (shortened(args, 120), shortened(recorded_args, 120));
+                position.set_divergence(|| {
+                    let (args, recorded_args) = (
+                        truncate_bytes(args, 120),
+                        truncate_bytes(recorded_args, 120),
+                    );
                     format!(
                         "the script calls {path} with {args}, the recorded run with {recorded_args}"
                     )
                 });
             }
             Some(HostInput::Call { path: recorded, .. }) => {
-                position
-                    .diverge(|| format!("the script calls {path}, the recorded run {recorded}"));
+                position.set_divergence(|| {
+                    format!("the script calls {path}, the recorded run {recorded}")
+                });
             }
             Some(_) => {
-                position.diverge(|| format!("the script calls {path}, the recorded run did not"));
+                position.set_divergence(|| {
+                    format!("the script calls {path}, the recorded run did not")
+                });
             }
         }
     }
 
     /// Returns the next settled call or fired timer of a replay. `None` at the end of the
     /// recording.
-    pub(crate) fn next(&mut self) -> Option<HostInput> {
-        let Mode::Replaying(position) = &mut self.mode else {
+    pub(crate) fn next_settlement(&mut self) -> Option<HostInput> {
+        let RecorderMode::Replaying(position) = &mut self.mode else {
             return None;
         };
         let input = self.recording.inputs.get(position.next)?.clone();
         match input {
             HostInput::Settled { .. } | HostInput::TimerFired { .. } => position.next += 1,
-            _ => position.diverge(|| "the script waits, the recorded run did not".to_owned()),
+            _ => {
+                position.set_divergence(|| "the script waits, the recorded run did not".to_owned())
+            }
         }
         Some(input)
     }
@@ -330,10 +338,10 @@ impl Recorder {
         &mut self,
         pending: impl Fn(&str, &str) -> Option<u32>,
     ) -> Option<(u32, String, Option<String>)> {
-        let Mode::Replaying(position) = &mut self.mode else {
+        let RecorderMode::Replaying(position) = &mut self.mode else {
             return None;
         };
-        let used = position.what_if.as_mut()?;
+        let used = position.used_calls.as_mut()?;
         let inputs = &self.recording.inputs;
         let calls: Vec<(&str, &str)> = inputs
             .iter()
@@ -355,9 +363,9 @@ impl Recorder {
 }
 
 /// Returns the reply to a message that is not in the recording.
-fn unrecorded(channel: &str) -> Option<String> {
+fn default_reply(channel: &str) -> Option<String> {
     (channel == "resolve").then(|| "tool".to_owned())
 }
 
 /// Placeholder for secrets in an exported recording.
-const REDACTED: &str = "[redacted]";
+const REDACTED_PLACEHOLDER: &str = "[redacted]";

@@ -8,22 +8,22 @@ use selvedge_protocol::{
     CallRecord, CallStatus, ErrorCode, Limits, RunMetadata, RunStatus, ScriptError,
     ScriptToolCallOutput,
 };
-use selvedge_sandbox::{Fault, Wasm};
+use selvedge_sandbox::{Fault, WasmRuntime};
 use selvedge_tools::{Orchestrator, Registry};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::context::Start;
-use crate::execute::Launch;
+use crate::context::StartMode;
+use crate::errors::truncate_bytes;
+use crate::execute::RunLaunch;
 use crate::harness::Harness;
 use crate::options::RunOptions;
-use crate::outcome::shortened;
-use crate::playback::{RecordedCalls, Watch, diverged};
+use crate::playback::{RecordedCalls, ReplayObserver, divergence_error};
 use crate::recording::{Recorder, Recording};
 
 /// A complete recorded run. It can be replayed on another machine, without its tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Cassette {
+pub struct RecordedRun {
     /// The script as written.
     pub source: String,
     /// The output of the run.
@@ -37,14 +37,14 @@ pub struct Cassette {
 
 /// Options of a replay.
 #[derive(Default)]
-pub struct Replay {
+pub struct ReplayOptions {
     /// Id of a call that is forced to fail, to see what the script would have done.
-    pub fail: Option<String>,
+    pub fail_call: Option<String>,
     /// Called for each call when it is answered.
-    pub watch: Option<Watch>,
+    pub observer: Option<ReplayObserver>,
 }
 
-impl Cassette {
+impl RecordedRun {
     /// Creates a recorded run from what a ledger stored. `recording` is what the ledger received at
     /// the end of the run.
     pub fn new(
@@ -63,10 +63,11 @@ impl Cassette {
 
     /// Replays the run. Returns the recorded output, or a `ReplayDivergenceError` that says how the
     /// replay differs. If a call is forced to fail, returns the output that results from it.
-    pub async fn play(&self, options: Replay) -> Result<ScriptToolCallOutput, Fault> {
+    pub async fn replay(&self, options: ReplayOptions) -> Result<ScriptToolCallOutput, Fault> {
         let started = Instant::now();
         // The recording answers all calls: no tools are needed.
-        let harness = Harness::on(Wasm::shared()?, Orchestrator::new(Registry::new()));
+        let harness =
+            Harness::with_runtime(WasmRuntime::shared()?, Orchestrator::new(Registry::new()));
         let harness = harness.with_limits(self.recording.limits.clone());
         let original = &self.output;
         let mut output = ScriptToolCallOutput::new(original.id.clone(), original.call_id.clone());
@@ -82,33 +83,33 @@ impl Cassette {
             .iter()
             .map(|(id, value)| (id.clone(), value.to_string()));
         let mut recorded = RecordedCalls::new(values, original.calls.clone());
-        (recorded.fail, recorded.watch) = (options.fail, options.watch);
+        (recorded.forced_failure, recorded.observer) = (options.fail_call, options.observer);
         let seed = original.metadata.random_seed.parse().unwrap_or_default();
-        let recorder = Recorder::replaying(self.recording.clone());
-        let mut launch = Launch::new(Start::Replay(&recorded), seed, recorder);
+        let recorder = Recorder::replay_of(self.recording.clone());
+        let mut launch = RunLaunch::new(StartMode::Replay(&recorded), seed, recorder);
         let run_options = RunOptions {
-            timeout: Some(self.time()),
+            timeout: Some(self.time_limit()),
             ..RunOptions::default()
         };
         let mut output = harness
             .execute(output, &compiled, &run_options, &mut launch, started)
             .await;
-        if self.was_ended_from_outside(&output) {
+        if self.was_stopped_externally(&output) {
             (output.status, output.error) = (original.status, original.error.clone());
             (output.output_json, output.warnings) =
                 (original.output_json.clone(), original.warnings.clone());
             // A script that is stopped while it computes stops at a slightly different point.
-            as_far_as(&original.logs, &mut output.logs);
-            as_far_as(&original.output, &mut output.output);
+            use_recorded_if_prefix(&original.logs, &mut output.logs);
+            use_recorded_if_prefix(&original.output, &mut output.output);
         }
         output.metadata = RunMetadata {
             duration_ms: output.metadata.duration_ms,
             ..original.metadata.clone()
         };
-        let difference = match &recorded.fail {
-            None => difference(original, &output),
-            Some(_) if launch.recorder().is_what_if() => None,
-            Some(fail) => Some(diverged(&format!(
+        let difference = match &recorded.forced_failure {
+            None => output_difference(original, &output),
+            Some(_) if launch.recorder().may_deviate() => None,
+            Some(fail) => Some(divergence_error(&format!(
                 "{fail} was not answered in the recorded run, so it cannot be made to fail"
             ))),
         };
@@ -121,7 +122,7 @@ impl Cassette {
 
     /// Returns the time limit of the replay. A run that was stopped gets little more time than it
     /// had.
-    fn time(&self) -> Duration {
+    fn time_limit(&self) -> Duration {
         // A recording may come from another machine and must not set a longer limit than ours.
         let timeout = self
             .recording
@@ -129,7 +130,7 @@ impl Cassette {
             .min(Duration::from_millis(Limits::default().max_timeout_ms));
         let duration =
             Duration::from_secs_f64(self.output.metadata.duration_ms.clamp(0.0, 1e9) / 1000.0);
-        match self.ended_with() {
+        match self.recorded_error_code() {
             Some(ErrorCode::ScriptCancelledError | ErrorCode::ScriptTimeoutError) => {
                 // This machine may be slower.
                 timeout.min(duration * 4 + Duration::from_secs(2))
@@ -138,15 +139,15 @@ impl Cassette {
         }
     }
 
-    fn ended_with(&self) -> Option<ErrorCode> {
+    fn recorded_error_code(&self) -> Option<ErrorCode> {
         self.output.error.as_ref().map(|error| error.code)
     }
 
     /// Whether the replay matches up to the point where something outside the script ended the
     /// recorded run: a cancellation, the time limit, or a call that did not stop.
-    fn was_ended_from_outside(&self, replayed: &ScriptToolCallOutput) -> bool {
+    fn was_stopped_externally(&self, replayed: &ScriptToolCallOutput) -> bool {
         let stopped = replayed.error.as_ref().map(|error| error.code);
-        match self.ended_with() {
+        match self.recorded_error_code() {
             Some(ErrorCode::ScriptCancelledError | ErrorCode::ScriptTimeoutError) => {
                 let waits = replayed.error.is_none() && replayed.status == RunStatus::Rejected;
                 waits || stopped == Some(ErrorCode::ScriptTimeoutError)
@@ -159,7 +160,7 @@ impl Cassette {
 
 /// Replaces a list by the recorded one, if one of the two begins with the other. The last entries
 /// are not compared, because they may say how many were omitted.
-fn as_far_as<T: PartialEq + Clone>(recorded: &[T], replayed: &mut Vec<T>) {
+fn use_recorded_if_prefix<T: PartialEq + Clone>(recorded: &[T], replayed: &mut Vec<T>) {
     let common = recorded.len().min(replayed.len()).saturating_sub(1);
     if recorded[..common] == replayed[..common] {
         *replayed = recorded.to_vec();
@@ -167,7 +168,7 @@ fn as_far_as<T: PartialEq + Clone>(recorded: &[T], replayed: &mut Vec<T>) {
 }
 
 /// Returns an error that describes the first difference between two outputs.
-fn difference(
+fn output_difference(
     recorded: &ScriptToolCallOutput,
     replayed: &ScriptToolCallOutput,
 ) -> Option<ScriptError> {
@@ -190,7 +191,7 @@ fn difference(
     };
     let differs = |verb: &str, replayed: &dyn Debug, recorded: &dyn Debug| {
         let [replayed, recorded] =
-            [replayed, recorded].map(|value| shortened(&format!("{value:?}"), 200));
+            [replayed, recorded].map(|value| truncate_bytes(&format!("{value:?}"), 200));
         format!("the script {verb} {replayed}, the recorded run {verb} {recorded}")
     };
     let description = if error(recorded) != error(replayed) {
@@ -206,5 +207,5 @@ fn difference(
     } else {
         return None;
     };
-    Some(diverged(&description))
+    Some(divergence_error(&description))
 }

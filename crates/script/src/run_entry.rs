@@ -39,11 +39,11 @@ impl<'a> RunEntry<'a> {
     }
 
     /// Writes the entry unless it is written.
-    pub(crate) async fn write(&self) -> Result<(), ScriptError> {
+    pub(crate) async fn ensure_written(&self) -> Result<(), ScriptError> {
         if *self.state() == EntryState::Written {
             return Ok(());
         }
-        let Err(error) = self.ledger.begin(self.start).await else {
+        let Err(error) = self.ledger.begin_run(self.start).await else {
             *self.state() = EntryState::Written;
             return Ok(());
         };
@@ -76,10 +76,12 @@ impl<'a> RunEntry<'a> {
         let state = *self.state();
         match state {
             EntryState::Refused => Ok(()),
-            EntryState::Written => self.ledger.end(output, recording).await,
+            EntryState::Written => self.ledger.finish_run(output, recording).await,
             EntryState::Missing => {
                 let start = self.start;
-                self.ledger.begin_and_end(start, output, recording).await
+                self.ledger
+                    .record_finished_run(start, output, recording)
+                    .await
             }
         }
     }

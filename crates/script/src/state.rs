@@ -16,7 +16,7 @@ use selvedge_protocol::ScriptError;
 /// obsolete. Every state becomes `TakenOver` if the ledger reports that another process resumed the
 /// run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RunState {
+pub(crate) enum ActiveRunState {
     /// The guest computes, or calls and timers are in flight.
     Running,
     /// Every pending call waits for a person, and the ledger has a snapshot: another process can
@@ -35,14 +35,14 @@ pub(crate) enum RunState {
     TakenOver,
 }
 
-impl RunState {
+impl ActiveRunState {
     /// Whether the ledger has a snapshot of the run's current state.
     pub(crate) fn has_snapshot(self) -> bool {
         matches!(self, Self::WaitingForPerson | Self::Suspended)
     }
 
     /// Whether a snapshot must be saved once every pending call waits for a person.
-    pub(crate) fn wants_snapshot(self) -> bool {
+    pub(crate) fn needs_snapshot(self) -> bool {
         matches!(self, Self::Running | Self::Suspending)
     }
 
@@ -55,7 +55,7 @@ impl RunState {
     }
 
     /// A question will be answered later.
-    pub(crate) fn answer_deferred(&mut self) {
+    pub(crate) fn on_answer_deferred(&mut self) {
         *self = match *self {
             Self::Running | Self::Unsaved | Self::Suspending => Self::Suspending,
             Self::WaitingForPerson | Self::Suspended => Self::Suspended,
@@ -64,7 +64,7 @@ impl RunState {
     }
 
     /// A question was answered, or the guest continues: a saved snapshot is obsolete.
-    pub(crate) fn progress(&mut self) {
+    pub(crate) fn on_progress(&mut self) {
         *self = match *self {
             Self::WaitingForPerson | Self::Unsaved => Self::Running,
             Self::Suspended => Self::Suspending,
@@ -72,7 +72,7 @@ impl RunState {
         };
     }
 
-    pub(crate) fn snapshot_saved(&mut self) {
+    pub(crate) fn on_snapshot_saved(&mut self) {
         *self = match *self {
             Self::Running | Self::WaitingForPerson | Self::Unsaved => Self::WaitingForPerson,
             Self::Suspending | Self::Suspended => Self::Suspended,
@@ -80,22 +80,22 @@ impl RunState {
         };
     }
 
-    pub(crate) fn snapshot_failed(&mut self) {
+    pub(crate) fn on_snapshot_failed(&mut self) {
         if *self == Self::Running {
             *self = Self::Unsaved;
         }
     }
 
     /// Another process resumed the run.
-    pub(crate) fn taken_over(&mut self) -> RunEnd {
+    pub(crate) fn on_taken_over(&mut self) -> RunExit {
         *self = Self::TakenOver;
-        RunEnd::TakenOver
+        RunExit::TakenOver
     }
 }
 
 /// How a run ended in this process.
 #[derive(Debug)]
-pub(crate) enum RunEnd {
+pub(crate) enum RunExit {
     /// The script returned this JSON, or nothing.
     Returned(Option<String>),
     /// The script failed or was stopped.
@@ -109,7 +109,7 @@ pub(crate) enum RunEnd {
     RecordingEnded,
 }
 
-impl From<ScriptError> for RunEnd {
+impl From<ScriptError> for RunExit {
     fn from(error: ScriptError) -> Self {
         Self::Failed(error)
     }
@@ -117,9 +117,9 @@ impl From<ScriptError> for RunEnd {
 
 #[cfg(test)]
 mod tests {
-    use super::RunState::{self, *};
+    use super::ActiveRunState::{self, *};
 
-    fn after(mut state: RunState, change: impl Fn(&mut RunState)) -> RunState {
+    fn after(mut state: ActiveRunState, change: impl Fn(&mut ActiveRunState)) -> ActiveRunState {
         change(&mut state);
         state
     }
@@ -133,7 +133,7 @@ mod tests {
             (Running, Running),
             (TakenOver, TakenOver),
         ] {
-            let state = after(before, RunState::progress);
+            let state = after(before, ActiveRunState::on_progress);
             assert_eq!(state, expected, "{before:?}");
             assert!(!state.has_snapshot());
         }
@@ -142,13 +142,22 @@ mod tests {
     #[test]
     fn a_deferred_answer_suspends_a_run_only_if_its_snapshot_is_saved() {
         assert_eq!(
-            after(WaitingForPerson, RunState::answer_deferred),
+            after(WaitingForPerson, ActiveRunState::on_answer_deferred),
             Suspended
         );
         for before in [Running, Unsaved] {
-            assert_eq!(after(before, RunState::answer_deferred), Suspending);
+            assert_eq!(
+                after(before, ActiveRunState::on_answer_deferred),
+                Suspending
+            );
         }
-        assert_eq!(after(Suspending, RunState::snapshot_saved), Suspended);
-        assert_eq!(after(Suspending, RunState::snapshot_failed), Suspending);
+        assert_eq!(
+            after(Suspending, ActiveRunState::on_snapshot_saved),
+            Suspended
+        );
+        assert_eq!(
+            after(Suspending, ActiveRunState::on_snapshot_failed),
+            Suspending
+        );
     }
 }

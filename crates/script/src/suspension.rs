@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{ErrorCode, Ledger, LedgerError, Phase, ScriptError};
-use selvedge_sandbox::{Execution, Fault, Image};
-use selvedge_tools::Standing;
+use selvedge_sandbox::{Execution, Fault, GuestSnapshot};
+use selvedge_tools::ScopeSnapshot;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -70,14 +70,14 @@ impl<'a> Suspender<'a> {
     ///
     /// A script whose timers fire while a question is open is not saved each time: an older
     /// snapshot is valid as long as no call was made since.
-    pub(crate) fn not_before(&self) -> Option<Instant> {
+    pub(crate) fn next_save_time(&self) -> Option<Instant> {
         self.last_saved.map(|saved| saved + SAVE_INTERVAL)
     }
 
     /// Saves the bytes of a [`Suspension`].
     pub(crate) async fn save(&self, run_id: &str, state: Vec<u8>) -> Result<(), SuspendError> {
         match self.ledger {
-            Some(ledger) => Ok(ledger.suspend(run_id, state).await?),
+            Some(ledger) => Ok(ledger.suspend_run(run_id, state).await?),
             None => Ok(()),
         }
     }
@@ -90,7 +90,7 @@ impl<'a> Suspender<'a> {
     /// Claims a saved run for this process, so that no other process restores it.
     pub(crate) async fn claim(&self, run_id: &str) -> Result<(), SuspendError> {
         match self.ledger {
-            Some(ledger) => Ok(ledger.go_on(run_id).await?),
+            Some(ledger) => Ok(ledger.resume_run(run_id).await?),
             None => Ok(()),
         }
     }
@@ -116,10 +116,10 @@ pub(crate) struct Suspension {
     /// An [`crate::output_buffer::OutputBuffer`].
     #[serde(rename = "said")]
     pub(crate) output: Box<RawValue>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: ScopeSnapshot,
     /// The snapshot of the guest. Stored as raw bytes after the JSON.
     #[serde(skip)]
-    pub(crate) image: Vec<u8>,
+    pub(crate) snapshot_bytes: Vec<u8>,
 }
 
 /// Calls and timers of a suspended run.
@@ -131,7 +131,7 @@ pub(crate) struct SuspendedCalls {
     pub(crate) waiting: Vec<GuestCall>,
     /// Answers that the guest has not received yet.
     #[serde(rename = "untold")]
-    pub(crate) held: Vec<CallAnswer>,
+    pub(crate) held_answers: Vec<CallAnswer>,
     #[serde(flatten)]
     pub(crate) log: CallLog,
 }
@@ -139,7 +139,7 @@ pub(crate) struct SuspendedCalls {
 /// Why a suspended run cannot be restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ResumeError {
+pub enum RestoreError {
     /// The stored state is incomplete.
     #[error("the saved state is truncated")]
     Truncated,
@@ -166,16 +166,16 @@ impl Suspension {
     ) -> Result<Self, SuspendError> {
         let snapshot = guest.snapshot()?;
         Ok(Self {
-            build: snapshot.build,
+            build: snapshot.build_id,
             call_id: run.call_id.to_owned(),
             seed: run.seed,
-            recording: to_raw_value(&run.recorder().recording)?,
+            recording: to_raw_value(&run.lock_recorder().recording)?,
             timeout: run.timeout,
             left,
-            standing: run.scope.standing(calls.waiting.len()),
+            standing: run.scope.snapshot(calls.waiting.len()),
             calls,
-            output: to_raw_value(&*run.output())?,
-            image: snapshot.bytes,
+            output: to_raw_value(&*run.lock_output())?,
+            snapshot_bytes: snapshot.bytes,
         })
     }
 
@@ -183,30 +183,30 @@ impl Suspension {
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         let json = serde_json::to_vec(self)?;
         let length = (json.len() as u64).to_le_bytes();
-        Ok([&length[..], &json, &self.image].concat())
+        Ok([&length[..], &json, &self.snapshot_bytes].concat())
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, ResumeError> {
-        let (length, rest) = bytes.split_first_chunk().ok_or(ResumeError::Truncated)?;
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, RestoreError> {
+        let (length, rest) = bytes.split_first_chunk().ok_or(RestoreError::Truncated)?;
         let length = usize::try_from(u64::from_le_bytes(*length));
         let (json, snapshot) = length
             .ok()
             .and_then(|length| rest.split_at_checked(length))
-            .ok_or(ResumeError::Truncated)?;
+            .ok_or(RestoreError::Truncated)?;
         let mut suspension: Self = serde_json::from_slice(json)?;
-        suspension.image = snapshot.to_vec();
+        suspension.snapshot_bytes = snapshot.to_vec();
         Ok(suspension)
     }
 
     /// Parses one of the parts that are stored as raw JSON.
-    pub(crate) fn part<T: DeserializeOwned>(part: &RawValue) -> Result<T, ResumeError> {
+    pub(crate) fn parse_part<T: DeserializeOwned>(part: &RawValue) -> Result<T, RestoreError> {
         Ok(serde_json::from_str(part.get())?)
     }
 
-    pub(crate) fn image(&self) -> Image {
-        Image {
-            build: self.build.clone(),
-            bytes: self.image.clone(),
+    pub(crate) fn snapshot(&self) -> GuestSnapshot {
+        GuestSnapshot {
+            build_id: self.build.clone(),
+            bytes: self.snapshot_bytes.clone(),
         }
     }
 }

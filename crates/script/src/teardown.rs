@@ -8,19 +8,19 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::sleep_until;
-use crate::context::Start;
+use crate::context::StartMode;
 use crate::in_flight::GuestCall;
 use crate::preview::preview;
-use crate::run::Run;
-use crate::state::{RunEnd, RunState};
+use crate::run::ScriptRun;
+use crate::state::{ActiveRunState, RunExit};
 
 /// Time that calls have to stop after they are cancelled. Each call also has its own grace period,
 /// which is shorter.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A run that has ended in this process.
-pub(crate) struct EndedRun {
-    pub(crate) end: RunEnd,
+pub(crate) struct TeardownReport {
+    pub(crate) end: RunExit,
     pub(crate) calls: Vec<CallRecord>,
     /// Results of completed calls: call id, tool, JSON.
     pub(crate) results: Vec<(String, String, String)>,
@@ -28,37 +28,37 @@ pub(crate) struct EndedRun {
     pub(crate) heap_peak: u64,
 }
 
-impl Run<'_> {
+impl ScriptRun<'_> {
     /// Runs the script, then ends all its calls.
-    pub(crate) async fn run_to_end(mut self, context: Value) -> EndedRun {
+    pub(crate) async fn run_to_end(mut self, context: Value) -> TeardownReport {
         let mut end = match self.drive(context).await {
-            Ok(value) => RunEnd::Returned(value),
+            Ok(value) => RunExit::Returned(value),
             Err(end) => end,
         };
         let unfinished = match (&end, self.context.start) {
-            (RunEnd::Suspended | RunEnd::TakenOver, _) => {
+            (RunExit::Suspended | RunExit::TakenOver, _) => {
                 self.calls.drop_pending(CallStatus::NotStarted);
                 Vec::new()
             }
-            (_, Start::Replay(recorded)) => self.calls.end_as_recorded(recorded),
+            (_, StartMode::Replay(recorded)) => self.calls.end_as_recorded(recorded),
             (end, _) => {
-                let wait = matches!(end, RunEnd::Returned(_)) && self.context.allow_detached;
+                let wait = matches!(end, RunExit::Returned(_)) && self.context.allow_detached;
                 self.stop_calls(wait).await
             }
         };
-        self.mention(&unfinished, &mut end);
-        if self.state == RunState::TakenOver {
-            end = RunEnd::TakenOver;
+        self.report_unfinished(&unfinished, &mut end);
+        if self.state == ActiveRunState::TakenOver {
+            end = RunExit::TakenOver;
         }
         let log = self.calls.log;
-        if let RunEnd::Returned(value) = &end
+        if let RunExit::Returned(value) = &end
             && !log.unstoppable.is_empty()
         {
-            end = RunEnd::Failed(detached(&log.unstoppable, value.as_deref()));
+            end = RunExit::Failed(detached_promise_error(&log.unstoppable, value.as_deref()));
         }
         let dispatched = log.dispatched;
-        let (calls, results) = log.finish();
-        EndedRun {
+        let (calls, results) = log.into_records_and_results();
+        TeardownReport {
             end,
             calls,
             results,
@@ -70,42 +70,43 @@ impl Run<'_> {
     /// Ends all calls and returns those that were pending. With `wait`, they have the script's time
     /// limit to finish before they are cancelled.
     async fn stop_calls(&mut self, wait: bool) -> Vec<GuestCall> {
-        let pending = self.calls.in_order();
+        let pending = self.calls.pending_in_order();
         let cancel = self.context.scope.cancel.clone();
         if wait {
             let limit = Instant::now() + self.context.timeout;
-            self.settle_until(limit, &cancel).await;
+            self.handle_reports_until(limit, &cancel).await;
         }
         cancel.cancel();
         let limit = Instant::now() + STOP_TIMEOUT;
-        self.settle_until(limit, &CancellationToken::new()).await;
+        self.handle_reports_until(limit, &CancellationToken::new())
+            .await;
         self.calls.drop_pending(CallStatus::OutcomeUnknown);
         pending
     }
 
     /// Handles reports until no call is pending, `limit` is reached, or `cancel` is cancelled.
-    async fn settle_until(&mut self, limit: Instant, cancel: &CancellationToken) {
-        while !self.calls.pending.is_empty() && self.state != RunState::TakenOver {
+    async fn handle_reports_until(&mut self, limit: Instant, cancel: &CancellationToken) {
+        while !self.calls.pending.is_empty() && self.state != ActiveRunState::TakenOver {
             tokio::select! {
                 biased;
                 () = sleep_until(Some(limit)) => return,
                 () = cancel.cancelled() => return,
                 // An error means that another process took the run over, which the state shows.
-                Some(report) = self.calls.reports.recv() => { let _ = self.take_report(report); }
+                Some(report) = self.calls.reports.recv() => { let _ = self.handle_report(report); }
                 Some(()) = self.calls.batches.next(), if !self.calls.batches.is_empty() => {}
             }
         }
     }
 
     /// Reports calls that were pending at the end in the script's warnings or its error.
-    fn mention(&mut self, unfinished: &[GuestCall], end: &mut RunEnd) {
+    fn report_unfinished(&mut self, unfinished: &[GuestCall], end: &mut RunExit) {
         let described = unfinished
             .iter()
             .filter_map(|call| self.calls.describe_unfinished(call));
         match end {
-            RunEnd::Returned(_) => {
+            RunExit::Returned(_) => {
                 for description in described {
-                    self.context.output().warn(format!(
+                    self.context.lock_output().warn(format!(
                         "{description}, and was cancelled: write `await` before calls that the \
                          script needs"
                     ));
@@ -117,12 +118,12 @@ impl Run<'_> {
                     }
                 }
             }
-            RunEnd::Failed(error) if error.code == ErrorCode::ScriptRuntimeError => {
+            RunExit::Failed(error) if error.code == ErrorCode::ScriptRuntimeError => {
                 let suggestions =
                     described.map(|description| format!("{description}: was it awaited?"));
                 error.suggestions.extend(suggestions.take(3));
             }
-            RunEnd::Failed(error)
+            RunExit::Failed(error)
                 if error.code == ErrorCode::ScriptTimeoutError && error.line.is_none() =>
             {
                 if let Some(first) = unfinished.first() {
@@ -136,7 +137,7 @@ impl Run<'_> {
     }
 }
 
-fn detached(unstoppable: &[String], value: Option<&str>) -> ScriptError {
+fn detached_promise_error(unstoppable: &[String], value: Option<&str>) -> ScriptError {
     let message = format!(
         "the script ended while calls were running that could not be stopped: {}",
         unstoppable.join(", ")

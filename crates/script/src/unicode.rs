@@ -1,7 +1,7 @@
 //! Lone surrogates: JavaScript strings can contain them, Unicode text cannot.
 
 /// Replaces escaped lone surrogates in JSON text by U+FFFD.
-pub(crate) fn whole_unicode(json: &str) -> std::borrow::Cow<'_, str> {
+pub(crate) fn replace_lone_surrogates(json: &str) -> std::borrow::Cow<'_, str> {
     if !json.contains("\\ud") {
         return json.into();
     }
@@ -39,7 +39,7 @@ pub(crate) fn whole_unicode(json: &str) -> std::borrow::Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::whole_unicode;
+    use super::replace_lone_surrogates;
 
     #[test]
     fn lone_surrogates_become_replacement_characters() {
@@ -53,8 +53,8 @@ mod tests {
             (r#"["\\\ud800"]"#, r#"["\\\ufffd"]"#),
             (r#"["ü\ud800"]"#, r#"["ü\ufffd"]"#),
         ] {
-            assert_eq!(whole_unicode(given), expected);
-            serde_json::from_str::<serde_json::Value>(&whole_unicode(given)).unwrap();
+            assert_eq!(replace_lone_surrogates(given), expected);
+            serde_json::from_str::<serde_json::Value>(&replace_lone_surrogates(given)).unwrap();
         }
     }
 }

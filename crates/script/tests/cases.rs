@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{ErrorCode, Limits, OutputPart, ScriptToolCallOutput};
-use selvedge_script::Replay;
+use selvedge_script::ReplayOptions;
 use serde_json::Value;
 use support::{MemoryLedger, TestFixture, run_on_thread};
 
@@ -105,7 +105,7 @@ fn run_file(name: &str, timeout_ms: u64, part: std::ops::Range<usize>) -> usize 
             && let Some(recorded_run) = ledger.recorded_run(&case.code, &output)
         {
             let again = run_on_thread(&case.title, TEST_TIMEOUT, async move {
-                recorded_run.play(Replay::default()).await.unwrap()
+                recorded_run.replay(ReplayOptions::default()).await.unwrap()
             });
             problems.extend(diverged(&again).map(|message| format!("{}: {message}", case.title)));
         }

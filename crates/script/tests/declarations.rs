@@ -50,7 +50,7 @@ fn tsc_accepts_the_declarations() {
     let text = format!(
         "{}{}",
         selvedge_tools::declarations(&registry),
-        *selvedge_script::GLOBALS
+        *selvedge_script::GLOBAL_DECLARATIONS
     );
     std::fs::write(dir.path().join("selvedge.d.ts"), text).unwrap();
     std::fs::write(dir.path().join("use.ts"), USE).unwrap();
@@ -105,9 +105,9 @@ fn every_global_is_declared() {
         .map(|name| name.as_str().unwrap())
     {
         let declared = ["const", "function"].iter().any(|word| {
-            selvedge_script::GLOBALS.contains(&format!("declare {word} {name}:"))
-                || selvedge_script::GLOBALS.contains(&format!("declare {word} {name}("))
-                || selvedge_script::GLOBALS.contains(&format!("declare {word} {name}<"))
+            selvedge_script::GLOBAL_DECLARATIONS.contains(&format!("declare {word} {name}:"))
+                || selvedge_script::GLOBAL_DECLARATIONS.contains(&format!("declare {word} {name}("))
+                || selvedge_script::GLOBAL_DECLARATIONS.contains(&format!("declare {word} {name}<"))
         });
         assert!(
             declared || name == "tools" || standard.contains(&name),
@@ -139,7 +139,7 @@ fn every_error_code_has_a_class_a_declaration_and_a_row_in_the_docs() {
         rows.map(|(name, _)| name.to_owned()).collect()
     };
     assert_eq!(
-        between(&selvedge_script::GLOBALS, "declare class ", " "),
+        between(&selvedge_script::GLOBAL_DECLARATIONS, "declare class ", " "),
         codes
     );
     assert_eq!(

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    CallStatus, ErrorCode, Event, EventSink, Limits, RunStatus, ScriptToolCallOutput,
+    CallStatus, ErrorCode, EventSink, Limits, RunStatus, RuntimeEvent, ScriptToolCallOutput,
 };
-use selvedge_sandbox::{Settings, Wasm};
+use selvedge_sandbox::{EngineSettings, WasmRuntime};
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::Orchestrator;
 use serde_json::json;
@@ -26,7 +26,10 @@ fn cancelled_at_log(fixture: &TestFixture, source: &str) -> (ScriptToolCallOutpu
     let (canceller, cancelled_at) = (cancel.clone(), Arc::new(std::sync::Mutex::new(None)));
     let first_event = cancelled_at.clone();
     let events = EventSink::new(move |event| {
-        if matches!(event, Event::Log { .. } | Event::ApprovalRequested { .. }) {
+        if matches!(
+            event,
+            RuntimeEvent::ScriptLog { .. } | RuntimeEvent::ApprovalRequested { .. }
+        ) {
             first_event.lock().unwrap().get_or_insert_with(Instant::now);
             canceller.cancel();
         }
@@ -140,14 +143,14 @@ fn a_run_can_be_cancelled_while_a_person_is_asked() {
 
 #[test]
 fn a_run_can_be_cancelled_while_it_waits_for_a_slot() {
-    let settings = Settings {
+    let settings = EngineSettings {
         max_scripts: 1,
-        memory_cap: 64 << 20,
+        max_memory_bytes: 64 << 20,
         pooling: false,
     };
-    let wasm = Arc::new(Wasm::new(settings).unwrap());
+    let wasm = Arc::new(WasmRuntime::new(settings).unwrap());
     let seen = Arc::default();
-    let harness = Harness::on(wasm, Orchestrator::new(support::registry(&seen)));
+    let harness = Harness::with_runtime(wasm, Orchestrator::new(support::registry(&seen)));
     let (first, second) = run_on_thread("two scripts, one slot", TEST_TIMEOUT, async move {
         let stop = CancellationToken::new();
         let holder = harness.run_with(
@@ -176,13 +179,13 @@ fn a_run_can_be_cancelled_while_it_waits_for_a_slot() {
 #[test]
 fn scripts_that_share_a_small_memory_all_run() {
     // Enough memory for about three scripts at a time.
-    let settings = Settings {
+    let settings = EngineSettings {
         max_scripts: 64,
-        memory_cap: 12 << 20,
+        max_memory_bytes: 12 << 20,
         pooling: false,
     };
-    let harness = Harness::on(
-        Arc::new(Wasm::new(settings).unwrap()),
+    let harness = Harness::with_runtime(
+        Arc::new(WasmRuntime::new(settings).unwrap()),
         Orchestrator::new(support::registry(&Arc::default())),
     );
     let values = run_on_thread(
@@ -297,7 +300,7 @@ fn a_script_may_wait_longer_for_models_than_for_other_tools() {
         Ok(args.ms)
     };
     let registry = selvedge_tools::Registry::new()
-        .with(selvedge_tools::tool("ask", "Asks a model.", wait).takes_its_time())
+        .with(selvedge_tools::tool("ask", "Asks a model.", wait).waits_for_model())
         .and_then(|registry| registry.with(selvedge_tools::tool("work", "Works.", wait)))
         .unwrap();
     let limits = Limits {

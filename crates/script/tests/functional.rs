@@ -8,7 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    Answer, CallStatus, ErrorCode, Event, Limits, Mode, ModeSettings, RunStatus,
+    CallDecision, CallStatus, ErrorCode, Limits, RunStatus, RuntimeEvent, ScriptMode,
+    ScriptModeLevels,
 };
 use selvedge_script::RunOptions;
 use selvedge_script::detect::{Segment, detect};
@@ -212,7 +213,7 @@ fn f10_progress_events() {
     let messages: Vec<&str> = events
         .iter()
         .filter_map(|event| match event {
-            Event::Progress { message, .. } => Some(message.as_str()),
+            RuntimeEvent::ScriptProgress { message, .. } => Some(message.as_str()),
             _ => None,
         })
         .collect();
@@ -223,7 +224,7 @@ fn f10_progress_events() {
 fn f11_approval_pauses_the_script_and_its_clock() {
     let approver = FixedApprover {
         delay: Duration::from_millis(700),
-        ..FixedApprover::new(Answer::Once)
+        ..FixedApprover::new(CallDecision::Once)
     };
     // The person takes longer than the script's time limit.
     let fixture = with_approver(
@@ -266,7 +267,7 @@ fn f11_approval_pauses_the_script_and_its_clock() {
 
 #[test]
 fn f11_calls_of_one_await_are_one_question() {
-    let approver = FixedApprover::new(Answer::Once);
+    let approver = FixedApprover::new(CallDecision::Once);
     let fixture = with_approver(&approver, Limits::default());
     let source = "const asked = [1, 2, 3, 4, 5, 6] \
         .map(n => tools.exec({command: ['rm', String(n)]})); \
@@ -282,7 +283,7 @@ fn f11_calls_of_one_await_are_one_question() {
 
 #[test]
 fn f11_an_approval_for_the_script_covers_later_calls() {
-    let approver = FixedApprover::new(Answer::ThisScript);
+    let approver = FixedApprover::new(CallDecision::ThisScript);
     let fixture = with_approver(&approver, Limits::default());
     assert_eq!(
         fixture.value(
@@ -298,7 +299,7 @@ fn f11_an_approval_for_the_script_covers_later_calls() {
 
 #[test]
 fn f12_a_denied_approval_is_an_error_that_can_be_caught() {
-    let approver = FixedApprover::new(Answer::No(Some("not that folder".into())));
+    let approver = FixedApprover::new(CallDecision::Deny(Some("not that folder".into())));
     let fixture = with_approver(&approver, Limits::default());
     let source = "try { await tools.exec({command: ['rm', '-rf', '/']}); return 'ran' } \
         catch (e) { return [e.name, e.message] }";
@@ -344,7 +345,7 @@ fn f12_a_denied_approval_is_an_error_that_can_be_caught() {
 
 #[test]
 fn f12_policy_untrusted_asks_about_guarded_calls() {
-    let approver = FixedApprover::new(Answer::Once);
+    let approver = FixedApprover::new(CallDecision::Once);
     let shared_approver = approver.clone();
     let fixture = TestFixture::with(
         move |orchestrator| {
@@ -363,7 +364,7 @@ fn f12_policy_untrusted_asks_about_guarded_calls() {
 #[test]
 fn f13_outputs_are_items() {
     let fixture = TestFixture::new();
-    let item = fixture.harness.item("return 1", "call_7");
+    let item = fixture.harness.new_script_call("return 1", "call_7");
     let json = serde_json::to_value(&item).unwrap();
     assert_eq!(
         (
@@ -522,7 +523,7 @@ fn f17_disabled_mode_rejects_scripts() {
     let output = fixture.run_with(
         "return 1",
         RunOptions {
-            mode: Some(Mode::Disabled),
+            mode: Some(ScriptMode::Disabled),
             ..fixture.options()
         },
         TEST_TIMEOUT,
@@ -530,27 +531,30 @@ fn f17_disabled_mode_rejects_scripts() {
     assert_eq!(output.status, RunStatus::Rejected);
     assert!(output.error.unwrap().message.contains("disabled"));
     let modes = |turn, provider, global| {
-        ModeSettings {
+        ScriptModeLevels {
             turn,
             provider,
             global,
         }
-        .effective()
+        .resolve()
     };
     assert_eq!(
         modes(
-            Some(Mode::Enabled),
-            Some(Mode::Disabled),
-            Some(Mode::DryRun)
+            Some(ScriptMode::Enabled),
+            Some(ScriptMode::Disabled),
+            Some(ScriptMode::DryRun)
         ),
-        Mode::Enabled
+        ScriptMode::Enabled
     );
     assert_eq!(
-        modes(None, Some(Mode::Disabled), Some(Mode::DryRun)),
-        Mode::Disabled
+        modes(None, Some(ScriptMode::Disabled), Some(ScriptMode::DryRun)),
+        ScriptMode::Disabled
     );
-    assert_eq!(modes(None, None, Some(Mode::DryRun)), Mode::DryRun);
-    assert_eq!(modes(None, None, None), Mode::Enabled);
+    assert_eq!(
+        modes(None, None, Some(ScriptMode::DryRun)),
+        ScriptMode::DryRun
+    );
+    assert_eq!(modes(None, None, None), ScriptMode::Enabled);
 }
 
 #[test]
@@ -561,7 +565,7 @@ fn f18_dry_run_reports() {
     let output = fixture.run_with(
         source,
         RunOptions {
-            mode: Some(Mode::DryRun),
+            mode: Some(ScriptMode::DryRun),
             ..fixture.options()
         },
         TEST_TIMEOUT,
@@ -600,7 +604,7 @@ fn f19_fenced_block() {
 #[test]
 fn f20_several_blocks_run_in_order() {
     let fixture = TestFixture::new();
-    let session = selvedge_script::Session::default();
+    let session = selvedge_script::ScriptStore::default();
     let mut values = Vec::new();
     for segment in detect(
         "<tool-calls>store('n', 1); return load('n')</tool-calls> then \
@@ -608,7 +612,7 @@ fn f20_several_blocks_run_in_order() {
     ) {
         if let Segment::Script(block) = segment {
             let options = RunOptions {
-                session: session.clone(),
+                store: session.clone(),
                 ..fixture.options()
             };
             values.push(
@@ -625,7 +629,7 @@ fn f20_several_blocks_run_in_order() {
 #[test]
 fn f21_context() {
     let fixture = TestFixture::new();
-    let facts = selvedge_script::Facts {
+    let facts = selvedge_script::ScriptContext {
         conversation_id: "c".into(),
         session_id: "s".into(),
         turn_id: "t".into(),
@@ -645,7 +649,7 @@ fn f21_context() {
     let output = fixture.run_with(
         source,
         RunOptions {
-            facts,
+            context: facts,
             ..fixture.options()
         },
         TEST_TIMEOUT,
@@ -791,7 +795,7 @@ fn f26_progress_throttling() {
             .lock()
             .unwrap()
             .iter()
-            .filter(|event| matches!(event, Event::Progress { .. }))
+            .filter(|event| matches!(event, RuntimeEvent::ScriptProgress { .. }))
             .count()
     };
     assert_eq!(count(&fixture), 1);

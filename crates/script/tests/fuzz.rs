@@ -7,8 +7,8 @@ mod support;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use selvedge_script::Compiler;
-use selvedge_script::detect::{Detector, detect, merge};
+use selvedge_script::ScriptCompiler;
+use selvedge_script::detect::{BlockDetector, detect, merge_text};
 use serde_json::Value;
 use support::{TestFixture, run_on_thread};
 
@@ -172,7 +172,7 @@ fn the_detector_does_not_depend_on_how_text_is_split() {
     while Instant::now() < end {
         let text = mutate(&mut random, &seeds);
         let whole = detect(&text);
-        let mut detector = Detector::default();
+        let mut detector = BlockDetector::default();
         let mut segments = Vec::new();
         let mut rest = text.as_str();
         while !rest.is_empty() {
@@ -184,7 +184,7 @@ fn the_detector_does_not_depend_on_how_text_is_split() {
             rest = &rest[at..];
         }
         segments.extend(detector.finish());
-        assert_eq!(merge(segments), whole, "{text:?}");
+        assert_eq!(merge_text(segments), whole, "{text:?}");
         runs += 1;
     }
     println!("{runs} messages");
@@ -197,7 +197,7 @@ fn compiler_errors_have_valid_positions() {
         budget() + Duration::from_secs(30),
         async {
             let (mut random, seeds, end) = (Random::new(), seeds(), Instant::now() + budget());
-            let compiler = Compiler::default();
+            let compiler = ScriptCompiler::default();
             let mut compiled = 0;
             while Instant::now() < end {
                 let source = mutate(&mut random, &seeds);

@@ -7,12 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalRequest, ErrorCode, Intent, Ledger, LedgerError, OutputPart,
-    RunStart, RunStatus, ScriptToolCallOutput, Settled,
+    ApprovalRequest, ApprovalResponse, CallDecision, CallEnd, CallStart, ErrorCode, Ledger,
+    LedgerError, OutputPart, RunStart, RunStatus, ScriptToolCallOutput,
 };
 use selvedge_script::{
-    Answered, Facts, Harness, LiveLimits, LiveRun, LiveRuns, QuestionKind, Reply, Report,
-    RunOptions,
+    Harness, LiveLimits, LiveReport, LiveRun, LiveRuns, QuestionReply, ReplyDelivery, RunOptions,
+    RunQuestionKind, ScriptContext,
 };
 use selvedge_tools::{Orchestrator, Registry, Risk, tool};
 use serde::Deserialize;
@@ -50,10 +50,10 @@ fn fixture(limits: LiveLimits) -> LiveFixture {
         .unwrap()
         .with(
             tool("wipe", "Wipes.", |_: Nothing| async { Ok("wiped") })
-                .risk(|_| Risk::Ask {
+                .risk(|_| Risk::NeedsApproval {
                     reason: "it wipes".into(),
                 })
-                .agreement(|_| Some(String::new())),
+                .approval_key(|_| Some(String::new())),
         )
         .unwrap();
     let harness = Harness::new(Orchestrator::new(registry).with_approver(live.approver())).unwrap();
@@ -72,9 +72,9 @@ impl LiveFixture {
     }
 }
 
-fn value(report: &Report) -> serde_json::Value {
+fn value(report: &LiveReport) -> serde_json::Value {
     match report {
-        Report::Ended(output) => output
+        LiveReport::Ended(output) => output
             .value()
             .unwrap_or_else(|| panic!("{:?}", output.error)),
         other => panic!("{other:?}"),
@@ -85,8 +85,11 @@ fn value(report: &Report) -> serde_json::Value {
 async fn a_run_continues_without_a_client_and_its_output_can_be_read_twice() {
     let fixture = fixture(LiveLimits::default());
     let run = fixture.start("console.log('hello'); return await tools.wait({})");
-    assert_eq!(run.report(SHORT_WAIT).await, Report::StillRunning);
-    let handle = run.so_far(vec!["a word".into()]);
+    assert_eq!(
+        run.wait_for_report(SHORT_WAIT).await,
+        LiveReport::StillRunning
+    );
+    let handle = run.progress_output(vec!["a word".into()]);
     assert_eq!(
         (handle.status, handle.id.as_str()),
         (RunStatus::Running, run.id())
@@ -97,17 +100,17 @@ async fn a_run_continues_without_a_client_and_its_output_can_be_read_twice() {
             text: "a word".into()
         }]
     );
-    assert_eq!(fixture.live.list()[0].calling, ["wait"]);
+    assert_eq!(fixture.live.summaries()[0].calling, ["wait"]);
     fixture.gate.add_permits(1);
     let found = fixture.live.find(run.id()).unwrap();
-    assert_eq!(value(&found.report(TEST_TIMEOUT).await), "passed");
+    assert_eq!(value(&found.wait_for_report(TEST_TIMEOUT).await), "passed");
     assert_eq!(
         value(
             &fixture
                 .live
                 .find(run.id())
                 .unwrap()
-                .report(TEST_TIMEOUT)
+                .wait_for_report(TEST_TIMEOUT)
                 .await
         ),
         "passed"
@@ -121,57 +124,66 @@ async fn a_notification_is_reported_once() {
     let run = fixture
         .start("notify('one'); await tools.wait({}); yield_control(); return await tools.wait({})");
     assert_eq!(
-        run.report(TEST_TIMEOUT).await,
-        Report::Says(vec!["one".into()])
+        run.wait_for_report(TEST_TIMEOUT).await,
+        LiveReport::Notified(vec!["one".into()])
     );
-    assert_eq!(run.report(SHORT_WAIT).await, Report::StillRunning);
+    assert_eq!(
+        run.wait_for_report(SHORT_WAIT).await,
+        LiveReport::StillRunning
+    );
     fixture.gate.add_permits(1);
-    assert_eq!(run.report(TEST_TIMEOUT).await, Report::Yields);
-    assert_eq!(run.report(SHORT_WAIT).await, Report::StillRunning);
+    assert_eq!(run.wait_for_report(TEST_TIMEOUT).await, LiveReport::Yielded);
+    assert_eq!(
+        run.wait_for_report(SHORT_WAIT).await,
+        LiveReport::StillRunning
+    );
     fixture.gate.add_permits(1);
-    assert_eq!(value(&run.report(TEST_TIMEOUT).await), "passed");
+    assert_eq!(value(&run.wait_for_report(TEST_TIMEOUT).await), "passed");
 }
 
 #[tokio::test]
 async fn a_notification_is_reported_even_if_the_run_has_ended() {
     let fixture = fixture(LiveLimits::default());
     let run = fixture.start("notify('quick'); return 1");
-    run.ended().await;
+    run.wait_for_end().await;
     assert_eq!(
-        run.report(TEST_TIMEOUT).await,
-        Report::Says(vec!["quick".into()])
+        run.wait_for_report(TEST_TIMEOUT).await,
+        LiveReport::Notified(vec!["quick".into()])
     );
-    assert_eq!(value(&run.report(TEST_TIMEOUT).await), 1);
+    assert_eq!(value(&run.wait_for_report(TEST_TIMEOUT).await), 1);
 }
 
 #[tokio::test]
 async fn a_question_waits_for_the_next_client() {
     let fixture = fixture(LiveLimits::default());
     let run = fixture.start("return await tools.wipe({})");
-    let Report::Asks(question) = run.report(TEST_TIMEOUT).await else {
+    let LiveReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
-    let QuestionKind::Approval(request) = &question.kind else {
+    let RunQuestionKind::Approval(request) = &question.kind else {
         panic!()
     };
     assert_eq!(request.calls[0].tool, "wipe");
     // Reported once, and again after it was put back.
-    assert_eq!(run.report(SHORT_WAIT).await, Report::StillRunning);
+    assert_eq!(
+        run.wait_for_report(SHORT_WAIT).await,
+        LiveReport::StillRunning
+    );
     assert!(
-        run.so_far(Vec::new())
+        run.progress_output(Vec::new())
             .warnings
             .iter()
             .any(|warning| warning.contains("a person's answer"))
     );
-    run.give_back(&question.id);
-    let Report::Asks(again) = run.report(TEST_TIMEOUT).await else {
+    run.requeue_question(&question.id);
+    let LiveReport::Question(again) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
     assert_eq!(again.id, question.id);
-    let yes = || Reply::Approval(ApprovalDecision::Answered(vec![Answer::Once]));
-    assert_eq!(run.answer(&question.id, yes()), Answered::InTime);
-    assert_eq!(run.answer(&question.id, yes()), Answered::TooLate);
-    assert_eq!(value(&run.report(TEST_TIMEOUT).await), "wiped");
+    let yes = || QuestionReply::Approval(ApprovalResponse::Decided(vec![CallDecision::Once]));
+    assert_eq!(run.answer(&question.id, yes()), ReplyDelivery::Delivered);
+    assert_eq!(run.answer(&question.id, yes()), ReplyDelivery::TooLate);
+    assert_eq!(value(&run.wait_for_report(TEST_TIMEOUT).await), "wiped");
 }
 
 #[tokio::test]
@@ -179,20 +191,23 @@ async fn a_form_is_reported_to_the_client_that_waits() {
     let fixture = fixture(LiveLimits::default());
     let run = fixture.start("return await tools.wait({})");
     let (live, id) = (fixture.live.clone(), run.id().to_owned());
-    let form = QuestionKind::Form {
+    let form = RunQuestionKind::Form {
         from: "a server".into(),
         form: json!({"message": "which?"}),
     };
     let asked = tokio::spawn(async move { live.ask(&id, form).await });
-    let Report::Asks(question) = run.report(TEST_TIMEOUT).await else {
+    let LiveReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
     assert_eq!(
-        run.answer(&question.id, Reply::Form(json!("this"))),
-        Answered::InTime
+        run.answer(&question.id, QuestionReply::Form(json!("this"))),
+        ReplyDelivery::Delivered
     );
-    assert_eq!(asked.await.unwrap(), Some(Reply::Form(json!("this"))));
-    let form = QuestionKind::Form {
+    assert_eq!(
+        asked.await.unwrap(),
+        Some(QuestionReply::Form(json!("this")))
+    );
+    let form = RunQuestionKind::Form {
         from: "a server".into(),
         form: json!({}),
     };
@@ -202,16 +217,16 @@ async fn a_form_is_reported_to_the_client_that_waits() {
 #[tokio::test]
 async fn runs_are_listed_by_name_and_cancelled() {
     let fixture = fixture(LiveLimits {
-        running: 2,
+        max_running: 2,
         ..LiveLimits::default()
     });
     let named = |name: &str| {
-        let facts = Facts {
+        let facts = ScriptContext {
             session_id: "ses_1".into(),
-            ..Facts::default()
+            ..ScriptContext::default()
         };
         let options = RunOptions {
-            facts,
+            context: facts,
             ..RunOptions::default()
         };
         fixture.live.start(
@@ -232,7 +247,7 @@ async fn runs_are_listed_by_name_and_cancelled() {
     );
     let names: Vec<_> = fixture
         .live
-        .list()
+        .summaries()
         .into_iter()
         .map(|run| (run.name.unwrap(), run.session))
         .collect();
@@ -245,7 +260,7 @@ async fn runs_are_listed_by_name_and_cancelled() {
     );
     first.cancel();
     assert_eq!(
-        first.ended().await.error.as_ref().unwrap().code,
+        first.wait_for_end().await.error.as_ref().unwrap().code,
         ErrorCode::ScriptCancelledError
     );
     // The slot is free soon after the run has ended.
@@ -258,16 +273,16 @@ async fn runs_are_listed_by_name_and_cancelled() {
 #[tokio::test]
 async fn the_oldest_ended_runs_are_dropped_first() {
     let fixture = fixture(LiveLimits {
-        kept: 1,
+        max_ended: 1,
         ..LiveLimits::default()
     });
     let first = fixture.start("return 1");
-    first.ended().await;
-    while !fixture.live.list().is_empty() {
+    first.wait_for_end().await;
+    while !fixture.live.summaries().is_empty() {
         tokio::task::yield_now().await;
     }
     let second = fixture.start("return 2");
-    second.ended().await;
+    second.wait_for_end().await;
     while fixture.live.find(first.id()).is_some() {
         tokio::task::yield_now().await;
     }
@@ -290,28 +305,36 @@ impl Ledger for BlockedLedger {
     fn digest_key(&self) -> [u8; 32] {
         [0; 32]
     }
-    async fn begin(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
+    async fn begin_run(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn intend(&self, _: Intent<'_>) -> Result<(), LedgerError> {
+    async fn record_call_start(&self, _: CallStart<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn settle(&self, _: Settled<'_>) -> Result<(), LedgerError> {
+    async fn record_call_end(&self, _: CallEnd<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn ask(&self, _: &str, _: &ApprovalRequest) -> Result<(), LedgerError> {
+    async fn record_approval_request(
+        &self,
+        _: &str,
+        _: &ApprovalRequest,
+    ) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn answer(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
+    async fn record_approval_answers(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn suspend(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
+    async fn suspend_run(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn go_on(&self, _: &str) -> Result<(), LedgerError> {
+    async fn resume_run(&self, _: &str) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn end(&self, _: &ScriptToolCallOutput, _: Option<Vec<u8>>) -> Result<(), LedgerError> {
+    async fn finish_run(
+        &self,
+        _: &ScriptToolCallOutput,
+        _: Option<Vec<u8>>,
+    ) -> Result<(), LedgerError> {
         let _ = self.0.lock().unwrap().recv();
         Ok(())
     }
@@ -334,7 +357,7 @@ async fn a_run_that_blocks_its_thread_is_aborted() {
     let run = live
         .start(&harness, b"return 1".to_vec(), options, None)
         .unwrap();
-    let Report::Ended(output) = run.report(TEST_TIMEOUT).await else {
+    let LiveReport::Ended(output) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
     let error = output.error.as_ref().unwrap();
@@ -366,17 +389,17 @@ async fn waiting_for_a_person_does_not_make_a_run_overdue() {
             None,
         )
         .unwrap();
-    let Report::Asks(question) = run.report(TEST_TIMEOUT).await else {
+    let LiveReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
     // Three times the script's time limit.
     assert_eq!(
-        run.report(Duration::from_millis(900)).await,
-        Report::StillRunning
+        run.wait_for_report(Duration::from_millis(900)).await,
+        LiveReport::StillRunning
     );
     run.answer(
         &question.id,
-        Reply::Approval(ApprovalDecision::Answered(vec![Answer::Once])),
+        QuestionReply::Approval(ApprovalResponse::Decided(vec![CallDecision::Once])),
     );
-    assert_eq!(value(&run.report(TEST_TIMEOUT).await), "wiped");
+    assert_eq!(value(&run.wait_for_report(TEST_TIMEOUT).await), "wiped");
 }

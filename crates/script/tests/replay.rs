@@ -7,17 +7,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use selvedge_protocol::{
-    Answer, ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, Limits, ScriptToolCallOutput,
-    ToolSpec,
+    ApprovalPolicy, CallDecision, CallStatus, ErrorCode, EventSink, Limits, RuntimeEvent,
+    ScriptToolCallOutput, ToolSpec,
 };
-use selvedge_script::{Cassette, Harness, Replay, RunOptions};
-use selvedge_tools::{Again, Call, CallFuture, Orchestrator, Registry, Tool, ToolOutput, spec_of};
+use selvedge_script::{Harness, RecordedRun, ReplayOptions, RunOptions};
+use selvedge_tools::{
+    CallContext, CallFuture, Orchestrator, Registry, Tool, ToolOutput, UnconfinedRetry, spec_of,
+};
 use serde_json::json;
 use support::{FixedApprover, MemoryLedger, TestFixture, run_on_thread};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn record(source: &str) -> (ScriptToolCallOutput, Cassette) {
+fn record(source: &str) -> (ScriptToolCallOutput, RecordedRun) {
     record_with(source, Limits::default(), RunOptions::default())
 }
 
@@ -25,9 +27,9 @@ fn record_with(
     source: &str,
     limits: Limits,
     options: RunOptions,
-) -> (ScriptToolCallOutput, Cassette) {
+) -> (ScriptToolCallOutput, RecordedRun) {
     let ledger = Arc::new(MemoryLedger::default());
-    let approver = FixedApprover::new(Answer::No(Some("not today".into())));
+    let approver = FixedApprover::new(CallDecision::Deny(Some("not today".into())));
     let shared_ledger = ledger.clone();
     let fixture = TestFixture::with(
         move |orchestrator| {
@@ -46,11 +48,14 @@ fn record_with(
     (output, recorded_run)
 }
 
-fn play(recorded_run: Cassette, fail: Option<&str>) -> ScriptToolCallOutput {
+fn play(recorded_run: RecordedRun, fail: Option<&str>) -> ScriptToolCallOutput {
     let fail = fail.map(str::to_owned);
     run_on_thread(&recorded_run.source.clone(), TEST_TIMEOUT, async move {
         recorded_run
-            .play(Replay { fail, watch: None })
+            .replay(ReplayOptions {
+                fail_call: fail,
+                observer: None,
+            })
             .await
             .unwrap()
     })
@@ -141,7 +146,7 @@ fn a_cancelled_run_and_a_detached_promise_replay_with_the_same_error() {
     let stop = cancel.clone();
     // Cancelled after its call, while it computes.
     let events = EventSink::new(move |event| {
-        if matches!(event, Event::CallFinished { .. }) {
+        if matches!(event, RuntimeEvent::CallFinished { .. }) {
             stop.cancel();
         }
     });
@@ -184,11 +189,11 @@ impl Tool for PushTool {
         spec_of::<Push, serde_json::Value>("push", "Pushes.")
     }
 
-    fn call(&self, args: serde_json::Value, _: Call) -> CallFuture<'_> {
+    fn call(&self, args: serde_json::Value, _: CallContext) -> CallFuture<'_> {
         Box::pin(async move {
             let pushed = args["free"] == json!(true);
             Ok(ToolOutput {
-                again: (!pushed).then(|| Again {
+                unconfined_retry: (!pushed).then(|| UnconfinedRetry {
                     args: json!({"free": true}),
                     reason: "confinement blocked it".into(),
                 }),
@@ -204,7 +209,7 @@ fn the_result_of_a_retry_is_replayed() {
     let registry = Registry::new().with(PushTool).unwrap();
     let orchestrator = Orchestrator::new(registry)
         .with_policy(ApprovalPolicy::OnFailure)
-        .with_approver(Arc::new(FixedApprover::new(Answer::Once)))
+        .with_approver(Arc::new(FixedApprover::new(CallDecision::Once)))
         .with_ledger(ledger.clone());
     let harness = Harness::new(orchestrator).unwrap();
     let source = "return (await tools.push({})).pushed";
@@ -271,7 +276,7 @@ fn a_different_script_diverges_from_the_recording() {
         ("return 1", "the script returned"),
     ] {
         let again = play(
-            Cassette {
+            RecordedRun {
                 source: source.to_owned(),
                 ..recorded_run.clone()
             },
@@ -336,7 +341,7 @@ fn each_replayed_call_can_be_observed() {
         record("await tools.echo({value: 'x'}); await tools.fail({message: 'no'}).catch(() => 0)");
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
-    let watch = Box::new(move |step: &selvedge_script::Step<'_>| {
+    let watch = Box::new(move |step: &selvedge_script::ReplayedCall<'_>| {
         seen.lock().unwrap().push(format!(
             "{} {} {} {}",
             step.call_id,
@@ -347,9 +352,9 @@ fn each_replayed_call_can_be_observed() {
     });
     run_on_thread("observed replay", TEST_TIMEOUT, async move {
         recorded_run
-            .play(Replay {
-                fail: None,
-                watch: Some(watch),
+            .replay(ReplayOptions {
+                fail_call: None,
+                observer: Some(watch),
             })
             .await
             .unwrap()

@@ -6,7 +6,7 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use selvedge_protocol::{CallStatus, ErrorCode, Limits, Mode, RunStatus};
+use selvedge_protocol::{CallStatus, ErrorCode, Limits, RunStatus, ScriptMode};
 use serde_json::{Value, json};
 use support::TestFixture;
 
@@ -454,7 +454,7 @@ fn s19_large_return() {
 fn s20_dry_run() {
     let fixture = TestFixture::new();
     let options = selvedge_script::RunOptions {
-        mode: Some(Mode::DryRun),
+        mode: Some(ScriptMode::DryRun),
         ..fixture.options()
     };
     let output = fixture.run_with(

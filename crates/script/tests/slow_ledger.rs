@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use selvedge_protocol::{
-    Answer, ApprovalRequest, CallStatus, ErrorCode, Intent, Ledger, LedgerError, Limits, RunStart,
-    ScriptToolCallOutput, Settled, Shelf,
+    ApprovalRequest, CallDecision, CallEnd, CallStart, CallStatus, ErrorCode, Ledger, LedgerError,
+    Limits, RunStart, ScriptToolCallOutput, ScriptValueStore,
 };
-use selvedge_script::{RunOptions, Session};
+use selvedge_script::{RunOptions, ScriptStore};
 use support::{FixedApprover, TestFixture};
 use tokio_util::sync::CancellationToken;
 
@@ -48,39 +48,47 @@ impl Ledger for SlowLedger {
     fn digest_key(&self) -> [u8; 32] {
         [0; 32]
     }
-    async fn begin(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
+    async fn begin_run(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
         self.write("begin").await;
         Ok(())
     }
-    async fn intend(&self, _: Intent<'_>) -> Result<(), LedgerError> {
+    async fn record_call_start(&self, _: CallStart<'_>) -> Result<(), LedgerError> {
         self.write("intend").await;
         Ok(())
     }
-    async fn settle(&self, _: Settled<'_>) -> Result<(), LedgerError> {
+    async fn record_call_end(&self, _: CallEnd<'_>) -> Result<(), LedgerError> {
         self.write("settle").await;
         Ok(())
     }
-    async fn ask(&self, _: &str, _: &ApprovalRequest) -> Result<(), LedgerError> {
+    async fn record_approval_request(
+        &self,
+        _: &str,
+        _: &ApprovalRequest,
+    ) -> Result<(), LedgerError> {
         self.write("ask").await;
         Ok(())
     }
-    async fn answer(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
+    async fn record_approval_answers(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
         self.write("answer").await;
         Ok(())
     }
-    async fn suspend(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
+    async fn suspend_run(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
         self.write("suspend").await;
         Ok(())
     }
-    async fn go_on(&self, _: &str) -> Result<(), LedgerError> {
+    async fn resume_run(&self, _: &str) -> Result<(), LedgerError> {
         self.write("go_on").await;
         Ok(())
     }
-    async fn end(&self, _: &ScriptToolCallOutput, _: Option<Vec<u8>>) -> Result<(), LedgerError> {
+    async fn finish_run(
+        &self,
+        _: &ScriptToolCallOutput,
+        _: Option<Vec<u8>>,
+    ) -> Result<(), LedgerError> {
         self.write("end").await;
         Ok(())
     }
-    async fn begin_and_end(
+    async fn record_finished_run(
         &self,
         _: RunStart<'_>,
         _: &ScriptToolCallOutput,
@@ -92,7 +100,7 @@ impl Ledger for SlowLedger {
 }
 
 #[async_trait]
-impl Shelf for SlowLedger {
+impl ScriptValueStore for SlowLedger {
     async fn get(&self, _: &str) -> Result<Option<String>, LedgerError> {
         self.write("load").await;
         Ok(None)
@@ -101,21 +109,21 @@ impl Shelf for SlowLedger {
         self.write("put").await;
         Ok(())
     }
-    async fn bytes(&self) -> Result<usize, LedgerError> {
+    async fn total_bytes(&self) -> Result<usize, LedgerError> {
         Ok(0)
     }
 }
 
 fn run(ledger: &Arc<SlowLedger>, source: &str, options: RunOptions) -> ScriptToolCallOutput {
     let configure = |orchestrator: selvedge_tools::Orchestrator| {
-        let approver = Arc::new(FixedApprover::new(Answer::Once));
+        let approver = Arc::new(FixedApprover::new(CallDecision::Once));
         orchestrator
             .with_ledger(ledger.clone())
             .with_approver(approver)
     };
     let fixture = TestFixture::with(configure, Limits::default());
     let options = RunOptions {
-        session: Session::on(ledger.clone()),
+        store: ScriptStore::new(ledger.clone()),
         ..options
     };
     fixture.run_with(source, options, TEST_TIMEOUT)

@@ -8,9 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use selvedge_protocol::{Answer, CallStatus, ErrorCode, Limits, RunStatus, ScriptToolCallOutput};
-use selvedge_script::{Harness, RunOptions, Session, Suspended};
-use selvedge_tools::{Approver, AskLater, Orchestrator, Registry, Risk, tool};
+use selvedge_protocol::{
+    CallDecision, CallStatus, ErrorCode, Limits, RunStatus, ScriptToolCallOutput,
+};
+use selvedge_script::{Harness, RunOptions, ScriptStore, SuspendedRun};
+use selvedge_tools::{Approver, DeferringApprover, Orchestrator, Registry, Risk, tool};
 use serde_json::json;
 use support::{FixedApprover, MemoryLedger, TestFixture, run_on_thread};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +22,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// A run that several processes continue one after the other, with one ledger.
 struct RestartTest {
     ledger: Arc<MemoryLedger>,
-    session: Session,
+    session: ScriptStore,
     limits: Limits,
 }
 
@@ -28,7 +30,7 @@ impl RestartTest {
     fn new() -> Self {
         Self {
             ledger: Arc::default(),
-            session: Session::default(),
+            session: ScriptStore::default(),
             limits: Limits::default(),
         }
     }
@@ -46,13 +48,13 @@ impl RestartTest {
     fn options(&self) -> RunOptions {
         RunOptions {
             id: Some("scr_1".into()),
-            session: self.session.clone(),
+            store: self.session.clone(),
             ..RunOptions::default()
         }
     }
 
     fn start(&self, source: &str) -> ScriptToolCallOutput {
-        self.fixture(Arc::new(AskLater))
+        self.fixture(Arc::new(DeferringApprover))
             .run_with(source, self.options(), TEST_TIMEOUT)
     }
 
@@ -85,7 +87,7 @@ impl RestartTest {
         let (source, options) = (source.to_owned(), self.options());
         run_on_thread("restoring", TEST_TIMEOUT, async move {
             harness
-                .resume(&source, &Suspended { state, values }, options)
+                .restore_suspended(&source, &SuspendedRun { state, values }, options)
                 .await
                 .unwrap()
         })
@@ -151,8 +153,11 @@ fn three_processes_continue_one_script() {
     );
     assert_eq!(test.stored("key"), None, "the run has not ended");
     // The first question is answered; the second suspends the run again.
-    let once = FixedApprover::new(Answer::Once);
-    let second = test.restore(TWO_QUESTIONS, AnswerFirstQuestion(once.clone(), AskLater));
+    let once = FixedApprover::new(CallDecision::Once);
+    let second = test.restore(
+        TWO_QUESTIONS,
+        AnswerFirstQuestion(once.clone(), DeferringApprover),
+    );
     assert_eq!(
         (second.status, &second.id),
         (RunStatus::Suspended, &"scr_1".to_owned()),
@@ -175,7 +180,7 @@ fn three_processes_continue_one_script() {
     // The inputs of all three processes are one recording.
     let recorded_run = test.ledger.recorded_run(TWO_QUESTIONS, &third).unwrap();
     let again = run_on_thread("replay", TEST_TIMEOUT, async move {
-        recorded_run.play(Default::default()).await.unwrap()
+        recorded_run.replay(Default::default()).await.unwrap()
     });
     assert_eq!((again.output_json, again.error), (third.output_json, None));
 }
@@ -188,7 +193,7 @@ fn another_build_of_the_engine_replays_the_recording() {
     let second = test.restore_from(
         TWO_QUESTIONS,
         state,
-        AnswerFirstQuestion(FixedApprover::new(Answer::Once), AskLater),
+        AnswerFirstQuestion(FixedApprover::new(CallDecision::Once), DeferringApprover),
     );
     assert_eq!(second.status, RunStatus::Suspended, "{:?}", second.error);
     assert!(
@@ -200,7 +205,7 @@ fn another_build_of_the_engine_replays_the_recording() {
         second.warnings
     );
     let state = of_another_build(test.state());
-    let third = test.restore_from(TWO_QUESTIONS, state, FixedApprover::new(Answer::Once));
+    let third = test.restore_from(TWO_QUESTIONS, state, FixedApprover::new(CallDecision::Once));
     assert_eq!(third.value(), Some(expected()), "{:?}", third.error);
     assert_eq!(test.intended(), 4, "each call once");
 }
@@ -213,7 +218,7 @@ fn a_denial_reaches_the_restored_script() {
     test.start(source);
     let output = test.restore(
         source,
-        FixedApprover::new(Answer::No(Some("keep it".into()))),
+        FixedApprover::new(CallDecision::Deny(Some("keep it".into()))),
     );
     assert_eq!(
         output.value(),
@@ -232,7 +237,7 @@ fn approvals_and_used_calls_survive_a_restore() {
         context.sandbox.remainingToolBudget;
         try { await tools.echo({value: 2}) } catch (e) { return [left, e.name] }";
     test.start(source);
-    let approver = FixedApprover::new(Answer::ThisScript);
+    let approver = FixedApprover::new(CallDecision::ThisScript);
     let output = test.restore(source, approver.clone());
     assert_eq!(
         output.value(),
@@ -260,7 +265,7 @@ fn a_script_is_suspended_on_request_after_its_calls_have_ended() {
         ..test.options()
     };
     let first = test
-        .fixture(Arc::new(AskLater))
+        .fixture(Arc::new(DeferringApprover))
         .run_with(source, options, TEST_TIMEOUT);
     assert_eq!(first.status, RunStatus::Suspended, "{:?}", first.error);
     assert!(
@@ -272,7 +277,7 @@ fn a_script_is_suspended_on_request_after_its_calls_have_ended() {
         first.calls
     );
     let intended = test.intended();
-    let output = test.restore(source, AskLater);
+    let output = test.restore(source, DeferringApprover);
     assert_eq!(
         output.value(),
         Some(json!(["slept", 2, true])),
@@ -289,7 +294,7 @@ fn a_second_process_does_not_continue_a_run() {
     test.start(source);
     // Another process has claimed the run.
     test.ledger.taken.store(true, Ordering::SeqCst);
-    let output = test.restore(source, FixedApprover::new(Answer::Once));
+    let output = test.restore(source, FixedApprover::new(CallDecision::Once));
     assert_eq!(output.status, RunStatus::Suspended);
     assert!(
         output
@@ -310,15 +315,15 @@ fn a_truncated_state_is_refused() {
     let whole = test.state();
     for length in [0, 4, 8, 100] {
         let state = whole[..length].to_vec();
-        let harness = test.fixture(Arc::new(AskLater)).harness;
+        let harness = test.fixture(Arc::new(DeferringApprover)).harness;
         let (source, options) = (source.to_owned(), test.options());
         let refused = run_on_thread("truncated state", TEST_TIMEOUT, async move {
             harness
-                .resume(
+                .restore_suspended(
                     &source,
-                    &Suspended {
+                    &SuspendedRun {
                         state,
-                        ..Suspended::default()
+                        ..SuspendedRun::default()
                     },
                     options,
                 )
@@ -335,13 +340,13 @@ impl Approver for ApproveAfterSave {
     fn ask<'a>(
         &'a self,
         request: &'a selvedge_protocol::ApprovalRequest,
-    ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
+    ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalResponse> {
         Box::pin(async move {
             while self.0.suspended.lock().unwrap().is_empty() {
                 tokio::task::yield_now().await;
             }
-            let answers = vec![Answer::Once; request.calls.len()];
-            selvedge_protocol::ApprovalDecision::Answered(answers)
+            let answers = vec![CallDecision::Once; request.calls.len()];
+            selvedge_protocol::ApprovalResponse::Decided(answers)
         })
     }
 }
@@ -362,7 +367,7 @@ fn a_run_suspended_after_an_answer_is_saved_again() {
             Ok("done")
         }
     };
-    let ask = |_: &serde_json::Value| Risk::Ask {
+    let ask = |_: &serde_json::Value| Risk::NeedsApproval {
         reason: "a person decides".into(),
     };
     let registry = Registry::new().with(tool("work", "Works.", work).risk(ask));
@@ -376,8 +381,11 @@ fn a_run_suspended_after_an_answer_is_saved_again() {
         let first = harness.run_with(source.as_bytes(), options).await;
         let state = ledger.suspended.lock().unwrap().last().unwrap().clone();
         let values = ledger.values_of("scr_1").into_iter().collect();
-        let suspended = Suspended { state, values };
-        (first, harness.resume(source, &suspended, again).await)
+        let suspended = SuspendedRun { state, values };
+        (
+            first,
+            harness.restore_suspended(source, &suspended, again).await,
+        )
     });
     assert_eq!(first.status, RunStatus::Suspended, "{:?}", first.error);
     assert_eq!(test.ledger.suspended.lock().unwrap().len(), 2);
@@ -391,7 +399,7 @@ fn a_run_that_could_not_be_saved_is_cancelled_if_the_caller_is_gone() {
     test.ledger.full.store(true, Ordering::SeqCst);
     let disconnect = CancellationToken::new();
     let options = RunOptions {
-        leave: disconnect.clone(),
+        caller_gone: disconnect.clone(),
         ..test.options()
     };
     let approver = FixedApprover::without_answer();
@@ -418,13 +426,13 @@ fn a_run_that_could_not_be_saved_is_cancelled_if_the_caller_is_gone() {
 }
 
 /// Answers the first question and defers every other.
-struct AnswerFirstQuestion(FixedApprover, AskLater);
+struct AnswerFirstQuestion(FixedApprover, DeferringApprover);
 
 impl Approver for AnswerFirstQuestion {
     fn ask<'a>(
         &'a self,
         request: &'a selvedge_protocol::ApprovalRequest,
-    ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
+    ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalResponse> {
         let first = self.0.asked.lock().unwrap().is_empty();
         if first {
             self.0.ask(request)

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Answer, ApprovalPolicy, ErrorCode, ScriptToolCallOutput};
+use selvedge_protocol::{ApprovalPolicy, CallDecision, ErrorCode, ScriptToolCallOutput};
 use selvedge_script::{Harness, Resume, RunOptions};
 use selvedge_tools::{
-    Call, Orchestrator, PriorCall, PriorCalls, PriorOutcome, Registry, Risk, Tasks, ToolError,
-    tool, tool_with_call,
+    CallContext, Orchestrator, PriorCall, PriorCalls, PriorOutcome, Registry, Risk, TaskSet,
+    ToolError, tool, tool_with_context,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ struct WordArgs {
 /// A session: consecutive scripts with one set of tasks.
 struct TaskSession {
     harness: Harness,
-    tasks: Tasks,
+    tasks: TaskSet,
     ledger: Arc<MemoryLedger>,
     /// Lets one call of `slow` return.
     release: Arc<Notify>,
@@ -38,16 +38,16 @@ struct TaskSession {
 }
 
 impl TaskSession {
-    fn new(answer: Answer) -> Self {
+    fn new(answer: CallDecision) -> Self {
         let (release, started, stopped) = (
             Arc::new(Notify::new()),
             Arc::new(AtomicU32::new(0)),
             Arc::new(AtomicU32::new(0)),
         );
-        let (tasks, ledger) = (Tasks::default(), Arc::<MemoryLedger>::default());
+        let (tasks, ledger) = (TaskSet::default(), Arc::<MemoryLedger>::default());
         let mut registry = Registry::new();
         let counters = (release.clone(), started.clone(), stopped.clone());
-        let slow = tool_with_call("slow", "Waits.", move |args: WordArgs, call| {
+        let slow = tool_with_context("slow", "Waits.", move |args: WordArgs, call| {
             let (release, started, stopped) = counters.clone();
             started.fetch_add(1, Ordering::SeqCst);
             async move {
@@ -68,13 +68,13 @@ impl TaskSession {
             Ok(args.word)
         });
         registry
-            .register(risky.risk(|_| Risk::Ask {
+            .register(risky.risk(|_| Risk::NeedsApproval {
                 reason: "it is risky".into(),
             }))
             .unwrap();
-        let keyed = |_: WordArgs, call: Call| std::future::ready(Ok(call.idempotency_key));
+        let keyed = |_: WordArgs, call: CallContext| std::future::ready(Ok(call.idempotency_key));
         registry
-            .register(tool_with_call(
+            .register(tool_with_context(
                 "keyed",
                 "Returns its idempotency key.",
                 keyed,
@@ -120,7 +120,7 @@ impl TaskSession {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_outlives_its_script_and_a_later_one_waits_for_it() {
-    let session = TaskSession::new(Answer::Once);
+    let session = TaskSession::new(CallDecision::Once);
     let output = session
         .run("const task = tools.spawn.exec('slow', { word: 'done' }); return task")
         .await;
@@ -130,7 +130,7 @@ async fn a_task_outlives_its_script_and_a_later_one_waits_for_it() {
         output.warnings
     );
     let id = output.value().unwrap()["id"].as_str().unwrap().to_owned();
-    assert_eq!(session.tasks.running(), 1);
+    assert_eq!(session.tasks.running_count(), 1);
     session.release.notify_one();
     assert_eq!(
         session
@@ -164,7 +164,7 @@ async fn a_task_outlives_its_script_and_a_later_one_waits_for_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_has_done_and_cancel() {
-    let session = TaskSession::new(Answer::Once);
+    let session = TaskSession::new(CallDecision::Once);
     session.release.notify_one();
     assert_eq!(
         session
@@ -221,11 +221,11 @@ async fn a_task_has_done_and_cancel() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_needs_approval_and_is_recorded_like_any_call() {
-    let session = TaskSession::new(Answer::No(None));
+    let session = TaskSession::new(CallDecision::Deny(None));
     let source = "try { await tools.spawn.exec('risky', { word: 'x' }).done } catch (error) { \
         return error.metadata.code }";
     assert_eq!(session.value(source).await, json!("ApprovalDeniedError"));
-    let session = TaskSession::new(Answer::Once);
+    let session = TaskSession::new(CallDecision::Once);
     assert_eq!(
         session
             .value("return await tools.spawn.exec('risky', { word: 'x' }).done")
@@ -242,7 +242,7 @@ async fn a_task_needs_approval_and_is_recorded_like_any_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
-    let session = TaskSession::new(Answer::Once);
+    let session = TaskSession::new(CallDecision::Once);
     let start = "const start = () => tools.spawn.exec('keyed', {});";
     session.value(&format!("{start} await start().done")).await;
     let digest = {
@@ -261,8 +261,8 @@ async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
         };
         let options = RunOptions {
             resume: Some(Resume {
-                run: "scr_first".into(),
-                calls: Arc::new(PriorCalls::new(
+                run_id: "scr_first".into(),
+                prior_calls: Arc::new(PriorCalls::new(
                     "scr_first",
                     vec![first],
                     Default::default(),
@@ -292,7 +292,7 @@ async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_number_of_tasks_is_limited_and_they_end_with_the_session() {
-    let session = TaskSession::new(Answer::Once);
+    let session = TaskSession::new(CallDecision::Once);
     let source =
         "for (let i = 0; i < 8; i++) tools.spawn.exec('slow', {}); tools.spawn.exec('slow', {})";
     assert_eq!(
@@ -306,7 +306,7 @@ async fn the_number_of_tasks_is_limited_and_they_end_with_the_session() {
     assert_eq!(
         (
             session.stopped.load(Ordering::SeqCst),
-            session.tasks.running()
+            session.tasks.running_count()
         ),
         (8, 0)
     );
@@ -318,7 +318,7 @@ async fn the_number_of_tasks_is_limited_and_they_end_with_the_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_counts_as_a_call_of_its_script() {
-    let session = TaskSession::new(Answer::Once);
+    let session = TaskSession::new(CallDecision::Once);
     let source = "let n = 0;
         try { for (; n < 100; n++) { const t = tools.spawn.exec('fails'); \
         await Promise.allSettled([t.done]); } }

@@ -3,18 +3,18 @@
 const K1: f64 = 1.2;
 const B: f64 = 0.75;
 /// Weight of a term that more than half of all documents contain.
-const LEAST_IDF: f64 = 1e-6;
+const MIN_IDF: f64 = 1e-6;
 
 /// Returns the inverse document frequency of a term that `with` of `all` documents contain, as
 /// SQLite's FTS5 computes it.
-pub fn idf(all: usize, with: usize) -> f64 {
+pub fn idf_fts5(all: usize, with: usize) -> f64 {
     let idf = odds(all, with).ln();
-    if idf > 0.0 { idf } else { LEAST_IDF }
+    if idf_fts5 > 0.0 { idf_fts5 } else { MIN_IDF }
 }
 
 /// Returns the inverse document frequency as Lucene computes it. Common terms keep some weight,
 /// which matters if there are few documents.
-pub fn idf_of_few(all: usize, with: usize) -> f64 {
+pub fn idf_lucene(all: usize, with: usize) -> f64 {
     (1.0 + odds(all, with)).ln()
 }
 
@@ -24,6 +24,6 @@ fn odds(all: usize, with: usize) -> f64 {
 
 /// Returns the weight of a term that occurs `times` in a document of length `length`, if documents
 /// have the length `average` on average.
-pub fn frequency(times: f64, length: f64, average: f64) -> f64 {
+pub fn term_weight(times: f64, length: f64, average: f64) -> f64 {
     times * (K1 + 1.0) / (times + K1 * (1.0 - B + B * length / average.max(1e-9)))
 }

@@ -8,7 +8,7 @@ mod truncate;
 
 pub use secrets::{Redactor, is_secret_variable};
 pub use stem::stem;
-pub use truncate::{one_line, shortened, with_ellipsis};
+pub use truncate::{one_line, truncate_bytes, truncate_chars};
 
 /// Returns the bytes in lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {

@@ -4,18 +4,18 @@
 //! of `memory` checks that both give the same stems.
 
 /// Words longer than this, in bytes, are usually identifiers and are not stemmed.
-const LONGEST: usize = 64;
+const MAX_WORD_BYTES: usize = 64;
 
 type Condition = fn(&[u8]) -> bool;
 
 /// Reduces a lower-case word to its stem, in place.
 pub fn stem(word: &mut String) {
-    if !(3..=LONGEST).contains(&word.len()) {
+    if !(3..=MAX_WORD_BYTES).contains(&word.len()) {
         return;
     }
     let mut bytes = std::mem::take(word).into_bytes();
-    plural(&mut bytes);
-    if past_or_progressive(&mut bytes) && !restore_e(&mut bytes) {
+    strip_plural(&mut bytes);
+    if strip_past_or_progressive(&mut bytes) && !restore_e(&mut bytes) {
         let last = bytes[bytes.len() - 1];
         let doubled = bytes.len() > 1 && last == bytes[bytes.len() - 2];
         if doubled
@@ -24,7 +24,7 @@ pub fn stem(word: &mut String) {
             && !matches!(last, b'l' | b's' | b'z')
         {
             bytes.pop();
-        } else if measure(&bytes) == 1 && ends_short(&bytes) {
+        } else if measure(&bytes) == 1 && ends_with_short_syllable(&bytes) {
             bytes.push(b'e');
         }
     }
@@ -34,11 +34,11 @@ pub fn stem(word: &mut String) {
         let last = bytes.len() - 1;
         bytes[last] = b'i';
     }
-    replace(&mut bytes, STEP_2, |stem| measure(stem) > 0);
-    replace(&mut bytes, STEP_3, |stem| measure(stem) > 0);
+    replace_ending(&mut bytes, STEP_2, |stem| measure(stem) > 0);
+    replace_ending(&mut bytes, STEP_3, |stem| measure(stem) > 0);
     step_4(&mut bytes);
     if let Some((b'e', rest)) = bytes.split_last()
-        && (measure(rest) > 1 || (measure(rest) == 1 && !ends_short(rest)))
+        && (measure(rest) > 1 || (measure(rest) == 1 && !ends_with_short_syllable(rest)))
     {
         bytes.pop();
     }
@@ -88,7 +88,7 @@ const STEP_4: &[&str] = &[
     "ism", "ate", "iti", "ous", "ive", "ize",
 ];
 
-fn plural(word: &mut Vec<u8>) {
+fn strip_plural(word: &mut Vec<u8>) {
     let cut = match word.as_slice() {
         [.., b's', b's', b'e', b's'] if word.len() > 4 => 2,
         [.., b'i', b'e', b's'] if word.len() > 3 => 2,
@@ -99,7 +99,7 @@ fn plural(word: &mut Vec<u8>) {
     word.truncate(word.len() - cut);
 }
 
-fn past_or_progressive(word: &mut Vec<u8>) -> bool {
+fn strip_past_or_progressive(word: &mut Vec<u8>) -> bool {
     if let Some(stem) = stem_before(word, "eed") {
         if measure(stem) > 0 {
             word.pop();
@@ -144,7 +144,7 @@ fn step_4(word: &mut Vec<u8>) {
 
 /// Replaces the first ending in `rules` that the word has, if `condition` holds for the stem before
 /// it. Later rules are not tried.
-fn replace(word: &mut Vec<u8>, rules: &[(&str, &str)], condition: Condition) {
+fn replace_ending(word: &mut Vec<u8>, rules: &[(&str, &str)], condition: Condition) {
     let Some((ending, replacement)) = rules
         .iter()
         .find(|(ending, _)| stem_before(word, ending).is_some())
@@ -189,7 +189,7 @@ fn has_vowel(stem: &[u8]) -> bool {
 }
 
 /// Returns whether the stem ends with consonant, vowel, consonant, and the last is not w, x or y.
-fn ends_short(stem: &[u8]) -> bool {
+fn ends_with_short_syllable(stem: &[u8]) -> bool {
     if matches!(stem.last(), None | Some(b'w' | b'x' | b'y')) {
         return false;
     }

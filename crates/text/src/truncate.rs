@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Returns at most this many characters of the text, followed by `…` if any are omitted.
-pub fn with_ellipsis(text: &str, chars: usize) -> Cow<'_, str> {
+pub fn truncate_chars(text: &str, chars: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars) {
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
         None => Cow::Borrowed(text),
@@ -11,7 +11,7 @@ pub fn with_ellipsis(text: &str, chars: usize) -> Cow<'_, str> {
 }
 
 /// Returns at most this many bytes of the text, followed by the number of omitted bytes.
-pub fn shortened(text: &str, bytes: usize) -> String {
+pub fn truncate_bytes(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
     }
@@ -32,10 +32,10 @@ mod tests {
 
     #[test]
     fn text_is_truncated_between_characters() {
-        assert_eq!(with_ellipsis("äöü", 3), "äöü");
-        assert_eq!(with_ellipsis("äöü", 2), "äö…");
-        assert_eq!(shortened("äöü", 6), "äöü");
-        assert_eq!(shortened("äöü", 3), "ä… (4 more bytes)");
+        assert_eq!(truncate_chars("äöü", 3), "äöü");
+        assert_eq!(truncate_chars("äöü", 2), "äö…");
+        assert_eq!(truncate_bytes("äöü", 6), "äöü");
+        assert_eq!(truncate_bytes("äöü", 3), "ä… (4 more bytes)");
         assert_eq!(one_line("a\nb\tc", 4), "a b ");
     }
 }

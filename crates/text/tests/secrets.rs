@@ -24,11 +24,11 @@ fn secrets_are_redacted() {
         let [label, text, expected] = row.split('\t').collect::<Vec<_>>()[..] else {
             panic!("three columns: {row}");
         };
-        let redacted = redactor.text(&unescaped(text)).into_owned();
+        let redacted = redactor.redact_text(&unescaped(text)).into_owned();
         if redacted != unescaped(expected) {
             wrong.push(format!("{label}: {redacted}"));
         }
-        let again = redactor.text(&redacted);
+        let again = redactor.redact_text(&redacted);
         assert_eq!(again, redacted, "{label}: redacting twice changes the text");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -42,8 +42,8 @@ fn ordinary_text_is_not_changed() {
     let wrong: Vec<String> = lines
         .clone()
         .map(unescaped)
-        .filter(|line| redactor.text(line) != line.as_str())
-        .map(|line| redactor.text(&line).into_owned())
+        .filter(|line| redactor.redact_text(line) != line.as_str())
+        .map(|line| redactor.redact_text(&line).into_owned())
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(lines.count() >= 100);
@@ -68,7 +68,7 @@ fn values_of_configured_names_are_redacted() {
         ),
         ("not_my_field: hush", "not_my_field: hush"),
     ] {
-        assert_eq!(redactor.text(text), expected);
+        assert_eq!(redactor.redact_text(text), expected);
     }
 }
 
@@ -122,7 +122,7 @@ fn json_fields_are_redacted_by_name_unless_their_value_is_a_placeholder() {
             ]),
         ),
     ] {
-        assert_eq!(redactor.value(&value), expected);
+        assert_eq!(redactor.redact_value(&value), expected);
     }
     for plain in [
         json!({"pwd": "/home/me", "pass": 12}),
@@ -133,7 +133,7 @@ fn json_fields_are_redacted_by_name_unless_their_value_is_a_placeholder() {
         json!({"token": "string", "password": "${DB_PASSWORD}", "api_key": "<your key>"}),
         json!("{ \"a\":  1 }"),
     ] {
-        assert_eq!(redactor.value(&plain), plain);
+        assert_eq!(redactor.redact_value(&plain), plain);
     }
 }
 
@@ -201,7 +201,7 @@ fn time_is_linear_in_the_length_of_a_line() {
     ] {
         let text = part.repeat((1 << 20) / part.len());
         let start = Instant::now();
-        let redacted = redactor.text(&text);
+        let redacted = redactor.redact_text(&text);
         let elapsed = start.elapsed();
         assert!(elapsed < Duration::from_secs(20), "{part:?}: {elapsed:?}");
         assert!(redacted.len() <= 4 * text.len());
@@ -258,6 +258,6 @@ fn redaction_does_not_panic_on_any_text() {
                 .wrapping_add(1_442_695_040_888_963_407);
             text.push_str(parts[(state >> 33) as usize % parts.len()]);
         }
-        let _ = redactor.text(&text);
+        let _ = redactor.redact_text(&text);
     }
 }

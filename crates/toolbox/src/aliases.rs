@@ -5,7 +5,7 @@ use selvedge_protocol::ToolSpec;
 use selvedge_tools::{Registry, spec_of};
 
 /// Aliases of fields by tool, as `alias=field`. The tool `*` means every tool with that field.
-const ALIASES: &[(&str, &str)] = &[
+const FIELD_ALIASES: &[(&str, &str)] = &[
     ("*", "file_path=path dir_path=path filename=path"),
     ("read_file", "start_line=offset max_lines=limit"),
     ("list_dir", "max_depth=depth"),
@@ -56,7 +56,7 @@ const TOOL_ALIASES: &[(&str, &str)] = &[
 
 /// Names of similar tools in other agents, and the tools to suggest if a script calls one. A call
 /// by such a name fails.
-const SYNONYMS: &[(&str, &str)] = &[
+const TOOL_SUGGESTIONS: &[(&str, &str)] = &[
     (
         "bash shell sh run run_command execute terminal cmd command exec_shell",
         "exec exec_command",
@@ -82,12 +82,12 @@ const SYNONYMS: &[(&str, &str)] = &[
 
 /// Returns the spec of a built-in tool with its field aliases. `positional` are the fields that can
 /// be passed by position.
-pub(crate) fn spec<A: JsonSchema, R: JsonSchema>(
+pub(crate) fn built_in_spec<A: JsonSchema, R: JsonSchema>(
     name: &str,
     positional: &'static [&'static str],
     description: &str,
 ) -> ToolSpec {
-    let rows = ALIASES.iter();
+    let rows = FIELD_ALIASES.iter();
     let rows = rows.filter(|(tool, _)| *tool == name || *tool == "*");
     let pairs = rows.flat_map(|(_, aliases)| aliases.split(' '));
     ToolSpec {
@@ -98,11 +98,11 @@ pub(crate) fn spec<A: JsonSchema, R: JsonSchema>(
 }
 
 /// Adds the aliases and the suggestions to a registry.
-pub(crate) fn register(registry: &mut Registry) {
+pub(crate) fn register_aliases(registry: &mut Registry) {
     for (alias, name) in TOOL_ALIASES {
-        registry.alias(alias, name);
+        registry.add_alias(alias, name);
     }
-    for (names, tools) in SYNONYMS {
-        registry.synonyms(names, tools);
+    for (names, tools) in TOOL_SUGGESTIONS {
+        registry.add_synonyms(names, tools);
     }
 }

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, ToolSpec, View};
-use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, read_args, typed_call};
+use selvedge_protocol::{Preview, PreviewContent, ToolSpec};
+use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, parse_args, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::aliases::spec;
-use crate::blocking::blocking;
-use crate::patch::{self, Action, Draft, Net, Operation, Source};
-use crate::preview::{bounded, file_diff};
-use crate::slot::Links;
-use crate::{TurnDiff, Workspace};
+use crate::aliases::built_in_spec;
+use crate::blocking::run_blocking;
+use crate::patch::{self, FileTransfer, NetChange, PatchAction, PatchDraft, PatchOperation};
+use crate::preview::{file_diff, join_truncated};
+use crate::target_file::LinkMode;
+use crate::{TurnDiffTracker, Workspace};
 
 const DESCRIPTION: &str = "\
 Updates, adds, deletes and renames files. If any part fails, nothing changes.
@@ -34,7 +34,7 @@ The patch, which may be the only argument, is a unified diff in git's format, or
 
 /// A patch, or the old and new content of one file.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct ApplyPatchArgs {
     /// `*** Begin Patch` … `*** End Patch`, or a unified diff in git's format.
     patch: Option<String>,
     /// Folder that paths in the patch are relative to; itself relative to the workspace.
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 
 /// The files that the patch changed.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Output {
+pub(crate) struct ApplyPatchOutput {
     /// Always true: a patch that cannot be applied throws an error.
     success: bool,
     /// One line for each file: `A` added, `M` changed or moved here, `D` deleted.
@@ -60,16 +60,16 @@ pub(crate) struct Output {
     /// Always empty.
     stderr: String,
     /// The changed files, in the order of the patch.
-    changes: Vec<Change>,
+    changes: Vec<PatchedFile>,
 }
 
 /// One changed file.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Change {
+pub(crate) struct PatchedFile {
     /// Relative to the workspace.
     path: String,
     /// What the patch did to the file.
-    kind: Kind,
+    kind: PatchedFileKind,
     /// The path before a rename.
     #[serde(skip_serializing_if = "Option::is_none")]
     from: Option<String>,
@@ -81,7 +81,7 @@ pub(crate) struct Change {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum PatchedFileKind {
     Add,
     Update,
     Delete,
@@ -89,11 +89,12 @@ enum Kind {
 }
 
 /// The tool `apply_patch`.
-pub(crate) struct ApplyPatch(pub(crate) Workspace, pub(crate) TurnDiff);
+pub(crate) struct ApplyPatch(pub(crate) Workspace, pub(crate) TurnDiffTracker);
 
 impl Tool for ApplyPatch {
     fn spec(&self) -> ToolSpec {
-        spec::<Args, Output>("apply_patch", &["patch"], DESCRIPTION).judged_by_arguments()
+        built_in_spec::<ApplyPatchArgs, ApplyPatchOutput>("apply_patch", &["patch"], DESCRIPTION)
+            .approval_by_arguments()
     }
 
     fn risk(&self, args: &Value) -> Risk {
@@ -104,34 +105,42 @@ impl Tool for ApplyPatch {
         preview(&self.0, args)
     }
 
-    fn agreement(&self, args: &Value) -> Option<String> {
-        agreement(&self.0, args)
+    fn approval_key(&self, args: &Value) -> Option<String> {
+        approval_scope_key(&self.0, args)
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let (workspace, turn_diff) = (self.0.clone(), self.1.clone());
-        let run = |args: Args| blocking(move || apply(&workspace, &turn_diff, &args, &call.cancel));
-        typed_call(args, run, |output: &Output| Some(output.stdout.clone()))
+        let run = |args: ApplyPatchArgs| {
+            run_blocking(move || apply(&workspace, &turn_diff, &args, &call.cancel))
+        };
+        typed_call(args, run, |output: &ApplyPatchOutput| {
+            Some(output.stdout.clone())
+        })
     }
 }
 
 /// Returns the risk of a call: guarded, with the changed files as the reason.
 pub(crate) fn risk(workspace: &Workspace, args: &Value) -> Risk {
-    Risk::Guarded {
-        reason: summary(workspace, args),
+    Risk::Moderate {
+        reason: summarize(workspace, args),
     }
 }
 
 /// Returns the key that an approval for the whole script is stored under: the same kinds of changes
 /// to the same files. Symbolic links are resolved now, so a link that later points elsewhere does
 /// not match.
-pub(crate) fn agreement(workspace: &Workspace, args: &Value) -> Option<String> {
-    let changes = touched(args);
+pub(crate) fn approval_scope_key(workspace: &Workspace, args: &Value) -> Option<String> {
+    let changes = planned_changes(args);
     let resolve = |path: &PathBuf| {
         let path = workspace.absolute(path, None);
-        let follow = workspace.slot(&path, Links::Follow).map(|slot| slot.real());
+        let follow = workspace
+            .target_file(&path, LinkMode::Follow)
+            .map(|slot| slot.real_path());
         // A move or a deletion changes the link itself, not its target.
-        let keep = workspace.slot(&path, Links::Keep).map(|slot| slot.real());
+        let keep = workspace
+            .target_file(&path, LinkMode::NoFollow)
+            .map(|slot| slot.real_path());
         (
             follow.unwrap_or_else(|_| path.clone()),
             keep.unwrap_or(path),
@@ -142,7 +151,7 @@ pub(crate) fn agreement(workspace: &Workspace, args: &Value) -> Option<String> {
         .map(|change| {
             format!(
                 "{} {:?}",
-                change.how,
+                change.operation,
                 change.paths.iter().map(resolve).collect::<Vec<_>>()
             )
         })
@@ -154,7 +163,7 @@ pub(crate) fn agreement(workspace: &Workspace, args: &Value) -> Option<String> {
 /// not apply.
 pub(crate) fn preview(workspace: &Workspace, args: &Value) -> Preview {
     Preview {
-        view: unified(workspace, args).ok().map(View::Diff),
+        view: preview_diff(workspace, args).ok().map(PreviewContent::Diff),
         rule: None,
     }
 }
@@ -162,54 +171,59 @@ pub(crate) fn preview(workspace: &Workspace, args: &Value) -> Preview {
 /// Applies the patch that a command contains; returns the list of changed files as `stdout`.
 pub(crate) async fn apply_from_command(
     workspace: &Workspace,
-    turn_diff: &TurnDiff,
+    turn_diff: &TurnDiffTracker,
     args: Value,
-    call: &Call,
+    call: &CallContext,
 ) -> Result<String, ToolError> {
     let (workspace, turn_diff, cancel) =
         (workspace.clone(), turn_diff.clone(), call.cancel.clone());
-    let args = read_args(args)?;
-    blocking(move || apply(&workspace, &turn_diff, &args, &cancel).map(|output| output.stdout))
+    let args = parse_args(args)?;
+    run_blocking(move || apply(&workspace, &turn_diff, &args, &cancel).map(|output| output.stdout))
         .await
 }
 
-fn unified(workspace: &Workspace, args: &Value) -> Result<String, ToolError> {
-    let args = read_args(args.clone())?;
-    Ok(bounded(
-        draft(workspace, &args)?.net().map(|net| diff(&net)),
+fn preview_diff(workspace: &Workspace, args: &Value) -> Result<String, ToolError> {
+    let args = parse_args(args.clone())?;
+    Ok(join_truncated(
+        build_draft(workspace, &args)?
+            .net_changes()
+            .map(|net| render_file_diff(&net)),
     ))
 }
 
 fn apply(
     workspace: &Workspace,
-    turn_diff: &TurnDiff,
-    args: &Args,
+    turn_diff: &TurnDiffTracker,
+    args: &ApplyPatchArgs,
     cancel: &CancellationToken,
-) -> Result<Output, ToolError> {
-    let _write_lock = workspace.changing();
-    let draft = draft(workspace, args)?;
+) -> Result<ApplyPatchOutput, ToolError> {
+    let _write_lock = workspace.lock_changes();
+    let draft = build_draft(workspace, args)?;
     if cancel.is_cancelled() {
         return Err(ToolError::new("cancelled before any file was written"));
     }
     for path in draft
-        .net()
+        .net_changes()
         .flat_map(|net| [Some(net.path), net.from])
         .flatten()
     {
         turn_diff.before_write(&workspace.root().join(path));
     }
-    draft.carry_out()?;
-    let changes: Vec<Change> = draft.net().map(|net| Change::from(&net)).collect();
+    draft.write_to_disk()?;
+    let changes: Vec<PatchedFile> = draft
+        .net_changes()
+        .map(|net| PatchedFile::from(&net))
+        .collect();
     let mut stdout = String::from("Success. Updated the following files:\n");
     for letter in ["A", "M", "D"] {
         for change in changes
             .iter()
-            .filter(|change| change.kind.letter() == letter)
+            .filter(|change| change.kind.status_letter() == letter)
         {
             stdout.push_str(&format!("{letter} {}\n", change.path));
         }
     }
-    Ok(Output {
+    Ok(ApplyPatchOutput {
         success: true,
         stdout,
         stderr: String::new(),
@@ -217,13 +231,16 @@ fn apply(
     })
 }
 
-fn draft<'a>(workspace: &'a Workspace, args: &Args) -> Result<Draft<'a>, ToolError> {
-    let draft = Draft::new(workspace, Path::new(args.cwd.as_deref().unwrap_or("")));
+fn build_draft<'a>(
+    workspace: &'a Workspace,
+    args: &ApplyPatchArgs,
+) -> Result<PatchDraft<'a>, ToolError> {
+    let draft = PatchDraft::new(workspace, Path::new(args.cwd.as_deref().unwrap_or("")));
     match (&args.patch, &args.path, &args.updated_content) {
         (Some(text), None, None) if args.original_content.is_none() => {
-            draft.patch(&patch::parse(text)?)
+            draft.with_patch(&patch::parse(text)?)
         }
-        (None, Some(path), Some(updated)) => draft.replace(
+        (None, Some(path), Some(updated)) => draft.with_replacement(
             path,
             args.original_content.as_deref().unwrap_or(""),
             updated,
@@ -235,16 +252,16 @@ fn draft<'a>(workspace: &'a Workspace, args: &Args) -> Result<Draft<'a>, ToolErr
 }
 
 /// One planned change to a file.
-struct Touched {
+struct PlannedChange {
     /// The kind of change, with the new executable bit if the patch sets one.
-    how: String,
+    operation: String,
     /// The target of a move or copy, if any, then the possible names of the file. Absolute, or
     /// relative to the workspace.
     paths: Vec<PathBuf>,
 }
 
 /// Returns the changes that a call's arguments describe; empty if the patch cannot be parsed.
-fn touched(args: &Value) -> Vec<Touched> {
+fn planned_changes(args: &Value) -> Vec<PlannedChange> {
     let base = PathBuf::from(args["cwd"].as_str().unwrap_or_default());
     match (args["patch"].as_str(), args["path"].as_str()) {
         (Some(text), _) => {
@@ -257,34 +274,34 @@ fn touched(args: &Value) -> Vec<Touched> {
             patch
                 .operations
                 .iter()
-                .map(|operation| Touched::by(operation, &base))
+                .map(|operation| PlannedChange::from_operation(operation, &base))
                 .collect()
         }
-        (None, Some(path)) => vec![Touched {
-            how: "replace".to_owned(),
+        (None, Some(path)) => vec![PlannedChange {
+            operation: "replace".to_owned(),
             paths: vec![base.join(path)],
         }],
         (None, None) => Vec::new(),
     }
 }
 
-impl Touched {
-    fn by(operation: &Operation, base: &Path) -> Self {
+impl PlannedChange {
+    fn from_operation(operation: &PatchOperation, base: &Path) -> Self {
         let (how, executable, to) = match &operation.action {
-            Action::Add { executable, .. } => ("add", Some(*executable), None),
-            Action::Delete { .. } => ("delete", None, None),
-            Action::Update {
+            PatchAction::Add { executable, .. } => ("add", Some(*executable), None),
+            PatchAction::Delete { .. } => ("delete", None, None),
+            PatchAction::Update {
                 executable,
-                to: None,
+                target: None,
                 ..
             } => ("update", *executable, None),
-            Action::Update {
+            PatchAction::Update {
                 executable,
-                to: Some(to),
+                target: Some(to),
                 ..
-            } => match to.source {
-                Source::Goes => ("move", *executable, Some(&to.path)),
-                Source::Stays => ("copy", *executable, Some(&to.path)),
+            } => match to.transfer {
+                FileTransfer::Move => ("move", *executable, Some(&to.path)),
+                FileTransfer::Copy => ("copy", *executable, Some(&to.path)),
             },
         };
         let how = match executable {
@@ -292,7 +309,7 @@ impl Touched {
             None => how.to_owned(),
         };
         Self {
-            how,
+            operation: how,
             paths: to
                 .into_iter()
                 .chain(&operation.paths)
@@ -303,13 +320,17 @@ impl Touched {
 }
 
 /// Summarizes a call for an approval, such as "changes a.rs, b.rs and 3 more".
-fn summary(workspace: &Workspace, args: &Value) -> String {
+fn summarize(workspace: &Workspace, args: &Value) -> String {
     let mut names: Vec<String> = Vec::new();
-    for change in touched(args) {
+    for change in planned_changes(args) {
         // A move changes its target and its source.
-        let changed_paths = if change.how.starts_with("move") { 2 } else { 1 };
+        let changed_paths = if change.operation.starts_with("move") {
+            2
+        } else {
+            1
+        };
         for path in change.paths.iter().take(changed_paths) {
-            let name = workspace.shown(&workspace.absolute(path, None));
+            let name = workspace.display_path(&workspace.absolute(path, None));
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -323,8 +344,8 @@ fn summary(workspace: &Workspace, args: &Value) -> String {
     }
 }
 
-impl Kind {
-    fn of(net: &Net<'_>) -> Self {
+impl PatchedFileKind {
+    fn from_net_change(net: &NetChange<'_>) -> Self {
         match (net.from, net.old, net.new) {
             (_, _, None) => Self::Delete,
             (Some(_), ..) => Self::Rename,
@@ -333,7 +354,7 @@ impl Kind {
         }
     }
 
-    fn letter(self) -> &'static str {
+    fn status_letter(self) -> &'static str {
         match self {
             Self::Add => "A",
             Self::Update | Self::Rename => "M",
@@ -342,11 +363,11 @@ impl Kind {
     }
 }
 
-impl From<&Net<'_>> for Change {
-    fn from(net: &Net<'_>) -> Self {
+impl From<&NetChange<'_>> for PatchedFile {
+    fn from(net: &NetChange<'_>) -> Self {
         Self {
             path: net.path.to_owned(),
-            kind: Kind::of(net),
+            kind: PatchedFileKind::from_net_change(net),
             from: net.from.map(str::to_owned),
             added: net.added,
             removed: net.removed,
@@ -355,7 +376,7 @@ impl From<&Net<'_>> for Change {
 }
 
 /// Renders the diff of one file for the preview.
-fn diff(net: &Net<'_>) -> String {
+fn render_file_diff(net: &NetChange<'_>) -> String {
     let mode = match net.executable {
         Some(true) => "new mode 100755\n",
         Some(false) => "new mode 100644\n",
@@ -373,7 +394,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::preview::MAX_PREVIEW;
+    use crate::preview::MAX_PREVIEW_BYTES;
 
     #[test]
     fn preview_is_a_diff_and_changes_no_file() {
@@ -384,14 +405,14 @@ mod tests {
         let patch = "*** Begin Patch\n*** Update File: a.txt\n*** Move to: b.txt\n@@\n-two\n+2\n\
                      *** Add File: new\n+x\n*** End Patch";
         assert_eq!(
-            unified(&workspace, &json!({"patch": patch})).unwrap(),
+            preview_diff(&workspace, &json!({"patch": patch})).unwrap(),
             "--- a/a.txt\n+++ b/b.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n\
              --- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+x\n"
         );
         let mode = "diff --git a/run.sh b/run.sh\nold mode 100644\nnew mode 100755\n";
-        let shown = unified(&workspace, &json!({"patch": mode})).unwrap();
+        let shown = preview_diff(&workspace, &json!({"patch": mode})).unwrap();
         assert_eq!(shown, "new mode 100755\n--- a/run.sh\n+++ b/run.sh\n");
-        assert!(unified(&workspace, &json!({"patch": "x"})).is_err());
+        assert!(preview_diff(&workspace, &json!({"patch": "x"})).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
 
@@ -400,13 +421,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
         let wide = "wide as the sea\u{2026}\n".repeat(10_000);
-        let shown = unified(
+        let shown = preview_diff(
             &workspace,
             &json!({"path": "huge", "updated_content": wide.clone() + "the end\n"}),
         )
         .unwrap();
         assert!(
-            shown.len() <= MAX_PREVIEW && shown.len() > MAX_PREVIEW / 2,
+            shown.len() <= MAX_PREVIEW_BYTES && shown.len() > MAX_PREVIEW_BYTES / 2,
             "{}",
             shown.len()
         );
@@ -422,7 +443,7 @@ mod tests {
             )
         };
         std::fs::write(dir.path().join("gone"), "x\n").unwrap();
-        let lines = "a line\n".repeat(MAX_PREVIEW / 8 - 100);
+        let lines = "a line\n".repeat(MAX_PREVIEW_BYTES / 8 - 100);
         let hidden = [
             add("hidden", "evil"),
             "*** Delete File: gone\n".to_owned(),
@@ -430,12 +451,12 @@ mod tests {
         ]
         .concat();
         let files = [add("first", &lines), hidden, add("last", "x")].concat();
-        let shown = unified(
+        let shown = preview_diff(
             &workspace,
             &json!({"patch": format!("*** Begin Patch\n{files}*** End Patch")}),
         )
         .unwrap();
-        assert!(shown.len() <= MAX_PREVIEW, "{}", shown.len());
+        assert!(shown.len() <= MAX_PREVIEW_BYTES, "{}", shown.len());
         for name in [
             "+++ b/first",
             "+++ b/hidden",

@@ -6,32 +6,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{
-    Cabinet, DOCUMENTS_KEPT, Document, DocumentKind, Entry, Event, LedgerError, NewDocument,
-    new_file_key, now_ms,
+    DOCUMENT_RETENTION, Document, DocumentInfo, DocumentKind, DocumentStore, LedgerError,
+    NewDocument, RuntimeEvent, new_document_key, now_ms,
 };
-use selvedge_tools::{Call, ToolError};
+use selvedge_tools::{CallContext, ToolError};
 
 /// Limit on the bytes of all documents together; the oldest documents are removed first.
-const MAX_BYTES: usize = 64 << 20;
+const MAX_TOTAL_BYTES: usize = 64 << 20;
 
 /// Limit on the number of documents.
-const MOST: usize = 4096;
+const MAX_DOCUMENTS: usize = 4096;
 
 /// Documents in memory, the newest last. They are lost when the process ends.
 #[derive(Default)]
-pub(crate) struct InMemory(Mutex<VecDeque<Document>>);
+pub(crate) struct InMemoryCabinet(Mutex<VecDeque<Document>>);
 
-impl Cabinet for InMemory {
-    fn keep(&self, document: &NewDocument<'_>) -> Result<Entry, LedgerError> {
+impl DocumentStore for InMemoryCabinet {
+    fn save(&self, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError> {
         let bytes = document.content.len();
-        if bytes > MAX_BYTES {
+        if bytes > MAX_TOTAL_BYTES {
             return Err(LedgerError::Failed(format!(
                 "document is larger than {} MB",
-                MAX_BYTES >> 20
+                MAX_TOTAL_BYTES >> 20
             )));
         }
-        let entry = Entry {
-            key: new_file_key(),
+        let entry = DocumentInfo {
+            key: new_document_key(),
             kind: document.kind,
             title: document.title.to_owned(),
             source: document.source.to_owned(),
@@ -39,19 +39,19 @@ impl Cabinet for InMemory {
             bytes: bytes as u64,
             saved_ms: now_ms(),
         };
-        let mut all = self.all();
-        while all.len() >= MOST
+        let mut all = self.lock_documents();
+        while all.len() >= MAX_DOCUMENTS
             || all
                 .iter()
                 .map(|document| document.content.len())
                 .sum::<usize>()
                 + bytes
-                > MAX_BYTES
+                > MAX_TOTAL_BYTES
         {
             all.pop_front();
         }
         all.push_back(Document {
-            entry: entry.clone(),
+            info: entry.clone(),
             content: document.content.to_vec(),
         });
         Ok(entry)
@@ -59,46 +59,57 @@ impl Cabinet for InMemory {
 
     fn get(&self, key: &str) -> Result<Option<Document>, LedgerError> {
         let key = key.trim().to_uppercase();
-        Ok(self.newest_that(|entry| entry.key == key, DOCUMENTS_KEPT))
+        Ok(self.newest_matching(|entry| entry.key == key, DOCUMENT_RETENTION))
     }
 
-    fn newest(
+    fn find_latest(
         &self,
         kind: DocumentKind,
         source: &str,
         within: Duration,
     ) -> Result<Option<Document>, LedgerError> {
-        Ok(self.newest_that(|entry| entry.kind == kind && entry.source == source, within))
+        Ok(self.newest_matching(|entry| entry.kind == kind && entry.source == source, within))
     }
 
-    fn recent(&self, kind: DocumentKind, limit: usize) -> Result<Vec<Entry>, LedgerError> {
-        let all = self.all();
+    fn list_recent(
+        &self,
+        kind: DocumentKind,
+        limit: usize,
+    ) -> Result<Vec<DocumentInfo>, LedgerError> {
+        let all = self.lock_documents();
         let entries = all
             .iter()
             .rev()
-            .map(|document| &document.entry)
+            .map(|document| &document.info)
             .filter(|entry| entry.kind == kind);
         Ok(entries.take(limit).cloned().collect())
     }
 }
 
-impl InMemory {
-    fn all(&self) -> std::sync::MutexGuard<'_, VecDeque<Document>> {
+impl InMemoryCabinet {
+    fn lock_documents(&self) -> std::sync::MutexGuard<'_, VecDeque<Document>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn newest_that(&self, matches: impl Fn(&Entry) -> bool, within: Duration) -> Option<Document> {
+    fn newest_matching(
+        &self,
+        matches: impl Fn(&DocumentInfo) -> bool,
+        within: Duration,
+    ) -> Option<Document> {
         let oldest = now_ms() - within.as_millis() as i64;
-        let all = self.all();
+        let all = self.lock_documents();
         all.iter()
             .rev()
-            .find(|document| document.entry.saved_ms > oldest && matches(&document.entry))
+            .find(|document| document.info.saved_ms > oldest && matches(&document.info))
             .cloned()
     }
 }
 
 /// Returns the document with this key, or an error with a suggestion.
-pub(crate) fn open(cabinet: &Arc<dyn Cabinet>, key: &str) -> Result<Document, ToolError> {
+pub(crate) fn get_document(
+    cabinet: &Arc<dyn DocumentStore>,
+    key: &str,
+) -> Result<Document, ToolError> {
     let found = cabinet
         .get(key)
         .map_err(|error| ToolError::new(format!("cannot access the File Cabinet: {error}")))?;
@@ -112,18 +123,18 @@ pub(crate) fn open(cabinet: &Arc<dyn Cabinet>, key: &str) -> Result<Document, To
 }
 
 /// Stores a document in the cabinet.
-pub(crate) fn keep(
-    cabinet: &Arc<dyn Cabinet>,
+pub(crate) fn store_document(
+    cabinet: &Arc<dyn DocumentStore>,
     document: &NewDocument<'_>,
-) -> Result<Entry, ToolError> {
+) -> Result<DocumentInfo, ToolError> {
     cabinet
-        .keep(document)
+        .save(document)
         .map_err(|error| ToolError::new(format!("cannot access the File Cabinet: {error}")))
 }
 
 /// Emits the event that a document was stored or read.
-pub(crate) fn tell(call: &Call, document: &Entry) {
-    call.events.emit(Event::DocumentKept {
+pub(crate) fn emit_document_event(call: &CallContext, document: &DocumentInfo) {
+    call.events.emit(RuntimeEvent::DocumentStored {
         parent_id: call.scope_id.clone(),
         call_id: call.id.clone(),
         document: document.clone(),
@@ -136,10 +147,10 @@ mod tests {
 
     #[test]
     fn oldest_documents_are_removed_at_the_size_limit() {
-        let cabinet = InMemory::default();
+        let cabinet = InMemoryCabinet::default();
         let keep = |content: &[u8]| {
             let (kind, title, source) = (DocumentKind::Page, "t", "s");
-            cabinet.keep(&NewDocument {
+            cabinet.save(&NewDocument {
                 kind,
                 title,
                 source,
@@ -148,19 +159,22 @@ mod tests {
             })
         };
         let first = keep(b"first").unwrap();
-        let half = vec![1; MAX_BYTES / 2];
+        let half = vec![1; MAX_TOTAL_BYTES / 2];
         let (second, third) = (keep(&half).unwrap(), keep(&half).unwrap());
         assert!(
             cabinet.get(&first.key).unwrap().is_none()
                 && cabinet.get(&second.key).unwrap().is_some()
         );
         let newest = cabinet
-            .newest(DocumentKind::Page, "s", DOCUMENTS_KEPT)
+            .find_latest(DocumentKind::Page, "s", DOCUMENT_RETENTION)
             .unwrap()
             .unwrap();
-        assert_eq!(newest.entry, third);
-        assert!(keep(&vec![0; MAX_BYTES + 1]).is_err());
-        assert_eq!(cabinet.recent(DocumentKind::Page, 9).unwrap().len(), 2);
-        assert_eq!(cabinet.recent(DocumentKind::Prompt, 9).unwrap().len(), 0);
+        assert_eq!(newest.info, third);
+        assert!(keep(&vec![0; MAX_TOTAL_BYTES + 1]).is_err());
+        assert_eq!(cabinet.list_recent(DocumentKind::Page, 9).unwrap().len(), 2);
+        assert_eq!(
+            cabinet.list_recent(DocumentKind::Prompt, 9).unwrap().len(),
+            0
+        );
     }
 }

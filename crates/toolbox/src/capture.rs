@@ -3,30 +3,32 @@
 use std::collections::VecDeque;
 
 /// The most bytes that are kept of one stream.
-pub(crate) const KEPT: usize = 256 * 1024;
+pub(crate) const MAX_CAPTURE_BYTES: usize = 256 * 1024;
 
 /// The beginning and the end of a stream.
 #[derive(Debug, Default)]
-pub(crate) struct Capture {
+pub(crate) struct OutputCapture {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     omitted: u64,
 }
 
-impl Capture {
+impl OutputCapture {
     /// Adds output of the command.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        let room = (KEPT / 2).saturating_sub(self.head.len()).min(bytes.len());
+        let room = (MAX_CAPTURE_BYTES / 2)
+            .saturating_sub(self.head.len())
+            .min(bytes.len());
         self.head.extend_from_slice(&bytes[..room]);
         let rest = &bytes[room..];
         self.tail.extend(rest);
-        let over = self.tail.len().saturating_sub(KEPT / 2);
+        let over = self.tail.len().saturating_sub(MAX_CAPTURE_BYTES / 2);
         self.tail.drain(..over);
         self.omitted += over as u64;
     }
 
     /// Returns whether part of the output was omitted.
-    pub(crate) fn is_cut(&self) -> bool {
+    pub(crate) fn is_truncated(&self) -> bool {
         self.omitted > 0
     }
 
@@ -51,7 +53,7 @@ impl Capture {
     }
 
     /// Returns the output as text and clears it.
-    pub(crate) fn take(&mut self) -> String {
+    pub(crate) fn take_text(&mut self) -> String {
         std::mem::take(self).text()
     }
 }
@@ -62,31 +64,31 @@ mod tests {
 
     #[test]
     fn long_output_keeps_its_beginning_and_end() {
-        let mut capture = Capture::default();
+        let mut capture = OutputCapture::default();
         for _ in 0..3 {
             capture.push("é".repeat(100_000).as_bytes());
         }
         capture.push(b"the end");
         let text = capture.text();
         assert!(
-            capture.is_cut() && text.starts_with('é') && text.ends_with("é\u{e9}the end"),
+            capture.is_truncated() && text.starts_with('é') && text.ends_with("é\u{e9}the end"),
             "{}",
             text.len()
         );
-        let omitted = 600_007 - KEPT;
+        let omitted = 600_007 - MAX_CAPTURE_BYTES;
         assert!(text.contains(&format!("\n… {omitted} bytes left out …\n")));
         assert!(!text.contains('\u{fffd}'));
     }
 
     #[test]
     fn output_within_the_limit_is_kept_whole() {
-        let mut capture = Capture::default();
-        let text = "x".repeat(KEPT);
+        let mut capture = OutputCapture::default();
+        let text = "x".repeat(MAX_CAPTURE_BYTES);
         for piece in text.as_bytes().chunks(7) {
             capture.push(piece);
         }
-        assert!(!capture.is_cut());
-        assert_eq!(capture.take(), text);
-        assert_eq!(capture.take(), "");
+        assert!(!capture.is_truncated());
+        assert_eq!(capture.take_text(), text);
+        assert_eq!(capture.take_text(), "");
     }
 }

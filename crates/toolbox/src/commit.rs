@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cap_std::fs::{Dir, OpenOptions, OpenOptionsExt, Permissions, PermissionsExt};
 use selvedge_tools::ToolError;
 
-use crate::slot::{Mode, Slot, check_place};
+use crate::target_file::{FileMode, TargetFile, check_dir_path};
 
 /// A new content for one file, or its deletion.
 #[derive(Debug)]
-pub(crate) struct Write<'a> {
-    pub(crate) slot: &'a Slot,
+pub(crate) struct FileWrite<'a> {
+    pub(crate) slot: &'a TargetFile,
     /// The new bytes and mode; `None` deletes the file.
-    pub(crate) content: Option<(&'a [u8], Mode)>,
+    pub(crate) content: Option<(&'a [u8], FileMode)>,
 }
 
 /// Performs all writes. On failure, restores every file and returns the cause.
-pub(crate) fn commit(writes: &[Write<'_>]) -> Result<(), ToolError> {
+pub(crate) fn commit(writes: &[FileWrite<'_>]) -> Result<(), ToolError> {
     for slot in writes
         .iter()
         .filter(|write| write.content.is_some())
@@ -33,64 +33,64 @@ pub(crate) fn commit(writes: &[Write<'_>]) -> Result<(), ToolError> {
         let is_deleted = |path: &PathBuf| {
             writes
                 .iter()
-                .any(|write| write.content.is_none() && write.slot.real() == *path)
+                .any(|write| write.content.is_none() && write.slot.real_path() == *path)
         };
-        if let Some(path) = slot.blocked.as_ref().filter(|path| !is_deleted(path)) {
+        if let Some(path) = slot.blocking_file.as_ref().filter(|path| !is_deleted(path)) {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
             return Err(ToolError::new(format!(
                 "{} cannot be written: {file} is a file, not a folder",
-                slot.shown
+                slot.display_path
             )));
         }
     }
-    let mut change = Change::default();
-    match change.carry_out(writes) {
+    let mut change = CommitTransaction::default();
+    match change.execute(writes) {
         Ok(()) => {
-            change.tidy();
+            change.remove_backups();
             Ok(())
         }
-        Err((slot, error)) => Err(change.undo(slot, &error)),
+        Err((slot, error)) => Err(change.roll_back(slot, &error)),
     }
 }
 
 /// The steps of one commit that have been done so far.
 #[derive(Default)]
-struct Change {
+struct CommitTransaction {
     /// Temporary files that are not yet in place: folder and name.
-    temporary: Vec<(Arc<Dir>, OsString)>,
-    steps: Vec<Step>,
+    temp_files: Vec<(Arc<Dir>, OsString)>,
+    steps: Vec<CommitStep>,
 }
 
 /// A completed step, with what is needed to undo it.
-enum Step {
-    MadeFolder {
+enum CommitStep {
+    CreatedFolder {
         parent: Arc<Dir>,
         name: OsString,
     },
-    Created {
+    CreatedFile {
         folder: Arc<Dir>,
         name: OsString,
     },
     /// The earlier file still exists, under the name `backup_name`.
-    Replaced {
+    ReplacedFile {
         folder: Arc<Dir>,
         name: OsString,
-        kept_as: OsString,
+        backup_name: OsString,
         shown: String,
     },
 }
 
-type Failed<'a> = (&'a Slot, io::Error);
+type SlotFailure<'a> = (&'a TargetFile, io::Error);
 
-impl Change {
-    fn carry_out<'a>(&mut self, writes: &[Write<'a>]) -> Result<(), Failed<'a>> {
+impl CommitTransaction {
+    fn execute<'a>(&mut self, writes: &[FileWrite<'a>]) -> Result<(), SlotFailure<'a>> {
         let mut staged = Vec::new();
         for write in writes {
             let Some((bytes, mode)) = write.content else {
                 continue;
             };
             let temporary = self
-                .stage(&write.slot.folder, bytes, mode)
+                .stage(&write.slot.dir, bytes, mode)
                 .map_err(|error| (write.slot, error))?;
             staged.push((write.slot, temporary));
         }
@@ -100,11 +100,12 @@ impl Change {
                 .map_err(|error| (write.slot, error))?;
         }
         for (slot, temporary) in staged {
-            self.put(slot, &temporary).map_err(|error| (slot, error))?;
+            self.move_into_place(slot, &temporary)
+                .map_err(|error| (slot, error))?;
         }
         let folders: BTreeMap<_, _> = writes
             .iter()
-            .map(|write| (&write.slot.place, &write.slot.folder))
+            .map(|write| (&write.slot.dir_path, &write.slot.dir))
             .collect();
         for folder in folders.into_values() {
             // Flushes the directory entries. Not every system supports this, and the contents are
@@ -115,17 +116,17 @@ impl Change {
     }
 
     /// Writes content to a temporary file and flushes it to disk; returns its name.
-    fn stage(&mut self, folder: &Arc<Dir>, bytes: &[u8], mode: Mode) -> io::Result<OsString> {
+    fn stage(&mut self, folder: &Arc<Dir>, bytes: &[u8], mode: FileMode) -> io::Result<OsString> {
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(match mode {
-            Mode::New { executable: true } => 0o777,
-            Mode::New { executable: false } => 0o666,
-            Mode::Kept { .. } => 0o600,
+            FileMode::New { executable: true } => 0o777,
+            FileMode::New { executable: false } => 0o666,
+            FileMode::Existing { .. } => 0o600,
         });
-        let (name, mut file) = with_free_name(|name| folder.open_with(name, &options))?;
-        self.temporary.push((folder.clone(), name.clone()));
+        let (name, mut file) = with_unused_name(|name| folder.open_with(name, &options))?;
+        self.temp_files.push((folder.clone(), name.clone()));
         file.write_all(bytes)?;
-        if let Mode::Kept { bits, owner, group } = mode {
+        if let FileMode::Existing { bits, owner, group } = mode {
             // Set the owner first, because `fchown` clears permission bits. Without the right to
             // change the owner, the file belongs to the current user.
             let _ = fchown(&file, Some(owner), Some(group));
@@ -136,34 +137,33 @@ impl Change {
     }
 
     /// Deletes a file by renaming it, so that the deletion can be undone.
-    fn remove(&mut self, slot: &Slot) -> io::Result<()> {
-        let (kept_as, ()) =
-            with_free_name(|kept_as| match slot.folder.symlink_metadata(kept_as) {
-                Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-                Err(_) => slot.folder.rename(&slot.name, &slot.folder, kept_as),
-            })?;
-        self.replaced(slot, slot.folder.clone(), kept_as);
+    fn remove(&mut self, slot: &TargetFile) -> io::Result<()> {
+        let (kept_as, ()) = with_unused_name(|kept_as| match slot.dir.symlink_metadata(kept_as) {
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(_) => slot.dir.rename(&slot.name, &slot.dir, kept_as),
+        })?;
+        self.record_replacement(slot, slot.dir.clone(), kept_as);
         Ok(())
     }
 
     /// Renames a temporary file to its final name.
-    fn put(&mut self, slot: &Slot, temporary: &OsStr) -> io::Result<()> {
-        let folder = self.make_folders(slot)?;
+    fn move_into_place(&mut self, slot: &TargetFile, temporary: &OsStr) -> io::Result<()> {
+        let folder = self.create_folders(slot)?;
         let kept_as = match folder.symlink_metadata(&slot.name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
             Ok(metadata) if !metadata.is_file() => return Err(io::ErrorKind::IsADirectory.into()),
-            Ok(_) => Some(keep(&folder, &slot.name)?),
+            Ok(_) => Some(back_up(&folder, &slot.name)?),
         };
         if let Some(kept_as) = &kept_as {
-            self.temporary.push((folder.clone(), kept_as.clone()));
+            self.temp_files.push((folder.clone(), kept_as.clone()));
         }
-        slot.folder.rename(temporary, &folder, &slot.name)?;
-        self.temporary
+        slot.dir.rename(temporary, &folder, &slot.name)?;
+        self.temp_files
             .retain(|(_, name)| name != temporary && Some(name) != kept_as.as_ref());
         match kept_as {
-            Some(kept_as) => self.replaced(slot, folder, kept_as),
-            None => self.steps.push(Step::Created {
+            Some(kept_as) => self.record_replacement(slot, folder, kept_as),
+            None => self.steps.push(CommitStep::CreatedFile {
                 folder,
                 name: slot.name.clone(),
             }),
@@ -171,21 +171,21 @@ impl Change {
         Ok(())
     }
 
-    fn replaced(&mut self, slot: &Slot, folder: Arc<Dir>, kept_as: OsString) {
-        self.steps.push(Step::Replaced {
+    fn record_replacement(&mut self, slot: &TargetFile, folder: Arc<Dir>, kept_as: OsString) {
+        self.steps.push(CommitStep::ReplacedFile {
             folder,
             name: slot.name.clone(),
-            kept_as,
-            shown: slot.shown.clone(),
+            backup_name: kept_as,
+            shown: slot.display_path.clone(),
         });
     }
 
     /// Creates the missing parent folders and opens the innermost one.
-    fn make_folders(&mut self, slot: &Slot) -> io::Result<Arc<Dir>> {
-        let (mut folder, mut place) = (slot.folder.clone(), slot.place.clone());
-        for name in &slot.missing {
+    fn create_folders(&mut self, slot: &TargetFile) -> io::Result<Arc<Dir>> {
+        let (mut folder, mut place) = (slot.dir.clone(), slot.dir_path.clone());
+        for name in &slot.missing_dirs {
             match folder.create_dir(name) {
-                Ok(()) => self.steps.push(Step::MadeFolder {
+                Ok(()) => self.steps.push(CommitStep::CreatedFolder {
                     parent: folder.clone(),
                     name: name.clone(),
                 }),
@@ -195,27 +195,27 @@ impl Change {
             }
             place.push(name);
             folder = Arc::new(folder.open_dir(name)?);
-            check_place(&folder, &place)?;
+            check_dir_path(&folder, &place)?;
         }
         Ok(folder)
     }
 
     /// Undoes all steps in reverse order; returns the error to report.
-    fn undo(self, slot: &Slot, error: &io::Error) -> ToolError {
+    fn roll_back(self, slot: &TargetFile, error: &io::Error) -> ToolError {
         let mut not_restored = Vec::new();
         for step in self.steps.iter().rev() {
             let (undone, name) = match step {
-                Step::MadeFolder { parent, name } => {
+                CommitStep::CreatedFolder { parent, name } => {
                     (parent.remove_dir(name), name.to_string_lossy().into_owned())
                 }
-                Step::Created { folder, name } => (
+                CommitStep::CreatedFile { folder, name } => (
                     folder.remove_file(name),
                     name.to_string_lossy().into_owned(),
                 ),
-                Step::Replaced {
+                CommitStep::ReplacedFile {
                     folder,
                     name,
-                    kept_as,
+                    backup_name: kept_as,
                     shown,
                 } => (
                     folder.rename(kept_as, folder, name),
@@ -226,10 +226,10 @@ impl Change {
                 not_restored.push(name);
             }
         }
-        for (folder, name) in &self.temporary {
+        for (folder, name) in &self.temp_files {
             let _ = folder.remove_file(name);
         }
-        let mut failure = slot.error(error);
+        let mut failure = slot.write_error(error);
         failure.message += &match not_restored.is_empty() {
             true => "; nothing was changed".to_owned(),
             false => format!("; could not restore {}", not_restored.join(", ")),
@@ -238,10 +238,12 @@ impl Change {
     }
 
     /// Removes the backups after a successful commit.
-    fn tidy(self) {
+    fn remove_backups(self) {
         for step in &self.steps {
-            if let Step::Replaced {
-                folder, kept_as, ..
+            if let CommitStep::ReplacedFile {
+                folder,
+                backup_name: kept_as,
+                ..
             } = step
             {
                 let _ = folder.remove_file(kept_as);
@@ -252,11 +254,11 @@ impl Change {
 
 /// Backs up a file under a second name, which is returned. The file keeps its own name, so it
 /// exists at every moment.
-fn keep(folder: &Dir, name: &OsStr) -> io::Result<OsString> {
-    let linked = with_free_name(|kept_as| folder.hard_link(name, folder, kept_as));
+fn back_up(folder: &Dir, name: &OsStr) -> io::Result<OsString> {
+    let linked = with_unused_name(|kept_as| folder.hard_link(name, folder, kept_as));
     let (kept_as, ()) = linked.or_else(|_| {
         // Fallback for file systems without hard links.
-        with_free_name(|kept_as| {
+        with_unused_name(|kept_as| {
             folder.open_with(kept_as, OpenOptions::new().write(true).create_new(true))?;
             folder
                 .copy(name, folder, kept_as)
@@ -268,7 +270,7 @@ fn keep(folder: &Dir, name: &OsStr) -> io::Result<OsString> {
 }
 
 /// Calls `act` with unused file names until it does not fail with `AlreadyExists`.
-fn with_free_name<T>(mut act: impl FnMut(&OsStr) -> io::Result<T>) -> io::Result<(OsString, T)> {
+fn with_unused_name<T>(mut act: impl FnMut(&OsStr) -> io::Result<T>) -> io::Result<(OsString, T)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -289,7 +291,7 @@ mod tests {
 
     use super::*;
     use crate::Workspace;
-    use crate::slot::Links;
+    use crate::target_file::LinkMode;
 
     /// A change by another process between the checks and the commit.
     type Interference = fn(&Path);
@@ -331,21 +333,21 @@ mod tests {
                 Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
             let slots = names.map(|name| {
                 workspace
-                    .slot(&workspace.absolute(name, None), Links::Follow)
+                    .target_file(&workspace.absolute(name, None), LinkMode::Follow)
                     .unwrap()
             });
-            let writes: Vec<Write<'_>> = slots
+            let writes: Vec<FileWrite<'_>> = slots
                 .iter()
                 .map(|slot| {
                     let content = (
                         &b"changed"[..],
-                        slot.look()
+                        slot.existing_mode()
                             .unwrap()
-                            .unwrap_or(Mode::New { executable: false }),
+                            .unwrap_or(FileMode::New { executable: false }),
                     );
-                    Write {
+                    FileWrite {
                         slot,
-                        content: Some(content).filter(|_| !slot.shown.ends_with("gone")),
+                        content: Some(content).filter(|_| !slot.display_path.ends_with("gone")),
                     }
                 })
                 .collect();

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use selvedge_protocol::{EnvironmentPolicy, Inherit};
+use selvedge_protocol::{EnvironmentPolicy, InheritedVariables};
 
 /// The variables that `Inherit::Core` inherits.
-const CORE: [&str; 12] = [
+const CORE_VARIABLES: [&str; 12] = [
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "TZ",
     "USER",
 ];
 
 /// Keeps `git` from starting programs that a repository's configuration names, and from prompting.
-const TAME_GIT: [(&str, &str); 6] = [
+const SAFE_GIT_VARIABLES: [(&str, &str); 6] = [
     ("GIT_PAGER", "cat"),
     ("GIT_TERMINAL_PROMPT", "0"),
     ("GIT_OPTIONAL_LOCKS", "0"),
@@ -24,22 +24,22 @@ const TAME_GIT: [(&str, &str); 6] = [
 
 /// Builds environments according to a policy.
 #[derive(Debug)]
-pub(crate) struct Environment {
+pub(crate) struct EnvironmentBuilder {
     policy: EnvironmentPolicy,
     /// Names of variables that commands never get, whatever the policy says.
-    never: Vec<String>,
+    never_inherit: Vec<String>,
     exclude: GlobSet,
     include: GlobSet,
 }
 
-impl Environment {
+impl EnvironmentBuilder {
     pub(crate) fn new(policy: EnvironmentPolicy, never: Vec<String>) -> Self {
-        let (exclude, include) = (patterns(&policy.exclude), patterns(&policy.include_only));
+        let (exclude, include) = (glob_set(&policy.exclude), glob_set(&policy.include_only));
         Self {
             exclude,
             include,
             policy,
-            never,
+            never_inherit: never,
         }
     }
 
@@ -57,9 +57,9 @@ impl Environment {
         let policy = &self.policy;
         let keep = |name: &str, value: &str| {
             (match policy.inherit {
-                Inherit::All => true,
-                Inherit::Core => CORE.contains(&name),
-                Inherit::None => false,
+                InheritedVariables::All => true,
+                InheritedVariables::Core => CORE_VARIABLES.contains(&name),
+                InheritedVariables::None => false,
             }) && (policy.ignore_default_excludes
                 || !selvedge_text::is_secret_variable(name, value))
                 && !self.exclude.is_match(name)
@@ -68,7 +68,7 @@ impl Environment {
         let mut env: BTreeMap<OsString, OsString> = inherited
             .filter(|(name, value)| keep(&name.to_string_lossy(), &value.to_string_lossy()))
             .collect();
-        env.extend(TAME_GIT.map(|(name, value)| (name.into(), value.into())));
+        env.extend(SAFE_GIT_VARIABLES.map(|(name, value)| (name.into(), value.into())));
         env.extend(
             policy
                 .set
@@ -76,13 +76,18 @@ impl Environment {
                 .chain(call_env)
                 .map(|(name, value)| (name.into(), value.into())),
         );
-        env.retain(|name, _| !self.never.iter().any(|never| name == never.as_str()));
+        env.retain(|name, _| {
+            !self
+                .never_inherit
+                .iter()
+                .any(|never| name == never.as_str())
+        });
         env.into_iter().collect()
     }
 }
 
 /// Builds a set of case-insensitive patterns. An invalid pattern is skipped.
-fn patterns(patterns: &[String]) -> GlobSet {
+fn glob_set(patterns: &[String]) -> GlobSet {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
         if let Ok(glob) = GlobBuilder::new(pattern).case_insensitive(true).build() {
@@ -120,7 +125,7 @@ mod tests {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect();
-        let env = Environment::new(policy.clone(), vec!["PROVIDER".into()]).build_from(
+        let env = EnvironmentBuilder::new(policy.clone(), vec!["PROVIDER".into()]).build_from(
             inherited.iter().map(|(n, v)| (n.into(), v.into())),
             &call_env,
         );
@@ -151,10 +156,13 @@ mod tests {
             policy
         };
         assert_eq!(
-            names(&policy(|p| p.inherit = Inherit::Core), &[]),
+            names(&policy(|p| p.inherit = InheritedVariables::Core), &[]),
             ["HOME", "PATH"]
         );
-        assert_eq!(names(&policy(|p| p.inherit = Inherit::None), &[]), [""; 0]);
+        assert_eq!(
+            names(&policy(|p| p.inherit = InheritedVariables::None), &[]),
+            [""; 0]
+        );
         assert_eq!(
             names(&policy(|p| p.exclude = vec!["c*".into()]), &[]),
             ["HOME", "PATH", "PLAIN_URL"]

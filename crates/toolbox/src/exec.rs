@@ -5,22 +5,26 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
-use selvedge_confine::{Child, Stdio};
-use selvedge_protocol::{Event, OutputStream, Preview, ResumeAs, ToolSpec};
-use selvedge_tools::{Again, Call, CallFuture, Risk, Tool, ToolError, ToolOutput, read_args};
+use selvedge_confine::{Child, ChildStdio};
+use selvedge_protocol::{OutputStream, Preview, ResumeAs, RuntimeEvent, ToolSpec};
+use selvedge_tools::{
+    CallContext, CallFuture, Risk, Tool, ToolError, ToolOutput, UnconfinedRetry, parse_args,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::net::unix::pipe::Receiver;
 
-use crate::aliases::spec;
-use crate::blocking::blocking;
-use crate::capture::{Capture, KEPT};
-use crate::commands::{Commands, DEFAULT_TIMEOUT, LONGEST_TIMEOUT, Wanted};
-use crate::ending::{Ending, Leaving};
+use crate::aliases::built_in_spec;
+use crate::blocking::run_blocking;
+use crate::capture::{MAX_CAPTURE_BYTES, OutputCapture};
+use crate::commands::{
+    CommandRequest, CommandRunner, DEFAULT_COMMAND_TIMEOUT, MAX_COMMAND_TIMEOUT,
+};
+use crate::running_command::{ExitedCommands, RunningCommand};
 
 /// A command and how to run it.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct ExecToolArgs {
     /// Program and arguments: `["npm", "test"]`. For shell syntax: `["bash", "-c", "ls | head"]`.
     command: Vec<String>,
     /// Working folder, relative to the workspace.
@@ -44,7 +48,7 @@ pub(crate) struct Args {
 /// The exit code and the output of the command.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Output {
+pub(crate) struct ExecToolOutput {
     /// 0 on success, 124 after a timeout, 128 plus the signal number if a signal killed it.
     exit_code: i32,
     stdout: String,
@@ -60,29 +64,30 @@ pub(crate) struct Output {
 }
 
 /// The largest capacity that an unprivileged user can give a pipe.
-const MOST_IN_A_PIPE: usize = 1 << 20;
+const MAX_PIPE_BYTES: usize = 1 << 20;
 
 /// The exit code after a timeout, the same as that of the program `timeout`.
-const TIMED_OUT: i32 = 124;
+const TIMEOUT_EXIT_CODE: i32 = 124;
 
 const DESCRIPTION: &str = "Runs a command in the sandbox and waits until it exits. \
     A nonzero exit code does not throw. \
     Processes left in the background are killed when the script ends.";
 
 /// The tool `exec`.
-pub(crate) struct Exec(pub(crate) Commands);
+pub(crate) struct Exec(pub(crate) CommandRunner);
 
 impl Tool for Exec {
     fn spec(&self) -> ToolSpec {
-        spec::<Args, Output>("exec", &[], DESCRIPTION).judged_by_arguments()
+        built_in_spec::<ExecToolArgs, ExecToolOutput>("exec", &[], DESCRIPTION)
+            .approval_by_arguments()
     }
 
     fn risk(&self, args: &Value) -> Risk {
-        self.0.risk(&wanted(args))
+        self.0.risk(&command_request(args))
     }
 
-    fn reads_only(&self, args: &Value) -> bool {
-        self.0.reads_only(&wanted(args))
+    fn is_read_only(&self, args: &Value) -> bool {
+        self.0.is_read_only(&command_request(args))
     }
 
     /// A command that failed or timed out runs again in a resumed run.
@@ -94,63 +99,67 @@ impl Tool for Exec {
     }
 
     fn preview(&self, args: &Value) -> Preview {
-        self.0.preview(&wanted(args))
+        self.0.preview(&command_request(args))
     }
 
-    fn agreement(&self, args: &Value) -> Option<String> {
-        self.0.agreement(&wanted(args))
+    fn approval_key(&self, args: &Value) -> Option<String> {
+        self.0.approval_key(&command_request(args))
     }
 
     fn allow_always(&self, args: &Value) {
-        self.0.allow_always(&wanted(args));
+        self.0.allow_always(&command_request(args));
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         Box::pin(async move {
-            let output = run(&self.0, read_args(args.clone())?, &call).await?;
+            let output = run(&self.0, parse_args(args.clone())?, &call).await?;
             Ok(ToolOutput {
                 rendering: Some(render(&output)),
-                again: again(&output, &args, self.0.are_confined()),
-                ..ToolOutput::of(&output)?
+                unconfined_retry: escalated_retry(&output, &args, self.0.confines_commands()),
+                ..ToolOutput::from_value(&output)?
             })
         })
     }
 }
 
 /// Reads the command from the arguments of a call, which may not fit the schema.
-fn wanted(args: &Value) -> Wanted {
+fn command_request(args: &Value) -> CommandRequest {
     let words = args["command"].as_array().into_iter().flatten();
     let argv = words.filter_map(Value::as_str).map(str::to_owned).collect();
-    Wanted::from_args(argv, "cwd", args)
+    CommandRequest::from_args(argv, "cwd", args)
 }
 
-async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, ToolError> {
+async fn run(
+    commands: &CommandRunner,
+    args: ExecToolArgs,
+    call: &CallContext,
+) -> Result<ExecToolOutput, ToolError> {
     let started = Instant::now();
     let limit = args
         .timeout_ms
-        .map_or(DEFAULT_TIMEOUT, Duration::from_millis)
-        .min(LONGEST_TIMEOUT);
-    let confined = commands.are_confined() && !args.with_escalated_permissions;
+        .map_or(DEFAULT_COMMAND_TIMEOUT, Duration::from_millis)
+        .min(MAX_COMMAND_TIMEOUT);
+    let confined = commands.confines_commands() && !args.with_escalated_permissions;
     let pipe_error =
         |error: io::Error| ToolError::new(format!("cannot create the command's streams: {error}"));
-    let request = Wanted {
+    let request = CommandRequest {
         argv: args.command,
         cwd: args.cwd,
         env: args.env,
-        unconfined: args.with_escalated_permissions.then(String::new),
+        escalation: args.with_escalated_permissions.then(String::new),
     };
-    if let Some(patched) = commands.patched(&request, call).await {
-        return Ok(as_a_program_would(patched, started));
+    if let Some(patched) = commands.apply_if_patch(&request, call).await {
+        return Ok(patch_output(patched, started));
     }
     let (stdout_reader, stdout_writer) = io::pipe().map_err(pipe_error)?;
     let (stderr_reader, stderr_writer) = io::pipe().map_err(pipe_error)?;
-    let stdio = Stdio::Streams {
+    let stdio = ChildStdio::Streams {
         stdin: std::fs::File::open("/dev/null").map_err(pipe_error)?.into(),
         stdout: stdout_writer.into(),
         stderr: stderr_writer.into(),
     };
     let runner = commands.clone();
-    let child = blocking(move || runner.start(&request, stdio)).await?;
+    let child = run_blocking(move || runner.spawn(&request, stdio)).await?;
     let streams = [
         (
             OutputStream::Stdout,
@@ -161,32 +170,34 @@ async fn run(commands: &Commands, args: Args, call: &Call) -> Result<Output, Too
             Receiver::from_owned_fd(stderr_reader.into()).map_err(pipe_error)?,
         ),
     ];
-    let mut reader = Writing {
+    let mut reader = OutputReader {
         streams,
         captures: Default::default(),
-        all: Capture::default(),
+        aggregated: OutputCapture::default(),
         call,
-        leaving: commands.leaving(),
+        exited: commands.exited(),
     };
-    let (exit_code, timed_out) = reader.until_end(child, limit).await?;
+    let (exit_code, timed_out) = reader.read_until_exit(child, limit).await?;
     let [stdout, stderr] = &reader.captures;
-    let mut output = Output {
+    let mut output = ExecToolOutput {
         exit_code,
         stdout: stdout.text(),
         stderr: stderr.text(),
-        aggregated_output: reader.all.text(),
+        aggregated_output: reader.aggregated.text(),
         timed_out,
         duration_ms: started.elapsed().as_millis() as u64,
-        truncated: stdout.is_cut() || stderr.is_cut() || reader.all.is_cut(),
+        truncated: stdout.is_truncated()
+            || stderr.is_truncated()
+            || reader.aggregated.is_truncated(),
         sandbox_denied: false,
     };
     output.sandbox_denied =
-        confined && exit_code != 0 && !timed_out && looks_denied(&output.aggregated_output);
+        confined && exit_code != 0 && !timed_out && looks_sandbox_denied(&output.aggregated_output);
     Ok(output)
 }
 
 /// Returns the result of a patch as if a program had applied it.
-fn as_a_program_would(patched: Result<String, ToolError>, started: Instant) -> Output {
+fn patch_output(patched: Result<String, ToolError>, started: Instant) -> ExecToolOutput {
     let (exit_code, stdout, stderr) = match patched {
         Ok(summary) => (0, summary, String::new()),
         Err(error) => {
@@ -201,7 +212,7 @@ fn as_a_program_would(patched: Result<String, ToolError>, started: Instant) -> O
             )
         }
     };
-    Output {
+    ExecToolOutput {
         exit_code,
         aggregated_output: format!("{stdout}{stderr}"),
         stdout,
@@ -214,21 +225,25 @@ fn as_a_program_would(patched: Result<String, ToolError>, started: Instant) -> O
 }
 
 /// Reads the output of a running command and emits it as events.
-struct Writing<'a> {
+struct OutputReader<'a> {
     streams: [(OutputStream, Receiver); 2],
     /// The output of each stream, in the order of `streams`.
-    captures: [Capture; 2],
+    captures: [OutputCapture; 2],
     /// The output of both streams in the order of arrival.
-    all: Capture,
-    call: &'a Call,
-    leaving: &'a Leaving,
+    aggregated: OutputCapture,
+    call: &'a CallContext,
+    exited: &'a ExitedCommands,
 }
 
-impl Writing<'_> {
+impl OutputReader<'_> {
     /// Reads until the command exits, times out or is cancelled. Returns the exit code and whether
     /// the command timed out.
-    async fn until_end(&mut self, child: Child, limit: Duration) -> Result<(i32, bool), ToolError> {
-        let command = Ending::of(child)?;
+    async fn read_until_exit(
+        &mut self,
+        child: Child,
+        limit: Duration,
+    ) -> Result<(i32, bool), ToolError> {
+        let command = RunningCommand::new(child)?;
         let mut open = [true; 2];
         let mut buffers = [vec![0; 16 * 1024], vec![0; 16 * 1024]];
         let timeout = tokio::time::sleep(limit);
@@ -238,27 +253,27 @@ impl Writing<'_> {
             let [stdout_buffer, stderr_buffer] = &mut buffers;
             tokio::select! {
                 () = self.call.cancel.cancelled() => {
-                    command.kill().await;
+                    command.kill_and_wait().await;
                     return Err(ToolError::new("the command was cancelled"));
                 }
                 () = &mut timeout => {
-                    command.kill().await;
+                    command.kill_and_wait().await;
                     self.drain();
-                    return Ok((TIMED_OUT, true));
+                    return Ok((TIMEOUT_EXIT_CODE, true));
                 }
-                read = read(stdout, stdout_buffer), if open[0] => {
-                    open[0] = self.take(0, &buffers[0][..read]);
+                read = read_chunk(stdout, stdout_buffer), if open[0] => {
+                    open[0] = self.record_chunk(0, &buffers[0][..read]);
                 }
-                read = read(stderr, stderr_buffer), if open[1] => {
-                    open[1] = self.take(1, &buffers[1][..read]);
+                read = read_chunk(stderr, stderr_buffer), if open[1] => {
+                    open[1] = self.record_chunk(1, &buffers[1][..read]);
                 }
                 exited = command.wait() => {
                     // All output of the command is in the pipes by now. Later output of background
                     // processes is not waited for.
                     self.drain();
                     let end = exited?;
-                    command.let_go(end, self.leaving, &self.call.belongings);
-                    return Ok((end.exit.code(), false));
+                    command.release(end, self.exited, &self.call.resources);
+                    return Ok((end.reason.code(), false));
                 }
             }
         }
@@ -270,9 +285,9 @@ impl Writing<'_> {
         for stream in 0..2 {
             // Bounded by the capacity of a pipe: a background process may write faster than this
             // reads.
-            for _ in 0..MOST_IN_A_PIPE / buffer.len() {
+            for _ in 0..MAX_PIPE_BYTES / buffer.len() {
                 match self.streams[stream].1.try_read(&mut buffer) {
-                    Ok(read @ 1..) => _ = self.take(stream, &buffer[..read]),
+                    Ok(read @ 1..) => _ = self.record_chunk(stream, &buffer[..read]),
                     _ => break,
                 }
             }
@@ -280,9 +295,9 @@ impl Writing<'_> {
     }
 
     /// Stores output and emits it as an event. Returns false at the end of the stream.
-    fn take(&mut self, stream: usize, bytes: &[u8]) -> bool {
-        if !self.captures[stream].is_cut() && !bytes.is_empty() {
-            self.call.events.emit(Event::CallOutput {
+    fn record_chunk(&mut self, stream: usize, bytes: &[u8]) -> bool {
+        if !self.captures[stream].is_truncated() && !bytes.is_empty() {
+            self.call.events.emit(RuntimeEvent::CallOutput {
                 parent_id: self.call.scope_id.clone(),
                 call_id: self.call.id.clone(),
                 stream: self.streams[stream].0,
@@ -290,20 +305,20 @@ impl Writing<'_> {
             });
         }
         self.captures[stream].push(bytes);
-        self.all.push(bytes);
+        self.aggregated.push(bytes);
         !bytes.is_empty()
     }
 }
 
 /// Reads from a stream and returns the number of bytes. 0 at the end of the stream or on an error.
-async fn read(stream: &mut Receiver, buffer: &mut [u8]) -> usize {
+async fn read_chunk(stream: &mut Receiver, buffer: &mut [u8]) -> usize {
     use tokio::io::AsyncReadExt;
     stream.read(buffer).await.unwrap_or(0)
 }
 
 /// Texts in the output of programs that were probably blocked by the sandbox. The errors inside a
 /// child process are not visible from outside, so this is a heuristic.
-const SIGNS_OF_DENIAL: [&str; 15] = [
+const DENIAL_PHRASES: [&str; 15] = [
     "operation not permitted",
     "permission denied",
     "read-only file system",
@@ -321,21 +336,25 @@ const SIGNS_OF_DENIAL: [&str; 15] = [
     "eperm",
 ];
 
-fn looks_denied(output: &str) -> bool {
+fn looks_sandbox_denied(output: &str) -> bool {
     // Only the beginning and the end are searched: a long output has the error message there.
-    let end = output.len().saturating_sub(KEPT / 8);
+    let end = output.len().saturating_sub(MAX_CAPTURE_BYTES / 8);
     let (start, end) = (
-        output.floor_char_boundary(KEPT / 8),
+        output.floor_char_boundary(MAX_CAPTURE_BYTES / 8),
         output.ceil_char_boundary(end),
     );
     let text = format!("{}{}", &output[..start], &output[end..]).to_lowercase();
-    SIGNS_OF_DENIAL.iter().any(|sign| text.contains(sign))
+    DENIAL_PHRASES.iter().any(|sign| text.contains(sign))
 }
 
 /// Returns the same call without the sandbox if the sandbox probably blocked the command.
-fn again(output: &Output, args: &Value, confined: bool) -> Option<Again> {
-    let request = wanted(args);
-    if !output.sandbox_denied || !confined || request.unconfined.is_some() {
+fn escalated_retry(
+    output: &ExecToolOutput,
+    args: &Value,
+    confined: bool,
+) -> Option<UnconfinedRetry> {
+    let request = command_request(args);
+    if !output.sandbox_denied || !confined || request.escalation.is_some() {
         return None;
     }
     let mut args = args.clone();
@@ -347,14 +366,14 @@ fn again(output: &Output, args: &Value, confined: bool) -> Option<Again> {
         .last()
         .unwrap_or_default();
     let last: String = last.chars().take(200).collect();
-    let line = request.in_one_line();
+    let line = request.to_line();
     let reason = format!(
         "`{line}` was probably blocked by the sandbox ({last}); run it without the sandbox?"
     );
-    Some(Again { args, reason })
+    Some(UnconfinedRetry { args, reason })
 }
 
-fn render(output: &Output) -> String {
+fn render(output: &ExecToolOutput) -> String {
     let seconds = output.duration_ms as f64 / 1000.0;
     let mut text = match output.timed_out {
         true => format!("timed out after {seconds:.1} s (set timeout_ms to allow more)\n"),

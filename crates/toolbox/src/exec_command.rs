@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{Preview, ResumeAs, ToolSpec};
-use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, typed_call};
+use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::aliases::spec;
-use crate::commands::{Commands, Wanted};
-use crate::judge::{Safety, judge_command};
-use crate::terminals::{Glance, Terminals};
+use crate::aliases::built_in_spec;
+use crate::command_safety::{CommandSafety, classify_command};
+use crate::commands::{CommandRequest, CommandRunner};
+use crate::terminals::{TerminalRead, Terminals};
 
 /// A shell command and how to run it.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct ExecCommandArgs {
     /// Shell command line.
     cmd: String,
     /// Working folder, relative to the workspace.
@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// A terminal and the text to type.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Input {
+pub(crate) struct WriteStdinArgs {
     /// The `sessionId` that `execCommand` returned.
     session_id: u32,
     /// Text to type; `\n` is Enter, `\u0003` is Ctrl-C. If empty, only reads the output.
@@ -54,7 +54,7 @@ pub(crate) struct Input {
 /// The output and the state of a terminal.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Output {
+pub(crate) struct TerminalOutput {
     /// Output since the last call.
     output: String,
     /// Id for `writeStdin`, while the command runs.
@@ -66,25 +66,26 @@ pub(crate) struct Output {
 }
 
 /// The longest `yield_time_ms`.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const MAX_YIELD_TIME: Duration = Duration::from_secs(30);
 
 const DESCRIPTION: &str = "Runs a shell command in a terminal. If it does not exit in time, \
     it keeps running until the script ends; type into it with write_stdin.";
 
 /// The tool `exec_command`.
-pub(crate) struct ExecCommand(pub(crate) Commands, pub(crate) Terminals);
+pub(crate) struct ExecCommand(pub(crate) CommandRunner, pub(crate) Terminals);
 
 impl Tool for ExecCommand {
     fn spec(&self) -> ToolSpec {
-        spec::<Args, Output>("exec_command", &["cmd"], DESCRIPTION).judged_by_arguments()
+        built_in_spec::<ExecCommandArgs, TerminalOutput>("exec_command", &["cmd"], DESCRIPTION)
+            .approval_by_arguments()
     }
 
     fn risk(&self, args: &Value) -> Risk {
-        self.0.risk(&wanted(args))
+        self.0.risk(&command_request(args))
     }
 
-    fn reads_only(&self, args: &Value) -> bool {
-        self.0.reads_only(&wanted(args))
+    fn is_read_only(&self, args: &Value) -> bool {
+        self.0.is_read_only(&command_request(args))
     }
 
     /// Without an exit code the command was left running, and how it ended is not known.
@@ -97,21 +98,21 @@ impl Tool for ExecCommand {
     }
 
     fn preview(&self, args: &Value) -> Preview {
-        self.0.preview(&wanted(args))
+        self.0.preview(&command_request(args))
     }
 
-    fn agreement(&self, args: &Value) -> Option<String> {
-        self.0.agreement(&wanted(args))
+    fn approval_key(&self, args: &Value) -> Option<String> {
+        self.0.approval_key(&command_request(args))
     }
 
     fn allow_always(&self, args: &Value) {
-        self.0.allow_always(&wanted(args));
+        self.0.allow_always(&command_request(args));
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let Self(commands, terminals) = self;
         let run = async move |args| run(commands, terminals, args, &call).await;
-        typed_call(args, run, |output: &Output| Some(render(output)))
+        typed_call(args, run, |output: &TerminalOutput| Some(render(output)))
     }
 }
 
@@ -122,11 +123,12 @@ impl Tool for WriteStdin {
     fn spec(&self) -> ToolSpec {
         let description =
             "Types into a terminal that exec_command opened, and returns its new output.";
-        spec::<Input, Output>("write_stdin", &[], description).judged_by_arguments()
+        built_in_spec::<WriteStdinArgs, TerminalOutput>("write_stdin", &[], description)
+            .approval_by_arguments()
     }
 
     fn risk(&self, args: &Value) -> Risk {
-        risk_of_typing(args)
+        typing_risk(args)
     }
 
     /// Terminals are closed when their script ends, so a resumed run must type into a new one.
@@ -134,71 +136,79 @@ impl Tool for WriteStdin {
         ResumeAs::Rerun
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
-        let run = async move |args| type_in(&self.0, args, &call).await;
-        typed_call(args, run, |output: &Output| Some(render(output)))
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
+        let run = async move |args| write_stdin(&self.0, args, &call).await;
+        typed_call(args, run, |output: &TerminalOutput| Some(render(output)))
     }
 }
 
 async fn run(
-    commands: &Commands,
+    commands: &CommandRunner,
     terminals: &Terminals,
-    args: Args,
-    call: &Call,
-) -> Result<Output, ToolError> {
-    let yield_time = wait(args.yield_time_ms, Duration::from_secs(10));
-    let request = Wanted {
-        argv: words(args.shell.as_deref(), args.login, args.cmd),
+    args: ExecCommandArgs,
+    call: &CallContext,
+) -> Result<TerminalOutput, ToolError> {
+    let yield_time = yield_time(args.yield_time_ms, Duration::from_secs(10));
+    let request = CommandRequest {
+        argv: shell_argv(args.shell.as_deref(), args.login, args.cmd),
         cwd: args.workdir,
         env: [("TERM".to_owned(), "dumb".to_owned())].into(),
-        unconfined: args.with_escalated_permissions.then(String::new),
+        escalation: args.with_escalated_permissions.then(String::new),
     };
-    if let Some(patched) = commands.patched(&request, call).await {
+    if let Some(patched) = commands.apply_if_patch(&request, call).await {
         let (output, exit_code) = patched.map_or_else(
             |error| (format!("{}\n", error.message), 1),
             |done| (done, 0),
         );
-        return Ok(Output {
+        return Ok(TerminalOutput {
             output,
             session_id: None,
             exit_code: Some(exit_code),
         });
     }
     let (id, terminal) = terminals.open(commands, request, call).await?;
-    Ok(shown(terminals, id, terminal.look(yield_time, call).await?))
-}
-
-async fn type_in(terminals: &Terminals, args: Input, call: &Call) -> Result<Output, ToolError> {
-    let terminal = terminals.get(args.session_id)?;
-    terminal.write(args.chars.as_bytes()).await?;
-    let yield_time = wait(args.yield_time_ms, Duration::from_millis(250));
-    Ok(shown(
+    Ok(terminal_output(
         terminals,
-        args.session_id,
-        terminal.look(yield_time, call).await?,
+        id,
+        terminal.wait_output(yield_time, call).await?,
     ))
 }
 
-fn wait(requested_ms: Option<u64>, default: Duration) -> Duration {
+async fn write_stdin(
+    terminals: &Terminals,
+    args: WriteStdinArgs,
+    call: &CallContext,
+) -> Result<TerminalOutput, ToolError> {
+    let terminal = terminals.get(args.session_id)?;
+    terminal.write(args.chars.as_bytes()).await?;
+    let yield_time = yield_time(args.yield_time_ms, Duration::from_millis(250));
+    Ok(terminal_output(
+        terminals,
+        args.session_id,
+        terminal.wait_output(yield_time, call).await?,
+    ))
+}
+
+fn yield_time(requested_ms: Option<u64>, default: Duration) -> Duration {
     requested_ms
         .map_or(default, Duration::from_millis)
-        .min(LONGEST_WAIT)
+        .min(MAX_YIELD_TIME)
 }
 
 /// Returns the result of a call, and closes the terminal if its command has exited.
-fn shown(terminals: &Terminals, id: u32, read: Glance) -> Output {
+fn terminal_output(terminals: &Terminals, id: u32, read: TerminalRead) -> TerminalOutput {
     if read.exit_code.is_some() {
         terminals.close(id);
     }
     let session_id = read.exit_code.is_none().then_some(id);
-    Output {
+    TerminalOutput {
         output: read.output,
         session_id,
         exit_code: read.exit_code,
     }
 }
 
-fn render(output: &Output) -> String {
+fn render(output: &TerminalOutput) -> String {
     let state = match (output.exit_code, output.session_id) {
         (Some(code), _) => format!("exit code {code}"),
         (None, Some(id)) => format!("still running, session {id}"),
@@ -208,40 +218,43 @@ fn render(output: &Output) -> String {
 }
 
 /// Reads the command from the arguments of a call, which may not fit the schema.
-fn wanted(args: &Value) -> Wanted {
+fn command_request(args: &Value) -> CommandRequest {
     let text = |name: &str| args[name].as_str().map(str::to_owned);
-    let argv = words(
+    let argv = shell_argv(
         text("shell").as_deref(),
         args["login"] == true,
         text("cmd").unwrap_or_default(),
     );
-    Wanted::from_args(argv, "workdir", args)
+    CommandRequest::from_args(argv, "workdir", args)
 }
 
 /// Returns the risk of typing. The text is classified as a shell script, because the program in the
 /// terminal may be a shell.
-fn risk_of_typing(args: &Value) -> Risk {
+fn typing_risk(args: &Value) -> Risk {
     let chars = args["chars"].as_str().unwrap_or_default();
     let typed: String = chars
         .chars()
         .take(80)
         .flat_map(char::escape_debug)
         .collect();
-    match judge_command(&["bash".to_owned(), "-c".to_owned(), chars.to_owned()]).safety {
+    match classify_command(&["bash".to_owned(), "-c".to_owned(), chars.to_owned()]).safety {
         _ if chars.is_empty() => Risk::Harmless,
-        Safety::Dangerous { why, command } if !typed.contains(&command) => Risk::Ask {
+        CommandSafety::Dangerous {
+            reason: why,
+            command,
+        } if !typed.contains(&command) => Risk::NeedsApproval {
             reason: format!("types `{command}`: {why}, in `{typed}`"),
         },
-        Safety::Dangerous { why, .. } => Risk::Ask {
+        CommandSafety::Dangerous { reason: why, .. } => Risk::NeedsApproval {
             reason: format!("types `{typed}`: {why}"),
         },
-        _ => Risk::Guarded {
+        _ => Risk::Moderate {
             reason: format!("types `{typed}`"),
         },
     }
 }
 
-fn words(shell: Option<&str>, login: bool, line: String) -> Vec<String> {
+fn shell_argv(shell: Option<&str>, login: bool, line: String) -> Vec<String> {
     let shell = shell.unwrap_or_else(|| {
         if std::path::Path::new("/bin/bash").exists() {
             "bash"

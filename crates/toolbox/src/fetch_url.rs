@@ -6,28 +6,28 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream;
 use schemars::JsonSchema;
-use selvedge_protocol::{Cabinet, Preview, ToolSpec};
-use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, typed_call};
+use selvedge_protocol::{DocumentStore, Preview, ToolSpec};
+use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::aliases::spec;
-use crate::cabinet::tell;
+use crate::aliases::built_in_spec;
+use crate::cabinet::emit_document_event;
 use crate::one_or_many::OneOrMany;
-use crate::web::{Freshness, Got, Web, parse};
+use crate::web::{PageCaching, StoredPage, WebAccess, parse_url};
 
 /// Maximum number of pages in one call.
-const MOST: usize = 20;
+const MAX_URLS: usize = 20;
 /// Maximum number of pages of one call that are fetched at the same time.
-const AT_A_TIME: usize = 4;
+const MAX_CONCURRENT_FETCHES: usize = 4;
 /// Bytes of each page that are returned if the call sets no `max_length`.
-const DEFAULT_LENGTH: usize = 50 << 10;
+const DEFAULT_LENGTH_BYTES: usize = 50 << 10;
 /// The largest accepted `max_length`, in bytes.
-const LONGEST: usize = 1 << 20;
+const MAX_LENGTH_BYTES: usize = 1 << 20;
 
 /// The pages to fetch.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct FetchUrlArgs {
     /// URL of a page, or several URLs.
     urls: OneOrMany,
     /// Maximum bytes of each page in the result; 51,200 by default. The whole page is stored.
@@ -42,18 +42,18 @@ pub(crate) struct Args {
 
 /// The fetched pages, and those that failed.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Output {
+pub(crate) struct FetchUrlOutput {
     /// In the order of `urls`.
-    fetches: Vec<Fetch>,
+    fetches: Vec<FetchUrlPage>,
     /// Pages that could not be fetched, if at least one other could.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    failed: Vec<Failed>,
+    failed: Vec<FetchUrlFailure>,
 }
 
 /// A fetched page.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Fetch {
+pub(crate) struct FetchUrlPage {
     /// Key of the whole page for fetch_from_fc and write_file; valid for 30 days.
     file_key: String,
     url: String,
@@ -71,7 +71,7 @@ pub(crate) struct Fetch {
 
 /// A page that could not be fetched.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Failed {
+pub(crate) struct FetchUrlFailure {
     url: String,
     error: String,
 }
@@ -80,84 +80,88 @@ const DESCRIPTION: &str = "Fetches web pages as Markdown, without navigation and
     Each page is stored under a fileKey: write_file({fileKey, path}) saves it without reading it.";
 
 /// The tool `fetch_url`.
-pub(crate) struct FetchUrl(pub(crate) Web, pub(crate) Arc<dyn Cabinet>);
+pub(crate) struct FetchUrl(pub(crate) WebAccess, pub(crate) Arc<dyn DocumentStore>);
 
 impl Tool for FetchUrl {
     fn spec(&self) -> ToolSpec {
-        let spec = spec::<Args, Output>("fetch_url", &["urls"], DESCRIPTION);
-        spec.as_read_only().judged_by_arguments()
+        let spec =
+            built_in_spec::<FetchUrlArgs, FetchUrlOutput>("fetch_url", &["urls"], DESCRIPTION);
+        spec.as_read_only().approval_by_arguments()
     }
 
     fn risk(&self, args: &Value) -> Risk {
-        self.0.risk(&addresses(args), "fetches")
+        self.0.risk(&urls_in_args(args), "fetches")
     }
 
     fn preview(&self, args: &Value) -> Preview {
-        let urls = addresses(args);
+        let urls = urls_in_args(args);
         let lines: Vec<&str> = urls.iter().map(reqwest::Url::as_str).collect();
         self.0.preview(&urls, lines.join("\n"))
     }
 
-    fn agreement(&self, args: &Value) -> Option<String> {
-        self.0.agreement(&addresses(args))
+    fn approval_key(&self, args: &Value) -> Option<String> {
+        self.0.approval_scope_key(&urls_in_args(args))
     }
 
     fn allow_always(&self, args: &Value) {
-        self.0.allow_always(&addresses(args));
+        self.0.allow_always(&urls_in_args(args));
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let Self(web, cabinet) = self;
         let run = async move |args| fetch(web, cabinet, args, &call).await;
-        typed_call(args, run, |output: &Output| Some(render(output)))
+        typed_call(args, run, |output: &FetchUrlOutput| Some(render(output)))
     }
 }
 
 /// Returns the valid URLs in a call's arguments. Invalid ones are reported when the call runs.
-fn addresses(args: &Value) -> Vec<reqwest::Url> {
-    OneOrMany::in_args(args, "urls")
+fn urls_in_args(args: &Value) -> Vec<reqwest::Url> {
+    OneOrMany::from_field(args, "urls")
         .iter()
-        .filter_map(|url| parse(url).ok())
+        .filter_map(|url| parse_url(url).ok())
         .collect()
 }
 
 async fn fetch(
-    web: &Web,
-    cabinet: &Arc<dyn Cabinet>,
-    args: Args,
-    call: &Call,
-) -> Result<Output, ToolError> {
+    web: &WebAccess,
+    cabinet: &Arc<dyn DocumentStore>,
+    args: FetchUrlArgs,
+    call: &CallContext,
+) -> Result<FetchUrlOutput, ToolError> {
     let urls = args.urls.into_vec();
-    if urls.is_empty() || urls.len() > MOST {
+    if urls.is_empty() || urls.len() > MAX_URLS {
         return Err(ToolError::new(format!(
-            "`urls` must have 1 to {MOST} entries, not {}",
+            "`urls` must have 1 to {MAX_URLS} entries, not {}",
             urls.len()
         )));
     }
     let freshness = if args.fresh {
-        Freshness::OfNow
+        PageCaching::Refetch
     } else {
-        Freshness::OfToday
+        PageCaching::AllowCached
     };
-    let length = args.max_length.unwrap_or(DEFAULT_LENGTH).min(LONGEST);
+    let length = args
+        .max_length
+        .unwrap_or(DEFAULT_LENGTH_BYTES)
+        .min(MAX_LENGTH_BYTES);
     let mut seen = HashSet::new();
     let distinct = urls.into_iter().filter(|url| seen.insert(url.clone()));
     let fetch_one = |url: String| async move {
-        let result = match parse(&url) {
-            Ok(url) => web.page(cabinet, &url, freshness).await,
+        let result = match parse_url(&url) {
+            Ok(url) => web.fetch_page(cabinet, &url, freshness).await,
             Err(error) => Err(error),
         };
         (url, result)
     };
     let results = stream::iter(distinct)
         .map(fetch_one)
-        .buffered(AT_A_TIME)
+        .buffered(MAX_CONCURRENT_FETCHES)
         .collect::<Vec<_>>();
     let results = tokio::select! {
         () = call.cancel.cancelled() => return Err(ToolError::new("the request was cancelled")),
         results = results => results,
     };
-    let mut output = Output {
+    let mut output = FetchUrlOutput {
         fetches: Vec::new(),
         failed: Vec::new(),
     };
@@ -165,11 +169,11 @@ async fn fetch(
     for (url, result) in results {
         match result {
             Ok(page) => {
-                tell(call, &page.entry);
-                output.fetches.push(Fetch::new(page, length));
+                emit_document_event(call, &page.entry);
+                output.fetches.push(FetchUrlPage::new(page, length));
             }
             Err(error) => {
-                output.failed.push(Failed {
+                output.failed.push(FetchUrlFailure {
                     url,
                     error: error.message.clone(),
                 });
@@ -183,9 +187,9 @@ async fn fetch(
     }
 }
 
-impl Fetch {
+impl FetchUrlPage {
     /// Truncates the text of a page to `length` bytes.
-    fn new(page: Got, length: usize) -> Self {
+    fn new(page: StoredPage, length: usize) -> Self {
         let whole = page.text.unwrap_or_default();
         let content = whole[..whole.floor_char_boundary(length)].to_owned();
         Self {
@@ -201,10 +205,10 @@ impl Fetch {
     }
 }
 
-fn render(output: &Output) -> String {
+fn render(output: &FetchUrlOutput) -> String {
     let mut text = String::new();
     for page in &output.fetches {
-        let Fetch {
+        let FetchUrlPage {
             file_key,
             url,
             title,
@@ -231,7 +235,7 @@ fn render(output: &Output) -> String {
         }
         text.push_str("\n\n");
     }
-    for Failed { url, error } in &output.failed {
+    for FetchUrlFailure { url, error } in &output.failed {
         text.push_str(&format!("failed: {url}: {error}\n"));
     }
     text.truncate(text.trim_end().len());

@@ -7,19 +7,19 @@ use nucleo_matcher::pattern::{CaseMatching, Normalization, Pattern};
 use nucleo_matcher::{Config, Matcher, Utf32Str};
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
-use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
-use crate::aliases::spec;
-use crate::blocking::blocking;
-use crate::walk::{Gather, globs, here, hundred, walk};
+use crate::aliases::built_in_spec;
+use crate::blocking::run_blocking;
+use crate::walk::{WalkCollector, compile_globs, default_folder, default_limit, walk};
 
 /// The file names to search for.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct FileSearchArgs {
     /// A glob if it has `*`, `?` or `[`, such as `*.test.ts`; else letters of the path in order.
     pattern: String,
     /// Maximum number of files.
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 
 /// A file that matches.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub(crate) struct Found {
+pub(crate) struct FileSearchMatch {
     /// Relative to the workspace.
     path: String,
     /// Match quality; higher is better.
@@ -51,17 +51,21 @@ pub(crate) struct FileSearch(pub(crate) Workspace);
 impl Tool for FileSearch {
     fn spec(&self) -> ToolSpec {
         let description = "Finds files by name. Skips files ignored by .gitignore.";
-        spec::<Args, Vec<Found>>("file_search", &[], description).as_read_only()
+        built_in_spec::<FileSearchArgs, Vec<FileSearchMatch>>("file_search", &[], description)
+            .as_read_only()
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let workspace = self.0.clone();
-        let run = |args: Args| blocking(move || search(&workspace, &args, &call.cancel));
-        typed_call(args, run, |found: &Vec<Found>| Some(render(found)))
+        let run =
+            |args: FileSearchArgs| run_blocking(move || search(&workspace, &args, &call.cancel));
+        typed_call(args, run, |found: &Vec<FileSearchMatch>| {
+            Some(render(found))
+        })
     }
 }
 
-fn render(found: &[Found]) -> String {
+fn render(found: &[FileSearchMatch]) -> String {
     match found {
         [] => "no files".to_owned(),
         _ => found
@@ -73,27 +77,27 @@ fn render(found: &[Found]) -> String {
 
 fn search(
     workspace: &Workspace,
-    args: &Args,
+    args: &FileSearchArgs,
     cancel: &CancellationToken,
-) -> Result<Vec<Found>, ToolError> {
+) -> Result<Vec<FileSearchMatch>, ToolError> {
     let folder = workspace.absolute(&args.search_directory, None);
-    let shown = workspace.shown(&folder);
+    let shown = workspace.display_path(&folder);
     let Some(real) = folder.canonicalize().ok().filter(|real| real.is_dir()) else {
         return Err(ToolError::new(format!("{shown} is not a folder")));
     };
     workspace.refuse_secrets(&real, &shown)?;
     let is_glob = args.pattern.contains(['*', '?', '[']);
     let included = if is_glob {
-        Some(globs([args.pattern.as_str()])?)
+        Some(compile_globs([args.pattern.as_str()])?)
     } else {
         None
     };
-    let excluded = globs(args.exclude_patterns.iter().map(String::as_str))?;
+    let excluded = compile_globs(args.exclude_patterns.iter().map(String::as_str))?;
     let paths = Mutex::new(Vec::new());
     walk(workspace, &folder).run(|| {
         let (included, excluded, paths, folder) = (&included, &excluded, &paths, &folder);
         // Each thread collects its own matches and merges them when it ends.
-        let mut local = Gather::into(paths);
+        let mut local = WalkCollector::new(paths);
         Box::new(move |entry| {
             if cancel.is_cancelled() {
                 return WalkState::Quit;
@@ -111,7 +115,7 @@ fn search(
             if !excluded.is_match(relative)
                 && included.as_ref().is_none_or(|glob| glob.is_match(relative))
             {
-                local.found.push(workspace.shown(entry.path()));
+                local.items.push(workspace.display_path(entry.path()));
             }
             WalkState::Continue
         })
@@ -122,24 +126,24 @@ fn search(
         return Ok(paths
             .into_iter()
             .take(args.limit)
-            .map(|path| Found {
+            .map(|path| FileSearchMatch {
                 path,
                 score: 1,
                 indices: Vec::new(),
             })
             .collect());
     }
-    Ok(ranked(paths, args))
+    Ok(rank_fuzzy(paths, args))
 }
 
 impl Workspace {
     /// Returns the paths that the tool `file_search` finds for a pattern, best match first. Returns
     /// an empty list if the pattern is invalid.
     pub fn find_files(&self, pattern: &str, limit: usize) -> Vec<String> {
-        let args = Args {
+        let args = FileSearchArgs {
             pattern: pattern.to_owned(),
             limit,
-            search_directory: here(),
+            search_directory: default_folder(),
             exclude_patterns: Vec::new(),
         };
         let found = search(self, &args, &CancellationToken::new()).unwrap_or_default();
@@ -148,7 +152,7 @@ impl Workspace {
 }
 
 /// Ranks paths by how well they match the fuzzy pattern; returns at most `limit`.
-fn ranked(paths: Vec<String>, args: &Args) -> Vec<Found> {
+fn rank_fuzzy(paths: Vec<String>, args: &FileSearchArgs) -> Vec<FileSearchMatch> {
     let mut matcher = Matcher::new(Config::DEFAULT.match_paths());
     let pattern = Pattern::parse(&args.pattern, CaseMatching::Smart, Normalization::Smart);
     let mut buffer = Vec::new();
@@ -177,7 +181,7 @@ fn ranked(paths: Vec<String>, args: &Args) -> Vec<Found> {
             );
             indices.sort_unstable();
             indices.dedup();
-            Found {
+            FileSearchMatch {
                 path,
                 score,
                 indices,

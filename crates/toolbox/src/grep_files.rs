@@ -11,28 +11,28 @@ use grep_searcher::{BinaryDetection, MmapChoice, SearcherBuilder};
 use ignore::WalkState;
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
-use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
-use crate::aliases::spec;
-use crate::blocking::blocking;
-use crate::walk::{globs, here, hundred, walk};
+use crate::aliases::built_in_spec;
+use crate::blocking::run_blocking;
+use crate::walk::{compile_globs, default_folder, default_limit, walk};
 
 /// The longest line that is searched, in bytes. The search of a file stops at a longer line.
-const MAX_HEAP: usize = 16 << 20;
+const MAX_SEARCHED_LINE_BYTES: usize = 16 << 20;
 
 /// Maximum number of characters of a matching line in the result.
-const MAX_LINE: usize = 2000;
+const MAX_SHOWN_LINE_CHARS: usize = 2000;
 
 /// Maximum number of incompletely searched files in the result.
-const MAX_SKIPPED: usize = 20;
+const MAX_SKIPPED_FILES: usize = 20;
 
 /// The pattern and the files to search.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct GrepFilesArgs {
     /// Regular expression in ripgrep's syntax.
     pattern: String,
     /// Search only files whose path matches this glob, such as `*.rs` or `src/**`.
@@ -49,13 +49,13 @@ pub(crate) struct Args {
     case_sensitive: bool,
 }
 
-fn yes() -> bool {
+fn default_case_sensitive() -> bool {
     true
 }
 
 /// A matching line, or a file that was not searched completely. Such files come last.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
-pub(crate) struct Match {
+pub(crate) struct GrepMatch {
     /// Relative to the workspace.
     path: String,
     /// Line number, starting at 1; 0 for a file that was not searched completely.
@@ -74,21 +74,22 @@ impl Tool for GrepFiles {
     fn spec(&self) -> ToolSpec {
         let description =
             "Finds lines that match a regular expression. Skips files ignored by .gitignore.";
-        spec::<Args, Vec<Match>>("grep_files", &[], description).as_read_only()
+        built_in_spec::<GrepFilesArgs, Vec<GrepMatch>>("grep_files", &[], description)
+            .as_read_only()
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let workspace = self.0.clone();
-        let run = |args: Args| blocking(move || grep(&workspace, &args, &call.cancel));
-        typed_call(args, run, |matches: &Vec<Match>| Some(render(matches)))
+        let run = |args: GrepFilesArgs| run_blocking(move || grep(&workspace, &args, &call.cancel));
+        typed_call(args, run, |matches: &Vec<GrepMatch>| Some(render(matches)))
     }
 }
 
-fn render(matches: &[Match]) -> String {
+fn render(matches: &[GrepMatch]) -> String {
     if matches.is_empty() {
         return "no matches".to_owned();
     }
-    let render_one = |found: &Match| match &found.skipped {
+    let render_one = |found: &GrepMatch| match &found.skipped {
         Some(reason) => format!("{}: not searched completely: {reason}\n", found.path),
         None => format!("{}:{}: {}\n", found.path, found.line, found.text),
     };
@@ -97,9 +98,9 @@ fn render(matches: &[Match]) -> String {
 
 fn grep(
     workspace: &Workspace,
-    args: &Args,
+    args: &GrepFilesArgs,
     cancel: &CancellationToken,
-) -> Result<Vec<Match>, ToolError> {
+) -> Result<Vec<GrepMatch>, ToolError> {
     let matcher = RegexMatcherBuilder::new()
         .case_insensitive(!args.case_sensitive)
         .line_terminator(Some(b'\n'))
@@ -121,10 +122,10 @@ fn grep(
     let include = args
         .include
         .as_deref()
-        .map(|include| globs([include]))
+        .map(|include| compile_globs([include]))
         .transpose()?;
     let folder = workspace.absolute(&args.path, None);
-    let shown = workspace.shown(&folder);
+    let shown = workspace.display_path(&folder);
     let Ok(real) = folder.canonicalize() else {
         return Err(ToolError::new(format!("{shown} does not exist")));
     };
@@ -139,7 +140,7 @@ fn grep(
         let mut searcher = SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
             .line_number(true)
-            .heap_limit(Some(MAX_HEAP))
+            .heap_limit(Some(MAX_SEARCHED_LINE_BYTES))
             .memory_map(MmapChoice::never())
             .build();
         let (matcher, include, found, skipped) = (&matcher, &include, &found, &skipped);
@@ -172,15 +173,15 @@ fn grep(
             } else {
                 folder.join(below)
             };
-            let shown = workspace.shown(&requested);
+            let shown = workspace.display_path(&requested);
             let mut in_file = Vec::new();
             let sink = Lossy(|line, text| {
                 let text = text.trim_end_matches(['\n', '\r']);
                 let text = text
                     .char_indices()
-                    .nth(MAX_LINE)
+                    .nth(MAX_SHOWN_LINE_CHARS)
                     .map_or(text, |(end, _)| &text[..end]);
-                in_file.push(Match {
+                in_file.push(GrepMatch {
                     path: shown.clone(),
                     line,
                     text: text.to_owned(),
@@ -190,18 +191,18 @@ fn grep(
             });
             // The walk does not follow links, so a link here was created after the walk passed.
             let searched = workspace
-                .open_without_links(path)
+                .open_no_follow(path)
                 .and_then(|file| searcher.search_file(matcher, &file, sink));
             if let Err(error) = searched
                 && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput)
                 && let Ok(mut skipped) = skipped.lock()
                 && skipped.len() < max_collected
             {
-                let skip = Match {
+                let skip = GrepMatch {
                     path: shown,
                     line: 0,
                     text: String::new(),
-                    skipped: Some(why(&error)),
+                    skipped: Some(skip_reason(&error)),
                 };
                 skipped.push(skip);
             }
@@ -219,17 +220,17 @@ fn grep(
     found.truncate(args.limit);
     let mut skipped = skipped.into_inner().unwrap_or_default();
     skipped.sort();
-    skipped.truncate(MAX_SKIPPED);
+    skipped.truncate(MAX_SKIPPED_FILES);
     found.append(&mut skipped);
     Ok(found)
 }
 
 /// Returns why a file was not searched completely.
-fn why(error: &std::io::Error) -> String {
+fn skip_reason(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::PermissionDenied => "permission denied".to_owned(),
         // The searcher's own error is that a line exceeds the heap limit.
-        ErrorKind::Other => format!("a line is longer than {} MB", MAX_HEAP >> 20),
+        ErrorKind::Other => format!("a line is longer than {} MB", MAX_SEARCHED_LINE_BYTES >> 20),
         _ => error.to_string(),
     }
 }

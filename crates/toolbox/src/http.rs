@@ -9,19 +9,19 @@ use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use schemars::JsonSchema;
 use selvedge_protocol::{Preview, ResumeAs, ToolSpec};
-use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, typed_call};
+use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::aliases::spec;
-use crate::web::{Ask, Peer, Web, parse, text_of};
+use crate::aliases::built_in_spec;
+use crate::web::{RequestDestination, WebAccess, WebRequest, decode_text, parse_url};
 
 /// Maximum bytes of a body in the result.
-const LONGEST: usize = 1 << 20;
+const MAX_BODY_BYTES: usize = 1 << 20;
 /// The largest accepted `timeout_ms`.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+const MAX_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Headers of the connection or of a proxy, which a call may not set.
-const OURS: [&str; 9] = [
+const FORBIDDEN_HEADERS: [&str; 9] = [
     "host",
     "connection",
     "content-length",
@@ -35,7 +35,7 @@ const OURS: [&str; 9] = [
 
 /// The request.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct HttpArgs {
     /// URL of the request.
     url: String,
     /// HTTP method; `GET` by default.
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 
 /// The response, whatever its status. Redirects are not followed.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Output {
+pub(crate) struct HttpOutput {
     status: u16,
     /// Whether the status is 200 to 299.
     ok: bool,
@@ -70,29 +70,29 @@ pub(crate) struct Output {
 }
 
 /// The tool `http`.
-pub(crate) struct Http(pub(crate) Web);
+pub(crate) struct Http(pub(crate) WebAccess);
 
 impl Tool for Http {
     fn spec(&self) -> ToolSpec {
         let description =
             "Sends one HTTP request and returns the response. To read web pages, use fetch_url.";
-        spec::<Args, Output>("http", &["url"], description).judged_by_arguments()
+        built_in_spec::<HttpArgs, HttpOutput>("http", &["url"], description).approval_by_arguments()
     }
 
     /// The rules that allow hosts apply only to methods that read: sending needs its own approval.
     fn risk(&self, args: &Value) -> Risk {
-        let (urls, Some(method)) = (address(args), method(args)) else {
+        let (urls, Some(method)) = (url_in_args(args), method_in_args(args)) else {
             return Risk::Harmless;
         };
         let action = format!("sends {method} to");
-        match only_reads(&method) {
+        match is_read_only_method(&method) {
             true => self.0.risk(&urls, &action),
             false => self.0.risk_without_rules(&urls, &action),
         }
     }
 
-    fn reads_only(&self, args: &Value) -> bool {
-        method(args).is_some_and(|method| only_reads(&method))
+    fn is_read_only(&self, args: &Value) -> bool {
+        method_in_args(args).is_some_and(|method| is_read_only_method(&method))
     }
 
     fn resume_as(&self, value: &Value) -> ResumeAs {
@@ -105,7 +105,7 @@ impl Tool for Http {
     }
 
     fn preview(&self, args: &Value) -> Preview {
-        let (urls, method) = (address(args), method(args).unwrap_or_default());
+        let (urls, method) = (url_in_args(args), method_in_args(args).unwrap_or_default());
         let url = urls.first().map(Url::as_str).unwrap_or_default();
         let body = args["body"]
             .as_str()
@@ -113,24 +113,27 @@ impl Tool for Http {
         let mut preview = self
             .0
             .preview(&urls, format!("{method} {url}{}", body.unwrap_or_default()));
-        preview.rule = preview.rule.filter(|_| only_reads(&method));
+        preview.rule = preview.rule.filter(|_| is_read_only_method(&method));
         preview
     }
 
-    fn agreement(&self, args: &Value) -> Option<String> {
-        let (method, host) = (method(args)?, self.0.agreement(&address(args))?);
+    fn approval_key(&self, args: &Value) -> Option<String> {
+        let (method, host) = (
+            method_in_args(args)?,
+            self.0.approval_scope_key(&url_in_args(args))?,
+        );
         Some(format!("{method} {host}"))
     }
 
     fn allow_always(&self, args: &Value) {
-        if self.reads_only(args) {
-            self.0.allow_always(&address(args));
+        if self.is_read_only(args) {
+            self.0.allow_always(&url_in_args(args));
         }
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
-        let run = async move |args| run(&self.0, args, &call).await;
-        typed_call(args, run, |output: &Output| {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
+        let run = async move |args| send_request(&self.0, args, &call).await;
+        typed_call(args, run, |output: &HttpOutput| {
             let is_binary = output.base64.is_some();
             let body = if is_binary {
                 "[binary body]"
@@ -143,15 +146,15 @@ impl Tool for Http {
 }
 
 /// Returns the URL in a call's arguments, if it is valid.
-fn address(args: &Value) -> Vec<Url> {
+fn url_in_args(args: &Value) -> Vec<Url> {
     args["url"]
         .as_str()
-        .and_then(|url| parse(url).ok())
+        .and_then(|url| parse_url(url).ok())
         .into_iter()
         .collect()
 }
 
-fn method(args: &Value) -> Option<Method> {
+fn method_in_args(args: &Value) -> Option<Method> {
     args["method"]
         .as_str()
         .unwrap_or("GET")
@@ -160,35 +163,43 @@ fn method(args: &Value) -> Option<Method> {
         .ok()
 }
 
-fn only_reads(method: &Method) -> bool {
+fn is_read_only_method(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-async fn run(web: &Web, args: Args, call: &Call) -> Result<Output, ToolError> {
-    let url = parse(&args.url)?;
-    web.refuse_nobodys(&url)?;
+async fn send_request(
+    web: &WebAccess,
+    args: HttpArgs,
+    call: &CallContext,
+) -> Result<HttpOutput, ToolError> {
+    let url = parse_url(&args.url)?;
+    web.refuse_blocked(&url)?;
     let method = args.method.as_deref().unwrap_or("GET").to_ascii_uppercase();
     let method: Method = method
         .parse()
         .map_err(|_| ToolError::new(format!("`{method}` is not an HTTP method")))?;
-    let request = Ask {
+    let request = WebRequest {
         method,
         url,
-        headers: headers(&args.headers)?,
+        headers: parse_headers(&args.headers)?,
         body: args.body.unwrap_or_default().into_bytes(),
     };
     let timeout = args
         .timeout_ms
-        .map(|ms| Duration::from_millis(ms).min(LONGEST_TIMEOUT));
+        .map(|ms| Duration::from_millis(ms).min(MAX_TIMEOUT));
     let mut response = web
-        .within_time(call, timeout, web.exchange(Peer::Stranger, request))
+        .run_cancellable(
+            call,
+            timeout,
+            web.send(RequestDestination::CallerUrl, request),
+        )
         .await?;
-    let truncated = response.cut || response.body.len() > LONGEST;
-    response.body.truncate(LONGEST);
-    let text = text_of(response.content_type(), &response.body);
+    let truncated = response.truncated || response.body.len() > MAX_BODY_BYTES;
+    response.body.truncate(MAX_BODY_BYTES);
+    let text = decode_text(response.content_type(), &response.body);
     let base64 = text.is_none().then(|| STANDARD.encode(&response.body));
     let to_text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    Ok(Output {
+    Ok(HttpOutput {
         status: response.status.as_u16(),
         ok: response.status.is_success(),
         headers: response
@@ -202,12 +213,12 @@ async fn run(web: &Web, args: Args, call: &Call) -> Result<Output, ToolError> {
     })
 }
 
-fn headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, ToolError> {
+fn parse_headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, ToolError> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         let invalid = |problem: &str| ToolError::new(format!("header `{name}` {problem}"));
         let parsed: HeaderName = name.parse().map_err(|_| invalid("has an invalid name"))?;
-        if OURS.contains(&parsed.as_str()) {
+        if FORBIDDEN_HEADERS.contains(&parsed.as_str()) {
             return Err(invalid("cannot be set by a call"));
         }
         headers.insert(

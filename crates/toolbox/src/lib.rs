@@ -7,9 +7,9 @@ mod apply_patch;
 mod blocking;
 mod cabinet;
 mod capture;
+mod command_safety;
 mod commands;
 mod commit;
-mod ending;
 mod environment;
 mod exec;
 mod exec_command;
@@ -20,18 +20,18 @@ mod file_search;
 mod grep_files;
 #[cfg(feature = "web")]
 mod http;
-mod judge;
 mod list_dir;
 mod offer;
 mod one_or_many;
 mod packs;
 mod patch;
 mod preview;
-mod privacy;
 mod prompts;
 mod read_file;
+mod running_command;
 mod save_to_fc;
-mod slot;
+mod secret_access;
+mod target_file;
 mod terminals;
 mod text_file;
 mod turn_diff;
@@ -45,25 +45,28 @@ mod web_search;
 mod workspace;
 mod write_file;
 
-pub use commands::{CommandSettings, Commands, Rule, Rules, SaveRule};
-pub use judge::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
+pub use command_safety::{
+    CommandClassification, CommandSafety, classify_command, display_command, is_covered_by_rules,
+    rule_prefix,
+};
+pub use commands::{CommandRule, CommandRules, CommandRunner, CommandSettings, SaveCommandRule};
 pub use offer::{PatchFlavour, ShellFlavour, ToolsConfig};
-pub use packs::{PackError, Packs, Selection};
-pub use turn_diff::{ChangeKind, ChangedFile, Diff, TurnDiff};
-pub use update_plan::Plan;
+pub use packs::{PackError, PackSelection, ToolPacks};
+pub use turn_diff::{ChangeKind, ChangedFile, TurnDiffTracker, WorkspaceDiff};
+pub use update_plan::SharedPlan;
 #[cfg(feature = "web")]
-pub use web::{Names, SaveHost, SearchService, Service, Web, WebSettings};
+pub use web::{NameResolver, SaveHost, SearchService, WebAccess, WebService, WebSettings};
 pub use workspace::Workspace;
 
 use std::sync::Arc;
 
 use crate::terminals::Terminals;
-use selvedge_protocol::Cabinet;
-use selvedge_tools::{Registry, RegistryError, Tasks};
+use selvedge_protocol::DocumentStore;
+use selvedge_tools::{Registry, RegistryError, TaskSet};
 
 /// Creates the tools for background tasks. A task runs `exec` unless the script names another tool.
-pub fn command_tasks() -> Tasks {
-    Tasks::with_default_tool("exec", "\"exec\", { command: [\"make\"] }")
+pub fn command_tasks() -> TaskSet {
+    TaskSet::with_default_tool("exec", "\"exec\", { command: [\"make\"] }")
 }
 
 /// The built-in tools, and the state that they share with the embedder.
@@ -72,16 +75,16 @@ pub struct Toolbox {
     /// The folder that the tools work in.
     pub workspace: Workspace,
     /// The plan that `update_plan` writes.
-    pub plan: Plan,
+    pub plan: SharedPlan,
     /// The changes of files in the current turn.
-    pub turn_diff: TurnDiff,
+    pub turn_diff: TurnDiffTracker,
     /// Runs commands.
-    pub commands: Commands,
+    pub commands: CommandRunner,
     /// Stores documents. In memory by default; an embedder can replace it before `register`.
-    pub cabinet: Arc<dyn Cabinet>,
+    pub cabinet: Arc<dyn DocumentStore>,
     /// The web client.
     #[cfg(feature = "web")]
-    pub web: Web,
+    pub web: WebAccess,
     /// Whether to register the tool `http`. Off by default.
     #[cfg(feature = "web")]
     pub offer_http: bool,
@@ -90,21 +93,21 @@ pub struct Toolbox {
 impl Toolbox {
     /// Creates the tools for a workspace with default settings.
     pub fn new(workspace: Workspace) -> Self {
-        Self::with_commands(workspace, CommandSettings::default())
+        Self::with_command_settings(workspace, CommandSettings::default())
     }
 
     /// Creates the tools for a workspace with these settings for commands.
-    pub fn with_commands(workspace: Workspace, settings: CommandSettings) -> Self {
-        let turn_diff = TurnDiff::new(&workspace);
-        let commands = Commands::new(&workspace, &turn_diff, settings);
+    pub fn with_command_settings(workspace: Workspace, settings: CommandSettings) -> Self {
+        let turn_diff = TurnDiffTracker::new(&workspace);
+        let commands = CommandRunner::new(&workspace, &turn_diff, settings);
         Self {
             workspace,
-            plan: Plan::default(),
+            plan: SharedPlan::default(),
             turn_diff,
             commands,
-            cabinet: Arc::new(cabinet::InMemory::default()),
+            cabinet: Arc::new(cabinet::InMemoryCabinet::default()),
             #[cfg(feature = "web")]
-            web: Web::new(WebSettings::default()),
+            web: WebAccess::new(WebSettings::default()),
             #[cfg(feature = "web")]
             offer_http: false,
         }
@@ -140,7 +143,7 @@ impl Toolbox {
                 registry.register(http::Http(web()))?;
             }
         }
-        aliases::register(registry);
+        aliases::register_aliases(registry);
         Ok(())
     }
 }

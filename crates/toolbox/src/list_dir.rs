@@ -5,14 +5,14 @@ use std::path::Path;
 use globset::Glob;
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
-use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Workspace;
-use crate::aliases::spec;
-use crate::blocking::blocking;
-use crate::walk::here;
+use crate::aliases::built_in_spec;
+use crate::blocking::run_blocking;
+use crate::walk::default_folder;
 use crate::workspace::is_below_proc;
 
 /// Number of entries after which the listing stops.
@@ -20,7 +20,7 @@ const MAX_ENTRIES: usize = 100_000;
 
 /// The folder to list.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct ListDirArgs {
     /// Folder, relative to the workspace or absolute.
     #[serde(default = "here")]
     path: String,
@@ -42,33 +42,33 @@ pub(crate) struct Args {
 }
 
 /// Levels that `recursive` descends: more than real folders have.
-const ALL_LEVELS: usize = 64;
+const MAX_RECURSIVE_DEPTH: usize = 64;
 
-impl Args {
+impl ListDirArgs {
     /// Returns the number of levels to descend.
-    fn levels(&self) -> usize {
+    fn max_depth(&self) -> usize {
         match (self.depth, self.recursive) {
             (Some(depth), _) => depth,
-            (None, Some(true)) => ALL_LEVELS,
+            (None, Some(true)) => MAX_RECURSIVE_DEPTH,
             (None, Some(false)) => 1,
             (None, None) => 2,
         }
     }
 }
 
-fn one() -> usize {
+fn default_offset() -> usize {
     1
 }
 
-fn twenty_five() -> usize {
+fn default_limit() -> usize {
     25
 }
 
 /// The entries of a folder.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Output {
+pub(crate) struct ListDirOutput {
     /// Ordered by path, each folder before its entries.
-    entries: Vec<Entry>,
+    entries: Vec<ListDirEntry>,
     /// The entries as a tree; `/` marks folders, `@` links, `?` other types.
     content: String,
     /// Whether more entries follow.
@@ -77,10 +77,10 @@ pub(crate) struct Output {
 
 /// One entry of a folder.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Entry {
+pub(crate) struct ListDirEntry {
     /// Relative to the workspace; absolute if outside.
     path: String,
-    kind: Kind,
+    kind: ListDirEntryKind,
     /// Levels below the listed folder, starting at 1; sets the indentation in the tree.
     #[serde(skip)]
     depth: usize,
@@ -88,7 +88,7 @@ pub(crate) struct Entry {
 
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum ListDirEntryKind {
     File,
     Dir,
     Symlink,
@@ -100,19 +100,26 @@ pub(crate) struct ListDir(pub(crate) Workspace);
 
 impl Tool for ListDir {
     fn spec(&self) -> ToolSpec {
-        spec::<Args, Output>("list_dir", &[], "Lists the entries of a folder.").as_read_only()
+        built_in_spec::<ListDirArgs, ListDirOutput>(
+            "list_dir",
+            &[],
+            "Lists the entries of a folder.",
+        )
+        .as_read_only()
     }
 
-    fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
         let workspace = self.0.clone();
-        let run = |args: Args| blocking(move || list(&workspace, &args));
-        typed_call(args, run, |output: &Output| Some(output.content.clone()))
+        let run = |args: ListDirArgs| run_blocking(move || list(&workspace, &args));
+        typed_call(args, run, |output: &ListDirOutput| {
+            Some(output.content.clone())
+        })
     }
 }
 
-fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
+fn list(workspace: &Workspace, args: &ListDirArgs) -> Result<ListDirOutput, ToolError> {
     let path = workspace.absolute(&args.path, None);
-    let shown = workspace.shown(&path);
+    let shown = workspace.display_path(&path);
     let real = path.canonicalize().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => ToolError::new(format!("{shown} does not exist"))
             .suggest("list the parent folder with listDir"),
@@ -125,12 +132,12 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
         );
     }
     let mut entries = Vec::new();
-    collect(workspace, &path, args.levels(), 1, &mut entries)?;
+    collect_entries(workspace, &path, args.max_depth(), 1, &mut entries)?;
     if let Some(pattern) = &args.pattern {
         let glob = Glob::new(pattern)
             .map_err(|error| ToolError::new(format!("`{pattern}` is not a glob: {error}")))?
             .compile_matcher();
-        let below = |entry: &Entry| {
+        let below = |entry: &ListDirEntry| {
             let path = workspace.absolute(&entry.path, None);
             path.strip_prefix(&real)
                 .or(path.strip_prefix(workspace.root()))
@@ -150,7 +157,7 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
         )));
     }
     let truncated = entries.len() > args.offset - 1 + args.limit;
-    let entries: Vec<Entry> = entries
+    let entries: Vec<ListDirEntry> = entries
         .into_iter()
         .skip(args.offset - 1)
         .take(args.limit)
@@ -162,10 +169,10 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
             .map(|name| name.to_string_lossy())
             .unwrap_or_default();
         let mark = match entry.kind {
-            Kind::File => "",
-            Kind::Dir => "/",
-            Kind::Symlink => "@",
-            Kind::Other => "?",
+            ListDirEntryKind::File => "",
+            ListDirEntryKind::Dir => "/",
+            ListDirEntryKind::Symlink => "@",
+            ListDirEntryKind::Other => "?",
         };
         content.push_str(&format!("{}{name}{mark}\n", "  ".repeat(entry.depth)));
     }
@@ -175,7 +182,7 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
             args.offset + entries.len()
         ));
     }
-    Ok(Output {
+    Ok(ListDirOutput {
         entries,
         content,
         truncated,
@@ -183,17 +190,17 @@ fn list(workspace: &Workspace, args: &Args) -> Result<Output, ToolError> {
 }
 
 /// Appends the entries of a folder, down to `levels` levels, in path order.
-fn collect(
+fn collect_entries(
     workspace: &Workspace,
     folder: &Path,
     levels: usize,
     depth: usize,
-    entries: &mut Vec<Entry>,
+    entries: &mut Vec<ListDirEntry>,
 ) -> Result<(), ToolError> {
     let unreadable = |error: std::io::Error| {
         ToolError::new(format!(
             "{} cannot be read: {error}",
-            workspace.shown(folder)
+            workspace.display_path(folder)
         ))
     };
     let mut children: Vec<_> = std::fs::read_dir(folder)
@@ -207,23 +214,23 @@ fn collect(
         }
         let path = entry.path();
         let kind = match entry.file_type() {
-            Ok(kind) if kind.is_symlink() => Kind::Symlink,
-            Ok(kind) if kind.is_dir() => Kind::Dir,
-            Ok(kind) if kind.is_file() => Kind::File,
-            _ => Kind::Other,
+            Ok(kind) if kind.is_symlink() => ListDirEntryKind::Symlink,
+            Ok(kind) if kind.is_dir() => ListDirEntryKind::Dir,
+            Ok(kind) if kind.is_file() => ListDirEntryKind::File,
+            _ => ListDirEntryKind::Other,
         };
-        entries.push(Entry {
-            path: workspace.shown(&path),
+        entries.push(ListDirEntry {
+            path: workspace.display_path(&path),
             kind,
             depth,
         });
         // Unreadable folders, secrets and `/proc` are listed but not entered.
-        if matches!(kind, Kind::Dir)
+        if matches!(kind, ListDirEntryKind::Dir)
             && levels > 1
             && !workspace.is_secret(&path)
             && !is_below_proc(&path)
         {
-            let _ = collect(workspace, &path, levels - 1, depth + 1, entries);
+            let _ = collect_entries(workspace, &path, levels - 1, depth + 1, entries);
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Adapts the tools for structured calls to the names and schemas that a model family was trained
 //! on.
 
-use selvedge_tools::{Offered, Registered, Registry, Shape, offerable};
+use selvedge_tools::{OfferedShape, OfferedTool, RegisteredTool, Registry, offerable_tools};
 use serde_json::{Value, json};
 
 /// How the tools are offered to one model.
@@ -22,9 +22,9 @@ pub struct ToolsConfig {
 pub enum ShellFlavour {
     /// `shell` with a program and its arguments as a list.
     #[default]
-    Words,
+    Argv,
     /// `shell_command` with one line for bash.
-    Line,
+    CommandLine,
     /// `exec_command` and `write_stdin`: terminals that keep running between calls.
     Terminal,
     /// No such tool.
@@ -45,7 +45,7 @@ pub enum PatchFlavour {
 impl Default for ToolsConfig {
     fn default() -> Self {
         Self {
-            shell: ShellFlavour::Words,
+            shell: ShellFlavour::Argv,
             patch: Some(PatchFlavour::Text),
             view_image: true,
             strict: false,
@@ -54,7 +54,7 @@ impl Default for ToolsConfig {
 }
 
 /// The fields of `exec` that `shell_command` offers.
-const LINE_FIELDS: [&str; 5] = [
+const SHELL_COMMAND_FIELDS: [&str; 5] = [
     "command",
     "cwd",
     "timeout_ms",
@@ -64,9 +64,9 @@ const LINE_FIELDS: [&str; 5] = [
 
 impl ToolsConfig {
     /// Returns the tools to offer to a model.
-    pub fn offer(&self, registry: &Registry) -> Vec<Offered> {
-        offerable(registry)
-            .filter_map(|tool| self.one(tool))
+    pub fn offer(&self, registry: &Registry) -> Vec<OfferedTool> {
+        offerable_tools(registry)
+            .filter_map(|tool| self.offer_tool(tool))
             .map(|offered| match self.strict {
                 true => offered.strict(),
                 false => offered,
@@ -74,17 +74,17 @@ impl ToolsConfig {
             .collect()
     }
 
-    fn one(&self, tool: &Registered) -> Option<Offered> {
-        let mut offered = Offered::as_it_is(tool);
+    fn offer_tool(&self, tool: &RegisteredTool) -> Option<OfferedTool> {
+        let mut offered = OfferedTool::unmodified(tool);
         match (tool.spec.name.as_str(), self.shell, self.patch) {
-            ("exec", ShellFlavour::Words, _) => offered.name = "shell".to_owned(),
-            ("exec", ShellFlavour::Line, _) => {
+            ("exec", ShellFlavour::Argv, _) => offered.name = "shell".to_owned(),
+            ("exec", ShellFlavour::CommandLine, _) => {
                 offered.name = "shell_command".to_owned();
-                let mut schema = only(tool, &LINE_FIELDS, &["command"]);
+                let mut schema = schema_with_fields(tool, &SHELL_COMMAND_FIELDS, &["command"]);
                 schema["properties"]["command"] =
                     json!({"type": "string", "description": "Command line for bash."});
-                offered.shape = function(schema);
-                offered.adapt = words_of_line;
+                offered.shape = function_shape(schema);
+                offered.adapt = line_to_argv;
             }
             ("exec", _, _) => return None,
             ("exec_command" | "write_stdin", flavour, _) if flavour != ShellFlavour::Terminal => {
@@ -92,17 +92,21 @@ impl ToolsConfig {
             }
             ("apply_patch", _, None) => return None,
             ("apply_patch", _, Some(PatchFlavour::Freeform)) => {
-                offered.shape = Shape::Freeform {
+                offered.shape = OfferedShape::Freeform {
                     argument: "patch".to_owned(),
                     description: "The text of the patch.".to_owned(),
                 };
             }
             ("apply_patch", _, Some(PatchFlavour::Text)) => {
-                offered.shape = function(only(tool, &["patch"], &["patch"]));
+                offered.shape = function_shape(schema_with_fields(tool, &["patch"], &["patch"]));
             }
             ("apply_patch", _, Some(PatchFlavour::Json)) => {
                 let fields = ["path", "original_content", "updated_content"];
-                offered.shape = function(only(tool, &fields, &["path", "updated_content"]));
+                offered.shape = function_shape(schema_with_fields(
+                    tool,
+                    &fields,
+                    &["path", "updated_content"],
+                ));
             }
             ("view_image", _, _) if !self.view_image => return None,
             _ => {}
@@ -111,15 +115,15 @@ impl ToolsConfig {
     }
 }
 
-fn function(parameters: Value) -> Shape {
-    Shape::Function {
+fn function_shape(parameters: Value) -> OfferedShape {
+    OfferedShape::Function {
         parameters,
         strict: false,
     }
 }
 
 /// Returns a tool's schema with only these fields.
-fn only(tool: &Registered, fields: &[&str], required: &[&str]) -> Value {
+fn schema_with_fields(tool: &RegisteredTool, fields: &[&str], required: &[&str]) -> Value {
     let mut schema = tool.spec.input_schema.clone();
     if let Some(properties) = schema["properties"].as_object_mut() {
         properties.retain(|name, _| fields.contains(&name.as_str()));
@@ -129,7 +133,7 @@ fn only(tool: &Registered, fields: &[&str], required: &[&str]) -> Value {
 }
 
 /// Turns the line of a `shell_command` call into the list that `exec` takes.
-fn words_of_line(args: &mut Value) {
+fn line_to_argv(args: &mut Value) {
     if let Some(line) = args["command"].as_str() {
         args["command"] = json!(["bash", "-lc", line]);
     }

@@ -22,7 +22,7 @@ impl OneOrMany {
     }
 
     /// Returns the strings in a field of the arguments. Empty if the field has another type.
-    pub(crate) fn in_args(args: &Value, field: &str) -> Vec<String> {
+    pub(crate) fn from_field(args: &Value, field: &str) -> Vec<String> {
         serde_json::from_value(args[field].clone()).map_or_else(|_| Vec::new(), Self::into_vec)
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use selvedge_protocol::{ToolPack, ToolSpec};
-use selvedge_tools::nearest;
+use selvedge_tools::similar_names;
 
 /// The built-in packs, each with the names of its tools.
-const BUILT_IN: &[(&str, &str)] = &[
+const BUILT_IN_PACKS: &[(&str, &str)] = &[
     (
         "core-codex",
         "exec apply_patch read_file list_dir grep_files file_search",
@@ -26,13 +26,13 @@ const BUILT_IN: &[(&str, &str)] = &[
 /// All packs: the built-in ones and those of the configuration, which may replace a built-in pack
 /// by its name.
 #[derive(Debug, Clone, Default)]
-pub struct Packs(BTreeMap<String, ToolPack>);
+pub struct ToolPacks(BTreeMap<String, ToolPack>);
 
 /// The tools of a pack, after resolving the packs that it extends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selection {
+pub struct PackSelection {
     tools: BTreeSet<String>,
-    without: BTreeSet<String>,
+    excluded: BTreeSet<String>,
 }
 
 /// Why a pack cannot be resolved.
@@ -45,22 +45,22 @@ pub enum PackError {
         /// The unknown name.
         name: String,
         /// Names of existing packs that are similar, best first.
-        near: Vec<String>,
+        similar: Vec<String>,
     },
     /// The pack with this name extends itself, directly or through other packs.
     #[error("the tool pack `{0}` extends itself")]
-    Circle(String),
+    Cycle(String),
 }
 
-impl Packs {
+impl ToolPacks {
     /// Adds packs to the built-in ones.
-    pub fn with(own: impl IntoIterator<Item = (String, ToolPack)>) -> Self {
+    pub fn with_custom(own: impl IntoIterator<Item = (String, ToolPack)>) -> Self {
         Self(own.into_iter().collect())
     }
 
     /// Returns the names of all packs.
     pub fn names(&self) -> BTreeSet<&str> {
-        BUILT_IN
+        BUILT_IN_PACKS
             .iter()
             .map(|(name, _)| *name)
             .chain(self.0.keys().map(String::as_str))
@@ -68,12 +68,16 @@ impl Packs {
     }
 
     /// Returns the tools of a pack.
-    pub fn open(&self, name: &str) -> Result<Selection, PackError> {
-        self.open_within(name, &mut Vec::new())
+    pub fn resolve(&self, name: &str) -> Result<PackSelection, PackError> {
+        self.resolve_within(name, &mut Vec::new())
     }
 
     /// Resolves a pack. `resolving` has the names of the packs that are being resolved.
-    fn open_within(&self, name: &str, resolving: &mut Vec<String>) -> Result<Selection, PackError> {
+    fn resolve_within(
+        &self,
+        name: &str,
+        resolving: &mut Vec<String>,
+    ) -> Result<PackSelection, PackError> {
         let Some(pack) = self
             .0
             .get(name)
@@ -82,40 +86,40 @@ impl Packs {
             return self.built_in(name, resolving);
         };
         resolving.push(name.to_owned());
-        let mut selection = Selection::default();
+        let mut selection = PackSelection::default();
         for extended in &pack.extends {
-            let base = self.open_within(extended, resolving)?;
+            let base = self.resolve_within(extended, resolving)?;
             selection.tools.extend(base.tools);
-            selection.without.extend(base.without);
+            selection.excluded.extend(base.excluded);
         }
         selection.tools.extend(pack.tools.iter().cloned());
         // A tool that the pack itself names overrides exclusions of the packs it extends.
-        selection.without.retain(|name| !pack.tools.contains(name));
-        selection.without.extend(pack.without.iter().cloned());
+        selection.excluded.retain(|name| !pack.tools.contains(name));
+        selection.excluded.extend(pack.without.iter().cloned());
         resolving.pop();
         Ok(selection)
     }
 
-    fn built_in(&self, name: &str, resolving: &[String]) -> Result<Selection, PackError> {
-        if let Some((_, tools)) = BUILT_IN.iter().find(|(pack, _)| *pack == name) {
-            return Ok(Selection {
+    fn built_in(&self, name: &str, resolving: &[String]) -> Result<PackSelection, PackError> {
+        if let Some((_, tools)) = BUILT_IN_PACKS.iter().find(|(pack, _)| *pack == name) {
+            return Ok(PackSelection {
                 tools: tools.split(' ').map(str::to_owned).collect(),
-                ..Selection::default()
+                ..PackSelection::default()
             });
         }
         if resolving.iter().any(|open| open == name) {
-            return Err(PackError::Circle(name.to_owned()));
+            return Err(PackError::Cycle(name.to_owned()));
         }
         Err(PackError::Unknown {
             name: name.to_owned(),
-            near: nearest(name, self.names()),
+            similar: similar_names(name, self.names()),
         })
     }
 }
 
-impl Selection {
+impl PackSelection {
     /// Returns whether the pack contains this tool.
-    pub fn has(&self, spec: &ToolSpec) -> bool {
+    pub fn contains(&self, spec: &ToolSpec) -> bool {
         let matches = |name: &String| {
             let namespace = name
                 .strip_suffix('*')
@@ -126,7 +130,7 @@ impl Selection {
                     spec.js_name.starts_with(prefix) || spec.name.starts_with(prefix)
                 })
         };
-        self.tools.iter().any(matches) && !self.without.iter().any(matches)
+        self.tools.iter().any(matches) && !self.excluded.iter().any(matches)
     }
 }
 
@@ -149,7 +153,7 @@ mod tests {
 
     #[test]
     fn packs_extend_each_other() {
-        let packs = Packs::with([
+        let packs = ToolPacks::with_custom([
             (
                 "mine".to_owned(),
                 pack(&["file-ops"], &["updatePlan"], &["apply_patch"]),
@@ -164,17 +168,17 @@ mod tests {
             ("circle".to_owned(), pack(&["back"], &[], &[])),
             ("back".to_owned(), pack(&["circle"], &[], &[])),
         ]);
-        let has = |name: &str, tool: &str| packs.open(name).unwrap().has(&spec(tool));
+        let has = |name: &str, tool: &str| packs.resolve(name).unwrap().contains(&spec(tool));
         assert!(
             has("mine", "read_file") && has("mine", "update_plan") && has("mine", "write_file")
         );
         assert!(!has("mine", "apply_patch") && has("more", "apply_patch") && !has("mine", "exec"));
         assert!(has("most", "anything") && !has("most", "exec") && has("all", "exec"));
         assert_eq!(
-            packs.open("circle"),
-            Err(PackError::Circle("circle".into()))
+            packs.resolve("circle"),
+            Err(PackError::Cycle("circle".into()))
         );
-        let Err(PackError::Unknown { near, .. }) = packs.open("fileops") else {
+        let Err(PackError::Unknown { similar: near, .. }) = packs.resolve("fileops") else {
             panic!()
         };
         assert_eq!(near.first().map(String::as_str), Some("file-ops"));

@@ -2,30 +2,30 @@
 
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
-use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::Workspace;
-use crate::aliases::spec;
-use crate::blocking::blocking;
-use crate::text_file::{Line, TextFile};
+use crate::aliases::built_in_spec;
+use crate::blocking::run_blocking;
+use crate::text_file::{TextFile, TextFileLine};
 
 /// Maximum number of characters of a line in the rendering.
-const SHOWN_LINE: usize = 500;
+const MAX_RENDERED_LINE_CHARS: usize = 500;
 /// Maximum bytes of a line that are read.
-const MAX_LINE: usize = 4 << 20;
+const MAX_LINE_BYTES: usize = 4 << 20;
 /// Maximum bytes of one result, measured as JSON, where some characters take six bytes.
-const MAX_RETURNED: usize = 10 << 20;
+const MAX_OUTPUT_BYTES: usize = 10 << 20;
 /// Maximum bytes of a file in `indentation` mode, which holds the whole file in memory.
-const MAX_HELD: usize = 64 << 20;
+const MAX_BLOCK_FILE_BYTES: usize = 64 << 20;
 /// Columns of indentation that a tab counts for.
-const TAB: usize = 4;
+const TAB_WIDTH: usize = 4;
 
 /// The file and the lines to read.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct ReadFileArgs {
     /// File to read, relative to the workspace or absolute.
     path: String,
     /// Number of the first line, starting at 1.
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     end_line: Option<u64>,
     /// `slice` reads consecutive lines; `indentation` reads the block around `anchor_line`.
     #[serde(default)]
-    mode: Mode,
+    mode: ReadFileMode,
     /// In `indentation` mode, the line whose block is read; `offset` by default.
     anchor_line: Option<u64>,
     /// In `indentation` mode, the number of enclosing levels to include; 0 for all.
@@ -54,24 +54,24 @@ pub(crate) struct Args {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Mode {
+enum ReadFileMode {
     #[default]
     Slice,
     Indentation,
 }
 
-fn first() -> i64 {
+fn default_offset() -> i64 {
     1
 }
 
-fn two_thousand() -> u64 {
+fn default_limit() -> u64 {
     2000
 }
 
 /// The lines that were read.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Output {
+pub(crate) struct ReadFileOutput {
     /// The lines, unchanged.
     text: String,
     /// The lines with their numbers: `L12: …`.
@@ -93,23 +93,30 @@ pub(crate) struct ReadFile(pub(crate) Workspace);
 
 impl Tool for ReadFile {
     fn spec(&self) -> ToolSpec {
-        spec::<Args, Output>("read_file", &[], "Reads a text file, or part of it.").as_read_only()
+        built_in_spec::<ReadFileArgs, ReadFileOutput>(
+            "read_file",
+            &[],
+            "Reads a text file, or part of it.",
+        )
+        .as_read_only()
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let workspace = self.0.clone();
-        let run = |args: Args| blocking(move || read(&workspace, &args, &call.cancel));
-        typed_call(args, run, |output: &Output| Some(output.content.clone()))
+        let run = |args: ReadFileArgs| run_blocking(move || read(&workspace, &args, &call.cancel));
+        typed_call(args, run, |output: &ReadFileOutput| {
+            Some(output.content.clone())
+        })
     }
 }
 
 fn read(
     workspace: &Workspace,
-    args: &Args,
+    args: &ReadFileArgs,
     cancel: &CancellationToken,
-) -> Result<Output, ToolError> {
+) -> Result<ReadFileOutput, ToolError> {
     let path = workspace.absolute(&args.path, args.workdir.as_deref());
-    let shown = workspace.shown(&path);
+    let shown = workspace.display_path(&path);
     if args.offset < 1 {
         return Err(ToolError::new(format!(
             "offset is {}, but line numbers start at 1",
@@ -119,21 +126,25 @@ fn read(
     let file = workspace.open_file(&path)?;
     let text = TextFile::open(file, &shown, cancel)?;
     match args.mode {
-        Mode::Slice => slice(text, args, &shown),
-        Mode::Indentation => block(text, args, &shown),
+        ReadFileMode::Slice => read_slice(text, args, &shown),
+        ReadFileMode::Indentation => read_block(text, args, &shown),
     }
 }
 
 /// Reads the requested lines and counts the others.
-fn slice(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, ToolError> {
+fn read_slice(
+    mut text: TextFile<'_>,
+    args: &ReadFileArgs,
+    shown: &str,
+) -> Result<ReadFileOutput, ToolError> {
     let offset = args.offset as u64;
     let last = args
         .end_line
         .unwrap_or_else(|| offset.saturating_add(args.limit - 1));
-    let (mut number, mut selection) = (0, Picked::default());
+    let (mut number, mut selection) = (0, SelectedLines::default());
     loop {
         let selected = number + 1 >= offset && number < last && !selection.full;
-        let Some(line) = text.next_line(if selected { MAX_LINE } else { 0 })? else {
+        let Some(line) = text.next_line(if selected { MAX_LINE_BYTES } else { 0 })? else {
             break;
         };
         number += 1;
@@ -146,17 +157,21 @@ fn slice(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
             "offset {offset} is past the end: {shown} has {number} lines"
         )));
     }
-    Ok(selection.output(&text, number))
+    Ok(selection.into_output(&text, number))
 }
 
 /// Reads the lines around the anchor that are indented at least as deeply as its enclosing block.
-fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, ToolError> {
+fn read_block(
+    mut text: TextFile<'_>,
+    args: &ReadFileArgs,
+    shown: &str,
+) -> Result<ReadFileOutput, ToolError> {
     let anchor = args.anchor_line.unwrap_or(args.offset as u64);
     let mut lines = Vec::new();
     let mut held_bytes = 0;
-    while let Some(line) = text.next_line(MAX_LINE)? {
-        held_bytes += line.text.len() + size_of::<Line>();
-        if held_bytes > MAX_HELD {
+    while let Some(line) = text.next_line(MAX_LINE_BYTES)? {
+        held_bytes += line.text.len() + size_of::<TextFileLine>();
+        if held_bytes > MAX_BLOCK_FILE_BYTES {
             return Err(
                 ToolError::new(format!("{shown} is too large for indentation mode"))
                     .suggest("read a slice with offset and limit"),
@@ -208,7 +223,7 @@ fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
         start = start.max(at.saturating_sub(limit / 2));
         end = end.min(start + limit - 1);
     }
-    let mut selection = Picked::default();
+    let mut selection = SelectedLines::default();
     for (index, line) in lines
         .into_iter()
         .enumerate()
@@ -217,20 +232,20 @@ fn block(mut text: TextFile<'_>, args: &Args, shown: &str) -> Result<Output, Too
     {
         selection.add(index as u64 + 1, line);
     }
-    Ok(selection.output(&text, total))
+    Ok(selection.into_output(&text, total))
 }
 
 /// Returns the indentation of each line. A blank line has that of the line before it.
-fn effective_indents(lines: &[Line]) -> Vec<Option<usize>> {
+fn effective_indents(lines: &[TextFileLine]) -> Vec<Option<usize>> {
     let mut last = None;
     lines
         .iter()
-        .map(|Line { text, .. }| {
+        .map(|TextFileLine { text, .. }| {
             if !text.trim().is_empty() {
                 last = Some(
                     text.chars()
                         .take_while(|c| c.is_whitespace())
-                        .map(|c| if c == '\t' { TAB } else { 1 })
+                        .map(|c| if c == '\t' { TAB_WIDTH } else { 1 })
                         .sum(),
                 );
             }
@@ -241,55 +256,56 @@ fn effective_indents(lines: &[Line]) -> Vec<Option<usize>> {
 
 /// The selected lines, up to `MAX_OUTPUT_BYTES`.
 #[derive(Default)]
-struct Picked {
+struct SelectedLines {
     text: String,
     content: String,
     /// Bytes of `text` and `content` as JSON.
-    weight: usize,
+    json_bytes: usize,
     /// Whether a line did not fit.
     full: bool,
     /// Number of the last line added.
-    last: Option<u64>,
+    last_line: Option<u64>,
     /// Whether a line was truncated.
-    cut: bool,
+    truncated: bool,
 }
 
-impl Picked {
-    fn add(&mut self, number: u64, mut line: Line) {
+impl SelectedLines {
+    fn add(&mut self, number: u64, mut line: TextFileLine) {
         // Each line is stored twice: as text and in the rendering.
-        let room = (MAX_RETURNED - self.weight) / 2;
-        if weight(&line.text) > room {
+        let room = (MAX_OUTPUT_BYTES - self.json_bytes) / 2;
+        if json_len(&line.text) > room {
             self.full = true;
-            if self.last.is_some() {
+            if self.last_line.is_some() {
                 return;
             }
             // Truncate the first line: otherwise a line longer than the limit could never be read.
-            let end = fitting(&line.text, room);
+            let end = fitting_prefix_len(&line.text, room);
             line.text.truncate(end);
-            line.cut = true;
+            line.truncated = true;
         }
         let visible = line.text.trim_end_matches(['\n', '\r']);
-        let visible = match visible.char_indices().nth(SHOWN_LINE) {
+        let visible = match visible.char_indices().nth(MAX_RENDERED_LINE_CHARS) {
             Some((end, _)) => format!("L{number}: {}…", &visible[..end]),
             None => format!("L{number}: {visible}"),
         };
-        if self.last.is_some() {
+        if self.last_line.is_some() {
             self.content.push('\n');
         }
         self.content.push_str(&visible);
         self.text.push_str(&line.text);
-        self.weight = (self.weight + weight(&line.text) + weight(&visible) + 2).min(MAX_RETURNED);
-        self.last = Some(number);
-        self.cut |= line.cut;
+        self.json_bytes =
+            (self.json_bytes + json_len(&line.text) + json_len(&visible) + 2).min(MAX_OUTPUT_BYTES);
+        self.last_line = Some(number);
+        self.truncated |= line.truncated;
     }
 
-    fn output(self, text: &TextFile<'_>, total: u64) -> Output {
-        Output {
+    fn into_output(self, text: &TextFile<'_>, total: u64) -> ReadFileOutput {
+        ReadFileOutput {
             text: self.text,
             content: self.content,
             total_lines: total,
-            truncated: self.last.is_some_and(|last| last < total),
-            cut: self.cut,
+            truncated: self.last_line.is_some_and(|last| last < total),
+            cut: self.truncated,
             encoding: text.encoding.to_owned(),
             lossy: text.lossy,
         }
@@ -297,21 +313,21 @@ impl Picked {
 }
 
 /// Returns the bytes that a text takes as JSON.
-fn weight(text: &str) -> usize {
-    text.bytes().map(byte_weight).sum()
+fn json_len(text: &str) -> usize {
+    text.bytes().map(json_byte_len).sum()
 }
 
 /// Returns the length of the longest prefix that takes at most `max_weight` bytes as JSON.
-fn fitting(text: &str, max_weight: usize) -> usize {
+fn fitting_prefix_len(text: &str, max_weight: usize) -> usize {
     let mut weight = 0;
     let end = text.bytes().position(|byte| {
-        weight += byte_weight(byte);
+        weight += json_byte_len(byte);
         weight > max_weight
     });
     text.floor_char_boundary(end.unwrap_or(text.len()))
 }
 
-fn byte_weight(byte: u8) -> usize {
+fn json_byte_len(byte: u8) -> usize {
     match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 2,
         0..0x20 => 6,

@@ -4,22 +4,22 @@ use std::io::Read;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Cabinet, DocumentKind, Entry, NewDocument, ToolSpec};
-use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
+use selvedge_protocol::{DocumentInfo, DocumentKind, DocumentStore, NewDocument, ToolSpec};
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Workspace;
-use crate::aliases::spec;
-use crate::blocking::blocking;
-use crate::cabinet::{keep, tell};
+use crate::aliases::built_in_spec;
+use crate::blocking::run_blocking;
+use crate::cabinet::{emit_document_event, store_document};
 
 /// The largest file that can be stored.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The document to store: a text or a file.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct SaveToFcArgs {
     /// Text to store.
     content: Option<String>,
     /// File to store instead, relative to the workspace or absolute; its bytes are not returned.
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 /// The stored document.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Output {
+pub(crate) struct SaveToFcOutput {
     /// Key for fetch_from_fc and write_file; valid for 30 days.
     file_key: String,
     title: String,
@@ -39,27 +39,31 @@ pub(crate) struct Output {
 }
 
 /// The tool `save_to_fc`.
-pub(crate) struct SaveToFc(pub(crate) Workspace, pub(crate) Arc<dyn Cabinet>);
+pub(crate) struct SaveToFc(pub(crate) Workspace, pub(crate) Arc<dyn DocumentStore>);
 
 impl Tool for SaveToFc {
     fn spec(&self) -> ToolSpec {
         let description = "Stores a text or a file in the File Cabinet for 30 days. \
              Other sessions can use the key, too.";
-        spec::<Args, Output>("save_to_fc", &["content", "title"], description)
+        built_in_spec::<SaveToFcArgs, SaveToFcOutput>(
+            "save_to_fc",
+            &["content", "title"],
+            description,
+        )
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let (workspace, cabinet) = (self.0.clone(), self.1.clone());
         let run = async move |args| {
-            let entry = blocking(move || save(&workspace, &cabinet, args)).await?;
-            tell(&call, &entry);
-            Ok(Output {
+            let entry = run_blocking(move || save(&workspace, &cabinet, args)).await?;
+            emit_document_event(&call, &entry);
+            Ok(SaveToFcOutput {
                 file_key: entry.key,
                 title: entry.title,
                 bytes: entry.bytes,
             })
         };
-        typed_call(args, run, |output: &Output| {
+        typed_call(args, run, |output: &SaveToFcOutput| {
             Some(format!(
                 "saved as {} ({} bytes)",
                 output.file_key, output.bytes
@@ -68,8 +72,12 @@ impl Tool for SaveToFc {
     }
 }
 
-fn save(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>, args: Args) -> Result<Entry, ToolError> {
-    let (content, name, media_type) = taken(workspace, &args)?;
+fn save(
+    workspace: &Workspace,
+    cabinet: &Arc<dyn DocumentStore>,
+    args: SaveToFcArgs,
+) -> Result<DocumentInfo, ToolError> {
+    let (content, name, media_type) = read_source(workspace, &args)?;
     let document = NewDocument {
         kind: DocumentKind::Saved,
         title: &args.title.unwrap_or(name),
@@ -77,11 +85,14 @@ fn save(workspace: &Workspace, cabinet: &Arc<dyn Cabinet>, args: Args) -> Result
         media_type,
         content: &content,
     };
-    keep(cabinet, &document)
+    store_document(cabinet, &document)
 }
 
 /// Returns the bytes to store, a default title and the media type.
-fn taken(workspace: &Workspace, args: &Args) -> Result<(Vec<u8>, String, &'static str), ToolError> {
+fn read_source(
+    workspace: &Workspace,
+    args: &SaveToFcArgs,
+) -> Result<(Vec<u8>, String, &'static str), ToolError> {
     match (&args.content, &args.path) {
         (Some(content), None) => {
             let first_line = content
@@ -93,15 +104,15 @@ fn taken(workspace: &Workspace, args: &Args) -> Result<(Vec<u8>, String, &'stati
         }
         (None, Some(path)) => {
             let path = workspace.absolute(path, None);
-            let shown = workspace.shown(&path);
+            let shown = workspace.display_path(&path);
             let file = workspace.open_file(&path)?;
             let mut bytes = Vec::new();
-            let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+            let read = file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
             read.map_err(|error| ToolError::new(format!("{shown} cannot be read: {error}")))?;
-            if bytes.len() as u64 > MAX_BYTES {
+            if bytes.len() as u64 > MAX_FILE_BYTES {
                 return Err(ToolError::new(format!(
                     "{shown} is larger than {} MB",
-                    MAX_BYTES >> 20
+                    MAX_FILE_BYTES >> 20
                 )));
             }
             let is_text = !bytes.contains(&0) && std::str::from_utf8(&bytes).is_ok();

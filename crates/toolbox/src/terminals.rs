@@ -8,56 +8,56 @@ use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use selvedge_confine::{Exit, Stdio, watch as watch_fd};
-use selvedge_tools::{Call, ToolError};
+use selvedge_confine::{ChildStdio, ExitReason, async_fd as watch_fd};
+use selvedge_tools::{CallContext, ToolError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::blocking::blocking;
-use crate::capture::Capture;
-use crate::commands::{Commands, Wanted};
-use crate::ending::Ending;
+use crate::blocking::run_blocking;
+use crate::capture::OutputCapture;
+use crate::commands::{CommandRequest, CommandRunner};
+use crate::running_command::RunningCommand;
 
 /// The most terminals that are open at the same time.
-const MOST: usize = 16;
-const SIZE: Winsize = Winsize {
+const MAX_TERMINALS: usize = 16;
+const TERMINAL_SIZE: Winsize = Winsize {
     ws_row: 40,
     ws_col: 120,
     ws_xpixel: 0,
     ws_ypixel: 0,
 };
 /// How long to wait for further output after a command has exited.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The open terminals. Each is closed when the scope of the call that opened it ends. Clones share
 /// them.
 #[derive(Clone, Default)]
 pub(crate) struct Terminals {
-    open: Arc<Mutex<Open>>,
+    open: Arc<Mutex<OpenTerminals>>,
 }
 
-struct Open {
+struct OpenTerminals {
     /// The id of the newest terminal. The first id is random, so that an id from another process is
     /// not valid here by chance.
-    last: u32,
+    last_id: u32,
     /// Terminals by id. `None` while a terminal is being opened.
     terminals: BTreeMap<u32, Option<Arc<Terminal>>>,
 }
 
-impl Default for Open {
+impl Default for OpenTerminals {
     fn default() -> Self {
         Self {
-            last: (RandomState::new().hash_one(()) % 1_000_000_000) as u32,
+            last_id: (RandomState::new().hash_one(()) % 1_000_000_000) as u32,
             terminals: BTreeMap::new(),
         }
     }
 }
 
 /// Closes a terminal when its scope ends.
-struct CloseAtTheEnd(Terminals, u32);
+struct CloseTerminalOnDrop(Terminals, u32);
 
-impl Drop for CloseAtTheEnd {
+impl Drop for CloseTerminalOnDrop {
     fn drop(&mut self) {
         self.0.close(self.1);
     }
@@ -66,21 +66,21 @@ impl Drop for CloseAtTheEnd {
 /// A command in a terminal. Dropping it kills the command.
 pub(crate) struct Terminal {
     master: Arc<AsyncFd<OwnedFd>>,
-    unread: Arc<Mutex<Capture>>,
-    state: watch::Receiver<State>,
-    ending: Arc<Ending>,
-    reader: tokio::task::AbortHandle,
+    unread: Arc<Mutex<OutputCapture>>,
+    state: watch::Receiver<TerminalState>,
+    command: Arc<RunningCommand>,
+    reader_task: tokio::task::AbortHandle,
 }
 
 /// Whether the command runs or has exited with a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TerminalState {
     Running,
-    Ended(i32),
+    Exited(i32),
 }
 
 /// The new output and the state of a terminal.
-pub(crate) struct Glance {
+pub(crate) struct TerminalRead {
     /// Output since the last read.
     pub(crate) output: String,
     /// `None` while the command runs.
@@ -91,24 +91,25 @@ impl Terminals {
     /// Opens a terminal with a command in it.
     pub(crate) async fn open(
         &self,
-        commands: &Commands,
-        request: Wanted,
-        call: &Call,
+        commands: &CommandRunner,
+        request: CommandRequest,
+        call: &CallContext,
     ) -> Result<(u32, Arc<Terminal>), ToolError> {
-        let id = self.reserve()?;
+        let id = self.reserve_id()?;
         // Frees the id if opening fails.
-        let close_guard = CloseAtTheEnd(self.clone(), id);
+        let close_guard = CloseTerminalOnDrop(self.clone(), id);
         let terminal_error =
             |error: std::io::Error| ToolError::new(format!("cannot open a terminal: {error}"));
-        let (master, terminal) = open_pair().map_err(terminal_error)?;
+        let (master, terminal) = open_pty().map_err(terminal_error)?;
         let commands = commands.clone();
-        let child = blocking(move || commands.start(&request, Stdio::Terminal(terminal))).await?;
+        let child =
+            run_blocking(move || commands.spawn(&request, ChildStdio::Terminal(terminal))).await?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         let master = Arc::new(watch_fd(master, interest).map_err(terminal_error)?);
-        let unread = Arc::new(Mutex::new(Capture::default()));
-        let (state_sender, state) = watch::channel(State::Running);
-        let command = Arc::new(Ending::of(child)?);
-        let reading = follow(
+        let unread = Arc::new(Mutex::new(OutputCapture::default()));
+        let (state_sender, state) = watch::channel(TerminalState::Running);
+        let command = Arc::new(RunningCommand::new(child)?);
+        let reading = read_until_exit(
             master.clone(),
             command.clone(),
             unread.clone(),
@@ -119,18 +120,18 @@ impl Terminals {
             master,
             unread,
             state,
-            ending: command,
-            reader,
+            command,
+            reader_task: reader,
         });
         self.lock().terminals.insert(id, Some(terminal.clone()));
-        call.belongings.keep(close_guard);
+        call.resources.add(close_guard);
         Ok((id, terminal))
     }
 
     /// Reserves an id. If all terminals are in use, closes the oldest one whose command has exited.
-    fn reserve(&self) -> Result<u32, ToolError> {
+    fn reserve_id(&self) -> Result<u32, ToolError> {
         let mut open = self.lock();
-        if open.terminals.len() >= MOST {
+        if open.terminals.len() >= MAX_TERMINALS {
             let has_exited = |terminal: &Option<Arc<Terminal>>| {
                 terminal
                     .as_ref()
@@ -142,15 +143,15 @@ impl Terminals {
                 .find(|(_, terminal)| has_exited(terminal))
                 .map(|(id, _)| *id);
             let Some(oldest) = oldest else {
-                let message = format!("cannot open more than {MOST} terminals");
+                let message = format!("cannot open more than {MAX_TERMINALS} terminals");
                 return Err(ToolError::new(message).suggest(
                     "end one with Ctrl-C: tools.writeStdin({ sessionId, chars: \"\\u0003\" })",
                 ));
             };
             open.terminals.remove(&oldest);
         }
-        open.last += 1;
-        let id = open.last;
+        open.last_id += 1;
+        let id = open.last_id;
         open.terminals.insert(id, None);
         Ok(id)
     }
@@ -177,7 +178,7 @@ impl Terminals {
         drop(closed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenTerminals> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -203,53 +204,57 @@ impl Terminal {
     }
 
     /// Waits until the command exits or `timeout` has passed, and returns the new output.
-    pub(crate) async fn look(&self, timeout: Duration, call: &Call) -> Result<Glance, ToolError> {
+    pub(crate) async fn wait_output(
+        &self,
+        timeout: Duration,
+        call: &CallContext,
+    ) -> Result<TerminalRead, ToolError> {
         let mut state = self.state.clone();
-        let exited = state.wait_for(|state| *state != State::Running);
+        let exited = state.wait_for(|state| *state != TerminalState::Running);
         tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(ToolError::new("the call was cancelled")),
             _ = tokio::time::timeout(timeout, exited) => {}
         }
         let exit_code = self.exit_code();
-        Ok(Glance {
+        Ok(TerminalRead {
             output: self
                 .unread
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .take(),
+                .take_text(),
             exit_code,
         })
     }
 
     fn exit_code(&self) -> Option<i32> {
         match *self.state.borrow() {
-            State::Running => None,
-            State::Ended(code) => Some(code),
+            TerminalState::Running => None,
+            TerminalState::Exited(code) => Some(code),
         }
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        self.ending.kill_now();
-        self.reader.abort();
+        self.command.start_kill();
+        self.reader_task.abort();
     }
 }
 
 /// Reads the output of the terminal until the command has exited, then sends its exit code to
 /// `state`.
-async fn follow(
+async fn read_until_exit(
     master: Arc<AsyncFd<OwnedFd>>,
-    command: Arc<Ending>,
-    unread: Arc<Mutex<Capture>>,
-    state: watch::Sender<State>,
+    command: Arc<RunningCommand>,
+    unread: Arc<Mutex<OutputCapture>>,
+    state: watch::Sender<TerminalState>,
 ) {
     let mut buffer = [0; 8192];
-    let mut exited: Option<(Exit, Instant)> = None;
+    let mut exited: Option<(ExitReason, Instant)> = None;
     loop {
         let timeout = exited.map_or(Duration::MAX, |(_, at)| {
-            LAST_WORDS.saturating_sub(at.elapsed())
+            FINAL_OUTPUT_TIMEOUT.saturating_sub(at.elapsed())
         });
         let read_some = master.async_io(Interest::READABLE, |fd| {
             Ok(rustix::io::read(fd, &mut buffer)?)
@@ -258,7 +263,7 @@ async fn follow(
             biased;
             read = read_some => read.unwrap_or(0),
             end = command.wait(), if exited.is_none() => {
-                exited = Some((end.map_or(Exit::Code(1), |end| end.exit), Instant::now()));
+                exited = Some((end.map_or(ExitReason::Code(1), |end| end.exit), Instant::now()));
                 continue;
             }
             () = tokio::time::sleep(timeout), if exited.is_some() => 0,
@@ -273,20 +278,23 @@ async fn follow(
         // The terminal is closed, or the command has exited and no more output has arrived.
         let exit = match exited {
             Some((exit, _)) => exit,
-            None => command.wait().await.map_or(Exit::Code(1), |end| end.exit),
+            None => command
+                .wait()
+                .await
+                .map_or(ExitReason::Code(1), |end| end.reason),
         };
-        command.kill().await;
-        let _ = state.send(State::Ended(exit.code()));
+        command.kill_and_wait().await;
+        let _ = state.send(TerminalState::Exited(exit.code()));
         return;
     }
 }
 
-fn open_pair() -> std::io::Result<(OwnedFd, OwnedFd)> {
+fn open_pty() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags)?;
     grantpt(&master)?;
     unlockpt(&master)?;
-    tcsetwinsize(&master, SIZE)?;
+    tcsetwinsize(&master, TERMINAL_SIZE)?;
     rustix::io::ioctl_fionbio(&master, true)?;
     let name = ptsname(&master, Vec::new())?;
     let open = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC;

@@ -9,16 +9,16 @@ use selvedge_tools::ToolError;
 use tokio_util::sync::CancellationToken;
 
 /// Bytes that are read or decoded at once. Cancellation is checked between chunks.
-const CHUNK: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 
 /// Bytes at the start of a file that are checked for a NUL, which marks a binary file.
-const LOOKED_AT: usize = 8192;
+const BINARY_CHECK_BYTES: usize = 8192;
 
 /// An open text file.
 pub(crate) struct TextFile<'a> {
     file: BufReader<File>,
     /// Decoder for UTF-16; `None` if the file is UTF-8.
-    wide: Option<Wide>,
+    utf16_decoder: Option<Utf16Decoder>,
     /// `utf-8`, `utf-16le` or `utf-16be`.
     pub(crate) encoding: &'static str,
     /// Whether invalid bytes were replaced in a returned line.
@@ -29,21 +29,21 @@ pub(crate) struct TextFile<'a> {
 }
 
 /// Converts UTF-16 to UTF-8 in chunks.
-struct Wide {
+struct Utf16Decoder {
     decoder: Decoder,
     decoded: Vec<u8>,
     /// Bytes of `decoded` that were consumed.
-    taken: usize,
+    consumed: usize,
     /// Whether the whole file was decoded.
-    ended: bool,
+    finished: bool,
 }
 
 /// A line of a text file, possibly truncated.
-pub(crate) struct Line {
+pub(crate) struct TextFileLine {
     /// The text with its line ending.
     pub(crate) text: String,
     /// Whether the line in the file is longer.
-    pub(crate) cut: bool,
+    pub(crate) truncated: bool,
 }
 
 impl<'a> TextFile<'a> {
@@ -53,14 +53,16 @@ impl<'a> TextFile<'a> {
         shown: &'a str,
         cancel: &'a CancellationToken,
     ) -> Result<Self, ToolError> {
-        let mut file = BufReader::with_capacity(CHUNK, file);
-        let head = file.fill_buf().map_err(|error| unreadable(shown, &error))?;
+        let mut file = BufReader::with_capacity(CHUNK_BYTES, file);
+        let head = file.fill_buf().map_err(|error| read_error(shown, &error))?;
         let wide = match head {
             [0xFF, 0xFE, ..] => Some(("utf-16le", encoding_rs::UTF_16LE)),
             [0xFE, 0xFF, ..] => Some(("utf-16be", encoding_rs::UTF_16BE)),
             _ => None,
         };
-        if wide.is_none() && memchr::memchr(0, &head[..head.len().min(LOOKED_AT)]).is_some() {
+        if wide.is_none()
+            && memchr::memchr(0, &head[..head.len().min(BINARY_CHECK_BYTES)]).is_some()
+        {
             return Err(ToolError::new(format!("{shown} is a binary file"))
                 .suggest("show images with viewImage"));
         }
@@ -68,15 +70,15 @@ impl<'a> TextFile<'a> {
             file.consume(3);
         }
         let encoding = wide.map_or("utf-8", |(name, _)| name);
-        let wide = wide.map(|(_, encoding)| Wide {
+        let wide = wide.map(|(_, encoding)| Utf16Decoder {
             decoder: encoding.new_decoder_with_bom_removal(),
             decoded: Vec::new(),
-            taken: 0,
-            ended: false,
+            consumed: 0,
+            finished: false,
         });
         Ok(Self {
             file,
-            wide,
+            utf16_decoder: wide,
             encoding,
             lossy: false,
             shown,
@@ -85,7 +87,10 @@ impl<'a> TextFile<'a> {
     }
 
     /// Returns the next line, truncated to `max_bytes`; `None` at the end of the file.
-    pub(crate) fn next_line(&mut self, max_bytes: usize) -> Result<Option<Line>, ToolError> {
+    pub(crate) fn next_line(
+        &mut self,
+        max_bytes: usize,
+    ) -> Result<Option<TextFileLine>, ToolError> {
         let (mut held, mut length) = (Vec::new(), 0);
         let ended = loop {
             if self.cancel.is_cancelled() {
@@ -94,7 +99,7 @@ impl<'a> TextFile<'a> {
                     self.shown
                 )));
             }
-            let chunk = self.fill()?;
+            let chunk = self.fill_buf()?;
             if chunk.is_empty() {
                 break false;
             }
@@ -112,15 +117,15 @@ impl<'a> TextFile<'a> {
             return Ok(None);
         }
         let cut = held.len() < length;
-        let text = self.text(held, cut);
-        Ok(Some(Line {
+        let text = self.decode_line(held, cut);
+        Ok(Some(TextFileLine {
             text: if cut && ended { text + "\n" } else { text },
-            cut,
+            truncated: cut,
         }))
     }
 
     /// Decodes the bytes of a line. In a truncated line, an incomplete last character is dropped.
-    fn text(&mut self, mut bytes: Vec<u8>, cut: bool) -> String {
+    fn decode_line(&mut self, mut bytes: Vec<u8>, cut: bool) -> String {
         if let Err(error) = std::str::from_utf8(&bytes)
             && cut
             && error.error_len().is_none()
@@ -134,40 +139,40 @@ impl<'a> TextFile<'a> {
     }
 
     /// Returns the next unconsumed bytes as UTF-8; empty at the end of the file.
-    fn fill(&mut self) -> Result<&[u8], ToolError> {
+    fn fill_buf(&mut self) -> Result<&[u8], ToolError> {
         let shown = self.shown;
-        let Some(wide) = &mut self.wide else {
+        let Some(wide) = &mut self.utf16_decoder else {
             return self
                 .file
                 .fill_buf()
-                .map_err(|error| unreadable(shown, &error));
+                .map_err(|error| read_error(shown, &error));
         };
-        while wide.taken == wide.decoded.len() && !wide.ended {
+        while wide.consumed == wide.decoded.len() && !wide.finished {
             let bytes = self
                 .file
                 .fill_buf()
-                .map_err(|error| unreadable(shown, &error))?;
+                .map_err(|error| read_error(shown, &error))?;
             let last = bytes.is_empty();
-            wide.decoded.resize(CHUNK, 0);
+            wide.decoded.resize(CHUNK_BYTES, 0);
             let (result, read, written, replaced) =
                 wide.decoder.decode_to_utf8(bytes, &mut wide.decoded, last);
             wide.decoded.truncate(written);
-            wide.taken = 0;
-            wide.ended = last && result == CoderResult::InputEmpty;
+            wide.consumed = 0;
+            wide.finished = last && result == CoderResult::InputEmpty;
             self.lossy |= replaced;
             self.file.consume(read);
         }
-        Ok(&wide.decoded[wide.taken..])
+        Ok(&wide.decoded[wide.consumed..])
     }
 
     fn consume(&mut self, bytes: usize) {
-        match &mut self.wide {
-            Some(wide) => wide.taken += bytes,
+        match &mut self.utf16_decoder {
+            Some(wide) => wide.consumed += bytes,
             None => self.file.consume(bytes),
         }
     }
 }
 
-fn unreadable(shown: &str, error: &std::io::Error) -> ToolError {
+fn read_error(shown: &str, error: &std::io::Error) -> ToolError {
     ToolError::new(format!("{shown} cannot be read: {error}"))
 }

@@ -17,24 +17,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 
 use crate::Workspace;
-use crate::workspace::is_protected;
+use crate::workspace::is_protected_name;
 use baseline::Baseline;
-use file::Held;
+use file::TrackedFile;
 
 /// Tracks the changes in a workspace. Tracking starts with [`TurnDiff::begin`] or
 /// [`TurnDiff::begin_session`]. Clones share their state.
 #[derive(Debug, Clone)]
-pub struct TurnDiff {
+pub struct TurnDiffTracker {
     workspace: Workspace,
     /// The state at the start of the turn; `None` while turns are not tracked.
-    before: Arc<Mutex<Option<Before>>>,
+    turn_start: Arc<Mutex<Option<DiffStartState>>>,
     /// The state at the start of the session; `None` while sessions are not tracked.
-    before_session: Arc<Mutex<Option<Before>>>,
+    session_start: Arc<Mutex<Option<DiffStartState>>>,
 }
 
 /// The changes since the start of a turn or session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Diff {
+pub struct WorkspaceDiff {
     /// Unified diff in git's format; empty if nothing changed. Invalid UTF-8 is replaced.
     pub text: String,
     /// The files in the diff, in the order of the diff.
@@ -75,55 +75,57 @@ pub enum ChangeKind {
 /// The known files at the start of a turn or session. Paths are relative to the workspace and
 /// ordered by bytes, as in git.
 #[derive(Debug, Clone, Default)]
-struct Before {
+struct DiffStartState {
     /// Files that tools reported before writing them; `None` if the file did not exist. They take
     /// precedence over the baseline, which may contain what a tool wrote before it was taken.
-    remembered: BTreeMap<OsString, Option<Arc<Held>>>,
-    baseline: Baselined,
+    recorded_files: BTreeMap<OsString, Option<Arc<TrackedFile>>>,
+    baseline: BaselineState,
 }
 
 /// Whether a baseline of the whole workspace was taken.
 #[derive(Debug, Clone, Default)]
-enum Baselined {
+enum BaselineState {
     #[default]
-    Not,
+    NotTaken,
     /// The workspace has too many files for a baseline.
-    TooMany,
+    TooManyFiles,
     Taken(Arc<Baseline>),
 }
 
-impl TurnDiff {
+impl TurnDiffTracker {
     /// Creates a tracker that does not track yet.
     pub fn new(workspace: &Workspace) -> Self {
         Self {
             workspace: workspace.clone(),
-            before: Arc::default(),
-            before_session: Arc::default(),
+            turn_start: Arc::default(),
+            session_start: Arc::default(),
         }
     }
 
     /// Starts a turn: later changes are relative to the current state.
-    pub fn begin(&self) {
-        *lock(&self.before) = Some(Before::default());
+    pub fn begin_turn(&self) {
+        *lock_state(&self.turn_start) = Some(DiffStartState::default());
     }
 
     /// Starts a session: [`TurnDiff::session_diff`] is relative to the current state.
     pub fn begin_session(&self) {
-        *lock(&self.before_session) = Some(Before::default());
+        *lock_state(&self.session_start) = Some(DiffStartState::default());
     }
 
     /// Must be called before anything that may change any file: a command or a script. The first
     /// call in a turn takes the baseline, which blocks.
     pub fn before_command(&self) {
         let mut taken = None;
-        for before in [&self.before, &self.before_session] {
-            if let Some(before) = lock(before).as_mut()
-                && let Baselined::Not = before.baseline
+        for before in [&self.turn_start, &self.session_start] {
+            if let Some(before) = lock_state(before).as_mut()
+                && let BaselineState::NotTaken = before.baseline
             {
                 // The turn and the session share one baseline.
                 let now =
                     taken.get_or_insert_with(|| Baseline::take(&self.workspace).map(Arc::new));
-                before.baseline = now.clone().map_or(Baselined::TooMany, Baselined::Taken);
+                before.baseline = now
+                    .clone()
+                    .map_or(BaselineState::TooManyFiles, BaselineState::Taken);
             }
         }
     }
@@ -131,77 +133,78 @@ impl TurnDiff {
     /// Must be called before a tool writes or removes a file, with its absolute path. Only the
     /// first call for a path has an effect.
     pub(crate) fn before_write(&self, path: &Path) {
-        for before in [&self.before, &self.before_session] {
-            let mut before = lock(before);
+        for before in [&self.turn_start, &self.session_start] {
+            let mut before = lock_state(before);
             let Some(before) = before.as_mut() else {
                 continue;
             };
-            for entry in entries(path) {
+            for entry in affected_entries(path) {
                 let inside = entry.strip_prefix(self.workspace.root()).ok();
-                if let Some(name) = inside.filter(|name| !name.iter().any(is_protected))
+                if let Some(name) = inside.filter(|name| !name.iter().any(is_protected_name))
                     && !self.workspace.is_secret(&entry)
                 {
-                    before.remember(&self.workspace, name);
+                    before.record_file(&self.workspace, name);
                 }
             }
         }
     }
 
     /// Returns the changes since the start of the turn. Blocks.
-    pub fn diff(&self) -> Diff {
-        self.since(&self.before)
+    pub fn diff(&self) -> WorkspaceDiff {
+        self.diff_since(&self.turn_start)
     }
 
     /// Returns the changes since the start of the session. Blocks.
-    pub fn session_diff(&self) -> Diff {
-        self.since(&self.before_session)
+    pub fn session_diff(&self) -> WorkspaceDiff {
+        self.diff_since(&self.session_start)
     }
 
-    fn since(&self, before: &Mutex<Option<Before>>) -> Diff {
-        let Some(before) = lock(before).clone() else {
-            return Diff::default();
+    fn diff_since(&self, before: &Mutex<Option<DiffStartState>>) -> WorkspaceDiff {
+        let Some(before) = lock_state(before).clone() else {
+            return WorkspaceDiff::default();
         };
-        let (mut changes, notes) = changes::changes(&self.workspace, &before);
-        renames::pair(&mut changes);
-        let mut diff = unified::write(&changes);
+        let (mut changes, notes) = changes::find_changes(&self.workspace, &before);
+        renames::detect_renames(&mut changes);
+        let mut diff = unified::render_diff(&changes);
         diff.notes.splice(0..0, notes);
         diff
     }
 }
 
-fn lock(before: &Mutex<Option<Before>>) -> MutexGuard<'_, Option<Before>> {
+fn lock_state(before: &Mutex<Option<DiffStartState>>) -> MutexGuard<'_, Option<DiffStartState>> {
     before.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Before {
+impl DiffStartState {
     /// Stores the current state of a file, unless it is already known.
-    fn remember(&mut self, workspace: &Workspace, name: &Path) {
+    fn record_file(&mut self, workspace: &Workspace, name: &Path) {
         let name = name.as_os_str();
-        if self.remembered.contains_key(name) {
+        if self.recorded_files.contains_key(name) {
             return;
         }
-        let mut now = Held::read(workspace, &workspace.root().join(name));
-        if let Baselined::Taken(baseline) = &self.baseline {
+        let mut now = TrackedFile::read(workspace, &workspace.root().join(name));
+        if let BaselineState::Taken(baseline) = &self.baseline {
             if baseline.files.contains_key(name) {
                 return;
             }
             // The baseline has all files except ignored ones, so any other file that it lacks was
             // created since.
-            now = now.filter(|_| baseline.ignored(name));
+            now = now.filter(|_| baseline.is_ignored(name));
         }
-        self.remembered.insert(name.to_owned(), now.map(Arc::new));
+        self.recorded_files
+            .insert(name.to_owned(), now.map(Arc::new));
     }
 }
 
 /// Maximum length of a chain of symbolic links that is followed.
-const MAX_LINKS: usize = 8;
+const MAX_LINK_HOPS: usize = 8;
 
 /// Returns the directory entries that writing to a path may change: the path itself and, if it is a
 /// symbolic link, its targets.
-fn entries(path: &Path) -> Vec<PathBuf> {
+fn affected_entries(path: &Path) -> Vec<PathBuf> {
     let mut entries = Vec::new();
     let mut next = path.to_owned();
-    while let Some(entry) = real_entry(&next).filter(|_| entries.len() < MAX_LINKS) {
+    while let Some(entry) = resolve_parent(&next).filter(|_| entries.len() < MAX_LINK_HOPS) {
         let target = std::fs::read_link(&entry).ok();
         let leads_to = target.and_then(|target| Some(entry.parent()?.join(target)));
         entries.push(entry);
@@ -214,11 +217,11 @@ fn entries(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Resolves symbolic links in the folders of a path, but not in its last component.
-fn real_entry(path: &Path) -> Option<PathBuf> {
+fn resolve_parent(path: &Path) -> Option<PathBuf> {
     let (folder, name) = (path.parent()?, path.file_name()?);
     let folder = match folder.canonicalize() {
         Ok(folder) => folder,
-        Err(_) => real_entry(folder)?,
+        Err(_) => resolve_parent(folder)?,
     };
     Some(folder.join(name))
 }

@@ -3,25 +3,25 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Event, PlanStep, StepStatus, ToolSpec};
-use selvedge_tools::{Call, CallFuture, Tool, ToolError, typed_call};
+use selvedge_protocol::{PlanStep, PlanStepStatus, RuntimeEvent, ToolSpec};
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::aliases::spec;
+use crate::aliases::built_in_spec;
 
 /// The new plan, which replaces the earlier one.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct UpdatePlanArgs {
     /// Why the plan changed.
     explanation: Option<String>,
     /// All steps in order; at most one may be in progress.
-    plan: Vec<Step>,
+    plan: Vec<PlanStepArgs>,
 }
 
 /// One step. Its text is in `step` or `description`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Step {
+pub(crate) struct PlanStepArgs {
     /// What to do in this step.
     step: Option<String>,
     /// Alternative name of `step`.
@@ -29,12 +29,12 @@ pub(crate) struct Step {
     /// Identifier; used as the text if the step has no other.
     id: Option<String>,
     /// Status of the step.
-    status: StepStatus,
+    status: PlanStepStatus,
 }
 
-impl Step {
+impl PlanStepArgs {
     /// Picks the text of the step. Fails if there is none.
-    fn plain(self) -> Result<PlanStep, ToolError> {
+    fn into_plan_step(self) -> Result<PlanStep, ToolError> {
         let Self {
             step,
             description,
@@ -50,9 +50,9 @@ impl Step {
 
 /// The current plan of an agent. Clones share their state.
 #[derive(Debug, Clone, Default)]
-pub struct Plan(Arc<Mutex<Vec<PlanStep>>>);
+pub struct SharedPlan(Arc<Mutex<Vec<PlanStep>>>);
 
-impl Plan {
+impl SharedPlan {
     /// Returns the steps in order; empty before the first update.
     pub fn steps(&self) -> Vec<PlanStep> {
         self.0
@@ -64,35 +64,42 @@ impl Plan {
 
 /// A summary of the updated plan.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Output {
+pub(crate) struct UpdatePlanOutput {
     content: String,
     success: bool,
 }
 
 /// The tool `update_plan`.
-pub(crate) struct UpdatePlan(pub(crate) Plan);
+pub(crate) struct UpdatePlan(pub(crate) SharedPlan);
 
 impl Tool for UpdatePlan {
     fn spec(&self) -> ToolSpec {
         let description = "Shows the user the steps of the task and their status.";
-        spec::<Args, Output>("update_plan", &[], description).as_read_only()
+        built_in_spec::<UpdatePlanArgs, UpdatePlanOutput>("update_plan", &[], description)
+            .as_read_only()
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let run = async move |args| update(&self.0, args, &call);
-        typed_call(args, run, |output: &Output| Some(output.content.clone()))
+        typed_call(args, run, |output: &UpdatePlanOutput| {
+            Some(output.content.clone())
+        })
     }
 }
 
-fn update(plan: &Plan, args: Args, call: &Call) -> Result<Output, ToolError> {
+fn update(
+    plan: &SharedPlan,
+    args: UpdatePlanArgs,
+    call: &CallContext,
+) -> Result<UpdatePlanOutput, ToolError> {
     let steps = args
         .plan
         .into_iter()
-        .map(Step::plain)
+        .map(PlanStepArgs::into_plan_step)
         .collect::<Result<Vec<_>, _>>()?;
     let in_progress = steps
         .iter()
-        .filter(|step| step.status == StepStatus::InProgress)
+        .filter(|step| step.status == PlanStepStatus::InProgress)
         .count();
     if in_progress > 1 {
         return Err(ToolError::new(format!(
@@ -101,19 +108,19 @@ fn update(plan: &Plan, args: Args, call: &Call) -> Result<Output, ToolError> {
     }
     let done = steps
         .iter()
-        .filter(|step| step.status == StepStatus::Completed)
+        .filter(|step| step.status == PlanStepStatus::Completed)
         .count();
     let mut content = format!("plan updated: {done} of {} done", steps.len());
     if let Some(explanation) = &args.explanation {
         content.push_str(&format!(" ({explanation})"));
     }
-    call.events.emit(Event::PlanUpdated {
+    call.events.emit(RuntimeEvent::PlanUpdated {
         parent_id: call.scope_id.clone(),
         plan: steps.clone(),
         explanation: args.explanation,
     });
     *plan.0.lock().unwrap_or_else(PoisonError::into_inner) = steps;
-    Ok(Output {
+    Ok(UpdatePlanOutput {
         content,
         success: true,
     })

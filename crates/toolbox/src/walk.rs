@@ -8,15 +8,15 @@ use ignore::{WalkBuilder, WalkParallel};
 use selvedge_tools::ToolError;
 
 use crate::Workspace;
-use crate::workspace::is_protected;
+use crate::workspace::is_protected_name;
 
 /// Default folder of a search: the workspace.
-pub(crate) fn here() -> String {
+pub(crate) fn default_folder() -> String {
     ".".to_owned()
 }
 
 /// Default number of results of a search.
-pub(crate) fn hundred() -> usize {
+pub(crate) fn default_limit() -> usize {
     100
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn walk(workspace: &Workspace, folder: &Path) -> WalkParallel {
     WalkBuilder::new(folder)
         .hidden(false)
         .require_git(false)
-        .threads(threads())
+        .threads(thread_count())
         .filter_entry(move |entry| {
             let path = entry.path();
             entry.file_name() != ".git" && path != Path::new("/proc") && !workspace.is_secret(path)
@@ -42,46 +42,48 @@ pub(crate) fn walk_like_git(workspace: &Workspace) -> WalkBuilder {
         .hidden(false)
         .ignore(false)
         .require_git(false)
-        .threads(threads())
+        .threads(thread_count())
         .filter_entry(move |entry| {
-            !is_protected(entry.file_name()) && !filter_workspace.is_secret(entry.path())
+            !is_protected_name(entry.file_name()) && !filter_workspace.is_secret(entry.path())
         });
     builder
 }
 
 /// Returns the number of threads for disk-bound work.
-pub(crate) fn threads() -> usize {
+pub(crate) fn thread_count() -> usize {
     std::thread::available_parallelism()
         .map_or(2, usize::from)
         .min(8)
 }
 
 /// The results of one thread of a walk; appended to the shared list when dropped.
-pub(crate) struct Gather<'a, T> {
-    all: &'a Mutex<Vec<T>>,
-    pub(crate) found: Vec<T>,
+pub(crate) struct WalkCollector<'a, T> {
+    shared: &'a Mutex<Vec<T>>,
+    pub(crate) items: Vec<T>,
 }
 
-impl<'a, T> Gather<'a, T> {
-    pub(crate) fn into(all: &'a Mutex<Vec<T>>) -> Self {
+impl<'a, T> WalkCollector<'a, T> {
+    pub(crate) fn new(all: &'a Mutex<Vec<T>>) -> Self {
         Self {
-            all,
-            found: Vec::new(),
+            shared: all,
+            items: Vec::new(),
         }
     }
 }
 
-impl<T> Drop for Gather<'_, T> {
+impl<T> Drop for WalkCollector<'_, T> {
     fn drop(&mut self) {
-        if let Ok(mut all) = self.all.lock() {
-            all.append(&mut self.found);
+        if let Ok(mut all) = self.shared.lock() {
+            all.append(&mut self.items);
         }
     }
 }
 
 /// Compiles globs. A glob without a slash matches in every folder, and a glob that matches a folder
 /// matches everything below it.
-pub(crate) fn globs<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<GlobSet, ToolError> {
+pub(crate) fn compile_globs<'a>(
+    patterns: impl IntoIterator<Item = &'a str>,
+) -> Result<GlobSet, ToolError> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
         let pattern = pattern.trim_start_matches("./");
@@ -90,17 +92,17 @@ pub(crate) fn globs<'a>(patterns: impl IntoIterator<Item = &'a str>) -> Result<G
         } else {
             format!("**/{pattern}")
         };
-        set.add(Glob::new(&anywhere).map_err(|error| bad_glob(pattern, &error))?);
+        set.add(Glob::new(&anywhere).map_err(|error| invalid_glob_error(pattern, &error))?);
         set.add(
             Glob::new(&format!("{}/**", anywhere.trim_end_matches('/')))
-                .map_err(|error| bad_glob(pattern, &error))?,
+                .map_err(|error| invalid_glob_error(pattern, &error))?,
         );
     }
     set.build()
         .map_err(|error| ToolError::new(format!("cannot compile the globs: {error}")))
 }
 
-fn bad_glob(pattern: &str, error: &globset::Error) -> ToolError {
+fn invalid_glob_error(pattern: &str, error: &globset::Error) -> ToolError {
     ToolError::new(format!("`{pattern}` is not a glob: {}", error.kind()))
         .suggest("use a pattern such as *.ts, src/**/*.rs or {a,b}.txt")
 }

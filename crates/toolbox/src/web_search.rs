@@ -7,30 +7,30 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, stream};
 use schemars::JsonSchema;
-use selvedge_protocol::{Cabinet, Preview, ToolSpec};
-use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, typed_call};
+use selvedge_protocol::{DocumentStore, Preview, ToolSpec};
+use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::task::AbortHandle;
 
-use crate::aliases::spec;
+use crate::aliases::built_in_spec;
 use crate::one_or_many::OneOrMany;
-use crate::web::{Freshness, Hit, Web, parse};
+use crate::web::{PageCaching, WebAccess, WebSearchHit, parse_url};
 
 /// Maximum number of queries in one call.
-const MOST_QUERIES: usize = 5;
+const MAX_QUERIES: usize = 5;
 /// Results for each query if the call sets no `max_results`.
 const DEFAULT_RESULTS: usize = 10;
 /// The largest accepted `max_results`.
-const MOST_RESULTS: usize = 20;
+const MAX_RESULTS: usize = 20;
 /// Prefetched pages if the call sets no `prefetch`.
 const DEFAULT_PREFETCH: usize = 3;
 /// The largest accepted `prefetch`.
-const MOST_PREFETCHED: usize = 10;
+const MAX_PREFETCH: usize = 10;
 
 /// The queries.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct WebSearchArgs {
     /// Query, or several queries that are searched at once.
     query: OneOrMany,
     /// Maximum number of results for each query; 10 by default, at most 20.
@@ -44,15 +44,15 @@ pub(crate) struct Args {
 
 /// The search results.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Output {
+pub(crate) struct WebSearchOutput {
     /// Best first; the results of several queries alternate.
-    results: Vec<Found>,
+    results: Vec<WebSearchResult>,
 }
 
 /// A page that matches a query.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Found {
+pub(crate) struct WebSearchResult {
     url: String,
     title: String,
     snippet: String,
@@ -65,20 +65,21 @@ pub(crate) struct Found {
 }
 
 /// The tool `web_search`.
-pub(crate) struct WebSearch(pub(crate) Web, pub(crate) Arc<dyn Cabinet>);
+pub(crate) struct WebSearch(pub(crate) WebAccess, pub(crate) Arc<dyn DocumentStore>);
 
 impl WebSearch {
     /// Returns the URLs that the queries in a call's arguments are sent to.
-    fn addresses(&self, args: &Value) -> Vec<reqwest::Url> {
-        self.0.search_addresses(&queries(args))
+    fn search_urls(&self, args: &Value) -> Vec<reqwest::Url> {
+        self.0.search_urls(&queries_in_args(args))
     }
 }
 
 impl Tool for WebSearch {
     fn spec(&self) -> ToolSpec {
         let description = "Searches the web. Read the results with fetch_url.";
-        let spec = spec::<Args, Output>("web_search", &["query"], description);
-        spec.as_read_only().judged_by_arguments()
+        let spec =
+            built_in_spec::<WebSearchArgs, WebSearchOutput>("web_search", &["query"], description);
+        spec.as_read_only().approval_by_arguments()
     }
 
     fn costs_money(&self) -> bool {
@@ -86,71 +87,69 @@ impl Tool for WebSearch {
     }
 
     fn risk(&self, args: &Value) -> Risk {
-        self.0.risk(&self.addresses(args), "searches at")
+        self.0.risk(&self.search_urls(args), "searches at")
     }
 
     fn preview(&self, args: &Value) -> Preview {
-        let (urls, queries) = (self.addresses(args), queries(args));
+        let (urls, queries) = (self.search_urls(args), queries_in_args(args));
         let requests = urls.iter().zip(&queries);
         let lines = requests.map(|(url, query)| format!("{url}\n  search for: {query}"));
         self.0.preview(&urls, lines.collect::<Vec<_>>().join("\n"))
     }
 
-    fn agreement(&self, args: &Value) -> Option<String> {
-        self.0.agreement(&self.addresses(args))
+    fn approval_key(&self, args: &Value) -> Option<String> {
+        self.0.approval_scope_key(&self.search_urls(args))
     }
 
     fn allow_always(&self, args: &Value) {
-        self.0.allow_always(&self.addresses(args));
+        self.0.allow_always(&self.search_urls(args));
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let Self(web, cabinet) = self;
         let run = async move |args| search(web, cabinet, args, &call).await;
-        typed_call(args, run, |output: &Output| Some(render(output)))
+        typed_call(args, run, |output: &WebSearchOutput| Some(render(output)))
     }
 }
 
 /// Returns the queries in a call's arguments.
-fn queries(args: &Value) -> Vec<String> {
-    OneOrMany::in_args(args, "query")
+fn queries_in_args(args: &Value) -> Vec<String> {
+    OneOrMany::from_field(args, "query")
 }
 
 async fn search(
-    web: &Web,
-    cabinet: &Arc<dyn Cabinet>,
-    args: Args,
-    call: &Call,
-) -> Result<Output, ToolError> {
+    web: &WebAccess,
+    cabinet: &Arc<dyn DocumentStore>,
+    args: WebSearchArgs,
+    call: &CallContext,
+) -> Result<WebSearchOutput, ToolError> {
     let queries: Vec<String> = args
         .query
         .into_vec()
         .iter()
         .map(|query| query.trim().to_owned())
         .collect();
-    if queries.is_empty() || queries.len() > MOST_QUERIES || queries.iter().any(String::is_empty) {
+    if queries.is_empty() || queries.len() > MAX_QUERIES || queries.iter().any(String::is_empty) {
         return Err(ToolError::new(format!(
-            "`query` must have 1 to {MOST_QUERIES} entries, none of them empty"
+            "`query` must have 1 to {MAX_QUERIES} entries, none of them empty"
         )));
     }
     let max_results = args
         .max_results
         .unwrap_or(DEFAULT_RESULTS)
-        .clamp(1, MOST_RESULTS);
+        .clamp(1, MAX_RESULTS);
     let all = try_join_all(queries.iter().map(|query| web.search(query, max_results)));
-    let all = web.within_time(call, None, all).await?;
-    let results = interleaved(&queries, all);
-    let first = results.iter().take(
-        args.prefetch
-            .unwrap_or(DEFAULT_PREFETCH)
-            .min(MOST_PREFETCHED),
-    );
+    let all = web.run_cancellable(call, None, all).await?;
+    let results = interleave(&queries, all);
+    let first = results
+        .iter()
+        .take(args.prefetch.unwrap_or(DEFAULT_PREFETCH).min(MAX_PREFETCH));
     prefetch(web, cabinet, first.map(|found| found.url.as_str()), call);
-    Ok(Output { results })
+    Ok(WebSearchOutput { results })
 }
 
 /// Returns the first result of each query, then the second of each, and so on; each page once.
-fn interleaved(queries: &[String], all: Vec<Vec<Hit>>) -> Vec<Found> {
+fn interleave(queries: &[String], all: Vec<Vec<WebSearchHit>>) -> Vec<WebSearchResult> {
     let longest = all.iter().map(Vec::len).max().unwrap_or(0);
     let mut seen = HashSet::new();
     let mut results = Vec::new();
@@ -159,7 +158,7 @@ fn interleaved(queries: &[String], all: Vec<Vec<Hit>>) -> Vec<Found> {
             let Some(hit) = hits.get(rank).filter(|hit| seen.insert(hit.url.clone())) else {
                 continue;
             };
-            results.push(Found {
+            results.push(WebSearchResult {
                 url: hit.url.clone(),
                 title: hit.title.clone(),
                 snippet: hit.snippet.clone(),
@@ -172,9 +171,9 @@ fn interleaved(queries: &[String], all: Vec<Vec<Hit>>) -> Vec<Found> {
 }
 
 /// Aborts the prefetch when the scope that owns it ends.
-struct Stopping(AbortHandle);
+struct PrefetchAbortGuard(AbortHandle);
 
-impl Drop for Stopping {
+impl Drop for PrefetchAbortGuard {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -182,14 +181,14 @@ impl Drop for Stopping {
 
 /// Fetches, in the background, those pages that need no approval. Ends with the scope of the call.
 fn prefetch<'a>(
-    web: &Web,
-    cabinet: &Arc<dyn Cabinet>,
+    web: &WebAccess,
+    cabinet: &Arc<dyn DocumentStore>,
     urls: impl Iterator<Item = &'a str>,
-    call: &Call,
+    call: &CallContext,
 ) {
     let urls: Vec<reqwest::Url> = urls
-        .filter_map(|url| parse(url).ok())
-        .filter(|url| web.is_free(url))
+        .filter_map(|url| parse_url(url).ok())
+        .filter(|url| web.is_preapproved(url))
         .collect();
     if urls.is_empty() {
         return;
@@ -199,20 +198,24 @@ fn prefetch<'a>(
         let fetches = stream::iter(urls).for_each_concurrent(None, |url| {
             let (web, cabinet) = (&web, &cabinet);
             // Errors are ignored: a later `fetch_url` reports them.
-            async move { _ = web.page(cabinet, &url, Freshness::OfToday).await }
+            async move {
+                _ = web
+                    .fetch_page(cabinet, &url, PageCaching::AllowCached)
+                    .await
+            }
         });
         fetches.await;
     };
-    call.belongings
-        .keep(Stopping(tokio::spawn(work).abort_handle()));
+    call.resources
+        .add(PrefetchAbortGuard(tokio::spawn(work).abort_handle()));
 }
 
-fn render(output: &Output) -> String {
+fn render(output: &WebSearchOutput) -> String {
     if output.results.is_empty() {
         return "no results".to_owned();
     }
     let lines = output.results.iter().enumerate().map(|(index, found)| {
-        let Found {
+        let WebSearchResult {
             url,
             title,
             snippet,

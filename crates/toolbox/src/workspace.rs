@@ -13,17 +13,17 @@ use selvedge_protocol::SandboxPolicy;
 use selvedge_tools::ToolError;
 
 /// Names of folders that stay read-only inside writable folders.
-const PROTECTED: [&str; 2] = [".git", ".selvedge"];
+const PROTECTED_NAMES: [&str; 2] = [".git", ".selvedge"];
 
 /// Returns whether a file or folder of this name stays read-only. Ignores case.
-pub(crate) fn is_protected(name: &OsStr) -> bool {
-    PROTECTED
+pub(crate) fn is_protected_name(name: &OsStr) -> bool {
+    PROTECTED_NAMES
         .iter()
         .any(|protected| name.eq_ignore_ascii_case(protected))
 }
 
 /// Files and folders with credentials, relative to the home folder.
-pub(crate) const SECRETS: [&str; 27] = [
+pub(crate) const HOME_SECRETS: [&str; 27] = [
     ".ssh",
     ".aws",
     ".gnupg",
@@ -65,11 +65,11 @@ const SYSTEM_SECRETS: [&str; 4] = [
 /// The folder that a session works in, and the other paths that its tools can read and write.
 #[derive(Debug, Clone)]
 pub struct Workspace {
-    inner: Arc<Inner>,
+    inner: Arc<WorkspaceInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct WorkspaceInner {
     root: PathBuf,
     policy: SandboxPolicy,
     /// Canonical path and handle of each writable folder.
@@ -77,12 +77,12 @@ struct Inner {
     /// Paths that tools and commands cannot read.
     secrets: Vec<PathBuf>,
     /// Held while files are changed, because calls run concurrently.
-    changing: Mutex<()>,
+    change_lock: Mutex<()>,
 }
 
 /// A writable path, relative to an open folder.
 #[derive(Debug)]
-pub(crate) struct Writable<'a> {
+pub(crate) struct WritablePath<'a> {
     pub(crate) dir: &'a Dir,
     pub(crate) path: PathBuf,
 }
@@ -90,11 +90,11 @@ pub(crate) struct Writable<'a> {
 impl Workspace {
     /// Opens a workspace. `private` are further paths that cannot be read, such as `SELVEDGE_HOME`.
     pub fn open(root: &Path, policy: SandboxPolicy, private: &[PathBuf]) -> io::Result<Self> {
-        Self::open_with(root, policy, private, &[])
+        Self::open_with_writable(root, policy, private, &[])
     }
 
     /// Opens a workspace with further writable folders. Relative ones are relative to `root`.
-    pub fn open_with(
+    pub fn open_with_writable(
         root: &Path,
         policy: SandboxPolicy,
         private: &[PathBuf],
@@ -127,12 +127,12 @@ impl Workspace {
         let has_hash = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text.contains(&b'$'));
         secrets.extend(SYSTEM_SECRETS.iter().map(PathBuf::from).filter(has_hash));
         if let Some(home) = std::env::home_dir() {
-            secrets.extend(SECRETS.iter().map(|name| home.join(name)));
+            secrets.extend(HOME_SECRETS.iter().map(|name| home.join(name)));
             // If the home folder is a link, the files in it have two paths.
             secrets.extend(
                 home.canonicalize()
                     .into_iter()
-                    .flat_map(|home| SECRETS.map(|name| home.join(name))),
+                    .flat_map(|home| HOME_SECRETS.map(|name| home.join(name))),
             );
         }
         // The same if a secret is a link.
@@ -145,12 +145,12 @@ impl Workspace {
         secrets.sort();
         secrets.dedup();
         Ok(Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(WorkspaceInner {
                 root,
                 policy,
                 writable,
                 secrets,
-                changing: Mutex::new(()),
+                change_lock: Mutex::new(()),
             }),
         })
     }
@@ -171,7 +171,7 @@ impl Workspace {
     }
 
     /// Returns the paths inside writable folders that stay read-only.
-    pub(crate) fn protected(&self) -> Vec<PathBuf> {
+    pub(crate) fn protected_paths(&self) -> Vec<PathBuf> {
         if self.inner.policy != SandboxPolicy::WorkspaceWrite {
             return Vec::new();
         }
@@ -189,14 +189,14 @@ impl Workspace {
         folders.dedup();
         let mut protected = Vec::new();
         for folder in folders {
-            let names = PROTECTED.map(|name| folder.join(name)).into_iter();
+            let names = PROTECTED_NAMES.map(|name| folder.join(name)).into_iter();
             protected.extend(
-                names.filter(|path| folder == self.inner.root || !is_a_strangers_link(path)),
+                names.filter(|path| folder == self.inner.root || !is_foreign_symlink(path)),
             );
             // The history of a linked work tree is in another folder, which may be writable.
             let linked = linked_git_folder(&folder.join(".git"));
             let shared = linked.as_ref().and_then(|folder| {
-                let text = read_pointer(&folder.join("commondir"))?;
+                let text = read_git_pointer(&folder.join("commondir"))?;
                 folder.join(text.trim()).canonicalize().ok()
             });
             protected.extend(
@@ -210,7 +210,7 @@ impl Workspace {
     }
 
     /// Returns the files and folders that cannot be read.
-    pub(crate) fn secrets(&self) -> impl Iterator<Item = &Path> {
+    pub(crate) fn secret_paths(&self) -> impl Iterator<Item = &Path> {
         self.inner.secrets.iter().map(PathBuf::as_path)
     }
 
@@ -220,11 +220,11 @@ impl Workspace {
             || self.inner.root.clone(),
             |base| self.inner.root.join(base),
         );
-        lexical(&base.join(path))
+        normalize_lexically(&base.join(path))
     }
 
     /// Returns a path as scripts see it: relative to the workspace if it is inside.
-    pub(crate) fn shown(&self, path: &Path) -> String {
+    pub(crate) fn display_path(&self, path: &Path) -> String {
         let path = path.strip_prefix(&self.inner.root).unwrap_or(path);
         if path.as_os_str().is_empty() {
             ".".to_owned()
@@ -235,11 +235,11 @@ impl Workspace {
 
     /// Opens a file for reading. Fails for secrets, folders and special files.
     pub(crate) fn open_file(&self, path: &Path) -> Result<std::fs::File, ToolError> {
-        let display_path = self.shown(path);
-        let file = open_without_waiting(path).map_err(|error| read_error(&display_path, &error))?;
+        let display_path = self.display_path(path);
+        let file = open_nonblocking(path).map_err(|error| read_error(&display_path, &error))?;
         // Checks the open file, not the path, which may lead to another file by now.
-        if tells_of_processes(&file) {
-            return Err(of_processes(&display_path));
+        if is_proc_file(&file) {
+            return Err(proc_error(&display_path));
         }
         self.refuse_secrets(&real_path(&file, path), &display_path)?;
         let metadata = file
@@ -260,17 +260,17 @@ impl Workspace {
     /// Opens a regular file by its canonical path, which the caller has checked. Does not follow
     /// links.
     #[cfg(target_os = "linux")]
-    pub(crate) fn open_without_links(&self, path: &Path) -> io::Result<std::fs::File> {
-        let file = match open_resolving(path, rustix::fs::ResolveFlags::NO_SYMLINKS) {
+    pub(crate) fn open_no_follow(&self, path: &Path) -> io::Result<std::fs::File> {
+        let file = match open_with_resolve(path, rustix::fs::ResolveFlags::NO_SYMLINKS) {
             // Without support in the kernel, check the path of the opened file.
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => open_plainly(path)
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => open_without_resolve(path)
                 .and_then(|file| match real_path(&file, path) == path {
                     true => Ok(file),
                     false => Err(io::ErrorKind::InvalidInput.into()),
                 }),
             opened => opened,
         }?;
-        let is_file = file.metadata()?.is_file() && !tells_of_processes(&file);
+        let is_file = file.metadata()?.is_file() && !is_proc_file(&file);
         if is_file {
             Ok(file)
         } else {
@@ -293,7 +293,7 @@ impl Workspace {
             )));
         }
         if is_below_proc(path) {
-            return Err(of_processes(display_path));
+            return Err(proc_error(display_path));
         }
         Ok(())
     }
@@ -306,10 +306,10 @@ impl Workspace {
     }
 
     /// Takes the lock for changing files. Hold it from reading the old content to writing the new.
-    pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn lock_changes(&self) -> MutexGuard<'_, ()> {
         // A change that panicked has been rolled back or reported, so the lock can be used again.
         self.inner
-            .changing
+            .change_lock
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -331,7 +331,7 @@ impl Workspace {
             rest.components()
                 .any(|part| part.as_os_str().eq_ignore_ascii_case(name))
         };
-        match PROTECTED.iter().find(|name| contains(name)) {
+        match PROTECTED_NAMES.iter().find(|name| contains(name)) {
             Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => {
                 Err(ToolError::new(format!(
                     "{display_path} cannot be written: {name} is protected"
@@ -342,11 +342,11 @@ impl Workspace {
     }
 
     /// Returns a path relative to an open folder, or fails if it must not be written.
-    pub(crate) fn writable(
+    pub(crate) fn writable_path(
         &self,
         path: &Path,
         display_path: &str,
-    ) -> Result<Writable<'_>, ToolError> {
+    ) -> Result<WritablePath<'_>, ToolError> {
         if self.inner.policy == SandboxPolicy::ReadOnly {
             return Err(ToolError::new(format!(
                 "{display_path} cannot be written: the sandbox is read-only"
@@ -369,7 +369,7 @@ impl Workspace {
             );
         };
         self.refuse_protected(path, display_path)?;
-        Ok(Writable {
+        Ok(WritablePath {
             dir,
             path: rest.to_owned(),
         })
@@ -400,7 +400,7 @@ pub(crate) fn real_path<T>(_: &T, path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_default()
 }
 
-fn of_processes(display_path: &str) -> ToolError {
+fn proc_error(display_path: &str) -> ToolError {
     ToolError::new(format!(
         "{display_path} cannot be accessed: it exposes processes and their environment"
     ))
@@ -408,7 +408,7 @@ fn of_processes(display_path: &str) -> ToolError {
 
 /// Returns whether an open file is in a proc file system, whatever its path.
 #[cfg(target_os = "linux")]
-fn tells_of_processes(file: &std::fs::File) -> bool {
+fn is_proc_file(file: &std::fs::File) -> bool {
     // If the check fails, assume that it is.
     rustix::fs::fstatfs(file).map_or(true, |system| system.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
@@ -434,7 +434,7 @@ pub(crate) fn is_below_proc(_: &Path) -> bool {
 
 /// Returns whether a path is a symbolic link of another user. A command cannot replace such a link,
 /// so it needs no protection.
-fn is_a_strangers_link(path: &Path) -> bool {
+fn is_foreign_symlink(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let own_uid = rustix::process::geteuid().as_raw();
     path.symlink_metadata()
@@ -443,30 +443,30 @@ fn is_a_strangers_link(path: &Path) -> bool {
 
 /// Opens a file for reading. Does not block if it is a pipe without a writer.
 #[cfg(target_os = "linux")]
-fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
+fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
     // Magic links of /proc lead to the open files of other processes.
-    match open_resolving(path, rustix::fs::ResolveFlags::NO_MAGICLINKS) {
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => open_plainly(path),
+    match open_with_resolve(path, rustix::fs::ResolveFlags::NO_MAGICLINKS) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => open_without_resolve(path),
         opened => opened,
     }
 }
 
 #[cfg(all(unix, not(target_os = "linux")))]
 fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
-    open_plainly(path)
+    open_without_resolve(path)
 }
 
 /// Opens a file for reading and restricts which links are followed. Returns `Unsupported` if the
 /// kernel has no `openat2`.
 #[cfg(target_os = "linux")]
-fn open_resolving(path: &Path, resolve: rustix::fs::ResolveFlags) -> io::Result<std::fs::File> {
+fn open_with_resolve(path: &Path, resolve: rustix::fs::ResolveFlags) -> io::Result<std::fs::File> {
     use rustix::fs::{CWD, Mode, OFlags, openat2};
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(openat2(CWD, path, flags, Mode::empty(), resolve)?.into())
 }
 
 #[cfg(unix)]
-fn open_plainly(path: &Path) -> io::Result<std::fs::File> {
+fn open_without_resolve(path: &Path) -> io::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     std::fs::OpenOptions::new()
@@ -481,7 +481,7 @@ fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
 }
 
 /// Removes `.` and `..` from a path without access to the file system.
-fn lexical(path: &Path) -> PathBuf {
+fn normalize_lexically(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {
@@ -495,16 +495,16 @@ fn lexical(path: &Path) -> PathBuf {
 
 /// Returns the repository folder that a `.git` file names. `None` if `.git` is a folder.
 fn linked_git_folder(git: &Path) -> Option<PathBuf> {
-    let text = read_pointer(git)?;
+    let text = read_git_pointer(git)?;
     let folder = text.strip_prefix("gitdir:")?.trim();
     git.parent()?.join(folder).canonicalize().ok()
 }
 
 /// Reads a file that contains a path. The file may be untrusted, so at most 16 kB are read and a
 /// pipe does not block.
-fn read_pointer(path: &Path) -> Option<String> {
+fn read_git_pointer(path: &Path) -> Option<String> {
     const MAX_BYTES: u64 = 16 << 10;
-    let file = open_without_waiting(path).ok()?;
+    let file = open_nonblocking(path).ok()?;
     let mut text = String::new();
     file.metadata()
         .ok()?

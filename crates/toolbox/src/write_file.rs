@@ -3,22 +3,22 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Cabinet, Preview, ToolSpec, View};
-use selvedge_tools::{Call, CallFuture, Risk, Tool, ToolError, read_args, typed_call};
+use selvedge_protocol::{DocumentStore, Preview, PreviewContent, ToolSpec};
+use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, parse_args, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::aliases::spec;
-use crate::blocking::blocking;
-use crate::cabinet::open;
-use crate::commit::{Write, commit};
-use crate::preview::{bounded, file_diff};
-use crate::slot::{Links, Mode};
-use crate::{TurnDiff, Workspace};
+use crate::aliases::built_in_spec;
+use crate::blocking::run_blocking;
+use crate::cabinet::get_document;
+use crate::commit::{FileWrite, commit};
+use crate::preview::{file_diff, join_truncated};
+use crate::target_file::{FileMode, LinkMode};
+use crate::{TurnDiffTracker, Workspace};
 
 /// The file to write and its content.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Args {
+pub(crate) struct WriteFileArgs {
     /// File to write, relative to the workspace or absolute; missing folders are created.
     path: String,
     /// The whole text of the file.
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 /// The written file.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Output {
+pub(crate) struct WriteFileOutput {
     path: String,
     bytes: usize,
     /// Whether the file is new.
@@ -42,18 +42,23 @@ pub(crate) struct Output {
 /// The tool `write_file`.
 pub(crate) struct WriteFile(
     pub(crate) Workspace,
-    pub(crate) TurnDiff,
-    pub(crate) Arc<dyn Cabinet>,
+    pub(crate) TurnDiffTracker,
+    pub(crate) Arc<dyn DocumentStore>,
 );
 
 impl Tool for WriteFile {
     fn spec(&self) -> ToolSpec {
         let description = "Writes a whole file from a text or from a document of the File Cabinet.";
-        spec::<Args, Output>("write_file", &["file_key", "path"], description).judged_by_arguments()
+        built_in_spec::<WriteFileArgs, WriteFileOutput>(
+            "write_file",
+            &["file_key", "path"],
+            description,
+        )
+        .approval_by_arguments()
     }
 
     fn risk(&self, args: &Value) -> Risk {
-        Risk::Guarded {
+        Risk::Moderate {
             reason: format!("writes {}", args["path"].as_str().unwrap_or_default()),
         }
     }
@@ -61,18 +66,18 @@ impl Tool for WriteFile {
     /// A diff of the current and the new content; no view if the file cannot be read or written.
     fn preview(&self, args: &Value) -> Preview {
         let Self(workspace, _, cabinet) = self;
-        let Ok(args) = read_args::<Args>(args.clone()) else {
+        let Ok(args) = parse_args::<WriteFileArgs>(args.clone()) else {
             return Preview::default();
         };
-        let slot = workspace.slot(&workspace.absolute(&args.path, None), Links::Follow);
+        let slot = workspace.target_file(&workspace.absolute(&args.path, None), LinkMode::Follow);
         let view = slot.and_then(|slot| {
             let (old, new) = (
                 slot.read()?.map(|(bytes, _)| bytes),
-                content(cabinet, args)?,
+                load_content(cabinet, args)?,
             );
-            Ok(View::Diff(bounded([file_diff(
-                &slot.shown,
-                &slot.shown,
+            Ok(PreviewContent::Diff(join_truncated([file_diff(
+                &slot.display_path,
+                &slot.display_path,
                 old.as_deref(),
                 Some(&new),
             )])))
@@ -84,19 +89,19 @@ impl Tool for WriteFile {
     }
 
     /// The path of the file with symbolic links resolved now.
-    fn agreement(&self, args: &Value) -> Option<String> {
+    fn approval_key(&self, args: &Value) -> Option<String> {
         let path = self.0.absolute(args["path"].as_str()?, None);
-        let slot = self.0.slot(&path, Links::Follow);
-        let real = slot.map_or(path, |slot| slot.real());
+        let slot = self.0.target_file(&path, LinkMode::Follow);
+        let real = slot.map_or(path, |slot| slot.real_path());
         Some(real.to_string_lossy().into_owned())
     }
 
-    fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
         let Self(workspace, turn_diff, cabinet) = self;
         let (workspace, turn_diff, cabinet) =
             (workspace.clone(), turn_diff.clone(), cabinet.clone());
-        let run = |args| blocking(move || write(&workspace, &turn_diff, &cabinet, args));
-        typed_call(args, run, |output: &Output| {
+        let run = |args| run_blocking(move || write(&workspace, &turn_diff, &cabinet, args));
+        typed_call(args, run, |output: &WriteFileOutput| {
             let done = if output.created { "created" } else { "wrote" };
             Some(format!("{done} {} ({} bytes)", output.path, output.bytes))
         })
@@ -104,10 +109,13 @@ impl Tool for WriteFile {
 }
 
 /// Returns the new content of the file.
-fn content(cabinet: &Arc<dyn Cabinet>, args: Args) -> Result<Vec<u8>, ToolError> {
+fn load_content(
+    cabinet: &Arc<dyn DocumentStore>,
+    args: WriteFileArgs,
+) -> Result<Vec<u8>, ToolError> {
     match (args.content, args.file_key) {
         (Some(content), None) => Ok(content.into_bytes()),
-        (None, Some(key)) => Ok(open(cabinet, &key)?.content),
+        (None, Some(key)) => Ok(get_document(cabinet, &key)?.content),
         _ => Err(
             ToolError::new("write_file takes either `content` or `file_key`").suggest(
                 "writeFile({ path: …, content: … }) or writeFile({ path: …, fileKey: … })",
@@ -118,27 +126,27 @@ fn content(cabinet: &Arc<dyn Cabinet>, args: Args) -> Result<Vec<u8>, ToolError>
 
 fn write(
     workspace: &Workspace,
-    turn_diff: &TurnDiff,
-    cabinet: &Arc<dyn Cabinet>,
-    args: Args,
-) -> Result<Output, ToolError> {
+    turn_diff: &TurnDiffTracker,
+    cabinet: &Arc<dyn DocumentStore>,
+    args: WriteFileArgs,
+) -> Result<WriteFileOutput, ToolError> {
     let path = workspace.absolute(&args.path, None);
-    let content = content(cabinet, args)?;
-    let _write_lock = workspace.changing();
-    let slot = workspace.slot(&path, Links::Follow)?;
+    let content = load_content(cabinet, args)?;
+    let _write_lock = workspace.lock_changes();
+    let slot = workspace.target_file(&path, LinkMode::Follow)?;
     slot.check_writable()?;
-    let mode = slot.look()?;
+    let mode = slot.existing_mode()?;
     turn_diff.before_write(&path);
     let bytes = (
         content.as_slice(),
-        mode.unwrap_or(Mode::New { executable: false }),
+        mode.unwrap_or(FileMode::New { executable: false }),
     );
-    commit(&[Write {
+    commit(&[FileWrite {
         slot: &slot,
         content: Some(bytes),
     }])?;
-    Ok(Output {
-        path: slot.shown,
+    Ok(WriteFileOutput {
+        path: slot.display_path,
         bytes: content.len(),
         created: mode.is_none(),
     })

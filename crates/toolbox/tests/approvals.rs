@@ -7,20 +7,22 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use selvedge_protocol::{Answer, ApprovalPolicy, CallStatus, ErrorCode, SandboxPolicy, View};
-use selvedge_toolbox::{CommandSettings, Rule, Rules};
+use selvedge_protocol::{
+    ApprovalPolicy, CallDecision, CallStatus, ErrorCode, PreviewContent, SandboxPolicy,
+};
+use selvedge_toolbox::{CommandRule, CommandRules, CommandSettings};
 use serde_json::{Value, json};
 use support::{BOTH, Desk, Person, Ran, Way, both_ways, both_ways_many};
 
-fn desk(policy: ApprovalPolicy, answer: Answer) -> Desk {
+fn desk(policy: ApprovalPolicy, answer: CallDecision) -> Desk {
     let mut desk = Desk::new();
     desk.policy = policy;
     desk.person = Person::who_says(answer);
     desk
 }
 
-fn no() -> Answer {
-    Answer::No(None)
+fn no() -> CallDecision {
+    CallDecision::Deny(None)
 }
 
 /// A call that changes something: tool, arguments, and a check whether it happened.
@@ -69,7 +71,7 @@ fn the_untrusted_policy_asks_for_every_change() {
             },
         );
         both_ways(
-            || desk(ApprovalPolicy::Untrusted, Answer::Once),
+            || desk(ApprovalPolicy::Untrusted, CallDecision::Once),
             tool,
             args,
             |desk, ran| {
@@ -148,7 +150,7 @@ fn dangerous_commands_are_asked_for_under_every_policy() {
             },
         );
         both_ways(
-            || with_doomed(policy, Answer::Once),
+            || with_doomed(policy, CallDecision::Once),
             "exec",
             |_| doomed(),
             |desk, ran| {
@@ -157,7 +159,7 @@ fn dangerous_commands_are_asked_for_under_every_policy() {
         );
     }
     both_ways(
-        || with_doomed(ApprovalPolicy::Never, Answer::Once),
+        || with_doomed(ApprovalPolicy::Never, CallDecision::Once),
         "exec",
         |_| doomed(),
         |desk, ran| {
@@ -178,7 +180,7 @@ fn denied_timed_out_and_cancelled_approvals_are_different_errors() {
     for way in BOTH {
         let with_reason = desk(
             ApprovalPolicy::Untrusted,
-            Answer::No(Some("use the Makefile".into())),
+            CallDecision::Deny(Some("use the Makefile".into())),
         );
         let ran = with_reason.call(way, "exec", &args);
         assert_eq!(
@@ -222,7 +224,7 @@ fn denied_timed_out_and_cancelled_approvals_are_different_errors() {
 fn a_script_can_catch_a_denial_and_continue() {
     let desk = desk(
         ApprovalPolicy::Untrusted,
-        Answer::No(Some("not that".into())),
+        CallDecision::Deny(Some("not that".into())),
     );
     let output = desk.script(
         "try { await tools.exec({command: ['touch', 'made']}) }
@@ -248,7 +250,7 @@ fn calls_of_one_await_are_one_approval_request() {
     };
     let calls = [call(1), call(2), call(3)];
     both_ways_many(
-        || desk(ApprovalPolicy::Untrusted, Answer::Once),
+        || desk(ApprovalPolicy::Untrusted, CallDecision::Once),
         |desk, way| desk.at_once(way, &calls),
         |desk, ledger| {
             assert!(
@@ -267,7 +269,7 @@ fn calls_of_one_await_are_one_approval_request() {
         },
     );
     // The request for a call from a script shows its line.
-    let desk = desk(ApprovalPolicy::Untrusted, Answer::Once);
+    let desk = desk(ApprovalPolicy::Untrusted, CallDecision::Once);
     desk.at_once(Way::Script, &calls);
     let asked = desk.person.asked.lock().unwrap();
     let first = &asked[0].calls[0];
@@ -298,7 +300,7 @@ fn check_previews(way: Way) {
     };
     let patch = "*** Begin Patch\n*** Update File: file\n@@\n one\n-two\n+zwei\n*** End Patch\n";
     let ran = ask("apply_patch", json!({"patch": patch}));
-    let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else {
+    let Some(PreviewContent::Diff(diff)) = &ran.asked[0].calls[0].preview.view else {
         panic!("{:?}", ran.asked)
     };
     assert!(diff.contains("-two\n+zwei\n"), "{diff}");
@@ -306,7 +308,7 @@ fn check_previews(way: Way) {
         "write_file",
         json!({"path": "file", "content": "one\ndos\n"}),
     );
-    let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else {
+    let Some(PreviewContent::Diff(diff)) = &ran.asked[0].calls[0].preview.view else {
         panic!("{:?}", ran.asked)
     };
     assert!(diff.contains("-two\n+dos\n"), "{diff}");
@@ -317,7 +319,9 @@ fn check_previews(way: Way) {
     let preview = &ran.asked[0].calls[0].preview;
     assert_eq!(
         preview.view,
-        Some(View::Commands("cd sub &&\nnpm 'test' -- --watch".into()))
+        Some(PreviewContent::Commands(
+            "cd sub &&\nnpm 'test' -- --watch".into()
+        ))
     );
 }
 
@@ -417,7 +421,7 @@ fn an_approval_for_the_script_ends_with_the_script() {
     let touch = |name: &str| ("exec", json!({"command": ["touch", name]}));
     let calls = [touch("made"), touch("made"), touch("made"), touch("other")];
     both_ways_many(
-        || desk(ApprovalPolicy::Untrusted, Answer::ThisScript),
+        || desk(ApprovalPolicy::Untrusted, CallDecision::ThisScript),
         |desk, way| desk.in_turn(way, &calls),
         |desk, ledger| {
             assert!(
@@ -431,7 +435,7 @@ fn an_approval_for_the_script_ends_with_the_script() {
     );
     // The next script is asked for again.
     for way in BOTH {
-        let desk = desk(ApprovalPolicy::Untrusted, Answer::ThisScript);
+        let desk = desk(ApprovalPolicy::Untrusted, CallDecision::ThisScript);
         desk.in_turn(way, &calls);
         desk.in_turn(way, &calls);
         assert_eq!(desk.questions(), 4);
@@ -441,9 +445,9 @@ fn an_approval_for_the_script_ends_with_the_script() {
 #[test]
 fn the_answer_always_saves_a_rule_with_the_prefix() {
     for way in BOTH {
-        let saved: Arc<Mutex<Vec<Rule>>> = Arc::default();
+        let saved: Arc<Mutex<Vec<CommandRule>>> = Arc::default();
         let record = saved.clone();
-        let desk = desk(ApprovalPolicy::Untrusted, Answer::Always);
+        let desk = desk(ApprovalPolicy::Untrusted, CallDecision::Always);
         *desk.settings.lock().unwrap() = Some(CommandSettings {
             save_rule: Some(Box::new(move |rule| {
                 record.lock().unwrap().push(rule.clone())
@@ -473,7 +477,7 @@ fn the_answer_always_saves_a_rule_with_the_prefix() {
         let saved = saved.lock().unwrap();
         assert_eq!(
             saved[0],
-            Rule {
+            CommandRule {
                 prefix: vec!["git".into(), "add".into()],
                 unconfined: false
             }
@@ -486,7 +490,7 @@ fn the_answer_always_saves_a_rule_with_the_prefix() {
 fn saved_rules_replace_the_approval() {
     let with_rules = || {
         let desk = desk(ApprovalPolicy::Untrusted, no());
-        let rules = Rules {
+        let rules = CommandRules {
             confined: vec![vec!["touch".into(), "made".into()]],
             unconfined: Vec::new(),
         };
@@ -549,7 +553,7 @@ fn running_without_the_sandbox_needs_approval() {
         ApprovalPolicy::OnFailure,
     ] {
         both_ways(
-            || desk(policy, Answer::Once),
+            || desk(policy, CallDecision::Once),
             "exec",
             args,
             |desk, ran| {
@@ -570,7 +574,7 @@ fn running_without_the_sandbox_needs_approval() {
         );
     }
     both_ways(
-        || desk(ApprovalPolicy::Never, Answer::Once),
+        || desk(ApprovalPolicy::Never, CallDecision::Once),
         "exec",
         args,
         |desk, ran| {
@@ -584,7 +588,7 @@ fn a_command_blocked_by_the_sandbox_runs_again_after_approval() {
     let args = |_: &Desk| json!({"command": ["sh", "-c", "echo tried >> ../outside/file.txt"]});
     let tried = |desk: &Desk| desk.read("outside/file.txt").matches("tried").count();
     both_ways(
-        || desk(ApprovalPolicy::OnFailure, Answer::Once),
+        || desk(ApprovalPolicy::OnFailure, CallDecision::Once),
         "exec",
         args,
         |desk, ran| {
@@ -616,7 +620,7 @@ fn a_command_blocked_by_the_sandbox_runs_again_after_approval() {
     );
     // Not under another policy.
     both_ways(
-        || desk(ApprovalPolicy::OnRequest, Answer::Once),
+        || desk(ApprovalPolicy::OnRequest, CallDecision::Once),
         "exec",
         args,
         |desk, ran| {
@@ -636,11 +640,11 @@ fn the_script_timeout_is_paused_while_an_approval_is_pending() {
         fn ask<'a>(
             &'a self,
             request: &'a selvedge_protocol::ApprovalRequest,
-        ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
+        ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalResponse> {
             Box::pin(async {
                 tokio::time::sleep(Duration::from_millis(700)).await;
-                selvedge_protocol::ApprovalDecision::Answered(vec![
-                    Answer::Once;
+                selvedge_protocol::ApprovalResponse::Decided(vec![
+                    CallDecision::Once;
                     request.calls.len()
                 ])
             })
@@ -669,7 +673,7 @@ fn commands_with_variables_or_in_other_folders_need_approval() {
         let mut desk = desk(ApprovalPolicy::Untrusted, no());
         desk.policy = ApprovalPolicy::Untrusted;
         desk.write("work/evil/ls", "#!/bin/sh\ntouch made\n");
-        let rules = Rules {
+        let rules = CommandRules {
             confined: vec![vec!["make".into()]],
             unconfined: vec![vec!["git".into(), "fetch".into()]],
         };
@@ -698,7 +702,7 @@ fn commands_with_variables_or_in_other_folders_need_approval() {
                 assert!(!desk.path("work/made").exists());
                 let call = &ran.asked[0].calls[0];
                 assert_eq!(call.preview.rule, None, "{args}");
-                let Some(View::Commands(view)) = &call.preview.view else {
+                let Some(PreviewContent::Commands(view)) = &call.preview.view else {
                     panic!("{call:?}")
                 };
                 assert!(
@@ -826,7 +830,7 @@ fn an_approval_for_the_script_covers_no_other_change() {
             desk
         };
         both_ways_many(
-            || desk(ApprovalPolicy::Untrusted, Answer::ThisScript),
+            || desk(ApprovalPolicy::Untrusted, CallDecision::ThisScript),
             |desk, way| desk.in_turn(way, &calls),
             |desk, _| assert_eq!(desk.questions(), questions, "{calls:?}"),
         );
@@ -844,7 +848,7 @@ fn text_typed_into_a_terminal_is_classified_too() {
     ];
     for (answer, there, status) in [
         (no(), true, CallStatus::Failed),
-        (Answer::Once, false, CallStatus::Done),
+        (CallDecision::Once, false, CallStatus::Done),
     ] {
         both_ways_many(
             || {
@@ -865,9 +869,9 @@ fn text_typed_into_a_terminal_is_classified_too() {
 fn an_approval_to_run_without_the_sandbox_covers_the_next_attempt() {
     let touch = || ("exec", json!({"command": ["touch", "../outside/made"]}));
     for (answer, questions) in [
-        (Answer::Once, 2),
-        (Answer::ThisScript, 1),
-        (Answer::Always, 1),
+        (CallDecision::Once, 2),
+        (CallDecision::ThisScript, 1),
+        (CallDecision::Always, 1),
     ] {
         both_ways_many(
             || desk(ApprovalPolicy::OnFailure, answer.clone()),
@@ -903,9 +907,9 @@ fn a_script_can_catch_a_cancelled_approval_and_continue() {
         fn ask<'a>(
             &'a self,
             _: &'a selvedge_protocol::ApprovalRequest,
-        ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalDecision> {
+        ) -> futures_util::future::BoxFuture<'a, selvedge_protocol::ApprovalResponse> {
             Box::pin(std::future::ready(
-                selvedge_protocol::ApprovalDecision::Cancelled,
+                selvedge_protocol::ApprovalResponse::Cancelled,
             ))
         }
     }

@@ -7,7 +7,8 @@ mod support;
 use std::sync::{Arc, Mutex};
 
 use selvedge_protocol::{
-    Answer, ApprovalPolicy, DocumentKind, ErrorCode, Event, EventSink, NewDocument, View,
+    ApprovalPolicy, CallDecision, DocumentKind, ErrorCode, EventSink, NewDocument, PreviewContent,
+    RuntimeEvent,
 };
 use selvedge_toolbox::ToolsConfig;
 use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
@@ -57,7 +58,7 @@ fn a_document_is_written_to_a_file_byte_for_byte() {
             media_type: "application/octet-stream",
             content: &bytes(),
         };
-        let key = desk.toolbox().cabinet.keep(&document).unwrap().key;
+        let key = desk.toolbox().cabinet.save(&document).unwrap().key;
         let ran = desk.call(
             way,
             named(way, "writeFile", "write_file"),
@@ -220,13 +221,13 @@ fn approval_shows_the_diff_that_a_document_would_make() {
         .unwrap()["fileKey"]
         .clone();
     desk.policy = ApprovalPolicy::Untrusted;
-    desk.person = Person::who_says(Answer::No(None));
+    desk.person = Person::who_says(CallDecision::Deny(None));
     let ran = desk.call(
         Way::Structured,
         "write_file",
         &json!({"file_key": key, "path": "notes.txt"}),
     );
-    let Some(View::Diff(diff)) = &ran.asked[0].calls[0].preview.view else {
+    let Some(PreviewContent::Diff(diff)) = &ran.asked[0].calls[0].preview.view else {
         panic!("{ran:?}")
     };
     assert!(diff.contains("-old\n+new\n"), "{diff}");
@@ -239,7 +240,7 @@ fn events_report_stored_and_read_documents() {
     let emitted = Arc::new(Mutex::new(Vec::new()));
     let sink = emitted.clone();
     desk.events = EventSink::new(move |event| {
-        if let Event::DocumentKept {
+        if let RuntimeEvent::DocumentStored {
             document, call_id, ..
         } = event
         {

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use selvedge_toolbox::judge_command;
+use selvedge_toolbox::classify_command;
 
 /// A program that records its name and its arguments in a new file, each followed by NUL.
 const PROGRAM: &str = "#!/bin/sh\nprintf '%s\\0' \"${0##*/}\" \"$@\" > \"$RECORDS/$$\"\n";
@@ -48,7 +48,7 @@ fn shells_run_exactly_the_commands_that_the_parser_found() {
     while compared < 150 {
         let script = random.script();
         let argv = ["bash", "-c", &script].map(str::to_owned);
-        let commands = judge_command(&argv).commands;
+        let commands = classify_command(&argv).commands;
         // Other programs would record nothing, and may do harm.
         if commands.is_empty()
             || !commands

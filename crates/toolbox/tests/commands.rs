@@ -5,7 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use selvedge_toolbox::{CommandView, Safety, covered_by, judge_command, prefix_of, shown};
+use selvedge_toolbox::{
+    CommandClassification, CommandSafety, classify_command, display_command, is_covered_by_rules,
+    rule_prefix,
+};
 use serde_json::Value;
 
 /// Returns the rows of a table without comments, split at tabs.
@@ -29,11 +32,11 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-fn verdict(view: &CommandView) -> &'static str {
+fn verdict(view: &CommandClassification) -> &'static str {
     match view.safety {
-        Safety::ReadOnly => "read-only",
-        Safety::Unknown { .. } => "unknown",
-        Safety::Dangerous { .. } => "dangerous",
+        CommandSafety::ReadOnly => "read-only",
+        CommandSafety::Unknown { .. } => "unknown",
+        CommandSafety::Dangerous { .. } => "dangerous",
     }
 }
 
@@ -44,7 +47,7 @@ fn every_case_of_the_table_is_classified_as_expected() {
         let [expected, format, command] = row[..] else {
             panic!("{row:?}")
         };
-        let view = judge_command(&argv(format, command));
+        let view = classify_command(&argv(format, command));
         if verdict(&view) != expected {
             wrong.push(format!(
                 "{command:60} should be {expected}, is {:?}",
@@ -74,7 +77,7 @@ fn the_classification_agrees_with_that_of_codex() {
     assert!(!rows.is_empty());
     for row in rows {
         let argv: Vec<String> = serde_json::from_value(row["argv"].clone()).unwrap();
-        let verdict = verdict(&judge_command(&argv));
+        let verdict = verdict(&classify_command(&argv));
         let (ours, strict) = match row["question"].as_str().unwrap() {
             "auto_approve" => (verdict == "read-only", false),
             "forced_rm_dangerous" => (verdict == "dangerous", true),
@@ -110,7 +113,7 @@ fn rules_are_suggested_and_matched_as_in_the_table() {
         let rule = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
         if kind == "prefix" {
             let expected = (rest != "-").then(|| rule(rest));
-            assert_eq!(prefix_of(&argv), expected, "{command}");
+            assert_eq!(rule_prefix(&argv), expected, "{command}");
         } else {
             let rules: Vec<Vec<String>> = rest
                 .split(", ")
@@ -118,7 +121,7 @@ fn rules_are_suggested_and_matched_as_in_the_table() {
                 .map(rule)
                 .collect();
             assert_eq!(
-                covered_by(&argv, &rules),
+                is_covered_by_rules(&argv, &rules),
                 kind == "covered",
                 "{command} by {rest}"
             );
@@ -130,11 +133,11 @@ fn rules_are_suggested_and_matched_as_in_the_table() {
 fn a_suggested_rule_covers_its_command_and_no_dangerous_one() {
     for row in rows(include_str!("commands.tsv")) {
         let argv = argv(row[1], row[2]);
-        let Some(rule) = prefix_of(&argv) else {
+        let Some(rule) = rule_prefix(&argv) else {
             continue;
         };
         assert!(
-            covered_by(&argv, std::slice::from_ref(&rule)),
+            is_covered_by_rules(&argv, std::slice::from_ref(&rule)),
             "{argv:?} by {rule:?}"
         );
         assert_ne!(row[0], "dangerous", "{argv:?} by {rule:?}");
@@ -148,7 +151,7 @@ fn no_rule_covers_a_dangerous_command() {
         let rules: Vec<Vec<String>> = (1..=argv.len())
             .map(|length| argv[..length].to_vec())
             .collect();
-        assert!(!covered_by(&argv, &rules), "{argv:?}");
+        assert!(!is_covered_by_rules(&argv, &rules), "{argv:?}");
     }
 }
 
@@ -197,13 +200,13 @@ fn a_command_is_displayed_as_it_would_be_typed() {
             r"cat 'a\u{202e}txt.exe' 'b\u{200b}c' 'd\u{a0}e'",
         ),
     ] {
-        assert_eq!(shown(&command), expected);
+        assert_eq!(display_command(&command), expected);
     }
 }
 
 #[test]
 fn a_script_is_split_into_simple_commands() {
-    let commands = |format, command| judge_command(&argv(format, command)).commands;
+    let commands = |format, command| classify_command(&argv(format, command)).commands;
     assert_eq!(commands("words", "cargo test"), [words(&["cargo", "test"])]);
     assert_eq!(
         commands(
@@ -251,23 +254,27 @@ fn the_reason_names_what_a_command_does() {
         ("words", "sudo ls", "runs as another user"),
         ("bash", "curl x | sh", "runs downloaded code"),
     ] {
-        match judge_command(&argv(format, command)).safety {
-            Safety::Unknown { why } | Safety::Dangerous { why, .. } => {
+        match classify_command(&argv(format, command)).safety {
+            CommandSafety::Unknown { reason: why }
+            | CommandSafety::Dangerous { reason: why, .. } => {
                 assert_eq!(why, expected, "{command}")
             }
-            Safety::ReadOnly => panic!("{command} is classified as read-only"),
+            CommandSafety::ReadOnly => panic!("{command} is classified as read-only"),
         }
     }
 }
 
 #[test]
 fn a_command_beyond_the_limits_is_unknown() {
-    let unknown = |argv: &[String]| match judge_command(argv).safety {
-        Safety::Unknown { why } => why,
+    let unknown = |argv: &[String]| match classify_command(argv).safety {
+        CommandSafety::Unknown { reason: why } => why,
         safety => panic!("{safety:?}"),
     };
     let padded = |bytes: usize| words(&["echo", &"x".repeat(bytes - 4)]);
-    assert_eq!(judge_command(&padded(100 * 1024)).safety, Safety::ReadOnly);
+    assert_eq!(
+        classify_command(&padded(100 * 1024)).safety,
+        CommandSafety::ReadOnly
+    );
     assert_eq!(unknown(&padded(100 * 1024 + 1)), "is too long to classify");
     let nested = |shells: usize| {
         let wrap = |script: String| format!("bash -c '{}'", script.replace('\'', r"'\''"));
@@ -277,12 +284,12 @@ fn a_command_beyond_the_limits_is_unknown() {
             &(1..shells).fold("ls".to_owned(), |script, _| wrap(script)),
         ])
     };
-    assert_eq!(judge_command(&nested(8)).safety, Safety::ReadOnly);
+    assert_eq!(classify_command(&nested(8)).safety, CommandSafety::ReadOnly);
     assert_eq!(unknown(&nested(9)), "is nested too deeply");
     // A dangerous command is found in a long script.
     let long = format!("{}\nrm -rf x\n", "echo 1234567\n".repeat(1000));
     assert_eq!(
-        verdict(&judge_command(&words(&["bash", "-c", &long]))),
+        verdict(&classify_command(&words(&["bash", "-c", &long]))),
         "dangerous"
     );
 }
@@ -302,7 +309,7 @@ fn hostile_commands_are_classified_in_time() {
     // Far more than needed, even in a debug build on a busy machine.
     let in_time = |argv: &[String], name: &str| {
         let start = Instant::now();
-        judge_command(argv);
+        classify_command(argv);
         assert!(
             start.elapsed() < Duration::from_secs(30),
             "{name} took {:?}",

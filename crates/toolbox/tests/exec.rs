@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallStatus, ErrorCode, Event, EventSink, OutputStream, RunStatus, View,
+    ApprovalPolicy, CallStatus, ErrorCode, EventSink, OutputStream, PreviewContent, RunStatus,
+    RuntimeEvent,
 };
 use serde_json::{Value, json};
 use support::{BOTH, Desk, both_ways};
@@ -72,7 +73,7 @@ fn output_is_aggregated_in_order_and_emitted_as_it_arrives() {
     let seen: Arc<Mutex<Vec<(OutputStream, String)>>> = Arc::default();
     let record = seen.clone();
     desk.events = EventSink::new(move |event| {
-        if let Event::CallOutput { stream, text, .. } = event {
+        if let RuntimeEvent::CallOutput { stream, text, .. } = event {
             record.lock().unwrap().push((stream, text));
         }
     });
@@ -439,7 +440,7 @@ fn a_patch_in_a_command_is_applied_as_a_patch() {
                     "{args}"
                 );
                 assert!(
-                    matches!(&call.preview.view, Some(View::Diff(diff)) if diff.contains("+x")),
+                    matches!(&call.preview.view, Some(PreviewContent::Diff(diff)) if diff.contains("+x")),
                     "{call:?}"
                 );
                 assert!(!made(desk, name));

@@ -6,7 +6,8 @@ mod support;
 use selvedge_protocol::ErrorCode;
 use selvedge_toolbox::{PatchFlavour, ShellFlavour, ToolsConfig};
 use selvedge_tools::{
-    Found, Offered, Scope, ScopeLimits, Shape, StructuredCall, StructuredOutput, ToolRouter,
+    OfferedShape, OfferedTool, Scope, ScopeLimits, StructuredCall, StructuredOutput, ToolLookup,
+    ToolRouter,
 };
 use serde_json::{Value, json};
 use support::Desk;
@@ -46,10 +47,10 @@ fn names(config: &ToolsConfig) -> Vec<String> {
         .collect()
 }
 
-fn parameters(offered: &[Offered], name: &str) -> Value {
+fn parameters(offered: &[OfferedTool], name: &str) -> Value {
     match &offered.iter().find(|tool| tool.name == name).unwrap().shape {
-        Shape::Function { parameters, .. } => parameters.clone(),
-        Shape::Freeform { .. } => panic!("{name} is freeform"),
+        OfferedShape::Function { parameters, .. } => parameters.clone(),
+        OfferedShape::Freeform { .. } => panic!("{name} is freeform"),
     }
 }
 
@@ -62,12 +63,12 @@ fn each_shell_flavour_offers_its_own_tools() {
         })
     };
     let has = |names: &[String], name: &str| names.iter().any(|n| n == name);
-    let words = with(ShellFlavour::Words);
+    let words = with(ShellFlavour::Argv);
     assert!(
         has(&words, "shell") && !has(&words, "exec") && !has(&words, "exec_command"),
         "{words:?}"
     );
-    let line = with(ShellFlavour::Line);
+    let line = with(ShellFlavour::CommandLine);
     assert!(
         has(&line, "shell_command") && !has(&line, "shell"),
         "{line:?}"
@@ -94,7 +95,7 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
         patch: Some(patch),
         ..ToolsConfig::default()
     };
-    let words = config(ShellFlavour::Words, PatchFlavour::Text);
+    let words = config(ShellFlavour::Argv, PatchFlavour::Text);
     let out = route(
         &desk,
         &words,
@@ -107,7 +108,7 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
     );
     assert_eq!(out[0].records[0].tool, "exec");
 
-    let line = config(ShellFlavour::Line, PatchFlavour::Freeform);
+    let line = config(ShellFlavour::CommandLine, PatchFlavour::Freeform);
     let patch = "*** Begin Patch\n*** Add File: new.txt\n+freeform\n*** End Patch";
     let out = route(
         &desk,
@@ -119,7 +120,7 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
     );
     assert!(out[0].content.ends_with("2\n"), "{}", out[0].content);
     assert!(
-        out[1].success() && desk.read("work/new.txt") == "freeform\n",
+        out[1].is_success() && desk.read("work/new.txt") == "freeform\n",
         "{}",
         out[1].content
     );
@@ -128,7 +129,7 @@ fn every_flavour_of_command_and_patch_reaches_the_same_tools() {
     let arguments =
         json!({"path": "new.txt", "original_content": "freeform\n", "updated_content": "json\n"})
             .to_string();
-    assert!(route(&desk, &json, &[("apply_patch", &arguments)])[0].success());
+    assert!(route(&desk, &json, &[("apply_patch", &arguments)])[0].is_success());
     assert_eq!(desk.read("work/new.txt"), "json\n");
     let offered = router(&desk, &json);
     assert!(
@@ -188,7 +189,7 @@ fn strict_schemas_require_every_field_and_accept_null() {
     };
     let router = router(&desk, &config);
     for tool in router.offered() {
-        if let Shape::Function { parameters, strict } = &tool.shape {
+        if let OfferedShape::Function { parameters, strict } = &tool.shape {
             assert!(strict);
             check(parameters, &tool.name);
         }
@@ -292,8 +293,8 @@ fn names_of_tools_in_other_agents_lead_to_suggestions() {
     let desk = Desk::new();
     let orchestrator = desk.orchestrator(&desk.toolbox());
     let near = |name: &str| match orchestrator.registry().find(name) {
-        Found::Nothing(near) => near,
-        Found::Tool(_) | Found::Namespace => panic!("{name} is there"),
+        ToolLookup::NotFound(near) => near,
+        ToolLookup::Tool(_) | ToolLookup::Namespace => panic!("{name} is there"),
     };
     assert_eq!(near("bash"), ["exec", "execCommand"]);
     assert_eq!(near("strReplace"), ["writeFile", "applyPatch"]);

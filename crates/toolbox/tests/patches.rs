@@ -396,7 +396,7 @@ fn the_risk_reason_names_the_files() {
     ] {
         assert_eq!(
             tool.risk(&args),
-            selvedge_tools::Risk::Guarded {
+            selvedge_tools::Risk::Moderate {
                 reason: reason.to_owned()
             }
         );

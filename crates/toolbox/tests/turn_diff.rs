@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use selvedge_protocol::SandboxPolicy;
 use selvedge_script::Harness;
-use selvedge_toolbox::{ChangeKind, Diff, Toolbox, Workspace};
+use selvedge_toolbox::{ChangeKind, Toolbox, Workspace, WorkspaceDiff};
 use selvedge_tools::{Orchestrator, Registry};
 use tempfile::TempDir;
 
@@ -35,7 +35,7 @@ impl TestWorkspace {
         fs::create_dir_all(&private).unwrap();
         let workspace = Workspace::open(&work, SandboxPolicy::WorkspaceWrite, &[private]).unwrap();
         let toolbox = Toolbox::new(workspace);
-        toolbox.turn_diff.begin();
+        toolbox.turn_diff.begin_turn();
         Self { dir, toolbox }
     }
 
@@ -66,7 +66,7 @@ impl TestWorkspace {
         assert_eq!(runtime.block_on(harness.run(&script)).error, None);
     }
 
-    fn diff(&self) -> Diff {
+    fn diff(&self) -> WorkspaceDiff {
         self.toolbox.turn_diff.diff()
     }
 
@@ -124,7 +124,7 @@ fn session_diff_covers_all_turns() {
     workspace.write("c.txt", "c\n");
     let tracker = &workspace.toolbox.turn_diff;
     tracker.begin_session();
-    let names = |diff: Diff| {
+    let names = |diff: WorkspaceDiff| {
         diff.files
             .into_iter()
             .map(|file| file.path)
@@ -134,7 +134,7 @@ fn session_diff_covers_all_turns() {
     workspace.before_command();
     workspace.write("b.txt", "b\n");
     assert_eq!(names(tracker.diff()), ["a.txt", "b.txt"]);
-    tracker.begin();
+    tracker.begin_turn();
     assert_eq!(names(tracker.diff()), [""; 0]);
     workspace.write_file("a.txt", "second\n");
     workspace.write_file("c.txt", "changed\n");
@@ -239,9 +239,9 @@ fn git(workspace: &TestWorkspace, args: &[&str]) -> String {
 fn diff_is_empty_without_changes() {
     let workspace = TestWorkspace::new();
     workspace.write("a.txt", "a\n");
-    assert_eq!(workspace.diff(), Diff::default());
+    assert_eq!(workspace.diff(), WorkspaceDiff::default());
     workspace.before_command();
-    assert_eq!(workspace.diff(), Diff::default());
+    assert_eq!(workspace.diff(), WorkspaceDiff::default());
     // Written with the same content, and with a mode that git does not distinguish.
     workspace.write("a.txt", "a\n");
     Command::new("chmod")
@@ -249,7 +249,7 @@ fn diff_is_empty_without_changes() {
         .arg(workspace.path("a.txt"))
         .status()
         .unwrap();
-    assert_eq!(workspace.diff(), Diff::default());
+    assert_eq!(workspace.diff(), WorkspaceDiff::default());
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn changes_reverted_in_the_turn_are_not_shown() {
     workspace.write("a.txt", "a\n");
     fs::rename(workspace.path("c.txt"), workspace.path("b.txt")).unwrap();
     fs::remove_file(workspace.path("d.txt")).unwrap();
-    assert_eq!(workspace.diff(), Diff::default());
+    assert_eq!(workspace.diff(), WorkspaceDiff::default());
 }
 
 #[test]
@@ -276,8 +276,8 @@ fn a_new_turn_starts_from_the_current_files() {
     workspace.write("a.txt", "a\n");
     workspace.write_file("b.txt", "b\n");
     assert_eq!(workspace.diff().files.len(), 2);
-    workspace.toolbox.turn_diff.begin();
-    assert_eq!(workspace.diff(), Diff::default());
+    workspace.toolbox.turn_diff.begin_turn();
+    assert_eq!(workspace.diff(), WorkspaceDiff::default());
     workspace.before_command();
     workspace.write("a.txt", "A\n");
     assert_eq!(
@@ -291,7 +291,7 @@ fn a_change_with_the_same_size_and_time_is_found() {
     let workspace = TestWorkspace::new();
     for round in 0..100 {
         workspace.write("a.txt", "old");
-        workspace.toolbox.turn_diff.begin();
+        workspace.toolbox.turn_diff.begin_turn();
         workspace.before_command();
         let modified = workspace
             .path("a.txt")
@@ -319,7 +319,7 @@ fn a_change_with_the_same_size_and_time_is_found() {
             .unwrap()
     };
     set_old_time();
-    workspace.toolbox.turn_diff.begin();
+    workspace.toolbox.turn_diff.begin_turn();
     workspace.before_command();
     workspace.write("a.txt", "old");
     set_old_time();
@@ -449,7 +449,7 @@ fn private_protected_and_outside_files_are_not_shown() {
         workspace.write(name, "new\n");
     }
     workspace.write_file(elsewhere.path().join("a.txt").to_str().unwrap(), "outside");
-    assert_eq!(workspace.diff(), Diff::default());
+    assert_eq!(workspace.diff(), WorkspaceDiff::default());
 }
 
 #[test]
@@ -468,7 +468,7 @@ fn links_are_shown_as_in_git() {
         .map(|file| file.path)
         .collect();
     assert_eq!(names, ["real/a.txt", "real/b.txt"]);
-    workspace.toolbox.turn_diff.begin();
+    workspace.toolbox.turn_diff.begin_turn();
     workspace.before_command();
     fs::remove_file(workspace.path("link")).unwrap();
     symlink("real/b.txt", workspace.path("link")).unwrap();

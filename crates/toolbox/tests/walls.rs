@@ -7,7 +7,7 @@ mod support;
 
 use std::os::unix::net::{UnixDatagram, UnixListener};
 
-use selvedge_confine::{Feature, Support};
+use selvedge_confine::{ConfinementSupport, FeatureSupport};
 use selvedge_protocol::{ErrorCode, SandboxPolicy};
 use selvedge_toolbox::CommandSettings;
 use serde_json::{Value, json};
@@ -448,10 +448,10 @@ fn secrets_are_removed_from_the_environment() {
 fn without_support_for_confinement_no_command_runs() {
     let desk = || {
         let desk = Desk::new();
-        let support = Support {
-            namespaces: Feature::Missing("user namespaces are switched off".into()),
-            proc: Feature::Missing("no".into()),
-            landlock: Feature::Missing("no".into()),
+        let support = ConfinementSupport {
+            namespaces: FeatureSupport::Missing("user namespaces are switched off".into()),
+            proc: FeatureSupport::Missing("no".into()),
+            landlock: FeatureSupport::Missing("no".into()),
             bubblewrap: None,
         };
         *desk.settings.lock().unwrap() = Some(CommandSettings {
@@ -477,14 +477,14 @@ fn without_support_for_confinement_no_command_runs() {
 
 #[test]
 fn this_machine_supports_full_confinement() {
-    let support = Support::probe();
+    let support = ConfinementSupport::probe();
     assert!(
-        matches!(support.namespaces, Feature::Present(_)),
+        matches!(support.namespaces, FeatureSupport::Present(_)),
         "{:?}",
         support.namespaces
     );
     assert!(
-        matches!(support.landlock, Feature::Present(_)),
+        matches!(support.landlock, FeatureSupport::Present(_)),
         "{:?}",
         support.landlock
     );

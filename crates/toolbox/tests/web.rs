@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{Answer, ApprovalPolicy, CallStatus, ErrorCode, View};
-use selvedge_toolbox::{Names, SearchService, Service, Web, WebSettings};
+use selvedge_protocol::{ApprovalPolicy, CallDecision, CallStatus, ErrorCode, PreviewContent};
+use selvedge_toolbox::{NameResolver, SearchService, WebAccess, WebService, WebSettings};
 use serde_json::{Value, json};
 use server::{AfterBody, Reply, Server};
 use support::{BOTH, Desk, Person, Way};
@@ -54,7 +54,7 @@ impl FixedResolver {
     }
 }
 
-impl Names for FixedResolver {
+impl NameResolver for FixedResolver {
     fn resolve(&self, name: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> {
         let lookup = self.lookups.fetch_add(1, Ordering::SeqCst);
         let addresses = self
@@ -68,9 +68,9 @@ impl Names for FixedResolver {
 /// Settings with the network on, where `docs.test` and `more.test` may be on this machine.
 fn settings() -> WebSettings {
     WebSettings {
-        network: true,
+        network_enabled: true,
         allow_private_hosts: ["docs.test", "more.test"].map(str::to_owned).into(),
-        names: Some(FixedResolver::local(&[
+        resolver: Some(FixedResolver::local(&[
             "docs.test",
             "more.test",
             "evil.test",
@@ -82,7 +82,7 @@ fn settings() -> WebSettings {
 /// Returns a desk whose calls share one web access and one cabinet.
 fn desk(settings: WebSettings) -> Desk {
     let mut desk = Desk::new();
-    let web = Web::new(settings);
+    let web = WebAccess::new(settings);
     let cabinet = desk.toolbox().cabinet;
     desk.outfit = Box::new(move |toolbox| {
         toolbox.web = web.clone();
@@ -224,7 +224,7 @@ fn large_responses_are_truncated_without_reading_the_rest() {
         }
     });
     let desk = desk(WebSettings {
-        max_bytes: 1 << 20,
+        max_body_bytes: 1 << 20,
         ..settings()
     });
     let page = fetch(&desk, &server.url("docs.test", "/text")).unwrap();
@@ -335,7 +335,7 @@ fn a_name_is_resolved_once_and_the_checked_address_is_used() {
     // Public at the first lookup, private at the next.
     let names = FixedResolver::new(&[("rebind.test", &["192.31.196.1", "127.0.0.1"])]);
     let desk = desk(WebSettings {
-        names: Some(names.clone()),
+        resolver: Some(names.clone()),
         timeout: Duration::from_millis(300),
         ..settings()
     });
@@ -357,7 +357,7 @@ fn with_the_network_off_approval_shows_the_url() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "hello"));
     let url = server.url("docs.test", "/page?q=1");
     let off = || WebSettings {
-        network: false,
+        network_enabled: false,
         ..settings()
     };
     for way in BOTH {
@@ -367,7 +367,7 @@ fn with_the_network_off_approval_shows_the_url() {
             "fetch_url"
         };
         let mut desk = desk(off());
-        desk.person = Person::who_says(Answer::No(None));
+        desk.person = Person::who_says(CallDecision::Deny(None));
         let ran = desk.call(way, tool, &json!({"urls": url}));
         assert_eq!(
             ran.error.unwrap(),
@@ -378,7 +378,10 @@ fn with_the_network_off_approval_shows_the_url() {
         );
         let call = &ran.asked[0].calls[0];
         assert_eq!(call.reason, format!("fetches {url} (the network is off)"));
-        assert_eq!(call.preview.view, Some(View::Addresses(url.clone())));
+        assert_eq!(
+            call.preview.view,
+            Some(PreviewContent::Addresses(url.clone()))
+        );
         assert_eq!(
             call.preview.rule,
             Some(format!("requests to docs.test:{}", server.port))
@@ -389,7 +392,7 @@ fn with_the_network_off_approval_shows_the_url() {
         assert!(ran.asked.is_empty() && ran.error.unwrap().0 == ErrorCode::ApprovalDeniedError);
     }
     let mut desk = desk(off());
-    desk.person = Person::who_says(Answer::Once);
+    desk.person = Person::who_says(CallDecision::Once);
     assert_eq!(fetch(&desk, &url).unwrap()["content"], "hello");
 }
 
@@ -397,10 +400,10 @@ fn with_the_network_off_approval_shows_the_url() {
 fn approval_for_the_script_covers_one_host() {
     let server = Server::start(|request| Reply::new(200, "text/plain", request.path.as_str()));
     let mut desk = desk(WebSettings {
-        network: false,
+        network_enabled: false,
         ..settings()
     });
-    desk.person = Person::who_says(Answer::ThisScript);
+    desk.person = Person::who_says(CallDecision::ThisScript);
     let calls = [
         ("docs.test", "/a"),
         ("docs.test", "/b"),
@@ -435,24 +438,24 @@ fn approval_for_always_stores_a_rule_for_the_host() {
     let save_host: selvedge_toolbox::SaveHost =
         Box::new(move |host| saving.lock().unwrap().push(host.to_owned()));
     let mut desk = desk(WebSettings {
-        network: false,
+        network_enabled: false,
         save_host: Some(save_host),
         ..settings()
     });
-    desk.person = Person::who_says(Answer::Always);
+    desk.person = Person::who_says(CallDecision::Always);
     fetch(&desk, &server.url("docs.test", "/1")).unwrap();
     assert_eq!(
         *saved.lock().unwrap(),
         [format!("docs.test:{}", server.port)]
     );
-    desk.person = Person::who_says(Answer::No(None));
+    desk.person = Person::who_says(CallDecision::Deny(None));
     fetch(&desk, &server.url("docs.test", "/2")).unwrap();
     assert_eq!(desk.questions(), 0);
     assert!(fetch(&desk, &server.url("more.test", "/3")).is_err());
     // The next process loads the stored rule.
     let allow_hosts = saved.lock().unwrap().clone();
     let desk = self::desk(WebSettings {
-        network: false,
+        network_enabled: false,
         allow_hosts,
         ..settings()
     });
@@ -464,7 +467,7 @@ fn private_addresses_need_approval_and_blocked_ones_are_refused() {
     let server = Server::start(|_| Reply::new(200, "text/plain", "the app"));
     let local = server.url("127.0.0.1", "/");
     let mut desk = desk(settings());
-    desk.person = Person::who_says(Answer::No(None));
+    desk.person = Person::who_says(CallDecision::Deny(None));
     let ran = desk.call(Way::Script, "fetchUrl", &json!({"urls": local}));
     assert_eq!(
         ran.asked[0].calls[0].reason,
@@ -485,7 +488,7 @@ fn private_addresses_need_approval_and_blocked_ones_are_refused() {
     }
     assert!(server.requests().is_empty());
     // With approval the page is fetched, and pages of private hosts are not cached.
-    desk.person = Person::who_says(Answer::Once);
+    desk.person = Person::who_says(CallDecision::Once);
     for _ in 0..2 {
         let page = fetch(&desk, &local).unwrap();
         assert_eq!(
@@ -510,7 +513,7 @@ fn redirects_to_another_host_need_approval() {
         }
     });
     let off = |allow: &[String]| WebSettings {
-        network: false,
+        network_enabled: false,
         allow_hosts: allow.to_vec(),
         ..settings()
     };
@@ -695,10 +698,10 @@ fn search_server() -> Server {
     })
 }
 
-fn service(server: &Server, path: &str) -> Service {
-    Service {
+fn service(server: &Server, path: &str) -> WebService {
+    WebService {
         base_url: server.url("127.0.0.1", path),
-        key: "pplx-secret".into(),
+        api_key: "pplx-secret".into(),
     }
 }
 
@@ -751,11 +754,11 @@ fn searxng_searches_several_queries_at_once() {
     let search = Some(SearchService::Searxng {
         base_url: server.url("localhost", "/sx/"),
     });
-    let names = Some(FixedResolver::local(&["localhost", "docs.test"]) as Arc<dyn Names>);
+    let names = Some(FixedResolver::local(&["localhost", "docs.test"]) as Arc<dyn NameResolver>);
     let allow_hosts = vec![format!("localhost:{}", server.port)];
     let desk = desk(WebSettings {
         search,
-        names,
+        resolver: names,
         allow_hosts,
         ..settings()
     });
@@ -791,18 +794,18 @@ fn searching_needs_approval_and_errors_name_the_cause() {
     let with = |search, network| {
         desk(WebSettings {
             search,
-            network,
+            network_enabled: network,
             ..settings()
         })
     };
     let mut desk = with(Some(SearchService::Perplexity(service(&server, ""))), false);
-    desk.person = Person::who_says(Answer::No(None));
+    desk.person = Person::who_says(CallDecision::Deny(None));
     let ran = desk.call(
         Way::Structured,
         "web_search",
         &json!({"query": "my secret plan"}),
     );
-    let Some(View::Addresses(view)) = &ran.asked[0].calls[0].preview.view else {
+    let Some(PreviewContent::Addresses(view)) = &ran.asked[0].calls[0].preview.view else {
         panic!("{ran:?}")
     };
     assert_eq!(
@@ -815,7 +818,7 @@ fn searching_needs_approval_and_errors_name_the_cause() {
     assert!(server.requests().is_empty());
     let message_of = |search| {
         let mut desk = with(search, true);
-        desk.person = Person::who_says(Answer::Once);
+        desk.person = Person::who_says(CallDecision::Once);
         desk.call(Way::Script, "webSearch", &json!("x"))
             .error
             .unwrap()
@@ -865,7 +868,7 @@ fn prefetch_skips_hosts_that_need_approval_and_ends_with_its_scope() {
         .into();
     let desk = desk(WebSettings {
         search,
-        network: false,
+        network_enabled: false,
         allow_hosts,
         ..settings()
     });
@@ -922,9 +925,9 @@ fn firecrawl_fetches_public_pages_if_configured() {
         };
         Reply::new(status, "application/json", answer.to_string())
     });
-    let firecrawl = Some(Service {
+    let firecrawl = Some(WebService {
         base_url: server.url("127.0.0.1", ""),
-        key: "fc-secret".into(),
+        api_key: "fc-secret".into(),
     });
     let names = FixedResolver::new(&[
         ("docs.test", &["192.31.196.1"]),
@@ -932,7 +935,7 @@ fn firecrawl_fetches_public_pages_if_configured() {
     ]);
     let desk = desk(WebSettings {
         firecrawl,
-        names: Some(names),
+        resolver: Some(names),
         allow_private_hosts: Vec::new(),
         ..settings()
     });
@@ -967,13 +970,13 @@ fn firecrawl_fetches_public_pages_if_configured() {
     );
     assert_eq!(server.requests().len(), before);
     let mut desk = self::desk(WebSettings {
-        firecrawl: Some(Service {
+        firecrawl: Some(WebService {
             base_url: "https://api.invalid".into(),
-            key: "x".into(),
+            api_key: "x".into(),
         }),
         ..settings()
     });
-    desk.person = Person::who_says(Answer::Once);
+    desk.person = Person::who_says(CallDecision::Once);
     assert!(fetch(&desk, &server.url("127.0.0.1", "/")).is_ok());
     assert!(
         fetch(&desk, &server.url("docs.test", "/")).is_ok(),
@@ -1052,11 +1055,11 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
     // rule.
     let allow_hosts = vec![format!("docs.test:{}", server.port)];
     let mut desk = with(WebSettings {
-        network: false,
+        network_enabled: false,
         allow_hosts,
         ..settings()
     });
-    desk.person = Person::who_says(Answer::No(None));
+    desk.person = Person::who_says(CallDecision::Deny(None));
     assert!(
         desk.call(Way::Script, "http", &json!(server.url("docs.test", "/")))
             .value
@@ -1069,7 +1072,7 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
         (preview.rule.as_ref(), &preview.view),
         (
             None,
-            &Some(View::Addresses(format!(
+            &Some(PreviewContent::Addresses(format!(
                 "POST {}\n{{}}",
                 server.url("docs.test", "/things")
             )))

@@ -2,10 +2,10 @@
 
 use jsonschema::error::ValidationErrorKind;
 use selvedge_protocol::ToolSpec;
-use selvedge_text::with_ellipsis;
+use selvedge_text::truncate_chars;
 use serde_json::{Map, Value, json};
 
-use crate::{Registered, camel_case, nearest, snake_case};
+use crate::{RegisteredTool, camel_case, similar_names, snake_case};
 
 /// An error in the arguments of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,18 +30,18 @@ pub enum ArgumentErrorKind {
     /// A value has the wrong type or is out of range.
     Value,
     /// The arguments are not one object.
-    Shape,
+    NotAnObject,
 }
 
 /// Validates arguments against the schema of one tool.
-pub(crate) struct Checker {
+pub(crate) struct ArgumentChecker {
     validator: jsonschema::Validator,
     schema: Value,
     aliases: Vec<(&'static str, &'static str)>,
     positional: &'static [&'static str],
 }
 
-impl Checker {
+impl ArgumentChecker {
     pub(crate) fn new(spec: &ToolSpec) -> Result<Self, String> {
         let schema = match &spec.input_schema {
             Value::Object(schema) => Value::Object(schema.clone()),
@@ -58,16 +58,16 @@ impl Checker {
     }
 
     /// Converts the argument list of a script's call to the one object that a tool takes.
-    pub(crate) fn gather(&self, mut list: Vec<Value>) -> Result<Value, ArgumentError> {
+    pub(crate) fn object_from_list(&self, mut list: Vec<Value>) -> Result<Value, ArgumentError> {
         match list.len() {
             0 => return Ok(Value::Object(Map::new())),
-            1 if list[0].is_object() => return Ok(self.canonical(list.swap_remove(0))),
+            1 if list[0].is_object() => return Ok(self.canonicalise(list.swap_remove(0))),
             1 if list[0].is_null() => return Ok(Value::Object(Map::new())),
             _ => {}
         }
         if list.len() <= self.positional.len() {
             let fields = self.positional.iter().map(|field| (*field).to_owned());
-            return Ok(self.canonical(Value::Object(fields.zip(list).collect())));
+            return Ok(self.canonicalise(Value::Object(fields.zip(list).collect())));
         }
         let given = match &list[0] {
             Value::String(_) => "a string",
@@ -83,7 +83,7 @@ impl Checker {
             .or_else(|| self.properties().map(|(name, _)| name.as_str()).next())
             .unwrap_or("field");
         Err(ArgumentError {
-            kind: ArgumentErrorKind::Shape,
+            kind: ArgumentErrorKind::NotAnObject,
             field: None,
             message: format!("takes one object, got {given}"),
             suggestions: vec![if list.len() > 1 {
@@ -106,13 +106,13 @@ impl Checker {
         errors.sort_by_key(|error| match error.kind {
             ArgumentErrorKind::Unknown => 0,
             ArgumentErrorKind::Missing => 1,
-            ArgumentErrorKind::Value | ArgumentErrorKind::Shape => 2,
+            ArgumentErrorKind::Value | ArgumentErrorKind::NotAnObject => 2,
         });
         errors
     }
 
     /// Renames fields to their spelling in the schema, at every depth.
-    pub(crate) fn canonical(&self, mut args: Value) -> Value {
+    pub(crate) fn canonicalise(&self, mut args: Value) -> Value {
         if let Some(object) = args.as_object_mut() {
             let aliased: Vec<(String, String)> = object
                 .keys()
@@ -127,10 +127,10 @@ impl Checker {
                 })
                 .collect();
             for (key, field) in aliased {
-                rename(object, &key, &field);
+                rename_key(object, &key, &field);
             }
         }
-        respell(&mut args, &self.schema, &self.schema, 0);
+        respell_keys(&mut args, &self.schema, &self.schema, 0);
         args
     }
 
@@ -145,7 +145,7 @@ impl Checker {
         let place = if path.is_empty() {
             String::new()
         } else {
-            format!(" in `{}`", readable(&path))
+            format!(" in `{}`", display_path(&path))
         };
         let argument_error = |kind, field, message, suggestions| ArgumentError {
             kind,
@@ -173,7 +173,7 @@ impl Checker {
                         .properties()
                         .map(|(name, _)| camel_case(name))
                         .collect();
-                    let near = nearest(name, known.iter().map(String::as_str));
+                    let near = similar_names(name, known.iter().map(String::as_str));
                     let hint = match near.first() {
                         Some(near) => format!(": did you mean `{near}`?"),
                         None if known.is_empty() => ": it takes no fields".to_owned(),
@@ -195,13 +195,13 @@ impl Checker {
                 })
                 .collect(),
             _ => {
-                let reason = with_ellipsis(&error.to_string(), 200).into_owned();
+                let reason = truncate_chars(&error.to_string(), 200).into_owned();
                 let message = if path.is_empty() {
                     reason
                 } else {
-                    format!("`{}`: {reason}", readable(&path))
+                    format!("`{}`: {reason}", display_path(&path))
                 };
-                let suggestions = as_list(error);
+                let suggestions = suggest_list(error);
                 vec![argument_error(
                     ArgumentErrorKind::Value,
                     field,
@@ -242,7 +242,7 @@ impl Checker {
 /// `known` are the fields whose values are literals, `dynamic` the names of fields whose values are
 /// computed at run time. `open` means that there may be further fields.
 pub fn check_partial(
-    tool: &Registered,
+    tool: &RegisteredTool,
     known: Map<String, Value>,
     dynamic: &[String],
     open: bool,
@@ -264,7 +264,7 @@ pub fn check_partial(
         .iter()
         .map(|name| {
             let single =
-                checker.canonical(Value::Object(Map::from_iter([(name.clone(), Value::Null)])));
+                checker.canonicalise(Value::Object(Map::from_iter([(name.clone(), Value::Null)])));
             (
                 name.clone(),
                 single
@@ -274,7 +274,7 @@ pub fn check_partial(
             )
         })
         .collect();
-    let args = checker.canonical(Value::Object(args));
+    let args = checker.canonicalise(Value::Object(args));
     checker
         .validator
         .iter_errors(&args)
@@ -293,20 +293,20 @@ pub fn check_partial(
                 .field
                 .as_deref()
                 .is_some_and(|field| renamed.iter().any(|(_, name)| camel_case(name) == field)),
-            ArgumentErrorKind::Shape => false,
+            ArgumentErrorKind::NotAnObject => false,
         })
         .collect()
 }
 
-impl Registered {
+impl RegisteredTool {
     /// Returns the canonical arguments of a call, or all errors in them.
-    pub(crate) fn accept(
+    pub(crate) fn validate(
         &self,
-        args: crate::orchestrator::Arguments,
+        args: crate::orchestrator::CallArguments,
     ) -> Result<Value, Vec<ArgumentError>> {
         let invalid = |message: &str| {
             vec![ArgumentError {
-                kind: ArgumentErrorKind::Shape,
+                kind: ArgumentErrorKind::NotAnObject,
                 field: None,
                 message: message.to_owned(),
                 suggestions: vec![],
@@ -314,11 +314,11 @@ impl Registered {
         };
         let checker = self.checker().map_err(invalid)?;
         let args = match args {
-            crate::orchestrator::Arguments::List(list) => {
-                checker.gather(list).map_err(|error| vec![error])?
-            }
-            crate::orchestrator::Arguments::Object(args) => checker.canonical(args),
-            crate::orchestrator::Arguments::Unreadable(message) => return Err(invalid(&message)),
+            crate::orchestrator::CallArguments::Positional(list) => checker
+                .object_from_list(list)
+                .map_err(|error| vec![error])?,
+            crate::orchestrator::CallArguments::Object(args) => checker.canonicalise(args),
+            crate::orchestrator::CallArguments::Invalid(message) => return Err(invalid(&message)),
         };
         let errors = checker.check(&args);
         if errors.is_empty() {
@@ -330,7 +330,7 @@ impl Registered {
 }
 
 /// Suggests a list of words if a string is given where a list is required.
-fn as_list(error: &jsonschema::ValidationError<'_>) -> Vec<String> {
+fn suggest_list(error: &jsonschema::ValidationError<'_>) -> Vec<String> {
     let wants_array = matches!(error.kind(), ValidationErrorKind::Type { .. })
         && error.to_string().contains("\"array\"");
     match error.instance().as_str() {
@@ -342,7 +342,7 @@ fn as_list(error: &jsonschema::ValidationError<'_>) -> Vec<String> {
     }
 }
 
-fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
+fn rename_key(object: &mut Map<String, Value>, from: &str, to: &str) {
     let renamed = std::mem::take(object)
         .into_iter()
         .map(|(key, value)| (if key == from { to.to_owned() } else { key }, value));
@@ -351,11 +351,11 @@ fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
 
 /// Renames each key that is not in the schema to the key that differs only in spelling, if there is
 /// exactly one.
-fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
+fn respell_keys(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
     if depth > 16 {
         return;
     }
-    let schema = resolve(schema, root);
+    let schema = resolve_ref(schema, root);
     match value {
         Value::Object(object) => {
             let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
@@ -372,12 +372,12 @@ fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
                 if let (Some(name), None) = (same.next(), same.next())
                     && !object.contains_key(name)
                 {
-                    rename(object, &key, name);
+                    rename_key(object, &key, name);
                 }
             }
             for (name, inner) in object.iter_mut() {
                 if let Some(schema) = properties.get(name) {
-                    respell(inner, schema, root, depth + 1);
+                    respell_keys(inner, schema, root, depth + 1);
                 }
             }
         }
@@ -385,7 +385,7 @@ fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
             if let Some(schema) = schema.get("items") {
                 items
                     .iter_mut()
-                    .for_each(|item| respell(item, schema, root, depth + 1));
+                    .for_each(|item| respell_keys(item, schema, root, depth + 1));
             }
         }
         _ => {}
@@ -393,7 +393,7 @@ fn respell(value: &mut Value, schema: &Value, root: &Value, depth: usize) {
 }
 
 /// Resolves a local `$ref`. Returns the schema itself if it has none.
-fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
+fn resolve_ref<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
     let target = schema
         .get("$ref")
         .and_then(Value::as_str)
@@ -402,7 +402,7 @@ fn resolve<'a>(schema: &'a Value, root: &'a Value) -> &'a Value {
 }
 
 /// Converts the JSON pointer `/plan/0/step` to `plan[0].step`.
-fn readable(path: &str) -> String {
+fn display_path(path: &str) -> String {
     let mut out = String::new();
     for part in path.split('/').skip(1) {
         if part.bytes().all(|byte| byte.is_ascii_digit()) {

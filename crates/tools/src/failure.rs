@@ -35,7 +35,7 @@ impl CallFailure {
     }
 
     /// Returns the error and its hints as text for a model.
-    pub fn in_words(&self) -> String {
+    pub fn text_for_model(&self) -> String {
         let hints = self
             .suggestions
             .iter()
@@ -66,6 +66,6 @@ pub(crate) fn call_error(failure: &CallFailure) -> CallError {
 }
 
 /// Returns the failure of a cancelled call.
-pub(crate) fn aborted(tool: &str) -> CallFailure {
+pub(crate) fn aborted_failure(tool: &str) -> CallFailure {
     CallFailure::new(ErrorCode::ToolAbortedError, format!("{tool} was cancelled"))
 }

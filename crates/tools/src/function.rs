@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{Call, CallFuture, Risk, Tool, ToolError, spec_of, typed_call};
+use crate::{CallContext, CallFuture, Risk, Tool, ToolError, spec_of, typed_call};
 
 /// Creates a tool from an async closure over its arguments.
 ///
@@ -30,16 +30,20 @@ where
     Run: Fn(A) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<R, ToolError>> + Send + 'static,
 {
-    tool_with_call(name, description, move |args, _| run(args))
+    tool_with_context(name, description, move |args, _| run(args))
 }
 
 /// Creates a tool from an async closure that also needs the call's context: cancellation, events,
 /// the idempotency key.
-pub fn tool_with_call<A, R, Run, Fut>(name: &str, description: &str, run: Run) -> FunctionTool<A, R>
+pub fn tool_with_context<A, R, Run, Fut>(
+    name: &str,
+    description: &str,
+    run: Run,
+) -> FunctionTool<A, R>
 where
     A: DeserializeOwned + JsonSchema + Send + 'static,
     R: Serialize + JsonSchema + 'static,
-    Run: Fn(A, Call) -> Fut + Send + Sync + 'static,
+    Run: Fn(A, CallContext) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<R, ToolError>> + Send + 'static,
 {
     FunctionTool {
@@ -47,26 +51,27 @@ where
         run: Box::new(move |args, call| run(args, call).boxed()),
         risk: None,
         render: None,
-        agreement: None,
-        takes_its_time: false,
+        approval_key: None,
+        waits_for_model: false,
         types: PhantomData,
     }
 }
 
-type Run<A, R> = dyn Fn(A, Call) -> BoxFuture<'static, Result<R, ToolError>> + Send + Sync;
-type Judge = dyn Fn(&Value) -> Risk + Send + Sync;
-type Render<R> = dyn Fn(&R) -> String + Send + Sync;
-type Agree = dyn Fn(&Value) -> Option<String> + Send + Sync;
+type ToolFn<A, R> =
+    dyn Fn(A, CallContext) -> BoxFuture<'static, Result<R, ToolError>> + Send + Sync;
+type RiskFn = dyn Fn(&Value) -> Risk + Send + Sync;
+type RenderFn<R> = dyn Fn(&R) -> String + Send + Sync;
+type ApprovalKeyFn = dyn Fn(&Value) -> Option<String> + Send + Sync;
 
 /// A tool from a closure, created by [`tool`]. For methods of [`Tool`] that this type does not
 /// offer, implement the trait for a struct.
 pub struct FunctionTool<A, R> {
     spec: ToolSpec,
-    run: Box<Run<A, R>>,
-    risk: Option<Box<Judge>>,
-    render: Option<Box<Render<R>>>,
-    agreement: Option<Box<Agree>>,
-    takes_its_time: bool,
+    run: Box<ToolFn<A, R>>,
+    risk: Option<Box<RiskFn>>,
+    render: Option<Box<RenderFn<R>>>,
+    approval_key: Option<Box<ApprovalKeyFn>>,
+    waits_for_model: bool,
     types: PhantomData<fn(A) -> R>,
 }
 
@@ -79,7 +84,7 @@ impl<A, R> FunctionTool<A, R> {
 
     /// Sets the function that judges the risk of a call from its arguments.
     pub fn risk(mut self, risk: impl Fn(&Value) -> Risk + Send + Sync + 'static) -> Self {
-        self.spec = self.spec.judged_by_arguments();
+        self.spec = self.spec.approval_by_arguments();
         self.risk = Some(Box::new(risk));
         self
     }
@@ -92,11 +97,11 @@ impl<A, R> FunctionTool<A, R> {
 
     /// Sets the function that returns the key of a call. An approval "for this script" covers all
     /// calls with the same key.
-    pub fn agreement(
+    pub fn approval_key(
         mut self,
         agreement: impl Fn(&Value) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.agreement = Some(Box::new(agreement));
+        self.approval_key = Some(Box::new(agreement));
         self
     }
 
@@ -116,8 +121,8 @@ impl<A, R> FunctionTool<A, R> {
     }
 
     /// Declares that calls wait for a model. The script's clock stops meanwhile.
-    pub fn takes_its_time(mut self) -> Self {
-        self.takes_its_time = true;
+    pub fn waits_for_model(mut self) -> Self {
+        self.waits_for_model = true;
         self
     }
 }
@@ -131,19 +136,19 @@ where
         self.spec.clone()
     }
 
-    fn takes_its_time(&self) -> bool {
-        self.takes_its_time
+    fn waits_for_model(&self) -> bool {
+        self.waits_for_model
     }
 
     fn risk(&self, args: &Value) -> Risk {
         self.risk.as_ref().map_or(Risk::Harmless, |risk| risk(args))
     }
 
-    fn agreement(&self, args: &Value) -> Option<String> {
-        self.agreement.as_ref()?(args)
+    fn approval_key(&self, args: &Value) -> Option<String> {
+        self.approval_key.as_ref()?(args)
     }
 
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
         let render = |result: &R| self.render.as_ref().map(|render| render(result));
         typed_call(args, move |args| (self.run)(args, call), render)
     }

@@ -5,77 +5,77 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::{
-    ApprovalDecision, ApprovalPolicy, ApprovalRequest, GatedCall, Preview, new_id,
+    ApprovalPolicy, ApprovalRequest, ApprovalResponse, GatedCall, Preview, new_id,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio_util::sync::CancellationToken;
 
-use crate::asking::Decision;
-use crate::orchestrator::{Orchestrator, Report, SoFar};
-use crate::{Risk, Scope, ToolError, Verdict, judge};
+use crate::approval_gate::GateDecision;
+use crate::orchestrator::{BatchReport, CallProgress, Orchestrator};
+use crate::{PolicyVerdict, Risk, Scope, ToolError, apply_policy};
 
 /// Decides approval requests: a person in the terminal, an MCP client, or stored decisions.
 pub trait Approver: Send + Sync {
     /// Returns the response to a request for one or more calls. The future is dropped if the calls
     /// are cancelled or the request times out.
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision>;
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse>;
 }
 
 /// An approver that defers every decision: the run is suspended until one is made.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct AskLater;
+pub struct DeferringApprover;
 
-impl Approver for AskLater {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
-        std::future::ready(ApprovalDecision::Later).boxed()
+impl Approver for DeferringApprover {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
+        std::future::ready(ApprovalResponse::Deferred).boxed()
     }
 }
 
 /// An approver for environments without one: every request is answered with the reason.
 #[derive(Debug, Clone)]
-pub struct NobodyToAsk {
+pub struct NoApprover {
     /// Why no approver is available, such as `there is no terminal`.
-    pub because: String,
+    pub reason: String,
 }
 
-impl Approver for NobodyToAsk {
-    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
-        std::future::ready(ApprovalDecision::Unavailable(self.because.clone())).boxed()
+impl Approver for NoApprover {
+    fn ask<'a>(&'a self, _: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
+        std::future::ready(ApprovalResponse::Unavailable(self.reason.clone())).boxed()
     }
 }
 
 /// Requests approvals for a call that is already running, under the same policy and from the same
 /// approver as calls that have not started.
 #[derive(Clone, Default)]
-pub struct Gate(Option<Arc<Inside>>);
+pub struct Gate(Option<Arc<GateContext>>);
 
-struct Inside {
+struct GateContext {
     orchestrator: Orchestrator,
     scope: Scope,
     call: String,
     line: Option<u32>,
     cancel: CancellationToken,
     /// Weak, so that a gate that outlives its call does not keep the batch open.
-    reports: WeakUnboundedSender<Report>,
+    reports: WeakUnboundedSender<BatchReport>,
 }
 
 /// An action for which a running call requests approval, on behalf of an MCP server for example.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wish {
+pub struct GatedAction {
     /// Name of the requester, shown in place of the tool's name.
-    pub who: String,
+    pub requester: String,
     /// Why approval is needed, in one line.
     pub reason: String,
     /// What an approver is shown of the action.
     pub preview: Preview,
     /// Key shared by all actions that an approval "for this script" covers.
-    pub agreement: String,
+    pub approval_key: String,
 }
 
 /// What a running call waits for while its script's clock is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WaitsFor {
+pub enum WaitTarget {
     /// A person. No time limit applies.
     Person,
     /// A model, which has its own time limits.
@@ -87,9 +87,9 @@ impl Gate {
         orchestrator: &Orchestrator,
         scope: &Scope,
         (call, line, cancel): (&str, Option<u32>, &CancellationToken),
-        reports: WeakUnboundedSender<Report>,
+        reports: WeakUnboundedSender<BatchReport>,
     ) -> Self {
-        Self(Some(Arc::new(Inside {
+        Self(Some(Arc::new(GateContext {
             orchestrator: orchestrator.clone(),
             scope: scope.clone(),
             call: call.to_owned(),
@@ -100,7 +100,7 @@ impl Gate {
     }
 
     /// Returns why no approval can be requested, or `None` if it can.
-    pub fn why_shut(&self) -> Option<&'static str> {
+    pub fn closed_reason(&self) -> Option<&'static str> {
         match &self.0 {
             None => Some("approval is not possible here"),
             Some(context) if context.orchestrator.policy() == ApprovalPolicy::Never => {
@@ -114,15 +114,15 @@ impl Gate {
     ///
     /// The request is cancelled with the call, or when `abandoned` completes. Do not drop the
     /// future instead: the request would stay open in the journal.
-    pub async fn agree(
+    pub async fn request_approval(
         &self,
-        action: Wish,
+        action: GatedAction,
         abandoned: impl Future<Output = ()>,
     ) -> Result<(), ToolError> {
         let Some(context) = &self.0 else {
             return Err(ToolError::new("approval is not possible here"));
         };
-        let Inside {
+        let GateContext {
             orchestrator,
             scope,
             call,
@@ -130,12 +130,12 @@ impl Gate {
             cancel,
             reports,
         } = &**context;
-        if scope.has_agreed(&action.agreement) {
+        if scope.is_approved(&action.approval_key) {
             return Ok(());
         }
-        if let Verdict::Refuse { reason } = judge(
+        if let PolicyVerdict::Deny { reason } = apply_policy(
             orchestrator.policy(),
-            Risk::Ask {
+            Risk::NeedsApproval {
                 reason: action.reason.clone(),
             },
         ) {
@@ -149,7 +149,7 @@ impl Gate {
             script_id: Some(scope.id.clone()),
             calls: vec![GatedCall {
                 call_id: call.clone(),
-                tool: action.who,
+                tool: action.requester,
                 args: Value::Null,
                 reason: action.reason,
                 context: None,
@@ -158,7 +158,7 @@ impl Gate {
                     .source
                     .as_ref()
                     .zip(*line)
-                    .map(|(source, line)| source.around(line)),
+                    .map(|(source, line)| source.excerpt(line)),
                 preview: action.preview,
             }],
         };
@@ -170,41 +170,40 @@ impl Gate {
         };
         let waiting = vec![call.clone()];
         let decision = orchestrator
-            .put(
+            .submit_request(
                 scope,
                 request,
                 cancelled,
                 waiting,
-                SoFar::OneAttempt,
+                CallProgress::Started,
                 &reports,
             )
             .await;
         match decision.into_iter().next() {
-            Some(Decision::Run) => Ok(()),
-            Some(Decision::RunAll | Decision::RunAlways) => {
-                scope.agree(action.agreement);
+            Some(GateDecision::ApprovedOnce) => Ok(()),
+            Some(GateDecision::ApprovedForScript | GateDecision::ApprovedAlways) => {
+                scope.remember_approval(action.approval_key);
                 Ok(())
             }
-            Some(Decision::Denied(Some(reason))) => Err(ToolError::new(reason)),
-            Some(Decision::TimedOut) => Err(ToolError::new("approval timed out")),
-            Some(Decision::Cancelled) => Err(ToolError::new("the approval request was cancelled")),
-            Some(Decision::Denied(None) | Decision::TakenOver) | None => {
+            Some(GateDecision::Denied(Some(reason))) => Err(ToolError::new(reason)),
+            Some(GateDecision::TimedOut) => Err(ToolError::new("approval timed out")),
+            Some(GateDecision::Cancelled) => {
+                Err(ToolError::new("the approval request was cancelled"))
+            }
+            Some(GateDecision::Denied(None) | GateDecision::TakenOver) | None => {
                 Err(ToolError::new("it was denied"))
             }
         }
     }
 
     /// Reports that the call waits, until the returned guard is dropped.
-    pub fn wait(&self, target: WaitsFor) -> Waiting {
+    pub fn begin_wait(&self, target: WaitTarget) -> WaitGuard {
         let channel = self
             .0
             .as_ref()
             .map(|context| (context.call.clone(), context.reports.clone()));
-        let guard = Waiting {
-            told: channel,
-            whom: target,
-        };
-        guard.tell(Report::Waits);
+        let guard = WaitGuard { channel, target };
+        guard.send(BatchReport::WaitStarted);
         guard
     }
 }
@@ -217,24 +216,24 @@ impl std::fmt::Debug for Gate {
 
 /// Guard of a wait of a running call.
 #[must_use = "the wait is over when this is dropped"]
-pub struct Waiting {
-    told: Option<(String, WeakUnboundedSender<Report>)>,
-    whom: WaitsFor,
+pub struct WaitGuard {
+    channel: Option<(String, WeakUnboundedSender<BatchReport>)>,
+    target: WaitTarget,
 }
 
-impl Waiting {
-    fn tell(&self, report: impl FnOnce(String, WaitsFor) -> Report) {
-        if let Some((call, reports)) = &self.told
+impl WaitGuard {
+    fn send(&self, report: impl FnOnce(String, WaitTarget) -> BatchReport) {
+        if let Some((call, reports)) = &self.channel
             && let Some(reports) = reports.upgrade()
         {
             // If the receiver is gone, the batch has ended and the report is not needed.
-            let _ = reports.send(report(call.clone(), self.whom));
+            let _ = reports.send(report(call.clone(), self.target));
         }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
-        self.tell(Report::GoesOn);
+        self.send(BatchReport::WaitEnded);
     }
 }

@@ -11,14 +11,15 @@
 // Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod approval_gate;
 mod arguments;
-mod asking;
+mod call_summary;
 mod digest;
 mod failure;
 mod function;
 mod gate;
 mod names;
-mod offer;
+mod offered;
 mod orchestrator;
 mod policy;
 mod prior;
@@ -31,26 +32,28 @@ mod supervise;
 mod tasks;
 mod tool;
 mod typescript;
-mod words;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, list_from_text};
 pub use failure::CallFailure;
-pub use function::{FunctionTool, tool, tool_with_call};
-pub use gate::{Approver, AskLater, Gate, NobodyToAsk, Waiting, WaitsFor, Wish};
-pub use names::{camel_case, nearest, snake_case};
-pub use offer::{Offered, Shape, offerable};
-pub use orchestrator::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, SoFar};
-pub use policy::{Risk, Verdict, judge};
+pub use function::{FunctionTool, tool, tool_with_context};
+pub use gate::{Approver, DeferringApprover, Gate, GatedAction, NoApprover, WaitGuard, WaitTarget};
+pub use names::{camel_case, similar_names, snake_case};
+pub use offered::{OfferedShape, OfferedTool, offerable_tools};
+pub use orchestrator::{
+    BatchReport, CallArguments, CallOutcome, CallProgress, CallRequest, Orchestrator,
+};
+pub use policy::{PolicyVerdict, Risk, apply_policy};
 pub use prior::{
     DecisionError, PriorCall, PriorCalls, PriorOutcome, PriorProgress, ResumeDecision,
 };
-pub use registry::{Found, Registered, Registry, RegistryError};
-pub use router::{StructuredCall, StructuredOutput, ToolRouter, shown_of_result};
-pub use scope::{Belongings, Rest, Scope, ScopeLimits, Source, Standing};
-pub use search::{FoundTool, search_tool};
-pub use stop::{Stopped, heeding};
-pub use tasks::{Means, Tasks};
+pub use registry::{RegisteredTool, Registry, RegistryError, ToolLookup};
+pub use router::{StructuredCall, StructuredOutput, ToolRouter, truncate_result};
+pub use scope::{Scope, ScopeLimits, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy};
+pub use search::{ToolSearchHit, search_tool};
+pub use stop::{ExternalStop, run_until_stop_request};
+pub use tasks::{TaskContext, TaskSet};
 pub use tool::{
-    Again, Call, CallFuture, FieldCase, Tool, ToolError, ToolOutput, read_args, spec_of, typed_call,
+    CallContext, CallFuture, FieldCase, Tool, ToolError, ToolOutput, UnconfinedRetry, parse_args,
+    spec_of, typed_call,
 };
 pub use typescript::{declarations, signature, signatures};

@@ -33,10 +33,10 @@ pub fn snake_case(name: &str) -> String {
 }
 
 /// Longest name that is compared with others, in bytes.
-const MAX_NAME: usize = 80;
+const MAX_NAME_BYTES: usize = 80;
 
 /// Returns at most three of `known` that are similar to `wrong`, the most similar first.
-pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+pub fn similar_names<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let normalised = |name: &str| {
         name.chars()
             .filter(|c| c.is_alphanumeric())
@@ -44,7 +44,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
             .collect::<String>()
     };
     // Names come from untrusted input: very long ones are not compared.
-    if wrong.len() > MAX_NAME {
+    if wrong.len() > MAX_NAME_BYTES {
         return Vec::new();
     }
     let wanted = normalised(wrong);
@@ -53,7 +53,7 @@ pub fn nearest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Vec
     }
     let mut scored: Vec<(usize, &str)> = known
         .into_iter()
-        .filter(|name| name.len() <= MAX_NAME)
+        .filter(|name| name.len() <= MAX_NAME_BYTES)
         .filter_map(|name| {
             let candidate = normalised(name);
             let distance = strsim::damerau_levenshtein(&wanted, &candidate);
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn similar_names_are_found() {
         let known = ["createIssue", "listIssues", "weatherToday", "pay"];
-        assert_eq!(nearest("creatIssue", known), ["createIssue"]);
-        assert_eq!(nearest("create_issue", known), ["createIssue"]);
-        assert_eq!(nearest("weather", known), ["weatherToday"]);
-        assert!(nearest("zzzzzz", known).is_empty());
+        assert_eq!(similar_names("creatIssue", known), ["createIssue"]);
+        assert_eq!(similar_names("create_issue", known), ["createIssue"]);
+        assert_eq!(similar_names("weather", known), ["weatherToday"]);
+        assert!(similar_names("zzzzzz", known).is_empty());
     }
 }

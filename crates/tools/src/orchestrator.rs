@@ -6,21 +6,23 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use selvedge_protocol::{
-    Answered, ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Event, Intent, Ledger,
-    LedgerError, ResumeAs, Settled, ToolSpec,
+    ApprovalPolicy, CallDetails, CallEnd, CallRecord, CallStart, CallStatus, ErrorCode, Ledger,
+    LedgerError, ResumeAs, RuntimeEvent, ToolSpec,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::call_summary::summarise_args;
 use crate::digest::digest;
 use crate::failure::{CallFailure, call_error};
-use crate::gate::{Approver, Gate, NobodyToAsk, WaitsFor};
-use crate::registry::{Found, Registered, Registry};
+use crate::gate::{Approver, Gate, NoApprover, WaitTarget};
+use crate::registry::{RegisteredTool, Registry, ToolLookup};
 use crate::supervise::supervise;
-use crate::words::about;
-use crate::{ArgumentError, Call, FieldCase, Risk, Scope, ToolOutput, Verdict, judge};
+use crate::{
+    ArgumentError, CallContext, FieldCase, PolicyVerdict, Risk, Scope, ToolOutput, apply_policy,
+};
 
 /// A request to call a tool.
 #[derive(Debug)]
@@ -30,7 +32,7 @@ pub struct CallRequest {
     /// Any spelling of the tool's name.
     pub tool: String,
     /// Arguments, not validated yet.
-    pub args: Arguments,
+    pub args: CallArguments,
     /// Line in the script, 1-based. `None` for structured calls.
     pub line: Option<u32>,
     /// Cancels this call alone. A child of the scope's token.
@@ -39,69 +41,69 @@ pub struct CallRequest {
 
 /// Arguments before validation.
 #[derive(Debug)]
-pub enum Arguments {
+pub enum CallArguments {
     /// Argument list of a call in a script.
-    List(Vec<Value>),
+    Positional(Vec<Value>),
     /// Argument object of a structured call.
     Object(Value),
     /// Arguments of a structured call that could not be parsed: the error message.
-    Unreadable(String),
+    Invalid(String),
 }
 
 /// Progress of a batch, for its owner.
 #[derive(Debug)]
-pub enum Report {
+pub enum BatchReport {
     /// Calls wait for an approval.
-    Asking {
+    ApprovalRequested {
         /// Id of the approval request.
         request_id: String,
         /// Ids of the calls.
         calls: Vec<String>,
         /// Whether the calls have started.
-        so_far: SoFar,
+        progress: CallProgress,
     },
     /// The approval request for these calls ended.
-    Answered(Vec<String>),
+    ApprovalEnded(Vec<String>),
     /// A running call waits for a person or a model.
-    Waits(String, WaitsFor),
+    WaitStarted(String, WaitTarget),
     /// A wait of a running call ended. Sent once for each start of a wait.
-    GoesOn(String, WaitsFor),
+    WaitEnded(String, WaitTarget),
     /// A first attempt ended and the call is retried. The outcome of the retry settles the call.
-    Repeated(CallRecord),
+    Retrying(CallRecord),
     /// A call ended.
     Finished(Box<CallOutcome>),
     /// The approval is deferred: the owner should suspend the scope.
-    Later,
+    ApprovalDeferred,
     /// Another process has resumed the run: this process must not continue it.
     TakenOver,
 }
 
 /// Whether a call had started when its approval was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SoFar {
+pub enum CallProgress {
     /// The call has not started. It can be made again after the scope is restored.
-    Nothing,
+    NotStarted,
     /// The call is running or ran once.
-    OneAttempt,
+    Started,
 }
 
 /// Outcome of a call.
 #[derive(Debug)]
 pub struct CallOutcome {
     /// Id of the requested call. The record of a retry has an id of its own.
-    pub settles: String,
+    pub requested_id: String,
     /// Record of the call.
     pub record: CallRecord,
     /// Output of the tool, or why there is none.
     pub result: Result<ToolOutput, CallFailure>,
     /// Whether the tool did not stop in time after a cancellation.
-    pub stubborn: bool,
+    pub ignored_cancel: bool,
     /// Whether the tool was invoked.
     pub dispatched: bool,
     /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,
     /// Details of a call that was answered without running. `None` for other calls.
-    pub answered: Option<Answered>,
+    pub details: Option<CallDetails>,
 }
 
 /// Runs batches of calls: registry, policy, approval gate, queue, tool.
@@ -115,10 +117,10 @@ pub struct Orchestrator {
 }
 
 /// A call whose tool exists and whose arguments are valid.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedCall {
     pub(crate) request: CallRequest,
     pub(crate) args: Value,
-    pub(crate) tool: Arc<Registered>,
+    pub(crate) tool: Arc<RegisteredTool>,
     pub(crate) digest: String,
     /// Whether the call changes nothing.
     pub(crate) read_only: bool,
@@ -128,11 +130,11 @@ pub(crate) struct Prepared {
     pub(crate) idempotency_key: Option<String>,
 }
 
-impl Prepared {
+impl PreparedCall {
     /// Returns the key of an approval "for this script": the tool's own key, or else a digest of
     /// the arguments.
-    pub(crate) fn agreement(&self) -> String {
-        let agreement = self.tool.tool.agreement(&self.args);
+    pub(crate) fn approval_key(&self) -> String {
+        let agreement = self.tool.tool.approval_key(&self.args);
         let key = agreement.unwrap_or_else(|| {
             let fields = self.tool.tool.field_case();
             digest(&[0; 32], &self.tool.spec.name, &self.args, fields)
@@ -144,8 +146,8 @@ impl Prepared {
 impl Orchestrator {
     /// Creates an orchestrator without an approver: calls that need approval are denied.
     pub fn new(registry: Registry) -> Self {
-        let approver = NobodyToAsk {
-            because: "approval is not possible here".to_owned(),
+        let approver = NoApprover {
+            reason: "approval is not possible here".to_owned(),
         };
         Self {
             registry,
@@ -181,7 +183,7 @@ impl Orchestrator {
     }
 
     /// Removes the tools for which `keep` returns false.
-    pub fn only(mut self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
+    pub fn with_tools_where(mut self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
         self.registry = self.registry.filtered(keep);
         self
     }
@@ -214,7 +216,7 @@ impl Orchestrator {
         &self,
         scope: &Scope,
         batch: Vec<CallRequest>,
-        reports: UnboundedSender<Report>,
+        reports: UnboundedSender<BatchReport>,
     ) {
         let reports = &reports;
         let mut free = Vec::new();
@@ -225,19 +227,19 @@ impl Orchestrator {
                 .and_then(|prepared| self.check_prior(scope, prepared))
             {
                 Err(outcome) => self.finish(scope, reports, outcome).await,
-                Ok(prepared) => match judge(self.policy, risk(&prepared)) {
-                    Verdict::Ask { .. } if scope.has_agreed(&prepared.agreement()) => {
+                Ok(prepared) => match apply_policy(self.policy, risk_of(&prepared)) {
+                    PolicyVerdict::Ask { .. } if scope.is_approved(&prepared.approval_key()) => {
                         free.push(prepared)
                     }
-                    Verdict::Run => free.push(prepared),
-                    Verdict::Ask { reason } => gated.push((prepared, reason)),
-                    Verdict::Refuse { reason } => {
+                    PolicyVerdict::Run => free.push(prepared),
+                    PolicyVerdict::Ask { reason } => gated.push((prepared, reason)),
+                    PolicyVerdict::Deny { reason } => {
                         let name = prepared.tool.spec.name.clone();
                         let failure = CallFailure::new(
                             ErrorCode::ApprovalDeniedError,
                             format!("{name} was not allowed: {reason}"),
                         );
-                        let outcome = refused(&prepared.request, name, failure);
+                        let outcome = refused_outcome(&prepared.request, name, failure);
                         self.finish(scope, reports, outcome).await;
                     }
                 },
@@ -249,7 +251,7 @@ impl Orchestrator {
         );
         let gated = async {
             if !gated.is_empty() {
-                let allowed = self.ask(scope, gated, reports).await;
+                let allowed = self.approve_calls(scope, gated, reports).await;
                 join_all(
                     allowed
                         .into_iter()
@@ -266,24 +268,24 @@ impl Orchestrator {
         &self,
         scope: &Scope,
         mut request: CallRequest,
-    ) -> Result<Prepared, Box<CallOutcome>> {
+    ) -> Result<PreparedCall, Box<CallOutcome>> {
         let tool = match self.registry.find(&request.tool) {
-            Found::Tool(tool) => tool.clone(),
-            Found::Namespace | Found::Nothing(_) => {
-                let failure = self.not_found(&request.tool);
-                return Err(refused(&request, request.tool.clone(), failure));
+            ToolLookup::Tool(tool) => tool.clone(),
+            ToolLookup::Namespace | ToolLookup::NotFound(_) => {
+                let failure = self.tool_not_found(&request.tool);
+                return Err(refused_outcome(&request, request.tool.clone(), failure));
             }
         };
         let name = tool.spec.name.clone();
-        if let Err(failure) = scope.take_call() {
-            return Err(refused(&request, name, failure));
+        if let Err(failure) = scope.reserve_call() {
+            return Err(refused_outcome(&request, name, failure));
         }
-        let args = std::mem::replace(&mut request.args, Arguments::List(Vec::new()));
-        match tool.accept(args) {
+        let args = std::mem::replace(&mut request.args, CallArguments::Positional(Vec::new()));
+        match tool.validate(args) {
             Ok(args) => {
                 let digest = self.digest_of(&name, &args, tool.tool.field_case());
-                let read_only = reads_only(&tool, &args);
-                Ok(Prepared {
+                let read_only = is_read_only_call(&tool, &args);
+                Ok(PreparedCall {
                     request,
                     args,
                     tool,
@@ -293,25 +295,29 @@ impl Orchestrator {
                     idempotency_key: scope.idempotency_key.clone(),
                 })
             }
-            Err(errors) => Err(refused(&request, name, invalid(&tool, &errors))),
+            Err(errors) => Err(refused_outcome(
+                &request,
+                name,
+                invalid_arguments(&tool, &errors),
+            )),
         }
     }
 
     /// Returns the error for a name that is not a tool.
-    pub fn not_found(&self, name: &str) -> CallFailure {
+    pub fn tool_not_found(&self, name: &str) -> CallFailure {
         let name = &name.chars().take(80).collect::<String>();
         let near = match self.registry.find(name) {
-            Found::Nothing(near) => near,
-            Found::Tool(_) | Found::Namespace => self
+            ToolLookup::NotFound(near) => near,
+            ToolLookup::Tool(_) | ToolLookup::Namespace => self
                 .registry
-                .names_below(&format!("{name}."))
+                .child_names(&format!("{name}."))
                 .into_iter()
                 .map(|below| format!("{name}.{below}"))
                 .take(3)
                 .collect(),
         };
         let hint = if near.is_empty() {
-            let names: Vec<String> = self.registry.names_below("").into_iter().take(20).collect();
+            let names: Vec<String> = self.registry.child_names("").into_iter().take(20).collect();
             if names.is_empty() {
                 ": no tools are registered".to_owned()
             } else {
@@ -335,7 +341,12 @@ impl Orchestrator {
     }
 
     /// Runs a call. If its confinement seems to have blocked it, requests approval to retry it.
-    async fn run(&self, scope: &Scope, prepared: Prepared, reports: &UnboundedSender<Report>) {
+    async fn run(
+        &self,
+        scope: &Scope,
+        prepared: PreparedCall,
+        reports: &UnboundedSender<BatchReport>,
+    ) {
         let (tool, line, cancel) = (
             prepared.tool.clone(),
             prepared.request.line,
@@ -345,26 +356,27 @@ impl Orchestrator {
         let outcome = self.attempt(scope, prepared, reports).await;
         let again = match &outcome.result {
             Ok(ToolOutput {
-                again: Some(again), ..
+                unconfined_retry: Some(again),
+                ..
             }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
             _ => return self.finish(scope, reports, outcome).await,
         };
         // Recorded before approval is requested, so that the outcome of the first attempt is known
         // even if the process ends meanwhile.
-        if self.write_down(scope, &outcome).await == Err(LedgerError::TakenOver) {
-            let _ = reports.send(Report::TakenOver);
+        if self.record_outcome(scope, &outcome).await == Err(LedgerError::TakenOver) {
+            let _ = reports.send(BatchReport::TakenOver);
             return;
         }
         let id = format!("{}.again", outcome.record.id);
         let request = CallRequest {
             id,
             tool: tool.spec.name.clone(),
-            args: Arguments::List(Vec::new()),
+            args: CallArguments::Positional(Vec::new()),
             line,
             cancel,
         };
-        let read_only = reads_only(&tool, &again.args);
-        let second = Prepared {
+        let read_only = is_read_only_call(&tool, &again.args);
+        let second = PreparedCall {
             request,
             args: again.args,
             tool,
@@ -375,12 +387,12 @@ impl Orchestrator {
             idempotency_key: None,
         };
         // An earlier approval may cover the retry.
-        let agreed = judge(self.policy, risk(&second)) == Verdict::Run
-            || scope.has_agreed(&second.agreement());
+        let agreed = apply_policy(self.policy, risk_of(&second)) == PolicyVerdict::Run
+            || scope.is_approved(&second.approval_key());
         let second = match agreed {
             true => Some(second),
             false => {
-                self.ask_again(scope, second, again.reason, &outcome.record.id, reports)
+                self.approve_retry(scope, second, again.reason, &outcome.record.id, reports)
                     .await
             }
         };
@@ -388,13 +400,16 @@ impl Orchestrator {
             None => self.finish(scope, reports, outcome).await,
             Some(second) => {
                 let settles = outcome.record.id.clone();
-                scope.events.emit(Event::CallFinished {
+                scope.events.emit(RuntimeEvent::CallFinished {
                     parent_id: scope.id.clone(),
                     call: outcome.record.clone(),
                 });
-                let _ = reports.send(Report::Repeated(outcome.record));
+                let _ = reports.send(BatchReport::Retrying(outcome.record));
                 let second = self.attempt(scope, second, reports).await;
-                let second = Box::new(CallOutcome { settles, ..*second });
+                let second = Box::new(CallOutcome {
+                    requested_id: settles,
+                    ..*second
+                });
                 self.finish(scope, reports, second).await;
             }
         }
@@ -404,10 +419,10 @@ impl Orchestrator {
     async fn attempt(
         &self,
         scope: &Scope,
-        prepared: Prepared,
-        reports: &UnboundedSender<Report>,
+        prepared: PreparedCall,
+        reports: &UnboundedSender<BatchReport>,
     ) -> Box<CallOutcome> {
-        let Prepared {
+        let PreparedCall {
             request,
             args,
             tool,
@@ -420,14 +435,14 @@ impl Orchestrator {
         let permit = tokio::select! {
             biased;
             () = request.cancel.cancelled() => None,
-            permit = scope.places.acquire() => permit.ok(),
+            permit = scope.call_slots.acquire() => permit.ok(),
         };
         let stopped = |request: &CallRequest, name: String, digest: String| {
             let failure = CallFailure::new(
                 ErrorCode::ToolAbortedError,
                 format!("{name} was cancelled before it ran"),
             );
-            let mut outcome = refused(request, name, failure);
+            let mut outcome = refused_outcome(request, name, failure);
             outcome.record.args_digest = digest;
             outcome
         };
@@ -435,7 +450,7 @@ impl Orchestrator {
             return stopped(&request, name, digest);
         };
         // A call that is not recorded must not run.
-        let intent = Intent {
+        let intent = CallStart {
             run: &scope.id,
             id: &request.id,
             tool: &name,
@@ -448,27 +463,27 @@ impl Orchestrator {
         let intended = match &self.ledger {
             Some(ledger) => tokio::select! {
                 biased;
-                intended = ledger.intend(intent) => intended,
+                intended = ledger.record_call_start(intent) => intended,
                 () = request.cancel.cancelled() => return stopped(&request, name, digest),
             },
             None => Ok(()),
         };
         if let Err(error) = intended {
             let message = format!("{name} did not run, because it could not be recorded: {error}");
-            return refused(
+            return refused_outcome(
                 &request,
                 name,
                 CallFailure::new(ErrorCode::HarnessInternalError, message),
             );
         }
-        scope.events.emit(Event::CallStarted {
+        scope.events.emit(RuntimeEvent::CallStarted {
             parent_id: scope.id.clone(),
             call_id: request.id.clone(),
             tool: name.clone(),
-            about: about(&args),
+            about: summarise_args(&args),
         });
         let started = Instant::now();
-        let call = Call {
+        let call = CallContext {
             id: request.id.clone(),
             scope_id: scope.id.clone(),
             idempotency_key: idempotency_key.unwrap_or_else(|| {
@@ -476,7 +491,7 @@ impl Orchestrator {
             }),
             cancel: request.cancel.clone(),
             events: scope.events.clone(),
-            belongings: scope.belongings.clone(),
+            resources: scope.resources.clone(),
             gate: Gate::new(
                 self,
                 scope,
@@ -493,26 +508,26 @@ impl Orchestrator {
             Err(failure) if failure.outcome_unknown && !read_only => CallStatus::OutcomeUnknown,
             Err(_) => CallStatus::Failed,
         };
-        let resume_as = resume_as(&tool, read_only, &result, status);
+        let resume_as = classify_for_resume(&tool, read_only, &result, status);
         let record = CallRecord {
             id: request.id,
             tool: name,
             status,
             reused: false,
-            duration_ms: millis(started),
+            duration_ms: elapsed_ms(started),
             args_digest: digest,
             line: request.line,
             error: result.as_ref().err().map(call_error),
         };
         let settles = record.id.clone();
         Box::new(CallOutcome {
-            settles,
+            requested_id: settles,
             record,
             result,
-            stubborn,
+            ignored_cancel: stubborn,
             dispatched: true,
             resume_as,
-            answered: None,
+            details: None,
         })
     }
 }
@@ -522,16 +537,16 @@ impl Orchestrator {
     pub(crate) async fn finish(
         &self,
         scope: &Scope,
-        reports: &UnboundedSender<Report>,
+        reports: &UnboundedSender<BatchReport>,
         mut outcome: Box<CallOutcome>,
     ) {
         let was_refused = !outcome.dispatched && !outcome.record.reused;
         if let Some(prior) = scope.prior.as_ref().filter(|_| was_refused) {
-            prior.release(&outcome.settles);
+            prior.release(&outcome.requested_id);
         }
-        let written = self.write_down(scope, &outcome).await;
+        let written = self.record_outcome(scope, &outcome).await;
         if written == Err(LedgerError::TakenOver) {
-            let _ = reports.send(Report::TakenOver);
+            let _ = reports.send(BatchReport::TakenOver);
             return;
         }
         if let Err(error) = written {
@@ -539,14 +554,18 @@ impl Orchestrator {
             let message = format!("{tool} ran, but its outcome could not be recorded: {error}");
             outcome.result = Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
         }
-        scope.events.emit(Event::CallFinished {
+        scope.events.emit(RuntimeEvent::CallFinished {
             parent_id: scope.id.clone(),
             call: outcome.record.clone(),
         });
-        let _ = reports.send(Report::Finished(outcome));
+        let _ = reports.send(BatchReport::Finished(outcome));
     }
 
-    async fn write_down(&self, scope: &Scope, outcome: &CallOutcome) -> Result<(), LedgerError> {
+    async fn record_outcome(
+        &self,
+        scope: &Scope,
+        outcome: &CallOutcome,
+    ) -> Result<(), LedgerError> {
         let Some(ledger) = &self.ledger else {
             return Ok(());
         };
@@ -554,16 +573,16 @@ impl Orchestrator {
         // Without a script, a model reads the result.
         let shown = match (&scope.source, &outcome.result) {
             (None, Ok(output)) => output.rendering.clone(),
-            (None, Err(failure)) => Some(failure.in_words()),
+            (None, Err(failure)) => Some(failure.text_for_model()),
             (Some(_), _) => None,
         };
-        let settle = ledger.settle(Settled {
+        let settle = ledger.record_call_end(CallEnd {
             run: &scope.id,
             record: &outcome.record,
             value,
             shown: shown.as_deref(),
             resume_as: outcome.resume_as,
-            answered: outcome.answered.as_ref(),
+            details: outcome.details.as_ref(),
         });
         scope.written(settle).await
     }
@@ -571,15 +590,15 @@ impl Orchestrator {
 
 /// Returns whether the call changes nothing. If the tool panics over the question, it counts as one
 /// that may change something.
-pub(crate) fn reads_only(tool: &Registered, args: &Value) -> bool {
-    let judged = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.reads_only(args)));
+pub(crate) fn is_read_only_call(tool: &RegisteredTool, args: &Value) -> bool {
+    let judged = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.is_read_only(args)));
     tool.spec.read_only || judged().unwrap_or(false)
 }
 
 /// Returns what a call means to a run that resumes this one. If the tool panics over its own value,
 /// the outcome counts as unknown.
-fn resume_as(
-    tool: &Registered,
+fn classify_for_resume(
+    tool: &RegisteredTool,
     read_only: bool,
     result: &Result<ToolOutput, CallFailure>,
     status: CallStatus,
@@ -598,16 +617,16 @@ fn resume_as(
 }
 
 /// Returns the risk of a call. If the tool panics over the arguments, the call needs approval.
-fn risk(prepared: &Prepared) -> Risk {
+fn risk_of(prepared: &PreparedCall) -> Risk {
     let judged =
         std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.risk(&prepared.args)));
-    judged.unwrap_or_else(|_| Risk::Ask {
+    judged.unwrap_or_else(|_| Risk::NeedsApproval {
         reason: "its risk could not be determined".to_owned(),
     })
 }
 
 /// Returns the outcome of a call that never ran.
-pub(crate) fn refused(
+pub(crate) fn refused_outcome(
     request: &CallRequest,
     tool: String,
     failure: CallFailure,
@@ -618,7 +637,7 @@ pub(crate) fn refused(
         CallStatus::Failed
     };
     Box::new(CallOutcome {
-        settles: request.id.clone(),
+        requested_id: request.id.clone(),
         record: CallRecord {
             id: request.id.clone(),
             tool,
@@ -630,15 +649,15 @@ pub(crate) fn refused(
             error: Some(call_error(&failure)),
         },
         result: Err(failure),
-        stubborn: false,
+        ignored_cancel: false,
         dispatched: false,
         resume_as: ResumeAs::Rerun,
-        answered: None,
+        details: None,
     })
 }
 
 /// Returns the failure of a call with invalid arguments.
-fn invalid(tool: &Registered, errors: &[ArgumentError]) -> CallFailure {
+fn invalid_arguments(tool: &RegisteredTool, errors: &[ArgumentError]) -> CallFailure {
     let messages: Vec<&str> = errors
         .iter()
         .take(4)
@@ -656,6 +675,6 @@ fn invalid(tool: &Registered, errors: &[ArgumentError]) -> CallFailure {
     failure
 }
 
-fn millis(since: Instant) -> f64 {
+fn elapsed_ms(since: Instant) -> f64 {
     (since.elapsed().as_secs_f64() * 1e6).round() / 1e3
 }

@@ -8,12 +8,12 @@ pub enum Risk {
     /// The call needs no approval under any policy.
     Harmless,
     /// The call changes something, within what the sandbox policy allows.
-    Guarded {
+    Moderate {
         /// Why, in a few words for the approver.
         reason: String,
     },
     /// The call needs approval under every policy.
-    Ask {
+    NeedsApproval {
         /// Why, in a few words for the approver.
         reason: String,
     },
@@ -21,7 +21,7 @@ pub enum Risk {
 
 /// Decision of the policy about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PolicyVerdict {
     /// Run the call.
     Run,
     /// Request approval.
@@ -30,21 +30,21 @@ pub enum Verdict {
         reason: String,
     },
     /// Deny the call.
-    Refuse {
+    Deny {
         /// Why the call is denied.
         reason: String,
     },
 }
 
 /// Applies a policy to the risk of a call.
-pub fn judge(policy: ApprovalPolicy, risk: Risk) -> Verdict {
+pub fn apply_policy(policy: ApprovalPolicy, risk: Risk) -> PolicyVerdict {
     match (risk, policy) {
-        (Risk::Harmless, _) => Verdict::Run,
-        (Risk::Guarded { reason }, ApprovalPolicy::Untrusted) => Verdict::Ask { reason },
-        (Risk::Guarded { .. }, _) => Verdict::Run,
-        (Risk::Ask { reason }, ApprovalPolicy::Never) => Verdict::Refuse {
+        (Risk::Harmless, _) => PolicyVerdict::Run,
+        (Risk::Moderate { reason }, ApprovalPolicy::Untrusted) => PolicyVerdict::Ask { reason },
+        (Risk::Moderate { .. }, _) => PolicyVerdict::Run,
+        (Risk::NeedsApproval { reason }, ApprovalPolicy::Never) => PolicyVerdict::Deny {
             reason: format!("{reason}; the approval policy is `never`"),
         },
-        (Risk::Ask { reason }, _) => Verdict::Ask { reason },
+        (Risk::NeedsApproval { reason }, _) => PolicyVerdict::Ask { reason },
     }
 }

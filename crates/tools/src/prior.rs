@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use selvedge_protocol::{Answered, CallStatus, ErrorCode, ResumeAs};
+use selvedge_protocol::{CallDetails, CallStatus, ErrorCode, ResumeAs};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::orchestrator::{Prepared, refused};
+use crate::orchestrator::{PreparedCall, refused_outcome};
 use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput, camel_case};
 
 /// Undecided calls that an error names, and reused calls that a warning names.
@@ -105,13 +105,13 @@ pub enum DecisionError {
 
 /// Whether a call may change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub(crate) enum CallEffect {
     ReadOnly,
     MayChange,
 }
 
-impl Effect {
-    pub(crate) fn of(read_only: bool) -> Self {
+impl CallEffect {
+    pub(crate) fn from_read_only(read_only: bool) -> Self {
         match read_only {
             true => Self::ReadOnly,
             false => Self::MayChange,
@@ -121,7 +121,7 @@ impl Effect {
 
 /// What the recorded calls say about a call that is about to run.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Lookup {
+pub(crate) enum PriorLookup {
     /// No recorded call applies: the call runs.
     New,
     /// The call runs, as a repetition of this recorded call.
@@ -196,7 +196,7 @@ impl PriorCalls {
 
     /// Looks up a call with this digest, and marks the recorded call as used by `call_id`. A
     /// recorded call is used once; a restored script makes its open calls again under the same ids.
-    pub(crate) fn look_up(&self, call_id: &str, digest: &str, effect: Effect) -> Lookup {
+    pub(crate) fn look_up(&self, call_id: &str, digest: &str, effect: CallEffect) -> PriorLookup {
         let mut progress = self.progress();
         let mut identical = self.calls.iter().filter(|call| call.digest == digest);
         let found = identical.find(|call| {
@@ -204,24 +204,24 @@ impl PriorCalls {
             used_by.is_none_or(|used_by| used_by == call_id)
         });
         let blocked =
-            effect == Effect::MayChange && self.undecided_given(&progress).next().is_some();
+            effect == CallEffect::MayChange && self.undecided_calls(&progress).next().is_some();
         let lookup = match found.map(|call| (call, progress.decisions.get(&call.id))) {
-            Some((_, Some(ResumeDecision::Skip(value)))) => Lookup::Skipped {
+            Some((_, Some(ResumeDecision::Skip(value)))) => PriorLookup::Skipped {
                 value: value.clone(),
             },
             Some((call, None)) if let PriorOutcome::Succeeded(value) = &call.outcome => {
-                Lookup::Recorded {
+                PriorLookup::Recorded {
                     origin: call.id.clone(),
                     value: value.clone(),
                 }
             }
-            _ if blocked => return Lookup::Blocked,
-            Some((call, Some(ResumeDecision::Repeat))) => Lookup::Repeat {
+            _ if blocked => return PriorLookup::Blocked,
+            Some((call, Some(ResumeDecision::Repeat))) => PriorLookup::Repeat {
                 origin: call.id.clone(),
                 idempotency_key: (call.outcome == PriorOutcome::Unknown)
                     .then(|| call.idempotency_key.clone()),
             },
-            Some((_, None)) | None => return Lookup::New,
+            Some((_, None)) | None => return PriorLookup::New,
         };
         if let Some(call) = found {
             progress.used.insert(call.id.clone(), call_id.to_owned());
@@ -229,7 +229,7 @@ impl PriorCalls {
         lookup
     }
 
-    fn undecided_given(&self, progress: &PriorProgress) -> impl Iterator<Item = &PriorCall> {
+    fn undecided_calls(&self, progress: &PriorProgress) -> impl Iterator<Item = &PriorCall> {
         self.calls.iter().filter(|call| {
             call.outcome == PriorOutcome::Unknown && !progress.decisions.contains_key(&call.id)
         })
@@ -237,11 +237,11 @@ impl PriorCalls {
 
     /// Returns the failure of a call that must not run yet. It names each undecided call and how to
     /// decide it.
-    pub(crate) fn undecided(&self, tool: &str) -> CallFailure {
+    pub(crate) fn undecided_failure(&self, tool: &str) -> CallFailure {
         let progress = self.progress();
-        let undecided: Vec<&PriorCall> = self.undecided_given(&progress).collect();
+        let undecided: Vec<&PriorCall> = self.undecided_calls(&progress).collect();
         let named = &undecided[..undecided.len().min(MAX_NAMED)];
-        let list: Vec<String> = named.iter().map(|call| call.described()).collect();
+        let list: Vec<String> = named.iter().map(|call| call.describe()).collect();
         let more = match undecided.len() - named.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
@@ -306,7 +306,7 @@ impl PriorCalls {
         };
         let reused: Vec<&PriorCall> = self.calls.iter().filter(is_reused).collect();
         let first = reused.first()?;
-        let named: Vec<String> = reused.iter().map(|call| call.described()).collect();
+        let named: Vec<String> = reused.iter().map(|call| call.describe()).collect();
         Some(format!(
             "reused recorded results instead of running these calls: {}; resume.repeat(\"{}\") \
              before such a call makes it run",
@@ -317,7 +317,7 @@ impl PriorCalls {
 }
 
 impl PriorCall {
-    fn described(&self) -> String {
+    fn describe(&self) -> String {
         let args = self.args.to_string();
         let truncated: String = args.chars().take(MAX_ARGS_SHOWN).collect();
         let ellipsis = if truncated.len() < args.len() {
@@ -338,20 +338,20 @@ impl Orchestrator {
     pub(crate) fn check_prior(
         &self,
         scope: &Scope,
-        mut prepared: Prepared,
-    ) -> Result<Prepared, Box<CallOutcome>> {
+        mut prepared: PreparedCall,
+    ) -> Result<PreparedCall, Box<CallOutcome>> {
         let Some(prior) = &scope.prior else {
             return Ok(prepared);
         };
         if prepared.read_only && !prepared.tool.tool.costs_money() {
             return Ok(prepared);
         }
-        let Prepared { request, tool, .. } = &prepared;
+        let PreparedCall { request, tool, .. } = &prepared;
         let name = tool.spec.name.clone();
-        let effect = Effect::of(prepared.read_only);
+        let effect = CallEffect::from_read_only(prepared.read_only);
         let (origin, value) = match prior.look_up(&request.id, &prepared.digest, effect) {
-            Lookup::New => return Ok(prepared),
-            Lookup::Repeat {
+            PriorLookup::New => return Ok(prepared),
+            PriorLookup::Repeat {
                 origin,
                 idempotency_key,
             } => {
@@ -359,15 +359,15 @@ impl Orchestrator {
                 prepared.idempotency_key = idempotency_key;
                 return Ok(prepared);
             }
-            Lookup::Blocked => {
-                let failure = prior.undecided(&name);
-                return Err(refused(request, name, failure));
+            PriorLookup::Blocked => {
+                let failure = prior.undecided_failure(&name);
+                return Err(refused_outcome(request, name, failure));
             }
-            Lookup::Recorded { origin, value } => (Some(origin), value),
+            PriorLookup::Recorded { origin, value } => (Some(origin), value),
             // Not a recorded result: a run that resumes this one has to decide again.
-            Lookup::Skipped { value } => (None, value),
+            PriorLookup::Skipped { value } => (None, value),
         };
-        let mut outcome = refused(request, name, crate::failure::aborted(""));
+        let mut outcome = refused_outcome(request, name, crate::failure::aborted_failure(""));
         outcome.record.status = CallStatus::Done;
         outcome.record.reused = true;
         outcome.record.args_digest = prepared.digest;
@@ -377,7 +377,7 @@ impl Orchestrator {
             Some(_) => ResumeAs::Answer,
             None => ResumeAs::Rerun,
         };
-        outcome.answered = Some(Answered {
+        outcome.details = Some(CallDetails {
             origin,
             args: prepared.args,
             read_only: prepared.read_only,

@@ -5,20 +5,20 @@ use std::sync::{Arc, OnceLock};
 
 use selvedge_protocol::ToolSpec;
 
-use crate::arguments::Checker;
-use crate::names::nearest;
-use crate::search::Index;
+use crate::arguments::ArgumentChecker;
+use crate::names::similar_names;
+use crate::search::ToolIndex;
 use crate::{Tool, snake_case};
 
 /// A set of tools. Clones are cheap, and a change to one does not affect the others, so that a
 /// script keeps its tools while MCP servers start and stop.
 #[derive(Clone, Default)]
-pub struct Registry(Arc<Set>);
+pub struct Registry(Arc<RegistryTables>);
 
 #[derive(Clone, Default)]
-struct Set {
+struct RegistryTables {
     /// Tools by canonical name.
-    tools: BTreeMap<String, Arc<Registered>>,
+    tools: BTreeMap<String, Arc<RegisteredTool>>,
     /// Canonical names by name in scripts.
     js_names: HashMap<String, String>,
     /// Canonical names by alias.
@@ -28,29 +28,29 @@ struct Set {
     /// Dotted prefixes of names in scripts and of canonical names.
     namespaces: BTreeSet<String>,
     /// Prefixes whose tools are not known yet, and the tool that handles all calls below them.
-    stand_ins: BTreeMap<String, Arc<Registered>>,
+    catch_alls: BTreeMap<String, Arc<RegisteredTool>>,
     /// Created on the first search.
-    index: OnceLock<Arc<Index>>,
+    index: OnceLock<Arc<ToolIndex>>,
 }
 
 /// A registered tool with its spec.
-pub struct Registered {
+pub struct RegisteredTool {
     /// The tool itself.
     pub tool: Box<dyn Tool>,
     /// Spec of the tool, cached.
     pub spec: ToolSpec,
-    checker: OnceLock<Result<Checker, String>>,
-    raw: OnceLock<Option<Arc<Registered>>>,
+    checker: OnceLock<Result<ArgumentChecker, String>>,
+    raw: OnceLock<Option<Arc<RegisteredTool>>>,
 }
 
 /// Result of looking up a name.
-pub enum Found<'a> {
+pub enum ToolLookup<'a> {
     /// A tool.
-    Tool(&'a Arc<Registered>),
+    Tool(&'a Arc<RegisteredTool>),
     /// A prefix of tool names.
     Namespace,
     /// Neither. These names are similar.
-    Nothing(Vec<String>),
+    NotFound(Vec<String>),
 }
 
 /// Why a tool cannot be registered.
@@ -62,7 +62,7 @@ pub enum RegistryError {
     Duplicate(String),
     /// The name cannot be called from a script.
     #[error("invalid tool name `{0}`: use letters, digits and `_`")]
-    BadName(String),
+    InvalidName(String),
 }
 
 impl Registry {
@@ -82,17 +82,17 @@ impl Registry {
                     .all(|c| c.is_alphanumeric() || c == '_' || c == '$')
         };
         if !spec.js_name.split('.').all(is_identifier) {
-            return Err(RegistryError::BadName(spec.name));
+            return Err(RegistryError::InvalidName(spec.name));
         }
         if self.0.tools.contains_key(&spec.name) || self.0.js_names.contains_key(&spec.js_name) {
             return Err(RegistryError::Duplicate(spec.name));
         }
-        Arc::make_mut(&mut self.0).insert(Arc::new(Registered::new(Box::new(tool), spec)));
+        Arc::make_mut(&mut self.0).insert(Arc::new(RegisteredTool::new(Box::new(tool), spec)));
         Ok(())
     }
 
     /// Adds another name for a tool. A tool that is registered under that name has precedence.
-    pub fn alias(&mut self, alias: &str, name: &str) {
+    pub fn add_alias(&mut self, alias: &str, name: &str) {
         Arc::make_mut(&mut self.0)
             .aliases
             .insert(alias.to_owned(), name.to_owned());
@@ -100,7 +100,7 @@ impl Registry {
 
     /// Adds suggestions: if a script calls one of `names`, which is not a tool, the error suggests
     /// those of `tools` that are registered. Both are in snake_case, separated by spaces.
-    pub fn synonyms(&mut self, names: &'static str, tools: &'static str) {
+    pub fn add_synonyms(&mut self, names: &'static str, tools: &'static str) {
         let synonyms = names.split(' ').map(|name| (name, tools));
         Arc::make_mut(&mut self.0).synonyms.extend(synonyms);
     }
@@ -112,12 +112,12 @@ impl Registry {
     }
 
     /// Returns the tool with this name, in any spelling. `x.raw` is the raw variant of `x`.
-    pub fn get(&self, name: &str) -> Option<&Arc<Registered>> {
-        self.named(name)
-            .or_else(|| self.named(name.strip_suffix(".raw")?)?.raw())
+    pub fn get(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
+        self.find_by_name(name)
+            .or_else(|| self.find_by_name(name.strip_suffix(".raw")?)?.raw())
     }
 
-    fn named(&self, name: &str) -> Option<&Arc<Registered>> {
+    fn find_by_name(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         let set = &self.0;
         set.tools
             .get(name)
@@ -130,42 +130,42 @@ impl Registry {
             })
             .or_else(|| {
                 name.match_indices('.')
-                    .find_map(|(dot, _)| set.stand_ins.get(&name[..dot]))
+                    .find_map(|(dot, _)| set.catch_alls.get(&name[..dot]))
             })
     }
 
     /// Registers a tool that handles all calls below its name, whatever their names. It is not
     /// listed.
-    pub fn stand_in(&mut self, tool: impl Tool + 'static) {
+    pub fn register_catch_all(&mut self, tool: impl Tool + 'static) {
         let spec = tool.spec();
         let set = Arc::make_mut(&mut self.0);
         let names = [spec.js_name.clone(), spec.name.clone()];
-        let tool = Arc::new(Registered::new(Box::new(tool), spec));
+        let tool = Arc::new(RegisteredTool::new(Box::new(tool), spec));
         for name in names {
             set.namespaces.extend(namespaces_of(&name));
             set.namespaces.insert(name.clone());
-            set.stand_ins.insert(name, tool.clone());
+            set.catch_alls.insert(name, tool.clone());
         }
     }
 
     /// Registers a namespace that has no tools yet.
-    pub fn reserve(&mut self, namespace: &str) {
+    pub fn reserve_namespace(&mut self, namespace: &str) {
         let set = Arc::make_mut(&mut self.0);
         set.namespaces.extend(namespaces_of(namespace));
         set.namespaces.insert(namespace.to_owned());
     }
 
     /// Returns whether both are unchanged clones of the same registry.
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub fn ptr_eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Returns the tools that match the text best, the best first.
-    pub fn search(&self, words: &str, limit: usize) -> Vec<&Arc<Registered>> {
+    pub fn search(&self, words: &str, limit: usize) -> Vec<&Arc<RegisteredTool>> {
         let index = self
             .0
             .index
-            .get_or_init(|| Arc::new(Index::new(self.iter().map(|tool| &tool.spec))));
+            .get_or_init(|| Arc::new(ToolIndex::new(self.iter().map(|tool| &tool.spec))));
         let names = index.search(words, limit);
         names
             .into_iter()
@@ -174,10 +174,10 @@ impl Registry {
     }
 
     /// Looks up `tools.<path>` of a script.
-    pub fn find(&self, path: &str) -> Found<'_> {
+    pub fn find(&self, path: &str) -> ToolLookup<'_> {
         match self.get(path) {
-            Some(tool) => Found::Tool(tool),
-            None if self.0.namespaces.contains(path) => Found::Namespace,
+            Some(tool) => ToolLookup::Tool(tool),
+            None if self.0.namespaces.contains(path) => ToolLookup::Namespace,
             None => {
                 let synonyms = self.0.synonyms.get(snake_case(path).as_str());
                 let suggested = synonyms
@@ -186,11 +186,14 @@ impl Registry {
                     .filter_map(|name| self.0.tools.get(name))
                     .map(|tool| tool.spec.js_name.clone());
                 let mut near: Vec<String> = suggested
-                    .chain(nearest(path, self.0.js_names.keys().map(String::as_str)))
+                    .chain(similar_names(
+                        path,
+                        self.0.js_names.keys().map(String::as_str),
+                    ))
                     .collect();
                 near.truncate(3);
                 near.dedup();
-                Found::Nothing(near)
+                ToolLookup::NotFound(near)
             }
         }
     }
@@ -202,7 +205,7 @@ impl Registry {
 
     /// Returns the next part of all script names with this prefix, which is empty or ends with a
     /// dot.
-    pub fn names_below(&self, prefix: &str) -> BTreeSet<String> {
+    pub fn child_names(&self, prefix: &str) -> BTreeSet<String> {
         let below = |name: &String| {
             name.strip_prefix(prefix)
                 .map(|rest| rest.split('.').next().unwrap_or(rest).to_owned())
@@ -211,7 +214,7 @@ impl Registry {
     }
 
     /// Returns all tools, ordered by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Registered>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<RegisteredTool>> {
         self.0.tools.values()
     }
 
@@ -227,13 +230,13 @@ impl Registry {
 
     /// Returns a registry with only the tools for which `keep` returns true.
     pub fn filtered(&self, keep: impl Fn(&ToolSpec) -> bool) -> Self {
-        let mut filtered = Set {
+        let mut filtered = RegistryTables {
             aliases: self.0.aliases.clone(),
             synonyms: self.0.synonyms.clone(),
-            stand_ins: self.0.stand_ins.clone(),
-            ..Set::default()
+            catch_alls: self.0.catch_alls.clone(),
+            ..RegistryTables::default()
         };
-        for name in self.0.stand_ins.keys() {
+        for name in self.0.catch_alls.keys() {
             filtered
                 .namespaces
                 .extend(namespaces_of(name).chain([name.clone()]));
@@ -253,8 +256,8 @@ fn namespaces_of(name: &str) -> impl Iterator<Item = String> {
     dots.map(|(dot, _)| name[..dot].to_owned())
 }
 
-impl Set {
-    fn insert(&mut self, tool: Arc<Registered>) {
+impl RegistryTables {
+    fn insert(&mut self, tool: Arc<RegisteredTool>) {
         let spec = &tool.spec;
         for name in [&spec.js_name, &spec.name] {
             self.namespaces.extend(namespaces_of(name));
@@ -266,7 +269,7 @@ impl Set {
     }
 }
 
-impl Registered {
+impl RegisteredTool {
     fn new(tool: Box<dyn Tool>, spec: ToolSpec) -> Self {
         Self {
             tool,
@@ -277,7 +280,7 @@ impl Registered {
     }
 
     /// Returns the raw variant of the tool, if it has one. See [`Tool::raw`].
-    pub fn raw(&self) -> Option<&Arc<Registered>> {
+    pub fn raw(&self) -> Option<&Arc<RegisteredTool>> {
         let raw = || {
             let tool = self.tool.raw()?;
             let spec = tool.spec();
@@ -288,9 +291,9 @@ impl Registered {
 
     /// Returns the checker of arguments. It is created on first use, because most tools of a large
     /// catalogue are never called.
-    pub(crate) fn checker(&self) -> Result<&Checker, &str> {
+    pub(crate) fn checker(&self) -> Result<&ArgumentChecker, &str> {
         self.checker
-            .get_or_init(|| Checker::new(&self.spec))
+            .get_or_init(|| ArgumentChecker::new(&self.spec))
             .as_ref()
             .map_err(String::as_str)
     }

@@ -4,17 +4,17 @@ use selvedge_protocol::CallRecord;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::offer::{Offered, Shape};
-use crate::{Arguments, CallOutcome, CallRequest, Orchestrator, Report, Scope};
+use crate::offered::{OfferedShape, OfferedTool};
+use crate::{BatchReport, CallArguments, CallOutcome, CallRequest, Orchestrator, Scope};
 
 /// Longest result that a model is shown in full, in bytes.
-const SHOWN: usize = 10 * 1024;
+const MAX_RESULT_BYTES: usize = 10 * 1024;
 
 /// Runs structured calls of the tools that a model was offered.
 #[derive(Clone)]
 pub struct ToolRouter {
     orchestrator: Orchestrator,
-    offered: Vec<Offered>,
+    offered: Vec<OfferedTool>,
 }
 
 /// A structured call as a model made it.
@@ -43,17 +43,17 @@ pub struct StructuredOutput {
 
 impl StructuredOutput {
     /// Returns whether the call succeeded.
-    pub fn success(&self) -> bool {
+    pub fn is_success(&self) -> bool {
         self.value.is_some()
     }
 }
 
 impl ToolRouter {
     /// Creates a router for a model that is offered these tools.
-    pub fn new(orchestrator: Orchestrator, offered: Vec<Offered>) -> Self {
+    pub fn new(orchestrator: Orchestrator, offered: Vec<OfferedTool>) -> Self {
         // A tool that was not offered cannot be called under any name.
-        let orchestrator =
-            orchestrator.only(|spec| offered.iter().any(|offered| offered.tool == spec.name));
+        let orchestrator = orchestrator
+            .with_tools_where(|spec| offered.iter().any(|offered| offered.tool == spec.name));
         Self {
             orchestrator,
             offered,
@@ -61,7 +61,7 @@ impl ToolRouter {
     }
 
     /// Returns the tools that the model is offered.
-    pub fn offered(&self) -> &[Offered] {
+    pub fn offered(&self) -> &[OfferedTool] {
         &self.offered
     }
 
@@ -71,7 +71,7 @@ impl ToolRouter {
         let ids: Vec<String> = calls.iter().map(|call| call.call_id.clone()).collect();
         let batch = calls
             .into_iter()
-            .map(|call| self.request(scope, call))
+            .map(|call| self.call_request(scope, call))
             .collect();
         let (report, mut reports) = unbounded_channel();
         self.orchestrator.run_batch(scope, batch, report).await;
@@ -79,47 +79,47 @@ impl ToolRouter {
         let mut repeated: Vec<CallRecord> = Vec::new();
         while let Some(report) = reports.recv().await {
             match report {
-                Report::Repeated(record) => repeated.push(record),
-                Report::Finished(outcome) => {
+                BatchReport::Retrying(record) => repeated.push(record),
+                BatchReport::Finished(outcome) => {
                     let first_attempts = repeated
-                        .extract_if(.., |record| record.id == outcome.settles)
+                        .extract_if(.., |record| record.id == outcome.requested_id)
                         .collect();
                     // Models choose the ids: if two are equal, each result goes to one of them.
                     let index = ids
                         .iter()
                         .zip(&outputs)
-                        .position(|(id, output)| *id == outcome.settles && output.is_none());
+                        .position(|(id, output)| *id == outcome.requested_id && output.is_none());
                     if let Some(index) = index {
                         let handle = self
                             .orchestrator
                             .ledger()
-                            .map(|_| format!("{}/{}", scope.id, outcome.settles));
-                        outputs[index] = Some(answer(*outcome, first_attempts, handle));
+                            .map(|_| format!("{}/{}", scope.id, outcome.requested_id));
+                        outputs[index] = Some(structured_output(*outcome, first_attempts, handle));
                     }
                 }
-                Report::Asking { .. }
-                | Report::Answered(_)
-                | Report::Waits(..)
-                | Report::GoesOn(..)
-                | Report::Later
-                | Report::TakenOver => {}
+                BatchReport::ApprovalRequested { .. }
+                | BatchReport::ApprovalEnded(_)
+                | BatchReport::WaitStarted(..)
+                | BatchReport::WaitEnded(..)
+                | BatchReport::ApprovalDeferred
+                | BatchReport::TakenOver => {}
             }
         }
         // Every request of a batch is reported as finished once.
         outputs.into_iter().flatten().collect()
     }
 
-    fn request(&self, scope: &Scope, call: StructuredCall) -> CallRequest {
+    fn call_request(&self, scope: &Scope, call: StructuredCall) -> CallRequest {
         let offered = self
             .offered
             .iter()
             .find(|offered| offered.name == call.name);
         let tool = offered.map_or_else(|| call.name.clone(), |offered| offered.tool.clone());
         let args = match offered.map(|offered| &offered.shape) {
-            Some(Shape::Freeform { argument, .. }) => {
-                Arguments::Object(json!({argument: call.arguments}))
+            Some(OfferedShape::Freeform { argument, .. }) => {
+                CallArguments::Object(json!({argument: call.arguments}))
             }
-            _ => parse(&call.arguments, offered),
+            _ => parse_arguments(&call.arguments, offered),
         };
         CallRequest {
             id: call.call_id,
@@ -131,22 +131,22 @@ impl ToolRouter {
     }
 }
 
-fn parse(text: &str, offered: Option<&Offered>) -> Arguments {
+fn parse_arguments(text: &str, offered: Option<&OfferedTool>) -> CallArguments {
     let text = if text.trim().is_empty() { "{}" } else { text };
     let mut args = match serde_json::from_str(text) {
         Ok(args @ Value::Object(_)) => args,
-        Ok(_) => return Arguments::Unreadable("the arguments are not a JSON object".to_owned()),
+        Ok(_) => return CallArguments::Invalid("the arguments are not a JSON object".to_owned()),
         Err(error) => {
-            return Arguments::Unreadable(format!("the arguments are not valid JSON: {error}"));
+            return CallArguments::Invalid(format!("the arguments are not valid JSON: {error}"));
         }
     };
-    if let Some(Offered { shape, adapt, .. }) = offered {
-        if let Shape::Function { strict: true, .. } = shape {
+    if let Some(OfferedTool { shape, adapt, .. }) = offered {
+        if let OfferedShape::Function { strict: true, .. } = shape {
             drop_nulls(&mut args);
         }
         adapt(&mut args);
     }
-    Arguments::Object(args)
+    CallArguments::Object(args)
 }
 
 /// Removes null fields: in a strict schema they represent absent fields.
@@ -161,7 +161,7 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-fn answer(
+fn structured_output(
     outcome: CallOutcome,
     first_attempts: Vec<CallRecord>,
     handle: Option<String>,
@@ -171,12 +171,12 @@ fn answer(
             output.rendering.unwrap_or_else(|| output.value.to_string()),
             Some(output.value),
         ),
-        Err(failure) => (failure.in_words(), None),
+        Err(failure) => (failure.text_for_model(), None),
     };
     let records = first_attempts.into_iter().chain([outcome.record]).collect();
     StructuredOutput {
-        call_id: outcome.settles,
-        content: shown_of_result(content, handle.as_deref()),
+        call_id: outcome.requested_id,
+        content: truncate_result(content, handle.as_deref()),
         value,
         records,
     }
@@ -184,12 +184,12 @@ fn answer(
 
 /// Truncates a result for a model: keeps the beginning and the end of a text that is too long, and
 /// says with which handle all of it can be read.
-pub fn shown_of_result(text: String, handle: Option<&str>) -> String {
-    if text.len() <= SHOWN {
+pub fn truncate_result(text: String, handle: Option<&str>) -> String {
+    if text.len() <= MAX_RESULT_BYTES {
         return text;
     }
-    let head = text.floor_char_boundary(SHOWN / 2);
-    let tail = text.ceil_char_boundary(text.len() - SHOWN / 2);
+    let head = text.floor_char_boundary(MAX_RESULT_BYTES / 2);
+    let tail = text.ceil_char_boundary(text.len() - MAX_RESULT_BYTES / 2);
     let hint = handle
         .map(|handle| format!("; read all of it with `tools.recall({{ handle: \"{handle}\" }})`"));
     format!(

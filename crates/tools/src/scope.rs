@@ -23,74 +23,74 @@ pub struct Scope {
     /// Receives the events of the calls.
     pub events: EventSink,
     /// Source of the script that makes the calls. `None` for structured calls.
-    pub source: Option<Source>,
+    pub source: Option<ScriptSource>,
     /// Recorded calls of the run that the script resumes.
     pub prior: Option<Arc<PriorCalls>>,
     /// Idempotency key for the calls, instead of one per call. Set if the scope repeats a recorded
     /// call.
     pub(crate) idempotency_key: Option<String>,
     /// Whether the owner suspends the scope when an approval is deferred.
-    pub rest: Rest,
+    pub suspend_policy: SuspendPolicy,
     pub(crate) limits: ScopeLimits,
-    pub(crate) places: Arc<Semaphore>,
-    made: Arc<AtomicU32>,
-    agreed: Arc<Mutex<HashSet<String>>>,
-    pub(crate) belongings: Belongings,
+    pub(crate) call_slots: Arc<Semaphore>,
+    calls_made: Arc<AtomicU32>,
+    approved_keys: Arc<Mutex<HashSet<String>>>,
+    pub(crate) resources: ScopeResources,
 }
 
 /// Whether a scope can be suspended while it waits for an approval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Rest {
+pub enum SuspendPolicy {
     /// It cannot be suspended. Calls whose approval is deferred are denied.
     #[default]
     Never,
     /// Its owner suspends it on [`crate::Report::Later`].
-    AtQuestions,
+    OnDeferredApproval,
 }
 
 /// Budget and approvals that a scope has used, to restore it in another process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct ScopeSnapshot {
     #[serde(rename = "made")]
-    made: u32,
+    calls_made: u32,
     #[serde(rename = "agreed")]
-    agreed: BTreeSet<String>,
+    approved_keys: BTreeSet<String>,
     prior: Option<PriorProgress>,
 }
 
 /// Resources that outlive their call and end with the scope: background processes, terminals.
 /// Clones share them.
 #[derive(Clone, Default)]
-pub struct Belongings(Arc<Mutex<Kept>>);
+pub struct ScopeResources(Arc<Mutex<ScopeResourcesState>>);
 
 #[derive(Default)]
-struct Kept {
-    things: Vec<Box<dyn Any + Send>>,
+struct ScopeResourcesState {
+    resources: Vec<Box<dyn Any + Send>>,
     ended: bool,
 }
 
-impl Belongings {
+impl ScopeResources {
     /// Owns a resource until the scope ends, then drops it. If the scope has ended, drops it at
     /// once.
-    pub fn keep(&self, resource: impl Send + 'static) {
+    pub fn add(&self, resource: impl Send + 'static) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !state.ended {
-            state.things.push(Box::new(resource));
+            state.resources.push(Box::new(resource));
         }
     }
 
-    fn end(&self) {
+    fn release(&self) {
         let resources = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             state.ended = true;
-            std::mem::take(&mut state.things)
+            std::mem::take(&mut state.resources)
         };
         // Outside the lock: dropping a resource may take long.
         drop(resources);
     }
 }
 
-impl std::fmt::Debug for Belongings {
+impl std::fmt::Debug for ScopeResources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Belongings")
     }
@@ -98,7 +98,7 @@ impl std::fmt::Debug for Belongings {
 
 /// Source text of a script.
 #[derive(Debug, Clone)]
-pub struct Source(pub Arc<str>);
+pub struct ScriptSource(pub Arc<str>);
 
 /// Limits of the calls of a scope.
 #[derive(Debug, Clone)]
@@ -140,19 +140,19 @@ impl Scope {
             source: None,
             prior: None,
             idempotency_key: None,
-            rest: Rest::Never,
-            places: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
+            suspend_policy: SuspendPolicy::Never,
+            call_slots: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
             limits,
-            made: Arc::default(),
-            agreed: Arc::default(),
-            belongings: Belongings::default(),
+            calls_made: Arc::default(),
+            approved_keys: Arc::default(),
+            resources: ScopeResources::default(),
         }
     }
 
     /// Ends the scope: cancels its calls and drops its resources before it returns.
     pub fn end(&self) {
         self.cancel.cancel();
-        self.belongings.end();
+        self.resources.release();
     }
 
     /// Waits for a write to the ledger. After the scope is cancelled, waits at most for the time
@@ -176,17 +176,17 @@ impl Scope {
     pub fn calls_left(&self) -> u32 {
         self.limits
             .max_calls
-            .saturating_sub(self.made.load(Ordering::Relaxed))
+            .saturating_sub(self.calls_made.load(Ordering::Relaxed))
     }
 
     /// Returns a snapshot for another process. `open_calls` calls are not counted, because the
     /// restored scope makes them again.
-    pub fn standing(&self, open_calls: usize) -> Standing {
-        let made = self.made.load(Ordering::Relaxed);
-        Standing {
-            made: made.saturating_sub(open_calls as u32),
-            agreed: self
-                .agreed
+    pub fn snapshot(&self, open_calls: usize) -> ScopeSnapshot {
+        let made = self.calls_made.load(Ordering::Relaxed);
+        ScopeSnapshot {
+            calls_made: made.saturating_sub(open_calls as u32),
+            approved_keys: self
+                .approved_keys
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .iter()
@@ -197,23 +197,24 @@ impl Scope {
     }
 
     /// Restores budget and approvals from a snapshot.
-    pub fn stand_in(&self, snapshot: &Standing) {
-        self.made.store(snapshot.made, Ordering::Relaxed);
-        self.agreed
+    pub fn restore(&self, snapshot: &ScopeSnapshot) {
+        self.calls_made
+            .store(snapshot.calls_made, Ordering::Relaxed);
+        self.approved_keys
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .extend(snapshot.agreed.iter().cloned());
+            .extend(snapshot.approved_keys.iter().cloned());
         if let Some((prior, progress)) = self.prior.as_ref().zip(snapshot.prior.as_ref()) {
             prior.restore(progress);
         }
     }
 
     /// Takes one call from the budget. The error says that none is left.
-    pub(crate) fn take_call(&self) -> Result<(), CallFailure> {
+    pub(crate) fn reserve_call(&self) -> Result<(), CallFailure> {
         let max = self.limits.max_calls;
         let increment = |made| (made < max).then_some(made + 1);
         let updated = self
-            .made
+            .calls_made
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment);
         updated.map(drop).map_err(|_| {
             let message = format!("the script reached its limit of {max} tool calls");
@@ -228,25 +229,25 @@ impl Scope {
     }
 
     /// Stores an approval for the rest of the scope.
-    pub(crate) fn agree(&self, approval_key: String) {
-        self.agreed
+    pub(crate) fn remember_approval(&self, approval_key: String) {
+        self.approved_keys
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(approval_key);
     }
 
     /// Returns whether an earlier approval in this scope covers the key.
-    pub(crate) fn has_agreed(&self, approval_key: &str) -> bool {
-        self.agreed
+    pub(crate) fn is_approved(&self, approval_key: &str) -> bool {
+        self.approved_keys
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .contains(approval_key)
     }
 }
 
-impl Source {
+impl ScriptSource {
     /// Returns a line and its neighbours with line numbers, the line itself marked with `>`.
-    pub fn around(&self, line: u32) -> String {
+    pub fn excerpt(&self, line: u32) -> String {
         let first = line.saturating_sub(1).max(1);
         let lines = self.0.lines().enumerate().skip(first as usize - 1).take(3);
         let mut out = String::new();

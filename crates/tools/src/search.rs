@@ -14,37 +14,37 @@ use crate::{FunctionTool, Registry, signature, tool};
 /// Weight of a word in a tool's name. A word in the description has weight 1.
 const NAME_WEIGHT: f64 = 3.0;
 /// Bytes of a description, and of parameters, that are indexed.
-const MAX_TEXT: usize = 4096;
+const MAX_INDEXED_BYTES: usize = 4096;
 
 /// Inverted index of the words of all tools, with weights.
-pub(crate) struct Index {
+pub(crate) struct ToolIndex {
     names: Vec<String>,
     lengths: Vec<f64>,
-    mean: f64,
+    mean_length: f64,
     /// For each word: the tools that contain it, with its weighted count.
     postings: HashMap<String, Vec<(u32, f64)>>,
 }
 
-impl Index {
+impl ToolIndex {
     pub(crate) fn new<'a>(specs: impl Iterator<Item = &'a ToolSpec>) -> Self {
         let mut index = Self {
             names: Vec::new(),
             lengths: Vec::new(),
-            mean: 0.0,
+            mean_length: 0.0,
             postings: HashMap::new(),
         };
         for spec in specs {
             let id = index.names.len() as u32;
             let mut counts: HashMap<String, f64> = HashMap::new();
             let mut count = |text: &str, weight: f64| {
-                for word in words(text) {
+                for word in stemmed_words(text) {
                     *counts.entry(word).or_default() += weight;
                 }
             };
             count(&spec.name, NAME_WEIGHT);
-            count(head(&spec.description), 1.0);
+            count(truncate_text(&spec.description), 1.0);
             let mut parameters = String::new();
-            gather(&spec.input_schema, &mut parameters, 0);
+            collect_parameters(&spec.input_schema, &mut parameters, 0);
             count(&parameters, 0.5);
             index.names.push(spec.name.clone());
             index.lengths.push(counts.values().sum());
@@ -52,28 +52,29 @@ impl Index {
                 index.postings.entry(word).or_default().push((id, weight));
             }
         }
-        index.mean = index.lengths.iter().sum::<f64>() / index.lengths.len().max(1) as f64;
+        index.mean_length = index.lengths.iter().sum::<f64>() / index.lengths.len().max(1) as f64;
         index
     }
 
     /// Returns the names of the tools that match the text best, the best first.
     pub(crate) fn search(&self, text: &str, limit: usize) -> Vec<&str> {
-        let mut query = words(head(text));
+        let mut query = stemmed_words(truncate_text(text));
         query.sort();
         query.dedup();
         query.truncate(64);
-        let mut synonyms: Vec<String> = query.iter().flat_map(|word| same_deed(word)).collect();
+        let mut synonyms: Vec<String> = query.iter().flat_map(|word| verb_synonyms(word)).collect();
         synonyms.retain(|word| !query.contains(word));
-        let synonyms = synonyms.iter().map(|word| (word.as_str(), SAME_DEED));
+        let synonyms = synonyms.iter().map(|word| (word.as_str(), SYNONYM_WEIGHT));
         let mut scores: HashMap<u32, f64> = HashMap::new();
         let query = query.iter().map(|word| (word.as_str(), 1.0));
         for (word, weight) in query.chain(synonyms) {
             let Some(list) = self.postings.get(word) else {
                 continue;
             };
-            let idf = bm25::idf_of_few(self.names.len(), list.len());
+            let idf = bm25::idf_lucene(self.names.len(), list.len());
             for (id, count) in list {
-                let frequency = bm25::frequency(*count, self.lengths[*id as usize], self.mean);
+                let frequency =
+                    bm25::term_weight(*count, self.lengths[*id as usize], self.mean_length);
                 *scores.entry(*id).or_default() += weight * idf * frequency;
             }
         }
@@ -87,8 +88,8 @@ impl Index {
 }
 
 /// Appends names and descriptions of parameters, at every depth.
-fn gather(schema: &Value, out: &mut String, depth: usize) {
-    if depth > 4 || out.len() > MAX_TEXT {
+fn collect_parameters(schema: &Value, out: &mut String, depth: usize) {
+    if depth > 4 || out.len() > MAX_INDEXED_BYTES {
         return;
     }
     for (name, inner) in schema
@@ -100,23 +101,23 @@ fn gather(schema: &Value, out: &mut String, depth: usize) {
         out.push_str(name);
         out.push(' ');
         if let Some(text) = inner.get("description").and_then(Value::as_str) {
-            out.push_str(head(text));
+            out.push_str(truncate_text(text));
             out.push(' ');
         }
-        gather(inner, out, depth + 1);
+        collect_parameters(inner, out, depth + 1);
         if let Some(items) = inner.get("items") {
-            gather(items, out, depth + 1);
+            collect_parameters(items, out, depth + 1);
         }
     }
 }
 
 /// Returns the first [`MAX_TEXT`] bytes of a text.
-fn head(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_TEXT)]
+fn truncate_text(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_INDEXED_BYTES)]
 }
 
 /// Returns the stems of the words of a text: `createPullRequests` has create, pull and request.
-fn words(text: &str) -> Vec<String> {
+fn stemmed_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut previous_lower = false;
@@ -142,10 +143,10 @@ const STOP_WORDS: [&str; 20] = [
 ];
 
 /// Weight of a synonym of a word in the query.
-const SAME_DEED: f64 = 0.6;
+const SYNONYM_WEIGHT: f64 = 0.6;
 
 /// Groups of verbs with the same meaning.
-const DEEDS: [&[&str]; 8] = [
+const VERB_SYNONYMS: [&[&str]; 8] = [
     &["search", "find", "query", "lookup", "look"],
     &["delete", "remove", "destroy", "drop", "erase"],
     &["create", "add", "make", "new", "insert", "open"],
@@ -157,8 +158,8 @@ const DEEDS: [&[&str]; 8] = [
 ];
 
 /// Returns the stems of the synonyms of a verb, given its stem.
-fn same_deed(word: &str) -> Vec<String> {
-    let groups = DEEDS.map(|verbs| words(&verbs.join(" ")));
+fn verb_synonyms(word: &str) -> Vec<String> {
+    let groups = VERB_SYNONYMS.map(|verbs| stemmed_words(&verbs.join(" ")));
     let group = groups
         .into_iter()
         .find(|verbs| verbs.iter().any(|verb| verb == word));
@@ -169,7 +170,7 @@ fn same_deed(word: &str) -> Vec<String> {
 
 /// Arguments of the tool `search`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub struct Search {
+pub struct ToolSearchArgs {
     /// What the tool should do, in a few words.
     query: String,
     /// Maximum number of results; 5 by default, at most 20.
@@ -178,7 +179,7 @@ pub struct Search {
 
 /// A tool that matches a search.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct FoundTool {
+pub struct ToolSearchHit {
     /// Name of the tool: call it as `tools[name](args)`.
     pub name: String,
     /// What the tool does.
@@ -187,8 +188,8 @@ pub struct FoundTool {
     pub signature: String,
 }
 
-impl FoundTool {
-    fn new(tool: &crate::Registered) -> Self {
+impl ToolSearchHit {
+    fn new(tool: &crate::RegisteredTool) -> Self {
         let description: String = tool.spec.description.chars().take(300).collect();
         Self {
             name: tool.spec.js_name.clone(),
@@ -199,10 +200,13 @@ impl FoundTool {
 }
 
 /// Returns the tool `search`, which searches the tools of `registry`.
-pub fn search_tool(registry: Registry) -> FunctionTool<Search, Vec<FoundTool>> {
-    let find = move |args: Search| {
+pub fn search_tool(registry: Registry) -> FunctionTool<ToolSearchArgs, Vec<ToolSearchHit>> {
+    let find = move |args: ToolSearchArgs| {
         let found = registry.search(&args.query, args.limit.unwrap_or(5).clamp(1, 20));
-        let found: Vec<FoundTool> = found.into_iter().map(|tool| FoundTool::new(tool)).collect();
+        let found: Vec<ToolSearchHit> = found
+            .into_iter()
+            .map(|tool| ToolSearchHit::new(tool))
+            .collect();
         async move { Ok(found) }
     };
     let description = "Finds tools by description, best match first: `const [t] = await \
@@ -219,14 +223,14 @@ mod tests {
     #[test]
     fn words_are_split_and_stemmed() {
         assert_eq!(
-            words("createPullRequests for the repository"),
+            stemmed_words("createPullRequests for the repository"),
             ["creat", "pull", "request", "repositori"]
         );
         assert_eq!(
-            words("list_directory_with_sizes"),
+            stemmed_words("list_directory_with_sizes"),
             ["list", "directori", "size"]
         );
-        assert_eq!(words("searching branches"), ["search", "branch"]);
+        assert_eq!(stemmed_words("searching branches"), ["search", "branch"]);
     }
 
     #[test]

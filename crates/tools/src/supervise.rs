@@ -7,17 +7,17 @@ use futures_util::{FutureExt, pin_mut};
 use selvedge_protocol::ErrorCode;
 use serde_json::Value;
 
-use crate::failure::{CallFailure, aborted};
-use crate::registry::Registered;
-use crate::{Call, Scope, ToolOutput};
+use crate::failure::{CallFailure, aborted_failure};
+use crate::registry::RegisteredTool;
+use crate::{CallContext, Scope, ToolOutput};
 
 /// Runs a call. After a cancellation the tool has the scope's `abort_grace` to stop. The flag is
 /// true if it did not stop in time and its future was dropped.
 pub(crate) async fn supervise(
     scope: &Scope,
-    tool: &Registered,
+    tool: &RegisteredTool,
     args: Value,
-    call: Call,
+    call: CallContext,
 ) -> (Result<ToolOutput, CallFailure>, bool) {
     let name = &tool.spec.name;
     let cancel = call.cancel.clone();
@@ -30,15 +30,15 @@ pub(crate) async fn supervise(
             return match tokio::time::timeout(scope.limits.abort_grace, work).await {
                 // It completed despite the cancellation: its result counts.
                 Ok(Ok(Ok(output))) => (Ok(output), false),
-                Ok(_) => (Err(aborted(name)), false),
-                Err(_) => (Err(aborted(name)), true),
+                Ok(_) => (Err(aborted_failure(name)), false),
+                Err(_) => (Err(aborted_failure(name)), true),
             };
         }
     };
     let result = match ended {
         Ok(Ok(output)) => Ok(output),
         // It failed because it was cancelled.
-        Ok(Err(_)) if cancel.is_cancelled() => Err(aborted(name)),
+        Ok(Err(_)) if cancel.is_cancelled() => Err(aborted_failure(name)),
         Ok(Err(error)) => Err(error.into()),
         Err(panic) => {
             let panic_message = panic

@@ -12,50 +12,50 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    Answered, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs, RunMetadata,
-    RunStart, RunStatus, SPAWN, ScriptError, ScriptToolCallOutput, Settled, new_id,
+    CallDetails, CallEnd, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs,
+    RunMetadata, RunStart, RunStatus, SPAWN_TOOL, ScriptError, ScriptToolCallOutput, new_id,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::orchestrator::reads_only;
-use crate::prior::{Effect, Lookup};
-use crate::stop::heeding;
+use crate::orchestrator::is_read_only_call;
+use crate::prior::{CallEffect, PriorLookup};
+use crate::stop::run_until_stop_request;
 use crate::{
-    Arguments, CallFailure, CallOutcome, CallRequest, FieldCase, Found, Orchestrator, PriorOutcome,
-    Registry, RegistryError, Report, Scope, ScopeLimits, ToolError, read_args, tool,
-    tool_with_call,
+    BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, FieldCase, Orchestrator,
+    PriorOutcome, Registry, RegistryError, Scope, ScopeLimits, ToolError, ToolLookup, parse_args,
+    tool, tool_with_context,
 };
 
 /// Largest number of running tasks of a session.
-const MOST: usize = 8;
+const MAX_RUNNING_TASKS: usize = 8;
 /// How long tasks may take to stop when their session ends.
-const TIME_TO_STOP: Duration = Duration::from_secs(2);
+const TASK_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of ended tasks whose results can still be requested.
-const REMEMBERED: usize = 64;
+const MAX_ENDED_TASKS: usize = 64;
 
 /// The tasks of a session. Clones share them.
 #[derive(Clone, Default)]
-pub struct Tasks(Arc<Inner>);
+pub struct TaskSet(Arc<TaskSetInner>);
 
 #[derive(Default)]
-struct Inner {
-    all: Mutex<VecDeque<Task>>,
+struct TaskSetInner {
+    tasks: Mutex<VecDeque<BackgroundTask>>,
     cancel: CancellationToken,
-    recall: OnceLock<Box<Recall>>,
+    recorded_lookup: OnceLock<Box<RecordedTaskLookup>>,
     /// Tool that a task calls if the script names none, and example arguments of `spawn`.
     default_task: Option<(String, String)>,
 }
 
 /// Looks up the recorded outcome of a task of another session, by its id. Returns `None` if the
 /// task failed or does not exist.
-type Recall = dyn Fn(String) -> BoxFuture<'static, Option<PriorOutcome>> + Send + Sync;
+type RecordedTaskLookup = dyn Fn(String) -> BoxFuture<'static, Option<PriorOutcome>> + Send + Sync;
 
 /// What is needed to run and record a task.
 #[derive(Clone)]
-pub struct Means {
+pub struct TaskContext {
     /// Runs the call.
     pub orchestrator: Orchestrator,
     /// Limits of the task's scope. The number of calls is always one.
@@ -67,7 +67,7 @@ pub struct Means {
 }
 
 /// A task to start.
-struct New {
+struct NewTask {
     id: String,
     tool: String,
     args: Map<String, Value>,
@@ -76,22 +76,22 @@ struct New {
     idempotency_key: Option<String>,
 }
 
-struct Task {
+struct BackgroundTask {
     id: String,
     cancel: CancellationToken,
-    came_to: watch::Receiver<Option<CameOut>>,
+    result: watch::Receiver<Option<TaskResult>>,
 }
 
 /// Result of a task.
-type CameOut = Result<Value, CallFailure>;
+type TaskResult = Result<Value, CallFailure>;
 
-impl Tasks {
+impl TaskSet {
     /// Creates an empty set of tasks. `tool` is the tool to call if the script names none;
     /// `example` are arguments of a call that starts a task, for descriptions and hints.
     pub fn with_default_tool(tool: &str, example: &str) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(TaskSetInner {
             default_task: Some((tool.to_owned(), example.to_owned())),
-            ..Inner::default()
+            ..TaskSetInner::default()
         }))
     }
 
@@ -99,7 +99,7 @@ impl Tasks {
     fn example(&self) -> String {
         let default = self.0.default_task.as_ref();
         let args = default.map_or("\"name\", { … }", |(_, example)| example);
-        format!("tools.{SPAWN}({args})")
+        format!("tools.{SPAWN_TOOL}({args})")
     }
 
     /// Registers the tools that start tasks, wait for them and cancel them.
@@ -114,17 +114,17 @@ impl Tasks {
         );
         registry.register(
             // Scripts start tasks through `start_from_script`; only structured calls come here.
-            tool(SPAWN, &description, move |_: StartArgs| {
+            tool(SPAWN_TOOL, &description, move |_: SpawnArgs| {
                 let error = ToolError::new("tasks can only be started by a script");
-                std::future::ready(Err::<Started, _>(error.suggest(&example)))
+                std::future::ready(Err::<SpawnOutput, _>(error.suggest(&example)))
             })
             .positional(&["tool", "args"]),
         )?;
         registry.register(
-            tool_with_call(
+            tool_with_context(
                 "spawn.wait",
                 "Waits for a task and returns its result.",
-                move |args: TaskArgs, call| {
+                move |args: TaskIdArgs, call| {
                     let tasks = for_wait.clone();
                     async move { tasks.wait(&args.id, &call.cancel).await }
                 },
@@ -136,7 +136,7 @@ impl Tasks {
             tool(
                 "spawn.cancel",
                 "Cancels a task. Returns false if it had already ended.",
-                move |args: TaskArgs| {
+                move |args: TaskIdArgs| {
                     let tasks = for_cancel.clone();
                     async move { tasks.cancel(&args.id).await }
                 },
@@ -147,19 +147,22 @@ impl Tasks {
 
     /// Sets the lookup for tasks of other sessions: a script that was suspended may wait in another
     /// process for a task it started. Later calls have no effect.
-    pub fn recall_from<F>(&self, recall: impl Fn(String) -> F + Send + Sync + 'static)
+    pub fn set_recorded_lookup<F>(&self, recall: impl Fn(String) -> F + Send + Sync + 'static)
     where
         F: Future<Output = Option<PriorOutcome>> + Send + 'static,
     {
         // Already set: there is one ledger per process.
-        let _ = self.0.recall.set(Box::new(move |id| recall(id).boxed()));
+        let _ = self
+            .0
+            .recorded_lookup
+            .set(Box::new(move |id| recall(id).boxed()));
     }
 
     /// Returns the number of running tasks.
-    pub fn running(&self) -> usize {
-        self.all()
+    pub fn running_count(&self) -> usize {
+        self.lock_tasks()
             .iter()
-            .filter(|task| task.came_to.borrow().is_none())
+            .filter(|task| task.result.borrow().is_none())
             .count()
     }
 
@@ -167,9 +170,9 @@ impl Tasks {
     /// new ones. Returns the number of tasks that were running.
     pub async fn end(&self) -> usize {
         let running: Vec<_> = self
-            .all()
+            .lock_tasks()
             .iter()
-            .map(|task| task.came_to.clone())
+            .map(|task| task.result.clone())
             .filter(|task| task.borrow().is_none())
             .collect();
         self.0.cancel.cancel();
@@ -180,44 +183,49 @@ impl Tasks {
                 .map(|mut task| async move { _ = task.wait_for(Option::is_some).await }),
         );
         // A tool that does not stop is ended with the process.
-        let _ = tokio::time::timeout(TIME_TO_STOP, all).await;
+        let _ = tokio::time::timeout(TASK_STOP_TIMEOUT, all).await;
         count
     }
 
     /// Starts a task with the argument list of a script's call, and returns its id. It counts as a
     /// call of the script and follows the same rules in a resumed run.
-    pub async fn start_as_written(
+    pub async fn start_from_script(
         &self,
         list: Vec<Value>,
         scope: &Scope,
-        means: Means,
+        means: TaskContext,
     ) -> Result<String, CallFailure> {
-        scope.take_call()?;
-        let (tool, args) = self.read(list)?;
+        scope.reserve_call()?;
+        let (tool, args) = self.parse_spawn_args(list)?;
         let spawn = SpawnCall::new(&means.orchestrator, &scope.id, &tool, &args);
         let id = new_id("tsk");
         let (origin, idempotency_key) = match spawn.look_up(scope, &id) {
-            Lookup::New => (None, None),
-            Lookup::Repeat {
+            PriorLookup::New => (None, None),
+            PriorLookup::Repeat {
                 origin,
                 idempotency_key,
             } => (Some(origin), idempotency_key),
-            Lookup::Blocked => {
-                let undecided = scope.prior.as_ref().map(|prior| prior.undecided(SPAWN));
-                return Err(undecided.unwrap_or_else(|| crate::failure::aborted(SPAWN)));
+            PriorLookup::Blocked => {
+                let undecided = scope
+                    .prior
+                    .as_ref()
+                    .map(|prior| prior.undecided_failure(SPAWN_TOOL));
+                return Err(
+                    undecided.unwrap_or_else(|| crate::failure::aborted_failure(SPAWN_TOOL))
+                );
             }
             // The task's own run is recorded as well: waiting for the task returns its result.
-            Lookup::Recorded { origin, .. } => {
+            PriorLookup::Recorded { origin, .. } => {
                 spawn.record(&origin, SpawnRecord::Reused).await?;
                 return Ok(origin);
             }
-            Lookup::Skipped { value } => {
+            PriorLookup::Skipped { value } => {
                 spawn.record(&id, SpawnRecord::Skipped).await?;
                 self.add_finished(id.clone(), value);
                 return Ok(id);
             }
         };
-        let new = New {
+        let new = NewTask {
             id,
             tool,
             args,
@@ -234,21 +242,26 @@ impl Tasks {
     }
 
     /// Returns the tool to start and its arguments.
-    fn read(&self, list: Vec<Value>) -> Result<(String, Map<String, Value>), ToolError> {
+    fn parse_spawn_args(
+        &self,
+        list: Vec<Value>,
+    ) -> Result<(String, Map<String, Value>), ToolError> {
         let mut list = list.into_iter();
         let (tool, args) = match (list.next(), list.next()) {
             (Some(Value::String(tool)), None) => (Some(tool), Map::new()),
             (Some(Value::String(tool)), Some(Value::Object(args))) => (Some(tool), args),
             (Some(first @ Value::Object(_)), None) => {
-                let StartArgs { tool, args, rest } = read_args(first)?;
+                let SpawnArgs { tool, args, rest } = parse_args(first)?;
                 let default = self.0.default_task.as_ref().map(|(tool, _)| tool.clone());
                 (tool.or(default), args.unwrap_or(rest))
             }
             _ => (None, Map::new()),
         };
         let tool = tool.ok_or_else(|| {
-            ToolError::new(format!("{SPAWN} takes a tool's name and its arguments"))
-                .suggest(self.example())
+            ToolError::new(format!(
+                "{SPAWN_TOOL} takes a tool's name and its arguments"
+            ))
+            .suggest(self.example())
         })?;
         Ok((tool, args))
     }
@@ -257,26 +270,26 @@ impl Tasks {
     fn add_finished(&self, id: String, value: Value) {
         let (_, came_to) = watch::channel(Some(Ok(value)));
         let cancel = CancellationToken::new();
-        remember(
-            &mut self.all(),
-            Task {
+        push_task(
+            &mut self.lock_tasks(),
+            BackgroundTask {
                 id,
                 cancel,
-                came_to,
+                result: came_to,
             },
         );
     }
 
     async fn start(
         &self,
-        New {
+        NewTask {
             id,
             tool,
             args,
             events,
             idempotency_key,
-        }: New,
-        means: Means,
+        }: NewTask,
+        means: TaskContext,
         spawn: SpawnCall,
         how: SpawnRecord,
     ) -> Result<String, CallFailure> {
@@ -290,10 +303,10 @@ impl Tasks {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Err(ToolError::new("cannot start a task: there is no async runtime").into());
         };
-        if self.running() >= MOST {
+        if self.running_count() >= MAX_RUNNING_TASKS {
             let hint =
                 "wait for one with `await task.done`, or stop one with `await task.cancel()`";
-            let message = format!("{MOST} tasks are running, which is the limit");
+            let message = format!("{MAX_RUNNING_TASKS} tasks are running, which is the limit");
             return Err(ToolError::new(message).suggest(hint).into());
         }
         let limits = ScopeLimits {
@@ -305,18 +318,18 @@ impl Tasks {
         scope.idempotency_key = idempotency_key;
         let (sender, came_to) = watch::channel(None);
         let cancel = scope.cancel.child_token();
-        remember(
-            &mut self.all(),
-            Task {
+        push_task(
+            &mut self.lock_tasks(),
+            BackgroundTask {
                 id: id.clone(),
                 cancel: cancel.clone(),
-                came_to,
+                result: came_to,
             },
         );
         let request = CallRequest {
             id: "tool_1".to_owned(),
             tool,
-            args: Arguments::Object(Value::Object(args)),
+            args: CallArguments::Object(Value::Object(args)),
             line: None,
             cancel,
         };
@@ -327,7 +340,7 @@ impl Tasks {
             let recorded = spawn.record(&scope.id, how).await;
             let _ = record_sender.send(recorded.clone());
             let result = match recorded {
-                Ok(()) => carry_out(&means, &scope, request).await,
+                Ok(()) => run_task(&means, &scope, request).await,
                 Err(failure) => Err(failure),
             };
             sender.send_replace(Some(result));
@@ -337,9 +350,9 @@ impl Tasks {
     }
 
     async fn wait(&self, id: &str, cancel: &CancellationToken) -> Result<Value, ToolError> {
-        let mut came_to = match self.find(id, |task| task.came_to.clone()) {
+        let mut came_to = match self.find(id, |task| task.result.clone()) {
             Ok(task) => task,
-            Err(error) => return self.recalled(id).await.unwrap_or(Err(error)),
+            Err(error) => return self.recorded_result(id).await.unwrap_or(Err(error)),
         };
         let result = tokio::select! {
             () = cancel.cancelled() => {
@@ -349,38 +362,42 @@ impl Tasks {
         };
         match result.map(|result| result.clone()).unwrap_or_default() {
             Some(Ok(value)) => Ok(value),
-            Some(Err(failure)) => Err(of_a_task(failure)),
+            Some(Err(failure)) => Err(task_error(failure)),
             None => Err(ToolError::new(format!("task {id} ended without a result"))),
         }
     }
 
     /// Returns the recorded result of a task of another session.
-    async fn recalled(&self, id: &str) -> Option<Result<Value, ToolError>> {
-        let recall = self.0.recall.get()?;
+    async fn recorded_result(&self, id: &str) -> Option<Result<Value, ToolError>> {
+        let recall = self.0.recorded_lookup.get()?;
         Some(match recall(id.to_owned()).await? {
             PriorOutcome::Succeeded(value) => Ok(value),
             PriorOutcome::Unknown => {
                 let message = format!("the outcome of task {id} is unknown");
                 let failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
-                Err(of_a_task(failure))
+                Err(task_error(failure))
             }
         })
     }
 
     async fn cancel(&self, id: &str) -> Result<bool, ToolError> {
         let running = self.find(id, |task| {
-            let running = task.came_to.borrow().is_none();
+            let running = task.result.borrow().is_none();
             task.cancel.cancel();
             running
         });
         match running {
-            Err(error) => self.recalled(id).await.map(|_| false).ok_or(error),
+            Err(error) => self.recorded_result(id).await.map(|_| false).ok_or(error),
             running => running,
         }
     }
 
-    fn find<T>(&self, id: &str, read: impl FnOnce(&Task) -> T) -> Result<T, ToolError> {
-        let found = self.all().iter().find(|task| task.id == id).map(read);
+    fn find<T>(&self, id: &str, read: impl FnOnce(&BackgroundTask) -> T) -> Result<T, ToolError> {
+        let found = self
+            .lock_tasks()
+            .iter()
+            .find(|task| task.id == id)
+            .map(read);
         found.ok_or_else(|| {
             let id: String = id.chars().take(40).collect();
             ToolError::new(format!("there is no task `{id}` in this session")).suggest(format!(
@@ -389,23 +406,23 @@ impl Tasks {
         })
     }
 
-    fn all(&self) -> MutexGuard<'_, VecDeque<Task>> {
-        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_tasks(&self) -> MutexGuard<'_, VecDeque<BackgroundTask>> {
+        self.0.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl std::fmt::Debug for Tasks {
+impl std::fmt::Debug for TaskSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
-            .entries(self.all().iter().map(|task| &task.id))
+            .entries(self.lock_tasks().iter().map(|task| &task.id))
             .finish()
     }
 }
 
 /// Adds a task. If there are too many, the oldest that have ended are removed.
-fn remember(all: &mut VecDeque<Task>, task: Task) {
-    while all.len() >= REMEMBERED + MOST {
-        let Some(ended) = all.iter().position(|task| task.came_to.borrow().is_some()) else {
+fn push_task(all: &mut VecDeque<BackgroundTask>, task: BackgroundTask) {
+    while all.len() >= MAX_ENDED_TASKS + MAX_RUNNING_TASKS {
+        let Some(ended) = all.iter().position(|task| task.result.borrow().is_some()) else {
             break;
         };
         all.remove(ended);
@@ -414,7 +431,7 @@ fn remember(all: &mut VecDeque<Task>, task: Task) {
 }
 
 /// Converts the failure of a task's call to an error of the call that waits for the task.
-fn of_a_task(failure: CallFailure) -> ToolError {
+fn task_error(failure: CallFailure) -> ToolError {
     let mut error = ToolError::new(failure.message);
     (error.retryable, error.suggestions, error.metadata) =
         (failure.retryable, failure.suggestions, failure.metadata);
@@ -431,7 +448,7 @@ struct SpawnCall {
     /// Canonical tool name and arguments if the tool exists and accepts them, else as written.
     args: Value,
     digest: String,
-    effect: Effect,
+    effect: CallEffect,
 }
 
 /// Where a task comes from.
@@ -448,20 +465,20 @@ impl SpawnCall {
     fn new(orchestrator: &Orchestrator, run: &str, tool: &str, args: &Map<String, Value>) -> Self {
         let given = Value::Object(args.clone());
         let found = match orchestrator.registry().find(tool) {
-            Found::Tool(tool) => Some(tool),
-            Found::Namespace | Found::Nothing(_) => None,
+            ToolLookup::Tool(tool) => Some(tool),
+            ToolLookup::Namespace | ToolLookup::NotFound(_) => None,
         };
         let accepted = found.and_then(|tool| {
-            let args = tool.accept(Arguments::Object(given.clone())).ok()?;
+            let args = tool.validate(CallArguments::Object(given.clone())).ok()?;
             Some((
                 tool.spec.name.as_str(),
-                Effect::of(reads_only(tool, &args)),
+                CallEffect::from_read_only(is_read_only_call(tool, &args)),
                 args,
             ))
         });
-        let (tool, effect, args) = accepted.unwrap_or((tool, Effect::MayChange, given));
+        let (tool, effect, args) = accepted.unwrap_or((tool, CallEffect::MayChange, given));
         let args = json!({"tool": tool, "args": args});
-        let digest = orchestrator.digest_of(SPAWN, &args, FieldCase::Camel);
+        let digest = orchestrator.digest_of(SPAWN_TOOL, &args, FieldCase::Camel);
         Self {
             ledger: orchestrator.ledger().cloned(),
             run: run.to_owned(),
@@ -472,12 +489,12 @@ impl SpawnCall {
     }
 
     /// Looks up the recorded calls of the resumed run. A task that only reads runs again.
-    fn look_up(&self, scope: &Scope, id: &str) -> Lookup {
+    fn look_up(&self, scope: &Scope, id: &str) -> PriorLookup {
         match &scope.prior {
-            Some(prior) if self.effect == Effect::MayChange => {
+            Some(prior) if self.effect == CallEffect::MayChange => {
                 prior.look_up(id, &self.digest, self.effect)
             }
-            _ => Lookup::New,
+            _ => PriorLookup::New,
         }
     }
 
@@ -492,7 +509,7 @@ impl SpawnCall {
         };
         let record = CallRecord {
             id: id.to_owned(),
-            tool: SPAWN.to_owned(),
+            tool: SPAWN_TOOL.to_owned(),
             status: CallStatus::Done,
             reused,
             duration_ms: 0.0,
@@ -501,20 +518,20 @@ impl SpawnCall {
             error: None,
         };
         let value = json!({"id": id});
-        let answered = Answered {
+        let answered = CallDetails {
             origin,
             args: self.args.clone(),
-            read_only: self.effect == Effect::ReadOnly,
+            read_only: self.effect == CallEffect::ReadOnly,
         };
-        let settled = Settled {
+        let settled = CallEnd {
             run: &self.run,
             record: &record,
             value: Some(&value),
             shown: None,
             resume_as,
-            answered: Some(&answered),
+            details: Some(&answered),
         };
-        ledger.settle(settled).await.map_err(|error| {
+        ledger.record_call_end(settled).await.map_err(|error| {
             let message =
                 format!("the task was not started, because it could not be recorded: {error}");
             ToolError::new(message).into()
@@ -524,7 +541,7 @@ impl SpawnCall {
 
 /// Arguments of `spawn`.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct StartArgs {
+struct SpawnArgs {
     /// Name of the tool. Defaults to the tool that runs commands.
     tool: Option<String>,
     /// Arguments of the tool. They may also be given directly, beside `tool`.
@@ -535,22 +552,22 @@ struct StartArgs {
 
 /// Result of `spawn`.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Started {
+struct SpawnOutput {
     /// Id for spawn.wait and spawn.cancel, in this script and later ones of the session.
     id: String,
 }
 
 /// Arguments of the tools that wait for a task or cancel it.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct TaskArgs {
+struct TaskIdArgs {
     /// Id of the task.
     id: String,
 }
 
 /// Runs the call of a task. In the ledger it is a run of its own.
-async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOut {
+async fn run_task(means: &TaskContext, scope: &Scope, request: CallRequest) -> TaskResult {
     let failed = |message: String| Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
-    let Means {
+    let TaskContext {
         orchestrator,
         directory,
         session,
@@ -559,7 +576,7 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
     let ledger = orchestrator.ledger().cloned();
     if let Some(ledger) = &ledger {
         let args = match &request.args {
-            Arguments::Object(args) => args.to_string(),
+            CallArguments::Object(args) => args.to_string(),
             _ => String::new(),
         };
         let source = format!("return await tools.{}({args})", request.tool);
@@ -571,16 +588,16 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
             session,
             seed,
             resumes: None,
-            setting,
+            saved_config: setting,
         };
-        if let Err(error) = scope.written(ledger.begin(start)).await {
+        if let Err(error) = scope.written(ledger.begin_run(start)).await {
             return failed(format!(
                 "the task did not run, because it could not be recorded: {error}"
             ));
         }
     }
     let (reports, mut received) = mpsc::unbounded_channel();
-    heeding(
+    run_until_stop_request(
         ledger.as_ref(),
         scope,
         pin!(orchestrator.run_batch(scope, vec![request], reports)),
@@ -589,23 +606,23 @@ async fn carry_out(means: &Means, scope: &Scope, request: CallRequest) -> CameOu
     scope.end();
     let mut outcome = None;
     while let Ok(report) = received.try_recv() {
-        if let Report::Finished(finished) = report {
+        if let BatchReport::Finished(finished) = report {
             outcome = Some(finished);
         }
     }
     let Some(outcome) = outcome else {
         return failed("the task ended without a result".to_owned());
     };
-    let output = in_the_ledger(&scope.id, &outcome);
+    let output = task_output(&scope.id, &outcome);
     if let Some(ledger) = &ledger {
         // A failure is ignored: the outcome of the call is already recorded.
-        let _ = scope.written(ledger.end(&output, None)).await;
+        let _ = scope.written(ledger.finish_run(&output, None)).await;
     }
     outcome.result.map(|output| output.value)
 }
 
 /// Returns the output of a task's run, as it is recorded.
-fn in_the_ledger(id: &str, outcome: &CallOutcome) -> ScriptToolCallOutput {
+fn task_output(id: &str, outcome: &CallOutcome) -> ScriptToolCallOutput {
     let error = outcome.result.as_ref().err().map(|failure| {
         ScriptError::new(
             failure.code,

@@ -3,13 +3,13 @@
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use selvedge_protocol::{Approval, EventSink, Preview, ResumeAs, ToolSpec};
+use selvedge_protocol::{ApprovalRequirement, EventSink, Preview, ResumeAs, ToolSpec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Belongings, Gate, Risk, camel_case};
+use crate::{Gate, Risk, ScopeResources, camel_case};
 
 /// Future of a call's result.
 pub type CallFuture<'a> = BoxFuture<'a, Result<ToolOutput, ToolError>>;
@@ -28,7 +28,7 @@ pub trait Tool: Send + Sync {
 
     /// Returns whether a call with these arguments changes nothing. Only asked if the spec does not
     /// declare the whole tool read-only.
-    fn reads_only(&self, args: &Value) -> bool {
+    fn is_read_only(&self, args: &Value) -> bool {
         let _ = args;
         false
     }
@@ -55,7 +55,7 @@ pub trait Tool: Send + Sync {
 
     /// Returns a key shared by all calls that an approval "for this script" covers. With `None` it
     /// covers only calls with the same arguments.
-    fn agreement(&self, args: &Value) -> Option<String> {
+    fn approval_key(&self, args: &Value) -> Option<String> {
         let _ = args;
         None
     }
@@ -68,13 +68,13 @@ pub trait Tool: Send + Sync {
 
     /// Returns whether a call waits for a model, which has its own time limits. The clock of a
     /// script stops while all its pending calls wait for models.
-    fn takes_its_time(&self) -> bool {
+    fn waits_for_model(&self) -> bool {
         false
     }
 
     /// Runs a call with arguments that match the schema. Must stop soon after `call.cancel` is
     /// cancelled.
-    fn call(&self, args: Value, call: Call) -> CallFuture<'_>;
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_>;
 
     /// Returns a variant of the tool that returns the complete response instead of its relevant
     /// part. Scripts call it as `tools.x.raw(…)`.
@@ -99,7 +99,7 @@ pub enum FieldCase {
 
 /// Context of one call, passed to its tool.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub struct CallContext {
     /// Id of the call, unique in its scope.
     pub id: String,
     /// Id of the scope: the run, turn or task.
@@ -112,7 +112,7 @@ pub struct Call {
     /// Receives progress events.
     pub events: EventSink,
     /// Owns what outlives the call and ends with the scope, such as background processes.
-    pub belongings: Belongings,
+    pub resources: ScopeResources,
     /// Requests approvals while the call runs.
     pub gate: Gate,
 }
@@ -126,12 +126,12 @@ pub struct ToolOutput {
     pub rendering: Option<String>,
     /// How to retry the call outside its confinement, which seems to have blocked it. The retry
     /// needs approval.
-    pub again: Option<Again>,
+    pub unconfined_retry: Option<UnconfinedRetry>,
 }
 
 /// Retry of a call outside its confinement.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Again {
+pub struct UnconfinedRetry {
     /// Arguments of the retry.
     pub args: Value,
     /// Why the confinement seems to have blocked the call, for the approver.
@@ -140,7 +140,7 @@ pub struct Again {
 
 impl ToolOutput {
     /// Creates an output from a value that serialises to JSON.
-    pub fn of(result: &impl Serialize) -> Result<Self, ToolError> {
+    pub fn from_value(result: &impl Serialize) -> Result<Self, ToolError> {
         serde_json::to_value(result)
             .map(Self::from)
             .map_err(|error| ToolError::new(format!("cannot serialise the result: {error}")))
@@ -154,17 +154,17 @@ pub fn spec_of<A: JsonSchema, R: JsonSchema>(name: &str, description: &str) -> T
         name: name.to_owned(),
         js_name: camel_case(name),
         description: description.to_owned(),
-        input_schema: closed(schema_of::<A>()),
+        input_schema: disallow_unknown_fields(schema_of::<A>()),
         output_schema: Some(schema_of::<R>()),
         read_only: false,
-        approval: Approval::Never,
+        approval: ApprovalRequirement::Never,
         aliases: Vec::new(),
         positional: &[],
     }
 }
 
 /// Deserialises arguments that match the schema of `A`.
-pub fn read_args<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
+pub fn parse_args<A: DeserializeOwned>(args: Value) -> Result<A, ToolError> {
     serde_json::from_value(args)
         .map_err(|error| ToolError::new(format!("cannot read the arguments: {error}")))
 }
@@ -182,10 +182,10 @@ where
     Fut: Future<Output = Result<R, ToolError>> + Send + 'a,
 {
     async move {
-        let result = run(read_args(args)?).await?;
+        let result = run(parse_args(args)?).await?;
         Ok(ToolOutput {
             rendering: render(&result),
-            ..ToolOutput::of(&result)?
+            ..ToolOutput::from_value(&result)?
         })
     }
     .boxed()
@@ -201,7 +201,7 @@ fn schema_of<T: JsonSchema>() -> Value {
 }
 
 /// Disallows unknown fields in a schema of arguments, unless the type allows them.
-fn closed(mut schema: Value) -> Value {
+fn disallow_unknown_fields(mut schema: Value) -> Value {
     if let Some(object) = schema.as_object_mut() {
         object.remove("title");
         if object.contains_key("properties") && !object.contains_key("additionalProperties") {
@@ -216,7 +216,7 @@ impl From<Value> for ToolOutput {
         Self {
             value,
             rendering: None,
-            again: None,
+            unconfined_retry: None,
         }
     }
 }

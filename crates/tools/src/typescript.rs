@@ -5,16 +5,16 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use crate::{FieldCase, Registered, Registry, camel_case};
+use crate::{FieldCase, RegisteredTool, Registry, camel_case};
 
 /// Returns a `declare const tools: {…}` that `tsc --strict` accepts.
 pub fn declarations(registry: &Registry) -> String {
-    let mut root = Space::default();
+    let mut root = DeclarationNamespace::default();
     for tool in registry.iter() {
         let mut space = &mut root;
         let parts: Vec<&str> = tool.spec.js_name.split('.').collect();
         for part in &parts[..parts.len() - 1] {
-            space = space.inner.entry((*part).to_owned()).or_default();
+            space = space.namespaces.entry((*part).to_owned()).or_default();
         }
         space.tools.push(tool);
     }
@@ -26,12 +26,12 @@ pub fn declarations(registry: &Registry) -> String {
 
 /// Returns the signature of a tool on one line, without doc comments:
 /// `mcp.git.gitStatus(args: { repo_path: string; }): Promise<string>`.
-pub fn signature(tool: &Registered) -> String {
+pub fn signature(tool: &RegisteredTool) -> String {
     let text = format!(
         "{}({}): Promise<{}>",
         tool.spec.js_name,
-        parameters(tool, 0, Words::None),
-        result(tool, 0, Words::None)
+        parameter_types(tool, 0, DocComments::Omit),
+        result_type(tool, 0, DocComments::Omit)
     );
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -51,19 +51,19 @@ pub fn signatures(registry: &Registry) -> String {
 
 /// Whether fields have doc comments.
 #[derive(Clone, Copy, PartialEq)]
-enum Words {
-    All,
-    None,
+enum DocComments {
+    Include,
+    Omit,
 }
 
 /// Tools and nested namespaces with a common prefix.
 #[derive(Default)]
-struct Space<'a> {
-    tools: Vec<&'a Registered>,
-    inner: BTreeMap<String, Space<'a>>,
+struct DeclarationNamespace<'a> {
+    tools: Vec<&'a RegisteredTool>,
+    namespaces: BTreeMap<String, DeclarationNamespace<'a>>,
 }
 
-impl Space<'_> {
+impl DeclarationNamespace<'_> {
     fn write(&self, out: &mut String, depth: usize) {
         let pad = "  ".repeat(depth);
         for tool in &self.tools {
@@ -73,29 +73,29 @@ impl Space<'_> {
                 .rsplit('.')
                 .next()
                 .unwrap_or(&tool.spec.js_name);
-            comment(out, &pad, &tool.spec.description);
+            write_doc_comment(out, &pad, &tool.spec.description);
             let _ = writeln!(
                 out,
                 "{pad}{}({}): Promise<{}>;",
-                key(name),
-                parameters(tool, depth, Words::All),
-                result(tool, depth, Words::All)
+                property_name(name),
+                parameter_types(tool, depth, DocComments::Include),
+                result_type(tool, depth, DocComments::Include)
             );
         }
-        for (name, space) in &self.inner {
-            let _ = writeln!(out, "{pad}{}: {{", key(name));
+        for (name, space) in &self.namespaces {
+            let _ = writeln!(out, "{pad}{}: {{", property_name(name));
             space.write(out, depth + 1);
             let _ = writeln!(out, "{pad}}};");
         }
     }
 }
 
-fn parameters(tool: &Registered, depth: usize, words: Words) -> String {
+fn parameter_types(tool: &RegisteredTool, depth: usize, words: DocComments) -> String {
     let schema = &tool.spec.input_schema;
-    let renderer = Renderer {
+    let renderer = TypeScriptRenderer {
         root: schema,
-        camel: tool.tool.field_case() == FieldCase::Camel,
-        words,
+        camel_case_fields: tool.tool.field_case() == FieldCase::Camel,
+        doc_comments: words,
     };
     let required = schema
         .get("required")
@@ -115,12 +115,12 @@ fn parameters(tool: &Registered, depth: usize, words: Words) -> String {
     )
 }
 
-fn result(tool: &Registered, depth: usize, words: Words) -> String {
+fn result_type(tool: &RegisteredTool, depth: usize, words: DocComments) -> String {
     match &tool.spec.output_schema {
-        Some(schema) => Renderer {
+        Some(schema) => TypeScriptRenderer {
             root: schema,
-            camel: false,
-            words,
+            camel_case_fields: false,
+            doc_comments: words,
         }
         .render(schema, depth, &mut BTreeSet::new()),
         None => "unknown".to_owned(),
@@ -128,13 +128,13 @@ fn result(tool: &Registered, depth: usize, words: Words) -> String {
 }
 
 /// Renders JSON Schemas as TypeScript types.
-struct Renderer<'a> {
+struct TypeScriptRenderer<'a> {
     root: &'a Value,
-    camel: bool,
-    words: Words,
+    camel_case_fields: bool,
+    doc_comments: DocComments,
 }
 
-impl Renderer<'_> {
+impl TypeScriptRenderer<'_> {
     /// Renders a schema. `open` are the references that are being rendered: a type that contains
     /// itself is `unknown` inside.
     fn render(&self, schema: &Value, depth: usize, open: &mut BTreeSet<String>) -> String {
@@ -182,15 +182,17 @@ impl Renderer<'_> {
                 types
                     .iter()
                     .filter_map(Value::as_str)
-                    .map(|name| self.typed(name, object, depth, open)),
+                    .map(|name| self.render_type(name, object, depth, open)),
             ),
-            Some(Value::String(name)) => self.typed(name, object, depth, open),
-            _ if object.contains_key("properties") => self.typed("object", object, depth, open),
+            Some(Value::String(name)) => self.render_type(name, object, depth, open),
+            _ if object.contains_key("properties") => {
+                self.render_type("object", object, depth, open)
+            }
             _ => "unknown".to_owned(),
         }
     }
 
-    fn typed(
+    fn render_type(
         &self,
         name: &str,
         object: &Map<String, Value>,
@@ -220,12 +222,12 @@ impl Renderer<'_> {
                     format!("{item}[]")
                 }
             }
-            "object" => self.record(object, depth, open),
+            "object" => self.render_object(object, depth, open),
             _ => "unknown".to_owned(),
         }
     }
 
-    fn record(
+    fn render_object(
         &self,
         object: &Map<String, Value>,
         depth: usize,
@@ -252,19 +254,19 @@ impl Renderer<'_> {
         let mut out = String::from("{\n");
         for (name, schema) in properties {
             if let Some(description) = schema.get("description").and_then(Value::as_str)
-                && self.words == Words::All
+                && self.doc_comments == DocComments::Include
             {
                 let default = schema
                     .get("default")
                     .filter(|value| !value.is_null())
                     .map(|value| format!(" (default {value})"));
-                comment(
+                write_doc_comment(
                     &mut out,
                     &pad,
                     &format!("{description}{}", default.unwrap_or_default()),
                 );
             }
-            let spelled = if self.camel {
+            let spelled = if self.camel_case_fields {
                 camel_case(name)
             } else {
                 name.clone()
@@ -275,13 +277,13 @@ impl Renderer<'_> {
                 "?"
             };
             let mut kind = self.render(schema, depth + 1, open);
-            if self.words == Words::None && !optional.is_empty() {
+            if self.doc_comments == DocComments::Omit && !optional.is_empty() {
                 // `?` already says that the field may be absent.
                 kind = kind
                     .strip_suffix(" | null")
                     .map_or(kind.clone(), str::to_owned);
             }
-            let _ = writeln!(out, "{pad}{}{optional}: {kind};", key(&spelled));
+            let _ = writeln!(out, "{pad}{}{optional}: {kind};", property_name(&spelled));
         }
         let _ = write!(out, "{}}}", "  ".repeat(depth));
         out
@@ -311,7 +313,7 @@ fn literal(value: &Value) -> String {
 }
 
 /// Returns a property name, in quotes if it is not an identifier.
-fn key(name: &str) -> String {
+fn property_name(name: &str) -> String {
     let is_identifier = !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && name
@@ -325,7 +327,7 @@ fn key(name: &str) -> String {
 }
 
 /// Writes a text as a doc comment.
-fn comment(out: &mut String, pad: &str, text: &str) {
+fn write_doc_comment(out: &mut String, pad: &str, text: &str) {
     let text = text.trim().replace("*/", "*\u{200b}/");
     if text.is_empty() {
         return;

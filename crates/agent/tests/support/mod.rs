@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_agent::{Agent, Agents, Session, Settings, TurnOptions};
+use selvedge_agent::{Agent, AgentOptions, Session, SubAgents, TurnOptions};
 use selvedge_journal::Journal;
-use selvedge_models::{Client, Model, Prices, Provider};
+use selvedge_models::{Model, ModelClient, Prices, Provider};
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, Event, EventSink, Item,
-    SandboxPolicy, TurnItem, WireApi,
+    ApprovalPolicy, ApprovalRequest, ApprovalResponse, CallDecision, ConversationItem, EventSink,
+    RuntimeEvent, SandboxPolicy, TurnItem, WireApi,
 };
 use selvedge_sandbox::Runtime;
 use selvedge_script::Harness;
@@ -33,10 +33,10 @@ pub struct Desk {
     pub journal: Arc<Journal>,
     pub api: WireApi,
     pub model: Model,
-    pub settings: Settings,
+    pub settings: AgentOptions,
     pub policy: ApprovalPolicy,
     pub approver: Option<Arc<dyn Approver>>,
-    pub events: Arc<Mutex<Vec<Event>>>,
+    pub events: Arc<Mutex<Vec<RuntimeEvent>>>,
     /// Notified whenever an event is emitted.
     pub happened: Arc<Notify>,
     pub runtime: Option<Arc<dyn Runtime>>,
@@ -54,9 +54,9 @@ impl Desk {
             api,
             model: Model {
                 freeform_tools: false,
-                ..Model::known("claude-sonnet-5")
+                ..Model::from_table("claude-sonnet-5")
             },
-            settings: Settings::default(),
+            settings: AgentOptions::default(),
             policy: ApprovalPolicy::OnRequest,
             approver: None,
             events: Arc::default(),
@@ -70,17 +70,18 @@ impl Desk {
         self.dir.path().join("work")
     }
 
-    pub fn client(&self, server: &Server) -> Client {
+    pub fn client(&self, server: &Server) -> ModelClient {
         let mut provider = Provider::new("mock", &server.url, self.api);
         provider.retries.request_max_retries = 0;
         provider.retries.stream_max_retries = 0;
-        Client::new(provider).unwrap()
+        ModelClient::new(provider).unwrap()
     }
 
-    pub fn registry(&self, agents: &Agents) -> Registry {
+    pub fn registry(&self, agents: &SubAgents) -> Registry {
         let mut registry = Registry::new();
         let work =
-            Workspace::open_with(&self.work(), SandboxPolicy::WorkspaceWrite, &[], &[]).unwrap();
+            Workspace::open_with_writable(&self.work(), SandboxPolicy::WorkspaceWrite, &[], &[])
+                .unwrap();
         Toolbox::new(work).register(&mut registry).unwrap();
         agents.register(&mut registry).unwrap();
         #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -95,7 +96,7 @@ impl Desk {
     }
 
     pub fn agent(&self, server: &Server) -> Agent {
-        let agents = Agents::default();
+        let agents = SubAgents::default();
         let mut orchestrator = Orchestrator::new(self.registry(&agents))
             .with_policy(self.policy)
             .with_ledger(self.journal.clone());
@@ -103,10 +104,10 @@ impl Desk {
             orchestrator = orchestrator.with_approver(approver.clone());
         }
         let harness = match &self.runtime {
-            Some(runtime) => Harness::on(runtime.clone(), orchestrator),
+            Some(runtime) => Harness::with_runtime(runtime.clone(), orchestrator),
             None => Harness::new(orchestrator).unwrap(),
         };
-        let settings = Settings {
+        let settings = AgentOptions {
             directory: self.work().display().to_string(),
             ..self.settings.clone()
         };
@@ -123,11 +124,11 @@ impl Desk {
                 };
                 config.offer(registry)
             })
-            .with_models(move |name| Model {
+            .with_model_lookup(move |name| Model {
                 prices: priced.filter(|_| name == "priced"),
-                ..Model::known(name)
+                ..Model::from_table(name)
             })
-            .with_agents(&agents, Some(self.journal.clone()))
+            .with_sub_agents(&agents, Some(self.journal.clone()))
     }
 
     pub async fn session(&self) -> Session {
@@ -148,21 +149,21 @@ impl Desk {
         }
     }
 
-    pub fn told(&self) -> Vec<Event> {
+    pub fn told(&self) -> Vec<RuntimeEvent> {
         self.events.lock().unwrap().clone()
     }
 
     /// Returns the items of all `item.completed` events, in order.
     pub fn items_told(&self) -> Vec<TurnItem> {
         let item = |event| match event {
-            Event::ItemCompleted { item, .. } => Some(item),
+            RuntimeEvent::ItemCompleted { item, .. } => Some(item),
             _ => None,
         };
         self.told().into_iter().filter_map(item).collect()
     }
 
     /// Waits until a matching event was emitted.
-    pub async fn until(&self, matches: impl Fn(&Event) -> bool) {
+    pub async fn until(&self, matches: impl Fn(&RuntimeEvent) -> bool) {
         loop {
             if self.told().iter().any(&matches) {
                 return;
@@ -183,8 +184,10 @@ pub fn brief(item: &TurnItem) -> String {
                 output.output_json.as_deref().unwrap_or("nothing")
             ),
         },
-        TurnItem::Item(Item::Message(message)) => format!("{:?}: {}", message.role, message.text()),
-        TurnItem::Item(Item::Reasoning(reasoning)) => {
+        TurnItem::Conversation(ConversationItem::Message(message)) => {
+            format!("{:?}: {}", message.role, message.text())
+        }
+        TurnItem::Conversation(ConversationItem::Reasoning(reasoning)) => {
             format!(
                 "thought: {}",
                 reasoning
@@ -195,13 +198,13 @@ pub fn brief(item: &TurnItem) -> String {
                     .collect::<String>()
             )
         }
-        TurnItem::Item(Item::FunctionCall(call)) => {
+        TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
             format!("call {}: {} {}", call.call_id, call.name, call.arguments)
         }
-        TurnItem::Item(Item::FunctionCallOutput(output)) => {
+        TurnItem::Conversation(ConversationItem::FunctionCallOutput(output)) => {
             format!("result {}: {}", output.call_id, output.text())
         }
-        TurnItem::Item(Item::Native(_)) => "native".to_owned(),
+        TurnItem::Conversation(ConversationItem::Native(_)) => "native".to_owned(),
     }
 }
 
@@ -215,12 +218,12 @@ pub fn history(session: &Session) -> Vec<String> {
 
 /// An approver that gives every request the same answer and records the requests.
 pub struct Person {
-    pub answer: Answer,
+    pub answer: CallDecision,
     pub asked: Mutex<Vec<ApprovalRequest>>,
 }
 
 impl Person {
-    pub fn who_says(answer: Answer) -> Arc<Self> {
+    pub fn who_says(answer: CallDecision) -> Arc<Self> {
         Arc::new(Self {
             answer,
             asked: Mutex::default(),
@@ -229,9 +232,9 @@ impl Person {
 }
 
 impl Approver for Person {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
         self.asked.lock().unwrap().push(request.clone());
-        std::future::ready(ApprovalDecision::Answered(vec![
+        std::future::ready(ApprovalResponse::Decided(vec![
             self.answer.clone();
             request.calls.len()
         ]))

@@ -10,93 +10,93 @@ use crossterm::event::Event as InputEvent;
 use ratatui_core::text::Span;
 use selvedge_agent::{Agent, Session, TurnOptions};
 use selvedge_memory::SmallModel;
-use selvedge_protocol::Event;
+use selvedge_protocol::RuntimeEvent;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::complete::Offers;
-use super::conversation::make_agent;
+use super::approval_prompt::ApprovalPrompt;
+use super::completion::CompletionMenu;
+use super::conversation::build_agent;
 use super::editor::Editor;
-use super::form::FormAsking;
-use super::history::History;
-use super::look::Look;
-use super::news::{InTheChat, News, news};
-use super::pending::{Leaving, Pending};
-use super::question::Asking;
-use super::rows::{Row, one_line};
-use super::screen::Screen;
-use super::status::Status;
-use super::turn::{Thoughts, Turn};
-use crate::args::ChatArgs;
-use crate::assembly::{self, Parts};
+use super::form_prompt::FormPrompt;
+use super::history::InputHistory;
+use super::pending_question::{ChatQuestion, QuitAction};
+use super::rows::{StyledRow, sanitize_line};
+use super::screen::ChatScreen;
+use super::status::StatusLine;
+use super::theme::Theme;
+use super::turn_view::{ThinkingDisplay, TurnView};
+use super::updates::{ChatApprover, ChatUpdate, update_channel};
+use crate::agent_setup::{self, AgentParts};
+use crate::args::ChatCommandArgs;
+use crate::memory_setup::{memory_for_agent, small_model};
 use crate::problem::Problem;
 use crate::providers;
-use crate::remember::{remembering, small_model};
-use crate::run::{Told, told_to_stop};
-use crate::setup::Setup;
+use crate::run::{StopSignal, stop_signal};
+use crate::setup::CommandSetup;
 
 /// Minimum time between two redraws.
-const FRAME: Duration = Duration::from_millis(16);
+const MIN_FRAME_INTERVAL: Duration = Duration::from_millis(16);
 /// How often elapsed times are redrawn while a turn runs.
-const TICK: Duration = Duration::from_millis(100);
+const TIMER_REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the chat waits at its end for the turn, and then for the MCP servers, to stop.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// A second Ctrl-C within this time quits.
-const SECOND_PRESS: Duration = Duration::from_secs(3);
+const QUIT_CONFIRM_WINDOW: Duration = Duration::from_secs(3);
 
 /// The whole state of a chat.
 pub(crate) struct Chat {
-    pub(super) setup: Setup,
-    pub(super) args: ChatArgs,
-    pub(super) parts: Parts,
+    pub(super) setup: CommandSetup,
+    pub(super) args: ChatCommandArgs,
+    pub(super) parts: AgentParts,
     /// The model that memory uses for summaries, if one is configured.
-    pub(super) small: Option<Arc<dyn SmallModel>>,
+    pub(super) small_model: Option<Arc<dyn SmallModel>>,
     /// The tool pack set in the configuration; `None` if the model decides.
-    pub(super) pack: Option<String>,
+    pub(super) configured_pack: Option<String>,
     /// Whether the catalogues of the MCP servers are loaded. Turns start only then.
-    pub(super) prepared: bool,
+    pub(super) servers_ready: bool,
     /// The generation of the MCP servers' tools with which the agent was built.
-    pub(super) generation: u64,
+    pub(super) servers_generation: u64,
     pub(super) agent: Agent,
     /// `None` before the first turn, and while a turn owns the session.
     pub(super) session: Option<Session>,
     pub(super) session_id: Option<String>,
-    pub(super) sender: UnboundedSender<News>,
-    receiver: UnboundedReceiver<News>,
-    pub(super) running: Option<Running>,
+    pub(super) sender: UnboundedSender<ChatUpdate>,
+    receiver: UnboundedReceiver<ChatUpdate>,
+    pub(super) running_turn: Option<RunningTurn>,
     /// Whether the next turn recovers the interrupted turn of the opened session.
-    pub(super) go_on: bool,
+    pub(super) recover_next_turn: bool,
     /// Messages to send when the current turn ends.
-    pub(super) queue: VecDeque<String>,
+    pub(super) queued_messages: VecDeque<String>,
     /// Unanswered questions. Only the first is shown.
-    pub(super) asking: VecDeque<Pending>,
+    pub(super) questions: VecDeque<ChatQuestion>,
     /// Whether the first question is on the screen.
-    pub(super) put: bool,
+    pub(super) question_shown: bool,
     pub(super) editor: Editor,
     /// Input for the first question: the reason of a denial, or a form field.
-    pub(super) why: Editor,
-    pub(super) history: History,
-    pub(super) offers: Option<Offers>,
-    pub(super) searching: bool,
-    pub(super) thoughts: Thoughts,
-    pub(super) last_thought: Option<String>,
-    pub(super) status: Status,
+    pub(super) answer_editor: Editor,
+    pub(super) history: InputHistory,
+    pub(super) completions: Option<CompletionMenu>,
+    pub(super) file_search_running: bool,
+    pub(super) thinking_display: ThinkingDisplay,
+    pub(super) last_thinking: Option<String>,
+    pub(super) status: StatusLine,
     /// Usage and cost in US dollars of the session's earlier turns.
-    pub(super) before: (selvedge_protocol::Usage, f64),
+    pub(super) spent_before_turn: (selvedge_protocol::Usage, f64),
     /// Text shown in place of the status line until the next key.
     pub(super) notice: Option<String>,
     /// When Ctrl-C was pressed while no turn was running and the input was empty.
-    pub(super) pressed: Option<Instant>,
-    pub(super) look: Look,
-    pub(super) screen: Screen<Stdout>,
+    pub(super) ctrl_c_pressed_at: Option<Instant>,
+    pub(super) theme: Theme,
+    pub(super) screen: ChatScreen<Stdout>,
     /// Rows to print above the live part at the next redraw.
-    finished: Vec<Row>,
+    finished_rows: Vec<StyledRow>,
     /// Ends the main loop.
-    pub(super) leaving: bool,
+    pub(super) quitting: bool,
 }
 
 /// The turn in progress.
-pub(super) struct Running {
-    pub(super) turn: Turn,
+pub(super) struct RunningTurn {
+    pub(super) turn: TurnView,
     pub(super) options: TurnOptions,
     /// Whether the turn was cancelled and has not ended yet.
     pub(super) stopping: bool,
@@ -104,62 +104,62 @@ pub(super) struct Running {
 
 impl Chat {
     /// Builds the agent and an empty chat. Draws nothing and starts no server.
-    pub(crate) async fn new(mut setup: Setup, args: ChatArgs) -> Result<Self> {
-        let (width, height) = size();
-        let theme = Look::of_environment();
-        let (sender, receiver) = news(setup.toolbox.turn_diff.clone());
-        let choice = providers::choose(&setup.config, &args.model).await?;
-        let person = Arc::new(InTheChat(sender.clone()));
-        let servers = setup.servers(assembly::asked(&setup, Some(person)))?;
+    pub(crate) async fn new(mut setup: CommandSetup, args: ChatCommandArgs) -> Result<Self> {
+        let (width, height) = terminal_size();
+        let theme = Theme::from_env();
+        let (sender, receiver) = update_channel(setup.toolbox.turn_diff.clone());
+        let choice = providers::choose_model(&setup.config, &args.model).await?;
+        let person = Arc::new(ChatApprover(sender.clone()));
+        let servers = setup.servers(agent_setup::mcp_request_handlers(&setup, Some(person)))?;
         let pack = setup.config.tool_pack.clone();
-        let memory = assembly::memory(&mut setup)?;
+        let memory = agent_setup::open_memory(&mut setup)?;
         let small = match memory {
             Some(_) => small_model(&setup.config).await?,
             None => None,
         };
-        let memory =
-            memory.map(|memory| remembering(&setup.config, memory, &choice.model, small.clone()));
+        let memory = memory
+            .map(|memory| memory_for_agent(&setup.config, memory, &choice.model, small.clone()));
         let (prepared, generation) = (servers.is_empty(), servers.generation());
-        let parts = Parts {
+        let parts = AgentParts {
             choice,
             servers,
             memory,
         };
-        let agent = make_agent(&mut setup, &args, &parts, &sender)?;
+        let agent = build_agent(&mut setup, &args, &parts, &sender)?;
         let home = setup.home.clone().filter(|_| !setup.ephemeral);
         setup.toolbox.turn_diff.begin_session();
         let mut chat = Self {
-            prepared,
-            generation,
+            servers_ready: prepared,
+            servers_generation: generation,
             parts,
-            small,
-            pack,
+            small_model: small,
+            configured_pack: pack,
             agent,
             session: None,
             session_id: None,
             sender,
             receiver,
-            running: None,
-            go_on: false,
-            queue: VecDeque::new(),
-            asking: VecDeque::new(),
-            put: false,
+            running_turn: None,
+            recover_next_turn: false,
+            queued_messages: VecDeque::new(),
+            questions: VecDeque::new(),
+            question_shown: false,
             editor: Editor::default(),
-            why: Editor::default(),
+            answer_editor: Editor::default(),
             // If the journal is encrypted, messages must not be stored in a plain file.
-            history: History::open(home.as_deref().filter(|_| !setup.config.journal.encrypt)),
-            offers: None,
-            searching: false,
-            thoughts: Thoughts::Folded,
-            last_thought: None,
-            status: Status::default(),
-            before: Default::default(),
+            history: InputHistory::open(home.as_deref().filter(|_| !setup.config.journal.encrypt)),
+            completions: None,
+            file_search_running: false,
+            thinking_display: ThinkingDisplay::Collapsed,
+            last_thinking: None,
+            status: StatusLine::default(),
+            spent_before_turn: Default::default(),
             notice: None,
-            pressed: None,
-            look: theme,
-            screen: Screen::new(io::stdout(), width, height),
-            finished: Vec::new(),
-            leaving: false,
+            ctrl_c_pressed_at: None,
+            theme,
+            screen: ChatScreen::new(io::stdout(), width, height),
+            finished_rows: Vec::new(),
+            quitting: false,
             setup,
             args,
         };
@@ -168,135 +168,146 @@ impl Chat {
     }
 
     /// Returns the id of the session if it can be continued later.
-    pub(crate) fn to_resume(&self) -> Option<&str> {
+    pub(crate) fn resumable_session(&self) -> Option<&str> {
         let id = self.session_id.as_deref();
         id.filter(|_| self.setup.journal.is_some())
     }
 
     pub(crate) async fn run(&mut self) -> Result<()> {
-        let mut input = typed();
-        let stop = told_to_stop();
+        let mut input = spawn_input_reader();
+        let stop = stop_signal();
         tokio::pin!(stop);
         self.prepare_servers();
         let mut painted: Option<Instant> = None;
         let mut dirty = true;
-        while !self.leaving {
-            if dirty && painted.is_none_or(|at| at.elapsed() >= FRAME) {
+        while !self.quitting {
+            if dirty && painted.is_none_or(|at| at.elapsed() >= MIN_FRAME_INTERVAL) {
                 // If the terminal cannot be written, the user is gone.
-                self.leaving |= self.paint().is_err();
+                self.quitting |= self.paint().is_err();
                 (painted, dirty) = (Some(Instant::now()), false);
                 continue;
             }
-            let wait = self.wait(painted, dirty);
-            let first_question = self.asking.front_mut();
+            let wait = self.time_until_redraw(painted, dirty);
+            let first_question = self.questions.front_mut();
             tokio::select! {
                 biased;
                 signal = &mut stop => match signal {
-                    Told::Interrupt => {
+                    StopSignal::Interrupt => {
                         self.interrupt(Instant::now());
-                        stop.set(told_to_stop());
+                        stop.set(stop_signal());
                     }
-                    Told::End => self.leaving = true,
+                    StopSignal::Terminate => self.quitting = true,
                 },
                 event = input.recv() => match event {
-                    Some(event) => self.typed(event),
+                    Some(event) => self.handle_input(event),
                     // The terminal is closed.
-                    None => self.leaving = true,
+                    None => self.quitting = true,
                 },
-                Some(update) = self.receiver.recv() => self.hear(update),
-                () = gone(first_question) => {}
+                Some(update) = self.receiver.recv() => self.handle_update(update),
+                () = until_abandoned(first_question) => {}
                 () = tokio::time::sleep(wait) => {}
             }
             // Handle everything that is already queued before the next redraw.
             while let Ok(event) = input.try_recv() {
-                self.typed(event);
+                self.handle_input(event);
             }
             for _ in 0..256 {
                 let Ok(update) = self.receiver.try_recv() else {
                     break;
                 };
-                self.hear(update);
+                self.handle_update(update);
             }
-            if self.asking.front().is_some_and(Pending::is_void) {
-                self.put = false;
+            if self
+                .questions
+                .front()
+                .is_some_and(ChatQuestion::is_abandoned)
+            {
+                self.question_shown = false;
             }
-            self.asking.retain(|question| !question.is_void());
-            self.put_first(Instant::now());
+            self.questions.retain(|question| !question.is_abandoned());
+            self.show_first_question(Instant::now());
             dirty = true;
         }
-        self.conclude().await
+        self.shut_down().await
     }
 
     /// Returns how long the main loop may sleep before the next redraw.
-    fn wait(&mut self, painted: Option<Instant>, dirty: bool) -> Duration {
+    fn time_until_redraw(&mut self, painted: Option<Instant>, dirty: bool) -> Duration {
         if dirty {
-            return FRAME.saturating_sub(painted.map_or(FRAME, |at| at.elapsed()));
+            return MIN_FRAME_INTERVAL
+                .saturating_sub(painted.map_or(MIN_FRAME_INTERVAL, |at| at.elapsed()));
         }
-        let question = self.asking.front_mut();
-        if let Some(at) = question.and_then(|question| question.quiet().opens_at()) {
-            return at.saturating_duration_since(Instant::now()).min(TICK);
+        let question = self.questions.front_mut();
+        if let Some(at) = question.and_then(|question| question.typing_pause_mut().ends_at()) {
+            return at
+                .saturating_duration_since(Instant::now())
+                .min(TIMER_REDRAW_INTERVAL);
         }
-        match self.running.is_some() || self.pressed.is_some() {
-            true => TICK,
+        match self.running_turn.is_some() || self.ctrl_c_pressed_at.is_some() {
+            true => TIMER_REDRAW_INTERVAL,
             false => Duration::from_secs(3600),
         }
     }
 
-    fn typed(&mut self, event: InputEvent) {
+    fn handle_input(&mut self, event: InputEvent) {
         match event {
             InputEvent::Key(key) if key.kind != crossterm::event::KeyEventKind::Release => {
-                self.key(key)
+                self.handle_key(key)
             }
-            InputEvent::Paste(text) => self.pasted(&text),
+            InputEvent::Paste(text) => self.handle_paste(&text),
             InputEvent::Resize(width, height) => self.redraw(width.into(), height.into()),
             _ => {}
         }
     }
 
     pub(super) fn redraw(&mut self, width: usize, height: usize) {
-        let frame = self.frame_for(width, height);
-        self.leaving |= self.screen.resize(width, height, frame).is_err();
+        let frame = self.render_frame(width, height);
+        self.quitting |= self.screen.resize(width, height, frame).is_err();
     }
 
     fn paint(&mut self) -> io::Result<()> {
-        if self.pressed.is_some_and(|at| at.elapsed() > SECOND_PRESS) {
-            (self.pressed, self.notice) = (None, None);
+        if self
+            .ctrl_c_pressed_at
+            .is_some_and(|at| at.elapsed() > QUIT_CONFIRM_WINDOW)
+        {
+            (self.ctrl_c_pressed_at, self.notice) = (None, None);
         }
-        let finished = std::mem::take(&mut self.finished);
-        let frame = self.frame_for(self.screen.width(), self.screen.height());
+        let finished = std::mem::take(&mut self.finished_rows);
+        let frame = self.render_frame(self.screen.width(), self.screen.height());
         self.screen.paint(finished, frame)
     }
 
     /// Prints rows above the live part at the next redraw. They are never redrawn.
-    pub(super) fn say(&mut self, rows: impl IntoIterator<Item = Row>) {
-        self.finished.extend(rows);
+    pub(super) fn print_rows(&mut self, rows: impl IntoIterator<Item = StyledRow>) {
+        self.finished_rows.extend(rows);
     }
 
     /// Prints rows and a blank line.
-    pub(super) fn say_block(&mut self, rows: impl IntoIterator<Item = Row>) {
-        self.say(rows);
-        self.say([Row::blank()]);
+    pub(super) fn print_block(&mut self, rows: impl IntoIterator<Item = StyledRow>) {
+        self.print_rows(rows);
+        self.print_rows([StyledRow::blank()]);
     }
 
     /// Prints an error and its hints.
-    pub(super) fn complain(&mut self, problem: &Problem) {
-        let theme = self.look;
-        self.say_block(problem.lines().into_iter().map(|(label, text)| {
+    pub(super) fn print_problem(&mut self, problem: &Problem) {
+        let theme = self.theme;
+        self.print_block(problem.lines().into_iter().map(|(label, text)| {
             let style = if label == "error" {
-                theme.bad()
+                theme.error()
             } else {
-                theme.busy()
+                theme.progress()
             };
-            Row::text(one_line(&text)).behind(Span::styled(format!("{label}: "), style))
+            StyledRow::text(sanitize_line(&text))
+                .with_prefix(Span::styled(format!("{label}: "), style))
         }));
     }
 
-    fn hear(&mut self, update: News) {
+    fn handle_update(&mut self, update: ChatUpdate) {
         let now = Instant::now();
         let width = self.screen.width();
         match update {
-            News::Event(event) => {
-                if let Event::UsageUpdated {
+            ChatUpdate::Event(event) => {
+                if let RuntimeEvent::UsageUpdated {
                     usage,
                     cost,
                     context_tokens,
@@ -304,85 +315,96 @@ impl Chat {
                     ..
                 } = &event
                 {
-                    self.status.usage = self.before.0;
+                    self.status.usage = self.spent_before_turn.0;
                     self.status.usage += *usage;
-                    self.status.cost = cost.map(|cost| cost + self.before.1);
-                    (self.status.context, self.status.window) = (*context_tokens, *context_window);
+                    self.status.cost = cost.map(|cost| cost + self.spent_before_turn.1);
+                    (self.status.context_tokens, self.status.context_window) =
+                        (*context_tokens, *context_window);
                 }
-                if let Some(running) = &mut self.running {
-                    let rows = running.turn.take(event, width, self.thoughts, now);
-                    let thinking = running.turn.last_thought.clone();
-                    self.last_thought = thinking.or(self.last_thought.take());
-                    self.say(rows);
+                if let Some(running) = &mut self.running_turn {
+                    let rows = running.turn.apply(event, width, self.thinking_display, now);
+                    let thinking = running.turn.last_thinking.clone();
+                    self.last_thinking = thinking.or(self.last_thinking.take());
+                    self.print_rows(rows);
                 }
             }
-            News::Question(question) => {
-                let prompt = Asking::new(question, now);
-                self.asking.push_back(Pending::Gate(prompt));
+            ChatUpdate::ApprovalRequested(question) => {
+                let prompt = ApprovalPrompt::new(question, now);
+                self.questions.push_back(ChatQuestion::Approval(prompt));
             }
-            News::Form(question) => {
+            ChatUpdate::FormRequested(question) => {
                 // A form that cannot be shown is dropped: its reply channel closes, and the server
                 // gets an error.
-                if let Some(prompt) = FormAsking::new(question, now) {
-                    self.asking.push_back(Pending::Form(Box::new(prompt)));
+                if let Some(prompt) = FormPrompt::new(question, now) {
+                    self.questions
+                        .push_back(ChatQuestion::Form(Box::new(prompt)));
                 }
             }
-            News::Over(finished) => {
+            ChatUpdate::TurnFinished(finished) => {
                 let (session, outcome) = *finished;
-                self.over(session, &outcome, now);
+                self.finish_turn(session, &outcome, now);
             }
-            News::Broke => self.broke(now),
-            News::Files { letters, paths } => self.found(&letters, paths),
-            News::Prepared => {
-                self.prepared = true;
-                self.next_turn();
+            ChatUpdate::TurnPanicked => self.recover_from_panic(now),
+            ChatUpdate::FilesFound {
+                query: letters,
+                paths,
+            } => self.handle_found_files(&letters, paths),
+            ChatUpdate::ServersReady => {
+                self.servers_ready = true;
+                self.start_next_turn();
             }
-            News::Servers(status) => self.show_servers(&status),
-            News::Diff(diff) => self.show_diff(&diff),
+            ChatUpdate::ServersChecked(status) => self.show_servers(&status),
+            ChatUpdate::SessionDiffReady(diff) => self.show_diff(&diff),
         }
     }
 
     pub(super) fn refresh_status(&mut self) {
         self.status.model.clone_from(&self.agent.model().name);
-        self.status.window = self.agent.model().context_window;
+        self.status.context_window = self.agent.model().context_window;
         self.status.sandbox = self.setup.config.sandbox_mode;
-        self.status.session = self.to_resume().map(str::to_owned);
+        self.status.session_id = self.resumable_session().map(str::to_owned);
     }
 
     /// Ends the running turn, prints the remaining rows and clears the live part.
-    async fn conclude(&mut self) -> Result<()> {
-        if let Some(running) = &self.running {
-            let action = self.asking.front().map_or(Leaving::Stop, Pending::leaving);
+    async fn shut_down(&mut self) -> Result<()> {
+        if let Some(running) = &self.running_turn {
+            let action = self
+                .questions
+                .front()
+                .map_or(QuitAction::CancelTurn, ChatQuestion::quit_action);
             match action {
-                Leaving::Stop => running.options.cancel.cancel(),
-                Leaving::PutAway => running.options.leave.cancel(),
-                Leaving::LeaveAsItIs => {}
+                QuitAction::CancelTurn => running.options.cancel.cancel(),
+                QuitAction::SuspendScript => running.options.caller_gone.cancel(),
+                QuitAction::KeepInterrupted => {}
             }
-            let wait_for_turn = action != Leaving::LeaveAsItIs;
+            let wait_for_turn = action != QuitAction::KeepInterrupted;
             let ended = async {
                 while wait_for_turn && let Some(update) = self.receiver.recv().await {
-                    let is_end = matches!(update, News::Over(_) | News::Broke);
-                    self.queue.clear();
-                    self.hear(update);
+                    let is_end = matches!(
+                        update,
+                        ChatUpdate::TurnFinished(_) | ChatUpdate::TurnPanicked
+                    );
+                    self.queued_messages.clear();
+                    self.handle_update(update);
                     if is_end {
                         break;
                     }
                 }
             };
-            let _ = tokio::time::timeout(PATIENCE, ended).await;
+            let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, ended).await;
         }
-        let finished = std::mem::take(&mut self.finished);
+        let finished = std::mem::take(&mut self.finished_rows);
         // Errors are ignored: the terminal may be closed.
         let _ = self.screen.paint(finished, Default::default());
         let _ = self.screen.clear();
-        let _ = tokio::time::timeout(PATIENCE, self.parts.servers.stop()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.parts.servers.stop()).await;
         Ok(())
     }
 }
 
 /// Reads terminal events on a thread of its own, which ends when the terminal or the receiver
 /// closes.
-fn typed() -> UnboundedReceiver<InputEvent> {
+fn spawn_input_reader() -> UnboundedReceiver<InputEvent> {
     let (sender, receiver) = unbounded_channel();
     std::thread::spawn(move || {
         while let Ok(event) = crossterm::event::read() {
@@ -395,15 +417,15 @@ fn typed() -> UnboundedReceiver<InputEvent> {
 }
 
 /// Completes when the asker of this question no longer waits. Never completes without a question.
-async fn gone(question: Option<&mut Pending>) {
+async fn until_abandoned(question: Option<&mut ChatQuestion>) {
     match question {
-        Some(question) => question.void().await,
+        Some(question) => question.until_abandoned().await,
         None => std::future::pending().await,
     }
 }
 
 /// Returns the width and height of the terminal, or 80 by 24 if it does not report them.
-pub(super) fn size() -> (usize, usize) {
+pub(super) fn terminal_size() -> (usize, usize) {
     match crossterm::terminal::size() {
         Ok((width @ 1.., height @ 1..)) => (width.into(), height.into()),
         _ => (80, 24),

@@ -4,7 +4,7 @@ use selvedge_protocol::ApprovalPolicy;
 
 /// A parsed slash command.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Command {
+pub(crate) enum SlashCommand {
     Model(Option<String>),
     Approvals(Option<ApprovalPolicy>),
     Diff,
@@ -19,7 +19,7 @@ pub(crate) enum Command {
 }
 
 /// The usage of each command and its help line. `docs/terminal.md` is generated from this table.
-pub(crate) const ALL: [(&str, &str); 11] = [
+pub(crate) const SLASH_COMMANDS: [(&str, &str); 11] = [
     ("/model [NAME]", "Show the model, or switch to NAME"),
     (
         "/approvals [POLICY]",
@@ -40,12 +40,12 @@ pub(crate) const ALL: [(&str, &str); 11] = [
 ];
 
 /// Returns the command's name from its usage: `/model` for `/model [NAME]`.
-pub(crate) fn name_of(usage: &str) -> &str {
+pub(crate) fn command_name(usage: &str) -> &str {
     usage.split(' ').next().unwrap_or_default()
 }
 
 /// The name of each approval policy and what it does.
-pub(crate) const POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
+pub(crate) const APPROVAL_POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
     (
         "untrusted",
         "ask before every call that is not known to be harmless",
@@ -69,7 +69,7 @@ pub(crate) const POLICIES: [(&str, &str, ApprovalPolicy); 4] = [
 ];
 
 /// Keys and what they do. `docs/terminal.md` is generated from this table.
-pub(crate) const KEYS: [(&str, &str); 9] = [
+pub(crate) const KEY_BINDINGS: [(&str, &str); 9] = [
     ("Enter", "Send; during a turn, queue for the next turn"),
     ("Alt-Enter, Ctrl-J, \\ Enter", "Insert a line break"),
     ("Up, Down", "Browse earlier messages"),
@@ -82,8 +82,8 @@ pub(crate) const KEYS: [(&str, &str); 9] = [
 ];
 
 /// Returns the name of a policy and what it does.
-pub(crate) fn about_policy(policy: ApprovalPolicy) -> (&'static str, &'static str) {
-    let known = POLICIES.iter().find(|(.., own)| *own == policy);
+pub(crate) fn describe_policy(policy: ApprovalPolicy) -> (&'static str, &'static str) {
+    let known = APPROVAL_POLICIES.iter().find(|(.., own)| *own == policy);
     known.map_or(("", ""), |(name, meaning, _)| (name, meaning))
 }
 
@@ -93,10 +93,10 @@ pub(crate) fn is_command(text: &str) -> bool {
     text.starts_with('/') && !first[1..].contains('/') && !text.trim_end().contains('\n')
 }
 
-fn policy(word: String) -> Result<ApprovalPolicy, (String, String)> {
-    let named = POLICIES.iter().find(|(name, ..)| *name == word);
+fn parse_policy(word: String) -> Result<ApprovalPolicy, (String, String)> {
+    let named = APPROVAL_POLICIES.iter().find(|(name, ..)| *name == word);
     named.map(|(.., policy)| *policy).ok_or_else(|| {
-        let names = POLICIES.map(|(name, ..)| name).join(", ");
+        let names = APPROVAL_POLICIES.map(|(name, ..)| name).join(", ");
         (
             format!("unknown approval policy `{word}`"),
             format!("use one of {names}"),
@@ -105,11 +105,13 @@ fn policy(word: String) -> Result<ApprovalPolicy, (String, String)> {
 }
 
 /// Parses a slash command. The error is a message and its hint.
-pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
+pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)> {
     let mut words = text.split_whitespace();
     let name = words.next().unwrap_or_default();
     let argument = words.next().map(str::to_owned);
-    let usage = ALL.iter().find(|(usage, _)| name_of(usage) == name);
+    let usage = SLASH_COMMANDS
+        .iter()
+        .find(|(usage, _)| command_name(usage) == name);
     let usage = usage.map(|(usage, _)| *usage);
     if words.next().is_some() || (argument.is_some() && usage == Some(name)) {
         let usage = usage.unwrap_or(name);
@@ -117,19 +119,19 @@ pub(crate) fn parse(text: &str) -> Result<Command, (String, String)> {
         return Err((message, format!("type {usage}")));
     }
     Ok(match name {
-        "/model" => Command::Model(argument),
-        "/approvals" => Command::Approvals(argument.map(policy).transpose()?),
-        "/diff" => Command::Diff,
-        "/compact" => Command::Compact,
-        "/resume" => Command::Resume(argument),
-        "/new" => Command::New,
-        "/runs" => Command::Runs,
-        "/mcp" => Command::Mcp,
-        "/thinking" => Command::Thinking,
-        "/help" => Command::Help,
-        "/quit" | "/exit" => Command::Quit,
+        "/model" => SlashCommand::Model(argument),
+        "/approvals" => SlashCommand::Approvals(argument.map(parse_policy).transpose()?),
+        "/diff" => SlashCommand::Diff,
+        "/compact" => SlashCommand::Compact,
+        "/resume" => SlashCommand::Resume(argument),
+        "/new" => SlashCommand::New,
+        "/runs" => SlashCommand::Runs,
+        "/mcp" => SlashCommand::Mcp,
+        "/thinking" => SlashCommand::Thinking,
+        "/help" => SlashCommand::Help,
+        "/quit" | "/exit" => SlashCommand::Quit,
         other => {
-            let mut names = ALL.iter().map(|(usage, _)| name_of(usage));
+            let mut names = SLASH_COMMANDS.iter().map(|(usage, _)| command_name(usage));
             let hint = match names.find(|name| name.starts_with(other) || other.starts_with(name)) {
                 Some(name) => format!("did you mean {name}? type /help to list all commands"),
                 None => "type /help to list all commands".to_owned(),
@@ -146,25 +148,25 @@ mod tests {
     #[test]
     fn commands_are_parsed_and_a_path_is_not_a_command() {
         assert_eq!(
-            parse("/model gpt-5"),
-            Ok(Command::Model(Some("gpt-5".into())))
+            parse_command("/model gpt-5"),
+            Ok(SlashCommand::Model(Some("gpt-5".into())))
         );
         assert_eq!(
-            parse("/approvals never"),
-            Ok(Command::Approvals(Some(ApprovalPolicy::Never)))
+            parse_command("/approvals never"),
+            Ok(SlashCommand::Approvals(Some(ApprovalPolicy::Never)))
         );
         assert!(
             is_command("/diff") && is_command("/nonsense") && !is_command("/etc/passwd is odd")
         );
         assert!(!is_command("/diff\nand more") && !is_command("a /diff"));
-        for (usage, _) in ALL {
-            assert!(parse(name_of(usage)).is_ok(), "{usage}");
+        for (usage, _) in SLASH_COMMANDS {
+            assert!(parse_command(command_name(usage)).is_ok(), "{usage}");
         }
     }
 
     #[test]
     fn parse_errors_have_a_message_and_a_hint() {
-        let error = |text| parse(text).unwrap_err();
+        let error = |text| parse_command(text).unwrap_err();
         assert_eq!(error("/foo").0, "unknown command /foo");
         assert!(error("/mod").1.contains("did you mean /model?"));
         assert!(

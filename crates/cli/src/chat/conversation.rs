@@ -7,25 +7,25 @@ use std::time::Instant;
 use anyhow::Result;
 use futures_util::FutureExt;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
-use selvedge_mcp::Elicited;
-use selvedge_protocol::{ApprovalDecision, EventSink, ModelErrorKind, TurnEnd, TurnErrorKind};
+use selvedge_mcp::ElicitationResponse;
+use selvedge_protocol::{ApprovalResponse, EventSink, ModelErrorKind, TurnEnd, TurnErrorKind};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::app::{Chat, Running};
-use super::form::elicited;
-use super::news::{InTheChat, News};
-use super::past::{asked, past};
-use super::pending::Pending;
-use super::question::decided;
-use super::rows::Row;
-use super::turn::Turn;
-use crate::args::ChatArgs;
-use crate::assembly::{self, Conversation, Parts, Wanted};
+use super::app::{Chat, RunningTurn};
+use super::approval_prompt::decision_row;
+use super::form_prompt::outcome_row;
+use super::pending_question::ChatQuestion;
+use super::recent_turns::{recent_turn_rows, user_message_rows};
+use super::rows::StyledRow;
+use super::turn_view::TurnView;
+use super::updates::{ChatApprover, ChatUpdate};
+use crate::agent_setup::{self, AgentBuildOptions, AgentParts, SessionChoice};
+use crate::args::ChatCommandArgs;
+use crate::memory_setup::memory_for_agent;
 use crate::problem::Problem;
-use crate::providers::Choice;
-use crate::remember::remembering;
-use crate::setting::Setting;
-use crate::setup::Setup;
+use crate::providers::ModelChoice;
+use crate::saved_config::SavedRunConfig;
+use crate::setup::CommandSetup;
 
 /// Blocks the calling thread until `work` is done. Only for the thread that draws, which runs
 /// nothing else.
@@ -34,142 +34,150 @@ pub(super) fn wait_here<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// How a turn starts.
-enum Task {
+enum TurnStart {
     /// With a user message.
-    Ask(String),
+    Message(String),
     /// By recovering the interrupted turn of the session.
-    GoOn,
+    Recover,
 }
 
 impl Chat {
     /// Opens an earlier session, the last one of this folder if `id` is `None`, and prints its last
     /// turns.
-    pub(crate) fn open(&mut self, id: Option<&str>) -> Result<()> {
-        let session = self.find_session(&Conversation::Old(id.map(str::to_owned)))?;
-        self.rebuild()?;
-        self.before = session.spent();
-        self.status.usage = self.before.0;
-        self.status.cost = self.agent.model().prices.map(|_| self.before.1);
-        self.status.context = self.agent.context_in_use(&session);
+    pub(crate) fn open_session(&mut self, id: Option<&str>) -> Result<()> {
+        let session = self.find_session(&SessionChoice::Existing(id.map(str::to_owned)))?;
+        self.rebuild_agent()?;
+        self.spent_before_turn = session.total_spent();
+        self.status.usage = self.spent_before_turn.0;
+        self.status.cost = self.agent.model().prices.map(|_| self.spent_before_turn.1);
+        self.status.context_tokens = self.agent.estimated_context_tokens(&session);
         self.session_id = Some(session.id().to_owned());
         self.setup.toolbox.turn_diff.begin_session();
         self.refresh_status();
-        self.say_block([Row::quiet(format!("session {}", session.id()))]);
-        let rows = past(&session, self.screen.width(), self.look);
-        self.say(rows);
-        let interrupted = session.is_open();
+        self.print_block([StyledRow::dim(format!("session {}", session.id()))]);
+        let rows = recent_turn_rows(&session, self.screen.width(), self.theme);
+        self.print_rows(rows);
+        let interrupted = session.has_open_turn();
         self.session = Some(session);
         if interrupted {
-            self.say_block([Row::quiet("the last turn was interrupted; continuing it")]);
-            self.go_on = true;
-            self.next_turn();
+            self.print_block([StyledRow::dim(
+                "the last turn was interrupted; continuing it",
+            )]);
+            self.recover_next_turn = true;
+            self.start_next_turn();
         }
         Ok(())
     }
 
-    fn find_session(&mut self, conversation: &Conversation) -> Result<Session> {
-        wait_here(assembly::session(&mut self.setup, conversation))
+    fn find_session(&mut self, conversation: &SessionChoice) -> Result<Session> {
+        wait_here(agent_setup::open_session(&mut self.setup, conversation))
     }
 
     /// Loads the catalogues of the MCP servers in the background.
     pub(super) fn prepare_servers(&self) {
-        if !self.prepared {
+        if !self.servers_ready {
             let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
             tokio::spawn(async move {
                 servers.prepare_all().await;
                 // Sending fails only if the chat has ended.
-                let _ = sender.send(News::Prepared);
+                let _ = sender.send(ChatUpdate::ServersReady);
             });
         }
     }
 
     /// Sends a message now, or queues it if a turn is running.
-    pub(super) fn ask(&mut self, text: String) {
+    pub(super) fn submit_message(&mut self, text: String) {
         self.history.add(&text);
-        self.queue.push_back(text);
-        self.next_turn();
+        self.queued_messages.push_back(text);
+        self.start_next_turn();
     }
 
     /// Starts the next turn if there is work, no turn is running and the servers are ready.
-    pub(super) fn next_turn(&mut self) {
-        let nothing_to_do = !self.go_on && self.queue.is_empty();
-        if nothing_to_do || self.running.is_some() || self.leaving {
+    pub(super) fn start_next_turn(&mut self) {
+        let nothing_to_do = !self.recover_next_turn && self.queued_messages.is_empty();
+        if nothing_to_do || self.running_turn.is_some() || self.quitting {
             return;
         }
-        if !self.prepared {
+        if !self.servers_ready {
             self.notice = Some("starting the MCP servers…".to_owned());
             return;
         }
         self.notice = None;
-        if let Err(error) = self.make_ready() {
-            self.complain(&Problem::from_error(&error));
-            return self.give_back_queue();
+        if let Err(error) = self.prepare_turn() {
+            self.print_problem(&Problem::from_error(&error));
+            return self.restore_queued_input();
         }
-        if std::mem::take(&mut self.go_on) {
-            return self.begin(Task::GoOn);
+        if std::mem::take(&mut self.recover_next_turn) {
+            return self.spawn_turn(TurnStart::Recover);
         }
-        let Some(text) = self.queue.pop_front() else {
+        let Some(text) = self.queued_messages.pop_front() else {
             return;
         };
-        self.say_block(asked(&text, self.look));
-        self.begin(Task::Ask(text));
+        self.print_block(user_message_rows(&text, self.theme));
+        self.spawn_turn(TurnStart::Message(text));
     }
 
     /// Creates the session if there is none, and rebuilds the agent if the session or the tools
     /// changed.
-    fn make_ready(&mut self) -> Result<()> {
+    fn prepare_turn(&mut self) -> Result<()> {
         let new = self.session.is_none();
         if new {
-            let session = self.find_session(&Conversation::New)?;
+            let session = self.find_session(&SessionChoice::New)?;
             self.session_id = Some(session.id().to_owned());
             self.session = Some(session);
             self.refresh_status();
         }
-        if new || self.parts.servers.generation() != self.generation {
-            self.rebuild()?;
+        if new || self.parts.servers.generation() != self.servers_generation {
+            self.rebuild_agent()?;
         }
         Ok(())
     }
 
     /// Rebuilds the agent from the current configuration, model and servers.
-    pub(super) fn rebuild(&mut self) -> Result<()> {
-        self.setup.config.tool_pack = self.args.place.pack.clone().or_else(|| self.pack.clone());
-        self.generation = self.parts.servers.generation();
-        self.agent = make_agent(&mut self.setup, &self.args, &self.parts, &self.sender)?;
+    pub(super) fn rebuild_agent(&mut self) -> Result<()> {
+        self.setup.config.tool_pack = self
+            .args
+            .workspace
+            .pack
+            .clone()
+            .or_else(|| self.configured_pack.clone());
+        self.servers_generation = self.parts.servers.generation();
+        self.agent = build_agent(&mut self.setup, &self.args, &self.parts, &self.sender)?;
         self.refresh_status();
         Ok(())
     }
 
     /// Switches to another model. Keeps the current one if the agent cannot be built.
-    pub(super) fn choose(&mut self, choice: Choice) -> Result<()> {
+    pub(super) fn use_model(&mut self, choice: ModelChoice) -> Result<()> {
         let config = &self.setup.config;
         let memory = self.setup.memory.clone();
-        let memory =
-            memory.map(|memory| remembering(config, memory, &choice.model, self.small.clone()));
+        let memory = memory.map(|memory| {
+            memory_for_agent(config, memory, &choice.model, self.small_model.clone())
+        });
         let servers = self.parts.servers.clone();
-        let parts = Parts {
+        let parts = AgentParts {
             choice,
             servers,
             memory,
         };
         let before = std::mem::replace(&mut self.parts, parts);
-        self.rebuild().inspect_err(|_| self.parts = before)
+        self.rebuild_agent().inspect_err(|_| self.parts = before)
     }
 
-    fn begin(&mut self, task: Task) {
+    fn spawn_turn(&mut self, task: TurnStart) {
         let Some(mut session) = self.session.take() else {
             return;
         };
         let sender = self.sender.clone();
-        let setting = Setting::new(&self.setup, &self.args.limits, Vec::new());
+        let setting = SavedRunConfig::from_setup(&self.setup, &self.args.limits, Vec::new());
         let options = TurnOptions {
-            events: EventSink::new(move |event| _ = sender.send(News::Event(event))),
-            setting: serde_json::to_string(&setting).unwrap_or_default(),
+            events: EventSink::new(move |event| _ = sender.send(ChatUpdate::Event(event))),
+            saved_config: serde_json::to_string(&setting).unwrap_or_default(),
             ..TurnOptions::default()
         };
-        self.before = session.spent();
-        self.running = Some(Running {
-            turn: Turn::new(self.look, Instant::now()),
+        self.spent_before_turn = session.total_spent();
+        self.running_turn = Some(RunningTurn {
+            turn: TurnView::new(self.theme, Instant::now()),
             options: options.clone(),
             stopping: false,
         });
@@ -177,41 +185,41 @@ impl Chat {
         tokio::spawn(async move {
             let turn = async {
                 let outcome = match task {
-                    Task::Ask(text) => agent.turn(&mut session, text, &options).await,
-                    Task::GoOn => agent.go_on(&mut session, &options).await,
+                    TurnStart::Message(text) => agent.run_turn(&mut session, text, &options).await,
+                    TurnStart::Recover => agent.continue_turn(&mut session, &options).await,
                 };
                 (session, outcome)
             };
             let update = match std::panic::AssertUnwindSafe(turn).catch_unwind().await {
-                Ok(finished) => News::Over(Box::new(finished)),
-                Err(_) => News::Broke,
+                Ok(finished) => ChatUpdate::TurnFinished(Box::new(finished)),
+                Err(_) => ChatUpdate::TurnPanicked,
             };
             // Sending fails only if the chat has ended.
             let _ = sender.send(update);
         });
     }
 
-    pub(super) fn over(&mut self, session: Session, outcome: &TurnOutcome, now: Instant) {
-        self.end_turn(now);
-        self.before = session.spent();
-        self.status.usage = self.before.0;
-        self.status.context = self.agent.context_in_use(&session);
+    pub(super) fn finish_turn(&mut self, session: Session, outcome: &TurnOutcome, now: Instant) {
+        self.close_turn_view(now);
+        self.spent_before_turn = session.total_spent();
+        self.status.usage = self.spent_before_turn.0;
+        self.status.context_tokens = self.agent.estimated_context_tokens(&session);
         self.session = Some(session);
         match &outcome.end {
-            Ok(TurnEnd::Stop) => return self.next_turn(),
-            Ok(TurnEnd::Interrupted) => self.say_block([Row::quiet("– stopped")]),
+            Ok(TurnEnd::Stop) => return self.start_next_turn(),
+            Ok(TurnEnd::Interrupted) => self.print_block([StyledRow::dim("– stopped")]),
             Ok(TurnEnd::Length) => {
                 let text = "the answer was truncated at the token limit";
-                self.say_block([Row::of(text, self.look.bad())]);
-                return self.next_turn();
+                self.print_block([StyledRow::styled(text, self.theme.error())]);
+                return self.start_next_turn();
             }
             Ok(end) => {
                 let problem = Problem::new(format!("the turn ended early: {}", end.as_str()));
-                self.complain(&problem.hint("send \"continue\" to let the model continue"));
+                self.print_problem(&problem.hint("send \"continue\" to let the model continue"));
             }
             Err(error) => {
                 let problem = Problem::new(format!("{}: {}", error.kind, error.message));
-                self.complain(&match error.kind {
+                self.print_problem(&match error.kind {
                     TurnErrorKind::Model(ModelErrorKind::Auth) => {
                         problem.hint("check the API key with `selvedge models test`")
                     }
@@ -222,37 +230,39 @@ impl Chat {
                 });
             }
         }
-        self.give_back_queue();
+        self.restore_queued_input();
     }
 
-    pub(super) fn broke(&mut self, now: Instant) {
-        self.end_turn(now);
-        self.complain(&Problem::new(
+    pub(super) fn recover_from_panic(&mut self, now: Instant) {
+        self.close_turn_view(now);
+        self.print_problem(&Problem::new(
             "the turn panicked; this is a bug in Selvedge",
         ));
         // The task that panicked owned the session: read it again from the journal.
         let id = self.session_id.clone();
-        match self.find_session(&Conversation::Old(id)) {
+        match self.find_session(&SessionChoice::Existing(id)) {
             Ok(session) => self.session = Some(session),
             Err(_) => self.session_id = None,
         }
-        self.give_back_queue();
+        self.restore_queued_input();
     }
 
-    fn end_turn(&mut self, now: Instant) {
-        if let Some(mut running) = self.running.take() {
-            let rows = running.turn.end(self.screen.width(), self.thoughts, now);
-            self.say(rows);
+    fn close_turn_view(&mut self, now: Instant) {
+        if let Some(mut running) = self.running_turn.take() {
+            let rows = running
+                .turn
+                .finish(self.screen.width(), self.thinking_display, now);
+            self.print_rows(rows);
         }
-        self.asking.clear();
-        self.put = false;
+        self.questions.clear();
+        self.question_shown = false;
     }
 
     /// Moves queued messages back into the editor after a turn that was stopped or failed, so that
     /// they are not sent without the user.
-    fn give_back_queue(&mut self) {
-        if !self.queue.is_empty() {
-            let mut all: Vec<String> = self.queue.drain(..).collect();
+    fn restore_queued_input(&mut self) {
+        if !self.queued_messages.is_empty() {
+            let mut all: Vec<String> = self.queued_messages.drain(..).collect();
             all.extend(Some(self.editor.take()).filter(|text| !text.is_empty()));
             self.editor.set(&all.join("\n"));
         }
@@ -260,19 +270,19 @@ impl Chat {
 
     /// Handles Ctrl-C: stops the turn, else clears the input, else quits at the second press.
     pub(super) fn interrupt(&mut self, now: Instant) {
-        match &mut self.running {
-            Some(running) if running.stopping => self.leaving = true,
+        match &mut self.running_turn {
+            Some(running) if running.stopping => self.quitting = true,
             Some(running) => {
                 running.stopping = true;
                 running.options.cancel.cancel();
             }
             None if !self.editor.is_empty() => {
                 self.editor.clear();
-                self.offers = None;
+                self.completions = None;
             }
-            None if self.pressed.is_some() => self.leaving = true,
+            None if self.ctrl_c_pressed_at.is_some() => self.quitting = true,
             None => {
-                self.pressed = Some(now);
+                self.ctrl_c_pressed_at = Some(now);
                 self.notice = Some("press Ctrl-C again to quit".to_owned());
             }
         }
@@ -280,55 +290,55 @@ impl Chat {
 
     /// Prints the first question if it is not shown yet. Its pause starts then: keys pressed before
     /// were not meant for it.
-    pub(super) fn put_first(&mut self, now: Instant) {
-        let Some(question) = self.asking.front_mut() else {
+    pub(super) fn show_first_question(&mut self, now: Instant) {
+        let Some(question) = self.questions.front_mut() else {
             return;
         };
-        if self.put {
-            return question.quiet().open_if_quiet(now);
+        if self.question_shown {
+            return question.typing_pause_mut().end_if_elapsed(now);
         }
-        question.quiet().disturbed(now);
-        let rows = question.told(self.look);
-        self.put = true;
-        self.say(rows);
+        question.typing_pause_mut().restart(now);
+        let rows = question.intro_rows(self.theme);
+        self.question_shown = true;
+        self.print_rows(rows);
     }
 
     /// Answers the first question, which must be an approval.
-    pub(super) fn decide(&mut self, decision: ApprovalDecision) {
-        if let Some(Pending::Gate(prompt)) = self.asking.pop_front() {
-            self.put = false;
-            self.say_block([decided(&decision, self.look)]);
-            prompt.decide(decision);
+    pub(super) fn answer_approval(&mut self, decision: ApprovalResponse) {
+        if let Some(ChatQuestion::Approval(prompt)) = self.questions.pop_front() {
+            self.question_shown = false;
+            self.print_block([decision_row(&decision, self.theme)]);
+            prompt.reply(decision);
         }
     }
 
     /// Answers the first question, which must be a form.
-    pub(super) fn fill(&mut self, outcome: Elicited) {
-        self.why.clear();
-        if let Some(Pending::Form(prompt)) = self.asking.pop_front() {
-            self.put = false;
-            self.say_block([elicited(&outcome, self.look)]);
-            prompt.decide(outcome);
+    pub(super) fn answer_form(&mut self, outcome: ElicitationResponse) {
+        self.answer_editor.clear();
+        if let Some(ChatQuestion::Form(prompt)) = self.questions.pop_front() {
+            self.question_shown = false;
+            self.print_block([outcome_row(&outcome, self.theme)]);
+            prompt.reply(outcome);
         }
     }
 }
 
 /// Builds an agent whose approvals are asked in the chat.
-pub(super) fn make_agent(
-    setup: &mut Setup,
-    args: &ChatArgs,
-    parts: &Parts,
-    sender: &UnboundedSender<News>,
+pub(super) fn build_agent(
+    setup: &mut CommandSetup,
+    args: &ChatCommandArgs,
+    parts: &AgentParts,
+    sender: &UnboundedSender<ChatUpdate>,
 ) -> Result<Agent> {
-    let wanted = Wanted {
+    let wanted = AgentBuildOptions {
         model: &args.model,
         limits: &args.limits,
-        turn: &args.turn,
-        approver: Some(Arc::new(InTheChat(sender.clone()))),
+        turn_limits: &args.turn,
+        approver: Some(Arc::new(ChatApprover(sender.clone()))),
         // Only needed to create the servers, which `parts` already has.
         person: None,
         instructions: None,
-        conversation: Conversation::New,
+        session: SessionChoice::New,
     };
-    assembly::agent_of(setup, &args.place, wanted, parts.clone())
+    agent_setup::build_agent(setup, &args.workspace, wanted, parts.clone())
 }

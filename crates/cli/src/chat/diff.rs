@@ -2,9 +2,9 @@
 
 use ratatui_core::text::Span;
 
-use super::look::Look;
-use super::rows::{Fit, Row, clean, folded, one_line};
-use crate::ends::{Shown, ends};
+use super::rows::{StyledRow, WrapMode, fold_rows, sanitize, sanitize_line};
+use super::theme::Theme;
+use crate::text_excerpt::{ExcerptLine, excerpt};
 
 /// The part of a unified diff for one file. `path` is empty if the diff has no git header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) struct FileDiff {
 }
 
 /// Splits a diff in git's format by file.
-pub(crate) fn files(diff: &str) -> Vec<FileDiff> {
+pub(crate) fn split_by_file(diff: &str) -> Vec<FileDiff> {
     let mut files: Vec<FileDiff> = Vec::new();
     for line in diff.lines() {
         if let Some(names) = line.strip_prefix("diff --git ") {
@@ -37,24 +37,24 @@ pub(crate) fn files(diff: &str) -> Vec<FileDiff> {
 
 impl FileDiff {
     /// Returns the numbers of added and removed lines.
-    pub(crate) fn counts(&self) -> (usize, usize) {
+    pub(crate) fn line_counts(&self) -> (usize, usize) {
         let body = || self.text.lines().skip_while(|line| !line.starts_with("@@"));
         let starting = |sign: char| body().filter(|line| line.starts_with(sign)).count();
         (starting('+'), starting('-'))
     }
 
     /// Returns the path with its line counts, and at most `max_lines` lines of the diff.
-    pub(crate) fn rows(&self, max_lines: usize, theme: Look) -> Vec<Row> {
+    pub(crate) fn rows(&self, max_lines: usize, theme: Theme) -> Vec<StyledRow> {
         let mut rows = Vec::new();
         if !self.path.is_empty() {
-            let (added, removed) = self.counts();
+            let (added, removed) = self.line_counts();
             rows.push(
-                Row::spans(vec![
-                    Span::styled(one_line(&self.path), theme.strong()),
-                    Span::styled(format!("  +{added}"), theme.good()),
-                    Span::styled(format!(" -{removed}"), theme.bad()),
+                StyledRow::spans(vec![
+                    Span::styled(sanitize_line(&self.path), theme.bold()),
+                    Span::styled(format!("  +{added}"), theme.success()),
+                    Span::styled(format!(" -{removed}"), theme.error()),
                 ])
-                .cut(),
+                .truncated(),
             );
         }
         let lines: Vec<&str> = self.text.lines().collect();
@@ -73,28 +73,28 @@ impl FileDiff {
         let (header, body) = lines.split_at(start);
         let shown = header.iter().filter(|line| !is_header(line)).chain(body);
         let shown = shown.map(|line| line_row(line, theme)).collect();
-        rows.extend(folded(shown, max_lines));
+        rows.extend(fold_rows(shown, max_lines));
         rows
     }
 }
 
 /// Returns at most `max_lines` lines of a diff, half from each end.
-pub(crate) fn rows(diff: &str, max_lines: usize, theme: Look) -> Vec<Row> {
-    let row = |line: &Shown<'_>| match line {
-        Shown::Line(line) => line_row(line, theme),
-        Shown::LeftOut(_) => Row::quiet(line.text()),
+pub(crate) fn diff_rows(diff: &str, max_lines: usize, theme: Theme) -> Vec<StyledRow> {
+    let row = |line: &ExcerptLine<'_>| match line {
+        ExcerptLine::Line(line) => line_row(line, theme),
+        ExcerptLine::Omitted(_) => StyledRow::dim(line.text()),
     };
-    ends(diff, max_lines).iter().map(row).collect()
+    excerpt(diff, max_lines).iter().map(row).collect()
 }
 
-fn line_row(line: &str, theme: Look) -> Row {
+fn line_row(line: &str, theme: Theme) -> StyledRow {
     let style = match line.as_bytes().first() {
-        Some(b'+') => theme.good(),
-        Some(b'-') => theme.bad(),
-        Some(b'@') => theme.busy(),
-        _ => theme.quiet(),
+        Some(b'+') => theme.success(),
+        Some(b'-') => theme.error(),
+        Some(b'@') => theme.progress(),
+        _ => theme.dim(),
     };
-    Row::of(clean(line).into_owned(), style).fit(Fit::Letters)
+    StyledRow::styled(sanitize(line).into_owned(), style).with_wrap(WrapMode::Anywhere)
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_diff_is_split_by_file_and_folded() {
-        let files = files(DIFF);
+        let files = split_by_file(DIFF);
         assert_eq!(
             files
                 .iter()
@@ -116,10 +116,10 @@ mod tests {
                 .collect::<Vec<_>>(),
             ["src/a.rs", "b.txt"]
         );
-        assert_eq!(files[0].counts(), (1, 1));
+        assert_eq!(files[0].line_counts(), (1, 1));
         let lines: Vec<String> = files
             .iter()
-            .flat_map(|file| file.rows(3, Look::Colour))
+            .flat_map(|file| file.rows(3, Theme::Colour))
             .map(|row| row.plain())
             .collect();
         assert_eq!(
@@ -140,11 +140,11 @@ mod tests {
 
     #[test]
     fn added_and_removed_lines_have_different_styles() {
-        let rows = rows(DIFF, 100, Look::Colour);
+        let rows = diff_rows(DIFF, 100, Theme::Colour);
         let style = |text: &str| rows.iter().find(|row| row.plain() == text).unwrap().body[0].style;
         assert_eq!(
             (style("+2"), style("-two")),
-            (Look::Colour.good(), Look::Colour.bad())
+            (Theme::Colour.success(), Theme::Colour.error())
         );
     }
 }

@@ -6,17 +6,17 @@ use ratatui_core::text::{Line, Span};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-use super::look::Look;
-use super::rows::clean;
+use super::rows::sanitize;
+use super::theme::Theme;
 
 /// A paste with more lines than this is shown as a placeholder.
-const LONG_LINES: usize = 6;
+const MAX_INLINE_PASTE_LINES: usize = 6;
 /// A paste with more characters than this is shown as a placeholder.
-const LONG_LETTERS: usize = 600;
+const MAX_INLINE_PASTE_CHARS: usize = 600;
 /// First and last placeholder character. The text holds one character of this private-use range
 /// for each long paste; its offset in the range is the index of the paste.
-const FIRST_PIECE: u32 = 0xF_0000;
-const LAST_PIECE: u32 = 0xF_FFFD;
+const FIRST_PASTE_PLACEHOLDER: u32 = 0xF_0000;
+const LAST_PASTE_PLACEHOLDER: u32 = 0xF_FFFD;
 
 /// The text being edited and its cursor.
 #[derive(Debug, Default)]
@@ -24,20 +24,20 @@ pub(crate) struct Editor {
     /// The text, with a placeholder character for each long paste.
     text: String,
     /// Byte offset of the cursor in `text`.
-    at: usize,
+    cursor: usize,
     /// The long pastes, in the order of their placeholders.
-    pieces: Vec<String>,
+    pastes: Vec<String>,
     /// The text that Ctrl-Y inserts: the last one cut with Ctrl-W, -U, -K or Alt-D.
-    cut: String,
+    kill_buffer: String,
 }
 
 /// What a key did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Edit {
+pub(crate) enum EditResult {
     Changed,
     Moved,
     /// Up in the first line, or Down in the last. The text and cursor are unchanged.
-    Beyond,
+    AtEdge,
     Ignored,
 }
 
@@ -49,7 +49,7 @@ impl Editor {
     /// Returns the whole text, with every paste as it was pasted.
     pub(crate) fn text(&self) -> String {
         self.text.chars().fold(String::new(), |mut whole, c| {
-            match self.piece(c) {
+            match self.paste_for(c) {
                 Some(paste) => whole.push_str(paste),
                 None => whole.push(c),
             }
@@ -58,8 +58,8 @@ impl Editor {
     }
 
     /// Returns the text with placeholders for long pastes, and the cursor as a byte offset in it.
-    pub(crate) fn typed(&self) -> (&str, usize) {
-        (&self.text, self.at)
+    pub(crate) fn text_and_cursor(&self) -> (&str, usize) {
+        (&self.text, self.cursor)
     }
 
     pub(crate) fn take(&mut self) -> String {
@@ -69,7 +69,7 @@ impl Editor {
     }
 
     pub(crate) fn clear(&mut self) {
-        (self.text, self.at, self.pieces) = (String::new(), 0, Vec::new());
+        (self.text, self.cursor, self.pastes) = (String::new(), 0, Vec::new());
     }
 
     pub(crate) fn set(&mut self, text: &str) {
@@ -78,199 +78,213 @@ impl Editor {
     }
 
     pub(crate) fn insert(&mut self, text: &str) {
-        let text: String = text.chars().filter(|c| !is_piece(*c)).collect();
-        self.text.insert_str(self.at, &text);
-        self.at += text.len();
+        let text: String = text.chars().filter(|c| !is_paste_placeholder(*c)).collect();
+        self.text.insert_str(self.cursor, &text);
+        self.cursor += text.len();
     }
 
     /// Inserts a paste. Terminals send line breaks as `\r`; they become `\n`.
     pub(crate) fn paste(&mut self, text: &str) {
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
-        let long = text.lines().count() > LONG_LINES || text.chars().count() > LONG_LETTERS;
-        match char::from_u32(FIRST_PIECE + self.pieces.len() as u32)
-            .filter(|placeholder| long && is_piece(*placeholder))
+        let long = text.lines().count() > MAX_INLINE_PASTE_LINES
+            || text.chars().count() > MAX_INLINE_PASTE_CHARS;
+        match char::from_u32(FIRST_PASTE_PLACEHOLDER + self.pastes.len() as u32)
+            .filter(|placeholder| long && is_paste_placeholder(*placeholder))
         {
             None => self.insert(&text),
             Some(placeholder) => {
-                self.pieces.push(text);
-                self.text.insert(self.at, placeholder);
-                self.at += placeholder.len_utf8();
+                self.pastes.push(text);
+                self.text.insert(self.cursor, placeholder);
+                self.cursor += placeholder.len_utf8();
             }
         }
     }
 
     /// Replaces the text from byte offset `from` up to the cursor.
     pub(crate) fn replace_from(&mut self, from: usize, with: &str) {
-        if self.text.is_char_boundary(from) && from <= self.at {
-            self.text.replace_range(from..self.at, with);
-            self.at = from + with.len();
+        if self.text.is_char_boundary(from) && from <= self.cursor {
+            self.text.replace_range(from..self.cursor, with);
+            self.cursor = from + with.len();
         }
     }
 
     /// Applies an editing key.
-    pub(crate) fn press(&mut self, key: KeyEvent) -> Edit {
+    pub(crate) fn handle_key(&mut self, key: KeyEvent) -> EditResult {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         let alt = key.modifiers.contains(KeyModifiers::ALT);
         match key.code {
-            KeyCode::Enter => self.add("\n"),
-            KeyCode::Char('j') if control => self.add("\n"),
-            KeyCode::Char('a') if control => self.go(self.line_start()),
-            KeyCode::Char('e') if control => self.go(self.line_end()),
-            KeyCode::Char('b') if control => self.go(self.before()),
-            KeyCode::Char('f') if control => self.go(self.after()),
-            KeyCode::Char('p') if control => self.up(),
-            KeyCode::Char('n') if control => self.down(),
-            KeyCode::Char('b') if alt => self.go(self.word_before()),
-            KeyCode::Char('f') if alt => self.go(self.word_after()),
-            KeyCode::Char('d') if alt => self.cut_out(self.at, self.word_after()),
-            KeyCode::Char('d') if control => self.remove(self.at, self.after()),
-            KeyCode::Char('h') if control => self.remove(self.before(), self.at),
-            KeyCode::Char('w') if control => self.cut_out(self.blank_before(), self.at),
-            KeyCode::Char('u') if control => self.cut_out(self.line_start(), self.at),
+            KeyCode::Enter => self.insert_raw("\n"),
+            KeyCode::Char('j') if control => self.insert_raw("\n"),
+            KeyCode::Char('a') if control => self.move_cursor(self.line_start()),
+            KeyCode::Char('e') if control => self.move_cursor(self.line_end()),
+            KeyCode::Char('b') if control => self.move_cursor(self.previous_grapheme()),
+            KeyCode::Char('f') if control => self.move_cursor(self.next_grapheme()),
+            KeyCode::Char('p') if control => self.cursor_up(),
+            KeyCode::Char('n') if control => self.cursor_down(),
+            KeyCode::Char('b') if alt => self.move_cursor(self.previous_word_start()),
+            KeyCode::Char('f') if alt => self.move_cursor(self.next_word_end()),
+            KeyCode::Char('d') if alt => self.kill(self.cursor, self.next_word_end()),
+            KeyCode::Char('d') if control => self.remove(self.cursor, self.next_grapheme()),
+            KeyCode::Char('h') if control => self.remove(self.previous_grapheme(), self.cursor),
+            KeyCode::Char('w') if control => {
+                self.kill(self.previous_blank_delimited_start(), self.cursor)
+            }
+            KeyCode::Char('u') if control => self.kill(self.line_start(), self.cursor),
             KeyCode::Char('k') if control => {
                 let end = self.line_end();
-                self.cut_out(self.at, if end == self.at { self.after() } else { end })
+                self.kill(
+                    self.cursor,
+                    if end == self.cursor {
+                        self.next_grapheme()
+                    } else {
+                        end
+                    },
+                )
             }
             KeyCode::Char('y') if control => {
-                let cut = self.cut.clone();
-                self.add(&cut)
+                let cut = self.kill_buffer.clone();
+                self.insert_raw(&cut)
             }
-            KeyCode::Char(c) if !control && !alt => self.add(c.encode_utf8(&mut [0; 4])),
-            KeyCode::Backspace if alt || control => self.cut_out(self.word_before(), self.at),
-            KeyCode::Backspace => self.remove(self.before(), self.at),
-            KeyCode::Delete => self.remove(self.at, self.after()),
-            KeyCode::Left if control || alt => self.go(self.word_before()),
-            KeyCode::Right if control || alt => self.go(self.word_after()),
-            KeyCode::Left => self.go(self.before()),
-            KeyCode::Right => self.go(self.after()),
-            KeyCode::Home => self.go(self.line_start()),
-            KeyCode::End => self.go(self.line_end()),
-            KeyCode::Up => self.up(),
-            KeyCode::Down => self.down(),
-            _ => Edit::Ignored,
+            KeyCode::Char(c) if !control && !alt => self.insert_raw(c.encode_utf8(&mut [0; 4])),
+            KeyCode::Backspace if alt || control => {
+                self.kill(self.previous_word_start(), self.cursor)
+            }
+            KeyCode::Backspace => self.remove(self.previous_grapheme(), self.cursor),
+            KeyCode::Delete => self.remove(self.cursor, self.next_grapheme()),
+            KeyCode::Left if control || alt => self.move_cursor(self.previous_word_start()),
+            KeyCode::Right if control || alt => self.move_cursor(self.next_word_end()),
+            KeyCode::Left => self.move_cursor(self.previous_grapheme()),
+            KeyCode::Right => self.move_cursor(self.next_grapheme()),
+            KeyCode::Home => self.move_cursor(self.line_start()),
+            KeyCode::End => self.move_cursor(self.line_end()),
+            KeyCode::Up => self.cursor_up(),
+            KeyCode::Down => self.cursor_down(),
+            _ => EditResult::Ignored,
         }
     }
 
     /// Inserts text at the cursor. Unlike `insert` it keeps placeholders, which Ctrl-Y may bring
     /// back.
-    fn add(&mut self, text: &str) -> Edit {
-        self.text.insert_str(self.at, text);
-        self.at += text.len();
-        Edit::Changed
+    fn insert_raw(&mut self, text: &str) -> EditResult {
+        self.text.insert_str(self.cursor, text);
+        self.cursor += text.len();
+        EditResult::Changed
     }
 
-    fn go(&mut self, to: usize) -> Edit {
-        self.at = to;
-        Edit::Moved
+    fn move_cursor(&mut self, to: usize) -> EditResult {
+        self.cursor = to;
+        EditResult::Moved
     }
 
-    fn remove(&mut self, from: usize, to: usize) -> Edit {
+    fn remove(&mut self, from: usize, to: usize) -> EditResult {
         self.text.replace_range(from..to, "");
-        self.at = from;
-        Edit::Changed
+        self.cursor = from;
+        EditResult::Changed
     }
 
     /// Removes text and keeps it for Ctrl-Y.
-    fn cut_out(&mut self, from: usize, to: usize) -> Edit {
+    fn kill(&mut self, from: usize, to: usize) -> EditResult {
         if from < to {
-            self.cut = self.text[from..to].to_owned();
+            self.kill_buffer = self.text[from..to].to_owned();
         }
         self.remove(from, to)
     }
 
-    fn up(&mut self) -> Edit {
+    fn cursor_up(&mut self) -> EditResult {
         let start = self.line_start();
         if start == 0 {
-            return Edit::Beyond;
+            return EditResult::AtEdge;
         }
-        let column = self.text[start..self.at].graphemes(true).count();
+        let column = self.text[start..self.cursor].graphemes(true).count();
         let above = self.text[..start - 1].rfind('\n').map_or(0, |end| end + 1);
-        self.go(self.in_line(above, column))
+        self.move_cursor(self.offset_in_line(above, column))
     }
 
-    fn down(&mut self) -> Edit {
+    fn cursor_down(&mut self) -> EditResult {
         let end = self.line_end();
         if end == self.text.len() {
-            return Edit::Beyond;
+            return EditResult::AtEdge;
         }
-        let before = &self.text[self.line_start()..self.at];
-        self.go(self.in_line(end + 1, before.graphemes(true).count()))
+        let before = &self.text[self.line_start()..self.cursor];
+        self.move_cursor(self.offset_in_line(end + 1, before.graphemes(true).count()))
     }
 
     /// Returns the byte offset of a column in the line that begins at `start`, or of its end.
-    fn in_line(&self, start: usize, column: usize) -> usize {
+    fn offset_in_line(&self, start: usize, column: usize) -> usize {
         let line = self.text[start..].split('\n').next().unwrap_or_default();
         let graphemes = line.graphemes(true).take(column);
         start + graphemes.map(str::len).sum::<usize>()
     }
 
     fn line_start(&self) -> usize {
-        self.text[..self.at].rfind('\n').map_or(0, |end| end + 1)
+        self.text[..self.cursor]
+            .rfind('\n')
+            .map_or(0, |end| end + 1)
     }
 
     fn line_end(&self) -> usize {
-        let end = self.text[self.at..].find('\n');
-        end.map_or(self.text.len(), |end| self.at + end)
+        let end = self.text[self.cursor..].find('\n');
+        end.map_or(self.text.len(), |end| self.cursor + end)
     }
 
     /// Returns the start of the grapheme before the cursor.
-    fn before(&self) -> usize {
-        let grapheme = self.text[..self.at].graphemes(true).next_back();
-        grapheme.map_or(0, |grapheme| self.at - grapheme.len())
+    fn previous_grapheme(&self) -> usize {
+        let grapheme = self.text[..self.cursor].graphemes(true).next_back();
+        grapheme.map_or(0, |grapheme| self.cursor - grapheme.len())
     }
 
     /// Returns the end of the grapheme after the cursor.
-    fn after(&self) -> usize {
-        let grapheme = self.text[self.at..].graphemes(true).next();
-        grapheme.map_or(self.at, |grapheme| self.at + grapheme.len())
+    fn next_grapheme(&self) -> usize {
+        let grapheme = self.text[self.cursor..].graphemes(true).next();
+        grapheme.map_or(self.cursor, |grapheme| self.cursor + grapheme.len())
     }
 
     /// Returns the start of the word before the cursor.
-    fn word_before(&self) -> usize {
-        let mut words = self.text[..self.at].split_word_bound_indices();
-        let word = words.rfind(|(_, word)| is_word(word));
+    fn previous_word_start(&self) -> usize {
+        let mut words = self.text[..self.cursor].split_word_bound_indices();
+        let word = words.rfind(|(_, word)| has_word_char(word));
         word.map_or(0, |(start, _)| start)
     }
 
     /// Returns the end of the word after the cursor.
-    fn word_after(&self) -> usize {
-        let mut words = self.text[self.at..].split_word_bound_indices();
-        let word = words.find(|(_, word)| is_word(word));
+    fn next_word_end(&self) -> usize {
+        let mut words = self.text[self.cursor..].split_word_bound_indices();
+        let word = words.find(|(_, word)| has_word_char(word));
         word.map_or(self.text.len(), |(start, word)| {
-            self.at + start + word.len()
+            self.cursor + start + word.len()
         })
     }
 
     /// Returns the start of the whitespace-delimited word before the cursor.
-    fn blank_before(&self) -> usize {
-        let before = self.text[..self.at].trim_end();
+    fn previous_blank_delimited_start(&self) -> usize {
+        let before = self.text[..self.cursor].trim_end();
         before.rfind(char::is_whitespace).map_or(0, |space| {
             space + before[space..].chars().next().map_or(0, char::len_utf8)
         })
     }
 
     /// Returns the paste for a placeholder.
-    fn piece(&self, placeholder: char) -> Option<&str> {
-        let index = (placeholder as u32).checked_sub(FIRST_PIECE)?;
+    fn paste_for(&self, placeholder: char) -> Option<&str> {
+        let index = (placeholder as u32).checked_sub(FIRST_PASTE_PLACEHOLDER)?;
         let paste = self
-            .pieces
+            .pastes
             .get(index as usize)
-            .filter(|_| is_piece(placeholder));
+            .filter(|_| is_paste_placeholder(placeholder));
         paste.map(String::as_str)
     }
 
     /// Returns the text wrapped to `width`, and the cursor as line and column.
-    pub(crate) fn lines(&self, width: usize, theme: Look) -> (Vec<Line<'static>>, (usize, usize)) {
+    pub(crate) fn lines(&self, width: usize, theme: Theme) -> (Vec<Line<'static>>, (usize, usize)) {
         let width = width.max(2);
         let mut lines: Vec<Vec<Span<'static>>> = vec![Vec::new()];
         let mut used = 0;
         let mut cursor = (0, 0);
         let mut offset = 0;
         for grapheme in self.text.graphemes(true) {
-            let paste = grapheme.chars().next().and_then(|c| self.piece(c));
+            let paste = grapheme.chars().next().and_then(|c| self.paste_for(c));
             let shown = match paste {
-                Some(paste) => Span::styled(told(paste), theme.code()),
-                None => Span::raw(clean(grapheme).into_owned()),
+                Some(paste) => Span::styled(paste_label(paste), theme.code()),
+                None => Span::raw(sanitize(grapheme).into_owned()),
             };
             let columns = if grapheme == "\n" {
                 0
@@ -281,7 +295,7 @@ impl Editor {
                 lines.push(Vec::new());
                 used = 0;
             }
-            if offset == self.at {
+            if offset == self.cursor {
                 cursor = (lines.len() - 1, used);
             }
             offset += grapheme.len();
@@ -293,7 +307,7 @@ impl Editor {
                 used += columns;
             }
         }
-        if self.at >= offset {
+        if self.cursor >= offset {
             if used >= width {
                 lines.push(Vec::new());
                 used = 0;
@@ -305,18 +319,18 @@ impl Editor {
 }
 
 /// Returns the text shown in place of a long paste.
-fn told(paste: &str) -> String {
+fn paste_label(paste: &str) -> String {
     match paste.lines().count() {
         0 | 1 => format!("[{} characters pasted]", paste.chars().count()),
         lines => format!("[{lines} lines pasted]"),
     }
 }
 
-fn is_piece(c: char) -> bool {
-    (FIRST_PIECE..=LAST_PIECE).contains(&(c as u32))
+fn is_paste_placeholder(c: char) -> bool {
+    (FIRST_PASTE_PLACEHOLDER..=LAST_PASTE_PLACEHOLDER).contains(&(c as u32))
 }
 
-fn is_word(word: &str) -> bool {
+fn has_word_char(word: &str) -> bool {
     word.chars().any(char::is_alphanumeric)
 }
 
@@ -330,11 +344,11 @@ mod tests {
         editor
     }
 
-    fn press(editor: &mut Editor, code: KeyCode, modifiers: KeyModifiers) -> Edit {
-        editor.press(KeyEvent::new(code, modifiers))
+    fn press(editor: &mut Editor, code: KeyCode, modifiers: KeyModifiers) -> EditResult {
+        editor.handle_key(KeyEvent::new(code, modifiers))
     }
 
-    fn control(editor: &mut Editor, letter: char) -> Edit {
+    fn control(editor: &mut Editor, letter: char) -> EditResult {
         press(editor, KeyCode::Char(letter), KeyModifiers::CONTROL)
     }
 
@@ -362,23 +376,23 @@ mod tests {
         let mut editor = typed("first\nx\nthird");
         assert_eq!(
             press(&mut editor, KeyCode::Up, KeyModifiers::NONE),
-            Edit::Moved
+            EditResult::Moved
         );
         assert_eq!(
             press(&mut editor, KeyCode::Up, KeyModifiers::NONE),
-            Edit::Moved
+            EditResult::Moved
         );
         editor.insert("|");
         assert_eq!(editor.text(), "f|irst\nx\nthird");
         assert_eq!(
             press(&mut editor, KeyCode::Up, KeyModifiers::NONE),
-            Edit::Beyond
+            EditResult::AtEdge
         );
         press(&mut editor, KeyCode::Down, KeyModifiers::NONE);
         press(&mut editor, KeyCode::Down, KeyModifiers::NONE);
         assert_eq!(
             press(&mut editor, KeyCode::Down, KeyModifiers::NONE),
-            Edit::Beyond
+            EditResult::AtEdge
         );
     }
 
@@ -389,7 +403,7 @@ mod tests {
         editor.paste(&long);
         editor.insert(" please");
         assert_eq!(
-            editor.lines(60, Look::Plain).0[0].to_string(),
+            editor.lines(60, Theme::Plain).0[0].to_string(),
             "see [31 lines pasted] please"
         );
         assert_eq!(
@@ -407,11 +421,11 @@ mod tests {
     #[test]
     fn the_cursor_is_where_the_next_character_goes() {
         let mut editor = typed("abcdef");
-        assert_eq!(editor.lines(4, Look::Plain).1, (1, 2));
+        assert_eq!(editor.lines(4, Theme::Plain).1, (1, 2));
         editor.insert("gh");
-        assert_eq!(editor.lines(4, Look::Plain).1, (2, 0));
+        assert_eq!(editor.lines(4, Theme::Plain).1, (2, 0));
         control(&mut editor, 'a');
-        assert_eq!(editor.lines(4, Look::Plain).1, (0, 0));
-        assert_eq!(typed("a\n").lines(10, Look::Plain).1, (1, 0));
+        assert_eq!(editor.lines(4, Theme::Plain).1, (0, 0));
+        assert_eq!(typed("a\n").lines(10, Theme::Plain).1, (1, 0));
     }
 }

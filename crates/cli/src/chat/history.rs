@@ -7,22 +7,22 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Entries kept in the file.
-const MOST: usize = 1000;
+const MAX_HISTORY_ENTRIES: usize = 1000;
 
 /// The messages sent before, and the position while the user browses them.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub(crate) struct InputHistory {
     /// The messages, oldest first.
     entries: Vec<String>,
     /// Index of the entry in the editor; `None` while the user is not browsing.
-    at: Option<usize>,
+    position: Option<usize>,
     /// The input from before browsing started.
     draft: String,
     /// `None` if the history is not stored.
     file: Option<PathBuf>,
 }
 
-impl History {
+impl InputHistory {
     /// Reads the history stored in `home`. Without a home, the history is kept in memory only.
     pub(crate) fn open(home: Option<&Path>) -> Self {
         let file = home.map(|home| home.join("chat_history.jsonl"));
@@ -34,15 +34,16 @@ impl History {
             .lines()
             .filter_map(|line| serde_json::from_str(line).ok());
         let mut entries: Vec<String> = entries.collect();
-        if entries.len() > MOST {
-            entries.drain(..entries.len() - MOST);
+        if entries.len() > MAX_HISTORY_ENTRIES {
+            entries.drain(..entries.len() - MAX_HISTORY_ENTRIES);
             if let Some(file) = &file {
                 let lines = entries
                     .iter()
                     .map(|entry| format!("{}\n", serde_json::json!(entry)));
                 let lines: String = lines.collect();
                 // If this fails, the next chat truncates the file.
-                let _ = write(file, &lines, OpenOptions::new().write(true).truncate(true));
+                let _ =
+                    write_private_file(file, &lines, OpenOptions::new().write(true).truncate(true));
             }
         }
         Self {
@@ -54,46 +55,46 @@ impl History {
 
     /// Adds a message, unless it repeats the last one. Errors while writing the file are ignored.
     pub(crate) fn add(&mut self, text: &str) {
-        self.at = None;
+        self.position = None;
         if self.entries.last().is_some_and(|last| last == text) {
             return;
         }
         self.entries.push(text.to_owned());
         if let Some(file) = &self.file {
             let line = format!("{}\n", serde_json::json!(text));
-            let _ = write(file, &line, OpenOptions::new().append(true));
+            let _ = write_private_file(file, &line, OpenOptions::new().append(true));
         }
     }
 
     /// Returns the next older entry. The first step back saves the current input as the draft.
-    pub(crate) fn back(&mut self, input: &str) -> Option<&str> {
-        if self.at.is_none() {
+    pub(crate) fn previous_entry(&mut self, input: &str) -> Option<&str> {
+        if self.position.is_none() {
             self.draft = input.to_owned();
         }
-        let index = self.at.unwrap_or(self.entries.len()).checked_sub(1)?;
-        self.at = Some(index);
+        let index = self.position.unwrap_or(self.entries.len()).checked_sub(1)?;
+        self.position = Some(index);
         self.entries.get(index).map(String::as_str)
     }
 
     /// Returns the next newer entry, and the draft after the newest.
-    pub(crate) fn forth(&mut self) -> Option<&str> {
-        let index = self.at? + 1;
+    pub(crate) fn next_entry(&mut self) -> Option<&str> {
+        let index = self.position? + 1;
         if index < self.entries.len() {
-            self.at = Some(index);
+            self.position = Some(index);
             return self.entries.get(index).map(String::as_str);
         }
-        self.at = None;
+        self.position = None;
         Some(&self.draft)
     }
 
     /// Stops browsing, after the input was edited.
-    pub(crate) fn leave(&mut self) {
-        self.at = None;
+    pub(crate) fn reset_position(&mut self) {
+        self.position = None;
     }
 }
 
 /// Removes these messages from the stored history.
-pub(crate) fn forget_asked(home: &Path, texts: &BTreeSet<String>) -> std::io::Result<()> {
+pub(crate) fn remove_from_history(home: &Path, texts: &BTreeSet<String>) -> std::io::Result<()> {
     let file = home.join("chat_history.jsonl");
     let Ok(stored) = std::fs::read_to_string(&file) else {
         return Ok(());
@@ -108,11 +109,11 @@ pub(crate) fn forget_asked(home: &Path, texts: &BTreeSet<String>) -> std::io::Re
     if kept.len() == stored.len() {
         return Ok(());
     }
-    write(&file, &kept, OpenOptions::new().write(true).truncate(true))
+    write_private_file(&file, &kept, OpenOptions::new().write(true).truncate(true))
 }
 
 /// Writes the file; a new one is readable by the user only.
-fn write(file: &Path, text: &str, options: &mut OpenOptions) -> std::io::Result<()> {
+fn write_private_file(file: &Path, text: &str, options: &mut OpenOptions) -> std::io::Result<()> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
@@ -127,27 +128,27 @@ mod tests {
 
     #[test]
     fn browsing_forward_ends_at_the_draft() {
-        let mut history = History::default();
+        let mut history = InputHistory::default();
         for text in ["one", "two", "two"] {
             history.add(text);
         }
-        assert_eq!(history.back("draft"), Some("two"));
-        assert_eq!(history.back("two"), Some("one"));
-        assert_eq!(history.back("one"), None);
-        assert_eq!(history.forth(), Some("two"));
-        assert_eq!(history.forth(), Some("draft"));
-        assert_eq!(history.forth(), None);
+        assert_eq!(history.previous_entry("draft"), Some("two"));
+        assert_eq!(history.previous_entry("two"), Some("one"));
+        assert_eq!(history.previous_entry("one"), None);
+        assert_eq!(history.next_entry(), Some("two"));
+        assert_eq!(history.next_entry(), Some("draft"));
+        assert_eq!(history.next_entry(), None);
     }
 
     #[test]
     fn the_history_is_stored_readable_by_the_user_only() {
         let home = tempfile::tempdir().unwrap();
-        History::open(Some(home.path())).add("several\nlines");
-        let mut history = History::open(Some(home.path()));
-        assert_eq!(history.back(""), Some("several\nlines"));
+        InputHistory::open(Some(home.path())).add("several\nlines");
+        let mut history = InputHistory::open(Some(home.path()));
+        assert_eq!(history.previous_entry(""), Some("several\nlines"));
         history.add("another");
-        forget_asked(home.path(), &BTreeSet::from(["several\nlines".to_owned()])).unwrap();
-        assert_eq!(History::open(Some(home.path())).entries, ["another"]);
+        remove_from_history(home.path(), &BTreeSet::from(["several\nlines".to_owned()])).unwrap();
+        assert_eq!(InputHistory::open(Some(home.path())).entries, ["another"]);
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;

@@ -5,75 +5,81 @@ use std::time::Instant;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::app::{Chat, size};
+use super::app::{Chat, terminal_size};
+use super::approval_prompt::ApprovalKeyResult;
 use super::commands;
-use super::complete::{self, Offer, Offers, Wish};
-use super::editor::Edit;
-use super::form::FormPressed;
-use super::news::News;
-use super::pending::Pending;
-use super::question::Pressed;
-use super::turn::Thoughts;
+use super::completion::{self, CompletionMenu, CompletionTarget, InputCompletion};
+use super::editor::EditResult;
+use super::form_prompt::FormKeyResult;
+use super::pending_question::ChatQuestion;
+use super::turn_view::ThinkingDisplay;
+use super::updates::ChatUpdate;
 
 /// Files offered as completions.
-const FILES: usize = 50;
+const MAX_FILE_COMPLETIONS: usize = 50;
 /// Sessions offered as completions.
-const SESSIONS: u32 = 20;
+const MAX_SESSION_COMPLETIONS: u32 = 20;
 
 impl Chat {
-    pub(super) fn key(&mut self, key: KeyEvent) {
+    pub(super) fn handle_key(&mut self, key: KeyEvent) {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control && key.code == KeyCode::Char('c') {
             return self.interrupt(Instant::now());
         }
-        (self.notice, self.pressed) = (None, None);
-        match self.asking.front_mut() {
-            Some(Pending::Gate(prompt)) => match prompt.press(key, &mut self.why, Instant::now()) {
-                Pressed::Taken => return,
-                Pressed::Decided(decision) => return self.decide(decision),
-                Pressed::NotMine => {}
-            },
-            Some(Pending::Form(prompt)) => match prompt.press(key, &mut self.why, Instant::now()) {
-                FormPressed::Taken => return,
-                FormPressed::Filled(row) => return self.say([row]),
-                FormPressed::Decided(outcome) => return self.fill(outcome),
-                FormPressed::NotMine => {}
-            },
+        (self.notice, self.ctrl_c_pressed_at) = (None, None);
+        match self.questions.front_mut() {
+            Some(ChatQuestion::Approval(prompt)) => {
+                match prompt.handle_key(key, &mut self.answer_editor, Instant::now()) {
+                    ApprovalKeyResult::Consumed => return,
+                    ApprovalKeyResult::Decided(decision) => return self.answer_approval(decision),
+                    ApprovalKeyResult::Ignored => {}
+                }
+            }
+            Some(ChatQuestion::Form(prompt)) => {
+                match prompt.handle_key(key, &mut self.answer_editor, Instant::now()) {
+                    FormKeyResult::Consumed => return,
+                    FormKeyResult::Filled(row) => return self.print_rows([row]),
+                    FormKeyResult::Decided(outcome) => return self.answer_form(outcome),
+                    FormKeyResult::Ignored => {}
+                }
+            }
             None => {}
         }
         match key.code {
-            KeyCode::Char('d') if control && self.editor.is_empty() => self.leaving = true,
+            KeyCode::Char('d') if control && self.editor.is_empty() => self.quitting = true,
             KeyCode::Char('t') if control => {
-                let (display, notice) = match self.thoughts {
-                    Thoughts::Folded => (
-                        Thoughts::Unfolded,
+                let (display, notice) = match self.thinking_display {
+                    ThinkingDisplay::Collapsed => (
+                        ThinkingDisplay::Expanded,
                         "new thinking is shown; /thinking shows the last one",
                     ),
-                    Thoughts::Unfolded => (Thoughts::Folded, "new thinking is hidden"),
+                    ThinkingDisplay::Expanded => {
+                        (ThinkingDisplay::Collapsed, "new thinking is hidden")
+                    }
                 };
-                self.thoughts = display;
+                self.thinking_display = display;
                 self.notice = Some(notice.to_owned());
             }
             KeyCode::Char('l') if control => {
-                let (width, height) = size();
+                let (width, height) = terminal_size();
                 self.redraw(width, height);
             }
-            _ => self.edit(key),
+            _ => self.handle_editing_key(key),
         }
     }
 
-    fn edit(&mut self, key: KeyEvent) {
-        if let Some(menu) = &mut self.offers {
+    fn handle_editing_key(&mut self, key: KeyEvent) {
+        if let Some(menu) = &mut self.completions {
             match key.code {
-                KeyCode::Up | KeyCode::Down if menu.press(key) => return,
-                KeyCode::Tab => return self.accept(),
+                KeyCode::Up | KeyCode::Down if menu.handle_key(key) => return,
+                KeyCode::Tab => return self.accept_completion(),
                 KeyCode::Esc => {
-                    self.offers = None;
+                    self.completions = None;
                     return;
                 }
                 KeyCode::Enter if key.modifiers.is_empty() => {
-                    let is_file = matches!(menu.wish, Wish::File(_));
-                    self.accept();
+                    let is_file = matches!(menu.target, CompletionTarget::File(_));
+                    self.accept_completion();
                     if is_file {
                         return;
                     }
@@ -83,48 +89,50 @@ impl Chat {
         }
         let new_line = KeyModifiers::ALT | KeyModifiers::SHIFT;
         if key.code == KeyCode::Enter && !key.modifiers.intersects(new_line) {
-            let (text, cursor) = self.editor.typed();
+            let (text, cursor) = self.editor.text_and_cursor();
             // Enter after a backslash replaces the backslash by a line break.
             return match text[..cursor].ends_with('\\') {
                 true => self.editor.replace_from(cursor - 1, "\n"),
-                false => self.send(),
+                false => self.submit_input(),
             };
         }
-        match self.editor.press(key) {
-            Edit::Changed => {
-                self.history.leave();
-                self.offer();
+        match self.editor.handle_key(key) {
+            EditResult::Changed => {
+                self.history.reset_position();
+                self.update_completions();
             }
-            Edit::Moved => self.offer(),
-            Edit::Beyond => {
+            EditResult::Moved => self.update_completions(),
+            EditResult::AtEdge => {
                 let typed = self.editor.text();
                 let entry = match key.code {
-                    KeyCode::Up | KeyCode::Char('p') => self.history.back(&typed),
-                    _ => self.history.forth(),
+                    KeyCode::Up | KeyCode::Char('p') => self.history.previous_entry(&typed),
+                    _ => self.history.next_entry(),
                 };
                 if let Some(entry) = entry.map(str::to_owned) {
                     self.editor.set(&entry);
-                    self.offers = None;
+                    self.completions = None;
                 }
             }
-            Edit::Ignored => {}
+            EditResult::Ignored => {}
         }
     }
 
-    pub(super) fn pasted(&mut self, text: &str) {
+    pub(super) fn handle_paste(&mut self, text: &str) {
         self.notice = None;
-        match self.asking.front_mut() {
-            Some(question) if question.mark().is_some() => return self.why.paste(text),
-            Some(question) => question.quiet().disturbed(Instant::now()),
+        match self.questions.front_mut() {
+            Some(question) if question.input_label().is_some() => {
+                return self.answer_editor.paste(text);
+            }
+            Some(question) => question.typing_pause_mut().restart(Instant::now()),
             None => {}
         }
         self.editor.paste(text);
-        self.history.leave();
-        self.offers = None;
+        self.history.reset_position();
+        self.completions = None;
     }
 
-    fn send(&mut self) {
-        self.offers = None;
+    fn submit_input(&mut self) {
+        self.completions = None;
         let text = self.editor.text();
         if text.trim().is_empty() {
             return;
@@ -132,89 +140,101 @@ impl Chat {
         self.editor.clear();
         if commands::is_command(&text) {
             self.history.add(text.trim());
-            return self.command(text.trim());
+            return self.run_command(text.trim());
         }
-        self.ask(text);
+        self.submit_message(text);
     }
 
     /// Updates the completion menu for the text before the cursor.
-    pub(super) fn offer(&mut self) {
-        let (text, cursor) = self.editor.typed();
-        let Some((target, start)) = complete::wish(text, cursor) else {
-            self.offers = None;
+    pub(super) fn update_completions(&mut self) {
+        let (text, cursor) = self.editor.text_and_cursor();
+        let Some((target, start)) = completion::completion_target(text, cursor) else {
+            self.completions = None;
             return;
         };
         let list = match &target {
-            Wish::Command(typed) => complete::commands(typed),
-            Wish::Policy(typed) => complete::policies(typed),
-            Wish::Model(typed) => self.models(typed),
-            Wish::Session(typed) => self.sessions(typed),
-            Wish::File(typed) => {
-                self.look_for_files(typed.clone());
+            CompletionTarget::Command(typed) => completion::command_completions(typed),
+            CompletionTarget::Policy(typed) => completion::policy_completions(typed),
+            CompletionTarget::Model(typed) => self.model_completions(typed),
+            CompletionTarget::Session(typed) => self.session_completions(typed),
+            CompletionTarget::File(typed) => {
+                self.search_files(typed.clone());
                 // Keep the files of the last search until this one ends.
-                match self.offers.take() {
-                    Some(Offers {
-                        wish: Wish::File(_),
-                        list,
+                match self.completions.take() {
+                    Some(CompletionMenu {
+                        target: CompletionTarget::File(_),
+                        items: list,
                         ..
                     }) => list,
                     _ => Vec::new(),
                 }
             }
         };
-        self.offers = Offers::new(target, start, list);
+        self.completions = CompletionMenu::new(target, start, list);
     }
 
-    fn accept(&mut self) {
-        let Some(menu) = self.offers.take() else {
+    fn accept_completion(&mut self) {
+        let Some(menu) = self.completions.take() else {
             return;
         };
-        let Some(selected) = menu.chosen() else {
+        let Some(selected) = menu.selected() else {
             return;
         };
         // The usage of a command without arguments is its name alone.
-        let takes_argument = |name: &str| !commands::ALL.iter().any(|(usage, _)| *usage == name);
-        let text = match &menu.wish {
-            Wish::File(_) => format!("@{} ", selected.text),
-            Wish::Command(_) if takes_argument(&selected.text) => format!("{} ", selected.text),
+        let takes_argument = |name: &str| {
+            !commands::SLASH_COMMANDS
+                .iter()
+                .any(|(usage, _)| *usage == name)
+        };
+        let text = match &menu.target {
+            CompletionTarget::File(_) => format!("@{} ", selected.text),
+            CompletionTarget::Command(_) if takes_argument(&selected.text) => {
+                format!("{} ", selected.text)
+            }
             _ => selected.text.clone(),
         };
-        self.editor.replace_from(menu.from, &text);
+        self.editor.replace_from(menu.start, &text);
         // Offer the command's arguments next.
-        if matches!(menu.wish, Wish::Command(_)) {
-            self.offer();
+        if matches!(menu.target, CompletionTarget::Command(_)) {
+            self.update_completions();
         }
     }
 
     /// Searches files in the background. Only one search runs at a time.
-    fn look_for_files(&mut self, letters: String) {
-        if std::mem::replace(&mut self.searching, true) {
+    fn search_files(&mut self, letters: String) {
+        if std::mem::replace(&mut self.file_search_running, true) {
             return;
         }
         let (workspace, sender) = (self.setup.toolbox.workspace.clone(), self.sender.clone());
         tokio::task::spawn_blocking(move || {
-            let paths = workspace.find_files(&letters, FILES);
+            let paths = workspace.find_files(&letters, MAX_FILE_COMPLETIONS);
             // Sending fails only if the chat has ended.
-            let _ = sender.send(News::Files { letters, paths });
+            let _ = sender.send(ChatUpdate::FilesFound {
+                query: letters,
+                paths,
+            });
         });
     }
 
     /// Offers the files that a search for `query` found, or searches again if the text before the
     /// cursor has changed since.
-    pub(super) fn found(&mut self, query: &str, paths: Vec<String>) {
-        self.searching = false;
-        let (text, cursor) = self.editor.typed();
-        match complete::wish(text, cursor) {
-            Some((Wish::File(typed), start)) if typed == query => {
-                let list = paths.into_iter().map(|path| Offer::new(path, "")).collect();
-                self.offers = Offers::new(Wish::File(typed), start, list);
+    pub(super) fn handle_found_files(&mut self, query: &str, paths: Vec<String>) {
+        self.file_search_running = false;
+        let (text, cursor) = self.editor.text_and_cursor();
+        match completion::completion_target(text, cursor) {
+            Some((CompletionTarget::File(typed), start)) if typed == query => {
+                let list = paths
+                    .into_iter()
+                    .map(|path| InputCompletion::new(path, ""))
+                    .collect();
+                self.completions = CompletionMenu::new(CompletionTarget::File(typed), start, list);
             }
-            Some((Wish::File(typed), _)) => self.look_for_files(typed),
+            Some((CompletionTarget::File(typed), _)) => self.search_files(typed),
             _ => {}
         }
     }
 
-    fn models(&self, typed: &str) -> Vec<Offer> {
+    fn model_completions(&self, typed: &str) -> Vec<InputCompletion> {
         let config = &self.setup.config;
         let names = config
             .models
@@ -224,23 +244,25 @@ impl Chat {
         let matching: BTreeSet<&String> = names.filter(|name| name.starts_with(typed)).collect();
         matching
             .into_iter()
-            .map(|name| Offer::new(name, ""))
+            .map(|name| InputCompletion::new(name, ""))
             .collect()
     }
 
-    fn sessions(&self, typed: &str) -> Vec<Offer> {
+    fn session_completions(&self, typed: &str) -> Vec<InputCompletion> {
         let Some(journal) = &self.setup.journal else {
             return Vec::new();
         };
         let here = self.setup.directory.display().to_string();
         let redactor = self.setup.redactor();
-        let all = journal.sessions(SESSIONS * 5).unwrap_or_default();
+        let all = journal
+            .sessions(MAX_SESSION_COMPLETIONS * 5)
+            .unwrap_or_default();
         all.into_iter()
             .filter(|session| session.directory == here && session.id.starts_with(typed))
-            .take(SESSIONS as usize)
+            .take(MAX_SESSION_COMPLETIONS as usize)
             .map(|session| {
-                let about = crate::sessions::title(journal, &session, &redactor);
-                Offer::new(session.id, about)
+                let about = crate::sessions::session_title(journal, &session, &redactor);
+                InputCompletion::new(session.id, about)
             })
             .collect()
     }

@@ -5,21 +5,21 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, T
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::Span;
 
-use super::code::code;
-use super::look::Look;
-use super::rows::{Row, clean};
-use super::table::Table;
+use super::highlight::highlight_code;
+use super::rows::{StyledRow, sanitize};
+use super::table::MarkdownTable;
+use super::theme::Theme;
 
-const OPTIONS: Options = Options::ENABLE_TABLES
+const PARSER_OPTIONS: Options = Options::ENABLE_TABLES
     .union(Options::ENABLE_STRIKETHROUGH)
     .union(Options::ENABLE_TASKLISTS);
 
 /// Returns the byte offset of the last top-level block. Further text cannot change what is before
 /// it.
-pub(crate) fn last_block(text: &str) -> usize {
+pub(crate) fn last_block_start(text: &str) -> usize {
     let mut depth = 0_usize;
     let mut last = 0;
-    for (event, range) in Parser::new_ext(text, OPTIONS).into_offset_iter() {
+    for (event, range) in Parser::new_ext(text, PARSER_OPTIONS).into_offset_iter() {
         match event {
             Event::Start(_) => {
                 if depth == 0 {
@@ -37,110 +37,112 @@ pub(crate) fn last_block(text: &str) -> usize {
 }
 
 /// Renders Markdown as rows. Only tables depend on `width`; other rows are wrapped later.
-pub(crate) fn markdown(text: &str, width: usize, theme: Look) -> Vec<Row> {
-    let mut renderer = Page {
-        look: theme,
+pub(crate) fn render_markdown(text: &str, width: usize, theme: Theme) -> Vec<StyledRow> {
+    let mut renderer = MarkdownRenderer {
+        theme,
         width,
         rows: Vec::new(),
-        words: Vec::new(),
+        line_spans: Vec::new(),
         styles: Vec::new(),
-        marks: Vec::new(),
+        prefixes: Vec::new(),
         lists: Vec::new(),
         code: None,
         table: None,
         link: None,
     };
-    for event in Parser::new_ext(text, OPTIONS) {
-        renderer.take(event);
+    for event in Parser::new_ext(text, PARSER_OPTIONS) {
+        renderer.handle_event(event);
     }
-    renderer.end_of_words();
-    while renderer.rows.last().is_some_and(Row::is_blank) {
+    renderer.flush_line();
+    while renderer.rows.last().is_some_and(StyledRow::is_blank) {
         renderer.rows.pop();
     }
     renderer.rows
 }
 
 /// The prefix of a block's lines, such as a bullet or a quote bar.
-struct Mark {
+struct BlockPrefix {
     /// Prefix of the first line; `None` once it is used.
     first: Option<Span<'static>>,
     rest: Span<'static>,
 }
 
 /// Turns Markdown events into rows.
-struct Page {
-    look: Look,
+struct MarkdownRenderer {
+    theme: Theme,
     width: usize,
-    rows: Vec<Row>,
+    rows: Vec<StyledRow>,
     /// The current paragraph or table cell.
-    words: Vec<Span<'static>>,
+    line_spans: Vec<Span<'static>>,
     /// Styles of the open inline elements; the last one applies.
     styles: Vec<Style>,
     /// Prefixes of the open blocks, outermost first.
-    marks: Vec<Mark>,
+    prefixes: Vec<BlockPrefix>,
     /// The next number of each open list; `None` for a bullet list.
     lists: Vec<Option<u64>>,
     /// Language and text of the open code block.
     code: Option<(String, String)>,
-    table: Option<Table>,
+    table: Option<MarkdownTable>,
     /// Address and text of the open link.
     link: Option<(String, String)>,
 }
 
-impl Page {
-    fn take(&mut self, event: Event<'_>) {
+impl MarkdownRenderer {
+    fn handle_event(&mut self, event: Event<'_>) {
         match event {
-            Event::Start(tag) => self.start(tag),
-            Event::End(tag) => self.end(tag),
-            Event::Text(text) => self.text(&text),
-            Event::Code(text) => self.say(&text, self.style().patch(self.look.code())),
+            Event::Start(tag) => self.start_tag(tag),
+            Event::End(tag) => self.end_tag(tag),
+            Event::Text(text) => self.handle_text(&text),
+            Event::Code(text) => {
+                self.push_text(&text, self.current_style().patch(self.theme.code()))
+            }
             Event::Html(text) | Event::InlineHtml(text) => {
-                let quiet = self.style().patch(self.look.quiet());
+                let quiet = self.current_style().patch(self.theme.dim());
                 for (index, line) in text.trim_end_matches('\n').split('\n').enumerate() {
                     if index > 0 {
-                        self.end_of_words();
+                        self.flush_line();
                     }
-                    self.say(line, quiet);
+                    self.push_text(line, quiet);
                 }
                 if text.ends_with('\n') {
-                    self.end_of_words();
+                    self.flush_line();
                 }
             }
-            Event::SoftBreak => self.say(" ", self.style()),
-            Event::HardBreak => self.end_of_words(),
+            Event::SoftBreak => self.push_text(" ", self.current_style()),
+            Event::HardBreak => self.flush_line(),
             Event::Rule => {
-                self.between_blocks();
+                self.separate_blocks();
                 self.rows
-                    .push(Row::quiet("─".repeat(self.width.min(40))).cut());
+                    .push(StyledRow::dim("─".repeat(self.width.min(40))).truncated());
             }
             Event::TaskListMarker(done) => {
-                self.say(if done { "[x] " } else { "[ ] " }, self.style())
+                self.push_text(if done { "[x] " } else { "[ ] " }, self.current_style())
             }
             _ => {}
         }
     }
 
-    fn start(&mut self, tag: Tag<'_>) {
-        let theme = self.look;
+    fn start_tag(&mut self, tag: Tag<'_>) {
+        let theme = self.theme;
         match tag {
-            Tag::Paragraph => self.between_blocks(),
+            Tag::Paragraph => self.separate_blocks(),
             Tag::Heading { level, .. } => {
-                self.between_blocks();
+                self.separate_blocks();
                 self.styles.push(match level {
                     HeadingLevel::H1 => theme.heading().add_modifier(Modifier::UNDERLINED),
                     _ => theme.heading(),
                 });
             }
             Tag::BlockQuote(_) => {
-                self.between_blocks();
-                self.marks.push(Mark {
+                self.separate_blocks();
+                self.prefixes.push(BlockPrefix {
                     first: None,
-                    rest: Span::styled("│ ", theme.quiet()),
+                    rest: Span::styled("│ ", theme.dim()),
                 });
             }
             Tag::CodeBlock(kind) => {
-                self.end_of_words();
-                self.between_blocks();
+                self.flush_line();
+                self.separate_blocks();
                 let language = match kind {
                     CodeBlockKind::Fenced(language) => language.to_string(),
                     CodeBlockKind::Indented => String::new(),
@@ -148,14 +150,14 @@ impl Page {
                 self.code = Some((language, String::new()));
             }
             Tag::List(first_number) => {
-                self.end_of_words();
+                self.flush_line();
                 if self.lists.is_empty() {
-                    self.between_blocks();
+                    self.separate_blocks();
                 }
                 self.lists.push(first_number);
             }
             Tag::Item => {
-                self.end_of_words();
+                self.flush_line();
                 let bullet = match self.lists.last_mut() {
                     Some(Some(number)) => {
                         *number += 1;
@@ -164,22 +166,22 @@ impl Page {
                     _ => "• ".to_owned(),
                 };
                 let rest = Span::raw(" ".repeat(bullet.chars().count()));
-                self.marks.push(Mark {
-                    first: Some(Span::styled(bullet, theme.quiet())),
+                self.prefixes.push(BlockPrefix {
+                    first: Some(Span::styled(bullet, theme.dim())),
                     rest,
                 });
             }
-            Tag::Emphasis => self.modify(Modifier::ITALIC),
-            Tag::Strong => self.modify(Modifier::BOLD),
-            Tag::Strikethrough => self.modify(Modifier::CROSSED_OUT),
+            Tag::Emphasis => self.push_modifier(Modifier::ITALIC),
+            Tag::Strong => self.push_modifier(Modifier::BOLD),
+            Tag::Strikethrough => self.push_modifier(Modifier::CROSSED_OUT),
             Tag::Link { dest_url, .. } => self.begin_link(&dest_url),
             Tag::Image { dest_url, .. } => {
-                self.say("image: ", self.style().patch(theme.quiet()));
+                self.push_text("image: ", self.current_style().patch(theme.dim()));
                 self.begin_link(&dest_url);
             }
             Tag::Table(_) => {
-                self.between_blocks();
-                self.table = Some(Table::default());
+                self.separate_blocks();
+                self.table = Some(MarkdownTable::default());
             }
             Tag::TableHead | Tag::TableRow => {
                 if let Some(table) = &mut self.table {
@@ -190,47 +192,49 @@ impl Page {
         }
     }
 
-    fn modify(&mut self, modifier: Modifier) {
-        self.styles.push(self.style().add_modifier(modifier));
+    fn push_modifier(&mut self, modifier: Modifier) {
+        self.styles
+            .push(self.current_style().add_modifier(modifier));
     }
 
     fn begin_link(&mut self, address: &str) {
-        self.styles.push(self.style().patch(self.look.link()));
+        self.styles
+            .push(self.current_style().patch(self.theme.link()));
         self.link = Some((address.to_owned(), String::new()));
     }
 
-    fn end(&mut self, tag: TagEnd) {
+    fn end_tag(&mut self, tag: TagEnd) {
         match tag {
-            TagEnd::Paragraph | TagEnd::HtmlBlock => self.end_of_words(),
+            TagEnd::Paragraph | TagEnd::HtmlBlock => self.flush_line(),
             TagEnd::Heading(_) => {
                 self.styles.pop();
-                self.end_of_words();
+                self.flush_line();
             }
             TagEnd::BlockQuote(_) => {
-                self.end_of_words();
-                self.marks.pop();
+                self.flush_line();
+                self.prefixes.pop();
             }
             TagEnd::CodeBlock => {
                 let (language, text) = self.code.take().unwrap_or_default();
-                for row in code(&language, &text, self.look) {
-                    self.push(row.indent(2));
+                for row in highlight_code(&language, &text, self.theme) {
+                    self.push_row(row.indented(2));
                 }
             }
             TagEnd::List(_) => {
-                self.end_of_words();
+                self.flush_line();
                 self.lists.pop();
             }
             TagEnd::Item => {
-                self.end_of_words();
+                self.flush_line();
                 // An empty item still shows its bullet.
                 if self
-                    .marks
+                    .prefixes
                     .last()
                     .is_some_and(|prefix| prefix.first.is_some())
                 {
-                    self.push(Row::blank());
+                    self.push_row(StyledRow::blank());
                 }
-                self.marks.pop();
+                self.prefixes.pop();
             }
             TagEnd::Emphasis | TagEnd::Strong | TagEnd::Strikethrough => {
                 self.styles.pop();
@@ -242,28 +246,28 @@ impl Page {
                     && address != text
                     && address.strip_prefix("mailto:") != Some(&text)
                 {
-                    let quiet = self.style().patch(self.look.quiet());
-                    self.say(&format!(" ({address})"), quiet);
+                    let quiet = self.current_style().patch(self.theme.dim());
+                    self.push_text(&format!(" ({address})"), quiet);
                 }
             }
             TagEnd::TableCell => {
-                let cell = std::mem::take(&mut self.words);
+                let cell = std::mem::take(&mut self.line_spans);
                 if let Some(table) = &mut self.table {
-                    table.add(cell);
+                    table.add_cell(cell);
                 }
             }
             TagEnd::Table => {
-                let indent: usize = self.marks.iter().map(|prefix| prefix.rest.width()).sum();
+                let indent: usize = self.prefixes.iter().map(|prefix| prefix.rest.width()).sum();
                 let table = self.table.take().unwrap_or_default();
-                for row in table.rows(self.width.saturating_sub(indent), self.look) {
-                    self.push(row);
+                for row in table.render(self.width.saturating_sub(indent), self.theme) {
+                    self.push_row(row);
                 }
             }
             _ => {}
         }
     }
 
-    fn text(&mut self, text: &str) {
+    fn handle_text(&mut self, text: &str) {
         if let Some((_, code)) = &mut self.code {
             code.push_str(text);
             return;
@@ -271,57 +275,57 @@ impl Page {
         if let Some((_, link_text)) = &mut self.link {
             link_text.push_str(text);
         }
-        self.say(text, self.style());
+        self.push_text(text, self.current_style());
     }
 
-    fn say(&mut self, text: &str, style: Style) {
-        let text = clean(text).replace('\n', " ");
-        self.words.push(Span::styled(text, style));
+    fn push_text(&mut self, text: &str, style: Style) {
+        let text = sanitize(text).replace('\n', " ");
+        self.line_spans.push(Span::styled(text, style));
     }
 
-    fn style(&self) -> Style {
+    fn current_style(&self) -> Style {
         self.styles.last().copied().unwrap_or_default()
     }
 
     /// Adds the current paragraph as a row. Cells of a table are added elsewhere.
-    fn end_of_words(&mut self) {
-        if self.words.is_empty() || self.table.is_some() {
+    fn flush_line(&mut self) {
+        if self.line_spans.is_empty() || self.table.is_some() {
             return;
         }
-        let body = std::mem::take(&mut self.words);
-        self.push(Row::spans(body));
+        let body = std::mem::take(&mut self.line_spans);
+        self.push_row(StyledRow::spans(body));
     }
 
     /// Adds a row with the prefixes of the blocks around it.
-    fn push(&mut self, mut row: Row) {
-        row.hang
-            .splice(0..0, self.marks.iter().map(|prefix| prefix.rest.clone()));
-        let prefixes = self.marks.iter_mut();
+    fn push_row(&mut self, mut row: StyledRow) {
+        row.rest_prefix
+            .splice(0..0, self.prefixes.iter().map(|prefix| prefix.rest.clone()));
+        let prefixes = self.prefixes.iter_mut();
         let first = prefixes.map(|prefix| {
             let first = prefix.first.take();
             first.unwrap_or_else(|| prefix.rest.clone())
         });
-        row.lead.splice(0..0, first);
+        row.first_prefix.splice(0..0, first);
         self.rows.push(row);
     }
 
     /// Separates blocks by a blank row, except inside lists.
-    fn between_blocks(&mut self) {
-        self.end_of_words();
-        let is_separator = |row: &Row| row.is_blank() && row.lead.is_empty();
+    fn separate_blocks(&mut self) {
+        self.flush_line();
+        let is_separator = |row: &StyledRow| row.is_blank() && row.first_prefix.is_empty();
         if self.lists.is_empty() && self.rows.last().is_some_and(|row| !is_separator(row)) {
-            self.push(Row::blank());
+            self.push_row(StyledRow::blank());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::rows::fitted;
+    use super::super::rows::wrap_rows;
     use super::*;
 
     fn shown(text: &str, width: usize) -> String {
-        let lines: Vec<String> = fitted(&markdown(text, width, Look::Plain), width)
+        let lines: Vec<String> = wrap_rows(&render_markdown(text, width, Theme::Plain), width)
             .iter()
             .map(|line| line.to_string().trim_end().to_owned())
             .collect();
@@ -347,7 +351,7 @@ mod tests {
 
     #[test]
     fn emphasis_and_code_have_their_styles() {
-        let rows = markdown("**bold** *slanted* `code`", 40, Look::Colour);
+        let rows = render_markdown("**bold** *slanted* `code`", 40, Theme::Colour);
         let style = |text: &str| {
             rows[0]
                 .body
@@ -358,7 +362,7 @@ mod tests {
         };
         assert!(style("bold").add_modifier.contains(Modifier::BOLD));
         assert!(style("slanted").add_modifier.contains(Modifier::ITALIC));
-        assert_eq!(style("code"), Look::Colour.code());
+        assert_eq!(style("code"), Theme::Colour.code());
     }
 
     #[test]
@@ -374,7 +378,7 @@ mod tests {
                 "| a | b |\n|---|---|\n| 1 |",
             ),
         ] {
-            assert_eq!(&text[last_block(text)..], rest, "{text:?}");
+            assert_eq!(&text[last_block_start(text)..], rest, "{text:?}");
         }
     }
 
@@ -382,27 +386,27 @@ mod tests {
     #[test]
     fn blocks_printed_early_equal_those_of_the_whole_text() {
         let mut done = 0;
-        let mut early: Vec<Row> = Vec::new();
+        let mut early: Vec<StyledRow> = Vec::new();
         let ends = PAGE.char_indices().map(|(end, _)| end).chain([PAGE.len()]);
         for end in ends {
-            let last = done + last_block(&PAGE[done..end]);
+            let last = done + last_block_start(&PAGE[done..end]);
             if last > done {
                 if !early.is_empty() {
-                    early.push(Row::blank());
+                    early.push(StyledRow::blank());
                 }
-                early.extend(markdown(&PAGE[done..last], 40, Look::Plain));
+                early.extend(render_markdown(&PAGE[done..last], 40, Theme::Plain));
                 done = last;
             }
         }
-        early.push(Row::blank());
-        early.extend(markdown(&PAGE[done..], 40, Look::Plain));
-        let text = |rows: &[Row]| {
-            fitted(rows, 40)
+        early.push(StyledRow::blank());
+        early.extend(render_markdown(&PAGE[done..], 40, Theme::Plain));
+        let text = |rows: &[StyledRow]| {
+            wrap_rows(rows, 40)
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
                 .join("\n")
         };
-        assert_eq!(text(&early), text(&markdown(PAGE, 40, Look::Plain)));
+        assert_eq!(text(&early), text(&render_markdown(PAGE, 40, Theme::Plain)));
     }
 }

@@ -4,54 +4,54 @@
 //! functions render the state as rows ([`turn`], [`markdown`], [`calls`], [`question`],
 //! [`status`]). Only [`screen`] writes to the terminal.
 
-mod acts;
 mod app;
-mod calls;
-mod code;
+mod approval_prompt;
+mod call_list;
+mod command_actions;
 mod commands;
-mod complete;
+mod completion;
 mod conversation;
 mod diff;
 mod editor;
-mod form;
+mod form_prompt;
+mod highlight;
 mod history;
 mod keys;
-mod look;
 mod markdown;
-mod news;
-mod past;
-mod pending;
-mod question;
+mod pending_question;
+mod recent_turns;
 mod rows;
 mod screen;
-mod script;
+mod script_view;
 mod status;
 mod table;
 mod terminal;
-mod turn;
+mod theme;
+mod turn_view;
+mod updates;
 mod view;
 
 use anyhow::Result;
 use ratatui_core::text::Span;
 
 use self::app::Chat;
-pub(crate) use self::history::forget_asked;
-use self::rows::{Row, one_line};
-use crate::Exit;
-use crate::args::{ChatArgs, ContinueArgs};
-use crate::assembly::{self, Conversation};
+pub(crate) use self::history::remove_from_history;
+use self::rows::{StyledRow, sanitize_line};
+use crate::CommandStatus;
+use crate::agent_setup::{self, SessionChoice};
+use crate::args::{ChatCommandArgs, ContinueArgs};
 
-pub(crate) fn chat(args: ChatArgs) -> Result<Exit> {
-    open(args, Conversation::New)
+pub(crate) fn chat(args: ChatCommandArgs) -> Result<CommandStatus> {
+    run_chat(args, SessionChoice::New)
 }
 
-pub(crate) fn continue_session(args: ContinueArgs) -> Result<Exit> {
-    open(args.chat, Conversation::Old(args.session))
+pub(crate) fn continue_session(args: ContinueArgs) -> Result<CommandStatus> {
+    run_chat(args.chat, SessionChoice::Existing(args.session))
 }
 
-fn open(args: ChatArgs, opening: Conversation) -> Result<Exit> {
-    terminal::must_be_there()?;
-    let setup = assembly::setup(&args.place)?;
+fn run_chat(args: ChatCommandArgs, opening: SessionChoice) -> Result<CommandStatus> {
+    terminal::require_terminal()?;
+    let setup = agent_setup::setup_with_agents(&args.workspace)?;
     // Two workers besides the thread that draws: a script that blocks one leaves the other free.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -59,11 +59,11 @@ fn open(args: ChatArgs, opening: Conversation) -> Result<Exit> {
         .build()?;
     let (chat, ended) = runtime.block_on(async {
         let mut chat = Chat::new(setup, args).await?;
-        greet(&mut chat);
-        if let Conversation::Old(id) = &opening {
-            chat.open(id.as_deref())?;
+        print_banner(&mut chat);
+        if let SessionChoice::Existing(id) = &opening {
+            chat.open_session(id.as_deref())?;
         }
-        let raw_terminal = terminal::Held::take()?;
+        let raw_terminal = terminal::RawModeGuard::enable()?;
         let ended = chat.run().await;
         drop(raw_terminal);
         anyhow::Ok((chat, ended))
@@ -72,20 +72,20 @@ fn open(args: ChatArgs, opening: Conversation) -> Result<Exit> {
     runtime.shutdown_background();
     chat.setup.close_journal()?;
     ended?;
-    if let Some(id) = chat.to_resume() {
-        crate::out::line(&format!("selvedge continue {id}"))?;
+    if let Some(id) = chat.resumable_session() {
+        crate::output::print_line(&format!("selvedge continue {id}"))?;
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }
 
-fn greet(chat: &mut Chat) {
-    let theme = look::Look::of_environment();
-    let directory = one_line(&chat.setup.directory.display().to_string());
+fn print_banner(chat: &mut Chat) {
+    let theme = theme::Theme::from_env();
+    let directory = sanitize_line(&chat.setup.directory.display().to_string());
     let body = vec![
-        Span::styled("selvedge", theme.strong()),
-        Span::styled(format!(" {}  ", env!("CARGO_PKG_VERSION")), theme.quiet()),
+        Span::styled("selvedge", theme.bold()),
+        Span::styled(format!(" {}  ", env!("CARGO_PKG_VERSION")), theme.dim()),
         Span::styled("/help", theme.code()),
-        Span::styled(format!("  {directory}"), theme.quiet()),
+        Span::styled(format!("  {directory}"), theme.dim()),
     ];
-    chat.say_block([Row::spans(body).cut()]);
+    chat.print_block([StyledRow::spans(body).truncated()]);
 }

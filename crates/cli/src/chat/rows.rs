@@ -7,48 +7,48 @@ use ratatui_core::text::{Line, Span};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-use super::look::Look;
-use crate::out::harmless;
+use super::theme::Theme;
+use crate::output::replace_control_chars;
 
 /// How a row that is too long for the terminal is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Fit {
+pub(crate) enum WrapMode {
     /// Wrapped between words.
     #[default]
     Words,
     /// Wrapped anywhere; keeps all spaces.
-    Letters,
+    Anywhere,
     /// Truncated to one line.
-    Cut,
+    Truncate,
 }
 
 /// A logical line of text, such as a paragraph or a line of code, before it is wrapped.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Row {
+pub(crate) struct StyledRow {
     /// Prefix of the first wrapped line.
-    pub(crate) lead: Vec<Span<'static>>,
+    pub(crate) first_prefix: Vec<Span<'static>>,
     /// Prefix of the further wrapped lines.
-    pub(crate) hang: Vec<Span<'static>>,
+    pub(crate) rest_prefix: Vec<Span<'static>>,
     pub(crate) body: Vec<Span<'static>>,
-    pub(crate) fit: Fit,
+    pub(crate) wrap: WrapMode,
 }
 
-impl Row {
+impl StyledRow {
     pub(crate) fn blank() -> Self {
         Self::default()
     }
 
-    pub(crate) fn of(text: impl Into<String>, style: Style) -> Self {
+    pub(crate) fn styled(text: impl Into<String>, style: Style) -> Self {
         Self::spans(vec![Span::styled(text.into(), style)])
     }
 
     pub(crate) fn text(text: impl Into<String>) -> Self {
-        Self::of(text, Style::new())
+        Self::styled(text, Style::new())
     }
 
     /// A row of dimmed text. Dimming needs no colour, so the theme does not matter.
-    pub(crate) fn quiet(text: impl Into<String>) -> Self {
-        Self::of(text, Look::Plain.quiet())
+    pub(crate) fn dim(text: impl Into<String>) -> Self {
+        Self::styled(text, Theme::Plain.dim())
     }
 
     pub(crate) fn spans(body: Vec<Span<'static>>) -> Self {
@@ -59,23 +59,23 @@ impl Row {
     }
 
     /// Puts a prefix before the row. Further lines are indented by its width.
-    pub(crate) fn behind(mut self, prefix: Span<'static>) -> Self {
+    pub(crate) fn with_prefix(mut self, prefix: Span<'static>) -> Self {
         let indent = " ".repeat(prefix.content.width());
-        self.lead.insert(0, prefix);
-        self.hang.insert(0, Span::raw(indent));
+        self.first_prefix.insert(0, prefix);
+        self.rest_prefix.insert(0, Span::raw(indent));
         self
     }
 
-    pub(crate) fn indent(self, columns: usize) -> Self {
-        self.behind(Span::raw(" ".repeat(columns)))
+    pub(crate) fn indented(self, columns: usize) -> Self {
+        self.with_prefix(Span::raw(" ".repeat(columns)))
     }
 
-    pub(crate) fn cut(self) -> Self {
-        self.fit(Fit::Cut)
+    pub(crate) fn truncated(self) -> Self {
+        self.with_wrap(WrapMode::Truncate)
     }
 
-    pub(crate) fn fit(mut self, fit: Fit) -> Self {
-        self.fit = fit;
+    pub(crate) fn with_wrap(mut self, fit: WrapMode) -> Self {
+        self.wrap = fit;
         self
     }
 
@@ -86,7 +86,7 @@ impl Row {
     /// Returns the text without styles.
     #[cfg(test)]
     pub(crate) fn plain(&self) -> String {
-        self.lead
+        self.first_prefix
             .iter()
             .chain(&self.body)
             .map(|span| span.content.as_ref())
@@ -94,21 +94,21 @@ impl Row {
     }
 
     /// Returns the row as lines of at most `width` columns.
-    pub(crate) fn fitted(&self, width: usize) -> Vec<Line<'static>> {
+    pub(crate) fn wrapped(&self, width: usize) -> Vec<Line<'static>> {
         let width = width.max(1);
-        let graphemes = letters(&self.body);
-        let lead_width = spans_width(&self.lead);
-        let hang_width = spans_width(&self.hang);
+        let graphemes = split_graphemes(&self.body);
+        let lead_width = spans_width(&self.first_prefix);
+        let hang_width = spans_width(&self.rest_prefix);
         // Drop the prefixes if they leave fewer than four columns.
         let (lead, hang) = match lead_width.max(hang_width) + 4 > width {
             true => (Vec::new(), Vec::new()),
-            false => (self.lead.clone(), self.hang.clone()),
+            false => (self.first_prefix.clone(), self.rest_prefix.clone()),
         };
         let (first, rest) = (width - spans_width(&lead), width - spans_width(&hang));
-        let lines = match self.fit {
-            Fit::Words => break_words(&graphemes, first, rest),
-            Fit::Letters => break_letters(&graphemes, first, rest),
-            Fit::Cut => vec![cut(graphemes, first)],
+        let lines = match self.wrap {
+            WrapMode::Words => wrap_words(&graphemes, first, rest),
+            WrapMode::Anywhere => wrap_anywhere(&graphemes, first, rest),
+            WrapMode::Truncate => vec![truncate_graphemes(graphemes, first)],
         };
         let lines = lines.into_iter().enumerate();
         lines
@@ -117,7 +117,7 @@ impl Row {
                     0 => lead.clone(),
                     _ => hang.clone(),
                 };
-                spans.extend(joined(&graphemes));
+                spans.extend(join_spans(&graphemes));
                 Line::from(spans)
             })
             .collect()
@@ -125,35 +125,35 @@ impl Row {
 }
 
 /// Returns all rows as lines of at most `width` columns.
-pub(crate) fn fitted(rows: &[Row], width: usize) -> Vec<Line<'static>> {
-    rows.iter().flat_map(|row| row.fitted(width)).collect()
+pub(crate) fn wrap_rows(rows: &[StyledRow], width: usize) -> Vec<Line<'static>> {
+    rows.iter().flat_map(|row| row.wrapped(width)).collect()
 }
 
 /// Keeps the first `max_rows` rows, and adds a row that counts the others.
-pub(crate) fn folded(mut rows: Vec<Row>, max_rows: usize) -> Vec<Row> {
+pub(crate) fn fold_rows(mut rows: Vec<StyledRow>, max_rows: usize) -> Vec<StyledRow> {
     let more = rows.len().saturating_sub(max_rows);
     rows.truncate(max_rows);
     if more > 0 {
-        rows.push(Row::quiet(format!("… {more} more lines")));
+        rows.push(StyledRow::dim(format!("… {more} more lines")));
     }
     rows
 }
 
 /// Replaces control characters, which a terminal would obey, and expands tabs.
-pub(crate) fn clean(text: &str) -> Cow<'_, str> {
-    match harmless(text) {
+pub(crate) fn sanitize(text: &str) -> Cow<'_, str> {
+    match replace_control_chars(text) {
         Cow::Borrowed(text) if !text.contains('\t') => Cow::Borrowed(text),
         other => Cow::Owned(other.replace('\t', "    ")),
     }
 }
 
 /// Replaces control characters as [`clean`] does, and line breaks by a visible character.
-pub(crate) fn one_line(text: &str) -> String {
-    clean(text).replace('\n', "⏎")
+pub(crate) fn sanitize_line(text: &str) -> String {
+    sanitize(text).replace('\n', "⏎")
 }
 
 /// Truncates text to `width` columns. A truncated text ends with `…`.
-pub(crate) fn short(text: &str, width: usize) -> String {
+pub(crate) fn truncate(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
@@ -174,25 +174,25 @@ fn spans_width(spans: &[Span<'_>]) -> usize {
 
 /// A grapheme cluster with its style and its width in columns.
 #[derive(Debug, Clone)]
-struct Letter {
+struct StyledGrapheme {
     text: String,
     width: usize,
     style: Style,
 }
 
-impl Letter {
+impl StyledGrapheme {
     fn is_space(&self) -> bool {
         self.text == " "
     }
 }
 
-fn letters(spans: &[Span<'_>]) -> Vec<Letter> {
-    let grapheme = |text: &str, style| Letter {
+fn split_graphemes(spans: &[Span<'_>]) -> Vec<StyledGrapheme> {
+    let grapheme = |text: &str, style| StyledGrapheme {
         text: text.to_owned(),
         width: text.width(),
         style,
     };
-    let of_span = |span: &Span<'_>| -> Vec<Letter> {
+    let of_span = |span: &Span<'_>| -> Vec<StyledGrapheme> {
         span.content
             .graphemes(true)
             .map(|text| grapheme(text, span.style))
@@ -202,7 +202,7 @@ fn letters(spans: &[Span<'_>]) -> Vec<Letter> {
 }
 
 /// Joins graphemes of the same style into spans.
-fn joined(graphemes: &[Letter]) -> Vec<Span<'static>> {
+fn join_spans(graphemes: &[StyledGrapheme]) -> Vec<Span<'static>> {
     let same_style = graphemes.chunk_by(|one, next| one.style == next.style);
     same_style
         .map(|chunk| {
@@ -216,9 +216,9 @@ fn joined(graphemes: &[Letter]) -> Vec<Span<'static>> {
 }
 
 /// Wraps between words, to `first` columns in the first line and `rest` in the others.
-fn break_words(graphemes: &[Letter], first: usize, rest: usize) -> Vec<Vec<Letter>> {
-    let mut lines: Vec<Vec<Letter>> = Vec::new();
-    let mut line: Vec<Letter> = Vec::new();
+fn wrap_words(graphemes: &[StyledGrapheme], first: usize, rest: usize) -> Vec<Vec<StyledGrapheme>> {
+    let mut lines: Vec<Vec<StyledGrapheme>> = Vec::new();
+    let mut line: Vec<StyledGrapheme> = Vec::new();
     let mut used = 0;
     let mut next = 0;
     while next < graphemes.len() {
@@ -270,8 +270,12 @@ fn break_words(graphemes: &[Letter], first: usize, rest: usize) -> Vec<Vec<Lette
 }
 
 /// Wraps anywhere, to `first` columns in the first line and `rest` in the others.
-fn break_letters(graphemes: &[Letter], first: usize, rest: usize) -> Vec<Vec<Letter>> {
-    let mut lines: Vec<Vec<Letter>> = vec![Vec::new()];
+fn wrap_anywhere(
+    graphemes: &[StyledGrapheme],
+    first: usize,
+    rest: usize,
+) -> Vec<Vec<StyledGrapheme>> {
+    let mut lines: Vec<Vec<StyledGrapheme>> = vec![Vec::new()];
     let mut used = 0;
     for grapheme in graphemes {
         let available = if lines.len() == 1 { first } else { rest };
@@ -288,16 +292,16 @@ fn break_letters(graphemes: &[Letter], first: usize, rest: usize) -> Vec<Vec<Let
 }
 
 /// Truncates to `available` columns. A truncated line ends with `…`.
-fn cut(graphemes: Vec<Letter>, available: usize) -> Vec<Letter> {
+fn truncate_graphemes(graphemes: Vec<StyledGrapheme>, available: usize) -> Vec<StyledGrapheme> {
     let width: usize = graphemes.iter().map(|grapheme| grapheme.width).sum();
     if width <= available {
         return graphemes;
     }
     let mut used = 0;
-    let mut shown: Vec<Letter> = Vec::new();
+    let mut shown: Vec<StyledGrapheme> = Vec::new();
     for grapheme in graphemes {
         if used + grapheme.width + 1 > available {
-            shown.push(Letter {
+            shown.push(StyledGrapheme {
                 text: "…".to_owned(),
                 width: 1,
                 style: grapheme.style,
@@ -314,25 +318,26 @@ fn cut(graphemes: Vec<Letter>, available: usize) -> Vec<Letter> {
 mod tests {
     use super::*;
 
-    fn lines(row: &Row, width: usize) -> Vec<String> {
-        row.fitted(width).iter().map(ToString::to_string).collect()
+    fn lines(row: &StyledRow, width: usize) -> Vec<String> {
+        row.wrapped(width).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn rows_wrap_between_words_and_align_after_their_prefix() {
-        let row = Row::of("one two three fourteen", Style::new()).behind(Span::raw("- "));
+        let row =
+            StyledRow::styled("one two three fourteen", Style::new()).with_prefix(Span::raw("- "));
         assert_eq!(lines(&row, 11), ["- one two", "  three", "  fourteen"]);
-        assert_eq!(lines(&Row::blank(), 10), [""]);
+        assert_eq!(lines(&StyledRow::blank(), 10), [""]);
     }
 
     #[test]
     fn a_word_longer_than_the_line_is_broken_without_losing_text() {
         let text = "a https://example.com/a/very/long/path end";
-        let joined: String = lines(&Row::of(text, Style::new()), 12).concat();
+        let joined: String = lines(&StyledRow::styled(text, Style::new()), 12).concat();
         assert_eq!(joined.replace(' ', ""), text.replace(' ', ""));
         for width in 1..60 {
             for line in lines(
-                &Row::of("漢字 and é🙂 wide letters", Style::new()),
+                &StyledRow::styled("漢字 and é🙂 wide letters", Style::new()),
                 width.max(2),
             ) {
                 assert!(line.width() <= width.max(2), "{line:?} in {width}");
@@ -342,15 +347,15 @@ mod tests {
 
     #[test]
     fn verbatim_text_keeps_its_spaces() {
-        let row = Row::of("    let x  = 1;", Style::new()).fit(Fit::Letters);
+        let row = StyledRow::styled("    let x  = 1;", Style::new()).with_wrap(WrapMode::Anywhere);
         assert_eq!(lines(&row, 8).concat(), "    let x  = 1;");
-        assert_eq!(lines(&row.fit(Fit::Cut), 8), ["    let…"]);
+        assert_eq!(lines(&row.with_wrap(WrapMode::Truncate), 8), ["    let…"]);
     }
 
     #[test]
     fn control_characters_are_replaced() {
-        assert_eq!(clean("a\u{1b}[2J\tb"), "a\u{fffd}[2J    b");
-        assert_eq!(one_line("a\nb"), "a⏎b");
-        assert_eq!(short("abcdef", 4), "abc…");
+        assert_eq!(sanitize("a\u{1b}[2J\tb"), "a\u{fffd}[2J    b");
+        assert_eq!(sanitize_line("a\nb"), "a⏎b");
+        assert_eq!(truncate("abcdef", 4), "abc…");
     }
 }

@@ -11,39 +11,39 @@ use std::io::{self, Write};
 use ratatui_core::style::{Color, Modifier, Style};
 use ratatui_core::text::Line;
 
-use super::rows::Row;
-use crate::out::harmless;
+use super::rows::StyledRow;
+use crate::output::replace_control_chars;
 
 /// Finished rows that are kept to be printed again after a resize.
-const REMEMBERED: usize = 400;
+const MAX_REPRINTED_ROWS: usize = 400;
 
 /// The live part: the lines below the finished rows.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Frame {
+pub(crate) struct LiveFrame {
     pub(crate) lines: Vec<Line<'static>>,
     /// Line and column of the cursor, from zero.
     pub(crate) cursor: (usize, usize),
 }
 
 /// The terminal and what is currently drawn on it.
-pub(crate) struct Screen<W: Write> {
+pub(crate) struct ChatScreen<W: Write> {
     out: W,
     width: usize,
     height: usize,
     /// The live part that is on the terminal.
-    drawn: Frame,
+    drawn_frame: LiveFrame,
     /// The last [`REMEMBERED`] finished rows.
-    finished: VecDeque<Row>,
+    finished_rows: VecDeque<StyledRow>,
 }
 
-impl<W: Write> Screen<W> {
+impl<W: Write> ChatScreen<W> {
     pub(crate) fn new(out: W, width: usize, height: usize) -> Self {
         Self {
             out,
             width: width.max(1),
             height: height.max(2),
-            drawn: Frame::default(),
-            finished: VecDeque::new(),
+            drawn_frame: LiveFrame::default(),
+            finished_rows: VecDeque::new(),
         }
     }
 
@@ -57,58 +57,73 @@ impl<W: Write> Screen<W> {
 
     /// Prints finished rows above the live part, and redraws the lines of the live part that
     /// changed.
-    pub(crate) fn paint(&mut self, finished: Vec<Row>, frame: Frame) -> io::Result<()> {
-        let frame = self.bounded(frame);
-        if finished.is_empty() && frame == self.drawn {
+    pub(crate) fn paint(&mut self, finished: Vec<StyledRow>, frame: LiveFrame) -> io::Result<()> {
+        let frame = self.clip_frame(frame);
+        if finished.is_empty() && frame == self.drawn_frame {
             return Ok(());
         }
-        let mut bytes: Vec<u8> = BEGIN.into();
+        let mut bytes: Vec<u8> = BEGIN_UPDATE.into();
         if finished.is_empty() {
             self.redraw(&mut bytes, &frame);
         } else {
-            up(&mut bytes, self.drawn.cursor.0);
+            move_up(&mut bytes, self.drawn_frame.cursor.0);
             bytes.extend(CLEAR_BELOW);
-            for line in finished.iter().flat_map(|row| row.fitted(self.width)) {
-                put(&mut bytes, &line);
+            for line in finished.iter().flat_map(|row| row.wrapped(self.width)) {
+                push_line(&mut bytes, &line);
                 bytes.extend(b"\r\n");
             }
-            draw(&mut bytes, &frame);
+            draw_frame(&mut bytes, &frame);
         }
-        bytes.extend(END);
-        self.finished.extend(finished);
-        let excess = self.finished.len().saturating_sub(REMEMBERED);
-        self.finished.drain(..excess);
-        self.drawn = frame;
+        bytes.extend(END_UPDATE);
+        self.finished_rows.extend(finished);
+        let excess = self.finished_rows.len().saturating_sub(MAX_REPRINTED_ROWS);
+        self.finished_rows.drain(..excess);
+        self.drawn_frame = frame;
         self.out.write_all(&bytes)?;
         self.out.flush()
     }
 
     /// Prints all visible rows again for a new size of the terminal.
-    pub(crate) fn resize(&mut self, width: usize, height: usize, frame: Frame) -> io::Result<()> {
+    pub(crate) fn resize(
+        &mut self,
+        width: usize,
+        height: usize,
+        frame: LiveFrame,
+    ) -> io::Result<()> {
         let (old_width, old_height) = (self.width, self.height);
         (self.width, self.height) = (width.max(1), height.max(2));
-        let frame = self.bounded(frame);
-        let mut bytes: Vec<u8> = BEGIN.into();
+        let frame = self.clip_frame(frame);
+        let mut bytes: Vec<u8> = BEGIN_UPDATE.into();
         // Most terminals rewrap long lines when they become narrower, which adds lines above the
         // cursor.
         let rewrapped = |line: &Line<'_>| line.width().max(1).div_ceil(self.width);
-        let live_above = self.drawn.lines.iter().take(self.drawn.cursor.0);
+        let live_above = self
+            .drawn_frame
+            .lines
+            .iter()
+            .take(self.drawn_frame.cursor.0);
         let live_above: usize = live_above.map(rewrapped).sum();
-        let shown = self.finished.iter().flat_map(|row| row.fitted(old_width));
+        let shown = self
+            .finished_rows
+            .iter()
+            .flat_map(|row| row.wrapped(old_width));
         let above: usize = shown.map(|line| rewrapped(&line)).sum::<usize>() + live_above;
         // The cursor cannot move above the top of the terminal.
-        up(&mut bytes, above.min(self.height.max(old_height)));
+        move_up(&mut bytes, above.min(self.height.max(old_height)));
         bytes.extend(CLEAR_BELOW);
-        let lines = self.finished.iter().flat_map(|row| row.fitted(self.width));
+        let lines = self
+            .finished_rows
+            .iter()
+            .flat_map(|row| row.wrapped(self.width));
         let lines: Vec<Line<'static>> = lines.collect();
         let available = self.height.saturating_sub(frame.lines.len());
         for line in &lines[lines.len().saturating_sub(available)..] {
-            put(&mut bytes, line);
+            push_line(&mut bytes, line);
             bytes.extend(b"\r\n");
         }
-        draw(&mut bytes, &frame);
-        bytes.extend(END);
-        self.drawn = frame;
+        draw_frame(&mut bytes, &frame);
+        bytes.extend(END_UPDATE);
+        self.drawn_frame = frame;
         self.out.write_all(&bytes)?;
         self.out.flush()
     }
@@ -116,15 +131,15 @@ impl<W: Write> Screen<W> {
     /// Clears the live part and leaves the cursor below the finished rows.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();
-        up(&mut bytes, self.drawn.cursor.0);
+        move_up(&mut bytes, self.drawn_frame.cursor.0);
         bytes.extend(CLEAR_BELOW);
-        self.drawn = Frame::default();
+        self.drawn_frame = LiveFrame::default();
         self.out.write_all(&bytes)?;
         self.out.flush()
     }
 
     /// Drops the first lines of a live part that is taller than the terminal.
-    fn bounded(&self, mut frame: Frame) -> Frame {
+    fn clip_frame(&self, mut frame: LiveFrame) -> LiveFrame {
         let excess = frame.lines.len().saturating_sub(self.height - 1);
         frame.lines.drain(..excess);
         let last = frame.lines.len().saturating_sub(1);
@@ -134,49 +149,49 @@ impl<W: Write> Screen<W> {
     }
 
     /// Redraws the lines that differ from those on the terminal.
-    fn redraw(&self, bytes: &mut Vec<u8>, frame: &Frame) {
-        let old = &self.drawn.lines;
-        let mut row = self.drawn.cursor.0;
+    fn redraw(&self, bytes: &mut Vec<u8>, frame: &LiveFrame) {
+        let old = &self.drawn_frame.lines;
+        let mut row = self.drawn_frame.cursor.0;
         for (index, line) in frame.lines.iter().enumerate() {
             if old.get(index) == Some(line) {
                 continue;
             }
-            move_to(bytes, &mut row, index, old.len());
+            move_to_line(bytes, &mut row, index, old.len());
             bytes.extend(b"\r\x1b[K");
-            put(bytes, line);
+            push_line(bytes, line);
         }
         if frame.lines.len() < old.len() {
-            move_to(bytes, &mut row, frame.lines.len(), old.len());
+            move_to_line(bytes, &mut row, frame.lines.len(), old.len());
             bytes.extend(CLEAR_BELOW);
         }
         let height = old.len().max(frame.lines.len());
-        move_to(bytes, &mut row, frame.cursor.0, height);
-        column(bytes, frame.cursor.1);
+        move_to_line(bytes, &mut row, frame.cursor.0, height);
+        move_to_column(bytes, frame.cursor.1);
     }
 }
 
 /// Starts and ends a synchronized update with the cursor hidden, so that no intermediate state is
 /// visible.
-const BEGIN: &[u8] = b"\x1b[?2026h\x1b[?25l";
-const END: &[u8] = b"\x1b[?25h\x1b[?2026l";
+const BEGIN_UPDATE: &[u8] = b"\x1b[?2026h\x1b[?25l";
+const END_UPDATE: &[u8] = b"\x1b[?25h\x1b[?2026l";
 const CLEAR_BELOW: &[u8] = b"\r\x1b[J";
 
 /// Draws all lines of the live part at the cursor, and moves the cursor to its place in them.
-fn draw(bytes: &mut Vec<u8>, frame: &Frame) {
+fn draw_frame(bytes: &mut Vec<u8>, frame: &LiveFrame) {
     for (index, line) in frame.lines.iter().enumerate() {
         if index > 0 {
             bytes.extend(b"\r\n");
         }
-        put(bytes, line);
+        push_line(bytes, line);
     }
     let last = frame.lines.len().saturating_sub(1);
-    up(bytes, last - frame.cursor.0.min(last));
-    column(bytes, frame.cursor.1);
+    move_up(bytes, last - frame.cursor.0.min(last));
+    move_to_column(bytes, frame.cursor.1);
 }
 
 /// Moves from line `row` to line `to` of the live part. Lines below the `existing` ones are created
 /// with line breaks.
-fn move_to(bytes: &mut Vec<u8>, row: &mut usize, to: usize, existing: usize) {
+fn move_to_line(bytes: &mut Vec<u8>, row: &mut usize, to: usize, existing: usize) {
     while *row < to {
         let last = existing.saturating_sub(1);
         if *row < last {
@@ -188,29 +203,29 @@ fn move_to(bytes: &mut Vec<u8>, row: &mut usize, to: usize, existing: usize) {
             *row += 1;
         }
     }
-    up(bytes, *row - to);
+    move_up(bytes, *row - to);
     *row = to;
 }
 
-fn up(bytes: &mut Vec<u8>, lines: usize) {
+fn move_up(bytes: &mut Vec<u8>, lines: usize) {
     if lines > 0 {
         bytes.extend(format!("\x1b[{lines}A").bytes());
     }
 }
 
-fn column(bytes: &mut Vec<u8>, column: usize) {
+fn move_to_column(bytes: &mut Vec<u8>, column: usize) {
     bytes.push(b'\r');
     if column > 0 {
         bytes.extend(format!("\x1b[{column}C").bytes());
     }
 }
 
-fn put(bytes: &mut Vec<u8>, line: &Line<'_>) {
+fn push_line(bytes: &mut Vec<u8>, line: &Line<'_>) {
     for span in &line.spans {
-        let codes = codes(span.style);
+        let codes = sgr_codes(span.style);
         // Rows should be sanitized already. This ensures that only escape sequences written here
         // reach the terminal.
-        let text = harmless(&span.content);
+        let text = replace_control_chars(&span.content);
         if codes.is_empty() {
             bytes.extend(text.bytes());
         } else {
@@ -220,7 +235,7 @@ fn put(bytes: &mut Vec<u8>, line: &Line<'_>) {
 }
 
 /// Returns the parameters of the SGR escape sequence for a style.
-fn codes(style: Style) -> String {
+fn sgr_codes(style: Style) -> String {
     let modifiers = [
         (Modifier::BOLD, "1"),
         (Modifier::DIM, "2"),
@@ -256,32 +271,32 @@ mod tests {
         vt100::Parser::new(size(height), size(width), 100)
     }
 
-    fn frame(lines: &[&str]) -> Frame {
+    fn frame(lines: &[&str]) -> LiveFrame {
         let lines: Vec<Line<'static>> = lines
             .iter()
             .map(|line| Line::from((*line).to_owned()))
             .collect();
-        Frame {
+        LiveFrame {
             cursor: (lines.len() - 1, 1),
             lines,
         }
     }
 
-    fn rows(lines: &[&str]) -> Vec<Row> {
+    fn rows(lines: &[&str]) -> Vec<StyledRow> {
         lines
             .iter()
-            .map(|line| Row::of(*line, Style::new()))
+            .map(|line| StyledRow::styled(*line, Style::new()))
             .collect()
     }
 
-    fn show(screen: &mut Screen<Vec<u8>>, terminal: &mut vt100::Parser) -> String {
+    fn show(screen: &mut ChatScreen<Vec<u8>>, terminal: &mut vt100::Parser) -> String {
         terminal.process(&std::mem::take(&mut screen.out));
         terminal.screen().contents()
     }
 
     #[test]
     fn finished_rows_scroll_and_the_live_part_stays_below() {
-        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 5), terminal(20, 5));
+        let (mut screen, mut terminal) = (ChatScreen::new(Vec::new(), 20, 5), terminal(20, 5));
         screen
             .paint(Vec::new(), frame(&["live", "> in", "status"]))
             .unwrap();
@@ -307,7 +322,7 @@ mod tests {
 
     #[test]
     fn the_live_part_grows_shrinks_and_changes_in_place() {
-        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 8), terminal(20, 8));
+        let (mut screen, mut terminal) = (ChatScreen::new(Vec::new(), 20, 8), terminal(20, 8));
         for lines in [
             &["a", "b"][..],
             &["a", "c", "d", "e"],
@@ -326,7 +341,7 @@ mod tests {
 
     #[test]
     fn too_many_live_lines_are_cut_at_the_top() {
-        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 20, 4), terminal(20, 4));
+        let (mut screen, mut terminal) = (ChatScreen::new(Vec::new(), 20, 4), terminal(20, 4));
         screen
             .paint(rows(&["done"]), frame(&["1", "2", "3", "4", "5"]))
             .unwrap();
@@ -335,7 +350,7 @@ mod tests {
 
     #[test]
     fn after_a_resize_the_rows_are_wrapped_again() {
-        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 30, 10), terminal(30, 10));
+        let (mut screen, mut terminal) = (ChatScreen::new(Vec::new(), 30, 10), terminal(30, 10));
         screen
             .paint(
                 rows(&["some words that are rather long", "end"]),
@@ -360,7 +375,7 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let (mut screen, mut terminal) = (Screen::new(Vec::new(), 30, 5), terminal(30, 5));
+        let (mut screen, mut terminal) = (ChatScreen::new(Vec::new(), 30, 5), terminal(30, 5));
         screen
             .paint(rows(&["a\u{1b}[2Jb"]), frame(&["\u{7}live"]))
             .unwrap();
@@ -371,7 +386,7 @@ mod tests {
     #[test]
     fn styles_become_sgr_codes() {
         let style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-        assert_eq!(codes(style), "1;31");
-        assert_eq!(codes(Style::new()), "");
+        assert_eq!(sgr_codes(style), "1;31");
+        assert_eq!(sgr_codes(Style::new()), "");
     }
 }

@@ -5,34 +5,34 @@ use ratatui_core::text::{Line, Span};
 use selvedge_protocol::{SandboxPolicy, Usage};
 use unicode_width::UnicodeWidthStr;
 
-use super::look::Look;
-use super::rows::short;
+use super::rows::truncate;
+use super::theme::Theme;
 
 /// The values of the status line.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Status {
+pub(crate) struct StatusLine {
     pub(crate) model: String,
     /// Tokens of the whole session.
     pub(crate) usage: Usage,
     /// Cost of the session in US dollars; `None` if the model's prices are unknown.
     pub(crate) cost: Option<f64>,
     /// Tokens of the last request and its answer.
-    pub(crate) context: u64,
+    pub(crate) context_tokens: u64,
     /// The model's context window in tokens.
-    pub(crate) window: u64,
+    pub(crate) context_window: u64,
     pub(crate) sandbox: SandboxPolicy,
-    pub(crate) session: Option<String>,
+    pub(crate) session_id: Option<String>,
 }
 
-impl Status {
+impl StatusLine {
     /// Returns the unused share of the context window in percent.
-    pub(crate) fn left(&self) -> u64 {
-        100 - (self.context.min(self.window) * 100)
-            .checked_div(self.window)
+    pub(crate) fn context_left_percent(&self) -> u64 {
+        100 - (self.context_tokens.min(self.context_window) * 100)
+            .checked_div(self.context_window)
             .unwrap_or(0)
     }
 
-    pub(crate) fn line(&self, width: usize, theme: Look) -> Line<'static> {
+    pub(crate) fn render(&self, width: usize, theme: Theme) -> Line<'static> {
         let sandbox = match self.sandbox {
             SandboxPolicy::ReadOnly => "read-only",
             SandboxPolicy::WorkspaceWrite => "workspace-write",
@@ -49,15 +49,19 @@ impl Status {
             .map(|cost| format!("${cost:.2}"));
         // In display order, each with its priority; the lowest is left out first.
         let mut fields = vec![
-            (5, short(&self.model, 30)),
+            (5, truncate(&self.model, 30)),
             (
                 2,
-                format!("{} in, {} out", count(input_tokens), count(output_tokens)),
+                format!(
+                    "{} in, {} out",
+                    format_tokens(input_tokens),
+                    format_tokens(output_tokens)
+                ),
             ),
             (3, cost.unwrap_or_default()),
-            (4, format!("{}% left", self.left())),
+            (4, format!("{}% left", self.context_left_percent())),
             (6, sandbox.to_owned()),
-            (1, self.session.clone().unwrap_or_default()),
+            (1, self.session_id.clone().unwrap_or_default()),
         ];
         fields.retain(|(_, field)| !field.is_empty());
         let text = |fields: &[(u8, String)]| {
@@ -68,12 +72,12 @@ impl Status {
             let lowest = fields.iter().map(|(priority, _)| *priority).min();
             fields.retain(|(priority, _)| Some(*priority) != lowest);
         }
-        Line::from(Span::styled(short(&text(&fields), width), theme.quiet()))
+        Line::from(Span::styled(truncate(&text(&fields), width), theme.dim()))
     }
 }
 
 /// Formats a number of tokens, such as `12.3k`.
-pub(crate) fn count(tokens: u64) -> String {
+pub(crate) fn format_tokens(tokens: u64) -> String {
     match tokens {
         0..1000 => tokens.to_string(),
         1000..100_000 => format!("{:.1}k", tokens as f64 / 1000.0),
@@ -88,7 +92,7 @@ mod tests {
 
     #[test]
     fn a_narrow_status_line_drops_the_least_important_fields() {
-        let status = Status {
+        let status = StatusLine {
             model: "gpt-5.2-codex".into(),
             usage: Usage {
                 input_tokens: 12_345,
@@ -96,12 +100,12 @@ mod tests {
                 ..Usage::default()
             },
             cost: Some(0.123),
-            context: 30_000,
-            window: 200_000,
+            context_tokens: 30_000,
+            context_window: 200_000,
             sandbox: SandboxPolicy::WorkspaceWrite,
-            session: Some("ses_7k2m4x".into()),
+            session_id: Some("ses_7k2m4x".into()),
         };
-        let line = |width| status.line(width, Look::Plain).to_string();
+        let line = |width| status.render(width, Theme::Plain).to_string();
         assert_eq!(
             line(90),
             "  gpt-5.2-codex · 12.3k in, 678 out · $0.12 · 85% left · workspace-write · ses_7k2m4x"

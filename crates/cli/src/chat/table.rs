@@ -4,63 +4,64 @@
 use ratatui_core::style::Style;
 use ratatui_core::text::{Line, Span};
 
-use super::look::Look;
-use super::rows::Row;
+use super::rows::StyledRow;
+use super::theme::Theme;
 
-const GAP: &str = " │ ";
+const COLUMN_SEPARATOR: &str = " │ ";
 /// Columns are not made narrower than this.
-const NARROWEST: usize = 8;
+const MIN_COLUMN_WIDTH: usize = 8;
 
-type Cell = Vec<Span<'static>>;
+type TableCell = Vec<Span<'static>>;
 
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct MarkdownTable {
     /// The rows of the table; the first is the header.
-    lines: Vec<Vec<Cell>>,
+    table_rows: Vec<Vec<TableCell>>,
 }
 
-impl Table {
+impl MarkdownTable {
     pub(crate) fn begin_row(&mut self) {
-        self.lines.push(Vec::new());
+        self.table_rows.push(Vec::new());
     }
 
-    pub(crate) fn add(&mut self, cell: Cell) {
-        if let Some(line) = self.lines.last_mut() {
+    pub(crate) fn add_cell(&mut self, cell: TableCell) {
+        if let Some(line) = self.table_rows.last_mut() {
             line.push(cell);
         }
     }
 
-    pub(crate) fn rows(&self, width: usize, theme: Look) -> Vec<Row> {
-        let Some(head) = self.lines.first() else {
+    pub(crate) fn render(&self, width: usize, theme: Theme) -> Vec<StyledRow> {
+        let Some(head) = self.table_rows.first() else {
             return Vec::new();
         };
-        match self.widths(width) {
+        match self.column_widths(width) {
             Some(widths) => {
-                let mut rows = line_rows(head, &widths, theme.strong(), theme);
+                let mut rows = row_lines(head, &widths, theme.bold(), theme);
                 let rule: Vec<String> = widths.iter().map(|width| "─".repeat(*width)).collect();
-                rows.push(Row::quiet(rule.join("─┼─")).cut());
-                let lines = self.lines[1..].iter();
-                rows.extend(lines.flat_map(|line| line_rows(line, &widths, Style::new(), theme)));
+                rows.push(StyledRow::dim(rule.join("─┼─")).truncated());
+                let lines = self.table_rows[1..].iter();
+                rows.extend(lines.flat_map(|line| row_lines(line, &widths, Style::new(), theme)));
                 rows
             }
-            None => self.as_list(theme),
+            None => self.render_list(theme),
         }
     }
 
     /// Returns the width of each column, or `None` if a column would be narrower than
     /// [`NARROWEST`].
-    fn widths(&self, width: usize) -> Option<Vec<usize>> {
-        let columns = self.lines.iter().map(Vec::len).max()?;
+    fn column_widths(&self, width: usize) -> Option<Vec<usize>> {
+        let columns = self.table_rows.iter().map(Vec::len).max()?;
         let content_width = |column: usize| {
-            let cells = self.lines.iter().filter_map(|line| line.get(column));
+            let cells = self.table_rows.iter().filter_map(|line| line.get(column));
             let widths = cells.map(|cell| cell.iter().map(Span::width).sum());
             widths.max().unwrap_or(0).max(1)
         };
         let mut widths: Vec<usize> = (0..columns).map(content_width).collect();
-        let available = width.checked_sub(GAP.chars().count() * columns.saturating_sub(1))?;
+        let available =
+            width.checked_sub(COLUMN_SEPARATOR.chars().count() * columns.saturating_sub(1))?;
         while widths.iter().sum::<usize>() > available {
             let widest = widths.iter_mut().max()?;
-            if *widest <= NARROWEST {
+            if *widest <= MIN_COLUMN_WIDTH {
                 return None;
             }
             *widest -= 1;
@@ -68,23 +69,23 @@ impl Table {
         Some(widths)
     }
 
-    fn as_list(&self, theme: Look) -> Vec<Row> {
-        let Some((head, lines)) = self.lines.split_first() else {
+    fn render_list(&self, theme: Theme) -> Vec<StyledRow> {
+        let Some((head, lines)) = self.table_rows.split_first() else {
             return Vec::new();
         };
         let mut rows = Vec::new();
         for line in lines {
             if !rows.is_empty() {
-                rows.push(Row::blank());
+                rows.push(StyledRow::blank());
             }
             for (column, cell) in line.iter().enumerate() {
                 let name = head.get(column).into_iter().flatten();
                 let name: String = name.map(|span| span.content.as_ref()).collect();
-                let mut body = vec![Span::styled(format!("{name}: "), theme.strong())];
+                let mut body = vec![Span::styled(format!("{name}: "), theme.bold())];
                 body.extend(cell.iter().cloned());
-                rows.push(Row {
-                    hang: vec![Span::raw("  ")],
-                    ..Row::spans(body)
+                rows.push(StyledRow {
+                    rest_prefix: vec![Span::raw("  ")],
+                    ..StyledRow::spans(body)
                 });
             }
         }
@@ -93,13 +94,13 @@ impl Table {
 }
 
 /// Renders one row of a table, in as many lines as its longest cell needs.
-fn line_rows(cells: &[Cell], widths: &[usize], style: Style, theme: Look) -> Vec<Row> {
+fn row_lines(cells: &[TableCell], widths: &[usize], style: Style, theme: Theme) -> Vec<StyledRow> {
     let fitted: Vec<Vec<Line<'static>>> = widths
         .iter()
         .enumerate()
         .map(|(column, width)| {
             let cell = cells.get(column).cloned().unwrap_or_default();
-            Row::spans(cell).fitted(*width)
+            StyledRow::spans(cell).wrapped(*width)
         })
         .collect();
     let height = fitted.iter().map(Vec::len).max().unwrap_or(0);
@@ -108,7 +109,7 @@ fn line_rows(cells: &[Cell], widths: &[usize], style: Style, theme: Look) -> Vec
             let mut body = Vec::new();
             for (column, width) in widths.iter().enumerate() {
                 if column > 0 {
-                    body.push(Span::styled(GAP, theme.quiet()));
+                    body.push(Span::styled(COLUMN_SEPARATOR, theme.dim()));
                 }
                 let cell = fitted[column].get(line).cloned().unwrap_or_default();
                 let padding = width.saturating_sub(cell.width());
@@ -118,23 +119,23 @@ fn line_rows(cells: &[Cell], widths: &[usize], style: Style, theme: Look) -> Vec
                     body.push(Span::raw(" ".repeat(padding)));
                 }
             }
-            Row::spans(body).cut()
+            StyledRow::spans(body).truncated()
         })
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::markdown::markdown;
-    use super::super::rows::fitted;
+    use super::super::markdown::render_markdown;
+    use super::super::rows::wrap_rows;
     use super::*;
 
     const TABLE: &str = "| name | what it does | n |\n|---|---|---|\n\
         | read_file | reads a file, or a slice of it | 1 |\n| exec | runs | 22 |\n";
 
     fn shown(width: usize) -> String {
-        let rows = markdown(TABLE, width, Look::Plain);
-        fitted(&rows, width)
+        let rows = render_markdown(TABLE, width, Theme::Plain);
+        wrap_rows(&rows, width)
             .iter()
             .map(|line| line.to_string().trim_end().to_owned())
             .collect::<Vec<_>>()

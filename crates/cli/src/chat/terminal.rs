@@ -11,10 +11,10 @@ use crossterm::{cursor, execute};
 use crate::problem::Problem;
 
 /// A guard that keeps the terminal in raw mode and restores it when dropped.
-pub(crate) struct Held;
+pub(crate) struct RawModeGuard;
 
 /// Returns an error unless standard input and output are a terminal that can move its cursor.
-pub(crate) fn must_be_there() -> Result<()> {
+pub(crate) fn require_terminal() -> Result<()> {
     let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         let message = "a chat needs a terminal as standard input and output";
@@ -29,17 +29,17 @@ pub(crate) fn must_be_there() -> Result<()> {
     Ok(())
 }
 
-impl Held {
-    pub(crate) fn take() -> io::Result<Self> {
-        static AT_A_PANIC: Once = Once::new();
-        AT_A_PANIC.call_once(|| {
+impl RawModeGuard {
+    pub(crate) fn enable() -> io::Result<Self> {
+        static PANIC_HOOK: Once = Once::new();
+        PANIC_HOOK.call_once(|| {
             let previous_hook = std::panic::take_hook();
             let chat_thread = std::thread::current().id();
             std::panic::set_hook(Box::new(move |panic| {
                 // On other threads a panic ends one turn or call. The chat continues, so nothing
                 // must be printed over its screen.
                 if std::thread::current().id() == chat_thread {
-                    give_back();
+                    restore_terminal();
                     previous_hook(panic);
                 } else {
                     tracing::error!(%panic);
@@ -54,13 +54,13 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for RawModeGuard {
     fn drop(&mut self) {
-        give_back();
+        restore_terminal();
     }
 }
 
-fn give_back() {
+fn restore_terminal() {
     let mut out = io::stdout();
     // Errors are ignored: the terminal may be closed.
     let _ = execute!(out, DisableBracketedPaste, cursor::Show);

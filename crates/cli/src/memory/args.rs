@@ -8,36 +8,36 @@ use selvedge_memory::Level;
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemoryCommand {
     /// Import conversations from files
-    Import(ImportArgs),
+    Import(MemoryImportArgs),
     /// Find turns by their content
-    Search(SearchArgs),
+    Search(MemorySearchArgs),
     /// Show a session as it appears in a prompt: older turns shorter, within a budget
-    Show(ShowArgs),
+    Show(MemoryShowArgs),
     /// Print one turn at a given level
-    Turn(TurnArgs),
+    Turn(MemoryTurnArgs),
     /// Learn from new turns: topics, preferences, errors and their fixes
-    Distill(DistillArgs),
+    Distill(MemoryDistillArgs),
     /// List the lessons learned
-    Lessons(LessonsArgs),
+    Lessons(MemoryLessonsArgs),
     /// List proposed lessons, and accept or decline them
-    Review(ReviewArgs),
+    Review(MemoryReviewArgs),
     /// Show the sessions and how much each level shortens them
-    Stats(StatsArgs),
+    Stats(MemoryStatsArgs),
     /// Forget a session, a turn or a lesson, everywhere
-    Forget(ForgetArgs),
+    Forget(MemoryForgetArgs),
     /// Print conversations as lines of JSON, with secrets redacted
-    Export(ExportArgs),
+    Export(MemoryExportArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ImportArgs {
+pub(crate) struct MemoryImportArgs {
     /// JSONL files, or session files of Codex or Claude Code; `-` for standard input
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
 
     /// Format of the files [default: detected from the first line]
     #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<FormatArg>,
+    pub(crate) format: Option<MemoryFormatArg>,
 
     /// Import another agent's session under this name
     #[arg(long, value_name = "NAME")]
@@ -49,7 +49,7 @@ pub(crate) struct ImportArgs {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum FormatArg {
+pub(crate) enum MemoryFormatArg {
     /// {"session","part"?,"turn","role","speaker"?,"ts"?,"text"}, one per line
     Jsonl,
     /// A session of Codex
@@ -59,7 +59,7 @@ pub(crate) enum FormatArg {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct SearchArgs {
+pub(crate) struct MemorySearchArgs {
     /// Words to search for
     #[arg(required_unless_present = "queries", conflicts_with = "queries")]
     pub(crate) query: Vec<String>,
@@ -87,7 +87,7 @@ pub(crate) struct SearchArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
+pub(crate) struct MemoryShowArgs {
     /// The session to show [default: the only session]
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
@@ -107,7 +107,7 @@ pub(crate) struct ShowArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct TurnArgs {
+pub(crate) struct MemoryTurnArgs {
     /// The turn, such as T-50
     pub(crate) turn: String,
 
@@ -121,7 +121,7 @@ pub(crate) struct TurnArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct DistillArgs {
+pub(crate) struct MemoryDistillArgs {
     /// Distill only this session [default: all]
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
@@ -136,7 +136,7 @@ pub(crate) struct DistillArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct LessonsArgs {
+pub(crate) struct MemoryLessonsArgs {
     /// List only active lessons about this
     #[arg(long, value_name = "WORDS")]
     pub(crate) about: Option<String>,
@@ -147,7 +147,7 @@ pub(crate) struct LessonsArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ReviewArgs {
+pub(crate) struct MemoryReviewArgs {
     /// Use this lesson from now on
     #[arg(long, value_name = "LESSON")]
     pub(crate) accept: Vec<String>,
@@ -162,14 +162,14 @@ pub(crate) struct ReviewArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct StatsArgs {
+pub(crate) struct MemoryStatsArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ForgetArgs {
+pub(crate) struct MemoryForgetArgs {
     /// The session to forget
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
@@ -188,7 +188,7 @@ pub(crate) struct ForgetArgs {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ExportArgs {
+pub(crate) struct MemoryExportArgs {
     /// Export only this session [default: all]
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,

@@ -8,29 +8,29 @@ use std::sync::Arc;
 use anyhow::Result;
 use selvedge_agent::{AgentError, Session};
 use selvedge_config::Config;
-use selvedge_journal::{Forgotten, Journal, JournalError};
-use selvedge_memory::{Memory, MemoryError, turn_number};
-use selvedge_protocol::{Item, Role, TurnItem};
+use selvedge_journal::{Journal, JournalError, SessionForgetReport};
+use selvedge_memory::{Memory, MemoryError, parse_turn_number};
+use selvedge_protocol::{ConversationItem, MessageRole, TurnItem};
 use serde_json::json;
 
-use super::args::ForgetArgs;
-use crate::Exit;
-use crate::chat::forget_asked;
-use crate::out::line;
+use super::args::MemoryForgetArgs;
+use crate::CommandStatus;
+use crate::chat::remove_from_history;
+use crate::output::print_line;
 use crate::problem::Problem;
 
 pub(super) fn forget(
     memory: &Memory,
-    args: &ForgetArgs,
+    args: &MemoryForgetArgs,
     home: &Path,
     config: &Config,
-) -> Result<Exit> {
-    let journal = crate::journal::open(home, &config.journal)?;
+) -> Result<CommandStatus> {
+    let journal = crate::journal::open_journal(home, &config.journal)?;
     if let Some(lesson) = &args.lesson {
         memory.forget_lesson(lesson)?;
-        journal.scrub().map_err(|error| problem(&error))?;
-        tell!("forgot {lesson}");
-        return Ok(Exit::Done);
+        journal.scrub().map_err(|error| journal_problem(&error))?;
+        eprint_line!("forgot {lesson}");
+        return Ok(CommandStatus::Success);
     }
     let Some(named) = &args.session else {
         return Err(
@@ -39,34 +39,34 @@ pub(super) fn forget(
                 .into(),
         );
     };
-    let missing = |session: &str, turn: &str| MemoryError::NoTurn {
+    let missing = |session: &str, turn: &str| MemoryError::TurnNotFound {
         session: session.to_owned(),
         turn: turn.to_owned(),
     };
-    let number = |turn: &String| turn_number(turn).ok_or_else(|| missing(named, turn));
+    let number = |turn: &String| parse_turn_number(turn).ok_or_else(|| missing(named, turn));
     let turn = args.turn.as_ref().map(number).transpose()?;
-    let (session, in_journal) = which(memory, &journal, named)?;
-    let remembered = memory.sessions()?;
+    let (session, in_journal) = resolve_session(memory, &journal, named)?;
+    let remembered = memory.session_names()?;
     let messages = match in_journal {
-        true => said_by_user(&journal, &session, turn)?,
+        true => user_messages(&journal, &session, turn)?,
         false => BTreeSet::new(),
     };
     if let Some(turn) = turn
         && messages.is_empty()
-        && !(1..=memory.turns(&session)?).contains(&turn)
+        && !(1..=memory.turn_count(&session)?).contains(&turn)
     {
         return Err(missing(&session, &format!("T-{turn}")).into());
     }
     let agent_problem = |error: AgentError| match error {
-        AgentError::Journal(error) => problem(&error),
+        AgentError::Journal(error) => journal_problem(&error),
         other => Problem::new(other.to_string()).hint(format!(
             "run `selvedge sessions show {session}` for details"
         )),
     };
     // The journal's session is removed last: if this is interrupted, the command can be repeated.
     let mut removed = match in_journal {
-        true => Session::would_forget(&journal, &session, turn).map_err(agent_problem)?,
-        false => Forgotten::default(),
+        true => Session::preview_forget(&journal, &session, turn).map_err(agent_problem)?,
+        false => SessionForgetReport::default(),
     };
     match turn {
         Some(turn) => {
@@ -78,8 +78,8 @@ pub(super) fn forget(
         }
         None => _ = removed.sessions.insert(session.clone()),
     }
-    let mut counts = selvedge_memory::Forgotten::default();
-    let mut add = |more: selvedge_memory::Forgotten| {
+    let mut counts = selvedge_memory::ForgottenCounts::default();
+    let mut add = |more: selvedge_memory::ForgottenCounts| {
         counts.turns += more.turns;
         counts.lessons += more.lessons;
     };
@@ -89,59 +89,70 @@ pub(super) fn forget(
     }
     let turns = removed.turns.iter();
     for (name, turns) in turns.filter(|(name, _)| remembered.contains(name)) {
-        let last = memory.turns(name)?;
+        let last = memory.turn_count(name)?;
         for turn in turns.iter().filter(|turn| **turn <= last) {
             add(memory.forget_turn(name, *turn)?);
         }
     }
-    forget_asked(home, &messages).map_err(|error| {
+    remove_from_history(home, &messages).map_err(|error| {
         Problem::new(format!("cannot write chat_history.jsonl: {error}"))
             .hint("delete the session's messages from the file by hand")
     })?;
     if in_journal {
         Session::forget(&journal, &session, turn).map_err(agent_problem)?;
     }
-    journal.scrub().map_err(|error| problem(&error))?;
+    journal.scrub().map_err(|error| journal_problem(&error))?;
     let (turns, lessons) = (counts.turns, counts.lessons);
     let (runs, documents) = (removed.runs, removed.documents);
     if args.json {
         let report =
             json!({"turns": turns, "lessons": lessons, "runs": runs, "documents": documents});
-        line(&report.to_string())?;
+        print_line(&report.to_string())?;
     } else {
-        tell!("forgot {turns} turns, {lessons} lessons, {runs} runs and {documents} documents");
+        eprint_line!(
+            "forgot {turns} turns, {lessons} lessons, {runs} runs and {documents} documents"
+        );
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }
 
 /// Returns the id of the session, and whether the journal has it. `named` is its name in memory, or
 /// an id, a prefix of it or a name in the journal.
-fn which(memory: &Memory, journal: &Journal, named: &str) -> Result<(String, bool)> {
-    let remembered = memory.sessions()?.iter().any(|session| session == named);
+fn resolve_session(memory: &Memory, journal: &Journal, named: &str) -> Result<(String, bool)> {
+    let remembered = memory
+        .session_names()?
+        .iter()
+        .any(|session| session == named);
     match journal.session(named) {
         Ok(found) if !remembered || found.id == named => Ok((found.id, true)),
-        Ok(_) | Err(JournalError::NoSession(_) | JournalError::Ambiguous(_)) if remembered => {
+        Ok(_) | Err(JournalError::SessionNotFound(_) | JournalError::AmbiguousId(_))
+            if remembered =>
+        {
             Ok((named.to_owned(), false))
         }
-        Err(JournalError::NoSession(_)) => Err(MemoryError::NoSession(named.to_owned()).into()),
-        Err(error) => Err(problem(&error).into()),
+        Err(JournalError::SessionNotFound(_)) => {
+            Err(MemoryError::SessionNotFound(named.to_owned()).into())
+        }
+        Err(error) => Err(journal_problem(&error).into()),
         Ok(found) => Ok((found.id, true)),
     }
 }
 
 /// Returns the user messages of a session, or of one turn of it.
-fn said_by_user(
+fn user_messages(
     journal: &Arc<Journal>,
     session: &str,
     turn: Option<u32>,
 ) -> Result<BTreeSet<String>> {
-    let history = Session::read(journal, session)?.history();
+    let history = Session::open_read_only(journal, session)?.history();
     let items = history
         .into_iter()
         .filter(|(number, _)| turn.is_none_or(|turn| turn == *number));
     Ok(items
         .filter_map(|(_, item)| match item {
-            TurnItem::Item(Item::Message(message)) if message.role == Role::User => {
+            TurnItem::Conversation(ConversationItem::Message(message))
+                if message.role == MessageRole::User =>
+            {
                 Some(message.text())
             }
             _ => None,
@@ -149,16 +160,16 @@ fn said_by_user(
         .collect())
 }
 
-fn problem(error: &JournalError) -> Problem {
+fn journal_problem(error: &JournalError) -> Problem {
     match error {
         JournalError::SessionInUse(_) => Problem::new(error.to_string())
             .hint("stop that process first: it would write the session again"),
-        JournalError::NotOver(run) => Problem::new(error.to_string()).hint(format!(
+        JournalError::RunNotEnded(run) => Problem::new(error.to_string()).hint(format!(
             "end the run first with `selvedge runs cancel {run}`"
         )),
-        JournalError::StillRead => {
+        JournalError::LogNotTruncated => {
             Problem::new(error.to_string()).hint("stop the other process and run the command again")
         }
-        other => crate::sessions::problem(other),
+        other => crate::sessions::session_problem(other),
     }
 }

@@ -6,32 +6,32 @@ use std::path::Path;
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use selvedge_memory::{Format, Imported, Memory};
+use selvedge_memory::{ImportFormat, ImportReport, Memory};
 use serde_json::json;
 
-use super::args::{FormatArg, ImportArgs};
-use crate::Exit;
-use crate::out::line;
+use super::args::{MemoryFormatArg, MemoryImportArgs};
+use crate::CommandStatus;
+use crate::output::print_line;
 use crate::problem::Problem;
 
-pub(super) fn import(memory: &Memory, args: &ImportArgs) -> Result<Exit> {
+pub(super) fn import(memory: &Memory, args: &MemoryImportArgs) -> Result<CommandStatus> {
     let format = args.format.map(|format| match format {
-        FormatArg::Jsonl => Format::Lines,
-        FormatArg::Codex => Format::Codex,
-        FormatArg::ClaudeCode => Format::ClaudeCode,
+        MemoryFormatArg::Jsonl => ImportFormat::Lines,
+        MemoryFormatArg::Codex => ImportFormat::Codex,
+        MemoryFormatArg::ClaudeCode => ImportFormat::ClaudeCode,
     });
-    let mut total = Imported::default();
+    let mut total = ImportReport::default();
     for path in &args.files {
-        let (file, size) = open(path)?;
+        let (file, size) = open_input(path)?;
         let name = path.display().to_string();
-        let bar =
-            bar(size, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}").with_message(name.clone());
+        let bar = progress_bar(size, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
+            .with_message(name.clone());
         let imported = memory.import(file, &name, format, args.session.as_deref(), |bytes| {
             bar.set_position(bytes)
         })?;
         bar.finish_and_clear();
-        total.turns += imported.turns;
-        total.before += imported.before;
+        total.new_turns += imported.new_turns;
+        total.existing_turns += imported.existing_turns;
         for name in imported.sessions {
             if !total.sessions.contains(&name) {
                 total.sessions.push(name);
@@ -43,18 +43,17 @@ pub(super) fn import(memory: &Memory, args: &ImportArgs) -> Result<Exit> {
         write_vectors(memory, session)?;
     }
     if args.json {
-        let report =
-            json!({"turns": total.turns, "before": total.before, "sessions": total.sessions});
-        line(&report.to_string())?;
+        let report = json!({"turns": total.new_turns, "before": total.existing_turns, "sessions": total.sessions});
+        print_line(&report.to_string())?;
     } else {
-        let skipped = match total.before {
+        let skipped = match total.existing_turns {
             0 => String::new(),
             count => format!(", skipped {count} already imported"),
         };
-        let (turns, sessions) = (total.turns, total.sessions.len());
-        tell!("imported {turns} turns of {sessions} sessions{skipped}");
+        let (turns, sessions) = (total.new_turns, total.sessions.len());
+        eprint_line!("imported {turns} turns of {sessions} sessions{skipped}");
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }
 
 /// Writes all levels that are still missing, with a progress bar.
@@ -63,11 +62,11 @@ pub(super) fn write_levels(memory: &Memory) -> Result<()> {
     loop {
         let written = memory.write_levels(None)?;
         let bar = bar_shown.get_or_insert_with(|| {
-            let total = u64::from(written.now) + u64::from(written.waiting);
-            bar(Some(total), "writing levels {wide_bar} {pos}/{len} {eta}")
+            let total = u64::from(written.written_turns) + u64::from(written.remaining_turns);
+            progress_bar(Some(total), "writing levels {wide_bar} {pos}/{len} {eta}")
         });
-        bar.inc(u64::from(written.now));
-        if written.waiting == 0 {
+        bar.inc(u64::from(written.written_turns));
+        if written.remaining_turns == 0 {
             bar.finish_and_clear();
             return Ok(());
         }
@@ -76,8 +75,8 @@ pub(super) fn write_levels(memory: &Memory) -> Result<()> {
 
 /// Writes the missing vectors of a session, if the memory has an encoder.
 fn write_vectors(memory: &Memory, session: &str) -> Result<()> {
-    let bar =
-        bar(None, "writing vectors of {msg} {spinner} {pos}").with_message(session.to_owned());
+    let bar = progress_bar(None, "writing vectors of {msg} {spinner} {pos}")
+        .with_message(session.to_owned());
     loop {
         match memory.write_vectors(session)? {
             0 => break,
@@ -89,7 +88,7 @@ fn write_vectors(memory: &Memory, session: &str) -> Result<()> {
 }
 
 /// Creates a progress bar on standard error, hidden unless that is a terminal.
-pub(super) fn bar(size: Option<u64>, template: &str) -> ProgressBar {
+pub(super) fn progress_bar(size: Option<u64>, template: &str) -> ProgressBar {
     let target = match std::io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr(),
         false => ProgressDrawTarget::hidden(),
@@ -102,7 +101,7 @@ pub(super) fn bar(size: Option<u64>, template: &str) -> ProgressBar {
 }
 
 /// Opens a file, or standard input for `-`. Returns its size if known.
-pub(super) fn open(path: &Path) -> Result<(Box<dyn BufRead>, Option<u64>)> {
+pub(super) fn open_input(path: &Path) -> Result<(Box<dyn BufRead>, Option<u64>)> {
     if path == Path::new("-") {
         return Ok((Box::new(BufReader::new(std::io::stdin())), None));
     }

@@ -3,79 +3,79 @@
 pub(crate) mod args;
 mod forget;
 mod import;
-mod keep;
-mod learn;
+mod lessons;
 mod search;
 mod show;
+mod stats_and_export;
 mod turn;
 
 use anyhow::Result;
 use selvedge_memory::{Gradient, Memory, MemoryError};
 
-use crate::Exit;
+use crate::CommandStatus;
 use crate::problem::Problem;
 use args::MemoryCommand;
 
-pub(crate) fn memory(command: MemoryCommand) -> Result<Exit> {
+pub(crate) fn run_command(command: MemoryCommand) -> Result<CommandStatus> {
     let home = selvedge_config::home()
         .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?;
-    let config = crate::setup::user_configuration(Some(&home))?;
-    let memory = crate::remember::open(&home, &config)?;
+    let config = crate::setup::load_user_configuration(Some(&home))?;
+    let memory = crate::memory_setup::open_memory_in(&home, &config)?;
     let result = match command {
         MemoryCommand::Import(args) => import::import(&memory, &args),
         MemoryCommand::Search(args) => search::search(&memory, &args),
-        MemoryCommand::Show(args) => show::show(&memory, &args, gradient(&config)),
+        MemoryCommand::Show(args) => show::show(&memory, &args, configured_gradient(&config)),
         MemoryCommand::Turn(args) => turn::turn(&memory, &args),
-        MemoryCommand::Distill(args) => learn::distill(&memory, &args, &config),
-        MemoryCommand::Lessons(args) => learn::lessons(&memory, &args),
-        MemoryCommand::Review(args) => learn::review(&memory, &args),
-        MemoryCommand::Stats(args) => keep::stats(&memory, &args),
+        MemoryCommand::Distill(args) => lessons::distill(&memory, &args, &config),
+        MemoryCommand::Lessons(args) => lessons::lessons(&memory, &args),
+        MemoryCommand::Review(args) => lessons::review(&memory, &args),
+        MemoryCommand::Stats(args) => stats_and_export::stats(&memory, &args),
         MemoryCommand::Forget(args) => forget::forget(&memory, &args, &home, &config),
-        MemoryCommand::Export(args) => keep::export(&memory, &args),
+        MemoryCommand::Export(args) => stats_and_export::export(&memory, &args),
     };
     result.map_err(|error| match error.downcast_ref::<MemoryError>() {
-        Some(memory_error) => problem(memory_error).into(),
+        Some(memory_error) => memory_problem(memory_error).into(),
         None => error,
     })
 }
 
-fn gradient(config: &selvedge_config::Config) -> Gradient {
+fn configured_gradient(config: &selvedge_config::Config) -> Gradient {
     Gradient {
         budget: config.memory.budget,
-        bands: config.memory.bands,
+        band_shares: config.memory.bands,
     }
 }
 
 /// Converts an error of the memory, with a hint.
-pub(crate) fn problem(error: &MemoryError) -> Problem {
+pub(crate) fn memory_problem(error: &MemoryError) -> Problem {
     let hint = match error {
-        MemoryError::NoSession(_) => "run `selvedge memory stats` to list the sessions",
-        MemoryError::NoTurn { .. } => {
+        MemoryError::SessionNotFound(_) => "run `selvedge memory stats` to list the sessions",
+        MemoryError::TurnNotFound { .. } => {
             "run `selvedge memory stats` to see how many turns each session has"
         }
-        MemoryError::Unreadable { .. } => {
+        MemoryError::InvalidLine { .. } => {
             "fix the line and import the file again; the lines before it are already imported"
         }
-        MemoryError::NoLesson(_) => "run `selvedge memory lessons` to list the lessons",
-        MemoryError::Batch(_) => {
+        MemoryError::LessonNotFound(_) => "run `selvedge memory lessons` to list the lessons",
+        MemoryError::ProviderBatch(_) => {
             "run `selvedge memory distill` again later, or set `memory.batch = \"never\"`"
         }
-        MemoryError::Busy(_) => "wait for the other process, or stop it",
-        MemoryError::Journal(selvedge_journal::JournalError::Sealed) => {
+        MemoryError::DistillLocked(_) => "wait for the other process, or stop it",
+        MemoryError::Journal(selvedge_journal::JournalError::WrongKey) => {
             "restore the key that was in the system keyring when the memory was encrypted"
         }
-        MemoryError::StillRead => "stop the other process and run the command again",
+        MemoryError::LogInUse => "stop the other process and run the command again",
         _ => "check the folder $SELVEDGE_HOME",
     };
     Problem::new(error.to_string()).hint(hint)
 }
 
 /// Returns the named session, or the only session if none is named.
-fn session(memory: &Memory, named: Option<&str>) -> Result<String> {
+fn resolve_session(memory: &Memory, named: Option<&str>) -> Result<String> {
     if let Some(name) = named {
         return Ok(name.to_owned());
     }
-    let mut all = memory.sessions()?;
+    let mut all = memory.session_names()?;
     match all.len() {
         1 => Ok(all.remove(0)),
         0 => Err(Problem::new("the memory is empty")

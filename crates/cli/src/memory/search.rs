@@ -4,20 +4,20 @@ use std::io::BufRead;
 use std::time::Instant;
 
 use anyhow::Result;
-use selvedge_memory::{Hit, Level, Memory, Query};
+use selvedge_memory::{Level, Memory, MemoryHit, Query};
 use serde_json::{Value, json};
 
-use super::args::SearchArgs;
-use super::import::open;
-use crate::Exit;
-use crate::out::{harmless, line};
+use super::args::MemorySearchArgs;
+use super::import::open_input;
+use crate::CommandStatus;
+use crate::output::{print_line, replace_control_chars};
 use crate::problem::Problem;
 
 /// Default number of turns for a query without a budget.
-const USUAL: usize = 10;
+const DEFAULT_RESULTS: usize = 10;
 
 /// One query to run.
-struct Asked {
+struct MemorySearchRequest {
     /// Repeated in the JSON output; `None` for the query on the command line.
     id: Option<Value>,
     text: String,
@@ -25,45 +25,45 @@ struct Asked {
     session: Option<String>,
 }
 
-pub(super) fn search(memory: &Memory, args: &SearchArgs) -> Result<Exit> {
+pub(super) fn search(memory: &Memory, args: &MemorySearchArgs) -> Result<CommandStatus> {
     match &args.queries {
         None => {
-            let request = Asked {
+            let request = MemorySearchRequest {
                 id: None,
                 text: args.query.join(" "),
                 session: None,
             };
-            answer(memory, args, &request)?;
+            run_query(memory, args, &request)?;
         }
         Some(path) => {
-            let (file, _) = open(path)?;
+            let (file, _) = open_input(path)?;
             for (index, text) in file.lines().enumerate() {
                 let number = index + 1;
                 let location = format!("{}:{number}", path.display());
                 let text = text.map_err(|error| {
                     Problem::new(format!("{location}: {error}")).hint("save the file as UTF-8")
                 })?;
-                if let Some(request) = read(&text, number).map_err(|error| {
+                if let Some(request) = parse_query_line(&text, number).map_err(|error| {
                     Problem::new(format!("{location}: {error}"))
                         .hint("write a line as text, or as {\"id\", \"query\", \"session\"?}")
                 })? {
-                    answer(memory, args, &request)?;
+                    run_query(memory, args, &request)?;
                 }
             }
         }
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }
 
 /// Parses a line of a file of queries. Returns `None` for an empty line. The line number is the id
 /// of a query that has none.
-fn read(text: &str, number: usize) -> Result<Option<Asked>, String> {
+fn parse_query_line(text: &str, number: usize) -> Result<Option<MemorySearchRequest>, String> {
     let text = text.trim();
     if text.is_empty() {
         return Ok(None);
     }
     let Ok(Value::Object(fields)) = serde_json::from_str::<Value>(text) else {
-        return Ok(Some(Asked {
+        return Ok(Some(MemorySearchRequest {
             id: Some(number.into()),
             text: text.to_owned(),
             session: None,
@@ -74,7 +74,7 @@ fn read(text: &str, number: usize) -> Result<Option<Asked>, String> {
         .iter()
         .find_map(|name| string(name));
     let text = query.ok_or("missing field `query`")?;
-    Ok(Some(Asked {
+    Ok(Some(MemorySearchRequest {
         id: Some(fields.get("id").cloned().unwrap_or(number.into())),
         text,
         session: string("session"),
@@ -82,12 +82,16 @@ fn read(text: &str, number: usize) -> Result<Option<Asked>, String> {
 }
 
 /// Runs a query and prints its hits.
-fn answer(memory: &Memory, args: &SearchArgs, request: &Asked) -> Result<()> {
+fn run_query(
+    memory: &Memory,
+    args: &MemorySearchArgs,
+    request: &MemorySearchRequest,
+) -> Result<()> {
     let session = request.session.as_deref().or(args.session.as_deref());
     let default = if args.budget.is_some() {
         usize::MAX
     } else {
-        USUAL
+        DEFAULT_RESULTS
     };
     let query = Query {
         session,
@@ -101,17 +105,17 @@ fn answer(memory: &Memory, args: &SearchArgs, request: &Asked) -> Result<()> {
     if args.json {
         let mut answer = serde_json::Map::new();
         answer.extend(request.id.clone().map(|id| ("id".to_owned(), id)));
-        answer.insert("hits".into(), hits.iter().map(as_json).collect());
+        answer.insert("hits".into(), hits.iter().map(hit_json).collect());
         let elapsed = json!((elapsed * 1000.0).round() / 1000.0);
         answer.insert("elapsed_ms".into(), elapsed);
-        line(&Value::Object(answer).to_string())?;
+        print_line(&Value::Object(answer).to_string())?;
         return Ok(());
     }
     if args.queries.is_some() {
-        line(&format!("? {}", request.text))?;
+        print_line(&format!("? {}", request.text))?;
     }
     for hit in &hits {
-        let Hit {
+        let MemoryHit {
             session,
             number,
             score,
@@ -122,21 +126,21 @@ fn answer(memory: &Memory, args: &SearchArgs, request: &Asked) -> Result<()> {
         } else {
             hit.level
         };
-        let text = memory.level(session, *number, level)?;
+        let text = memory.turn_at_level(session, *number, level)?;
         let text = String::from_utf8_lossy(&text);
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let text: String = text.chars().take(100).collect();
-        line(&harmless(&format!(
+        print_line(&replace_control_chars(&format!(
             "{score:>6.3}  {session}/T-{number}  {text}"
         )))?;
     }
     if hits.is_empty() {
-        tell!("note: no turns found");
+        eprint_line!("note: no turns found");
     }
     Ok(())
 }
 
-fn as_json(hit: &Hit) -> Value {
+fn hit_json(hit: &MemoryHit) -> Value {
     let id = format!("T-{}", hit.number);
     // An imported turn keeps the name it had in its file.
     let key = hit

@@ -3,48 +3,58 @@
 use std::io::IsTerminal;
 
 use anyhow::Result;
-use selvedge_memory::{Assembled, Band, Gradient, Keep, Level, Memory, MemoryError, Strategy};
+use selvedge_memory::{
+    AssembledHistory, AssemblyStrategy, Band, Gradient, Level, Memory, MemoryError, PinMode,
+};
 use serde_json::json;
 
-use super::args::ShowArgs;
-use crate::Exit;
-use crate::out::{line, talk};
+use super::args::MemoryShowArgs;
+use crate::CommandStatus;
+use crate::output::{eprint_text, print_line};
 
-pub(super) fn show(memory: &Memory, args: &ShowArgs, configured: Gradient) -> Result<Exit> {
-    let session = super::session(memory, args.session.as_deref())?;
-    if memory.turns(&session)? == 0 {
-        return Err(MemoryError::NoSession(session).into());
+pub(super) fn show(
+    memory: &Memory,
+    args: &MemoryShowArgs,
+    configured: Gradient,
+) -> Result<CommandStatus> {
+    let session = super::resolve_session(memory, args.session.as_deref())?;
+    if memory.turn_count(&session)? == 0 {
+        return Err(MemoryError::SessionNotFound(session).into());
     }
     let gradient = Gradient {
         budget: args.budget.unwrap_or(configured.budget),
         ..configured
     };
-    let shown = memory.assemble(&session, Strategy::Gradient(gradient), Keep::Nothing)?;
-    let text = memory.redacted(&shown.text);
+    let shown = memory.assemble(
+        &session,
+        AssemblyStrategy::Gradient(gradient),
+        PinMode::ReadOnly,
+    )?;
+    let text = memory.redact(&shown.text);
     if args.json {
         let answer = json!({
             "session": session, "budget": gradient.budget, "tokens": shown.tokens,
-            "reserve": shown.reserve, "planned": shown.planned, "bands": shown.bands, "text": text,
+            "reserve": shown.reserve_tokens, "planned": shown.planned_turns, "bands": shown.bands, "text": text,
         });
-        line(&serde_json::to_string(&answer)?)?;
-        return Ok(Exit::Done);
+        print_line(&serde_json::to_string(&answer)?)?;
+        return Ok(CommandStatus::Success);
     }
-    let chart = picture(&shown, gradient.budget);
+    let chart = band_chart(&shown, gradient.budget);
     if std::io::stdout().is_terminal() && !args.text {
-        line(chart.trim_end())?;
-        tell!("note: pass --text to print the text of the prompt");
-        return Ok(Exit::Done);
+        print_line(chart.trim_end())?;
+        eprint_line!("note: pass --text to print the text of the prompt");
+        return Ok(CommandStatus::Success);
     }
-    talk(&chart);
-    line(text.trim_end_matches('\n'))?;
-    Ok(Exit::Done)
+    eprint_text(&chart);
+    print_line(text.trim_end_matches('\n'))?;
+    Ok(CommandStatus::Success)
 }
 
 /// Columns of a bar in the chart.
-const WIDTH: usize = 40;
+const BAR_WIDTH: usize = 40;
 
 /// Returns a chart with one line per band: its turns, its tokens, and its share of the budget.
-fn picture(shown: &Assembled, budget: u32) -> String {
+fn band_chart(shown: &AssembledHistory, budget: u32) -> String {
     let mut rows: Vec<(&str, String, u32)> = Vec::new();
     let in_band =
         |level: Level, era: bool| move |band: &&Band| band.span.level == level && band.era == era;
@@ -59,22 +69,22 @@ fn picture(shown: &Assembled, budget: u32) -> String {
         let (Some(first), Some(last)) = (bands.first(), bands.last()) else {
             continue;
         };
-        let name = if era { "eras" } else { level.word() };
+        let name = if era { "eras" } else { level.as_str() };
         let turns = format!("T-{} … T-{}", first.span.first, last.span.last);
         rows.push((name, turns, bands.iter().map(|band| band.tokens).sum()));
     }
-    rows.push(("reserve", "for new turns".to_owned(), shown.reserve));
+    rows.push(("reserve", "for new turns".to_owned(), shown.reserve_tokens));
     let mut chart = String::new();
     for (name, turns, tokens) in rows {
         let share = f64::from(tokens) / f64::from(budget.max(1));
-        let filled = ((share * WIDTH as f64).round() as usize).min(WIDTH);
-        let bar = "█".repeat(filled) + &"·".repeat(WIDTH - filled);
+        let filled = ((share * BAR_WIDTH as f64).round() as usize).min(BAR_WIDTH);
+        let bar = "█".repeat(filled) + &"·".repeat(BAR_WIDTH - filled);
         chart.push_str(&format!(
             "{name:<10} {turns:<20} {tokens:>8} tokens  {bar} {:>3.0} %\n",
             share * 100.0
         ));
     }
-    let used = shown.tokens + shown.reserve;
+    let used = shown.tokens + shown.reserve_tokens;
     chart.push_str(&format!(
         "{:<10} {:<20} {used:>8} of {budget}\n",
         "total", ""

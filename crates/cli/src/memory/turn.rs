@@ -3,40 +3,40 @@
 use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
-use selvedge_memory::{Memory, MemoryError, turn_number};
+use selvedge_memory::{Memory, MemoryError, parse_turn_number};
 use serde_json::Value;
 
-use super::args::TurnArgs;
-use crate::Exit;
-use crate::out::line;
+use super::args::MemoryTurnArgs;
+use crate::CommandStatus;
+use crate::output::print_line;
 
-pub(super) fn turn(memory: &Memory, args: &TurnArgs) -> Result<Exit> {
-    let session = super::session(memory, args.session.as_deref())?;
-    let missing = || MemoryError::NoTurn {
+pub(super) fn turn(memory: &Memory, args: &MemoryTurnArgs) -> Result<CommandStatus> {
+    let session = super::resolve_session(memory, args.session.as_deref())?;
+    let missing = || MemoryError::TurnNotFound {
         session: session.clone(),
         turn: args.turn.clone(),
     };
     // A turn is named by its number, or by the name it had in an imported file.
-    let number = match turn_number(&args.turn) {
+    let number = match parse_turn_number(&args.turn) {
         Some(number) => number,
         None => memory
-            .number_of(&session, &Value::from(args.turn.as_str()).to_string())?
+            .find_turn_by_key(&session, &Value::from(args.turn.as_str()).to_string())?
             .ok_or_else(missing)?,
     };
-    if number > memory.turns(&session)? {
+    if number > memory.turn_count(&session)? {
         memory.turn(&session, 1).map_err(|error| match error {
-            error @ MemoryError::NoSession(_) => error,
+            error @ MemoryError::SessionNotFound(_) => error,
             _ => missing(),
         })?;
         return Err(missing().into());
     }
-    let bytes = memory.level(&session, number, args.level)?;
+    let bytes = memory.turn_at_level(&session, number, args.level)?;
     if std::io::stdout().is_terminal() {
-        line(&String::from_utf8_lossy(&bytes))?;
-        return Ok(Exit::Done);
+        print_line(&String::from_utf8_lossy(&bytes))?;
+        return Ok(CommandStatus::Success);
     }
     match std::io::stdout().lock().write_all(&bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(Exit::Done),
+        _ => Ok(CommandStatus::Success),
     }
 }

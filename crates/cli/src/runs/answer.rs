@@ -6,26 +6,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_agent::resume_from;
-use selvedge_journal::{Journal, JournalError, Run, RunState};
-use selvedge_mcp::Asked;
-use selvedge_protocol::{Answer, ApprovalDecision, ApprovalRequest, GatedCall};
-use selvedge_script::{Author, RunOptions, Suspended};
-use selvedge_tools::{Approver, AskLater};
+use selvedge_agent::load_resume_calls;
+use selvedge_journal::{Journal, JournalError, StoredRun, StoredRunState};
+use selvedge_mcp::ServerRequestHandlers;
+use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, GatedCall};
+use selvedge_script::{Author, RunOptions, SuspendedRun};
+use selvedge_tools::{Approver, DeferringApprover};
 use serde_json::Value;
 
-use crate::Exit;
-use crate::args::LimitArgs;
+use crate::CommandStatus;
+use crate::args::ScriptLimitArgs;
 use crate::problem::Problem;
-use crate::run::{Kept, Signals, conclude, drive, end, person, runtime};
+use crate::progress::ProgressDisplay;
+use crate::run::{
+    RunRecord, Signals, print_run_result, run_with_signals, runtime, shut_down, terminal_approver,
+};
 use crate::runs::args::RunsAnswerArgs;
-use crate::setting::Setting;
-use crate::show::Show;
+use crate::saved_config::SavedRunConfig;
 
-pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
-    let run = super::open()?.run(&args.run)?;
-    check(&run)?;
-    let setting = Setting::parse(&run.setting)?;
+pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CommandStatus> {
+    let run = super::open_user_journal()?.run(&args.run)?;
+    require_suspended(&run)?;
+    let setting = SavedRunConfig::parse(&run.saved_config)?;
     let setup = setting.setup(run.summary.directory.clone().into())?;
     let Some(journal) = setup.journal.clone() else {
         return Err(Problem::new("cannot find the home folder")
@@ -33,11 +35,11 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
             .into());
     };
     let runtime = runtime()?;
-    let show = Show::on_stderr_unless(args.json || args.quiet);
-    let person = person(&runtime, &show);
+    let show = ProgressDisplay::on_stderr(args.json || args.quiet);
+    let person = terminal_approver(&runtime, &show);
     let answer = match (args.approve, args.deny) {
-        (true, _) => Some(Answer::Once),
-        (_, true) => Some(Answer::No(args.because.clone())),
+        (true, _) => Some(CallDecision::Once),
+        (_, true) => Some(CallDecision::Deny(args.because.clone())),
         _ if person.is_some() => None,
         _ => {
             return Err(
@@ -47,29 +49,29 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
             );
         }
     };
-    let first = Arc::new(Answered {
+    let first = Arc::new(PresetApprover {
         calls: run
-            .questions
+            .open_approvals
             .iter()
-            .flat_map(|question| question.calls.iter().map(asked_for))
+            .flat_map(|question| question.calls.iter().map(call_identity))
             .collect(),
         answer,
-        used: AtomicBool::new(false),
-        then: match &person {
+        was_used: AtomicBool::new(false),
+        fallback: match &person {
             Some(person) => person.clone(),
-            None => Arc::new(AskLater),
+            None => Arc::new(DeferringApprover),
         },
     });
     let harness = setup
-        .harness(&LimitArgs::default(), Some(first.clone()))
+        .harness(&ScriptLimitArgs::default(), Some(first.clone()))
         .for_one_script();
     let earlier = run.summary.resumes.as_deref();
-    let earlier = earlier.map(|earlier| resume_from(&journal, &journal.run(earlier)?));
+    let earlier = earlier.map(|earlier| load_resume_calls(&journal, &journal.run(earlier)?));
     let earlier = earlier.transpose()?;
     let id = run.summary.id.clone();
-    take_over(&journal, &id)?;
+    claim_run(&journal, &id)?;
     let state = journal.take_suspension(&id)?;
-    let state = state.ok_or_else(|| taken(&id))?;
+    let state = state.ok_or_else(|| already_claimed(&id))?;
     let values = run
         .calls
         .into_iter()
@@ -80,65 +82,67 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<Exit> {
         author: Author::Person,
         resume: earlier,
         events: show.sink(),
-        facts: setting.facts(&setup),
-        session: setup.kept_in_session(),
-        setting: run.setting,
+        context: setting.script_context(&setup),
+        store: setup.script_session(),
+        saved_config: run.saved_config,
         ..RunOptions::default()
     };
     let signals = Signals {
         cancel: options.cancel.clone(),
-        end: options.leave.clone(),
+        end: options.caller_gone.clone(),
     };
-    let suspended = Suspended { state, values };
-    let servers = setup.servers(Asked {
-        person: person.map(|person| person as _),
-        model: None,
+    let suspended = SuspendedRun { state, values };
+    let servers = setup.servers(ServerRequestHandlers {
+        elicitation: person.map(|person| person as _),
+        sampling: None,
     })?;
     let tools = setup.all_tools()?;
     let script = async {
         servers.prepare_for(&harness, run.source.as_bytes()).await;
         let output = harness
-            .with_tools(servers.onto(&tools))
-            .resume(&run.source, &suspended, options)
+            .with_tools(servers.extend_registry(&tools))
+            .restore_suspended(&run.source, &suspended, options)
             .await;
         servers.stop().await;
         output
     };
-    let output = drive(&runtime, signals, script);
-    end(runtime, &setup, &show);
+    let output = run_with_signals(&runtime, signals, script);
+    shut_down(runtime, &setup, &show);
     let output = output.map_err(|error| {
         Problem::new(format!("cannot resume {id}: {error}")).hint(format!(
             "run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
         ))
     })?;
     let source = run.source.as_bytes();
-    let exit = conclude(&output, args.json, Kept::InTheJournal, &id, source)?;
-    if first.answer.is_some() && !first.used.load(Ordering::Relaxed) {
-        tell!("note: the answer was not used: the script did not repeat the approval request");
+    let exit = print_run_result(&output, args.json, RunRecord::Journaled, &id, source)?;
+    if first.answer.is_some() && !first.was_used.load(Ordering::Relaxed) {
+        eprint_line!(
+            "note: the answer was not used: the script did not repeat the approval request"
+        );
     }
     setup.close_journal()?;
     Ok(exit)
 }
 
 /// Returns what identifies a call that a person was shown: id, tool and arguments.
-fn asked_for(call: &GatedCall) -> (String, String, Value) {
+fn call_identity(call: &GatedCall) -> (String, String, Value) {
     (call.call_id.clone(), call.tool.clone(), call.args.clone())
 }
 
 /// Returns an error unless the run is suspended.
-pub(super) fn check(run: &Run) -> Result<(), Problem> {
+pub(super) fn require_suspended(run: &StoredRun) -> Result<(), Problem> {
     let id = &run.summary.id;
     let (state, hint) = match run.summary.state {
-        RunState::Suspended => return Ok(()),
-        RunState::Running => (
+        StoredRunState::Suspended => return Ok(()),
+        StoredRunState::Running => (
             "is still running",
             format!("run `selvedge runs cancel {id}` to stop it"),
         ),
-        RunState::Completed => (
+        StoredRunState::Completed => (
             "has completed",
             format!("run `selvedge runs show {id}` to see its calls"),
         ),
-        RunState::Failed | RunState::Died => (
+        StoredRunState::Failed | StoredRunState::Died => (
             "has ended",
             format!(
                 "run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
@@ -149,37 +153,37 @@ pub(super) fn check(run: &Run) -> Result<(), Problem> {
 }
 
 /// Makes this process the one that resumes or ends a suspended run.
-pub(super) fn take_over(journal: &Journal, id: &str) -> Result<()> {
-    journal.take_over(id).map_err(|error| match error {
-        JournalError::TakenOver | JournalError::NotSuspended(_) => taken(id).into(),
+pub(super) fn claim_run(journal: &Journal, id: &str) -> Result<()> {
+    journal.claim_run(id).map_err(|error| match error {
+        JournalError::TakenOver | JournalError::NotSuspended(_) => already_claimed(id).into(),
         other => other.into(),
     })
 }
 
-fn taken(id: &str) -> Problem {
+fn already_claimed(id: &str) -> Problem {
     Problem::new(format!("another process has resumed {id}"))
         .hint(format!("run `selvedge runs show {id}` to see its state"))
 }
 
 /// Answers the approval requests that the run was suspended with. Passes others to `then`.
-struct Answered {
+struct PresetApprover {
     calls: Vec<(String, String, Value)>,
     /// Decision of the command line; `None` asks the person again.
-    answer: Option<Answer>,
-    used: AtomicBool,
-    then: Arc<dyn Approver>,
+    answer: Option<CallDecision>,
+    was_used: AtomicBool,
+    fallback: Arc<dyn Approver>,
 }
 
-impl Approver for Answered {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
-        let was_shown = |call: &GatedCall| self.calls.contains(&asked_for(call));
+impl Approver for PresetApprover {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
+        let was_shown = |call: &GatedCall| self.calls.contains(&call_identity(call));
         match &self.answer {
             Some(answer) if request.calls.iter().all(was_shown) => {
-                self.used.store(true, Ordering::Relaxed);
+                self.was_used.store(true, Ordering::Relaxed);
                 let answers = vec![answer.clone(); request.calls.len()];
-                std::future::ready(ApprovalDecision::Answered(answers)).boxed()
+                std::future::ready(ApprovalResponse::Decided(answers)).boxed()
             }
-            _ => self.then.ask(request),
+            _ => self.fallback.ask(request),
         }
     }
 }

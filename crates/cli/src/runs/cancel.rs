@@ -3,22 +3,22 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use selvedge_journal::{Journal, Run, RunState};
+use selvedge_journal::{Journal, StoredRun, StoredRunState};
 use selvedge_protocol::ErrorCode;
 
-use crate::Exit;
+use crate::CommandStatus;
 use crate::problem::Problem;
-use crate::runs::answer::{check, take_over};
+use crate::runs::answer::{claim_run, require_suspended};
 use crate::runs::args::RunsCancelArgs;
 
 /// Time limit for a run to stop. Its process checks twice a second, and then stops the calls.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the state of the run is read.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
+pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<CommandStatus> {
     let run = journal.run(&args.run)?;
-    if run.summary.state == RunState::Running {
+    if run.summary.state == StoredRunState::Running {
         if !["scr_", "tsk_"]
             .iter()
             .any(|kind| run.summary.id.starts_with(kind))
@@ -29,46 +29,46 @@ pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Exit> {
                     .into(),
             );
         }
-        return stop(journal, &run.summary.id);
+        return stop_running(journal, &run.summary.id);
     }
-    check(&run)?;
-    give_up(journal, &run.summary.id)
+    require_suspended(&run)?;
+    cancel_suspended(journal, &run.summary.id)
 }
 
 /// Ends a suspended run without resuming it.
-fn give_up(journal: &Journal, id: &str) -> Result<Exit> {
-    take_over(journal, id)?;
-    journal.give_up(id)?;
-    Ok(cancelled(id))
+fn cancel_suspended(journal: &Journal, id: &str) -> Result<CommandStatus> {
+    claim_run(journal, id)?;
+    journal.abandon_run(id)?;
+    Ok(report_cancelled(id))
 }
 
 /// Asks the process of a run to stop it, waits, and reports the outcome.
-fn stop(journal: &Journal, id: &str) -> Result<Exit> {
-    journal.ask_to_stop(id)?;
-    let run = until_it_stops(journal, id)?;
-    if run.summary.state == RunState::Running {
-        let seconds = PATIENCE.as_secs();
+fn stop_running(journal: &Journal, id: &str) -> Result<CommandStatus> {
+    journal.request_stop(id)?;
+    let run = wait_for_end(journal, id)?;
+    if run.summary.state == StoredRunState::Running {
+        let seconds = CANCEL_TIMEOUT.as_secs();
         Problem::new(format!("{id} has not stopped within {seconds} s"))
             .hint("stop its process, or the command that it started")
             .print();
-        return Ok(Exit::Failed);
+        return Ok(CommandStatus::Failed);
     }
-    journal.need_not_stop(id)?;
+    journal.withdraw_stop_request(id)?;
     let error = run.output.as_ref().and_then(|output| output.error.as_ref());
     let error = error.map(|error| error.code);
     match run.summary.state {
         // The run was suspended before its process saw the request.
-        RunState::Suspended => give_up(journal, id),
-        _ if error == Some(ErrorCode::ScriptCancelledError) => Ok(cancelled(id)),
+        StoredRunState::Suspended => cancel_suspended(journal, id),
+        _ if error == Some(ErrorCode::ScriptCancelledError) => Ok(report_cancelled(id)),
         _ if error == Some(ErrorCode::ToolAbortedError) => {
-            tell!("note: cancelled {id}; run `selvedge runs show {id}` to see its calls");
-            Ok(Exit::Done)
+            eprint_line!("note: cancelled {id}; run `selvedge runs show {id}` to see its calls");
+            Ok(CommandStatus::Success)
         }
-        RunState::Died => {
-            tell!(
+        StoredRunState::Died => {
+            eprint_line!(
                 "note: the process of {id} has died; run `selvedge runs show {id}` to see its calls"
             );
-            Ok(Exit::Done)
+            Ok(CommandStatus::Success)
         }
         _ => Err(
             Problem::new(format!("{id} ended before it could be stopped"))
@@ -78,21 +78,21 @@ fn stop(journal: &Journal, id: &str) -> Result<Exit> {
     }
 }
 
-fn until_it_stops(journal: &Journal, id: &str) -> Result<Run> {
+fn wait_for_end(journal: &Journal, id: &str) -> Result<StoredRun> {
     let began = Instant::now();
     loop {
         let run = journal.run(id)?;
-        if run.summary.state != RunState::Running || began.elapsed() > PATIENCE {
+        if run.summary.state != StoredRunState::Running || began.elapsed() > CANCEL_TIMEOUT {
             return Ok(run);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-fn cancelled(id: &str) -> Exit {
-    tell!("note: cancelled {id}");
-    tell!(
+fn report_cancelled(id: &str) -> CommandStatus {
+    eprint_line!("note: cancelled {id}");
+    eprint_line!(
         "hint: run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
     );
-    Exit::Done
+    CommandStatus::Success
 }

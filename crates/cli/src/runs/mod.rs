@@ -3,10 +3,10 @@
 mod answer;
 pub(crate) mod args;
 mod cancel;
-mod look;
+mod list_and_show;
 mod replay;
 
-pub(crate) use look::{ago, count_of_calls};
+pub(crate) use list_and_show::{format_age, format_calls};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,53 +16,55 @@ use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError, Redactor};
 
 use self::args::RunsCommand;
-use crate::Exit;
+use crate::CommandStatus;
 use crate::problem::Problem;
 
-pub(crate) fn runs(command: RunsCommand) -> Result<Exit> {
+pub(crate) fn runs(command: RunsCommand) -> Result<CommandStatus> {
     let done = match command {
-        RunsCommand::List(args) => look::list(&*open_to_read()?, &args),
-        RunsCommand::Show(args) => look::show(&*open_to_read()?, &args),
+        RunsCommand::List(args) => {
+            list_and_show::list_runs(&*open_user_journal_read_only()?, &args)
+        }
+        RunsCommand::Show(args) => list_and_show::show_run(&*open_user_journal_read_only()?, &args),
         RunsCommand::Answer(args) => answer::answer(&args),
-        RunsCommand::Cancel(args) => cancel::cancel(&*open()?, &args),
+        RunsCommand::Cancel(args) => cancel::cancel(&*open_user_journal()?, &args),
         RunsCommand::Replay(args) => replay::replay(args),
-        RunsCommand::Export(args) => replay::export(&*open_to_read()?, &args),
+        RunsCommand::Export(args) => replay::export(&*open_user_journal_read_only()?, &args),
     };
     done.map_err(|error| match error.downcast_ref::<JournalError>() {
-        Some(journal_error) => problem(journal_error).into(),
+        Some(journal_error) => journal_error_problem(journal_error).into(),
         None => error,
     })
 }
 
 /// Opens the journal to read and write.
-pub(crate) fn open() -> Result<Arc<Journal>> {
-    crate::journal::open(&home()?, &config()?.journal)
+pub(crate) fn open_user_journal() -> Result<Arc<Journal>> {
+    crate::journal::open_journal(&home_folder()?, &user_config()?.journal)
 }
 
 /// Opens the journal to read, also if its folder is read-only.
-pub(crate) fn open_to_read() -> Result<Arc<Journal>> {
-    crate::journal::open_to_read(&home()?, &config()?.journal)
+pub(crate) fn open_user_journal_read_only() -> Result<Arc<Journal>> {
+    crate::journal::open_journal_read_only(&home_folder()?, &user_config()?.journal)
 }
 
-fn home() -> Result<PathBuf> {
+fn home_folder() -> Result<PathBuf> {
     Ok(selvedge_config::home()
         .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?)
 }
 
 /// Returns the redactor with the secret names of the user's configuration. A project's own
 /// configuration has no effect, because runs belong to many folders.
-pub(crate) fn redactor() -> Result<Redactor> {
-    Ok(Redactor::new(config()?.journal.secret_names))
+pub(crate) fn user_redactor() -> Result<Redactor> {
+    Ok(Redactor::new(user_config()?.journal.secret_names))
 }
 
-fn config() -> Result<Config> {
-    crate::setup::user_configuration(selvedge_config::home().as_deref())
+fn user_config() -> Result<Config> {
+    crate::setup::load_user_configuration(selvedge_config::home().as_deref())
 }
 
 /// Describes an error of the journal, with a hint.
-pub(crate) fn problem(error: &JournalError) -> Problem {
+pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
     let hint = match error {
-        JournalError::NoRun(_) | JournalError::Ambiguous(_) => {
+        JournalError::RunNotFound(_) | JournalError::AmbiguousId(_) => {
             "run `selvedge runs list` to list the runs"
         }
         JournalError::NewerSchema { .. } => "update Selvedge",
@@ -70,7 +72,9 @@ pub(crate) fn problem(error: &JournalError) -> Problem {
         JournalError::ReadOnly { .. } => {
             "copy the folder to a writable place, and set SELVEDGE_HOME to the copy"
         }
-        JournalError::Sealed => "restore the key that encrypted the journal in the system keyring",
+        JournalError::WrongKey => {
+            "restore the key that encrypted the journal in the system keyring"
+        }
         error if error.is_disk_full() => "free disk space",
         JournalError::File { .. } => "set SELVEDGE_HOME to a writable folder",
         _ => "check the folder $SELVEDGE_HOME",

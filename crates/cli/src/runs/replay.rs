@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
-use selvedge_journal::{Journal, Run};
-use selvedge_script::{Cassette, Replay, Step, Watch};
+use selvedge_journal::{Journal, StoredRun};
+use selvedge_script::{RecordedRun, ReplayObserver, ReplayOptions, ReplayedCall};
 
-use crate::Exit;
-use crate::out::{harmless, line};
-use crate::private;
+use crate::CommandStatus;
+use crate::output::{print_line, replace_control_chars};
+use crate::private_file;
 use crate::problem::Problem;
-use crate::run::{Kept, conclude, runtime};
+use crate::run::{RunRecord, print_run_result, runtime};
 use crate::runs::args::{RunsExportArgs, RunsReplayArgs};
-use crate::runs::redactor;
+use crate::runs::user_redactor;
 
-pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
+pub(crate) fn replay(args: RunsReplayArgs) -> Result<CommandStatus> {
     let cassette = match Path::new(&args.run) {
-        file if file.is_file() => read(file)?,
-        _ => cassette(super::open_to_read()?.run(&args.run)?)?,
+        file if file.is_file() => read_cassette(file)?,
+        _ => cassette_of_run(super::open_user_journal_read_only()?.run(&args.run)?)?,
     };
     let calls = cassette.output.calls.iter().map(|call| call.id.as_str());
     let calls: Vec<&str> = calls.collect();
@@ -33,34 +33,39 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<Exit> {
             .hint(hint)
             .into());
     }
-    let replay = Replay {
-        fail: args.fail,
-        watch: if args.step { Some(watch()?) } else { None },
+    let replay = ReplayOptions {
+        fail_call: args.fail,
+        observer: if args.step {
+            Some(print_steps()?)
+        } else {
+            None
+        },
     };
     let output = runtime()?
-        .block_on(cassette.play(replay))
+        .block_on(cassette.replay(replay))
         .map_err(|fault| Problem::new(fault.to_string()))?;
-    let shown = redactor()?.value(&serde_json::to_value(&output)?);
+    let shown = user_redactor()?.redact_value(&serde_json::to_value(&output)?);
     // The replay is not in the journal, and the recording may be from another journal.
     let (shown, source) = (serde_json::from_value(shown)?, cassette.source.as_bytes());
-    conclude(&shown, args.json, Kept::Nowhere, &output.id, source)
+    print_run_result(&shown, args.json, RunRecord::Ephemeral, &output.id, source)
 }
 
-pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Exit> {
-    let cassette = cassette(journal.run(&args.run)?)?;
-    let text = serde_json::to_string(&redactor()?.value(&serde_json::to_value(&cassette)?))?;
+pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<CommandStatus> {
+    let cassette = cassette_of_run(journal.run(&args.run)?)?;
+    let text =
+        serde_json::to_string(&user_redactor()?.redact_value(&serde_json::to_value(&cassette)?))?;
     match &args.file {
-        None => line(&text)?,
-        Some(file) => private::write(file, &(text + "\n")).map_err(|error| {
+        None => print_line(&text)?,
+        Some(file) => private_file::write_private(file, &(text + "\n")).map_err(|error| {
             Problem::new(format!("cannot write {}: {error}", file.display()))
                 .hint("pass a path that is writable")
         })?,
     }
-    Ok(Exit::Done)
+    Ok(CommandStatus::Success)
 }
 
 /// Returns the recording of a run in the form that can be replayed and exported.
-fn cassette(run: Run) -> Result<Cassette> {
+fn cassette_of_run(run: StoredRun) -> Result<RecordedRun> {
     let id = run.summary.id.clone();
     let (Some(recording), Some(output)) = (&run.recording, run.output) else {
         return Err(Problem::new(format!(
@@ -74,14 +79,14 @@ fn cassette(run: Run) -> Result<Cassette> {
         .into_iter()
         .filter_map(|call| Some((call.id, call.value?)))
         .collect();
-    let cassette = Cassette::new(run.source, recording, values, output);
+    let cassette = RecordedRun::new(run.source, recording, values, output);
     Ok(cassette.map_err(|error| {
         Problem::new(format!("cannot read the recording of {id}: {error}"))
             .hint(format!("run `selvedge runs show {id}` to see its calls"))
     })?)
 }
 
-fn read(file: &Path) -> Result<Cassette> {
+fn read_cassette(file: &Path) -> Result<RecordedRun> {
     let unreadable = |error: String| {
         Problem::new(format!("{} is not a recorded run: {error}", file.display()))
             .hint("run `selvedge runs export RUN FILE` to write one")
@@ -91,9 +96,9 @@ fn read(file: &Path) -> Result<Cassette> {
 }
 
 /// Returns a callback that prints each replayed call with its result.
-fn watch() -> Result<Watch> {
-    let redactor = redactor()?;
-    Ok(Box::new(move |step: &Step<'_>| {
+fn print_steps() -> Result<ReplayObserver> {
+    let redactor = user_redactor()?;
+    Ok(Box::new(move |step: &ReplayedCall<'_>| {
         let (mark, answer) = match step.answer {
             Ok(value) => ("→", value),
             Err(error) => ("✗", error),
@@ -104,6 +109,6 @@ fn watch() -> Result<Watch> {
             .and_then(|args| args.strip_suffix(']'));
         let (id, tool, args) = (step.call_id, step.tool, inner.unwrap_or(step.args));
         let text = format!("{id}  {tool}({args})\n    {mark} {answer}");
-        tell!("{}", harmless(&redactor.text(&text)));
+        eprint_line!("{}", replace_control_chars(&redactor.redact_text(&text)));
     }))
 }

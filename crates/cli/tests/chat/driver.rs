@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use selvedge_confine::{Child, Command, Stdio, Support, Wall, spawn};
+use selvedge_confine::{
+    Child, ChildCommand, ChildStdio, ConfinementMode, ConfinementSupport, spawn,
+};
 use tempfile::TempDir;
 
 use super::server::{Asked, Reply, Server};
@@ -148,7 +150,7 @@ impl ChatTerminal {
             ("PATH", "/usr/bin:/bin"),
             ("TERM", "xterm-256color"),
         ];
-        let command = Command {
+        let command = ChildCommand {
             argv: argv.iter().map(Into::into).collect(),
             cwd: dir.join("work"),
             env: default_env
@@ -156,10 +158,15 @@ impl ChatTerminal {
                 .chain(env)
                 .map(|(name, value)| ((*name).into(), (*value).into()))
                 .collect(),
-            stdio: Stdio::Terminal(tty),
-            hold: None,
+            stdio: ChildStdio::Terminal(tty),
+            keep_open_fd: None,
         };
-        let child = spawn(command, &Wall::None, &Support::probe()).unwrap();
+        let child = spawn(
+            command,
+            &ConfinementMode::Unconfined,
+            &ConfinementSupport::probe(),
+        )
+        .unwrap();
         let master = File::from(master);
         let mut reader = master.try_clone().unwrap();
         let (sender, output) = channel();
@@ -325,7 +332,11 @@ impl ChatTerminal {
             }
         }
         let screen = self.screen();
-        (self.child.end().unwrap().exit.code(), screen, self.emulator)
+        (
+            self.child.wait_exit().unwrap().reason.code(),
+            screen,
+            self.emulator,
+        )
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use selvedge_mcp::{Asked, Reach, ServerSettings, Servers};
+use selvedge_mcp::{McpTransport, ServerRequestHandlers, ServerSettings, Servers};
 use selvedge_protocol::ScriptToolCallOutput;
 use selvedge_script::{Harness, RunOptions};
 use selvedge_tools::{Orchestrator, Registry};
@@ -30,7 +30,7 @@ pub fn peers() -> Option<PathBuf> {
 
 /// Settings of a server that is a local program.
 pub fn program(name: &str, command: impl AsRef<Path>, args: &[&str]) -> ServerSettings {
-    let reach = Reach::Program {
+    let reach = McpTransport::Stdio {
         command: command.as_ref().display().to_string(),
         args: args.iter().map(|arg| (*arg).to_owned()).collect(),
         env: Default::default(),
@@ -59,7 +59,7 @@ pub fn odd_with(name: &str, mode: &str, state: &Path) -> ServerSettings {
 
 /// Creates servers without handlers and without a cache.
 pub fn servers(settings: Vec<ServerSettings>) -> Servers {
-    Servers::new(settings, Asked::default(), None)
+    Servers::new(settings, ServerRequestHandlers::default(), None)
 }
 
 /// Runs a script with the tools of these servers.
@@ -75,7 +75,7 @@ pub async fn run_with(
 ) -> ScriptToolCallOutput {
     let harness = Harness::new(Orchestrator::new(Registry::new())).unwrap();
     servers.prepare_for(&harness, script.as_bytes()).await;
-    let harness = harness.with_tools(servers.onto(&Registry::new()));
+    let harness = harness.with_tools(servers.extend_registry(&Registry::new()));
     let options = RunOptions {
         timeout: options.timeout.or(Some(Duration::from_secs(60))),
         ..options

@@ -16,8 +16,8 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["--speed", ref sizes @ ..] => speed::measure(sizes),
-        [] => quality::measure("synthetic", quality::made_up()),
-        [folder] => quality::of_folder(folder),
+        [] => quality::measure("synthetic", quality::synthetic_conversations()),
+        [folder] => quality::measure_folder(folder),
         _ => {
             eprintln!("usage: bench_memory [FOLDER | --speed [TURNS…]]");
             std::process::exit(2);

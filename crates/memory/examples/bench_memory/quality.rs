@@ -14,12 +14,12 @@ use crate::chats;
 /// A conversation of a data set, with questions about it.
 pub struct Conversation {
     name: String,
-    lines: Vec<Line>,
+    lines: Vec<BenchLine>,
     /// Each question with the keys of the turns that answer it.
     questions: Vec<(String, BTreeSet<String>)>,
 }
 
-struct Line {
+struct BenchLine {
     key: String,
     part: Option<String>,
     role: String,
@@ -29,10 +29,10 @@ struct Line {
 }
 
 /// Generates synthetic conversations.
-pub fn made_up() -> Vec<Conversation> {
+pub fn synthetic_conversations() -> Vec<Conversation> {
     let conversation = |seed: u64| {
         let chat = chats::chat(seed, 28);
-        let lines = chat.lines.into_iter().map(|line| Line {
+        let lines = chat.lines.into_iter().map(|line| BenchLine {
             key: line.key,
             part: Some(line.part),
             role: "user".to_owned(),
@@ -54,7 +54,7 @@ pub fn made_up() -> Vec<Conversation> {
 }
 
 /// Measures each data set in a folder.
-pub fn of_folder(folder: &str) {
+pub fn measure_folder(folder: &str) {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| {
         eprintln!("error: cannot read {folder}: {error}");
         eprintln!("hint: pass a folder: make bench-memory DATA=dir");
@@ -66,8 +66,8 @@ pub fn of_folder(folder: &str) {
     for path in &files {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let set = match path.extension().and_then(|ending| ending.to_str()) {
-            Some("json") => locomo(path),
-            Some("jsonl") if !name.ends_with(".queries.jsonl") => lines(path),
+            Some("json") => read_locomo(path),
+            Some("jsonl") if !name.ends_with(".queries.jsonl") => read_lines(path),
             _ => continue,
         };
         if set
@@ -87,7 +87,7 @@ pub fn of_folder(folder: &str) {
 
 /// Reads a file in LoCoMo's format. Questions without evidence, and those without an answer in the
 /// conversation (category 5), are left out.
-fn locomo(path: &Path) -> Vec<Conversation> {
+fn read_locomo(path: &Path) -> Vec<Conversation> {
     let text = std::fs::read_to_string(path).unwrap();
     let Ok(value) = serde_json::from_str::<Value>(&text) else {
         return Vec::new();
@@ -120,7 +120,7 @@ fn locomo(path: &Path) -> Vec<Conversation> {
                     .as_str()
                     .map(|caption| format!(" [image: {caption}]"))
                     .unwrap_or_default();
-                lines.push(Line {
+                lines.push(BenchLine {
                     key: line["dia_id"].as_str().unwrap_or_default().to_owned(),
                     part: Some(format!("session_{n}")),
                     role: "user".to_owned(),
@@ -137,7 +137,7 @@ fn locomo(path: &Path) -> Vec<Conversation> {
                 continue;
             }
             let listed = question["evidence"].to_string();
-            let evidence: BTreeSet<String> = ids(&listed)
+            let evidence: BTreeSet<String> = evidence_ids(&listed)
                 .filter(|id| keys.contains(id.as_str()))
                 .collect();
             if let (Some(text), false) = (question["question"].as_str(), evidence.is_empty()) {
@@ -157,7 +157,7 @@ fn locomo(path: &Path) -> Vec<Conversation> {
 }
 
 /// Finds the ids in a text: `D1:3`, also if it is written `D:1:3`.
-fn ids(text: &str) -> impl Iterator<Item = String> + '_ {
+fn evidence_ids(text: &str) -> impl Iterator<Item = String> + '_ {
     text.split(|c: char| !(c.is_ascii_digit() || c == 'D' || c == ':'))
         .filter_map(|word| {
             let rest = word.strip_prefix('D')?;
@@ -171,7 +171,7 @@ fn ids(text: &str) -> impl Iterator<Item = String> + '_ {
 }
 
 /// Reads a file of Selvedge's own lines and the questions next to it.
-fn lines(path: &Path) -> Vec<Conversation> {
+fn read_lines(path: &Path) -> Vec<Conversation> {
     let read = |path: &Path| -> Vec<Value> {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         text.lines()
@@ -197,7 +197,7 @@ fn lines(path: &Path) -> Vec<Conversation> {
             .iter_mut()
             .find(|conversation| conversation.name == name)
             .unwrap();
-        conversation.lines.push(Line {
+        conversation.lines.push(BenchLine {
             key: text_of(&line["turn"]).unwrap_or_default(),
             part: text_of(&line["part"]),
             role: text_of(&line["role"]).unwrap_or_default(),
@@ -228,20 +228,20 @@ fn lines(path: &Path) -> Vec<Conversation> {
 
 /// Sums of the share of evidence found.
 #[derive(Default, Clone)]
-struct Score {
+struct RecallScore {
     /// Among the first `RESULT_COUNTS` turns.
-    at: [f64; 4],
+    by_count: [f64; 4],
     /// Within `TOKEN_BUDGETS` tokens.
-    within: [f64; 2],
+    by_budget: [f64; 2],
     questions: f64,
 }
 
 /// Numbers of turns among which evidence is counted.
-const AT: [usize; 4] = [5, 10, 20, 50];
+const RESULT_COUNTS: [usize; 4] = [5, 10, 20, 50];
 /// Token budgets within which evidence is counted.
-const WITHIN: [u32; 2] = [2000, 4000];
+const TOKEN_BUDGETS: [u32; 2] = [2000, 4000];
 
-impl Score {
+impl RecallScore {
     fn add(
         &mut self,
         evidence: &BTreeSet<String>,
@@ -252,19 +252,24 @@ impl Score {
             found.iter().filter(|key| evidence.contains(*key)).count() as f64
                 / evidence.len() as f64
         };
-        for (sum, k) in self.at.iter_mut().zip(AT) {
+        for (sum, k) in self.by_count.iter_mut().zip(RESULT_COUNTS) {
             *sum += share(&ranking[..k.min(ranking.len())]);
         }
-        for (sum, within_budget) in self.within.iter_mut().zip(within_budget) {
+        for (sum, within_budget) in self.by_budget.iter_mut().zip(within_budget) {
             *sum += share(within_budget);
         }
         self.questions += 1.0;
     }
 
     /// Prints a row of the table, in per cent.
-    fn row(&self, name: &str) {
+    fn print_row(&self, name: &str) {
         let cell = |sum: &f64| format!("{:>6.1}", 100.0 * sum / self.questions.max(1.0));
-        let cells: Vec<String> = self.at.iter().chain(&self.within).map(cell).collect();
+        let cells: Vec<String> = self
+            .by_count
+            .iter()
+            .chain(&self.by_budget)
+            .map(cell)
+            .collect();
         println!("| {name:<38} | {} |", cells.join(" | "));
     }
 }
@@ -276,13 +281,13 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
         .unwrap()
         .with_built_in_encoder();
     let (mut fts5, mut bm25, mut full, mut vectors) = (
-        Score::default(),
-        Score::default(),
-        Score::default(),
-        Score::default(),
+        RecallScore::default(),
+        RecallScore::default(),
+        RecallScore::default(),
+        RecallScore::default(),
     );
-    let mut halves = [Score::default(), Score::default()];
-    let mut raw = Score::default();
+    let mut halves = [RecallScore::default(), RecallScore::default()];
+    let mut raw = RecallScore::default();
     let turns: usize = set
         .iter()
         .map(|conversation| conversation.lines.len())
@@ -307,13 +312,13 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
         while memory
             .write_levels(Some(&conversation.name))
             .unwrap()
-            .waiting
+            .remaining_turns
             > 0
         {}
         while memory.write_vectors(&conversation.name).unwrap() > 0 {}
-        let peer = Fts5::of(&conversation.lines);
+        let peer = Fts5Index::new(&conversation.lines);
         for (question, evidence) in &conversation.questions {
-            let (ranking, within_budget) = peer.ranking(question, &conversation.lines);
+            let (ranking, within_budget) = peer.rank(question, &conversation.lines);
             fts5.add(evidence, &ranking, [&within_budget[0], &within_budget[1]]);
             let rows = [
                 (&mut bm25, Weights::BM25),
@@ -326,9 +331,9 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
                     weights,
                     ..Query::new(question).in_session(&conversation.name)
                 };
-                let ranking = found(&memory, &query);
-                let within_budget = WITHIN.map(|budget| {
-                    found(
+                let ranking = search_keys(&memory, &query);
+                let within_budget = TOKEN_BUDGETS.map(|budget| {
+                    search_keys(
                         &memory,
                         &Query {
                             k: usize::MAX,
@@ -340,14 +345,15 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
                 score.add(evidence, &ranking, [&within_budget[0], &within_budget[1]]);
                 if weights == Weights::KEYWORDS {
                     halves[at % 2].add(evidence, &ranking, [&within_budget[0], &within_budget[1]]);
-                    let all = found(
+                    let all = search_keys(
                         &memory,
                         &Query {
                             k: 400,
                             ..query.clone()
                         },
                     );
-                    let raw_within_budget = WITHIN.map(|budget| peer.within(&all, budget));
+                    let raw_within_budget =
+                        TOKEN_BUDGETS.map(|budget| peer.fit_budget(&all, budget));
                     raw.add(
                         evidence,
                         &ranking,
@@ -367,21 +373,21 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
         "evidence found, in per cent"
     );
     println!("|{}|{}", "-".repeat(40), "-------:|".repeat(6));
-    fts5.row("FTS5 (porter, without stop words)");
-    bm25.row("selvedge, BM25 only");
-    full.row("selvedge");
+    fts5.print_row("FTS5 (porter, without stop words)");
+    bm25.print_row("selvedge, BM25 only");
+    full.print_row("selvedge");
     if HAS_VECTORS {
-        vectors.row("selvedge, with vectors");
+        vectors.print_row("selvedge, with vectors");
     }
-    raw.row("selvedge, raw turns without tags");
-    halves[0].row("selvedge, even conversations");
-    halves[1].row("selvedge, odd conversations");
+    raw.print_row("selvedge, raw turns without tags");
+    halves[0].print_row("selvedge, even conversations");
+    halves[1].print_row("selvedge, odd conversations");
 }
 
 const HAS_VECTORS: bool = cfg!(feature = "pocket");
 
 /// Searches, and returns the keys of the turns found.
-fn found(memory: &Memory, query: &Query<'_>) -> Vec<String> {
+fn search_keys(memory: &Memory, query: &Query<'_>) -> Vec<String> {
     let hits = memory.search(query).unwrap();
     hits.into_iter()
         .filter_map(|hit| serde_json::from_str(&hit.key?).ok())
@@ -389,13 +395,13 @@ fn found(memory: &Memory, query: &Query<'_>) -> Vec<String> {
 }
 
 /// FTS5 over one conversation, for comparison.
-struct Fts5 {
+struct Fts5Index {
     connection: Connection,
     tokens: std::collections::HashMap<String, u32>,
 }
 
-impl Fts5 {
-    fn of(lines: &[Line]) -> Self {
+impl Fts5Index {
+    fn new(lines: &[BenchLine]) -> Self {
         let connection = Connection::open_in_memory().unwrap();
         connection
             .execute_batch("CREATE VIRTUAL TABLE t USING fts5(text, tokenize = 'porter unicode61')")
@@ -414,10 +420,10 @@ impl Fts5 {
     }
 
     /// Returns the keys of the best lines, and those that fit into each token budget.
-    fn ranking(&self, question: &str, lines: &[Line]) -> (Vec<String>, [Vec<String>; 2]) {
+    fn rank(&self, question: &str, lines: &[BenchLine]) -> (Vec<String>, [Vec<String>; 2]) {
         let words: Vec<String> = question
             .split(|c: char| !c.is_alphanumeric())
-            .filter(|word| !word.is_empty() && !STOP.contains(&word.to_lowercase().as_str()))
+            .filter(|word| !word.is_empty() && !STOP_WORDS.contains(&word.to_lowercase().as_str()))
             .map(|word| format!("\"{word}\""))
             .collect();
         let mut read = self
@@ -430,12 +436,12 @@ impl Fts5 {
             .filter_map(Result::ok)
             .map(|at| lines[at as usize].key.clone())
             .collect();
-        let within_budget = WITHIN.map(|budget| self.within(&ranking, budget));
+        let within_budget = TOKEN_BUDGETS.map(|budget| self.fit_budget(&ranking, budget));
         (ranking, within_budget)
     }
 
     /// Returns the first keys of a ranking whose lines fit into a budget in full.
-    fn within(&self, ranking: &[String], budget: u32) -> Vec<String> {
+    fn fit_budget(&self, ranking: &[String], budget: u32) -> Vec<String> {
         let mut left = budget;
         let fits = |key: &&String| {
             let rest = left.checked_sub(self.tokens.get(*key).copied().unwrap_or(0));
@@ -446,7 +452,7 @@ impl Fts5 {
     }
 }
 
-const STOP: &[&str] = &[
+const STOP_WORDS: &[&str] = &[
     "a", "about", "after", "all", "am", "an", "and", "any", "are", "as", "at", "be", "because",
     "been", "before", "being", "between", "both", "but", "by", "can", "could", "did", "do", "does",
     "doing", "down", "during", "each", "for", "from", "had", "has", "have", "having", "he", "her",

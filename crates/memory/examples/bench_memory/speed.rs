@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
-use selvedge_memory::{Gradient, Keep, Memory, NewTurn, Query, Strategy};
+use selvedge_memory::{AssemblyStrategy, Gradient, Memory, NewTurn, PinMode, Query};
 
 use crate::chats::{SeededRandom, chat};
 
@@ -15,20 +15,20 @@ pub fn measure(sizes: &[&str]) {
         [] => vec![100_000, 1_000_000],
         some => some.iter().map(|size| size.parse().unwrap()).collect(),
     };
-    adding();
-    assembling();
+    measure_append();
+    measure_assembly();
     for size in sizes {
-        recalling(size);
+        measure_search(size);
     }
 }
 
 /// A vocabulary with a Zipf distribution: the n-th word has a share of 1/n.
-struct Words {
+struct ZipfWords {
     words: Vec<String>,
-    sums: Vec<f64>,
+    cumulative_shares: Vec<f64>,
 }
 
-impl Words {
+impl ZipfWords {
     fn new(count: usize) -> Self {
         let syllables = [
             "ka", "lo", "mi", "ren", "tos", "vu", "pa", "dri", "sel", "no", "gar", "bi", "ta",
@@ -48,25 +48,25 @@ impl Words {
         });
         Self {
             words,
-            sums: sums.collect(),
+            cumulative_shares: sums.collect(),
         }
     }
 
-    fn one(&self, random: &mut SeededRandom) -> &str {
-        let all = self.sums.last().unwrap();
+    fn pick(&self, random: &mut SeededRandom) -> &str {
+        let all = self.cumulative_shares.last().unwrap();
         let at = random.below(1 << 30) as f64 / f64::from(1 << 30) * all;
         &self.words[self
-            .sums
+            .cumulative_shares
             .partition_point(|sum| *sum < at)
             .min(self.words.len() - 1)]
     }
 
     /// Generates a question. The hundred most frequent words count as stop words and are left out.
-    fn question(&self, random: &mut SeededRandom) -> String {
+    fn random_question(&self, random: &mut SeededRandom) -> String {
         let mut question = Vec::new();
         let length = 4 + random.below(8);
         while question.len() < length {
-            let word = self.one(random);
+            let word = self.pick(random);
             if self.words[..100].iter().all(|common| common != word) {
                 question.push(word);
             }
@@ -74,25 +74,30 @@ impl Words {
         question.join(" ")
     }
 
-    fn text(&self, random: &mut SeededRandom) -> String {
+    fn random_text(&self, random: &mut SeededRandom) -> String {
         let length = 8 + random.below(40);
         (0..length)
-            .map(|_| self.one(random))
+            .map(|_| self.pick(random))
             .collect::<Vec<_>>()
             .join(" ")
     }
 }
 
-fn recalling(size: usize) {
+fn measure_search(size: usize) {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
-    let words = Words::new(40_000);
+    let words = ZipfWords::new(40_000);
     let mut random = SeededRandom(1);
     let start = Instant::now();
     let mut stored = 0;
     while stored < size {
         let texts: Vec<(String, String)> = (0..2000.min(size - stored))
-            .map(|at| (words.text(&mut random), ((stored + at) / 25).to_string()))
+            .map(|at| {
+                (
+                    words.random_text(&mut random),
+                    ((stored + at) / 25).to_string(),
+                )
+            })
             .collect();
         let turns = texts.iter().map(|(text, part)| {
             (
@@ -119,9 +124,9 @@ fn recalling(size: usize) {
         ("search in the whole store", None),
     ] {
         // Interleaved, so that load from other programs affects both.
-        let (mut ours, mut theirs) = (Times::default(), Times::default());
+        let (mut ours, mut theirs) = (DurationSamples::default(), DurationSamples::default());
         for _ in 0..200 {
-            let question = words.question(&mut random);
+            let question = words.random_question(&mut random);
             let query = Query {
                 session,
                 k: 50,
@@ -143,23 +148,26 @@ fn recalling(size: usize) {
                 );
             });
         }
-        ours.tell(name);
-        theirs.tell("  FTS5 alone, interleaved");
+        ours.print(name);
+        theirs.print("  FTS5 alone, interleaved");
     }
     // As in an agent: a search after each appended turn, which refreshes the cached scope.
-    let mut times = Times::default();
+    let mut times = DurationSamples::default();
     for _ in 0..100 {
         memory
-            .append("long", &NewTurn::text("user", &words.text(&mut random)))
+            .append(
+                "long",
+                &NewTurn::text("user", &words.random_text(&mut random)),
+            )
             .unwrap();
-        let question = words.question(&mut random);
+        let question = words.random_question(&mut random);
         let query = Query {
             k: 50,
             ..Query::new(&question).in_session("long")
         };
         times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
     }
-    times.tell("search after each appended turn");
+    times.print("search after each appended turn");
 }
 
 fn fill_fts5(peer: &Connection, home: &std::path::Path) {
@@ -176,12 +184,12 @@ fn fill_fts5(peer: &Connection, home: &std::path::Path) {
 
 /// Durations in milliseconds: wall time, and CPU time, which other programs do not affect.
 #[derive(Default)]
-struct Times {
+struct DurationSamples {
     wall: Vec<f64>,
     cpu: Vec<f64>,
 }
 
-impl Times {
+impl DurationSamples {
     fn add(&mut self, work: impl FnOnce()) {
         let (start, before) = (Instant::now(), cpu_ms());
         work();
@@ -189,7 +197,7 @@ impl Times {
         self.wall.push(start.elapsed().as_secs_f64() * 1000.0);
     }
 
-    fn tell(mut self, name: &str) {
+    fn print(mut self, name: &str) {
         let mut at = |share: f64| {
             [&mut self.wall, &mut self.cpu].map(|times| {
                 times.sort_by(f64::total_cmp);
@@ -215,7 +223,7 @@ fn cpu_ms() -> f64 {
         / 1e6
 }
 
-fn adding() {
+fn measure_append() {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
     let lines = chat(3, 600).lines;
@@ -249,32 +257,32 @@ fn adding() {
     );
 }
 
-fn assembling() {
+fn measure_assembly() {
     let home = tempfile::tempdir().unwrap();
     let memory = Memory::open(home.path(), Redactor::new([])).unwrap();
-    let words = Words::new(20_000);
+    let words = ZipfWords::new(20_000);
     let mut random = SeededRandom(2);
     for _ in 0..1000 {
         let text = (0..6)
-            .map(|_| words.text(&mut random))
+            .map(|_| words.random_text(&mut random))
             .collect::<Vec<_>>()
             .join(". ");
         memory.append("s", &NewTurn::text("user", &text)).unwrap();
     }
-    while memory.write_levels(None).unwrap().waiting > 0 {}
-    let strategy = Strategy::Gradient(Gradient::new(100_000));
+    while memory.write_levels(None).unwrap().remaining_turns > 0 {}
+    let strategy = AssemblyStrategy::Gradient(Gradient::new(100_000));
     let mut planning = Vec::new();
     for _ in 0..50 {
         let start = Instant::now();
-        std::hint::black_box(memory.assemble("s", strategy, Keep::Nothing).unwrap());
+        std::hint::black_box(memory.assemble("s", strategy, PinMode::ReadOnly).unwrap());
         planning.push(start.elapsed().as_secs_f64() * 1000.0);
     }
-    memory.assemble("s", strategy, Keep::Pinned).unwrap();
+    memory.assemble("s", strategy, PinMode::Pin).unwrap();
     let mut pinned = Vec::new();
     for _ in 0..50 {
         let start = Instant::now();
         std::hint::black_box(memory.board("s").unwrap());
-        std::hint::black_box(memory.assemble("s", strategy, Keep::Pinned).unwrap());
+        std::hint::black_box(memory.assemble("s", strategy, PinMode::Pin).unwrap());
         pinned.push(start.elapsed().as_secs_f64() * 1000.0);
     }
     planning.sort_by(f64::total_cmp);

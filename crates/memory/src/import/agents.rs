@@ -6,38 +6,42 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::Read;
-use crate::Form;
+use super::ImportedTurn;
+use crate::TurnFormat;
 
 /// A parsed line of a session file.
-pub(super) enum Line {
+pub(super) enum AgentLogLine {
     /// The id of the session.
     Session(String),
     /// Items of a message.
     Items {
         /// Whether a user's message starts a new exchange here.
-        begins: bool,
+        starts_exchange: bool,
         key: Option<String>,
         ts: Option<String>,
         items: Vec<Value>,
     },
     /// A line without items of the conversation.
-    Nothing,
+    Ignored,
 }
 
 /// Groups the items of a session file into exchanges.
-pub(super) struct Exchanges {
+pub(super) struct ExchangeReader {
     session: String,
     /// Whether the name of the session is final: given by the caller or found in the file.
     is_named: bool,
-    understand: fn(&Value) -> Line,
+    parse_line: fn(&Value) -> AgentLogLine,
     /// The exchange that is being read.
-    pub(super) open: Option<Read>,
+    pub(super) current: Option<ImportedTurn>,
     count: u32,
 }
 
-impl Exchanges {
-    pub(super) fn new(session: Option<&str>, file: &str, understand: fn(&Value) -> Line) -> Self {
+impl ExchangeReader {
+    pub(super) fn new(
+        session: Option<&str>,
+        file: &str,
+        understand: fn(&Value) -> AgentLogLine,
+    ) -> Self {
         let stem = Path::new(file)
             .file_stem()
             .map(|stem| stem.to_string_lossy());
@@ -45,20 +49,20 @@ impl Exchanges {
         Self {
             session: name.unwrap_or("imported".into()).into_owned(),
             is_named: session.is_some(),
-            understand,
-            open: None,
+            parse_line: understand,
+            current: None,
             count: 0,
         }
     }
 
-    pub(super) fn read(&mut self, value: &Value, into: &mut Vec<Read>) {
-        match (self.understand)(value) {
-            Line::Session(name) if !self.is_named => {
+    pub(super) fn read_line(&mut self, value: &Value, into: &mut Vec<ImportedTurn>) {
+        match (self.parse_line)(value) {
+            AgentLogLine::Session(name) if !self.is_named => {
                 self.session = name;
                 self.is_named = true;
             }
-            Line::Items {
-                begins,
+            AgentLogLine::Items {
+                starts_exchange: begins,
                 key,
                 ts,
                 items,
@@ -70,20 +74,20 @@ impl Exchanges {
                     self.is_named = true;
                 }
                 if begins {
-                    into.extend(self.open.take());
+                    into.extend(self.current.take());
                 }
                 let (session, count) = (&self.session, &mut self.count);
-                let open = self.open.get_or_insert_with(|| {
+                let open = self.current.get_or_insert_with(|| {
                     *count += 1;
                     let key = key.unwrap_or_else(|| format!("exchange {count}"));
-                    Read {
+                    ImportedTurn {
                         session: session.clone(),
                         key: Value::String(key).to_string(),
                         role: "exchange".to_owned(),
                         speaker: None,
                         ts,
                         part: None,
-                        form: Form::Items,
+                        format: TurnFormat::Items,
                         raw: String::new(),
                     }
                 });
@@ -98,38 +102,38 @@ impl Exchanges {
 
 /// Parses a line of Codex: `{"timestamp","type":"response_item","payload":{…}}`, or in older files
 /// the item without an envelope.
-pub(super) fn codex(line: &Value) -> Line {
+pub(super) fn parse_codex_line(line: &Value) -> AgentLogLine {
     let (kind, item) = match line.get("payload") {
         Some(payload) => (line["type"].as_str().unwrap_or_default(), payload),
         None if line.get("type").is_some() => ("response_item", line),
         None => ("session_meta", line),
     };
     match kind {
-        "session_meta" => item["id"]
-            .as_str()
-            .map_or(Line::Nothing, |id| Line::Session(id.to_owned())),
+        "session_meta" => item["id"].as_str().map_or(AgentLogLine::Ignored, |id| {
+            AgentLogLine::Session(id.to_owned())
+        }),
         "response_item" => {
             let is_user = item["type"] == "message" && item["role"] == "user";
-            let begins = is_user && !is_circumstance(item);
+            let begins = is_user && !is_injected_context(item);
             let ts = line["timestamp"].as_str().map(str::to_owned);
             let key = begins.then(|| ts.clone()).flatten();
             match item["type"].as_str() {
                 // Bookkeeping of Codex, not part of the conversation.
-                None | Some("ghost_snapshot" | "compaction") => Line::Nothing,
-                _ => Line::Items {
-                    begins,
+                None | Some("ghost_snapshot" | "compaction") => AgentLogLine::Ignored,
+                _ => AgentLogLine::Items {
+                    starts_exchange: begins,
                     key,
                     ts,
                     items: vec![item.clone()],
                 },
             }
         }
-        _ => Line::Nothing,
+        _ => AgentLogLine::Ignored,
     }
 }
 
 /// Returns whether a user message was written by Codex, to give the model context.
-fn is_circumstance(item: &Value) -> bool {
+fn is_injected_context(item: &Value) -> bool {
     let text = item["content"][0]["text"]
         .as_str()
         .or(item["content"].as_str())
@@ -142,40 +146,40 @@ fn is_circumstance(item: &Value) -> bool {
 
 /// Parses a line of Claude Code:
 /// `{"type":"user"|"assistant","message":{"role","content"},"uuid","sessionId","timestamp"}`.
-pub(super) fn claude_code(line: &Value) -> Line {
+pub(super) fn parse_claude_code_line(line: &Value) -> AgentLogLine {
     let role = match line["type"].as_str() {
         Some(role @ ("user" | "assistant")) => role,
-        _ => return Line::Nothing,
+        _ => return AgentLogLine::Ignored,
     };
     let items: Vec<Value> = match &line["message"]["content"] {
-        Value::String(text) => vec![message(role, text)],
+        Value::String(text) => vec![message_item(role, text)],
         Value::Array(blocks) => blocks
             .iter()
-            .filter_map(|block| block_item(role, block))
+            .filter_map(|block| item_of_block(role, block))
             .collect(),
         _ => Vec::new(),
     };
     if items.is_empty() || line["isMeta"] == true || line["isSidechain"] == true {
-        return Line::Nothing;
+        return AgentLogLine::Ignored;
     }
     let begins = role == "user" && items.iter().any(|item| item["type"] == "message");
     let text = |field: &str| line[field].as_str().map(str::to_owned);
-    Line::Items {
-        begins,
+    AgentLogLine::Items {
+        starts_exchange: begins,
         key: text("uuid"),
         ts: text("timestamp"),
         items,
     }
 }
 
-fn message(role: &str, text: &str) -> Value {
+fn message_item(role: &str, text: &str) -> Value {
     json!({"type": "message", "role": role, "content": text})
 }
 
 /// Converts a content block of Claude Code to an item; `None` for other kinds of blocks.
-fn block_item(role: &str, block: &Value) -> Option<Value> {
+fn item_of_block(role: &str, block: &Value) -> Option<Value> {
     match block["type"].as_str()? {
-        "text" => Some(message(role, block["text"].as_str()?)),
+        "text" => Some(message_item(role, block["text"].as_str()?)),
         "thinking" => Some(json!({"type": "reasoning", "content": block["thinking"]})),
         "tool_use" => Some(json!({
             "type": "function_call",

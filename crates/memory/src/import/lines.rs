@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::Read;
-use crate::Form;
+use super::ImportedTurn;
+use crate::TurnFormat;
 
 /// Parses a line. The error is a message about the field that is missing or wrong.
-pub(super) fn read(line: &Value) -> Result<Read, String> {
+pub(super) fn parse_line(line: &Value) -> Result<ImportedTurn, String> {
     let optional = |field: &str| match &line[field] {
         Value::String(text) => Ok(Some(text.clone())),
         Value::Number(number) => Ok(Some(number.to_string())),
@@ -18,17 +18,17 @@ pub(super) fn read(line: &Value) -> Result<Read, String> {
         return Err("`text` is missing".into());
     };
     required("turn")?;
-    Ok(Read {
+    Ok(ImportedTurn {
         session: required("session")?,
         key: line["turn"].to_string(),
         role: required("role")?,
         speaker: optional("speaker")?,
         ts: optional("ts")?,
         part: optional("part")?,
-        form: if line["form"] == "items" {
-            Form::Items
+        format: if line["form"] == "items" {
+            TurnFormat::Items
         } else {
-            Form::Text
+            TurnFormat::Text
         },
         raw: text.clone(),
     })

@@ -15,18 +15,20 @@ use futures_util::future::BoxFuture;
 use selvedge_protocol::{ModelErrorKind, WireApi};
 use serde_json::Value;
 
-use crate::transport::{accepted, address, broken, headers, timed_out};
-use crate::{Client, Decoder, Model, ModelError, ModelEvent, Prompt, Provider, request};
+use crate::transport::{
+    check_response, connection_error, request_headers, resource_url, timeout_error,
+};
+use crate::{Decoder, Model, ModelClient, ModelError, ModelEvent, Prompt, Provider, request};
 
 /// Time limit of one HTTP request. It is long because the files of prompts and answers are large.
-const PATIENCE: Duration = Duration::from_secs(600);
+const BATCH_REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 /// Largest response, in bytes.
-const MAX_BYTES: usize = 256 << 20;
+const MAX_BATCH_RESPONSE_BYTES: usize = 256 << 20;
 
 /// Client of a provider's batch API.
 #[derive(Debug, Clone)]
-pub struct Batches {
-    wire: Exchange,
+pub struct BatchClient {
+    http: BatchHttp,
     api: &'static dyn BatchApi,
 }
 
@@ -34,70 +36,72 @@ pub struct Batches {
 #[derive(Debug, Clone, PartialEq)]
 pub enum BatchState {
     /// The provider has not finished the batch.
-    Working,
+    InProgress,
     /// The answer to each prompt, in the order of the prompts. A prompt that failed or was not
     /// processed in time is an error.
     Ended(Vec<Result<String, ModelError>>),
     /// The batch has no results: it expired, was cancelled or rejected, or is no longer known. The
     /// text is the reason.
-    Lost(String),
+    Failed(String),
 }
 
-impl Client {
+impl ModelClient {
     /// Returns a client of the batch API of OpenAI (Responses, Chat) or Anthropic (Messages). A
     /// provider without this API returns an error when it is used.
-    pub fn batches(&self) -> Batches {
+    pub fn batches(&self) -> BatchClient {
         let api: &'static dyn BatchApi = match self.provider().wire {
-            WireApi::Responses | WireApi::Chat => &openai::OpenAi,
-            WireApi::Messages => &anthropic::Anthropic,
+            WireApi::Responses | WireApi::Chat => &openai::OpenAiBatches,
+            WireApi::Messages => &anthropic::AnthropicBatches,
         };
-        Batches {
-            wire: self.exchange(),
+        BatchClient {
+            http: self.batch_http(),
             api,
         }
     }
 }
 
-impl Batches {
+impl BatchClient {
     /// Submits prompts and returns the id of the batch.
     ///
     /// A failure is not retried, because the provider may have accepted and charged the batch.
     pub async fn submit(&self, prompts: &[Prompt], model: &Model) -> Result<String, ModelError> {
-        let provider = &*self.wire.provider;
+        let provider = &*self.http.provider;
         let bodies = prompts.iter().map(|prompt| {
-            let mut body = request(prompt, model, provider);
+            let mut body = request_body(prompt, model, provider);
             if let Value::Object(fields) = &mut body {
                 // Answers of a batch are not streamed.
                 fields.retain(|name, _| !matches!(name.as_str(), "stream" | "stream_options"));
             }
             body
         });
-        let bodies = bodies.enumerate().map(|(index, body)| (id_of(index), body));
-        let batch = self.api.submit(&self.wire, bodies.collect()).await;
-        batch.map_err(|error| provider.discreet(error))
+        let bodies = bodies
+            .enumerate()
+            .map(|(index, body)| (prompt_id(index), body));
+        let batch = self.api.submit(&self.http, bodies.collect()).await;
+        batch.map_err(|error| provider.redact_secrets(error))
     }
 
     /// Returns the state of a batch. `prompts` is the number of its prompts, `model` their model.
-    pub async fn look(
+    pub async fn poll(
         &self,
         batch: &str,
         prompts: usize,
         model: &Model,
     ) -> Result<BatchState, ModelError> {
-        let provider = &*self.wire.provider;
-        let lines = match self.api.look(&self.wire, batch).await {
-            Ok(Looked::Working) => return Ok(BatchState::Working),
-            Ok(Looked::Lost(why)) => return Ok(BatchState::Lost(why)),
-            Ok(Looked::Ended(lines)) => lines,
+        let provider = &*self.http.provider;
+        let lines = match self.api.poll(&self.http, batch).await {
+            Ok(BatchPoll::InProgress) => return Ok(BatchState::InProgress),
+            Ok(BatchPoll::Failed(why)) => return Ok(BatchState::Failed(why)),
+            Ok(BatchPoll::Ended(lines)) => lines,
             Err(error) if error.status == Some(404) => {
                 let why = format!("the provider does not know the batch: {error}");
-                return Ok(BatchState::Lost(why));
+                return Ok(BatchState::Failed(why));
             }
-            Err(error) => return Err(provider.discreet(error)),
+            Err(error) => return Err(provider.redact_secrets(error)),
         };
         let mut answers: HashMap<_, _> = lines.into_iter().collect();
-        let answer = |index: usize| match answers.remove(&id_of(index)) {
-            Some(answer) => answer.and_then(|body| text_of(&body, provider, model)),
+        let answer = |index: usize| match answers.remove(&prompt_id(index)) {
+            Some(answer) => answer.and_then(|body| answer_text(&body, provider, model)),
             None => Err(ModelError::protocol(
                 "the batch has no answer to this prompt",
             )),
@@ -107,12 +111,12 @@ impl Batches {
 }
 
 /// Returns the id of a prompt in its batch.
-fn id_of(index: usize) -> String {
+fn prompt_id(index: usize) -> String {
     format!("prompt-{index}")
 }
 
 /// Decodes an answer that was not streamed, and returns its text.
-fn text_of(body: &Value, provider: &Provider, model: &Model) -> Result<String, ModelError> {
+fn answer_text(body: &Value, provider: &Provider, model: &Model) -> Result<String, ModelError> {
     let mut decoder = Decoder::new(provider.origin(&model.name));
     let mut events = Vec::new();
     decoder.feed(body.to_string().as_bytes(), &mut events)?;
@@ -129,38 +133,38 @@ trait BatchApi: Send + Sync + std::fmt::Debug {
     /// Submits request bodies with their ids, and returns the id of the batch.
     fn submit<'a>(
         &'a self,
-        wire: &'a Exchange,
+        wire: &'a BatchHttp,
         bodies: Vec<(String, Value)>,
     ) -> BoxFuture<'a, Result<String, ModelError>>;
 
     /// Returns the state of a batch, with the results if it has ended.
-    fn look<'a>(
+    fn poll<'a>(
         &'a self,
-        wire: &'a Exchange,
+        wire: &'a BatchHttp,
         batch: &'a str,
-    ) -> BoxFuture<'a, Result<Looked, ModelError>>;
+    ) -> BoxFuture<'a, Result<BatchPoll, ModelError>>;
 }
 
 /// State of a batch, before its answers are decoded and ordered.
-enum Looked {
-    Working,
-    Ended(Vec<Line>),
-    Lost(String),
+enum BatchPoll {
+    InProgress,
+    Ended(Vec<BatchResultLine>),
+    Failed(String),
 }
 
 /// Result of one prompt: its id, and the body of the answer or an error.
-type Line = (String, Result<Value, ModelError>);
+type BatchResultLine = (String, Result<Value, ModelError>);
 
 /// Sends requests that are not streamed to one provider.
 #[derive(Debug, Clone)]
-pub(crate) struct Exchange {
+pub(crate) struct BatchHttp {
     pub(crate) http: reqwest::Client,
     pub(crate) provider: Arc<Provider>,
 }
 
-impl Exchange {
+impl BatchHttp {
     async fn get(&self, resource: &str) -> Result<Vec<u8>, ModelError> {
-        let request = self.http.get(address(&self.provider, resource)?);
+        let request = self.http.get(resource_url(&self.provider, resource)?);
         self.send(request).await
     }
 
@@ -170,9 +174,9 @@ impl Exchange {
         content_type: &str,
         body: Vec<u8>,
     ) -> Result<Value, ModelError> {
-        let request = self.http.post(address(&self.provider, resource)?);
+        let request = self.http.post(resource_url(&self.provider, resource)?);
         let request = request.header("content-type", content_type).body(body);
-        json(&self.send(request).await?)
+        parse_json(&self.send(request).await?)
     }
 
     async fn post_json(&self, resource: &str, body: &Value) -> Result<Value, ModelError> {
@@ -181,15 +185,15 @@ impl Exchange {
     }
 
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<Vec<u8>, ModelError> {
-        self.provider.check_key()?;
-        let request = request.headers(headers(&self.provider)?);
-        let failed = |error| broken(&self.provider, error);
+        self.provider.require_key()?;
+        let request = request.headers(request_headers(&self.provider)?);
+        let failed = |error| connection_error(&self.provider, error);
         let response = async {
-            let mut response = accepted(request.send().await.map_err(failed)?).await?;
+            let mut response = check_response(request.send().await.map_err(failed)?).await?;
             let mut body = Vec::new();
             while let Some(chunk) = response.chunk().await.map_err(failed)? {
-                if body.len() + chunk.len() > MAX_BYTES {
-                    let limit = MAX_BYTES >> 20;
+                if body.len() + chunk.len() > MAX_BATCH_RESPONSE_BYTES {
+                    let limit = MAX_BATCH_RESPONSE_BYTES >> 20;
                     let why = format!("the response is larger than {limit} MB");
                     return Err(ModelError::protocol(why));
                 }
@@ -197,25 +201,25 @@ impl Exchange {
             }
             Ok(body)
         };
-        let body = tokio::time::timeout(PATIENCE, response).await;
-        body.unwrap_or_else(|_| Err(timed_out(&self.provider, PATIENCE)))
+        let body = tokio::time::timeout(BATCH_REQUEST_TIMEOUT, response).await;
+        body.unwrap_or_else(|_| Err(timeout_error(&self.provider, BATCH_REQUEST_TIMEOUT)))
     }
 }
 
 /// Returns the id of a batch or file if it can be part of a URL.
-fn checked(id: &Value) -> Result<&str, ModelError> {
+fn valid_id(id: &Value) -> Result<&str, ModelError> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     let is_valid = |id: &&str| !id.is_empty() && id.bytes().all(is_allowed);
     let id = id.as_str().filter(is_valid);
     id.ok_or_else(|| ModelError::protocol("the response has no valid batch or file id"))
 }
 
-fn status(status: &Value) -> Result<&str, ModelError> {
+fn batch_status(status: &Value) -> Result<&str, ModelError> {
     let missing = || ModelError::protocol("the response has no batch status");
     status.as_str().ok_or_else(missing)
 }
 
-fn json(body: &[u8]) -> Result<Value, ModelError> {
+fn parse_json(body: &[u8]) -> Result<Value, ModelError> {
     serde_json::from_slice(body).map_err(|_| ModelError::protocol("the response is not JSON"))
 }
 
@@ -226,7 +230,7 @@ fn json_lines(body: &[u8]) -> impl Iterator<Item = Value> {
 }
 
 /// Returns the error of a prompt, with the provider's message or else the fallback.
-fn refused(error: &Value, fallback: &str) -> ModelError {
+fn prompt_error(error: &Value, fallback: &str) -> ModelError {
     let messages = [&error["message"], &error["error"]["message"]];
     let message = messages.into_iter().find_map(Value::as_str);
     ModelError::new(ModelErrorKind::Server, message.unwrap_or(fallback))

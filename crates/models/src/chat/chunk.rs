@@ -7,15 +7,15 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::call::{CallPiece, FunctionPiece};
-use crate::json::{Number, Text};
+use super::call_deltas::{ChatCallDelta, ChatFunctionDelta};
+use crate::lenient_json::{LenientNumber, LenientText};
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-pub(super) struct Chunk<'a> {
-    pub(super) id: Text<'a>,
-    pub(super) model: Text<'a>,
-    pub(super) choices: Option<Vec<Choice<'a>>>,
+pub(super) struct ChatChunk<'a> {
+    pub(super) id: LenientText<'a>,
+    pub(super) model: LenientText<'a>,
+    pub(super) choices: Option<Vec<ChatChunkChoice<'a>>>,
     pub(super) usage: Option<&'a RawValue>,
     pub(super) x_groq: Option<&'a RawValue>,
     pub(super) error: Option<&'a RawValue>,
@@ -23,63 +23,63 @@ pub(super) struct Chunk<'a> {
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-pub(super) struct Choice<'a> {
-    pub(super) index: Number,
-    pub(super) delta: Option<Delta<'a>>,
+pub(super) struct ChatChunkChoice<'a> {
+    pub(super) index: LenientNumber,
+    pub(super) delta: Option<ChatChunkDelta<'a>>,
     /// Replaces `delta` if the answer was not streamed.
-    pub(super) message: Option<Delta<'a>>,
-    pub(super) finish_reason: Text<'a>,
+    pub(super) message: Option<ChatChunkDelta<'a>>,
+    pub(super) finish_reason: LenientText<'a>,
     pub(super) usage: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-pub(super) struct Delta<'a> {
-    pub(super) content: Content<'a>,
-    pub(super) reasoning_content: Text<'a>,
-    pub(super) reasoning: Text<'a>,
+pub(super) struct ChatChunkDelta<'a> {
+    pub(super) content: ChatContent<'a>,
+    pub(super) reasoning_content: LenientText<'a>,
+    pub(super) reasoning: LenientText<'a>,
     pub(super) reasoning_details: Option<&'a RawValue>,
     pub(super) extra_content: Option<&'a RawValue>,
-    pub(super) thought_signature: Text<'a>,
-    pub(super) refusal: Text<'a>,
-    pub(super) tool_calls: Option<Vec<CallPiece<'a>>>,
-    pub(super) function_call: Option<FunctionPiece<'a>>,
+    pub(super) thought_signature: LenientText<'a>,
+    pub(super) refusal: LenientText<'a>,
+    pub(super) tool_calls: Option<Vec<ChatCallDelta<'a>>>,
+    pub(super) function_call: Option<ChatFunctionDelta<'a>>,
 }
 
 /// Content of a message: a string, or a list of parts, of which some are reasoning.
 #[derive(Default)]
-pub(super) enum Content<'a> {
+pub(super) enum ChatContent<'a> {
     #[default]
-    Nothing,
+    Empty,
     Text(Cow<'a, str>),
-    Parts(Vec<Part<'a>>),
+    Parts(Vec<ChatContentPart<'a>>),
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ChatContent<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ContentVisitor)
+        deserializer.deserialize_any(ChatContentVisitor)
     }
 }
 
-struct ContentVisitor;
+struct ChatContentVisitor;
 
-impl<'de> Visitor<'de> for ContentVisitor {
-    type Value = Content<'de>;
+impl<'de> Visitor<'de> for ChatContentVisitor {
+    type Value = ChatContent<'de>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a text or a list of parts")
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Content::Text(Cow::Borrowed(text)))
+        Ok(ChatContent::Text(Cow::Borrowed(text)))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Content::Text(Cow::Owned(text.to_owned())))
+        Ok(ChatContent::Text(Cow::Owned(text.to_owned())))
     }
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Content::Nothing)
+        Ok(ChatContent::Empty)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
@@ -87,53 +87,53 @@ impl<'de> Visitor<'de> for ContentVisitor {
         while let Some(part) = seq.next_element()? {
             parts.push(part);
         }
-        Ok(Content::Parts(parts))
+        Ok(ChatContent::Parts(parts))
     }
 }
 
 /// A part of content.
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-pub(super) struct Part<'a> {
-    pub(super) text: Text<'a>,
+pub(super) struct ChatContentPart<'a> {
+    pub(super) text: LenientText<'a>,
     pub(super) thinking: Option<&'a RawValue>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Counted {
-    pub(super) prompt_tokens: Number,
-    pub(super) completion_tokens: Number,
-    pub(super) total_tokens: Number,
-    pub(super) prompt_tokens_details: Option<PromptDetails>,
-    pub(super) completion_tokens_details: Option<CompletionDetails>,
-    pub(super) prompt_cache_hit_tokens: Number,
-    pub(super) cached_tokens: Number,
+pub(super) struct ChatUsage {
+    pub(super) prompt_tokens: LenientNumber,
+    pub(super) completion_tokens: LenientNumber,
+    pub(super) total_tokens: LenientNumber,
+    pub(super) prompt_tokens_details: Option<ChatPromptTokensDetails>,
+    pub(super) completion_tokens_details: Option<ChatCompletionTokensDetails>,
+    pub(super) prompt_cache_hit_tokens: LenientNumber,
+    pub(super) cached_tokens: LenientNumber,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct PromptDetails {
-    pub(super) cached_tokens: Number,
-    pub(super) cache_write_tokens: Number,
+pub(super) struct ChatPromptTokensDetails {
+    pub(super) cached_tokens: LenientNumber,
+    pub(super) cache_write_tokens: LenientNumber,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct CompletionDetails {
-    pub(super) reasoning_tokens: Number,
+pub(super) struct ChatCompletionTokensDetails {
+    pub(super) reasoning_tokens: LenientNumber,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-pub(super) struct Groq<'a> {
+pub(super) struct GroqExtension<'a> {
     pub(super) usage: Option<&'a RawValue>,
     pub(super) error: Option<&'a RawValue>,
 }
 
-impl Counted {
-    pub(super) fn usage(self) -> Usage {
-        let or_zero = |number: Number| number.0.unwrap_or(0);
+impl ChatUsage {
+    pub(super) fn into_usage(self) -> Usage {
+        let or_zero = |number: LenientNumber| number.0.unwrap_or(0);
         let input = or_zero(self.prompt_tokens);
         let prompt = self.prompt_tokens_details.unwrap_or_default();
         let cached = prompt.cached_tokens.0.or(self.prompt_cache_hit_tokens.0);

@@ -1,10 +1,10 @@
 //! OpenAI Chat Completions, and the variants of other servers.
 
-mod call;
+mod call_deltas;
 mod chunk;
 mod decode;
+mod reasoning;
 mod request;
-mod thought;
 
-pub(crate) use decode::Answer;
-pub(crate) use request::request;
+pub(crate) use decode::ChatAnswerDecoder;
+pub(crate) use request::request_body;

@@ -8,10 +8,10 @@
 use serde_json::{Value, json};
 
 /// Types of blocks that can have `cache_control`.
-const CACHEABLE: [&str; 5] = ["text", "image", "tool_use", "tool_result", "document"];
+const CACHEABLE_BLOCK_TYPES: [&str; 5] = ["text", "image", "tool_use", "tool_result", "document"];
 
 /// Adds the breakpoints to a request body.
-pub(super) fn mark(body: &mut Value) {
+pub(super) fn add_cache_breakpoints(body: &mut Value) {
     let has_system = body["system"].is_array();
     let fixed = if has_system { "system" } else { "tools" };
     let list = body.get_mut(fixed).and_then(Value::as_array_mut);
@@ -31,7 +31,11 @@ pub(super) fn mark(body: &mut Value) {
     for index in before_newest.into_iter().chain(last) {
         let blocks = messages[index]["content"].as_array_mut();
         let mut blocks = blocks.into_iter().flatten();
-        let is_cacheable = |block: &&mut Value| CACHEABLE.iter().any(|kind| block["type"] == *kind);
+        let is_cacheable = |block: &&mut Value| {
+            CACHEABLE_BLOCK_TYPES
+                .iter()
+                .any(|kind| block["type"] == *kind)
+        };
         if let Some(block) = blocks.rfind(is_cacheable) {
             block["cache_control"] = json!({"type": "ephemeral"});
         }

@@ -5,5 +5,5 @@ mod decode;
 mod event;
 mod request;
 
-pub(crate) use decode::Answer;
-pub(crate) use request::request;
+pub(crate) use decode::MessagesAnswerDecoder;
+pub(crate) use request::request_body;

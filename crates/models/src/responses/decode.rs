@@ -1,48 +1,52 @@
 //! Decodes the answer of a Responses server.
 
-use selvedge_protocol::{CallKind, FinishReason, Item, Origin, Usage, new_id};
+use selvedge_protocol::{
+    ConversationItem, FinishReason, FunctionCallKind, ModelOrigin, Usage, new_id,
+};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::item::{Done, Kind, Partial};
-use crate::classify::of_json;
-use crate::decode::{AnswerDecoder, DONE, Emitter, broke_off};
-use crate::json::{Number, Text, optional_part, part, read, text_at};
+use super::item::{FinishedItem, PartialResponsesItem, ResponsesItemKind};
+use crate::classify::error_from_json;
+use crate::decode::{AnswerDecoder, DONE_MARKER, EventEmitter, incomplete_answer};
+use crate::lenient_json::{
+    LenientNumber, LenientText, parse_event, parse_optional_part, parse_part, string_at,
+};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
 /// An answer as received so far.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    origin: Origin,
-    begun: bool,
-    items: Vec<Partial>,
+pub(crate) struct ResponsesAnswerDecoder {
+    origin: ModelOrigin,
+    started: bool,
+    items: Vec<PartialResponsesItem>,
     /// Whether a complete call was emitted.
-    any_call: bool,
+    has_calls: bool,
     refusal: Option<String>,
     finished: bool,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Event<'a> {
+struct ResponsesEvent<'a> {
     #[serde(rename = "type")]
-    kind: Text<'a>,
-    delta: Text<'a>,
-    item_id: Text<'a>,
-    output_index: Number,
-    summary_index: Number,
-    content_index: Number,
+    kind: LenientText<'a>,
+    delta: LenientText<'a>,
+    item_id: LenientText<'a>,
+    output_index: LenientNumber,
+    summary_index: LenientNumber,
+    content_index: LenientNumber,
     item: Option<&'a RawValue>,
     response: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Response<'a> {
-    id: Text<'a>,
-    model: Text<'a>,
-    status: Text<'a>,
+struct ResponsesResponse<'a> {
+    id: LenientText<'a>,
+    model: LenientText<'a>,
+    status: LenientText<'a>,
     output: Option<&'a RawValue>,
     usage: Option<&'a RawValue>,
     error: Option<Value>,
@@ -51,89 +55,99 @@ struct Response<'a> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Counted {
-    input_tokens: Number,
-    output_tokens: Number,
-    total_tokens: Number,
-    input_tokens_details: Option<InputDetails>,
-    output_tokens_details: Option<OutputDetails>,
+struct ResponsesUsage {
+    input_tokens: LenientNumber,
+    output_tokens: LenientNumber,
+    total_tokens: LenientNumber,
+    input_tokens_details: Option<ResponsesInputTokensDetails>,
+    output_tokens_details: Option<ResponsesOutputTokensDetails>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct InputDetails {
-    cached_tokens: Number,
-    cache_write_tokens: Number,
+struct ResponsesInputTokensDetails {
+    cached_tokens: LenientNumber,
+    cache_write_tokens: LenientNumber,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct OutputDetails {
-    reasoning_tokens: Number,
+struct ResponsesOutputTokensDetails {
+    reasoning_tokens: LenientNumber,
 }
 
-impl Answer {
-    pub(crate) fn new(origin: Origin) -> Self {
+impl ResponsesAnswerDecoder {
+    pub(crate) fn new(origin: ModelOrigin) -> Self {
         Self {
             origin,
-            begun: false,
+            started: false,
             items: Vec::new(),
-            any_call: false,
+            has_calls: false,
             refusal: None,
             finished: false,
         }
     }
 }
 
-impl AnswerDecoder for Answer {
-    fn event(
+impl AnswerDecoder for ResponsesAnswerDecoder {
+    fn decode_event(
         &mut self,
         _name: &[u8],
         data: &[u8],
-        out: &mut Emitter<'_>,
+        out: &mut EventEmitter<'_>,
     ) -> Result<(), ModelError> {
-        if self.finished || data == DONE {
+        if self.finished || data == DONE_MARKER {
             return Ok(());
         }
-        let event: Event<'_> = read(data)?;
+        let event: ResponsesEvent<'_> = parse_event(data)?;
         match event.kind.or_empty() {
             "response.output_text.delta" | "response.refusal.delta" => {
-                self.piece(&event, Kind::Message, out)?;
+                self.add_delta(&event, ResponsesItemKind::Message, out)?;
             }
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-                self.piece(&event, Kind::Reasoning, out)?;
+                self.add_delta(&event, ResponsesItemKind::Reasoning, out)?;
             }
             "response.function_call_arguments.delta" => {
-                self.piece(&event, Kind::Call(CallKind::Function), out)?;
+                self.add_delta(
+                    &event,
+                    ResponsesItemKind::Call(FunctionCallKind::Function),
+                    out,
+                )?;
             }
             "response.custom_tool_call_input.delta" => {
-                self.piece(&event, Kind::Call(CallKind::Freeform), out)?;
+                self.add_delta(
+                    &event,
+                    ResponsesItemKind::Call(FunctionCallKind::Freeform),
+                    out,
+                )?;
             }
             "response.output_item.added" => {
-                let item: Value = optional_part(event.item)?;
-                let position = self.begin(event.output_index.0, &item, out)?;
-                self.items[position].announce(position as u32, out);
+                let item: Value = parse_optional_part(event.item)?;
+                let position = self.start_item(event.output_index.0, &item, out)?;
+                self.items[position].emit_call_started(position as u32, out);
             }
             "response.output_item.done" => {
-                let item: Value = optional_part(event.item)?;
-                out.keep(event.item.map_or(0, |raw| raw.get().len()))?;
-                let (id, call_id) = (text_at(&item, "id"), text_at(&item, "call_id"));
+                let item: Value = parse_optional_part(event.item)?;
+                out.count_bytes(event.item.map_or(0, |raw| raw.get().len()))?;
+                let (id, call_id) = (string_at(&item, "id"), string_at(&item, "call_id"));
                 let index = event.output_index.0;
-                let is_same_call = |open: &Partial| !open.done && open.call_id == call_id;
+                let is_same_call =
+                    |open: &PartialResponsesItem| !open.is_done && open.call_id == call_id;
                 let call_without_index = match index {
                     Some(_) => None,
                     None => self.items.iter().position(is_same_call),
                 };
-                let found = call_without_index.or_else(|| self.find(index, &id, Kind::of(&item)));
+                let found = call_without_index
+                    .or_else(|| self.find_item(index, &id, ResponsesItemKind::from_json(&item)));
                 let position = match found {
                     Some(position) => position,
-                    None => self.begin(index, &item, out)?,
+                    None => self.start_item(index, &item, out)?,
                 };
-                self.complete(position, item, out);
+                self.complete_item(position, item, out);
             }
             "response.created" => {
                 if let Some(response) = event.response {
-                    self.start(&part(response)?, out);
+                    self.emit_started(&parse_part(response)?, out);
                 }
             }
             "response.completed"
@@ -143,14 +157,14 @@ impl AnswerDecoder for Answer {
                 let Some(raw) = event.response else {
                     return Err(ModelError::protocol("the last event has no response"));
                 };
-                self.finish(&part(raw)?, out)?;
+                self.decode_response(&parse_part(raw)?, out)?;
             }
-            "error" => return Err(of_json(&read(data)?)),
+            "error" => return Err(error_from_json(&parse_event(data)?)),
             // Some servers send errors without a `type`.
             "" => {
-                let value: Value = read(data)?;
+                let value: Value = parse_event(data)?;
                 if !value["error"].is_null() {
-                    return Err(of_json(&value));
+                    return Err(error_from_json(&value));
                 }
             }
             _ => {}
@@ -158,14 +172,14 @@ impl AnswerDecoder for Answer {
         Ok(())
     }
 
-    fn body(&mut self, body: &[u8], out: &mut Emitter<'_>) -> Result<(), ModelError> {
-        self.finish(&read(body)?, out)
+    fn decode_body(&mut self, body: &[u8], out: &mut EventEmitter<'_>) -> Result<(), ModelError> {
+        self.decode_response(&parse_event(body)?, out)
     }
 
-    fn end(&mut self, _: &mut Emitter<'_>) -> Result<(), ModelError> {
+    fn decode_end(&mut self, _: &mut EventEmitter<'_>) -> Result<(), ModelError> {
         match self.finished {
             true => Ok(()),
-            false => Err(broke_off()),
+            false => Err(incomplete_answer()),
         }
     }
 
@@ -174,63 +188,64 @@ impl AnswerDecoder for Answer {
     }
 }
 
-impl Answer {
-    fn start(&mut self, response: &Response<'_>, out: &mut Emitter<'_>) {
-        if !std::mem::replace(&mut self.begun, true) {
+impl ResponsesAnswerDecoder {
+    fn emit_started(&mut self, response: &ResponsesResponse<'_>, out: &mut EventEmitter<'_>) {
+        if !std::mem::replace(&mut self.started, true) {
             out.started(response.id.get(), response.model.get());
         }
     }
 
     /// Finds an item by its index; without an index, by its id, else the last open item of its
     /// kind. Ids are not sufficient, because some servers send a new one with every event.
-    fn find(&self, index: Option<u64>, id: &str, kind: Kind) -> Option<usize> {
-        let last = |matches: &dyn Fn(&Partial) -> bool| self.items.iter().rposition(matches);
+    fn find_item(&self, index: Option<u64>, id: &str, kind: ResponsesItemKind) -> Option<usize> {
+        let last =
+            |matches: &dyn Fn(&PartialResponsesItem) -> bool| self.items.iter().rposition(matches);
         match index {
             Some(_) => last(&|item| item.index == index),
             None => last(&|item| !id.is_empty() && item.id == id)
-                .or_else(|| last(&|item| !item.done && item.kind == kind)),
+                .or_else(|| last(&|item| !item.is_done && item.kind == kind)),
         }
     }
 
     /// Starts an item and returns its position.
-    fn begin(
+    fn start_item(
         &mut self,
         index: Option<u64>,
         item: &Value,
-        out: &mut Emitter<'_>,
+        out: &mut EventEmitter<'_>,
     ) -> Result<usize, ModelError> {
-        out.item()?;
-        let call_id = match text_at(item, "call_id") {
+        out.count_item()?;
+        let call_id = match string_at(item, "call_id") {
             id if id.is_empty() => new_id("call"),
             id => id,
         };
-        self.items.push(Partial {
+        self.items.push(PartialResponsesItem {
             index,
-            id: text_at(item, "id"),
-            kind: Kind::of(item),
+            id: string_at(item, "id"),
+            kind: ResponsesItemKind::from_json(item),
             call_id,
-            name: text_at(item, "name"),
-            ..Partial::default()
+            name: string_at(item, "name"),
+            ..PartialResponsesItem::default()
         });
         Ok(self.items.len() - 1)
     }
 
-    fn piece(
+    fn add_delta(
         &mut self,
-        event: &Event<'_>,
-        kind: Kind,
-        out: &mut Emitter<'_>,
+        event: &ResponsesEvent<'_>,
+        kind: ResponsesItemKind,
+        out: &mut EventEmitter<'_>,
     ) -> Result<(), ModelError> {
         let Some(text) = event.delta.get() else {
             return Ok(());
         };
-        out.keep(text.len())?;
-        let found = self.find(event.output_index.0, event.item_id.or_empty(), kind);
+        out.count_bytes(text.len())?;
+        let found = self.find_item(event.output_index.0, event.item_id.or_empty(), kind);
         let position = match found {
             Some(position) => position,
             None => {
                 // The server did not send `output_item.added`.
-                let position = self.begin(event.output_index.0, &Value::Null, out)?;
+                let position = self.start_item(event.output_index.0, &Value::Null, out)?;
                 self.items[position].kind = kind;
                 self.items[position].id = event.item_id.or_empty().to_owned();
                 position
@@ -238,7 +253,7 @@ impl Answer {
         };
         let (partial, item) = (&mut self.items[position], position as u32);
         match kind {
-            Kind::Reasoning => {
+            ResponsesItemKind::Reasoning => {
                 let is_raw = event.kind.or_empty() == "response.reasoning_text.delta";
                 let (view, list, part) = match is_raw {
                     true => (
@@ -261,54 +276,61 @@ impl Answer {
                 }
                 out.reasoning(item, view, text);
             }
-            Kind::Message => {
+            ResponsesItemKind::Message => {
                 partial.text.push_str(text);
                 if event.kind.or_empty() == "response.refusal.delta" {
                     partial.refusal.push_str(text);
                 }
                 out.text(item, text);
             }
-            Kind::Call(_) => {
+            ResponsesItemKind::Call(_) => {
                 partial.text.push_str(text);
-                partial.announce(item, out);
+                partial.emit_call_started(item, out);
                 out.call_delta(item, text);
             }
-            Kind::Other => {}
+            ResponsesItemKind::Other => {}
         }
         Ok(())
     }
 
     /// Emits an item from its final form.
-    fn complete(&mut self, position: usize, value: Value, out: &mut Emitter<'_>) {
+    fn complete_item(&mut self, position: usize, value: Value, out: &mut EventEmitter<'_>) {
         let (partial, item) = (&mut self.items[position], position as u32);
-        if std::mem::replace(&mut partial.done, true) {
+        if std::mem::replace(&mut partial.is_done, true) {
             return;
         }
-        partial.show_unstreamed(item, &value, out);
-        if let Some(refusal) = partial.refusal_of(&value) {
+        partial.emit_unstreamed(item, &value, out);
+        if let Some(refusal) = partial.refusal_text(&value) {
             self.refusal = Some(refusal);
         }
-        match partial.finish(value, &self.origin) {
-            Done::Item(Item::Message(message)) if message.content.is_empty() => {}
+        match partial.into_finished(value, &self.origin) {
+            FinishedItem::Item(ConversationItem::Message(message))
+                if message.content.is_empty() => {}
             // A call without a name cannot be run.
-            Done::Item(Item::FunctionCall(call)) | Done::CutCall(call) if call.name.is_empty() => {}
-            Done::Item(done) => {
-                self.any_call |= matches!(done, Item::FunctionCall(_));
-                out.done(item, done);
+            FinishedItem::Item(ConversationItem::FunctionCall(call))
+            | FinishedItem::TruncatedCall(call)
+                if call.name.is_empty() => {}
+            FinishedItem::Item(done) => {
+                self.has_calls |= matches!(done, ConversationItem::FunctionCall(_));
+                out.item_done(item, done);
             }
-            Done::CutCall(call) => out.push(ModelEvent::CallCut { item, call }),
+            FinishedItem::TruncatedCall(call) => out.push(ModelEvent::CallTruncated { item, call }),
         }
     }
 
-    fn finish(&mut self, response: &Response<'_>, out: &mut Emitter<'_>) -> Result<(), ModelError> {
-        self.start(response, out);
+    fn decode_response(
+        &mut self,
+        response: &ResponsesResponse<'_>,
+        out: &mut EventEmitter<'_>,
+    ) -> Result<(), ModelError> {
+        self.emit_started(response, out);
         if let Some(error) = response.error.as_ref().filter(|error| !error.is_null()) {
-            return Err(of_json(&serde_json::json!({"error": error})));
+            return Err(error_from_json(&serde_json::json!({"error": error})));
         }
         if matches!(response.status.or_empty(), "failed" | "cancelled") {
-            return Err(of_json(&Value::Null));
+            return Err(error_from_json(&Value::Null));
         }
-        self.complete_the_rest(response, out)?;
+        self.complete_remaining_items(response, out)?;
         let details = response.incomplete_details.as_ref();
         let reason = match details.and_then(|details| details["reason"].as_str()) {
             Some("max_output_tokens" | "max_tokens") => FinishReason::Length,
@@ -316,10 +338,10 @@ impl Answer {
             Some(other) => FinishReason::Other(other.to_owned()),
             None if response.status.or_empty() == "incomplete" => FinishReason::Length,
             None if self.refusal.is_some() => FinishReason::Refused,
-            None if self.any_call => FinishReason::ToolCalls,
+            None if self.has_calls => FinishReason::ToolCalls,
             None => FinishReason::Stop,
         };
-        if let Some(usage) = response.usage.and_then(count) {
+        if let Some(usage) = response.usage.and_then(parse_usage) {
             out.push(ModelEvent::Usage(usage));
         }
         let detail = self.refusal.take();
@@ -329,49 +351,49 @@ impl Answer {
     }
 
     /// Completes items without an `output_item.done` event, from the response or from their deltas.
-    fn complete_the_rest(
+    fn complete_remaining_items(
         &mut self,
-        response: &Response<'_>,
-        out: &mut Emitter<'_>,
+        response: &ResponsesResponse<'_>,
+        out: &mut EventEmitter<'_>,
     ) -> Result<(), ModelError> {
-        let output: Vec<&RawValue> = optional_part(response.output)?;
-        if output.len() > self.items.len() || self.items.iter().any(|item| !item.done) {
+        let output: Vec<&RawValue> = parse_optional_part(response.output)?;
+        if output.len() > self.items.len() || self.items.iter().any(|item| !item.is_done) {
             let has_indexes = self.items.iter().any(|item| item.index.is_some());
             for (output_index, raw) in output.into_iter().enumerate() {
-                let item: Value = part(raw)?;
+                let item: Value = parse_part(raw)?;
                 let index = output_index as u64;
                 let found = match has_indexes {
-                    true => self.find(Some(index), "", Kind::of(&item)),
+                    true => self.find_item(Some(index), "", ResponsesItemKind::from_json(&item)),
                     false => (output_index < self.items.len()).then_some(output_index),
                 };
                 let position = match found {
                     Some(position) => position,
-                    None => self.begin(Some(index).filter(|_| has_indexes), &item, out)?,
+                    None => self.start_item(Some(index).filter(|_| has_indexes), &item, out)?,
                 };
-                out.keep(raw.get().len())?;
-                self.complete(position, item, out);
+                out.count_bytes(raw.get().len())?;
+                self.complete_item(position, item, out);
             }
         }
         for position in 0..self.items.len() {
             // Items of server-side tools cannot be rebuilt from deltas.
             let item = &self.items[position];
-            if !item.done && item.kind != Kind::Other {
+            if !item.is_done && item.kind != ResponsesItemKind::Other {
                 let status = match response.status.or_empty() {
                     "incomplete" => "incomplete",
                     _ => "completed",
                 };
-                let value = item.rebuild(status);
-                self.complete(position, value, out);
+                let value = item.build_final_form(status);
+                self.complete_item(position, value, out);
             }
         }
         Ok(())
     }
 }
 
-fn count(raw: &RawValue) -> Option<Usage> {
-    let counted: Counted = serde_json::from_str(raw.get()).ok()?;
+fn parse_usage(raw: &RawValue) -> Option<Usage> {
+    let counted: ResponsesUsage = serde_json::from_str(raw.get()).ok()?;
     counted.input_tokens.0.or(counted.output_tokens.0)?;
-    let or_zero = |number: Number| number.0.unwrap_or(0);
+    let or_zero = |number: LenientNumber| number.0.unwrap_or(0);
     let (input, output) = (
         or_zero(counted.input_tokens),
         or_zero(counted.output_tokens),

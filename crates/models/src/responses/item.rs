@@ -1,20 +1,21 @@
 //! Assembles an item of an answer from its deltas, its final form, or both.
 
 use selvedge_protocol::{
-    CallKind, FunctionCall, Item, Message, Native, Origin, OutputPart, Reasoning, Role,
+    ConversationItem, FunctionCall, FunctionCallKind, Message, MessageRole, ModelOrigin,
+    NativePayload, OutputPart, Reasoning,
 };
 use serde_json::{Value, json};
 
 use crate::ReasoningView;
-use crate::decode::Emitter;
-use crate::json::{others, text_at};
+use crate::decode::EventEmitter;
+use crate::lenient_json::{other_fields, string_at};
 
 /// An item as received so far.
 #[derive(Debug, Default)]
-pub(super) struct Partial {
+pub(super) struct PartialResponsesItem {
     pub(super) index: Option<u64>,
     pub(super) id: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ResponsesItemKind,
     pub(super) call_id: String,
     pub(super) name: String,
     /// Text of a message, or arguments of a call.
@@ -23,83 +24,87 @@ pub(super) struct Partial {
     pub(super) summary: Vec<String>,
     pub(super) content: Vec<String>,
     /// Whether `CallStarted` was emitted.
-    pub(super) announced: bool,
+    pub(super) call_started_emitted: bool,
     /// Whether the item was emitted as complete.
-    pub(super) done: bool,
+    pub(super) is_done: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Kind {
+pub(super) enum ResponsesItemKind {
     Message,
     Reasoning,
-    Call(CallKind),
+    Call(FunctionCallKind),
     /// Server-side tools, and types that are not known here.
     #[default]
     Other,
 }
 
 /// An item in its final form.
-pub(super) enum Done {
-    Item(Item),
-    CutCall(FunctionCall),
+pub(super) enum FinishedItem {
+    Item(ConversationItem),
+    TruncatedCall(FunctionCall),
 }
 
-impl Kind {
-    pub(super) fn of(item: &Value) -> Self {
+impl ResponsesItemKind {
+    pub(super) fn from_json(item: &Value) -> Self {
         match item["type"].as_str() {
             Some("message") => Self::Message,
             Some("reasoning") => Self::Reasoning,
-            Some("function_call") => Self::Call(CallKind::Function),
-            Some("custom_tool_call") => Self::Call(CallKind::Freeform),
+            Some("function_call") => Self::Call(FunctionCallKind::Function),
+            Some("custom_tool_call") => Self::Call(FunctionCallKind::Freeform),
             _ => Self::Other,
         }
     }
 }
 
-impl Partial {
+impl PartialResponsesItem {
     /// Emits `CallStarted` once, as soon as the name of the call is known.
-    pub(super) fn announce(&mut self, item: u32, out: &mut Emitter<'_>) {
-        let Kind::Call(kind) = self.kind else { return };
-        if self.name.is_empty() || std::mem::replace(&mut self.announced, true) {
+    pub(super) fn emit_call_started(&mut self, item: u32, out: &mut EventEmitter<'_>) {
+        let ResponsesItemKind::Call(kind) = self.kind else {
+            return;
+        };
+        if self.name.is_empty() || std::mem::replace(&mut self.call_started_emitted, true) {
             return;
         }
         out.call_started(item, &self.call_id, &self.name, kind);
     }
 
     /// Emits the text of the final form that was not streamed.
-    pub(super) fn show_unstreamed(&mut self, item: u32, value: &Value, out: &mut Emitter<'_>) {
-        self.kind = Kind::of(value);
+    pub(super) fn emit_unstreamed(&mut self, item: u32, value: &Value, out: &mut EventEmitter<'_>) {
+        self.kind = ResponsesItemKind::from_json(value);
         match self.kind {
-            Kind::Message if self.text.is_empty() => out.text(item, &message_text(value)),
-            Kind::Reasoning => {
+            ResponsesItemKind::Message if self.text.is_empty() => {
+                out.text(item, &message_text(value))
+            }
+            ResponsesItemKind::Reasoning => {
                 for (streamed, view, parts) in [
                     (&self.summary, ReasoningView::Summary, &value["summary"]),
                     (&self.content, ReasoningView::Raw, &value["content"]),
                 ] {
                     if streamed.is_empty() {
-                        out.reasoning(item, view, &texts(parts).join("\n"));
+                        out.reasoning(item, view, &part_texts(parts).join("\n"));
                     }
                 }
             }
-            Kind::Call(kind) => {
-                let (name, call_id) = (text_at(value, "name"), text_at(value, "call_id"));
+            ResponsesItemKind::Call(kind) => {
+                let (name, call_id) = (string_at(value, "name"), string_at(value, "call_id"));
                 if !name.is_empty() {
                     self.name = name;
                 }
                 if !call_id.is_empty() {
                     self.call_id = call_id;
                 }
-                self.announce(item, out);
+                self.emit_call_started(item, out);
                 if self.text.is_empty() {
-                    out.call_delta(item, &arguments(value, kind));
+                    out.call_delta(item, &arguments_text(value, kind));
                 }
             }
-            Kind::Message | Kind::Other => {}
+            ResponsesItemKind::Message | ResponsesItemKind::Other => {}
         }
     }
 
     /// Returns the text of a refusal, from the final form or else from the deltas.
-    pub(super) fn refusal_of(&self, value: &Value) -> Option<String> {
+    pub(super) fn refusal_text(&self, value: &Value) -> Option<String> {
         let parts = value["content"].as_array().into_iter().flatten();
         let refusal: String = parts.filter_map(|part| part["refusal"].as_str()).collect();
         let mut sources = [refusal, self.refusal.clone()].into_iter();
@@ -108,46 +113,46 @@ impl Partial {
 
     /// Returns the item from its final form. Texts that are missing there are taken from the
     /// deltas.
-    pub(super) fn finish(&mut self, mut value: Value, origin: &Origin) -> Done {
+    pub(super) fn into_finished(&mut self, mut value: Value, origin: &ModelOrigin) -> FinishedItem {
         let native = |json: Value| {
-            Some(Native {
+            Some(NativePayload {
                 origin: origin.clone(),
                 json,
             })
         };
-        Done::Item(match self.kind {
-            Kind::Message => {
+        FinishedItem::Item(match self.kind {
+            ResponsesItemKind::Message => {
                 let text = match message_text(&value) {
                     text if text.is_empty() => std::mem::take(&mut self.text),
                     text => text,
                 };
                 let text = Some(text).filter(|text| !text.is_empty());
-                let extra = others(&value, &["type", "id", "status", "role", "content"]);
-                Item::Message(Message {
-                    role: Role::Assistant,
+                let extra = other_fields(&value, &["type", "id", "status", "role", "content"]);
+                ConversationItem::Message(Message {
+                    role: MessageRole::Assistant,
                     content: Vec::from_iter(text.map(|text| OutputPart::Text { text })),
                     native: extra.and_then(|extra| native(Value::Object(extra))),
                 })
             }
-            Kind::Reasoning => {
+            ResponsesItemKind::Reasoning => {
                 let or_streamed =
                     |texts: Vec<String>, streamed: &mut Vec<String>| match texts.is_empty() {
                         true => std::mem::take(streamed),
                         false => texts,
                     };
-                let summary = or_streamed(texts(&value["summary"]), &mut self.summary);
-                let content = or_streamed(texts(&value["content"]), &mut self.content);
+                let summary = or_streamed(part_texts(&value["summary"]), &mut self.summary);
+                let content = or_streamed(part_texts(&value["content"]), &mut self.content);
                 if let Some(fields) = value.as_object_mut() {
                     fields.remove("status");
                 }
-                Item::Reasoning(Reasoning {
+                ConversationItem::Reasoning(Reasoning {
                     summary,
                     content,
                     native: native(value),
                 })
             }
-            Kind::Call(kind) => {
-                let arguments = match arguments(&value, kind) {
+            ResponsesItemKind::Call(kind) => {
+                let arguments = match arguments_text(&value, kind) {
                     text if text.is_empty() => std::mem::take(&mut self.text),
                     text => text,
                 };
@@ -160,7 +165,7 @@ impl Partial {
                     "input",
                     "status",
                 ];
-                let extra = others(&value, &known);
+                let extra = other_fields(&value, &known);
                 let mut call = FunctionCall {
                     call_id: self.call_id.clone(),
                     name: self.name.clone(),
@@ -169,14 +174,14 @@ impl Partial {
                     native: extra.and_then(|extra| native(Value::Object(extra))),
                 };
                 if value["status"] == "incomplete" {
-                    return Done::CutCall(call);
+                    return FinishedItem::TruncatedCall(call);
                 }
-                if kind == CallKind::Function && call.arguments.trim().is_empty() {
+                if kind == FunctionCallKind::Function && call.arguments.trim().is_empty() {
                     call.arguments = "{}".to_owned();
                 }
-                Item::FunctionCall(call)
+                ConversationItem::FunctionCall(call)
             }
-            Kind::Other => Item::Native(Native {
+            ResponsesItemKind::Other => ConversationItem::Native(NativePayload {
                 origin: origin.clone(),
                 json: value,
             }),
@@ -184,10 +189,12 @@ impl Partial {
     }
 
     /// Builds a final form for an item whose final form was not received.
-    pub(super) fn rebuild(&self, status: &str) -> Value {
+    pub(super) fn build_final_form(&self, status: &str) -> Value {
         match self.kind {
-            Kind::Message => json!({"type": "message", "status": status, "content": []}),
-            Kind::Reasoning => {
+            ResponsesItemKind::Message => {
+                json!({"type": "message", "status": status, "content": []})
+            }
+            ResponsesItemKind::Reasoning => {
                 let part = |kind: &str, texts: &[String]| -> Value {
                     let parts = texts.iter();
                     parts
@@ -201,17 +208,21 @@ impl Partial {
                 }
                 item
             }
-            Kind::Call(CallKind::Function) => json!({"type": "function_call", "status": status}),
-            Kind::Call(CallKind::Freeform) => json!({"type": "custom_tool_call", "status": status}),
-            Kind::Other => json!({"status": status}),
+            ResponsesItemKind::Call(FunctionCallKind::Function) => {
+                json!({"type": "function_call", "status": status})
+            }
+            ResponsesItemKind::Call(FunctionCallKind::Freeform) => {
+                json!({"type": "custom_tool_call", "status": status})
+            }
+            ResponsesItemKind::Other => json!({"status": status}),
         }
     }
 }
 
-fn arguments(value: &Value, kind: CallKind) -> String {
+fn arguments_text(value: &Value, kind: FunctionCallKind) -> String {
     let key = match kind {
-        CallKind::Function => "arguments",
-        CallKind::Freeform => "input",
+        FunctionCallKind::Function => "arguments",
+        FunctionCallKind::Freeform => "input",
     };
     match &value[key] {
         Value::String(text) => text.clone(),
@@ -228,8 +239,8 @@ fn message_text(value: &Value) -> String {
         .collect()
 }
 
-fn texts(list: &Value) -> Vec<String> {
+fn part_texts(list: &Value) -> Vec<String> {
     let parts = list.as_array().into_iter().flatten();
-    let texts = parts.map(|part| text_at(part, "text"));
+    let texts = parts.map(|part| string_at(part, "text"));
     texts.filter(|text| !text.is_empty()).collect()
 }

@@ -4,5 +4,5 @@ mod decode;
 mod item;
 mod request;
 
-pub(crate) use decode::Answer;
-pub(crate) use request::request;
+pub(crate) use decode::ResponsesAnswerDecoder;
+pub(crate) use request::request_body;

@@ -1,20 +1,23 @@
 //! Encodes a request to a Responses server.
 
 use selvedge_protocol::{
-    CallKind, FunctionCall, FunctionCallOutput, Item, Message, OutputPart, Role,
+    ConversationItem, FunctionCall, FunctionCallKind, FunctionCallOutput, Message, MessageRole,
+    OutputPart,
 };
 use serde_json::{Value, json};
 
-use crate::content::{effort_word, history, image_url, not_shown, ours, role_name};
-use crate::pairing::belongs_to_an_answer;
-use crate::prompt::Calls;
-use crate::{Model, Prompt, Provider, Thinking, Tool, ToolInput};
+use crate::pairing::is_model_output;
+use crate::prompt::ToolCallMode;
+use crate::request_parts::{
+    data_url, effort_name, native_for, omitted_note, request_history, role_name,
+};
+use crate::{Model, ModelTool, ModelToolInput, Prompt, Provider, Thinking};
 
 /// Returns the body of a request.
-pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
+pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
     let mut body = json!({
         "model": model.name,
-        "input": input(prompt, model, provider),
+        "input": build_input(prompt, model, provider),
         "stream": true,
         "store": false,
     });
@@ -22,13 +25,13 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
     if !prompt.system.is_empty() {
         set("instructions", prompt.system.as_str().into());
     }
-    if prompt.calls != Calls::Off && !prompt.tools.is_empty() {
-        let tools = prompt.tools.iter().map(|tool| definition(tool, model));
+    if prompt.call_mode != ToolCallMode::Off && !prompt.tools.is_empty() {
+        let tools = prompt.tools.iter().map(|tool| tool_definition(tool, model));
         set("tools", tools.collect());
-        let is_forbidden = prompt.calls == Calls::Forbidden;
+        let is_forbidden = prompt.call_mode == ToolCallMode::Forbidden;
         let choice = if is_forbidden { "none" } else { "auto" };
         set("tool_choice", choice.into());
-        let is_parallel = prompt.calls != Calls::Single;
+        let is_parallel = prompt.call_mode != ToolCallMode::Single;
         set("parallel_tool_calls", is_parallel.into());
     }
     if model.thinking != Thinking::Unsaid {
@@ -36,7 +39,7 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
         set("include", json!(["reasoning.encrypted_content"]));
         let mut reasoning = json!({"summary": "auto"});
         if let Some(effort) = prompt.effort {
-            reasoning["effort"] = effort_word(effort).into();
+            reasoning["effort"] = effort_name(effort).into();
         }
         set("reasoning", reasoning);
     }
@@ -49,10 +52,10 @@ pub(crate) fn request(prompt: &Prompt, model: &Model, provider: &Provider) -> Va
     body
 }
 
-fn definition(tool: &Tool, model: &Model) -> Value {
+fn tool_definition(tool: &ModelTool, model: &Model) -> Value {
     let (name, description) = (&tool.name, &tool.description);
     match &tool.input {
-        ToolInput::Freeform { .. } if model.freeform_tools => {
+        ModelToolInput::Freeform { .. } if model.freeform_tools => {
             json!({"type": "custom", "name": name, "description": description})
         }
         // `strict` is true by default, and rejects schemas with optional fields.
@@ -60,24 +63,26 @@ fn definition(tool: &Tool, model: &Model) -> Value {
             "type": "function",
             "name": name,
             "description": description,
-            "parameters": tool.schema(),
+            "parameters": tool.json_schema(),
             "strict": false,
         }),
     }
 }
 
-fn input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
+fn build_input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
-    let history = history(prompt);
+    let history = request_history(prompt);
     let mut input = Vec::with_capacity(history.len());
     for (index, item) in history.iter().enumerate() {
         match item.as_ref() {
-            Item::Message(message) => input.extend(said(message, ours(&message.native, &origin))),
-            Item::Reasoning(reasoning) => {
+            ConversationItem::Message(message) => {
+                input.extend(message_item(message, native_for(&message.native, &origin)))
+            }
+            ConversationItem::Reasoning(reasoning) => {
                 // The API rejects reasoning that no other item of the answer follows.
                 let next = history.get(index + 1);
-                let followed = next.is_some_and(|next| belongs_to_an_answer(next));
-                if let (true, Some(json)) = (followed, ours(&reasoning.native, &origin)) {
+                let followed = next.is_some_and(|next| is_model_output(next));
+                if let (true, Some(json)) = (followed, native_for(&reasoning.native, &origin)) {
                     let mut json = json.clone();
                     // The API rejects the id of an item that it did not store. Encrypted
                     // reasoning needs no id.
@@ -89,37 +94,42 @@ fn input(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
                     input.push(json);
                 }
             }
-            Item::FunctionCall(call) => {
-                input.push(called(prompt, call, model, ours(&call.native, &origin)))
+            ConversationItem::FunctionCall(call) => input.push(call_item(
+                prompt,
+                call,
+                model,
+                native_for(&call.native, &origin),
+            )),
+            ConversationItem::FunctionCallOutput(output) => {
+                let kind = sent_call_kind(&history[..index], output, model);
+                input.push(output_item(output, kind));
             }
-            Item::FunctionCallOutput(output) => {
-                let kind = freeform_call(&history[..index], output, model);
-                input.push(result(output, kind));
+            ConversationItem::Native(native) if native.origin == origin => {
+                input.push(native.json.clone())
             }
-            Item::Native(native) if native.origin == origin => input.push(native.json.clone()),
-            Item::Native(_) => {}
+            ConversationItem::Native(_) => {}
         }
     }
     input
 }
 
-fn said(message: &Message, extra: Option<&Value>) -> Option<Value> {
+fn message_item(message: &Message, extra: Option<&Value>) -> Option<Value> {
     let parts: Vec<Value> = match message.role {
-        Role::User => message.content.iter().map(shown).collect(),
-        Role::Assistant => match message.text() {
+        MessageRole::User => message.content.iter().map(content_part).collect(),
+        MessageRole::Assistant => match message.text() {
             text if text.is_empty() => Vec::new(),
             text => vec![json!({"type": "output_text", "text": text})],
         },
     };
     let role = role_name(message.role);
     let item = json!({"type": "message", "role": role, "content": parts});
-    (!parts.is_empty()).then(|| with(item, extra))
+    (!parts.is_empty()).then(|| with_native_fields(item, extra))
 }
 
-fn called(prompt: &Prompt, call: &FunctionCall, model: &Model, extra: Option<&Value>) -> Value {
+fn call_item(prompt: &Prompt, call: &FunctionCall, model: &Model, extra: Option<&Value>) -> Value {
     let (id, name) = (&call.call_id, &call.name);
     let item = match call.kind {
-        CallKind::Freeform if model.freeform_tools => {
+        FunctionCallKind::Freeform if model.freeform_tools => {
             let input = &call.arguments;
             json!({"type": "custom_tool_call", "call_id": id, "name": name, "input": input})
         }
@@ -128,49 +138,49 @@ fn called(prompt: &Prompt, call: &FunctionCall, model: &Model, extra: Option<&Va
             json!({"type": "function_call", "call_id": id, "name": name, "arguments": arguments})
         }
     };
-    with(item, extra)
+    with_native_fields(item, extra)
 }
 
 /// Returns the kind as which the call of this result was sent.
-fn freeform_call(
-    before: &[std::borrow::Cow<'_, Item>],
+fn sent_call_kind(
+    before: &[std::borrow::Cow<'_, ConversationItem>],
     output: &FunctionCallOutput,
     model: &Model,
-) -> CallKind {
+) -> FunctionCallKind {
     let call = before.iter().rev().find_map(|item| match item.as_ref() {
-        Item::FunctionCall(call) if call.call_id == output.call_id => Some(call.kind),
+        ConversationItem::FunctionCall(call) if call.call_id == output.call_id => Some(call.kind),
         _ => None,
     });
     call.filter(|_| model.freeform_tools).unwrap_or_default()
 }
 
-fn result(output: &FunctionCallOutput, kind: CallKind) -> Value {
+fn output_item(output: &FunctionCallOutput, kind: FunctionCallKind) -> Value {
     let is_text = |part: &OutputPart| matches!(part, OutputPart::Text { .. });
     let content: Value = match output.output.iter().all(is_text) {
         true => output.text().into(),
-        false => output.output.iter().map(shown).collect(),
+        false => output.output.iter().map(content_part).collect(),
     };
     let name = match kind {
-        CallKind::Function => "function_call_output",
-        CallKind::Freeform => "custom_tool_call_output",
+        FunctionCallKind::Function => "function_call_output",
+        FunctionCallKind::Freeform => "custom_tool_call_output",
     };
     json!({"type": name, "call_id": output.call_id, "output": content})
 }
 
-fn shown(part: &OutputPart) -> Value {
+fn content_part(part: &OutputPart) -> Value {
     match part {
         OutputPart::Text { text } => json!({"type": "input_text", "text": text}),
         OutputPart::Image { data, mime_type } => {
-            json!({"type": "input_image", "image_url": image_url(data, mime_type)})
+            json!({"type": "input_image", "image_url": data_url(data, mime_type)})
         }
         OutputPart::Audio { mime_type, .. } => {
-            json!({"type": "input_text", "text": not_shown(mime_type)})
+            json!({"type": "input_text", "text": omitted_note(mime_type)})
         }
     }
 }
 
 /// Adds native fields that the item does not have.
-fn with(mut item: Value, extra: Option<&Value>) -> Value {
+fn with_native_fields(mut item: Value, extra: Option<&Value>) -> Value {
     if let (Some(fields), Some(Value::Object(extra))) = (item.as_object_mut(), extra) {
         for (key, value) in extra {
             fields.entry(key).or_insert_with(|| value.clone());

@@ -1,8 +1,8 @@
 //! Normal form of a request, in which equivalent JSON of an API is equal: a string or a list of one
 //! text, null or an absent field.
 
-use selvedge_models::{Prompt, Tool};
-use selvedge_protocol::{Item, Role, WireApi};
+use selvedge_models::{ModelTool, Prompt};
+use selvedge_protocol::{ConversationItem, MessageRole, WireApi};
 use serde_json::{Value, json};
 
 /// Returns the conversation of a request in normal form.
@@ -27,7 +27,7 @@ pub fn prompt(wire: WireApi, request: &Value) -> Prompt {
             item["user"].is_string(),
             "the first request contains only user messages: {item}"
         );
-        Item::message(Role::User, item["user"].as_str().unwrap())
+        ConversationItem::message(MessageRole::User, item["user"].as_str().unwrap())
     });
     let tools = list(&request["tools"]).iter().map(|tool| {
         let tool = if tool["function"].is_object() {
@@ -39,7 +39,7 @@ pub fn prompt(wire: WireApi, request: &Value) -> Prompt {
             .into_iter()
             .find(|schema| schema.is_object())
             .unwrap();
-        Tool::function(
+        ModelTool::function(
             text(&tool["name"]),
             text(&tool["description"]),
             schema.clone(),
@@ -54,28 +54,34 @@ pub fn prompt(wire: WireApi, request: &Value) -> Prompt {
 }
 
 /// Adds the results and user messages of the recorded request that the history does not have.
-pub fn add_results(history: &mut Vec<Item>, recorded: &[Value]) {
+pub fn add_results(history: &mut Vec<ConversationItem>, recorded: &[Value]) {
     let known = history
         .iter()
-        .filter(|item| matches!(item, Item::FunctionCallOutput(_)))
+        .filter(|item| matches!(item, ConversationItem::FunctionCallOutput(_)))
         .count();
     let outputs: Vec<&Value> = recorded
         .iter()
         .filter(|item| item["output"].is_string())
         .collect();
     for output in &outputs[known..] {
-        history.push(Item::output(text(&output["for"]), text(&output["output"])));
+        history.push(ConversationItem::function_call_output(
+            text(&output["for"]),
+            text(&output["output"]),
+        ));
     }
     let users = history
         .iter()
-        .filter(|item| matches!(item, Item::Message(message) if message.role == Role::User))
+        .filter(|item| matches!(item, ConversationItem::Message(message) if message.role == MessageRole::User))
         .count();
     for user in recorded
         .iter()
         .filter(|item| item["user"].is_string())
         .skip(users)
     {
-        history.push(Item::message(Role::User, text(&user["user"])));
+        history.push(ConversationItem::message(
+            MessageRole::User,
+            text(&user["user"]),
+        ));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use selvedge_models::{ModelEvent, ReasoningView};
-use selvedge_protocol::{FinishReason, Item, OutputPart, Usage, WireApi};
+use selvedge_protocol::{ConversationItem, FinishReason, OutputPart, Usage, WireApi};
 use serde_json::Value;
 
 /// Content of an answer that is compared.
@@ -69,7 +69,7 @@ pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
             }
             ModelEvent::ItemDone {
                 item,
-                done: Item::Message(message),
+                value: ConversationItem::Message(message),
             } => {
                 assert_eq!(
                     texts.get(item),
@@ -86,7 +86,7 @@ pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
             }
             ModelEvent::ItemDone {
                 item,
-                done: Item::Reasoning(reasoning),
+                value: ConversationItem::Reasoning(reasoning),
             } => {
                 let text: String = reasoning
                     .summary
@@ -104,7 +104,7 @@ pub fn summarise(events: &[ModelEvent]) -> AnswerSummary {
             }
             ModelEvent::ItemDone {
                 item,
-                done: Item::FunctionCall(call),
+                value: ConversationItem::FunctionCall(call),
             } => {
                 assert_eq!(
                     started.get(item),

@@ -10,11 +10,11 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalRequest, Event, EventSink, Intent, Ledger, LedgerError,
-    Limits, RunStart, ScriptToolCallOutput, Settled,
+    ApprovalRequest, ApprovalResponse, CallDecision, CallEnd, CallStart, EventSink, Ledger,
+    LedgerError, Limits, RunStart, RuntimeEvent, ScriptToolCallOutput,
 };
-use selvedge_script::{Cassette, Harness, RunOptions};
-use selvedge_tools::{Approver, Orchestrator, Registry, ToolError, tool, tool_with_call};
+use selvedge_script::{Harness, RecordedRun, RunOptions};
+use selvedge_tools::{Approver, Orchestrator, Registry, ToolError, tool, tool_with_context};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -214,10 +214,10 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
         })
     };
     let risk = |args: &Value| match args["command"][0].as_str() {
-        Some("rm") => selvedge_tools::Risk::Ask {
+        Some("rm") => selvedge_tools::Risk::NeedsApproval {
             reason: "removes files".into(),
         },
-        _ => selvedge_tools::Risk::Guarded {
+        _ => selvedge_tools::Risk::Moderate {
             reason: "runs a command".into(),
         },
     };
@@ -225,10 +225,10 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
         .register(
             tool("exec", "Runs a command.", exec)
                 .risk(risk)
-                .agreement(|args| args["command"][0].as_str().map(str::to_owned)),
+                .approval_key(|args| args["command"][0].as_str().map(str::to_owned)),
         )
         .unwrap();
-    tools.synonyms("bash shell", "exec");
+    tools.add_synonyms("bash shell", "exec");
     let log = seen.clone();
     let patch = move |args: Patch| {
         log.patches.lock().unwrap().push(args.patch.clone());
@@ -243,7 +243,7 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
         .register(tool("apply_patch", "Changes files.", patch))
         .unwrap();
     let log = seen.clone();
-    let sleep = move |args: Wait, call: selvedge_tools::Call| {
+    let sleep = move |args: Wait, call: selvedge_tools::CallContext| {
         let log = log.clone();
         async move {
             let running = log.running.fetch_add(1, Ordering::SeqCst) + 1;
@@ -262,7 +262,7 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
         }
     };
     tools
-        .register(tool_with_call("sleep", "Waits, then gives `value` back.", sleep).read_only())
+        .register(tool_with_context("sleep", "Waits, then gives `value` back.", sleep).read_only())
         .unwrap();
     let stubborn = |args: Wait| async move {
         tokio::time::sleep(Duration::from_millis(args.ms)).await;
@@ -306,7 +306,7 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
 pub struct TestFixture {
     pub harness: Harness,
     pub seen: Arc<ToolActivity>,
-    pub events: Arc<Mutex<Vec<Event>>>,
+    pub events: Arc<Mutex<Vec<RuntimeEvent>>>,
 }
 
 impl TestFixture {
@@ -399,13 +399,13 @@ pub fn run_on_thread<T: Send + 'static>(
 /// answer it never replies.
 #[derive(Clone)]
 pub struct FixedApprover {
-    pub answer: Option<Answer>,
+    pub answer: Option<CallDecision>,
     pub delay: Duration,
     pub asked: Arc<Mutex<Vec<ApprovalRequest>>>,
 }
 
 impl FixedApprover {
-    pub fn new(answer: Answer) -> Self {
+    pub fn new(answer: CallDecision) -> Self {
         Self {
             answer: Some(answer),
             delay: Duration::ZERO,
@@ -423,7 +423,7 @@ impl FixedApprover {
 }
 
 impl Approver for FixedApprover {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
         self.asked.lock().unwrap().push(request.clone());
         async move {
             if !self.delay.is_zero() {
@@ -431,7 +431,7 @@ impl Approver for FixedApprover {
             }
             match &self.answer {
                 Some(answer) => {
-                    ApprovalDecision::Answered(vec![answer.clone(); request.calls.len()])
+                    ApprovalResponse::Decided(vec![answer.clone(); request.calls.len()])
                 }
                 None => std::future::pending().await,
             }
@@ -473,11 +473,11 @@ impl MemoryLedger {
     }
 
     /// Returns a recorded run, if it ended with a recording.
-    pub fn recorded_run(&self, source: &str, output: &ScriptToolCallOutput) -> Option<Cassette> {
+    pub fn recorded_run(&self, source: &str, output: &ScriptToolCallOutput) -> Option<RecordedRun> {
         let recordings = self.recordings.lock().unwrap();
         let (_, recording) = recordings.iter().rfind(|(run, _)| *run == output.id)?;
         let values = self.values_of(&output.id).into_iter().collect();
-        Some(Cassette::new(source.to_owned(), recording, values, output.clone()).unwrap())
+        Some(RecordedRun::new(source.to_owned(), recording, values, output.clone()).unwrap())
     }
 }
 
@@ -486,14 +486,14 @@ impl Ledger for MemoryLedger {
     fn digest_key(&self) -> [u8; 32] {
         [7; 32]
     }
-    async fn begin(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
+    async fn begin_run(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn intend(&self, intent: Intent<'_>) -> Result<(), LedgerError> {
+    async fn record_call_start(&self, intent: CallStart<'_>) -> Result<(), LedgerError> {
         self.intended.lock().unwrap().push(intent.args.to_string());
         Ok(())
     }
-    async fn settle(&self, settled: Settled<'_>) -> Result<(), LedgerError> {
+    async fn record_call_end(&self, settled: CallEnd<'_>) -> Result<(), LedgerError> {
         let record = settled.record;
         let digest = (record.id.clone(), record.args_digest.clone());
         self.digests.lock().unwrap().push(digest);
@@ -507,31 +507,35 @@ impl Ledger for MemoryLedger {
         }
         Ok(())
     }
-    async fn ask(&self, _: &str, _: &ApprovalRequest) -> Result<(), LedgerError> {
+    async fn record_approval_request(
+        &self,
+        _: &str,
+        _: &ApprovalRequest,
+    ) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn answer(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
+    async fn record_approval_answers(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn suspend(&self, _: &str, state: Vec<u8>) -> Result<(), LedgerError> {
+    async fn suspend_run(&self, _: &str, state: Vec<u8>) -> Result<(), LedgerError> {
         if self.full.load(Ordering::SeqCst) {
             return Err(LedgerError::Failed("disk full".into()));
         }
         self.suspended.lock().unwrap().push(state);
         Ok(())
     }
-    async fn go_on(&self, _: &str) -> Result<(), LedgerError> {
+    async fn resume_run(&self, _: &str) -> Result<(), LedgerError> {
         if self.taken.load(Ordering::SeqCst) {
             Err(LedgerError::TakenOver)
         } else {
             Ok(())
         }
     }
-    async fn is_to_stop(&self, _: &str) -> bool {
+    async fn is_stop_requested(&self, _: &str) -> bool {
         self.looks.fetch_add(1, Ordering::SeqCst);
         self.stop.load(Ordering::SeqCst)
     }
-    async fn end(
+    async fn finish_run(
         &self,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,

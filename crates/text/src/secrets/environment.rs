@@ -6,22 +6,22 @@ use super::Redactor;
 use super::formats::FORMATS;
 
 /// Parts of the names of secret variables.
-const PARTS: &str = "\
+const SECRET_NAME_PARTS: &str = "\
     KEY SECRET TOKEN PASSW PASSPHRASE WEBHOOK CONNECTION_STRING AUTH_CONFIG CREDS JWT CREDENTIAL \
     PRIVATE COOKIE";
 
 /// Endings of the names of secret variables.
-const ENDINGS: &str = "PASS _PWD _DSN _AUTH _PAT";
+const SECRET_NAME_SUFFIXES: &str = "PASS _PWD _DSN _AUTH _PAT";
 
 /// Variables that locate an agent which authenticates as the user.
-const AGENTS: [&str; 3] = [
+const AGENT_VARIABLES: [&str; 3] = [
     "SSH_AUTH_SOCK",
     "GPG_AGENT_INFO",
     "DBUS_SESSION_BUS_ADDRESS",
 ];
 
 /// Parts of values that contain a credential.
-const MARKS: [&str; 4] = [
+const SECRET_VALUE_PARTS: [&str; 4] = [
     "-----BEGIN",
     "AccountKey=",
     "SharedAccessKey=",
@@ -36,18 +36,20 @@ pub fn is_secret_variable(name: &str, value: &str) -> bool {
         .split_once("://")
         .and_then(|(_, rest)| rest.split(['/', '?', '#']).next())
         .is_some_and(|authority| authority.contains('@'));
-    AGENTS.contains(&name.as_str())
-        || PARTS.split(' ').any(|part| name.contains(part))
-        || ENDINGS.split(' ').any(|ending| name.ends_with(ending))
+    AGENT_VARIABLES.contains(&name.as_str())
+        || SECRET_NAME_PARTS.split(' ').any(|part| name.contains(part))
+        || SECRET_NAME_SUFFIXES
+            .split(' ')
+            .any(|ending| name.ends_with(ending))
         || has_login
-        || MARKS.iter().any(|mark| value.contains(mark))
-        || begins_like_a_secret(value)
+        || SECRET_VALUE_PARTS.iter().any(|mark| value.contains(mark))
+        || has_secret_prefix(value)
         || !REDACTOR.find(value).is_empty()
 }
 
 /// Returns whether a value starts with the prefix of a known secret format. In text, the whole
 /// format must match; for a variable the prefix suffices.
-fn begins_like_a_secret(value: &str) -> bool {
+fn has_secret_prefix(value: &str) -> bool {
     let is_one_word = value.len() >= 16 && !value.contains([' ', '/', '\n']);
     let mut prefixes = FORMATS.iter().flat_map(|(prefixes, _)| *prefixes);
     is_one_word

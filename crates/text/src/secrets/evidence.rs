@@ -8,11 +8,11 @@ pub(super) enum Quoting {
 }
 
 /// Shortest value that can look like a secret, in bytes.
-const MIN_SECRET: usize = 8;
+const MIN_SECRET_BYTES: usize = 8;
 /// Minimum entropy of a secret, in bits per byte.
-const MIN_ENTROPY: f64 = 2.3;
+const MIN_VALUE_ENTROPY: f64 = 2.3;
 /// Largest average run of a secret, see [`average_run`]. Values with longer runs consist of words.
-const WORDY: f64 = 3.5;
+const MAX_AVERAGE_RUN: f64 = 3.5;
 
 /// Placeholder values, as in types and examples.
 const PLACEHOLDERS: &str = "\
@@ -21,12 +21,12 @@ const PLACEHOLDERS: &str = "\
     string text token true undefined unknown varchar void your";
 
 /// Parts of short values that are names or examples.
-const TELLING: &str =
+const NAME_PARTS: &str =
     "cookie credential demo dummy example foobar key passw sample secret test token user";
 
 /// Returns whether a value looks like a secret by its length, character classes and entropy.
 pub(super) fn looks_secret(value: &str, quoting: Quoting) -> bool {
-    if value.len() < MIN_SECRET || !value.bytes().all(|byte| byte.is_ascii_graphic()) {
+    if value.len() < MIN_SECRET_BYTES || !value.bytes().all(|byte| byte.is_ascii_graphic()) {
         return false;
     }
     let has = |test: fn(&u8) -> bool| value.as_bytes().iter().any(test);
@@ -34,27 +34,29 @@ pub(super) fn looks_secret(value: &str, quoting: Quoting) -> bool {
     let symbols = value.contains(['!', '@', '#', '$', '%', '^', '&', '*', '+', '=', '?', '~']);
     let mixed_case = has(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase);
     let run = average_run(value);
-    let is_random = value.len() >= 20 && letters && run <= if digits { WORDY } else { 2.5 };
-    let is_password = letters && digits && (run <= WORDY || symbols || is_word_and_number(value))
-        || quoting == Quoting::Quoted && symbols && mixed_case && !value.ends_with(['!', '?']);
+    let is_random =
+        value.len() >= 20 && letters && run <= if digits { MAX_AVERAGE_RUN } else { 2.5 };
+    let is_password =
+        letters && digits && (run <= MAX_AVERAGE_RUN || symbols || is_word_and_number(value))
+            || quoting == Quoting::Quoted && symbols && mixed_case && !value.ends_with(['!', '?']);
     let is_code = quoting == Quoting::Bare
         && (value.contains(['(', ')', '[', ']', '{', '}', '|', '$', '"', '\'', '`'])
             || value.contains("::")
             || value.starts_with(['&', '*', '@', '!', '%', '#', '.']));
     let is_name_or_example = || {
         let lower = value.to_ascii_lowercase();
-        TELLING.split(' ').any(|part| lower.contains(part))
+        NAME_PARTS.split(' ').any(|part| lower.contains(part))
     };
     (is_random || is_password && !is_name_or_example())
         && !is_code
-        && entropy(value) >= MIN_ENTROPY
-        && !is_harmless(value)
-        && !is_address(value)
+        && entropy(value) >= MIN_VALUE_ENTROPY
+        && !is_placeholder(value)
+        && !is_address_or_number(value)
         && !is_slug(value)
 }
 
 /// Returns whether a value is empty, a placeholder, a reference to a variable, or a path.
-pub(super) fn is_harmless(value: &str) -> bool {
+pub(super) fn is_placeholder(value: &str) -> bool {
     let value = value.trim();
     let lower = value.to_ascii_lowercase();
     let bare = lower.trim_matches(|c: char| !c.is_ascii_alphanumeric());
@@ -88,7 +90,7 @@ pub(super) fn is_harmless(value: &str) -> bool {
 }
 
 /// Returns whether a value is an e-mail address, a URL, a date, or a number in hexadecimal.
-fn is_address(value: &str) -> bool {
+fn is_address_or_number(value: &str) -> bool {
     let is_email = value.split_once('@').is_some_and(|(_, host)| {
         host.contains('.')
             && host

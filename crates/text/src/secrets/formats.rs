@@ -124,26 +124,26 @@ pub(super) const FORMATS: &[(&[&str], &str)] = &[
 
 /// Minimum entropy of a secret in bits per byte. Below it the text is an example, such as
 /// `sk-xxxxxxxx`.
-const MIN_ENTROPY: f64 = 2.0;
+const MIN_FORMAT_ENTROPY: f64 = 2.0;
 
 /// One automaton for the prefixes of all formats. A regular expression is compiled when a text
 /// first contains one of its prefixes.
-struct Finder {
-    marks: AhoCorasick,
+struct FormatFinder {
+    prefixes: AhoCorasick,
     /// Index into `FORMATS` of each prefix.
-    format: Vec<usize>,
+    format_of_prefix: Vec<usize>,
     patterns: Vec<OnceLock<Regex>>,
 }
 
 #[allow(clippy::expect_used)] // The prefixes are constants, and few.
-static FINDER: LazyLock<Finder> = LazyLock::new(|| {
+static FORMAT_FINDER: LazyLock<FormatFinder> = LazyLock::new(|| {
     let formats = FORMATS.iter().enumerate();
     let prefixes = formats
         .flat_map(|(index, (prefixes, _))| prefixes.iter().map(move |prefix| (index, *prefix)));
     let (format, prefixes): (Vec<_>, Vec<_>) = prefixes.unzip();
-    Finder {
-        marks: AhoCorasick::new(prefixes).expect("few prefixes"),
-        format,
+    FormatFinder {
+        prefixes: AhoCorasick::new(prefixes).expect("few prefixes"),
+        format_of_prefix: format,
         patterns: FORMATS.iter().map(|_| OnceLock::new()).collect(),
     }
 });
@@ -152,20 +152,24 @@ static FINDER: LazyLock<Finder> = LazyLock::new(|| {
 pub(super) fn find(text: &str) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut end = 0;
-    for prefix in FINDER.marks.find_overlapping_iter(text) {
-        let (mut start, format) = (prefix.start(), FINDER.format[prefix.pattern()]);
+    for prefix in FORMAT_FINDER.prefixes.find_overlapping_iter(text) {
+        let (mut start, format) = (
+            prefix.start(),
+            FORMAT_FINDER.format_of_prefix[prefix.pattern()],
+        );
         let source = FORMATS[format].1;
         let inner = source.strip_prefix(r"\b");
         if start < end || inner.is_some() && continues_word(text, start) {
             continue;
         }
-        let pattern = FINDER.patterns[format].get_or_init(|| compiled(inner.unwrap_or(source)));
+        let pattern =
+            FORMAT_FINDER.patterns[format].get_or_init(|| compile(inner.unwrap_or(source)));
         let Some(secret) = pattern.find(&text[start..]) else {
             continue;
         };
         let sample = &secret.as_str()[..secret.as_str().floor_char_boundary(256)];
         let after = start + secret.end();
-        if entropy(sample) < MIN_ENTROPY {
+        if entropy(sample) < MIN_FORMAT_ENTROPY {
             end = after;
             continue;
         }
@@ -184,7 +188,7 @@ pub(super) fn find(text: &str) -> Vec<Range<usize>> {
 }
 
 #[allow(clippy::expect_used)] // The patterns are constants, and a test covers each.
-fn compiled(pattern: &str) -> Regex {
+fn compile(pattern: &str) -> Regex {
     Regex::new(&format!(r"\A(?:{pattern})")).expect("a valid pattern")
 }
 

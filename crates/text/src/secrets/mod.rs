@@ -27,7 +27,7 @@ const REDACTED: &str = "[redacted]";
 /// Replaces secrets in text and JSON by `[redacted]`.
 #[derive(Debug)]
 pub struct Redactor {
-    pairs: OnceLock<pairs::Finder>,
+    pairs: OnceLock<pairs::PairFinder>,
     /// Lower-case names of fields and variables whose values are always secret.
     names: Vec<String>,
 }
@@ -43,7 +43,7 @@ impl Redactor {
     }
 
     /// Returns the text with secrets replaced.
-    pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    pub fn redact_text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut found = self.find(text);
         if found.is_empty() {
             return Cow::Borrowed(text);
@@ -64,16 +64,18 @@ impl Redactor {
     /// Returns the ranges of secrets, in no particular order. They may overlap.
     fn find(&self, text: &str) -> Vec<Range<usize>> {
         let mut found = formats::find(text);
-        let pairs = self.pairs.get_or_init(|| pairs::Finder::new(&self.names));
+        let pairs = self
+            .pairs
+            .get_or_init(|| pairs::PairFinder::new(&self.names));
         pairs.find(text, &mut found);
         found
     }
 
     /// Returns the value with secrets replaced. In a field with the name of a secret, every string
     /// that is not a placeholder is replaced.
-    pub fn value(&self, value: &Value) -> Value {
+    pub fn redact_value(&self, value: &Value) -> Value {
         match value {
-            Value::String(text) => Value::String(self.string(text)),
+            Value::String(text) => Value::String(self.redact_string(text)),
             Value::Array(items) => {
                 let previous = std::iter::once(None).chain(items.iter().map(Value::as_str));
                 let items_and_previous = items.iter().zip(previous);
@@ -82,50 +84,51 @@ impl Redactor {
                     Some(option) if item.is_string() && self.is_secret_option(option, items) => {
                         REDACTED.into()
                     }
-                    _ => self.value(item),
+                    _ => self.redact_value(item),
                 });
                 Value::Array(redacted.collect())
             }
             Value::Object(fields) => {
                 let redacted = fields
                     .iter()
-                    .map(|(name, value)| (name.clone(), self.field(name, value)));
+                    .map(|(name, value)| (name.clone(), self.redact_field(name, value)));
                 Value::Object(redacted.collect())
             }
             other => other.clone(),
         }
     }
 
-    fn field(&self, name: &str, value: &Value) -> Value {
+    fn redact_field(&self, name: &str, value: &Value) -> Value {
         let configured = self.names.contains(&name.to_lowercase());
         match value {
             Value::Null | Value::Bool(_) => value.clone(),
             _ if configured => REDACTED.into(),
-            Value::String(text) if names::is_secret(name) => match evidence::is_harmless(text) {
+            Value::String(text) if names::is_secret(name) => match evidence::is_placeholder(text) {
                 true => value.clone(),
                 false => REDACTED.into(),
             },
-            Value::Array(items) if names::is_secret(name) => {
-                items.iter().map(|item| self.field(name, item)).collect()
-            }
+            Value::Array(items) if names::is_secret(name) => items
+                .iter()
+                .map(|item| self.redact_field(name, item))
+                .collect(),
             Value::Object(fields) if names::is_secret(name) => {
                 let fields = fields
                     .iter()
-                    .map(|(name, value)| (name.clone(), self.inner(value)));
+                    .map(|(name, value)| (name.clone(), self.redact_nested(value)));
                 Value::Object(fields.collect())
             }
-            value => self.value(value),
+            value => self.redact_value(value),
         }
     }
 
     /// Redacts a value nested in a field with the name of a secret. Strings with spaces are kept
     /// unless they contain a secret: they are sentences, such as the descriptions of a schema.
-    fn inner(&self, value: &Value) -> Value {
+    fn redact_nested(&self, value: &Value) -> Value {
         match value {
-            Value::String(text) if !text.contains(' ') => self.field("secret", value),
-            Value::String(_) => self.value(value),
-            Value::Array(items) => items.iter().map(|item| self.inner(item)).collect(),
-            other => self.field("secret", other),
+            Value::String(text) if !text.contains(' ') => self.redact_field("secret", value),
+            Value::String(_) => self.redact_value(value),
+            Value::Array(items) => items.iter().map(|item| self.redact_nested(item)).collect(),
+            other => self.redact_field("secret", other),
         }
     }
 
@@ -141,18 +144,18 @@ impl Redactor {
 
     /// Redacts a string. JSON is redacted as JSON, and is unchanged, including its white space, if
     /// it contains no secret.
-    fn string(&self, text: &str) -> String {
+    fn redact_string(&self, text: &str) -> String {
         let looks_like_json = text.starts_with(['{', '[']) && text.len() > 2;
         match looks_like_json.then(|| serde_json::from_str::<Value>(text)) {
             Some(Ok(inner)) => {
-                let redacted = self.value(&inner);
+                let redacted = self.redact_value(&inner);
                 if redacted == inner {
-                    self.text(text).into_owned()
+                    self.redact_text(text).into_owned()
                 } else {
                     redacted.to_string()
                 }
             }
-            _ => self.text(text).into_owned(),
+            _ => self.redact_text(text).into_owned(),
         }
     }
 }

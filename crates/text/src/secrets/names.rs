@@ -6,13 +6,13 @@ const SECRET_PARTS: &str = "\
     pgpass privatekey secret token";
 
 /// Last words of names that describe a secret and do not contain it, such as `token_file`.
-const ABOUT: &str = "\
+const DESCRIPTIVE_SUFFIXES: &str = "\
     alg algorithm budget class count description dir enabled endpoint error expires expiry field \
     file format hint index kind label len length limit name path pattern placeholder policy \
     position ref required rules size status ttl type uri url version";
 
 /// Parts of the names of secrets in every spelling, as patterns of an automaton.
-pub(super) const MARKS: &str = "\
+pub(super) const NAME_PATTERNS: &str = "\
     api_key api-key apikey access_key access-key accesskey account_key accountkey authorization \
     cookie credential pass private_key private-key privatekey pwd secret token";
 
@@ -21,7 +21,7 @@ pub(super) fn is_secret(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let plain = lower.replace(['_', '-', '.'], "");
     let last = last_word(name).to_ascii_lowercase();
-    if ABOUT.split(' ').any(|word| word == last) {
+    if DESCRIPTIVE_SUFFIXES.split(' ').any(|word| word == last) {
         return false;
     }
     let is_token_count =

@@ -5,35 +5,35 @@ use std::ops::Range;
 
 use aho_corasick::AhoCorasick;
 
-use super::evidence::{Quoting, is_harmless, looks_secret};
+use super::evidence::{Quoting, is_placeholder, looks_secret};
 use super::names;
 
 /// Longest name, in bytes.
-const MAX_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 /// Bytes of a value that decide whether it is a secret.
-const MAX_VALUE: usize = 128;
+const MAX_VALUE_BYTES: usize = 128;
 /// Bytes of a command, a login or an XML element that are examined.
-const MAX_LOOK: usize = 256;
+const MAX_LOOKAHEAD_BYTES: usize = 256;
 /// Longest indented block, in bytes.
-const MAX_BLOCK: usize = 1 << 16;
+const MAX_BLOCK_BYTES: usize = 1 << 16;
 
 /// Patterns of the automaton other than names, each with its matcher.
-const MARKS: [(&str, Look); 7] = [
-    ("bearer", bearer),
+const PAIR_PATTERNS: [(&str, SecretMatcher); 7] = [
+    ("bearer", bearer_token),
     ("://", login_in_url),
-    ("curl ", curl_user),
-    ("sshpass ", sshpass),
+    ("curl ", curl_password),
+    ("sshpass ", sshpass_password),
     ("mysql", mysql_password),
     ("mariadb", mysql_password),
     ("login ", netrc_password),
 ];
 
 /// Returns the ranges of the secrets after a marker that ends at the given offset.
-type Look = fn(&str, usize) -> Vec<Range<usize>>;
+type SecretMatcher = fn(&str, usize) -> Vec<Range<usize>>;
 
 /// Where a name occurs, which decides how strict the check of its value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Context {
+enum NameContext {
     /// Code, JSON, YAML. The value must look like a secret.
     Code,
     /// Command, shell assignment, URL query or connection string. Any value that is not a
@@ -45,25 +45,25 @@ enum Context {
 
 /// Finds secrets after names and after the patterns in [`MARKS`].
 #[derive(Debug)]
-pub(super) struct Finder {
-    marks: AhoCorasick,
-    configured: Vec<String>,
+pub(super) struct PairFinder {
+    patterns: AhoCorasick,
+    configured_names: Vec<String>,
 }
 
-impl Finder {
+impl PairFinder {
     #[allow(clippy::expect_used)] // Only gigabytes of names would exceed an automaton.
     pub(super) fn new(configured: &[String]) -> Self {
-        let patterns = MARKS
+        let patterns = PAIR_PATTERNS
             .iter()
             .map(|(pattern, _)| *pattern)
-            .chain(names::MARKS.split(' '));
+            .chain(names::NAME_PATTERNS.split(' '));
         let patterns = patterns.chain(configured.iter().map(String::as_str));
         Self {
-            marks: AhoCorasick::builder()
+            patterns: AhoCorasick::builder()
                 .ascii_case_insensitive(true)
                 .build(patterns)
                 .expect("few patterns"),
-            configured: configured.to_vec(),
+            configured_names: configured.to_vec(),
         }
     }
 
@@ -71,11 +71,11 @@ impl Finder {
     pub(super) fn find(&self, text: &str, found: &mut Vec<Range<usize>>) {
         // Ends of the last name and of the last secret.
         let (mut name_end, mut secret_end) = (0, 0);
-        for hit in self.marks.find_overlapping_iter(text) {
+        for hit in self.patterns.find_overlapping_iter(text) {
             if hit.start() < secret_end {
                 continue;
             }
-            if let Some((_, secrets_after)) = MARKS.get(hit.pattern().as_usize()) {
+            if let Some((_, secrets_after)) = PAIR_PATTERNS.get(hit.pattern().as_usize()) {
                 let secrets = secrets_after(text, hit.end());
                 secret_end = secrets.last().map_or(secret_end, |last| last.end);
                 found.extend(secrets);
@@ -94,7 +94,7 @@ impl Finder {
     fn after_name(&self, text: &str, name: Range<usize>) -> Option<Range<usize>> {
         let word = text[name.clone()].trim_start_matches('-');
         let is_configured = self
-            .configured
+            .configured_names
             .iter()
             .any(|name| word.eq_ignore_ascii_case(name));
         if !is_configured && !names::is_secret(word) {
@@ -103,36 +103,36 @@ impl Finder {
         let is_option = text[name.clone()].starts_with("--");
         let before = text[..name.start].chars().next_back();
         let Some((separator, at)) = separator(text, name.end, is_option) else {
-            return element(text, name);
+            return xml_element(text, name);
         };
         let is_assignment = separator == "=" && at == name.end + 1;
         let is_shell = is_assignment && !word.contains(|c: char| c.is_ascii_lowercase());
         let context = match before {
-            _ if is_configured => Context::Configured,
-            Some('?' | '&' | ';') if is_assignment => Context::Settings,
-            _ if is_shell || is_option => Context::Settings,
-            _ => Context::Code,
+            _ if is_configured => NameContext::Configured,
+            Some('?' | '&' | ';') if is_assignment => NameContext::Settings,
+            _ if is_shell || is_option => NameContext::Settings,
+            _ => NameContext::Code,
         };
         if separator == ":" {
             let is_cookie = word.to_ascii_lowercase().ends_with("cookie");
-            let cookies = || is_cookie.then(|| cookies(text, at)).flatten();
-            if let Some(secret) = block(text, name.start, at, context).or_else(cookies) {
+            let cookies = || is_cookie.then(|| cookie_header(text, at)).flatten();
+            if let Some(secret) = yaml_block(text, name.start, at, context).or_else(cookies) {
                 return Some(secret);
             }
         }
         let is_connection = before == Some(';') && is_assignment;
-        let value = Value::at(text, at, is_connection);
-        let sample = &text[value.start..value.end(text, MAX_VALUE)];
+        let value = PairValue::at(text, at, is_connection);
+        let sample = &text[value.start..value.end(text, MAX_VALUE_BYTES)];
         let is_secret = match context {
-            Context::Configured => !sample.is_empty(),
-            Context::Settings if !separator.is_empty() => {
+            NameContext::Configured => !sample.is_empty(),
+            NameContext::Settings if !separator.is_empty() => {
                 let is_code = value.quoting() == Quoting::Bare
-                    && (sample.contains(['(', '[', '{', '<']) || is_member(sample));
+                    && (sample.contains(['(', '[', '{', '<']) || is_field_access(sample));
                 let is_number = sample.bytes().all(|byte| byte.is_ascii_digit());
                 let is_long = sample.len() >= 4 || is_connection;
-                is_long && !is_code && !is_number && !is_harmless(sample)
+                is_long && !is_code && !is_number && !is_placeholder(sample)
             }
-            Context::Settings | Context::Code => looks_secret(sample, value.quoting()),
+            NameContext::Settings | NameContext::Code => looks_secret(sample, value.quoting()),
         };
         if is_secret {
             return Some(value.start..value.end(text, usize::MAX));
@@ -142,15 +142,15 @@ impl Finder {
         if separator != ":" || !text[after..].starts_with("= ") {
             return None;
         }
-        let value = Value::at(text, skip_blanks(text, after + 1), false);
-        let sample = &text[value.start..value.end(text, MAX_VALUE)];
+        let value = PairValue::at(text, skip_blanks(text, after + 1), false);
+        let sample = &text[value.start..value.end(text, MAX_VALUE_BYTES)];
         looks_secret(sample, value.quoting()).then(|| value.start..value.end(text, usize::MAX))
     }
 }
 
 /// Returns the content of an XML element if the name is its tag and the content looks secret.
-fn element(text: &str, name: Range<usize>) -> Option<Range<usize>> {
-    let near = text.floor_char_boundary(name.start.saturating_sub(MAX_NAME));
+fn xml_element(text: &str, name: Range<usize>) -> Option<Range<usize>> {
+    let near = text.floor_char_boundary(name.start.saturating_sub(MAX_NAME_BYTES));
     let is_namespace = |c: char| c.is_ascii_alphanumeric() || c == ':';
     if !text[near..name.start]
         .trim_end_matches(is_namespace)
@@ -158,7 +158,7 @@ fn element(text: &str, name: Range<usize>) -> Option<Range<usize>> {
     {
         return None;
     }
-    let rest = &text[name.end..text.floor_char_boundary(name.end + MAX_LOOK)];
+    let rest = &text[name.end..text.floor_char_boundary(name.end + MAX_LOOKAHEAD_BYTES)];
     let open = rest.find('>').filter(|_| rest.starts_with(['>', ' ']))?;
     let inner = rest[open + 1..].split_once("</")?.0;
     let start = name.end + open + 1;
@@ -172,9 +172,9 @@ fn element(text: &str, name: Range<usize>) -> Option<Range<usize>> {
 fn name_around(text: &str, start: usize, end: usize) -> Range<usize> {
     let bytes = text.as_bytes();
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
-    let before = bytes[..start].iter().rev().take(MAX_NAME);
+    let before = bytes[..start].iter().rev().take(MAX_NAME_BYTES);
     let mut start = start - before.take_while(|byte| is_part(byte)).count();
-    let after = bytes[end..].iter().take(MAX_NAME);
+    let after = bytes[end..].iter().take(MAX_NAME_BYTES);
     let end = end + after.take_while(|byte| is_part(byte)).count();
     // The letter of an escape such as `\n` is not part of the name.
     if start > 0 && bytes[start - 1] == b'\\' && matches!(bytes[start], b'n' | b'r' | b't') {
@@ -220,7 +220,7 @@ fn separator(text: &str, at: usize, is_option: bool) -> Option<(&'static str, us
 }
 
 fn skip_blanks(text: &str, at: usize) -> usize {
-    let blanks = text[at..].bytes().take(MAX_NAME);
+    let blanks = text[at..].bytes().take(MAX_NAME_BYTES);
     at + blanks
         .take_while(|byte| matches!(byte, b' ' | b'\t'))
         .count()
@@ -228,13 +228,13 @@ fn skip_blanks(text: &str, at: usize) -> usize {
 
 /// The value after a name: the text in quotes, at any level of escaping, or one word. The scheme
 /// of an `Authorization` header is not part of it.
-struct Value {
+struct PairValue {
     start: usize,
-    ending: Ending,
+    end_marker: ValueEnd,
 }
 
 /// What ends a value.
-enum Ending {
+enum ValueEnd {
     /// This quote, after this many backslashes.
     Quote(u8, usize),
     Word,
@@ -242,7 +242,7 @@ enum Ending {
     Semicolon,
 }
 
-impl Value {
+impl PairValue {
     fn at(text: &str, at: usize, is_connection: bool) -> Self {
         let bytes = text.as_bytes();
         let prefix = usize::from(matches!(bytes.get(at), Some(b'b' | b'f' | b'r' | b'u')));
@@ -252,24 +252,24 @@ impl Value {
             if let Some(quote @ (b'"' | b'\'' | b'`')) = bytes.get(at + slashes) {
                 return Self {
                     start: after_scheme(text, at + slashes + 1),
-                    ending: Ending::Quote(*quote, slashes),
+                    end_marker: ValueEnd::Quote(*quote, slashes),
                 };
             }
         }
         Self {
             start: after_scheme(text, at.min(text.len())),
-            ending: if is_connection {
-                Ending::Semicolon
+            end_marker: if is_connection {
+                ValueEnd::Semicolon
             } else {
-                Ending::Word
+                ValueEnd::Word
             },
         }
     }
 
     fn quoting(&self) -> Quoting {
-        match self.ending {
-            Ending::Quote(..) => Quoting::Quoted,
-            Ending::Word | Ending::Semicolon => Quoting::Bare,
+        match self.end_marker {
+            ValueEnd::Quote(..) => Quoting::Quoted,
+            ValueEnd::Word | ValueEnd::Semicolon => Quoting::Bare,
         }
     }
 
@@ -280,17 +280,17 @@ impl Value {
     fn end(&self, text: &str, limit: usize) -> usize {
         let mut backslashes = 0;
         for (at, c) in text[self.start..].char_indices() {
-            let ends = match self.ending {
+            let ends = match self.end_marker {
                 _ if c == '\n' || at >= limit => true,
-                Ending::Quote(quote, slashes) if c == char::from(quote) => {
+                ValueEnd::Quote(quote, slashes) if c == char::from(quote) => {
                     if backslashes % (2 * (slashes + 1)) == slashes {
                         return self.start + at - slashes;
                     }
                     false
                 }
-                Ending::Quote(..) => false,
-                Ending::Word => c.is_whitespace() || at > 0 && "\"'`&,;\\".contains(c),
-                Ending::Semicolon => matches!(c, ';' | '"' | '\''),
+                ValueEnd::Quote(..) => false,
+                ValueEnd::Word => c.is_whitespace() || at > 0 && "\"'`&,;\\".contains(c),
+                ValueEnd::Semicolon => matches!(c, ';' | '"' | '\''),
             };
             if ends {
                 return self.start + at;
@@ -315,7 +315,7 @@ fn after_scheme(text: &str, at: usize) -> usize {
 }
 
 /// Returns whether a value is a field access: `process.env.TOKEN`.
-fn is_member(value: &str) -> bool {
+fn is_field_access(value: &str) -> bool {
     let is_word = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && part
@@ -326,8 +326,8 @@ fn is_member(value: &str) -> bool {
 }
 
 /// Returns the YAML block scalar after a name: the lines with deeper indentation after `|` or `>`.
-fn block(text: &str, name: usize, at: usize, context: Context) -> Option<Range<usize>> {
-    let head = &text[at..text.floor_char_boundary(at + MAX_NAME)];
+fn yaml_block(text: &str, name: usize, at: usize, context: NameContext) -> Option<Range<usize>> {
+    let head = &text[at..text.floor_char_boundary(at + MAX_NAME_BYTES)];
     let (head, _) = head.split_once('\n')?;
     let indicator = head.split(" #").next()?.split_whitespace().next_back()?;
     if !(indicator.starts_with(['|', '>']) && indicator.len() <= 3)
@@ -343,7 +343,8 @@ fn block(text: &str, name: usize, at: usize, context: Context) -> Option<Range<u
     }
     let start = at + head.len() + 1;
     let mut end = start;
-    for line in text[start..text.floor_char_boundary(start + MAX_BLOCK)].split_inclusive('\n') {
+    for line in text[start..text.floor_char_boundary(start + MAX_BLOCK_BYTES)].split_inclusive('\n')
+    {
         if !line.trim().is_empty() && indentation(line) <= before.len() {
             break;
         }
@@ -352,7 +353,7 @@ fn block(text: &str, name: usize, at: usize, context: Context) -> Option<Range<u
     let body = text[start..end].trim_end();
     let mut words = body.split_whitespace();
     let is_secret = match context {
-        Context::Configured => !body.is_empty(),
+        NameContext::Configured => !body.is_empty(),
         _ => words.any(|word| looks_secret(word, Quoting::Quoted)),
     };
     let first = end - text[start..end].trim_start().len();
@@ -360,26 +361,26 @@ fn block(text: &str, name: usize, at: usize, context: Context) -> Option<Range<u
 }
 
 /// Returns the token after `Bearer`.
-fn bearer(text: &str, end: usize) -> Vec<Range<usize>> {
+fn bearer_token(text: &str, end: usize) -> Vec<Range<usize>> {
     let start = skip_blanks(text, end);
     let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"._~+/=-".contains(byte);
     let length = text.as_bytes()[start..]
         .iter()
         .take_while(|byte| is_token(byte))
         .count();
-    let sample = &text[start..start + length.min(MAX_VALUE)];
+    let sample = &text[start..start + length.min(MAX_VALUE_BYTES)];
     let is_secret = start > end && looks_secret(sample, Quoting::Quoted);
     Vec::from_iter(is_secret.then_some(start..start + length))
 }
 
 /// Returns the rest of the line after `Cookie:`, if it sets a cookie.
-fn cookies(text: &str, start: usize) -> Option<Range<usize>> {
-    let sample = &text[start..text.floor_char_boundary(start + MAX_VALUE)];
+fn cookie_header(text: &str, start: usize) -> Option<Range<usize>> {
+    let sample = &text[start..text.floor_char_boundary(start + MAX_VALUE_BYTES)];
     let first = sample.split([';', '\r', '\n', '"', '\'']).next();
     let is_set = first
         .and_then(|first| first.split_once('='))
         .is_some_and(|(name, value)| {
-            !name.contains(char::is_whitespace) && !is_harmless(value) && value.len() >= 4
+            !name.contains(char::is_whitespace) && !is_placeholder(value) && value.len() >= 4
         });
     is_set.then(|| {
         let rest = &text[start..];
@@ -389,7 +390,7 @@ fn cookies(text: &str, start: usize) -> Option<Range<usize>> {
 
 /// Returns the password in a URL, and the user name if it is a token.
 fn login_in_url(text: &str, end: usize) -> Vec<Range<usize>> {
-    let rest = &text[end..text.floor_char_boundary(end + MAX_LOOK)];
+    let rest = &text[end..text.floor_char_boundary(end + MAX_LOOKAHEAD_BYTES)];
     let login = rest.find(|c: char| c.is_whitespace() || "/@\"'`<>".contains(c));
     let Some(login) = login.filter(|at| rest[*at..].starts_with('@')) else {
         return Vec::new();
@@ -398,15 +399,15 @@ fn login_in_url(text: &str, end: usize) -> Vec<Range<usize>> {
         .split_once(':')
         .unwrap_or((&rest[..login], ""));
     let is_token = user.len() >= 20 && looks_secret(user, Quoting::Quoted);
-    let is_password = !password.is_empty() && !is_harmless(password);
+    let is_password = !password.is_empty() && !is_placeholder(password);
     let token = is_token.then_some(end..end + user.len());
     let password = is_password.then_some(end + user.len() + 1..end + login);
     token.into_iter().chain(password).collect()
 }
 
 /// Returns the ranges of the words after `from`, up to the end of the line or of the command.
-fn words(text: &str, from: usize) -> impl Iterator<Item = Range<usize>> {
-    let rest = &text[from..text.floor_char_boundary(from + MAX_LOOK)];
+fn command_words(text: &str, from: usize) -> impl Iterator<Item = Range<usize>> {
+    let rest = &text[from..text.floor_char_boundary(from + MAX_LOOKAHEAD_BYTES)];
     let rest = &rest[..rest.find(['\n', '|', ';', '&']).unwrap_or(rest.len())];
     rest.split([' ', '\t'])
         .map(move |word| {
@@ -422,12 +423,12 @@ fn unquoted(text: &str, word: Range<usize>) -> Option<Range<usize>> {
     let inner = text[word.clone()].trim_start_matches(quotes);
     let start = word.end - inner.len();
     let inner = inner.trim_end_matches(quotes);
-    (!is_harmless(inner)).then_some(start..start + inner.len())
+    (!is_placeholder(inner)).then_some(start..start + inner.len())
 }
 
 /// Returns the password of `curl -u name:password`.
-fn curl_user(text: &str, end: usize) -> Vec<Range<usize>> {
-    let mut words = words(text, end);
+fn curl_password(text: &str, end: usize) -> Vec<Range<usize>> {
+    let mut words = command_words(text, end);
     let option = words.find(|word| matches!(&text[word.clone()], "-u" | "--user"));
     let login = option.and_then(|_| unquoted(text, words.next()?));
     let password = login.and_then(|login| {
@@ -438,8 +439,8 @@ fn curl_user(text: &str, end: usize) -> Vec<Range<usize>> {
 }
 
 /// Returns the password of `sshpass -p password`.
-fn sshpass(text: &str, end: usize) -> Vec<Range<usize>> {
-    let mut words = words(text, end);
+fn sshpass_password(text: &str, end: usize) -> Vec<Range<usize>> {
+    let mut words = command_words(text, end);
     let password = words.next().and_then(|option| match &text[option.clone()] {
         "-p" => unquoted(text, words.next()?),
         word if word.starts_with("-p") => unquoted(text, option.start + 2..option.end),
@@ -450,7 +451,7 @@ fn sshpass(text: &str, end: usize) -> Vec<Range<usize>> {
 
 /// Returns the password of `mysql -ppassword` and related commands.
 fn mysql_password(text: &str, end: usize) -> Vec<Range<usize>> {
-    let option = words(text, end).find(|word| {
+    let option = command_words(text, end).find(|word| {
         let word = &text[word.clone()];
         word.starts_with("-p") && word.len() > 2
     });
@@ -460,7 +461,7 @@ fn mysql_password(text: &str, end: usize) -> Vec<Range<usize>> {
 
 /// Returns the password of `login name password secret`, the format of `.netrc`.
 fn netrc_password(text: &str, end: usize) -> Vec<Range<usize>> {
-    let mut words = words(text, end).skip(1);
+    let mut words = command_words(text, end).skip(1);
     let name = words
         .next()
         .filter(|word| &text[word.clone()] == "password");

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use cap_std::fs::Dir;
 use selvedge_tools::ToolError;
 
-use super::{Action, Hunk, Operation, Over, Patch, Role, Source, Target, hunk, text};
+use super::{
+    FileTransfer, Hunk, HunkLineRole, OverwritePolicy, Patch, PatchAction, PatchOperation,
+    PatchTarget, hunk, text,
+};
 use crate::Workspace;
-use crate::commit::{Write, commit};
-use crate::slot::{Links, Mode, Slot};
+use crate::commit::{FileWrite, commit};
+use crate::target_file::{FileMode, LinkMode, TargetFile};
 
 /// The planned contents of the files that a patch changes.
-pub(crate) struct Draft<'a> {
+pub(crate) struct PatchDraft<'a> {
     workspace: &'a Workspace,
     /// Folder that paths of the patch are relative to; itself relative to the workspace.
     base: PathBuf,
@@ -27,33 +30,33 @@ pub(crate) struct Draft<'a> {
 
 /// A file that an operation names.
 struct DraftFile {
-    slot: Slot,
-    on_disk: Option<Content>,
+    slot: TargetFile,
+    on_disk: Option<DraftContent>,
     /// Content before the current batch of operations.
-    before: Option<Content>,
+    batch_start: Option<DraftContent>,
     /// Planned content; `None` if the file is deleted or does not exist.
-    now: Option<Content>,
+    planned: Option<DraftContent>,
     /// Whether the current batch set the content.
-    written: bool,
+    written_in_batch: bool,
     /// Whether an operation changed the file.
     touched: bool,
     /// Whether the file was moved to another path.
-    moved: bool,
+    moved_away: bool,
     /// The path that the file was moved from.
-    from: Option<String>,
+    moved_from: Option<String>,
     added: usize,
     removed: usize,
 }
 
 /// The bytes and mode of a file.
 #[derive(Clone, PartialEq)]
-struct Content {
+struct DraftContent {
     bytes: Arc<[u8]>,
-    mode: Mode,
+    mode: FileMode,
 }
 
 /// The total change of one file by a patch.
-pub(crate) struct Net<'a> {
+pub(crate) struct NetChange<'a> {
     pub(crate) path: &'a str,
     /// The earlier path, if the file was moved.
     pub(crate) from: Option<&'a str>,
@@ -67,7 +70,7 @@ pub(crate) struct Net<'a> {
     pub(crate) removed: usize,
 }
 
-impl<'a> Draft<'a> {
+impl<'a> PatchDraft<'a> {
     /// Creates an empty draft for paths relative to `base`.
     pub(crate) fn new(workspace: &'a Workspace, base: &Path) -> Self {
         Self {
@@ -80,30 +83,30 @@ impl<'a> Draft<'a> {
     }
 
     /// Applies a patch to the draft.
-    pub(crate) fn patch(mut self, patch: &Patch) -> Result<Self, ToolError> {
+    pub(crate) fn with_patch(mut self, patch: &Patch) -> Result<Self, ToolError> {
         if let Some(folder) = &patch.folder {
             self.base.push(folder);
         }
         for batch in patch.operations.chunk_by(|a, b| a.batch == b.batch) {
             for file in &mut self.files {
-                (file.before, file.written) = (file.now.clone(), false);
+                (file.batch_start, file.written_in_batch) = (file.planned.clone(), false);
             }
             // Sources of moves are removed first, because a diff may swap two files.
             for operation in batch {
-                if let Action::Update {
-                    to:
-                        Some(Target {
-                            source: Source::Goes,
+                if let PatchAction::Update {
+                    target:
+                        Some(PatchTarget {
+                            transfer: FileTransfer::Move,
                             ..
                         }),
                     ..
                 } = &operation.action
                 {
-                    self.leave(operation)?;
+                    self.remove_move_source(operation)?;
                 }
             }
             for operation in batch {
-                self.operation(operation)?;
+                self.apply_operation(operation)?;
             }
         }
         Ok(self)
@@ -111,25 +114,28 @@ impl<'a> Draft<'a> {
 
     /// Replaces the content of a file. Fails if the file does not have exactly the `original`
     /// content.
-    pub(crate) fn replace(
+    pub(crate) fn with_replacement(
         mut self,
         path: &str,
         original: &str,
         updated: &str,
     ) -> Result<Self, ToolError> {
-        let file = self.file(Path::new(path), Links::Follow)?;
+        let file = self.file_index(Path::new(path), LinkMode::Follow)?;
         let current = self.files[file]
-            .now
+            .planned
             .as_ref()
             .map_or(&[][..], |content| &content.bytes);
         if current != original.as_bytes() {
-            return Err(differs(
-                &self.files[file].slot.shown,
+            return Err(content_mismatch_error(
+                &self.files[file].slot.display_path,
                 current,
                 original.as_bytes(),
             ));
         }
-        let (old, new) = (text::split(current), text::split(updated.as_bytes()));
+        let (old, new) = (
+            text::split_lines(current),
+            text::split_lines(updated.as_bytes()),
+        );
         let count_equal =
             |pairs: &mut dyn Iterator<Item = (&text::TextLine<'_>, &text::TextLine<'_>)>| {
                 pairs
@@ -140,24 +146,24 @@ impl<'a> Draft<'a> {
         let tail = count_equal(&mut old[head..].iter().rev().zip(new[head..].iter().rev()));
         let counts = (new.len() - head - tail, old.len() - head - tail);
         let mode = self.files[file]
-            .now
+            .planned
             .as_ref()
-            .map_or(Mode::New { executable: false }, |content| content.mode);
-        self.put(file, updated.as_bytes().into(), mode, counts)?;
+            .map_or(FileMode::New { executable: false }, |content| content.mode);
+        self.set_content(file, updated.as_bytes().into(), mode, counts)?;
         Ok(self)
     }
 
     /// Writes all changed files to disk, or none of them.
-    pub(crate) fn carry_out(&self) -> Result<(), ToolError> {
+    pub(crate) fn write_to_disk(&self) -> Result<(), ToolError> {
         let changed = self
             .files
             .iter()
-            .filter(|file| file.touched && file.now != file.on_disk);
-        let writes: Vec<Write<'_>> = changed
-            .map(|file| Write {
+            .filter(|file| file.touched && file.planned != file.on_disk);
+        let writes: Vec<FileWrite<'_>> = changed
+            .map(|file| FileWrite {
                 slot: &file.slot,
                 content: file
-                    .now
+                    .planned
                     .as_ref()
                     .map(|content| (&content.bytes[..], content.mode)),
             })
@@ -166,30 +172,35 @@ impl<'a> Draft<'a> {
     }
 
     /// Returns the total change of each file, in the order of the patch.
-    pub(crate) fn net(&self) -> impl Iterator<Item = Net<'_>> {
-        let by_name = |name: &str| self.files.iter().find(|file| file.slot.shown == name);
+    pub(crate) fn net_changes(&self) -> impl Iterator<Item = NetChange<'_>> {
+        let by_name = |name: &str| {
+            self.files
+                .iter()
+                .find(|file| file.slot.display_path == name)
+        };
         self.files.iter().filter_map(move |file| {
-            let has_no_net_change = file.now.is_none() && (file.on_disk.is_none() || file.moved);
+            let has_no_net_change =
+                file.planned.is_none() && (file.on_disk.is_none() || file.moved_away);
             if !file.touched || has_no_net_change {
                 return None;
             }
-            let from = file.from.as_deref();
+            let from = file.moved_from.as_deref();
             let origin = from.and_then(by_name).unwrap_or(file);
-            let (before, after) = (origin.on_disk.as_ref(), file.now.as_ref());
+            let (before, after) = (origin.on_disk.as_ref(), file.planned.as_ref());
             let old = before.map(|content| &content.bytes[..]);
             let new = after.map(|content| &content.bytes[..]);
             let was_executable = before.is_some_and(|content| content.mode.is_executable());
             let executable = after
                 .map(|content| content.mode.is_executable())
                 .filter(|executable| *executable != was_executable);
-            let lines = |bytes: &[u8]| text::split(bytes).len();
+            let lines = |bytes: &[u8]| text::split_lines(bytes).len();
             let (added, removed) = match (old, new) {
                 (None, Some(new)) => (lines(new), 0),
                 (Some(old), None) => (0, lines(old)),
                 _ => (file.added, file.removed),
             };
-            Some(Net {
-                path: &file.slot.shown,
+            Some(NetChange {
+                path: &file.slot.display_path,
                 from,
                 old,
                 new,
@@ -200,164 +211,176 @@ impl<'a> Draft<'a> {
         })
     }
 
-    fn operation(&mut self, operation: &Operation) -> Result<(), ToolError> {
+    fn apply_operation(&mut self, operation: &PatchOperation) -> Result<(), ToolError> {
         match &operation.action {
-            Action::Add {
+            PatchAction::Add {
                 content,
                 executable,
-                over,
+                overwrite: over,
             } => {
-                let file = self.file(operation.path(), Links::Follow)?;
-                self.refuse_over(file, *over)?;
-                let old = self.files[file].now.as_ref();
-                let mode = old.map_or(Mode::New { executable: false }, |old| old.mode);
+                let file = self.file_index(operation.path(), LinkMode::Follow)?;
+                self.check_overwrite(file, *over)?;
+                let old = self.files[file].planned.as_ref();
+                let mode = old.map_or(FileMode::New { executable: false }, |old| old.mode);
                 let mode = if *executable {
                     mode.with_executable(true)
                 } else {
                     mode
                 };
                 let counts = (
-                    text::split(content).len(),
-                    old.map_or(0, |old| text::split(&old.bytes).len()),
+                    text::split_lines(content).len(),
+                    old.map_or(0, |old| text::split_lines(&old.bytes).len()),
                 );
-                self.put(file, content.as_slice().into(), mode, counts)
+                self.set_content(file, content.as_slice().into(), mode, counts)
             }
-            Action::Delete { hunks } => {
-                let path = self.existing(operation)?;
+            PatchAction::Delete { hunks } => {
+                let path = self.find_existing(operation)?;
                 if !hunks.is_empty() {
-                    let file = self.file(&path, Links::Follow)?;
-                    let remaining = self.applied(file, hunks, Read::Latest)?;
+                    let file = self.file_index(&path, LinkMode::Follow)?;
+                    let remaining = self.apply_hunks(file, hunks, DraftContentVersion::Latest)?;
                     if !remaining.is_empty() {
-                        let lines = text::split(&remaining).len();
-                        let shown = &self.files[file].slot.shown;
+                        let lines = text::split_lines(&remaining).len();
+                        let shown = &self.files[file].slot.display_path;
                         return Err(ToolError::new(format!(
                             "{shown} cannot be deleted: {lines} of its lines are not in the patch"
                         )));
                     }
                 }
-                let file = self.file(&path, Links::Keep)?;
+                let file = self.file_index(&path, LinkMode::NoFollow)?;
                 let file = &mut self.files[file];
-                (file.now, file.touched, file.written) = (None, true, true);
+                (file.planned, file.touched, file.written_in_batch) = (None, true, true);
                 Ok(())
             }
-            Action::Update {
+            PatchAction::Update {
                 hunks,
-                to,
+                target: to,
                 executable,
-            } => self.update(operation, hunks, to.as_ref(), *executable),
+            } => self.apply_update(operation, hunks, to.as_ref(), *executable),
         }
     }
 
-    fn update(
+    fn apply_update(
         &mut self,
-        operation: &Operation,
+        operation: &PatchOperation,
         hunks: &[Hunk],
-        to: Option<&Target>,
+        to: Option<&PatchTarget>,
         executable: Option<bool>,
     ) -> Result<(), ToolError> {
-        let existing = self.existing(operation);
-        if existing.is_err() && to.is_none() && matches!(hunks, [hunk] if hunk.makes_a_file()) {
-            let file = self.file(operation.path(), Links::Follow)?;
-            let mode = Mode::New {
+        let existing = self.find_existing(operation);
+        if existing.is_err() && to.is_none() && matches!(hunks, [hunk] if hunk.creates_file()) {
+            let file = self.file_index(operation.path(), LinkMode::Follow)?;
+            let mode = FileMode::New {
                 executable: executable == Some(true),
             };
-            return self.put(
+            return self.set_content(
                 file,
-                hunks[0].added().into(),
+                hunks[0].added_text().into(),
                 mode,
                 (hunks[0].lines.len(), 0),
             );
         }
-        let source = self.file(&existing?, Links::Follow)?;
+        let source = self.file_index(&existing?, LinkMode::Follow)?;
         let read = if to.is_some() {
-            Read::BeforeBatch
+            DraftContentVersion::BeforeBatch
         } else {
-            Read::Latest
+            DraftContentVersion::Latest
         };
-        let bytes = self.applied(source, hunks, read)?;
+        let bytes = self.apply_hunks(source, hunks, read)?;
         let mode = self.files[source]
             .content(read)
-            .map_or(Mode::New { executable: false }, |content| content.mode);
+            .map_or(FileMode::New { executable: false }, |content| content.mode);
         let mode = executable.map_or(mode, |executable| mode.with_executable(executable));
-        let sum = |role| hunks.iter().map(|hunk| hunk.count(role)).sum();
-        let counts = (sum(Role::Add), sum(Role::Remove));
+        let sum = |role| hunks.iter().map(|hunk| hunk.count_lines(role)).sum();
+        let counts = (sum(HunkLineRole::Add), sum(HunkLineRole::Remove));
         let Some(to) = to else {
-            return self.put(source, bytes.into(), mode, counts);
+            return self.set_content(source, bytes.into(), mode, counts);
         };
-        let target = self.file(&to.path, Links::Follow)?;
-        self.refuse_over(target, to.over)?;
-        if to.source == Source::Goes {
+        let target = self.file_index(&to.path, LinkMode::Follow)?;
+        self.check_overwrite(target, to.overwrite)?;
+        if to.transfer == FileTransfer::Move {
             // If an earlier batch moved the file here, its origin is the path of that move.
             let origin = &self.files[source];
-            let earlier = if origin.written {
+            let earlier = if origin.written_in_batch {
                 (0, 0)
             } else {
                 (origin.added, origin.removed)
             };
             let from = origin
-                .from
+                .moved_from
                 .clone()
-                .filter(|_| !origin.written)
-                .unwrap_or_else(|| origin.slot.shown.clone());
+                .filter(|_| !origin.written_in_batch)
+                .unwrap_or_else(|| origin.slot.display_path.clone());
             let target = &mut self.files[target];
-            target.from = Some(from).filter(|from| *from != target.slot.shown);
+            target.moved_from = Some(from).filter(|from| *from != target.slot.display_path);
             (target.added, target.removed) = earlier;
         }
-        self.put(target, bytes.into(), mode, counts)
+        self.set_content(target, bytes.into(), mode, counts)
     }
 
     /// Removes the source of a move from its old path.
-    fn leave(&mut self, operation: &Operation) -> Result<(), ToolError> {
-        let path = self.existing(operation)?;
-        let file = self.file(&path, Links::Keep)?;
+    fn remove_move_source(&mut self, operation: &PatchOperation) -> Result<(), ToolError> {
+        let path = self.find_existing(operation)?;
+        let file = self.file_index(&path, LinkMode::NoFollow)?;
         let file = &mut self.files[file];
-        (file.now, file.touched, file.moved) = (None, true, true);
+        (file.planned, file.touched, file.moved_away) = (None, true, true);
         Ok(())
     }
 
     /// Returns the content of a file after applying hunks to it.
-    fn applied(&self, file: usize, hunks: &[Hunk], read: Read) -> Result<Vec<u8>, ToolError> {
+    fn apply_hunks(
+        &self,
+        file: usize,
+        hunks: &[Hunk],
+        read: DraftContentVersion,
+    ) -> Result<Vec<u8>, ToolError> {
         let file = &self.files[file];
         let content = file.content(read).map_or(&[][..], |content| &content.bytes);
         hunk::apply(content, hunks).map_err(|report| {
-            ToolError::new(format!("{}: {report}", file.slot.shown))
+            ToolError::new(format!("{}: {report}", file.slot.display_path))
                 .suggest("read the file again and rewrite the hunk to match it")
         })
     }
 
     /// Sets the planned content of a file. Fails if the file is not writable.
-    fn put(
+    fn set_content(
         &mut self,
         file: usize,
         bytes: Arc<[u8]>,
-        mode: Mode,
+        mode: FileMode,
         counts: (usize, usize),
     ) -> Result<(), ToolError> {
         let file = &mut self.files[file];
         file.slot.check_writable()?;
-        file.now = Some(Content { bytes, mode });
-        (file.touched, file.written, file.moved) = (true, true, false);
+        file.planned = Some(DraftContent { bytes, mode });
+        (file.touched, file.written_in_batch, file.moved_away) = (true, true, false);
         file.added += counts.0;
         file.removed += counts.1;
         Ok(())
     }
 
     /// Fails if the file exists and may not be overwritten.
-    fn refuse_over(&self, file: usize, over: Over) -> Result<(), ToolError> {
+    fn check_overwrite(&self, file: usize, over: OverwritePolicy) -> Result<(), ToolError> {
         let file = &self.files[file];
-        match &file.now {
-            Some(content) if over == Over::Nothing && !content.bytes.is_empty() => Err(
-                ToolError::new(format!("{} already exists", file.slot.shown)),
-            ),
+        match &file.planned {
+            Some(content) if over == OverwritePolicy::DenyNonEmpty && !content.bytes.is_empty() => {
+                Err(ToolError::new(format!(
+                    "{} already exists",
+                    file.slot.display_path
+                )))
+            }
             _ => Ok(()),
         }
     }
 
     /// Returns the first path of an operation that exists.
-    fn existing(&mut self, operation: &Operation) -> Result<PathBuf, ToolError> {
+    fn find_existing(&mut self, operation: &PatchOperation) -> Result<PathBuf, ToolError> {
         for (index, path) in operation.paths.iter().enumerate() {
-            match self.file(path, Links::Keep) {
-                Ok(file) if self.files[file].content(Read::Latest).is_some() => {
+            match self.file_index(path, LinkMode::NoFollow) {
+                Ok(file)
+                    if self.files[file]
+                        .content(DraftContentVersion::Latest)
+                        .is_some() =>
+                {
                     return Ok(path.clone());
                 }
                 Ok(_) => {}
@@ -366,7 +389,9 @@ impl<'a> Draft<'a> {
                 Err(_) => {}
             }
         }
-        let shown = self.workspace.shown(&self.absolute(operation.path()));
+        let shown = self
+            .workspace
+            .display_path(&self.absolute(operation.path()));
         Err(ToolError::new(format!("{shown} does not exist"))
             .suggest("find the file with fileSearch"))
     }
@@ -376,34 +401,34 @@ impl<'a> Draft<'a> {
     }
 
     /// Returns the index of a file in the draft. Reads the file from disk the first time.
-    fn file(&mut self, path: &Path, links: Links) -> Result<usize, ToolError> {
-        let mut slot = self.workspace.slot(&self.absolute(path), links)?;
-        let real = slot.real();
+    fn file_index(&mut self, path: &Path, links: LinkMode) -> Result<usize, ToolError> {
+        let mut slot = self.workspace.target_file(&self.absolute(path), links)?;
+        let real = slot.real_path();
         if let Some(file) = self.by_path.get(&real) {
             return Ok(*file);
         }
-        slot.folder = self
+        slot.dir = self
             .folders
-            .entry(slot.place.clone())
-            .or_insert(slot.folder)
+            .entry(slot.dir_path.clone())
+            .or_insert(slot.dir)
             .clone();
         let on_disk = match slot.is_link() {
-            true => Some((Vec::new(), Mode::New { executable: false })),
+            true => Some((Vec::new(), FileMode::New { executable: false })),
             false => slot.read()?,
         };
-        let on_disk = on_disk.map(|(bytes, mode)| Content {
+        let on_disk = on_disk.map(|(bytes, mode)| DraftContent {
             bytes: bytes.into(),
             mode,
         });
         self.files.push(DraftFile {
             slot,
-            before: on_disk.clone(),
-            now: on_disk.clone(),
+            batch_start: on_disk.clone(),
+            planned: on_disk.clone(),
             on_disk,
-            written: false,
+            written_in_batch: false,
             touched: false,
-            moved: false,
-            from: None,
+            moved_away: false,
+            moved_from: None,
             added: 0,
             removed: 0,
         });
@@ -414,7 +439,7 @@ impl<'a> Draft<'a> {
 
 /// The content of a file that an operation starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Read {
+enum DraftContentVersion {
     /// For copies and moves, which do not see other changes of their batch.
     BeforeBatch,
     /// For updates and deletions, which see the earlier changes of their batch.
@@ -422,29 +447,29 @@ enum Read {
 }
 
 impl DraftFile {
-    fn content(&self, read: Read) -> Option<&Content> {
+    fn content(&self, read: DraftContentVersion) -> Option<&DraftContent> {
         match read {
-            Read::Latest if self.written => self.now.as_ref(),
-            _ => self.before.as_ref(),
+            DraftContentVersion::Latest if self.written_in_batch => self.planned.as_ref(),
+            _ => self.batch_start.as_ref(),
         }
     }
 }
 
 /// Returns the error for a file that differs from `original_content`, with the first different
 /// line.
-fn differs(shown: &str, current: &[u8], original: &[u8]) -> ToolError {
+fn content_mismatch_error(shown: &str, current: &[u8], original: &[u8]) -> ToolError {
     let at = current
         .iter()
         .zip(original)
         .take_while(|(a, b)| a == b)
         .count();
     let line = current[..at].iter().filter(|byte| **byte == b'\n').count();
-    let shown_line = |bytes: &[u8]| match text::split(bytes).get(line) {
+    let shown_line = |bytes: &[u8]| match text::split_lines(bytes).get(line) {
         Some(line) => {
             let bytes = [line.text, line.ending.bytes()].concat();
             format!(
                 "{:?}",
-                selvedge_text::with_ellipsis(&String::from_utf8_lossy(&bytes), 120)
+                selvedge_text::truncate_chars(&String::from_utf8_lossy(&bytes), 120)
             )
         }
         None => "nothing".to_owned(),

@@ -4,31 +4,40 @@ use std::path::PathBuf;
 
 use selvedge_tools::ToolError;
 
-use super::text::Ending;
-use super::unified::numbers;
-use super::{Action, Hunk, Line, Numbered, Operation, Over, Role, Source, Style, Target};
+use super::text::LineEnding;
+use super::unified::parse_range;
+use super::{
+    FileTransfer, Hunk, HunkFormat, HunkLine, HunkLineRole, OverwritePolicy, PatchAction,
+    PatchLines, PatchOperation, PatchTarget,
+};
 
 /// Whether a line is a marker that occurs only in envelopes.
 pub(super) fn is_marker(line: &str) -> bool {
     matches!(
-        marker(line),
-        Some(Marker::Begin | Marker::End | Marker::Add(_) | Marker::Delete(_) | Marker::Update(_))
+        parse_marker(line),
+        Some(
+            EnvelopeMarker::Begin
+                | EnvelopeMarker::End
+                | EnvelopeMarker::Add(_)
+                | EnvelopeMarker::Delete(_)
+                | EnvelopeMarker::Update(_)
+        )
     )
 }
 
 /// Parses all envelopes in the text.
-pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
-    let mut reader = Reader {
+pub(super) fn parse(text: PatchLines<'_>) -> Result<Vec<PatchOperation>, ToolError> {
+    let mut reader = EnvelopeParser {
         text,
         at: 0,
         operations: Vec::new(),
     };
-    reader.envelopes()?;
+    reader.parse_envelopes()?;
     Ok(reader.operations)
 }
 
 /// A line that starts with `*** `.
-enum Marker<'a> {
+enum EnvelopeMarker<'a> {
     Begin,
     End,
     Add(&'a str),
@@ -38,44 +47,44 @@ enum Marker<'a> {
     EndOfFile,
 }
 
-fn marker(line: &str) -> Option<Marker<'_>> {
+fn parse_marker(line: &str) -> Option<EnvelopeMarker<'_>> {
     let rest = line.trim().strip_prefix("*** ")?.trim_start();
     Some(match rest {
-        "Begin Patch" => Marker::Begin,
-        "End Patch" => Marker::End,
-        "End of File" => Marker::EndOfFile,
+        "Begin Patch" => EnvelopeMarker::Begin,
+        "End Patch" => EnvelopeMarker::End,
+        "End of File" => EnvelopeMarker::EndOfFile,
         _ => {
             let (word, path) = rest.split_once(':')?;
             let path = path.trim();
             match word {
-                "Add File" => Marker::Add(path),
-                "Delete File" => Marker::Delete(path),
-                "Update File" => Marker::Update(path),
-                "Move to" => Marker::MoveTo(path),
+                "Add File" => EnvelopeMarker::Add(path),
+                "Delete File" => EnvelopeMarker::Delete(path),
+                "Update File" => EnvelopeMarker::Update(path),
+                "Move to" => EnvelopeMarker::MoveTo(path),
                 _ => return None,
             }
         }
     })
 }
 
-struct Reader<'a> {
-    text: Numbered<'a>,
+struct EnvelopeParser<'a> {
+    text: PatchLines<'a>,
     /// Index of the current line.
     at: usize,
-    operations: Vec<Operation>,
+    operations: Vec<PatchOperation>,
 }
 
-impl<'a> Reader<'a> {
-    fn envelopes(&mut self) -> Result<(), ToolError> {
+impl<'a> EnvelopeParser<'a> {
+    fn parse_envelopes(&mut self) -> Result<(), ToolError> {
         let mut found_any = false;
         while let Some(line) = self.text.get(self.at) {
-            match marker(line) {
-                Some(Marker::Begin) => {
+            match parse_marker(line) {
+                Some(EnvelopeMarker::Begin) => {
                     self.at += 1;
-                    self.operations()?;
+                    self.parse_operations()?;
                     found_any = true;
                 }
-                Some(_) => return Err(self.text.expected(self.at, "`*** Begin Patch`")),
+                Some(_) => return Err(self.text.expected_error(self.at, "`*** Begin Patch`")),
                 // Prose before and after envelopes is ignored.
                 None => self.at += 1,
             }
@@ -83,25 +92,29 @@ impl<'a> Reader<'a> {
         if found_any {
             Ok(())
         } else {
-            Err(self.text.expected(self.text.first(), "`*** Begin Patch`"))
+            Err(self
+                .text
+                .expected_error(self.text.first_non_blank(), "`*** Begin Patch`"))
         }
     }
 
-    fn operations(&mut self) -> Result<(), ToolError> {
+    fn parse_operations(&mut self) -> Result<(), ToolError> {
         loop {
             let Some(line) = self.text.get(self.at) else {
-                return Err(self.text.expected(self.at, "`*** End Patch`"));
+                return Err(self.text.expected_error(self.at, "`*** End Patch`"));
             };
             let start = self.at;
             self.at += 1;
-            let (path, action) = match marker(line) {
+            let (path, action) = match parse_marker(line) {
                 _ if line.trim().is_empty() => continue,
-                Some(Marker::End) => return Ok(()),
-                Some(Marker::Add(path)) => (path, self.add()?),
-                Some(Marker::Delete(path)) => (path, Action::Delete { hunks: Vec::new() }),
-                Some(Marker::Update(path)) => (path, self.update(start)?),
+                Some(EnvelopeMarker::End) => return Ok(()),
+                Some(EnvelopeMarker::Add(path)) => (path, self.parse_add()?),
+                Some(EnvelopeMarker::Delete(path)) => {
+                    (path, PatchAction::Delete { hunks: Vec::new() })
+                }
+                Some(EnvelopeMarker::Update(path)) => (path, self.parse_update(start)?),
                 _ => {
-                    return Err(self.text.expected(
+                    return Err(self.text.expected_error(
                         start,
                         "`*** Add File: path`, `*** Delete File: path`, \
                          `*** Update File: path` or `*** End Patch`",
@@ -109,10 +122,10 @@ impl<'a> Reader<'a> {
                 }
             };
             if path.is_empty() {
-                return Err(self.text.expected(start, "the path of a file"));
+                return Err(self.text.expected_error(start, "the path of a file"));
             }
             let batch = self.operations.len();
-            self.operations.push(Operation {
+            self.operations.push(PatchOperation {
                 paths: vec![PathBuf::from(path)],
                 action,
                 batch,
@@ -120,7 +133,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn add(&mut self) -> Result<Action, ToolError> {
+    fn parse_add(&mut self) -> Result<PatchAction, ToolError> {
         let mut content = String::new();
         while let Some(line) = self.text.get(self.at) {
             // Models omit the `+` of empty lines between added lines.
@@ -132,59 +145,62 @@ impl<'a> Reader<'a> {
             match line.strip_prefix('+') {
                 Some(line) => content.push_str(line),
                 None if lacks_plus => {}
-                None if line.trim().is_empty() || marker(line).is_some() => break,
+                None if line.trim().is_empty() || parse_marker(line).is_some() => break,
                 None => {
                     return Err(self
                         .text
-                        .expected(self.at, "a line of the new file, which starts with `+`"));
+                        .expected_error(self.at, "a line of the new file, which starts with `+`"));
                 }
             }
             content.push('\n');
             self.at += 1;
         }
-        Ok(Action::Add {
+        Ok(PatchAction::Add {
             content: content.into_bytes(),
             executable: false,
-            over: Over::Anything,
+            overwrite: OverwritePolicy::Allow,
         })
     }
 
-    fn update(&mut self, start: usize) -> Result<Action, ToolError> {
+    fn parse_update(&mut self, start: usize) -> Result<PatchAction, ToolError> {
         let mut to = None;
-        if let Some(Marker::MoveTo(path)) = self.text.get(self.at).and_then(marker) {
+        if let Some(EnvelopeMarker::MoveTo(path)) = self.text.get(self.at).and_then(parse_marker) {
             if path.is_empty() {
-                return Err(self.text.expected(self.at, "the path to move to"));
+                return Err(self.text.expected_error(self.at, "the path to move to"));
             }
-            to = Some(Target {
+            to = Some(PatchTarget {
                 path: PathBuf::from(path),
-                source: Source::Goes,
-                over: Over::Anything,
+                transfer: FileTransfer::Move,
+                overwrite: OverwritePolicy::Allow,
             });
             self.at += 1;
         }
-        let hunks = self.hunks()?;
+        let hunks = self.parse_hunks()?;
         if hunks.is_empty() && to.is_none() {
-            return Err(self
-                .text
-                .expected(self.at, &format!("a hunk for {}", self.text.quote(start))));
+            return Err(self.text.expected_error(
+                self.at,
+                &format!("a hunk for {}", self.text.quote_line(start)),
+            ));
         }
-        Ok(Action::Update {
+        Ok(PatchAction::Update {
             hunks,
-            to,
+            target: to,
             executable: None,
         })
     }
 
-    fn hunks(&mut self) -> Result<Vec<Hunk>, ToolError> {
+    fn parse_hunks(&mut self) -> Result<Vec<Hunk>, ToolError> {
         let mut hunks: Vec<Hunk> = Vec::new();
         let mut open = false;
         while let Some(line) = self.text.get(self.at) {
             let has_lines = open && hunks.last().is_some_and(|hunk| !hunk.lines.is_empty());
-            if let Some(marker) =
-                marker(line).filter(|_| !open || line.starts_with("***") || self.is_last())
+            if let Some(marker) = parse_marker(line)
+                .filter(|_| !open || line.starts_with("***") || self.only_blank_lines_follow())
             {
-                match (marker, hunks.last_mut().map(|hunk| &mut hunk.style)) {
-                    (Marker::EndOfFile, Some(Style::Envelope { at_end, .. })) if has_lines => {
+                match (marker, hunks.last_mut().map(|hunk| &mut hunk.format)) {
+                    (EnvelopeMarker::EndOfFile, Some(HunkFormat::Envelope { at_end, .. }))
+                        if has_lines =>
+                    {
                         *at_end = true
                     }
                     _ => break,
@@ -192,34 +208,34 @@ impl<'a> Reader<'a> {
                 open = false;
             } else if let Some(context) = line.strip_prefix("@@") {
                 if !open || has_lines {
-                    hunks.push(self.hunk());
+                    hunks.push(self.new_hunk());
                     open = true;
                 }
                 if let Some(hunk) = hunks.last_mut() {
-                    narrow(hunk, line, context);
+                    add_anchor(hunk, line, context);
                 }
             } else if hunks.is_empty()
                 && line.starts_with("--- ")
-                && self.next().starts_with("+++ ")
+                && self.next_line().starts_with("+++ ")
             {
                 // File names in the style of a unified diff; the envelope already has them.
                 self.at += 1;
             } else if let Some((role, text)) =
-                body(line).filter(|_| open || !line.trim().is_empty())
+                parse_hunk_line(line).filter(|_| open || !line.trim().is_empty())
             {
                 if !open {
-                    hunks.push(self.hunk());
+                    hunks.push(self.new_hunk());
                     open = true;
                 }
                 if let Some(hunk) = hunks.last_mut() {
-                    hunk.lines.push(Line {
+                    hunk.lines.push(HunkLine {
                         role,
                         text: text.to_owned(),
-                        ending: Ending::Lf,
+                        ending: LineEnding::Lf,
                     });
                 }
             } else if !line.trim().is_empty() && !line.starts_with("\\ No newline") {
-                return Err(self.text.expected(
+                return Err(self.text.expected_error(
                     self.at,
                     "a line of the hunk, which starts with a space, `+` or `-`, \
                      or the next `*** …` line",
@@ -227,39 +243,39 @@ impl<'a> Reader<'a> {
             }
             self.at += 1;
         }
-        hunks.iter_mut().for_each(without_blanks);
+        hunks.iter_mut().for_each(trim_trailing_blanks);
         match hunks.iter().find(|hunk| hunk.lines.is_empty()) {
             Some(hunk) => {
-                let place = hunk.line - self.text.above;
-                Err(self.text.expected(
+                let place = hunk.patch_line - self.text.lines_before;
+                Err(self.text.expected_error(
                     place.min(self.at),
-                    &format!("lines in the hunk of line {}", hunk.line),
+                    &format!("lines in the hunk of line {}", hunk.patch_line),
                 ))
             }
             None => Ok(hunks),
         }
     }
 
-    fn hunk(&self) -> Hunk {
-        let style = Style::Envelope {
-            above: Vec::new(),
+    fn new_hunk(&self) -> Hunk {
+        let style = HunkFormat::Envelope {
+            anchors: Vec::new(),
             hint: None,
             at_end: false,
         };
         Hunk {
-            line: self.text.number(self.at),
-            style,
+            patch_line: self.text.line_number(self.at),
+            format: style,
             lines: Vec::new(),
         }
     }
 
-    fn next(&self) -> &'a str {
+    fn next_line(&self) -> &'a str {
         self.text.get(self.at + 1).unwrap_or_default()
     }
 
     /// Whether only blank lines follow. Then the line is `*** End Patch` even with a space before
     /// it.
-    fn is_last(&self) -> bool {
+    fn only_blank_lines_follow(&self) -> bool {
         self.text.lines[self.at + 1..]
             .iter()
             .all(|line| line.trim().is_empty())
@@ -267,15 +283,20 @@ impl<'a> Reader<'a> {
 }
 
 /// Adds a `@@ …` line to a hunk: a line above the hunk, or line numbers as in a unified diff.
-fn narrow(hunk: &mut Hunk, line: &str, context: &str) {
-    let Style::Envelope { above, hint, .. } = &mut hunk.style else {
+fn add_anchor(hunk: &mut Hunk, line: &str, context: &str) {
+    let HunkFormat::Envelope {
+        anchors: above,
+        hint,
+        ..
+    } = &mut hunk.format
+    else {
         return;
     };
-    if let Some(numbers) = numbers(line) {
-        *hint = Some(if numbers.old == 0 {
-            numbers.start
+    if let Some(numbers) = parse_range(line) {
+        *hint = Some(if numbers.old_count == 0 {
+            numbers.old_start
         } else {
-            numbers.start.saturating_sub(1)
+            numbers.old_start.saturating_sub(1)
         });
         return;
     }
@@ -288,9 +309,9 @@ fn narrow(hunk: &mut Hunk, line: &str, context: &str) {
 
 /// Removes trailing blank lines from a hunk that only adds lines: they are no context to search
 /// for.
-fn without_blanks(hunk: &mut Hunk) {
-    let blank = |line: &Line| line.role == Role::Keep && line.text.is_empty();
-    if hunk.old().all(blank) {
+fn trim_trailing_blanks(hunk: &mut Hunk) {
+    let blank = |line: &HunkLine| line.role == HunkLineRole::Keep && line.text.is_empty();
+    if hunk.old_lines().all(blank) {
         while hunk.lines.last().is_some_and(blank) {
             hunk.lines.pop();
         }
@@ -298,12 +319,12 @@ fn without_blanks(hunk: &mut Hunk) {
 }
 
 /// Splits a line of a hunk into its role and text; `None` if it has no valid sign.
-fn body(line: &str) -> Option<(Role, &str)> {
+fn parse_hunk_line(line: &str) -> Option<(HunkLineRole, &str)> {
     Some(match line.as_bytes().first() {
-        None => (Role::Keep, ""),
-        Some(b' ') => (Role::Keep, &line[1..]),
-        Some(b'-') => (Role::Remove, &line[1..]),
-        Some(b'+') => (Role::Add, &line[1..]),
+        None => (HunkLineRole::Keep, ""),
+        Some(b' ') => (HunkLineRole::Keep, &line[1..]),
+        Some(b'-') => (HunkLineRole::Remove, &line[1..]),
+        Some(b'+') => (HunkLineRole::Add, &line[1..]),
         _ => return None,
     })
 }

@@ -6,31 +6,31 @@ use selvedge_tools::ToolError;
 
 /// A shell command that contains a patch.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(super) struct HeredocCommand {
     /// Folder of the `cd` commands before the patch.
     pub(super) folder: Option<PathBuf>,
     pub(super) patch: String,
     /// Number of lines before the patch.
-    pub(super) line: usize,
+    pub(super) lines_before: usize,
 }
 
 /// Names that models use for `apply_patch` as a program.
-pub(super) const APPLY_PATCH: [&str; 2] = ["apply_patch", "applypatch"];
+pub(super) const APPLY_PATCH_NAMES: [&str; 2] = ["apply_patch", "applypatch"];
 
 /// Other commands that read a patch from standard input.
-const OTHERS: [&str; 2] = ["git apply", "patch"];
+const PATCH_PROGRAMS: [&str; 2] = ["git apply", "patch"];
 
 /// Returns the command in a text, or `None` if the text is not a command with a patch.
-pub(super) fn unwrap(text: &str) -> Result<Option<Script>, ToolError> {
-    match shell_argument(text.trim()) {
-        Some(inner) => command(&inner),
-        None => command(text),
+pub(super) fn extract_command(text: &str) -> Result<Option<HeredocCommand>, ToolError> {
+    match shell_script_argument(text.trim()) {
+        Some(inner) => parse_command(&inner),
+        None => parse_command(text),
     }
 }
 
 /// Whether a shell script starts with `apply_patch <<…`, optionally after `cd` commands.
-pub(super) fn applies_a_patch(script: &str) -> bool {
-    let Some((_, rest)) = after_cd(script) else {
+pub(super) fn starts_with_apply_patch(script: &str) -> bool {
+    let Some((_, rest)) = split_cd_prefix(script) else {
         return false;
     };
     let Some((name, _)) = rest
@@ -40,16 +40,16 @@ pub(super) fn applies_a_patch(script: &str) -> bool {
     else {
         return false;
     };
-    APPLY_PATCH.contains(&name.trim())
+    APPLY_PATCH_NAMES.contains(&name.trim())
 }
 
 /// Splits leading `cd` commands off. Returns their folder and the rest; `None` if a `cd` has no
 /// end.
-fn after_cd(text: &str) -> Option<(Option<PathBuf>, &str)> {
+fn split_cd_prefix(text: &str) -> Option<(Option<PathBuf>, &str)> {
     let mut rest = text.trim_start();
     let mut folder: Option<PathBuf> = None;
     while let Some(after) = rest.strip_prefix("cd ") {
-        let (word, after) = word(after.trim_start())?;
+        let (word, after) = split_word(after.trim_start())?;
         let after = after.trim_start_matches([' ', '\t']);
         let after = ["&&", ";", "\n"]
             .iter()
@@ -61,8 +61,8 @@ fn after_cd(text: &str) -> Option<(Option<PathBuf>, &str)> {
 }
 
 /// Parses a command with a heredoc. Returns `None` for other commands.
-fn command(text: &str) -> Result<Option<Script>, ToolError> {
-    let Some((folder, rest)) = after_cd(text) else {
+fn parse_command(text: &str) -> Result<Option<HeredocCommand>, ToolError> {
+    let Some((folder, rest)) = split_cd_prefix(text) else {
         return Ok(None);
     };
     let line = rest.split('\n').next().unwrap_or_default();
@@ -70,44 +70,47 @@ fn command(text: &str) -> Result<Option<Script>, ToolError> {
         return Ok(None);
     };
     let name = name.trim();
-    let known = APPLY_PATCH.iter().chain(&OTHERS).any(|known| {
-        name.strip_prefix(known)
-            .is_some_and(|more| more.is_empty() || more.starts_with(' '))
-    });
+    let known = APPLY_PATCH_NAMES
+        .iter()
+        .chain(&PATCH_PROGRAMS)
+        .any(|known| {
+            name.strip_prefix(known)
+                .is_some_and(|more| more.is_empty() || more.starts_with(' '))
+        });
     if !known && !name.is_empty() {
         return Ok(None);
     }
     let above = text[..text.len() - rest.len()].matches('\n').count() + 1;
-    let (patch, after) = heredoc(line, &rest[(line.len() + 1).min(rest.len())..])?;
+    let (patch, after) = parse_heredoc(line, &rest[(line.len() + 1).min(rest.len())..])?;
     if let Some(more) = after
         .lines()
         .find(|line| !line.trim().is_empty() && !line.starts_with("```"))
     {
         return Err(ToolError::new(format!(
             "a command must end after its patch, found `{}`",
-            selvedge_text::with_ellipsis(more, 80)
+            selvedge_text::truncate_chars(more, 80)
         ))
         .suggest("apply the patch alone and run the other commands in separate calls"));
     }
-    Ok(Some(Script {
+    Ok(Some(HeredocCommand {
         folder,
         patch,
-        line: above,
+        lines_before: above,
     }))
 }
 
 /// Reads a heredoc that `line` opens. Returns its text and the rest of `body` after it.
-fn heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError> {
+fn parse_heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError> {
     let (_, opening) = line.split_once("<<").unwrap_or_default();
     let (strip_tabs, opening) = match opening.strip_prefix('-') {
         Some(opening) => (true, opening.trim_start()),
         None => (false, opening.trim_start()),
     };
-    let (end, more) = word(opening).unwrap_or_default();
+    let (end, more) = split_word(opening).unwrap_or_default();
     if end.is_empty() || !more.trim().is_empty() {
         return Err(ToolError::new(format!(
             "expected `<<'EOF'` at the end of the line, found `{}`",
-            selvedge_text::with_ellipsis(line, 80)
+            selvedge_text::truncate_chars(line, 80)
         )));
     }
     let mut patch = String::new();
@@ -130,7 +133,7 @@ fn heredoc<'a>(line: &str, body: &'a str) -> Result<(String, &'a str), ToolError
 }
 
 /// Returns the unquoted script of `bash -lc '…'`.
-fn shell_argument(text: &str) -> Option<String> {
+fn shell_script_argument(text: &str) -> Option<String> {
     let shell = ["bash", "sh", "zsh"]
         .iter()
         .find_map(|shell| text.strip_prefix(shell))?;
@@ -160,7 +163,7 @@ fn shell_argument(text: &str) -> Option<String> {
 }
 
 /// Splits off the first word of a command, quoted or not. Returns the word and the rest.
-fn word(text: &str) -> Option<(String, &str)> {
+fn split_word(text: &str) -> Option<(String, &str)> {
     for quote in ['\'', '"'] {
         if let Some(rest) = text.strip_prefix(quote) {
             let (word, rest) = rest.split_once(quote)?;

@@ -1,8 +1,8 @@
 //! Applies hunks to the lines of a file, one after the other.
 
-use super::seek::{Likeness, Place, Progress, find};
-use super::text::{Ending, TextLine, ending_near, join, split};
-use super::{Hunk, Role, Style, report};
+use super::seek::{HunkPosition, HunkProgress, LineMatchLevel, find_hunk};
+use super::text::{LineEnding, TextLine, ending_near, join_lines, split_lines};
+use super::{Hunk, HunkFormat, HunkLineRole, report};
 
 /// Byte order mark, which some editors write at the start of a file.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
@@ -20,52 +20,53 @@ pub(crate) fn apply(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
         .strip_prefix(BYTE_ORDER_MARK.as_bytes())
         .filter(|_| !is_in_patch())
     {
-        None => apply_to(content, hunks),
+        None => apply_without_mark(content, hunks),
         // Readers do not see the mark, so a patch without it does not mean to remove it.
-        Some(rest) => match apply_to(rest, hunks)? {
+        Some(rest) => match apply_without_mark(rest, hunks)? {
             empty if empty.is_empty() => Ok(empty),
             rest => Ok([BYTE_ORDER_MARK.as_bytes(), &rest].concat()),
         },
     }
 }
 
-fn apply_to(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
-    let mut file = split(content);
-    let mut progress = Progress::default();
+fn apply_without_mark(content: &[u8], hunks: &[Hunk]) -> Result<Vec<u8>, String> {
+    let mut file = split_lines(content);
+    let mut progress = HunkProgress::default();
     for (index, hunk) in hunks.iter().enumerate() {
-        let place = find(&file, hunk, progress)
-            .map_err(|lost| report::lost(&file, hunk, &lost, progress, (index + 1, hunks.len())))?;
-        progress = put(&mut file, hunk, place, progress);
+        let place = find_hunk(&file, hunk, progress).map_err(|lost| {
+            report::describe_mismatch(&file, hunk, &lost, progress, (index + 1, hunks.len()))
+        })?;
+        progress = apply_hunk(&mut file, hunk, place, progress);
     }
-    finish(&mut file, hunks);
-    Ok(join(&file))
+    add_missing_newlines(&mut file, hunks);
+    Ok(join_lines(&file))
 }
 
 /// Applies a hunk at a position. Returns the progress for the next hunk.
-fn put<'a>(
+fn apply_hunk<'a>(
     file: &mut Vec<TextLine<'a>>,
     hunk: &'a Hunk,
-    place: Place,
-    before: Progress,
-) -> Progress {
-    let (head, tail) = place.dropped;
+    place: HunkPosition,
+    before: HunkProgress,
+) -> HunkProgress {
+    let (head, tail) = place.dropped_context;
     let lines = &hunk.lines[head..hunk.lines.len() - tail];
-    let literal = endings_are_said(file, hunk, place);
-    let mut here = place.at;
+    let literal = uses_patch_endings(file, hunk, place);
+    let mut here = place.line;
     let mut new = Vec::new();
     for line in lines {
         match line.role {
             // Context lines keep the bytes of the file, even if they matched inexactly.
-            Role::Keep => {
+            HunkLineRole::Keep => {
                 new.push(file[here]);
                 here += 1;
             }
-            Role::Remove => here += 1,
-            Role::Add => {
+            HunkLineRole::Remove => here += 1,
+            HunkLineRole::Add => {
                 let ending = match line.ending {
-                    Ending::None => Ending::None,
+                    LineEnding::Missing => LineEnding::Missing,
                     ending if literal => ending,
-                    _ => neighbour(file, place.at, here),
+                    _ => neighbour_ending(file, place.line, here),
                 };
                 new.push(TextLine {
                     text: line.text.as_bytes(),
@@ -74,59 +75,59 @@ fn put<'a>(
             }
         }
     }
-    keep_lack(&mut new, file, here, hunk);
-    let grown = new.len() as isize - (here - place.at) as isize;
+    keep_missing_newline(&mut new, file, here, hunk);
+    let grown = new.len() as isize - (here - place.line) as isize;
     // In a unified diff, the last context lines of one hunk may be the first of the next.
     let shared = lines
         .iter()
         .rev()
-        .take_while(|line| line.role == Role::Keep)
+        .take_while(|line| line.role == HunkLineRole::Keep)
         .count();
-    let shared = if matches!(hunk.style, Style::Unified { .. }) {
+    let shared = if matches!(hunk.format, HunkFormat::Unified { .. }) {
         shared
     } else {
         0
     };
-    let ended = place.at + new.len() - shared;
-    let was_searched = here > place.at
-        || matches!(&hunk.style, Style::Envelope { above, .. } if !above.is_empty());
-    let hint = match hunk.style {
-        Style::Envelope { hint, .. } | Style::Unified { hint, .. } => hint,
+    let ended = place.line + new.len() - shared;
+    let was_searched = here > place.line
+        || matches!(&hunk.format, HunkFormat::Envelope { anchors, .. } if !above.is_empty());
+    let hint = match hunk.format {
+        HunkFormat::Envelope { hint, .. } | HunkFormat::Unified { hint, .. } => hint,
     };
-    file.splice(place.at..here, new);
+    file.splice(place.line..here, new);
     let drift = match hint {
-        Some(hint) => place.at as isize - head as isize - hint as isize + grown,
-        None => before.drift,
+        Some(hint) => place.line as isize - head as isize - hint as isize + grown,
+        None => before.offset,
     };
     // Lines appended without a hint do not limit the position of the next hunk.
     let (began, ended) = if was_searched || hint.is_some() {
-        (place.at, ended)
+        (place.line, ended)
     } else {
-        (before.began, before.ended)
+        (before.previous_start, before.previous_end)
     };
-    Progress {
-        began,
-        ended,
-        drift,
+    HunkProgress {
+        previous_start: began,
+        previous_end: ended,
+        offset: drift,
     }
 }
 
 /// Whether added lines use the line endings of the patch: it shows endings, and those of its
 /// context match the file.
-fn endings_are_said(file: &[TextLine<'_>], hunk: &Hunk, place: Place) -> bool {
-    match hunk.style {
-        Style::Envelope { .. } => false,
-        Style::Unified { shows_cr, .. } if hunk.old().next().is_none() => {
+fn uses_patch_endings(file: &[TextLine<'_>], hunk: &Hunk, place: HunkPosition) -> bool {
+    match hunk.format {
+        HunkFormat::Envelope { .. } => false,
+        HunkFormat::Unified { shows_cr, .. } if hunk.old_lines().next().is_none() => {
             shows_cr || file.is_empty()
         }
-        Style::Unified { .. } => place.likeness == Likeness::Exact,
+        HunkFormat::Unified { .. } => place.match_level == LineMatchLevel::Exact,
     }
 }
 
 /// Returns the line ending for an added line if the patch does not show one: that of the line above
 /// in the hunk, else of the lines around the hunk.
-fn neighbour(file: &[TextLine<'_>], at: usize, here: usize) -> Ending {
-    let has_ending = |line: &&TextLine<'_>| line.ending != Ending::None;
+fn neighbour_ending(file: &[TextLine<'_>], at: usize, here: usize) -> LineEnding {
+    let has_ending = |line: &&TextLine<'_>| line.ending != LineEnding::Missing;
     let above = file[at..here].iter().rev().find(has_ending);
     let below = || file.get(here).filter(has_ending);
     above
@@ -135,26 +136,34 @@ fn neighbour(file: &[TextLine<'_>], at: usize, here: usize) -> Ending {
 }
 
 /// Keeps the missing newline at the end of a file if the patch does not mention it.
-fn keep_lack(new: &mut [TextLine<'_>], file: &[TextLine<'_>], here: usize, hunk: &Hunk) {
-    let newline_is_missing =
-        here == file.len() && file.last().is_some_and(|line| line.ending == Ending::None);
-    let patch_mentions_it = hunk.lines.iter().any(|line| line.ending == Ending::None);
-    let ends_with_added_line = hunk.lines.last().is_some_and(|line| line.role == Role::Add);
+fn keep_missing_newline(new: &mut [TextLine<'_>], file: &[TextLine<'_>], here: usize, hunk: &Hunk) {
+    let newline_is_missing = here == file.len()
+        && file
+            .last()
+            .is_some_and(|line| line.ending == LineEnding::Missing);
+    let patch_mentions_it = hunk
+        .lines
+        .iter()
+        .any(|line| line.ending == LineEnding::Missing);
+    let ends_with_added_line = hunk
+        .lines
+        .last()
+        .is_some_and(|line| line.role == HunkLineRole::Add);
     let applies = newline_is_missing && ends_with_added_line && !patch_mentions_it;
     if let Some(last) = new.last_mut().filter(|_| applies) {
-        last.ending = Ending::None;
+        last.ending = LineEnding::Missing;
     }
 }
 
 /// Adds missing newlines to all lines but the last. After an envelope, which cannot express a
 /// missing newline, the last line gets one, too.
-fn finish(file: &mut [TextLine<'_>], hunks: &[Hunk]) {
+fn add_missing_newlines(file: &mut [TextLine<'_>], hunks: &[Hunk]) {
     let envelope = hunks
         .iter()
-        .any(|hunk| matches!(hunk.style, Style::Envelope { .. }));
+        .any(|hunk| matches!(hunk.format, HunkFormat::Envelope { .. }));
     let last = file.len().saturating_sub(1);
     for at in 0..file.len() {
-        if file[at].ending == Ending::None && (at < last || envelope) {
+        if file[at].ending == LineEnding::Missing && (at < last || envelope) {
             file[at].ending = ending_near(file, at);
         }
     }

@@ -3,63 +3,67 @@
 
 use std::collections::HashMap;
 
-use selvedge_text::with_ellipsis;
+use selvedge_text::truncate_chars;
 
-use super::seek::{Likeness, Lost, Progress};
+use super::seek::{HunkMismatch, HunkProgress, LineMatchLevel};
 use super::text::TextLine;
-use super::{Hunk, Line, Role, Style};
+use super::{Hunk, HunkFormat, HunkLine, HunkLineRole};
 
 /// Maximum number of lines shown of the hunk and of the file.
-const SHOWN: usize = 6;
+const MAX_SHOWN_LINES: usize = 6;
 
 /// Maximum number of characters shown of a line.
-const WIDTH: usize = 120;
+const MAX_LINE_CHARS: usize = 120;
 
 /// Returns the error message for a hunk that does not match. `number` of `of` is its position in
 /// the file's part of the patch.
-pub(crate) fn lost(
+pub(crate) fn describe_mismatch(
     file: &[TextLine<'_>],
     hunk: &Hunk,
-    lost: &Lost,
-    progress: Progress,
+    lost: &HunkMismatch,
+    progress: HunkProgress,
     (number, of): (usize, usize),
 ) -> String {
-    let old: Vec<&Line> = hunk.old().collect();
-    let searched = searched(file, hunk, progress);
+    let old: Vec<&HunkLine> = hunk.old_lines().collect();
+    let searched = describe_search_range(file, hunk, progress);
     let mut text = match lost {
-        Lost::Above(line) => format!(
+        HunkMismatch::MissingAnchor(line) => format!(
             "hunk {number} of {of} (line {} of the patch) does not match: \
              the line `{}` named by `@@` was not found; searched {searched}",
-            hunk.line,
-            with_ellipsis(line, WIDTH)
+            hunk.patch_line,
+            truncate_chars(line, MAX_LINE_CHARS)
         ),
-        Lost::Lines => {
+        HunkMismatch::MissingLines => {
             format!(
                 "hunk {number} of {of} (line {} of the patch) does not match the file; \
                  searched {searched}",
-                hunk.line
+                hunk.patch_line
             )
         }
     };
     text.push_str("\nthe hunk begins:");
-    for line in hunk.lines.iter().take(SHOWN / 2) {
+    for line in hunk.lines.iter().take(MAX_SHOWN_LINES / 2) {
         let sign = match line.role {
-            Role::Keep => ' ',
-            Role::Remove => '-',
-            Role::Add => '+',
+            HunkLineRole::Keep => ' ',
+            HunkLineRole::Remove => '-',
+            HunkLineRole::Add => '+',
         };
-        text.push_str(&format!("\n  {sign}{}", with_ellipsis(&line.text, WIDTH)));
+        text.push_str(&format!(
+            "\n  {sign}{}",
+            truncate_chars(&line.text, MAX_LINE_CHARS)
+        ));
     }
-    match nearest(file, &old, hint(hunk, progress)) {
+    match find_nearest(file, &old, adjusted_hint(hunk, progress)) {
         Some(at) => {
-            let above = at < progress.ended && matches!(hunk.style, Style::Envelope { .. });
+            let above =
+                at < progress.previous_end && matches!(hunk.format, HunkFormat::Envelope { .. });
             let note = if above {
                 ", above the previous hunk: hunks must be in the order of the file"
             } else {
                 ""
             };
             text.push_str(&format!("\nnearest match at line {}{note}:", at + 1));
-            compare(&mut text, file, &old, at);
+            append_comparison(&mut text, file, &old, at);
         }
         None if file.is_empty() => text.push_str("\nthe file is empty"),
         None => text.push_str("\nthe file has no similar lines"),
@@ -68,22 +72,22 @@ pub(crate) fn lost(
 }
 
 /// Returns the line hint of a hunk, shifted by the offset of the earlier hunks.
-fn hint(hunk: &Hunk, progress: Progress) -> Option<usize> {
-    match hunk.style {
-        Style::Envelope { hint, .. } | Style::Unified { hint, .. } => hint,
+fn adjusted_hint(hunk: &Hunk, progress: HunkProgress) -> Option<usize> {
+    match hunk.format {
+        HunkFormat::Envelope { hint, .. } | HunkFormat::Unified { hint, .. } => hint,
     }
-    .map(|hint| hint.saturating_add_signed(progress.drift))
+    .map(|hint| hint.saturating_add_signed(progress.offset))
 }
 
 /// Describes the lines that were searched.
-fn searched(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> String {
+fn describe_search_range(file: &[TextLine<'_>], hunk: &Hunk, progress: HunkProgress) -> String {
     let all = format!("all {} lines", file.len());
-    match (hint(hunk, progress), &hunk.style) {
+    match (adjusted_hint(hunk, progress), &hunk.format) {
         (Some(hint), _) => format!("{all}, outward from line {}", hint + 1),
-        (None, Style::Envelope { .. }) if progress.ended > 0 => {
+        (None, HunkFormat::Envelope { .. }) if progress.previous_end > 0 => {
             format!(
                 "from line {} (after the previous hunk) to the end at line {}",
-                progress.ended + 1,
+                progress.previous_end + 1,
                 file.len()
             )
         }
@@ -93,7 +97,7 @@ fn searched(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> String {
 
 /// Returns the position where most lines of the hunk are, weighted by length. If there is none,
 /// returns the position of the line most similar to the longest line of the hunk.
-fn nearest(file: &[TextLine<'_>], old: &[&Line], hint: Option<usize>) -> Option<usize> {
+fn find_nearest(file: &[TextLine<'_>], old: &[&HunkLine], hint: Option<usize>) -> Option<usize> {
     let mut wanted: HashMap<&[u8], Vec<usize>> = HashMap::new();
     for (index, line) in old.iter().enumerate() {
         wanted
@@ -130,14 +134,14 @@ fn nearest(file: &[TextLine<'_>], old: &[&Line], hint: Option<usize>) -> Option<
     let similarities = file
         .iter()
         .enumerate()
-        .map(|(at, line)| (at, affinity(line.text.trim_ascii(), longest)));
+        .map(|(at, line)| (at, similarity_percent(line.text.trim_ascii(), longest)));
     let (at, percent) =
         similarities.max_by_key(|(at, percent)| (*percent, std::cmp::Reverse(distance(*at))))?;
     (percent >= 50).then(|| at.saturating_sub(index))
 }
 
 /// Returns the percentage of two lines that is equal, counted from both ends.
-fn affinity(a: &[u8], b: &[u8]) -> usize {
+fn similarity_percent(a: &[u8], b: &[u8]) -> usize {
     let head = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let tail = a[head..]
         .iter()
@@ -149,24 +153,24 @@ fn affinity(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// Appends lines of the file and of the hunk, starting one line before the first difference.
-fn compare(text: &mut String, file: &[TextLine<'_>], old: &[&Line], at: usize) {
+fn append_comparison(text: &mut String, file: &[TextLine<'_>], old: &[&HunkLine], at: usize) {
     let differs = |index: usize| {
         !file
             .get(at + index)
-            .is_some_and(|line| Likeness::Punctuation.same(line, old[index]))
+            .is_some_and(|line| LineMatchLevel::Punctuation.matches(line, old[index]))
     };
     let first = (0..old.len())
         .find(|index| differs(*index))
         .unwrap_or(0)
         .saturating_sub(1);
-    for (index, line) in old.iter().enumerate().skip(first).take(SHOWN) {
+    for (index, line) in old.iter().enumerate().skip(first).take(MAX_SHOWN_LINES) {
         let number = at + index + 1;
         match file.get(at + index) {
             Some(in_file) => {
                 let in_file = String::from_utf8_lossy(in_file.text);
                 text.push_str(&format!(
                     "\n  file {number}: {}",
-                    with_ellipsis(&in_file, WIDTH)
+                    truncate_chars(&in_file, MAX_LINE_CHARS)
                 ));
             }
             None => text.push_str(&format!("\n  file {number}: (past the end)")),
@@ -175,7 +179,7 @@ fn compare(text: &mut String, file: &[TextLine<'_>], old: &[&Line], at: usize) {
             let pad = " ".repeat(number.to_string().len());
             text.push_str(&format!(
                 "\n  patch{pad}: {}",
-                with_ellipsis(&line.text, WIDTH)
+                truncate_chars(&line.text, MAX_LINE_CHARS)
             ));
         }
     }

@@ -1,14 +1,14 @@
 //! Finds the position of a hunk in a file: first by exact match, then with increasing tolerance.
 
 use super::text::TextLine;
-use super::{Hunk, Line, Role, Style};
+use super::{Hunk, HunkFormat, HunkLine, HunkLineRole};
 
 /// Context lines at each end of a unified hunk that need not match, as in patch(1).
-const MAX_DROPPED: usize = 2;
+const MAX_DROPPED_CONTEXT_LINES: usize = 2;
 
 /// How exactly lines must match, from strict to tolerant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Likeness {
+pub(crate) enum LineMatchLevel {
     /// Equal bytes, including the line ending.
     Exact,
     /// Equal text; the line endings may differ.
@@ -23,35 +23,35 @@ pub(crate) enum Likeness {
 
 /// The position of a hunk in a file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct HunkPosition {
     /// Index of the first line that the hunk covers.
-    pub(crate) at: usize,
-    pub(crate) likeness: Likeness,
+    pub(crate) line: usize,
+    pub(crate) match_level: LineMatchLevel,
     /// Number of context lines ignored at the start and at the end of the hunk.
-    pub(crate) dropped: (usize, usize),
+    pub(crate) dropped_context: (usize, usize),
 }
 
 /// Positions of the hunks already applied to a file.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Progress {
+pub(crate) struct HunkProgress {
     /// First line of the previous hunk.
-    pub(crate) began: usize,
+    pub(crate) previous_start: usize,
     /// Line after the previous hunk; the next hunk should start here or below.
-    pub(crate) ended: usize,
+    pub(crate) previous_end: usize,
     /// Distance between the previous hunk's hint and its position.
-    pub(crate) drift: isize,
+    pub(crate) offset: isize,
 }
 
 /// Why a hunk was not found.
 #[derive(Debug)]
-pub(crate) enum Lost {
+pub(crate) enum HunkMismatch {
     /// A line named by `@@` is missing.
-    Above(String),
+    MissingAnchor(String),
     /// The lines of the hunk are missing.
-    Lines,
+    MissingLines,
 }
 
-impl Likeness {
+impl LineMatchLevel {
     const ALL: [Self; 5] = [
         Self::Exact,
         Self::Text,
@@ -60,7 +60,7 @@ impl Likeness {
         Self::Punctuation,
     ];
 
-    pub(crate) fn same(self, file: &TextLine<'_>, patch: &Line) -> bool {
+    pub(crate) fn matches(self, file: &TextLine<'_>, patch: &HunkLine) -> bool {
         let (a, b) = (file.text, patch.text.as_bytes());
         match self {
             Self::Exact => a == b && file.ending == patch.ending,
@@ -70,109 +70,120 @@ impl Likeness {
             Self::Punctuation => String::from_utf8_lossy(a)
                 .trim()
                 .chars()
-                .map(plain)
-                .eq(patch.text.trim().chars().map(plain)),
+                .map(fold_typography)
+                .eq(patch.text.trim().chars().map(fold_typography)),
         }
     }
 }
 
 /// Finds the position of a hunk. A hunk that only adds lines and names no line above it is placed
 /// by its hint, or at the end of the file.
-pub(crate) fn find(file: &[TextLine<'_>], hunk: &Hunk, progress: Progress) -> Result<Place, Lost> {
-    let old: Vec<&Line> = hunk.old().collect();
-    match &hunk.style {
-        Style::Unified { hint, .. } => {
-            unified(file, hunk, &old, *hint, progress).ok_or(Lost::Lines)
+pub(crate) fn find_hunk(
+    file: &[TextLine<'_>],
+    hunk: &Hunk,
+    progress: HunkProgress,
+) -> Result<HunkPosition, HunkMismatch> {
+    let old: Vec<&HunkLine> = hunk.old_lines().collect();
+    match &hunk.format {
+        HunkFormat::Unified { hint, .. } => {
+            find_unified(file, hunk, &old, *hint, progress).ok_or(HunkMismatch::MissingLines)
         }
-        Style::Envelope {
-            above,
+        HunkFormat::Envelope {
+            anchors: above,
             hint,
             at_end,
         } => {
-            let mut from = progress.ended;
+            let mut from = progress.previous_end;
             let mut below = from;
             for line in above {
-                let found =
-                    line_like(file, line, below).ok_or_else(|| Lost::Above(line.clone()))?;
+                let found = find_anchor(file, line, below)
+                    .ok_or_else(|| HunkMismatch::MissingAnchor(line.clone()))?;
                 // Models often repeat the `@@` line as the first line of the hunk.
                 (from, below) = (found, found + 1);
             }
             if old.is_empty() {
                 let at = match (above.is_empty() || *at_end, hint) {
                     (false, _) => below,
-                    (true, Some(hint)) if !at_end => insertion(*hint, progress, file.len()),
+                    (true, Some(hint)) if !at_end => insertion_line(*hint, progress, file.len()),
                     (true, _) => file.len(),
                 };
-                return Ok(Place {
-                    at,
-                    likeness: Likeness::Text,
-                    dropped: (0, 0),
+                return Ok(HunkPosition {
+                    line: at,
+                    match_level: LineMatchLevel::Text,
+                    dropped_context: (0, 0),
                 });
             }
-            let start = hint.map_or(from, |hint| shifted(hint, progress.drift));
-            envelope(file, hunk, &old, from, start, *at_end).ok_or(Lost::Lines)
+            let start = hint.map_or(from, |hint| apply_offset(hint, progress.offset));
+            find_envelope(file, hunk, &old, from, start, *at_end).ok_or(HunkMismatch::MissingLines)
         }
     }
 }
 
-fn unified(
+fn find_unified(
     file: &[TextLine<'_>],
     hunk: &Hunk,
-    old: &[&Line],
+    old: &[&HunkLine],
     hint: Option<usize>,
-    progress: Progress,
-) -> Option<Place> {
+    progress: HunkProgress,
+) -> Option<HunkPosition> {
     if old.is_empty() {
-        let at = hint.map_or(file.len(), |hint| insertion(hint, progress, file.len()));
-        return Some(Place {
-            at,
-            likeness: Likeness::Text,
-            dropped: (0, 0),
+        let at = hint.map_or(file.len(), |hint| {
+            insertion_line(hint, progress, file.len())
+        });
+        return Some(HunkPosition {
+            line: at,
+            match_level: LineMatchLevel::Text,
+            dropped_context: (0, 0),
         });
     }
-    let start = hint.map_or(progress.ended, |hint| shifted(hint, progress.drift));
-    let place = |at, likeness| Place {
-        at,
-        likeness,
-        dropped: (0, 0),
+    let start = hint.map_or(progress.previous_end, |hint| {
+        apply_offset(hint, progress.offset)
+    });
+    let place = |at, likeness| HunkPosition {
+        line: at,
+        match_level: likeness,
+        dropped_context: (0, 0),
     };
-    for likeness in Likeness::ALL {
-        if let Some(at) = outward(file, old, progress.ended, start, likeness) {
+    for likeness in LineMatchLevel::ALL {
+        if let Some(at) = search_outward(file, old, progress.previous_end, start, likeness) {
             return Some(place(at, likeness));
         }
     }
     // The hunk may be out of order, above the previous one.
-    for likeness in Likeness::ALL {
-        if let Some(at) = outward(&file[..progress.began], old, 0, start, likeness) {
+    for likeness in LineMatchLevel::ALL {
+        if let Some(at) = search_outward(&file[..progress.previous_start], old, 0, start, likeness)
+        {
             return Some(place(at, likeness));
         }
     }
-    let count_context = |lines: &mut dyn Iterator<Item = &Line>| {
-        lines.take_while(|line| line.role == Role::Keep).count()
+    let count_context = |lines: &mut dyn Iterator<Item = &HunkLine>| {
+        lines
+            .take_while(|line| line.role == HunkLineRole::Keep)
+            .count()
     };
-    let head = count_context(&mut hunk.lines.iter()).min(MAX_DROPPED);
-    let tail = count_context(&mut hunk.lines.iter().rev()).min(MAX_DROPPED);
+    let head = count_context(&mut hunk.lines.iter()).min(MAX_DROPPED_CONTEXT_LINES);
+    let tail = count_context(&mut hunk.lines.iter().rev()).min(MAX_DROPPED_CONTEXT_LINES);
     let mut drops: Vec<(usize, usize)> = (0..=head)
         .flat_map(|a| (0..=tail).map(move |b| (a, b)))
         .skip(1)
         .collect();
     drops.sort_by_key(|(head, tail)| head + tail);
     for (head, tail) in drops {
-        if head + tail >= old.len() || !says_something(&old[head..old.len() - tail]) {
+        if head + tail >= old.len() || !is_distinctive(&old[head..old.len() - tail]) {
             continue;
         }
-        for likeness in &Likeness::ALL[1..] {
-            if let Some(at) = outward(
+        for likeness in &LineMatchLevel::ALL[1..] {
+            if let Some(at) = search_outward(
                 file,
                 &old[head..old.len() - tail],
-                progress.ended,
+                progress.previous_end,
                 start + head,
                 *likeness,
             ) {
-                return Some(Place {
-                    at,
-                    likeness: *likeness,
-                    dropped: (head, tail),
+                return Some(HunkPosition {
+                    line: at,
+                    match_level: *likeness,
+                    dropped_context: (head, tail),
                 });
             }
         }
@@ -180,43 +191,43 @@ fn unified(
     None
 }
 
-fn envelope(
+fn find_envelope(
     file: &[TextLine<'_>],
     hunk: &Hunk,
-    old: &[&Line],
+    old: &[&HunkLine],
     from: usize,
     start: usize,
     at_end: bool,
-) -> Option<Place> {
+) -> Option<HunkPosition> {
     // Blank lines before the next `@@` may be context or only separate the hunks.
     let blank = hunk
         .lines
         .iter()
         .rev()
-        .take_while(|line| line.role == Role::Keep && line.text.is_empty())
+        .take_while(|line| line.role == HunkLineRole::Keep && line.text.is_empty())
         .count();
     for tail in 0..=blank.min(old.len() - 1) {
         let old = &old[..old.len() - tail];
-        let place = |at, likeness| Place {
-            at,
-            likeness,
-            dropped: (0, tail),
+        let place = |at, likeness| HunkPosition {
+            line: at,
+            match_level: likeness,
+            dropped_context: (0, tail),
         };
         let end = file
             .len()
             .checked_sub(old.len())
             .filter(|at| at_end && *at >= from);
         let at_end = end.and_then(|at| {
-            Likeness::ALL
+            LineMatchLevel::ALL
                 .iter()
-                .find(|likeness| fits(file, old, at, **likeness))
+                .find(|likeness| matches_at(file, old, at, **likeness))
                 .zip(end)
         });
         if let Some((likeness, at)) = at_end {
             return Some(place(at, *likeness));
         }
-        for likeness in Likeness::ALL {
-            if let Some(at) = outward(file, old, from, start, likeness) {
+        for likeness in LineMatchLevel::ALL {
+            if let Some(at) = search_outward(file, old, from, start, likeness) {
                 return Some(place(at, likeness));
             }
         }
@@ -226,19 +237,19 @@ fn envelope(
 
 /// Returns the match nearest to `start`, at or below `from`. If two are equally near, returns the
 /// one further down in the file.
-fn outward(
+fn search_outward(
     file: &[TextLine<'_>],
-    old: &[&Line],
+    old: &[&HunkLine],
     from: usize,
     start: usize,
-    likeness: Likeness,
+    likeness: LineMatchLevel,
 ) -> Option<usize> {
     let last = file
         .len()
         .checked_sub(old.len())
         .filter(|last| *last >= from)?;
     let start = start.clamp(from, last);
-    let matches = |at: usize| fits(file, old, at, likeness);
+    let matches = |at: usize| matches_at(file, old, at, likeness);
     (0..=(last - start).max(start - from)).find_map(|distance| {
         let below = Some(start + distance).filter(|at| *at <= last && matches(*at));
         below.or_else(|| {
@@ -250,24 +261,29 @@ fn outward(
 }
 
 /// Whether the lines of the hunk match the file at a position.
-fn fits(file: &[TextLine<'_>], old: &[&Line], at: usize, likeness: Likeness) -> bool {
+fn matches_at(
+    file: &[TextLine<'_>],
+    old: &[&HunkLine],
+    at: usize,
+    likeness: LineMatchLevel,
+) -> bool {
     file[at..]
         .iter()
         .zip(old)
-        .all(|(file, patch)| likeness.same(file, patch))
+        .all(|(file, patch)| likeness.matches(file, patch))
 }
 
 /// Finds the line that `@@ …` names: the whole line, else a line that starts with it.
-fn line_like(file: &[TextLine<'_>], line: &str, from: usize) -> Option<usize> {
-    let wanted = Line {
-        role: Role::Keep,
+fn find_anchor(file: &[TextLine<'_>], line: &str, from: usize) -> Option<usize> {
+    let wanted = HunkLine {
+        role: HunkLineRole::Keep,
         text: line.to_owned(),
-        ending: super::Ending::Lf,
+        ending: super::LineEnding::Lf,
     };
     let rest = file.get(from..)?;
-    let whole = Likeness::ALL[1..]
+    let whole = LineMatchLevel::ALL[1..]
         .iter()
-        .find_map(|likeness| rest.iter().position(|file| likeness.same(file, &wanted)));
+        .find_map(|likeness| rest.iter().position(|file| likeness.matches(file, &wanted)));
     let begins = |file: &TextLine<'_>| {
         let text = String::from_utf8_lossy(file.text);
         let rest = text.trim().strip_prefix(line.trim());
@@ -280,22 +296,22 @@ fn line_like(file: &[TextLine<'_>], line: &str, from: usize) -> Option<usize> {
 
 /// Whether lines identify a position: at least one has a letter or digit, not only brackets and
 /// blanks.
-fn says_something(lines: &[&Line]) -> bool {
+fn is_distinctive(lines: &[&HunkLine]) -> bool {
     lines
         .iter()
         .any(|line| line.text.contains(char::is_alphanumeric))
 }
 
-fn insertion(hint: usize, progress: Progress, len: usize) -> usize {
-    shifted(hint, progress.drift).min(len)
+fn insertion_line(hint: usize, progress: HunkProgress, len: usize) -> usize {
+    apply_offset(hint, progress.offset).min(len)
 }
 
-fn shifted(hint: usize, drift: isize) -> usize {
+fn apply_offset(hint: usize, drift: isize) -> usize {
     hint.saturating_add_signed(drift)
 }
 
 /// Maps typographic characters to their ASCII equivalents.
-fn plain(c: char) -> char {
+fn fold_typography(c: char) -> char {
     match c {
         '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
         '\u{2018}'..='\u{201b}' => '\'',

@@ -3,9 +3,9 @@
 
 /// The line ending of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum LineEnding {
     /// No line ending: the last line of a file without a final newline.
-    None,
+    Missing,
     Lf,
     CrLf,
 }
@@ -14,13 +14,13 @@ pub(crate) enum Ending {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TextLine<'a> {
     pub(crate) text: &'a [u8],
-    pub(crate) ending: Ending,
+    pub(crate) ending: LineEnding,
 }
 
-impl Ending {
+impl LineEnding {
     pub(crate) fn bytes(self) -> &'static [u8] {
         match self {
-            Self::None => b"",
+            Self::Missing => b"",
             Self::Lf => b"\n",
             Self::CrLf => b"\r\n",
         }
@@ -28,22 +28,22 @@ impl Ending {
 }
 
 /// Splits the content of a file into lines.
-pub(crate) fn split(content: &[u8]) -> Vec<TextLine<'_>> {
+pub(crate) fn split_lines(content: &[u8]) -> Vec<TextLine<'_>> {
     content
         .split_inclusive(|byte| *byte == b'\n')
         .map(|line| match line.strip_suffix(b"\n") {
             None => TextLine {
                 text: line,
-                ending: Ending::None,
+                ending: LineEnding::Missing,
             },
             Some(line) => match line.strip_suffix(b"\r") {
                 None => TextLine {
                     text: line,
-                    ending: Ending::Lf,
+                    ending: LineEnding::Lf,
                 },
                 Some(line) => TextLine {
                     text: line,
-                    ending: Ending::CrLf,
+                    ending: LineEnding::CrLf,
                 },
             },
         })
@@ -51,7 +51,7 @@ pub(crate) fn split(content: &[u8]) -> Vec<TextLine<'_>> {
 }
 
 /// Joins lines into the content of a file.
-pub(crate) fn join(lines: &[TextLine<'_>]) -> Vec<u8> {
+pub(crate) fn join_lines(lines: &[TextLine<'_>]) -> Vec<u8> {
     let mut content = Vec::with_capacity(lines.iter().map(|line| line.text.len() + 2).sum());
     for line in lines {
         content.extend_from_slice(line.text);
@@ -62,9 +62,11 @@ pub(crate) fn join(lines: &[TextLine<'_>]) -> Vec<u8> {
 
 /// Returns the ending of the nearest line before a position that has one, else of the nearest after
 /// it, else LF.
-pub(crate) fn ending_near(lines: &[TextLine<'_>], at: usize) -> Ending {
-    let has_ending = |line: &&TextLine<'_>| line.ending != Ending::None;
+pub(crate) fn ending_near(lines: &[TextLine<'_>], at: usize) -> LineEnding {
+    let has_ending = |line: &&TextLine<'_>| line.ending != LineEnding::Missing;
     let before = lines[..at].iter().rev().find(has_ending);
     let after = || lines[at..].iter().find(has_ending);
-    before.or_else(after).map_or(Ending::Lf, |line| line.ending)
+    before
+        .or_else(after)
+        .map_or(LineEnding::Lf, |line| line.ending)
 }

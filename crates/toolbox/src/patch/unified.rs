@@ -4,39 +4,42 @@ use std::path::PathBuf;
 
 use selvedge_tools::ToolError;
 
-use super::git::Head;
-use super::text::Ending;
-use super::{Action, Hunk, Line, Numbered, Operation, Over, Role, Source, Style, Target};
+use super::header::DiffFileHeader;
+use super::text::LineEnding;
+use super::{
+    FileTransfer, Hunk, HunkFormat, HunkLine, HunkLineRole, OverwritePolicy, PatchAction,
+    PatchLines, PatchOperation, PatchTarget,
+};
 
 /// Whether the part for a file, or a hunk, starts at line `at`.
 pub(super) fn is_marker(lines: &[&str], at: usize) -> bool {
     let line = lines[at];
     line.starts_with("diff --git ")
-        || is_pair(lines, at)
+        || is_name_pair(lines, at)
         || is_binary(line)
         || is_merge(line)
-        || numbers(line).is_some()
+        || parse_range(line).is_some()
 }
 
 /// Parses all files of a unified diff.
-pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
+pub(super) fn parse(text: PatchLines<'_>) -> Result<Vec<PatchOperation>, ToolError> {
     let mut operations = Vec::new();
     let (mut at, mut batch) = (0, 0);
     while let Some(line) = text.get(at) {
-        if line.starts_with("diff --git ") || is_pair(text.lines, at) {
-            let (operation, after) = file(text, at, batch)?;
+        if line.starts_with("diff --git ") || is_name_pair(text.lines, at) {
+            let (operation, after) = parse_file(text, at, batch)?;
             operations.push(operation);
             at = after;
         } else if is_merge(line) {
             return Err(ToolError::new(format!(
                 "{}: the diff of a merge cannot be applied",
-                text.place(at)
+                text.location(at)
             ))
             .suggest("make the diff against one parent"));
         } else if is_binary(line) {
-            return Err(binary(text, at, None));
-        } else if numbers(line).is_some() {
-            return Err(text.expected(
+            return Err(binary_error(text, at, None));
+        } else if parse_range(line).is_some() {
+            return Err(text.expected_error(
                 at,
                 "the name of a file (`--- a/file`, `+++ b/file`) before a hunk",
             ));
@@ -46,7 +49,7 @@ pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
             if !line.trim().is_empty()
                 && operations
                     .last()
-                    .is_some_and(|last: &Operation| last.batch == batch)
+                    .is_some_and(|last: &PatchOperation| last.batch == batch)
             {
                 batch += 1;
             }
@@ -57,13 +60,17 @@ pub(super) fn parse(text: Numbered<'_>) -> Result<Vec<Operation>, ToolError> {
 }
 
 /// Parses the header and hunks of one file. Also returns the first line after them.
-fn file(text: Numbered<'_>, start: usize, batch: usize) -> Result<(Operation, usize), ToolError> {
-    let (head, mut at) = Head::read(text, start)?;
-    let paths = head.names();
+fn parse_file(
+    text: PatchLines<'_>,
+    start: usize,
+    batch: usize,
+) -> Result<(PatchOperation, usize), ToolError> {
+    let (head, mut at) = DiffFileHeader::parse(text, start)?;
+    let paths = head.candidate_paths();
     let Some(first) = paths.first() else {
-        return Err(text.expected(start, "the name of a file"));
+        return Err(text.expected_error(start, "the name of a file"));
     };
-    let is_git = head.both.is_some() || text.lines[start].starts_with("diff --git ");
+    let is_git = head.git_names.is_some() || text.lines[start].starts_with("diff --git ");
     let mut hunks = Vec::new();
     loop {
         let next = (at..text.lines.len())
@@ -71,18 +78,18 @@ fn file(text: Numbered<'_>, start: usize, batch: usize) -> Result<(Operation, us
             .unwrap_or(text.lines.len());
         match text.get(next) {
             Some(line) if line.starts_with("@@") && !is_merge(line) => {
-                let (hunk, after) = hunk(text, next, is_git, head.sent_with_cr)?;
+                let (hunk, after) = parse_hunk(text, next, is_git, head.patch_has_crlf)?;
                 hunks.push(hunk);
                 at = after;
             }
-            Some(line) if is_binary(line) => return Err(binary(text, next, Some(first))),
+            Some(line) if is_binary(line) => return Err(binary_error(text, next, Some(first))),
             _ => break,
         }
     }
-    mark_cr(&mut hunks);
-    let action = action(text, start, &head, hunks)?;
+    mark_crlf(&mut hunks);
+    let action = build_action(text, start, &head, hunks)?;
     Ok((
-        Operation {
+        PatchOperation {
             paths,
             action,
             batch,
@@ -91,129 +98,129 @@ fn file(text: Numbered<'_>, start: usize, batch: usize) -> Result<(Operation, us
     ))
 }
 
-fn action(
-    text: Numbered<'_>,
+fn build_action(
+    text: PatchLines<'_>,
     start: usize,
-    head: &Head,
+    head: &DiffFileHeader,
     hunks: Vec<Hunk>,
-) -> Result<Action, ToolError> {
-    if let Some(path) = head.target() {
-        let source = if head.copies {
-            Source::Stays
+) -> Result<PatchAction, ToolError> {
+    if let Some(path) = head.target_path() {
+        let source = if head.is_copy {
+            FileTransfer::Copy
         } else {
-            Source::Goes
+            FileTransfer::Move
         };
-        let to = Some(Target {
+        let to = Some(PatchTarget {
             path,
-            source,
-            over: Over::Nothing,
+            transfer: source,
+            overwrite: OverwritePolicy::DenyNonEmpty,
         });
-        return Ok(Action::Update {
+        return Ok(PatchAction::Update {
             hunks,
-            to,
+            target: to,
             executable: head.executable,
         });
     }
-    if head.created || matches!(head.old, Some(None)) {
-        if let Some(hunk) = hunks.iter().find(|hunk| hunk.old().next().is_some()) {
-            let place = hunk.line;
+    if head.is_new || matches!(head.old_name, Some(None)) {
+        if let Some(hunk) = hunks.iter().find(|hunk| hunk.old_lines().next().is_some()) {
+            let place = hunk.patch_line;
             return Err(ToolError::new(format!(
                 "line {place} of the patch: expected only `+` lines in a new file"
             )));
         }
-        let content = hunks.iter().flat_map(Hunk::added).collect();
-        return Ok(Action::Add {
+        let content = hunks.iter().flat_map(Hunk::added_text).collect();
+        return Ok(PatchAction::Add {
             content,
             executable: head.executable == Some(true),
-            over: Over::Nothing,
+            overwrite: OverwritePolicy::DenyNonEmpty,
         });
     }
-    if head.deleted || matches!(head.new, Some(None)) {
-        return Ok(Action::Delete { hunks });
+    if head.is_deleted || matches!(head.new_name, Some(None)) {
+        return Ok(PatchAction::Delete { hunks });
     }
     if hunks.is_empty() && head.executable.is_none() {
-        return Err(text.expected(start, "hunks (`@@ -1,3 +1,4 @@`) below a file's name"));
+        return Err(text.expected_error(start, "hunks (`@@ -1,3 +1,4 @@`) below a file's name"));
     }
-    Ok(Action::Update {
+    Ok(PatchAction::Update {
         hunks,
-        to: None,
+        target: None,
         executable: head.executable,
     })
 }
 
 /// Marks all hunks of a file if any of its lines in the patch ends with CRLF.
-fn mark_cr(hunks: &mut [Hunk]) {
+fn mark_crlf(hunks: &mut [Hunk]) {
     let any_crlf = hunks
         .iter()
         .flat_map(|hunk| &hunk.lines)
-        .any(|line| line.ending == Ending::CrLf);
+        .any(|line| line.ending == LineEnding::CrLf);
     for hunk in hunks {
-        if let Style::Unified { shows_cr, .. } = &mut hunk.style {
+        if let HunkFormat::Unified { shows_cr, .. } = &mut hunk.format {
             *shows_cr = any_crlf;
         }
     }
 }
 
 /// Parses a hunk that starts at line `at`. Also returns the first line after it.
-fn hunk(
-    text: Numbered<'_>,
+fn parse_hunk(
+    text: PatchLines<'_>,
     at: usize,
     is_git: bool,
     sent_with_cr: bool,
 ) -> Result<(Hunk, usize), ToolError> {
-    let numbers = numbers(text.lines[at]);
+    let numbers = parse_range(text.lines[at]);
     let end = match numbers {
-        Some(numbers) => {
-            counted(text, at + 1, numbers, is_git).map_or_else(|| scanned(text, at + 1), Ok)?
-        }
-        None => scanned(text, at + 1)?,
+        Some(numbers) => end_by_counts(text, at + 1, numbers, is_git)
+            .map_or_else(|| end_by_scanning(text, at + 1), Ok)?,
+        None => end_by_scanning(text, at + 1)?,
     };
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<HunkLine> = Vec::new();
     for line in &text.lines[at + 1..end] {
         let (line, cr) = match line.strip_suffix('\r') {
             Some(line) => (line, !sent_with_cr),
             None => (*line, false),
         };
         let role = match line.as_bytes().first() {
-            Some(b'+') => Role::Add,
-            Some(b'-') => Role::Remove,
+            Some(b'+') => HunkLineRole::Add,
+            Some(b'-') => HunkLineRole::Remove,
             Some(b'\\') => {
                 if let Some(last) = lines.last_mut() {
-                    if last.ending == Ending::CrLf {
+                    if last.ending == LineEnding::CrLf {
                         last.text.push('\r');
                     }
-                    last.ending = Ending::None;
+                    last.ending = LineEnding::Missing;
                 }
                 continue;
             }
-            _ => Role::Keep,
+            _ => HunkLineRole::Keep,
         };
-        let ending = if cr { Ending::CrLf } else { Ending::Lf };
-        lines.push(Line {
+        let ending = if cr { LineEnding::CrLf } else { LineEnding::Lf };
+        lines.push(HunkLine {
             role,
             text: line.get(1..).unwrap_or_default().to_owned(),
             ending,
         });
     }
     if lines.is_empty() {
-        return Err(text.expected(at + 1, "the lines of a hunk"));
+        return Err(text.expected_error(at + 1, "the lines of a hunk"));
     }
-    let style = Style::Unified {
+    let style = HunkFormat::Unified {
         // A range `-5,0` means: after line 5.
         hint: numbers.map(|numbers| {
-            if numbers.old == 0 {
-                numbers.start
+            if numbers.old_count == 0 {
+                numbers.old_start
             } else {
-                numbers.start.saturating_sub(1)
+                numbers.old_start.saturating_sub(1)
             }
         }),
         shows_cr: false,
-        from_nothing: numbers.is_some_and(|numbers| (numbers.start, numbers.old) == (0, 0)),
+        old_is_empty: numbers
+            .is_some_and(|numbers| (numbers.old_start, numbers.old_count) == (0, 0)),
     };
     Ok((
         Hunk {
-            line: text.number(at),
-            style,
+            patch_line: text.line_number(at),
+            format: style,
             lines,
         },
         end,
@@ -222,14 +229,14 @@ fn hunk(
 
 /// The line numbers of `@@ -start,old +_,new @@`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Numbers {
-    pub(super) start: usize,
-    pub(super) old: usize,
-    new: usize,
+pub(super) struct HunkRange {
+    pub(super) old_start: usize,
+    pub(super) old_count: usize,
+    new_count: usize,
 }
 
 /// Parses the line numbers of an `@@` line.
-pub(super) fn numbers(line: &str) -> Option<Numbers> {
+pub(super) fn parse_range(line: &str) -> Option<HunkRange> {
     let rest = line
         .strip_prefix("@@ -")
         .or_else(|| line.strip_prefix("@@-"))?;
@@ -242,12 +249,21 @@ pub(super) fn numbers(line: &str) -> Option<Numbers> {
     };
     let (start, old) = range(words.next()?)?;
     let (_, new) = range(words.next()?.strip_prefix('+')?)?;
-    Some(Numbers { start, old, new })
+    Some(HunkRange {
+        old_start: start,
+        old_count: old,
+        new_count: new,
+    })
 }
 
 /// Returns the end of a hunk by its line counts; `None` if the counts are wrong.
-fn counted(text: Numbered<'_>, start: usize, numbers: Numbers, is_git: bool) -> Option<usize> {
-    let (mut old, mut new) = (numbers.old, numbers.new);
+fn end_by_counts(
+    text: PatchLines<'_>,
+    start: usize,
+    numbers: HunkRange,
+    is_git: bool,
+) -> Option<usize> {
+    let (mut old, mut new) = (numbers.old_count, numbers.new_count);
     let mut at = start;
     while old > 0 || new > 0 {
         match text.get(at)?.as_bytes().first() {
@@ -265,13 +281,13 @@ fn counted(text: Numbered<'_>, start: usize, numbers: Numbers, is_git: bool) -> 
     // If the counts are too large, the names of the next file look like lines of this hunk.
     let includes_next_file = !is_git
         && at >= start + 2
-        && is_pair(text.lines, at - 2)
+        && is_name_pair(text.lines, at - 2)
         && text.get(at).is_some_and(|line| line.starts_with("@@"));
-    (!includes_next_file && !goes_on(text, at)).then_some(at)
+    (!includes_next_file && !has_more_lines(text, at)).then_some(at)
 }
 
 /// Whether the hunk has more lines than its counts say.
-fn goes_on(text: Numbered<'_>, from: usize) -> bool {
+fn has_more_lines(text: PatchLines<'_>, from: usize) -> bool {
     for at in from..text.lines.len() {
         let line = text.get(at).unwrap_or_default();
         if ends_hunk(text, at) {
@@ -292,14 +308,14 @@ fn goes_on(text: Numbered<'_>, from: usize) -> bool {
 }
 
 /// Returns the end of a hunk by the first line that ends one. Fails at a line without a valid sign.
-fn scanned(text: Numbered<'_>, start: usize) -> Result<usize, ToolError> {
+fn end_by_scanning(text: PatchLines<'_>, start: usize) -> Result<usize, ToolError> {
     let mut at = start;
     while at < text.lines.len() && !ends_hunk(text, at) {
         if !matches!(
             text.get(at).unwrap_or_default().as_bytes().first(),
             None | Some(b' ' | b'+' | b'-' | b'\\')
         ) {
-            return Err(text.expected(
+            return Err(text.expected_error(
                 at,
                 "a line of the hunk, which starts with a space, `+` or `-`",
             ));
@@ -313,18 +329,18 @@ fn scanned(text: Numbered<'_>, start: usize) -> Result<usize, ToolError> {
 }
 
 /// Whether a line cannot belong to a hunk.
-fn ends_hunk(text: Numbered<'_>, at: usize) -> bool {
+fn ends_hunk(text: PatchLines<'_>, at: usize) -> bool {
     let line = text.get(at).unwrap_or_default();
     // `-- ` starts the signature of a patch sent by mail.
     line.starts_with("@@")
         || line.starts_with("diff ")
         || line.starts_with("```")
         || line == "-- "
-        || is_pair(text.lines, at)
+        || is_name_pair(text.lines, at)
 }
 
 /// Whether the `---` and `+++` lines of a file start at line `at`.
-fn is_pair(lines: &[&str], at: usize) -> bool {
+fn is_name_pair(lines: &[&str], at: usize) -> bool {
     lines[at].starts_with("--- ")
         && lines
             .get(at + 1)
@@ -342,12 +358,12 @@ fn is_binary(line: &str) -> bool {
         || (line.starts_with("Binary files ") && line.trim_end().ends_with(" differ"))
 }
 
-fn binary(text: Numbered<'_>, at: usize, path: Option<&PathBuf>) -> ToolError {
+fn binary_error(text: PatchLines<'_>, at: usize, path: Option<&PathBuf>) -> ToolError {
     let of = path
         .map(|path| format!(" of {}", path.display()))
         .unwrap_or_default();
     ToolError::new(format!(
         "{}: the patch{of} is binary and cannot be applied",
-        text.place(at)
+        text.location(at)
     ))
 }

@@ -11,58 +11,60 @@ use std::time::SystemTime;
 
 use ignore::{IncrementalIgnore, WalkState};
 
-use super::file::{Content, Held, Kind, MAX_FILE, Stat, Why};
+use super::file::{
+    FileStat, MAX_FILE_BYTES, TrackedContent, TrackedFile, TrackedFileKind, UnknownContentReason,
+};
 use crate::Workspace;
-use crate::walk::{Gather, threads, walk_like_git};
+use crate::walk::{WalkCollector, thread_count, walk_like_git};
 
 /// Maximum number of files whose contents are stored.
-const MAX_KEPT: usize = 50_000;
+const MAX_STORED_FILES: usize = 50_000;
 
 /// Maximum bytes of all stored contents.
-pub(super) const MAX_BYTES: u64 = 64_000_000;
+pub(super) const MAX_CONTENT_BYTES: u64 = 64_000_000;
 
 /// Maximum number of files of a workspace for which a baseline is taken.
-pub(super) const MAX_FILES: usize = 500_000;
+pub(super) const MAX_WORKSPACE_FILES: usize = 500_000;
 
 /// File name of the ignore rules of a folder.
-const RULES: &str = ".gitignore";
+const GITIGNORE: &str = ".gitignore";
 
 /// The files of a workspace at one moment.
 #[derive(Debug)]
 pub(super) struct Baseline {
     /// By path relative to the workspace.
-    pub(super) files: BTreeMap<OsString, Arc<Held>>,
+    pub(super) files: BTreeMap<OsString, Arc<TrackedFile>>,
     /// The ignore rules at that moment, independent of later changes to `.gitignore` files.
-    rules: Mutex<IncrementalIgnore>,
+    ignore_rules: Mutex<IncrementalIgnore>,
 }
 
 /// The result of a walk over the workspace.
-pub(super) struct Walked {
-    pub(super) files: Vec<(OsString, Stat)>,
+pub(super) struct WorkspaceListing {
+    pub(super) files: Vec<(OsString, FileStat)>,
     /// Number of folders that could not be read.
-    pub(super) closed: usize,
+    pub(super) unreadable_folders: usize,
 }
 
 impl Baseline {
     /// Takes the baseline of a workspace; `None` if it has more than `MAX_WORKSPACE_FILES` files.
     pub(super) fn take(workspace: &Workspace) -> Option<Self> {
         let taken = SystemTime::now();
-        let files = walk(workspace)?.files;
+        let files = list_files(workspace)?.files;
         let mut rules = walk_like_git(workspace).build_matchers().pop()?;
         // A matcher reads a `.gitignore` when it is first asked about a file beside it, so ask now.
-        rules.matched(RULES, false);
+        rules.matched(GITIGNORE, false);
         for (name, _) in files
             .iter()
-            .filter(|(name, _)| Path::new(name).ends_with(RULES))
+            .filter(|(name, _)| Path::new(name).ends_with(GITIGNORE))
         {
             rules.matched(name, false);
         }
-        let contents = contents(workspace, &files, MAX_BYTES);
-        let to_entry = |((name, stat), content): ((OsString, Stat), Content)| {
+        let contents = read_contents(workspace, &files, MAX_CONTENT_BYTES);
+        let to_entry = |((name, stat), content): ((OsString, FileStat), TrackedContent)| {
             (
                 name,
-                Arc::new(Held {
-                    fresh: stat.is_fresh(taken),
+                Arc::new(TrackedFile {
+                    recently_modified: stat.is_recently_modified(taken),
                     stat,
                     content,
                 }),
@@ -70,13 +72,13 @@ impl Baseline {
         };
         Some(Self {
             files: files.into_iter().zip(contents).map(to_entry).collect(),
-            rules: Mutex::new(rules),
+            ignore_rules: Mutex::new(rules),
         })
     }
 
     /// Whether the ignore rules of the baseline exclude a path.
-    pub(super) fn ignored(&self, name: &OsStr) -> bool {
-        self.rules
+    pub(super) fn is_ignored(&self, name: &OsStr) -> bool {
+        self.ignore_rules
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .matched(name, false)
@@ -85,12 +87,12 @@ impl Baseline {
 }
 
 /// Lists all files and links of the workspace; `None` if there are more than `MAX_WORKSPACE_FILES`.
-pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
+pub(super) fn list_files(workspace: &Workspace) -> Option<WorkspaceListing> {
     let files = Mutex::new(Vec::new());
     let (count, unreadable) = (AtomicUsize::new(0), AtomicUsize::new(0));
     walk_like_git(workspace).build_parallel().run(|| {
         let (root, count, unreadable) = (workspace.root(), &count, &unreadable);
-        let mut local = Gather::into(&files);
+        let mut local = WalkCollector::new(&files);
         Box::new(move |entry| {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -106,10 +108,10 @@ pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
             let stat = entry
                 .metadata()
                 .ok()
-                .and_then(|metadata| Stat::of(&metadata));
+                .and_then(|metadata| FileStat::from_metadata(&metadata));
             if let (Some(stat), Ok(name)) = (stat, entry.path().strip_prefix(root)) {
-                local.found.push((name.as_os_str().to_owned(), stat));
-                if count.fetch_add(1, Ordering::Relaxed) >= MAX_FILES {
+                local.items.push((name.as_os_str().to_owned(), stat));
+                if count.fetch_add(1, Ordering::Relaxed) >= MAX_WORKSPACE_FILES {
                     return WalkState::Quit;
                 }
             }
@@ -117,28 +119,28 @@ pub(super) fn walk(workspace: &Workspace) -> Option<Walked> {
         })
     });
     let files = files.into_inner().unwrap_or_default();
-    (files.len() <= MAX_FILES).then_some(Walked {
+    (files.len() <= MAX_WORKSPACE_FILES).then_some(WorkspaceListing {
         files,
-        closed: unreadable.into_inner(),
+        unreadable_folders: unreadable.into_inner(),
     })
 }
 
 /// Reads the contents of files, in the order of `files`. The smallest files are read first, until
 /// `max_bytes` is reached, so that as many files as possible are covered.
-pub(super) fn contents(
+pub(super) fn read_contents(
     workspace: &Workspace,
-    files: &[(OsString, Stat)],
+    files: &[(OsString, FileStat)],
     max_bytes: u64,
-) -> Vec<Content> {
-    let content_size = |stat: &Stat| {
-        if stat.kind == Kind::Link {
+) -> Vec<TrackedContent> {
+    let content_size = |stat: &FileStat| {
+        if stat.kind == TrackedFileKind::Link {
             0
         } else {
             stat.size
         }
     };
     let mut chosen: Vec<usize> = (0..files.len())
-        .filter(|&index| content_size(&files[index].1) <= MAX_FILE)
+        .filter(|&index| content_size(&files[index].1) <= MAX_FILE_BYTES)
         .collect();
     chosen.sort_by_key(|&index| content_size(&files[index].1));
     let mut total = 0;
@@ -146,7 +148,11 @@ pub(super) fn contents(
         total += content_size(&files[index].1);
         total <= max_bytes
     };
-    let chosen: Vec<usize> = chosen.into_iter().take(MAX_KEPT).take_while(fits).collect();
+    let chosen: Vec<usize> = chosen
+        .into_iter()
+        .take(MAX_STORED_FILES)
+        .take_while(fits)
+        .collect();
     let next = AtomicUsize::new(0);
     let read_chosen = || {
         let mut read = Vec::new();
@@ -154,24 +160,24 @@ pub(super) fn contents(
             let (name, stat) = &files[index];
             read.push((
                 index,
-                Content::read(workspace, &workspace.root().join(name), stat),
+                TrackedContent::read(workspace, &workspace.root().join(name), stat),
             ));
         }
         read
     };
-    let reason = |(_, stat): &(OsString, Stat)| {
-        if content_size(stat) > MAX_FILE {
-            Why::TooLarge
+    let reason = |(_, stat): &(OsString, FileStat)| {
+        if content_size(stat) > MAX_FILE_BYTES {
+            UnknownContentReason::TooLarge
         } else {
-            Why::NoRoom
+            UnknownContentReason::TotalLimitReached
         }
     };
-    let mut contents: Vec<Content> = files
+    let mut contents: Vec<TrackedContent> = files
         .iter()
-        .map(|file| Content::Unknown(reason(file)))
+        .map(|file| TrackedContent::Unknown(reason(file)))
         .collect();
     std::thread::scope(|scope| {
-        let readers: Vec<_> = (0..threads().min(chosen.len()))
+        let readers: Vec<_> = (0..thread_count().min(chosen.len()))
             .map(|_| scope.spawn(read_chosen))
             .collect();
         for (index, content) in readers

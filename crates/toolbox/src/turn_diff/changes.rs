@@ -6,25 +6,27 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use super::baseline::{Baseline, MAX_BYTES, MAX_FILES, Walked, contents, walk};
-use super::file::{Held, Stat};
-use super::{Baselined, Before};
+use super::baseline::{
+    Baseline, MAX_CONTENT_BYTES, MAX_WORKSPACE_FILES, WorkspaceListing, list_files, read_contents,
+};
+use super::file::{FileStat, TrackedFile};
+use super::{BaselineState, DiffStartState};
 use crate::Workspace;
 
 /// One changed file.
 #[derive(Debug)]
-pub(super) struct Change {
+pub(super) struct FileChange {
     pub(super) path: OsString,
-    pub(super) renamed: Option<Renamed>,
+    pub(super) rename_origin: Option<RenameOrigin>,
     /// `None` if the file is new.
-    pub(super) before: Option<Arc<Held>>,
+    pub(super) before: Option<Arc<TrackedFile>>,
     /// `None` if the file was deleted.
-    pub(super) after: Option<Held>,
+    pub(super) after: Option<TrackedFile>,
 }
 
 /// The origin of a renamed file.
 #[derive(Debug)]
-pub(super) struct Renamed {
+pub(super) struct RenameOrigin {
     pub(super) from: OsString,
     /// Percentage of the content that is equal.
     pub(super) similarity: u8,
@@ -32,26 +34,29 @@ pub(super) struct Renamed {
 
 /// The file at a path at the start of the turn and now.
 #[derive(Default)]
-struct Sides {
-    before: Option<Arc<Held>>,
-    now: Option<Stat>,
+struct FileStates {
+    before: Option<Arc<TrackedFile>>,
+    now: Option<FileStat>,
 }
 
 /// Returns the changes since `before` in path order, and notes about changes that could not be
 /// found.
-pub(super) fn changes(workspace: &Workspace, before: &Before) -> (Vec<Change>, Vec<String>) {
+pub(super) fn find_changes(
+    workspace: &Workspace,
+    before: &DiffStartState,
+) -> (Vec<FileChange>, Vec<String>) {
     let mut notes = Vec::new();
-    let mut files: BTreeMap<OsString, Sides> = BTreeMap::new();
+    let mut files: BTreeMap<OsString, FileStates> = BTreeMap::new();
     match &before.baseline {
-        Baselined::Not => {}
-        Baselined::TooMany => notes.push(too_many()),
-        Baselined::Taken(baseline) => match walk(workspace) {
+        BaselineState::NotTaken => {}
+        BaselineState::TooManyFiles => notes.push(too_many_files_note()),
+        BaselineState::Taken(baseline) => match list_files(workspace) {
             // Without a second walk, only files that tools reported can be compared.
-            None => notes.push(too_many()),
-            Some(walked) => files = sides(baseline, walked, &mut notes),
+            None => notes.push(too_many_files_note()),
+            Some(walked) => files = combine_by_path(baseline, walked, &mut notes),
         },
     }
-    for (name, held) in &before.remembered {
+    for (name, held) in &before.recorded_files {
         files.entry(name.clone()).or_default().before = held.clone();
     }
     let mut unreadable = 0;
@@ -59,7 +64,7 @@ pub(super) fn changes(workspace: &Workspace, before: &Before) -> (Vec<Change>, V
         // The walk skips newly ignored files, so a file counts as deleted only if the file system
         // says so.
         match workspace.root().join(name).symlink_metadata() {
-            Ok(metadata) => sides.now = Stat::of(&metadata),
+            Ok(metadata) => sides.now = FileStat::from_metadata(&metadata),
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
             Err(_) => {
@@ -73,24 +78,26 @@ pub(super) fn changes(workspace: &Workspace, before: &Before) -> (Vec<Change>, V
             "files not shown because their metadata cannot be read: {unreadable}"
         ));
     }
-    (compare(workspace, files), notes)
+    (compare_contents(workspace, files), notes)
 }
 
-fn too_many() -> String {
-    format!("changes by commands are not shown: the workspace has more than {MAX_FILES} files")
+fn too_many_files_note() -> String {
+    format!(
+        "changes by commands are not shown: the workspace has more than {MAX_WORKSPACE_FILES} files"
+    )
 }
 
 /// Combines the files of the baseline and of the current walk by path.
-fn sides(
+fn combine_by_path(
     baseline: &Baseline,
-    walked: Walked,
+    walked: WorkspaceListing,
     notes: &mut Vec<String>,
-) -> BTreeMap<OsString, Sides> {
-    let mut files: BTreeMap<OsString, Sides> = BTreeMap::new();
+) -> BTreeMap<OsString, FileStates> {
+    let mut files: BTreeMap<OsString, FileStates> = BTreeMap::new();
     for (name, held) in &baseline.files {
         files.insert(
             name.clone(),
-            Sides {
+            FileStates {
                 before: Some(held.clone()),
                 now: None,
             },
@@ -99,7 +106,7 @@ fn sides(
     let mut formerly_ignored = 0;
     for (name, stat) in walked.files {
         // After a change to `.gitignore`, the walk finds files that may have existed before.
-        if !files.contains_key(&name) && baseline.ignored(&name) {
+        if !files.contains_key(&name) && baseline.is_ignored(&name) {
             formerly_ignored += 1;
         } else {
             files.entry(name).or_default().now = Some(stat);
@@ -110,10 +117,10 @@ fn sides(
             "files not shown because they were ignored when the turn began: {formerly_ignored}"
         ));
     }
-    if walked.closed > 0 {
+    if walked.unreadable_folders > 0 {
         notes.push(format!(
             "folders not shown because they cannot be read: {}",
-            walked.closed
+            walked.unreadable_folders
         ));
     }
     files
@@ -121,13 +128,16 @@ fn sides(
 
 /// Compares the contents of files whose metadata differs or is unreliable; returns the changed
 /// files.
-fn compare(workspace: &Workspace, files: BTreeMap<OsString, Sides>) -> Vec<Change> {
+fn compare_contents(
+    workspace: &Workspace,
+    files: BTreeMap<OsString, FileStates>,
+) -> Vec<FileChange> {
     let mut candidates = Vec::new();
     let mut existing = Vec::new();
-    for (name, Sides { before, now }) in files {
+    for (name, FileStates { before, now }) in files {
         match (&before, now) {
             (None, None) => {}
-            (Some(before), Some(now)) if before.stat == now && !before.fresh => {}
+            (Some(before), Some(now)) if before.stat == now && !before.recently_modified => {}
             (_, None) => candidates.push((name, before, false)),
             (_, Some(now)) => {
                 existing.push((name.clone(), now));
@@ -136,14 +146,14 @@ fn compare(workspace: &Workspace, files: BTreeMap<OsString, Sides>) -> Vec<Chang
         }
     }
     // Twice the limit, because some of these files will turn out to be unchanged.
-    let contents = contents(workspace, &existing, 2 * MAX_BYTES);
+    let contents = read_contents(workspace, &existing, 2 * MAX_CONTENT_BYTES);
     let mut current = existing
         .into_iter()
         .zip(contents)
-        .map(|((_, stat), content)| Held {
+        .map(|((_, stat), content)| TrackedFile {
             stat,
             content,
-            fresh: true,
+            recently_modified: true,
         });
     let mut changes = Vec::new();
     for (path, before, exists) in candidates {
@@ -151,11 +161,11 @@ fn compare(workspace: &Workspace, files: BTreeMap<OsString, Sides>) -> Vec<Chang
         if !before
             .as_ref()
             .zip(after.as_ref())
-            .is_some_and(|(before, after)| is_same(before, after))
+            .is_some_and(|(before, after)| is_unchanged(before, after))
         {
-            changes.push(Change {
+            changes.push(FileChange {
                 path,
-                renamed: None,
+                rename_origin: None,
                 before,
                 after,
             });
@@ -165,8 +175,8 @@ fn compare(workspace: &Workspace, files: BTreeMap<OsString, Sides>) -> Vec<Chang
 }
 
 /// Whether git would see no difference: same mode and content.
-fn is_same(before: &Held, after: &Held) -> bool {
-    before.stat.git_mode() == after.stat.git_mode() && before.same_content(after)
+fn is_unchanged(before: &TrackedFile, after: &TrackedFile) -> bool {
+    before.stat.git_mode() == after.stat.git_mode() && before.has_same_content(after)
 }
 
 #[cfg(test)]
@@ -176,7 +186,7 @@ mod tests {
     use selvedge_protocol::SandboxPolicy;
 
     use super::*;
-    use crate::turn_diff::file::Content;
+    use crate::turn_diff::file::TrackedContent;
 
     /// Tests with made-up times, because few file systems have clocks coarse enough to test it with
     /// real writes.
@@ -185,22 +195,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
         std::fs::write(dir.path().join("a.txt"), "new").unwrap();
-        let stat = Stat::of(&dir.path().join("a.txt").symlink_metadata().unwrap()).unwrap();
+        let stat =
+            FileStat::from_metadata(&dir.path().join("a.txt").symlink_metadata().unwrap()).unwrap();
         // A change of content with equal size and time is found unless the file was read so much
         // later that its time is trusted.
         for (later, is_found) in [(0, true), (1, true), (3, false)] {
             let read_at = SystemTime::now() + Duration::from_secs(later);
-            let held = Held {
-                fresh: stat.is_fresh(read_at),
+            let held = TrackedFile {
+                recently_modified: stat.is_recently_modified(read_at),
                 stat: stat.clone(),
-                content: Content::Known("old".into()),
+                content: TrackedContent::Known("old".into()),
             };
-            let before = Before {
-                remembered: [("a.txt".into(), Some(Arc::new(held)))].into(),
-                ..Before::default()
+            let before = DiffStartState {
+                recorded_files: [("a.txt".into(), Some(Arc::new(held)))].into(),
+                ..DiffStartState::default()
             };
             assert_eq!(
-                changes(&workspace, &before).0.len(),
+                find_changes(&workspace, &before).0.len(),
                 usize::from(is_found),
                 "{later} s later"
             );

@@ -8,40 +8,40 @@ use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 
-use super::changes::{Change, Renamed};
-use super::file::{Held, Kind, Stat};
+use super::changes::{FileChange, RenameOrigin};
+use super::file::{FileStat, TrackedFile, TrackedFileKind};
 
 /// Minimum percentage of the larger file that must be in the other file.
-const SIMILAR: u64 = 50;
+const MIN_SIMILARITY_PERCENT: u64 = 50;
 
 /// Limits on the pairs of files that are compared, and on all chunks compared. Above these limits,
 /// only identical files are paired.
-const MAX_PAIRS: usize = 1_000_000;
-const MAX_PIECES: usize = 50_000_000;
+const MAX_COMPARED_PAIRS: usize = 1_000_000;
+const MAX_COMPARED_CHUNKS: usize = 50_000_000;
 
 /// Turns pairs of a deletion and an addition into renames.
-pub(super) fn pair(changes: &mut Vec<Change>) {
+pub(super) fn detect_renames(changes: &mut Vec<FileChange>) {
     let (mut deleted, mut added) = (Vec::new(), Vec::new());
     for (index, change) in changes.iter().enumerate() {
         match (&change.before, &change.after) {
-            (Some(held), None) if may_move(held) => deleted.push(index),
-            (None, Some(held)) if may_move(held) => added.push(index),
+            (Some(held), None) if can_be_renamed(held) => deleted.push(index),
+            (None, Some(held)) if can_be_renamed(held) => added.push(index),
             _ => {}
         }
     }
-    let mut pairs = equal(changes, &mut deleted, &mut added);
-    pairs.extend(similar(changes, &deleted, &added));
+    let mut pairs = pair_identical(changes, &mut deleted, &mut added);
+    pairs.extend(pair_similar(changes, &deleted, &added));
     let mut is_paired = vec![false; changes.len()];
-    for Pair {
-        gone: deleted,
-        came: added,
+    for RenamePair {
+        deleted,
+        added,
         similarity,
     } in pairs
     {
         let from = changes[deleted].path.clone();
         let before = changes[deleted].before.take();
         changes[added].before = before;
-        changes[added].renamed = Some(Renamed { from, similarity });
+        changes[added].rename_origin = Some(RenameOrigin { from, similarity });
         is_paired[deleted] = true;
     }
     let mut is_paired = is_paired.into_iter();
@@ -49,21 +49,21 @@ pub(super) fn pair(changes: &mut Vec<Change>) {
 }
 
 /// Whether a file can take part in a rename. Empty files cannot, because all of them are equal.
-fn may_move(held: &Held) -> bool {
-    held.stat.kind == Kind::File && held.stat.size > 0
+fn can_be_renamed(held: &TrackedFile) -> bool {
+    held.stat.kind == TrackedFileKind::File && held.stat.size > 0
 }
 
 /// A deleted and an added file that are one renamed file, as indices into the changes.
-struct Pair {
-    gone: usize,
-    came: usize,
+struct RenamePair {
+    deleted: usize,
+    added: usize,
     similarity: u8,
 }
 
 /// The identity of a file for exact matches: its content, or its metadata if the content is
 /// unknown.
 #[derive(PartialEq, Eq, Hash)]
-enum Identity<'a> {
+enum FileIdentity<'a> {
     Content(&'a [u8]),
     File {
         device: u64,
@@ -73,16 +73,16 @@ enum Identity<'a> {
     },
 }
 
-impl<'a> Identity<'a> {
-    fn of(held: &'a Held) -> Self {
+impl<'a> FileIdentity<'a> {
+    fn of(held: &'a TrackedFile) -> Self {
         match held.content.bytes() {
             Some(bytes) => Self::Content(bytes),
-            None => Self::by_system(held),
+            None => Self::from_stat(held),
         }
     }
 
-    fn by_system(held: &Held) -> Self {
-        let Stat {
+    fn from_stat(held: &TrackedFile) -> Self {
+        let FileStat {
             device,
             inode,
             size,
@@ -99,11 +99,18 @@ impl<'a> Identity<'a> {
 }
 
 /// Pairs identical files, and removes them from `deleted` and `added`.
-fn equal(changes: &[Change], deleted: &mut Vec<usize>, added: &mut Vec<usize>) -> Vec<Pair> {
-    let mut sources: HashMap<Identity<'_>, Vec<usize>> = HashMap::new();
+fn pair_identical(
+    changes: &[FileChange],
+    deleted: &mut Vec<usize>,
+    added: &mut Vec<usize>,
+) -> Vec<RenamePair> {
+    let mut sources: HashMap<FileIdentity<'_>, Vec<usize>> = HashMap::new();
     for &index in deleted.iter() {
         if let Some(held) = changes[index].before.as_deref() {
-            sources.entry(Identity::of(held)).or_default().push(index);
+            sources
+                .entry(FileIdentity::of(held))
+                .or_default()
+                .push(index);
         }
     }
     let mut pairs = Vec::new();
@@ -113,15 +120,15 @@ fn equal(changes: &[Change], deleted: &mut Vec<usize>, added: &mut Vec<usize>) -
         };
         // Among several identical files, prefers the one with the same file name.
         let same_name = |source: &usize| file_name(&changes[*source]) == file_name(&changes[index]);
-        for identity in [Identity::of(held), Identity::by_system(held)] {
+        for identity in [FileIdentity::of(held), FileIdentity::from_stat(held)] {
             let sources = sources
                 .get_mut(&identity)
                 .filter(|sources| !sources.is_empty());
             if let Some(sources) = sources {
                 let at = sources.iter().position(same_name).unwrap_or(0);
-                pairs.push(Pair {
-                    gone: sources.remove(at),
-                    came: index,
+                pairs.push(RenamePair {
+                    deleted: sources.remove(at),
+                    added: index,
                     similarity: 100,
                 });
                 break;
@@ -130,7 +137,7 @@ fn equal(changes: &[Change], deleted: &mut Vec<usize>, added: &mut Vec<usize>) -
     }
     let paired: HashSet<usize> = pairs
         .iter()
-        .flat_map(|pair| [pair.gone, pair.came])
+        .flat_map(|pair| [pair.deleted, pair.added])
         .collect();
     deleted.retain(|index| !paired.contains(index));
     added.retain(|index| !paired.contains(index));
@@ -138,32 +145,32 @@ fn equal(changes: &[Change], deleted: &mut Vec<usize>, added: &mut Vec<usize>) -
 }
 
 /// Pairs similar files, most similar first. Returns none if there are too many to compare.
-fn similar(changes: &[Change], deleted: &[usize], added: &[usize]) -> Vec<Pair> {
-    if deleted.is_empty() || added.is_empty() || deleted.len() * added.len() > MAX_PAIRS {
+fn pair_similar(changes: &[FileChange], deleted: &[usize], added: &[usize]) -> Vec<RenamePair> {
+    if deleted.is_empty() || added.is_empty() || deleted.len() * added.len() > MAX_COMPARED_PAIRS {
         return Vec::new();
     }
     let deleted: Vec<_> = deleted
         .iter()
-        .filter_map(|&at| Some((at, Pieces::of(changes[at].before.as_deref()?)?)))
+        .filter_map(|&at| Some((at, ChunkHashes::of(changes[at].before.as_deref()?)?)))
         .collect();
     let added: Vec<_> = added
         .iter()
-        .filter_map(|&at| Some((at, Pieces::of(changes[at].after.as_ref()?)?)))
+        .filter_map(|&at| Some((at, ChunkHashes::of(changes[at].after.as_ref()?)?)))
         .collect();
-    let count = |files: &[(usize, Pieces)]| {
+    let count = |files: &[(usize, ChunkHashes)]| {
         files
             .iter()
-            .map(|(_, pieces)| pieces.sizes.len())
+            .map(|(_, pieces)| pieces.bytes_by_hash.len())
             .sum::<usize>()
     };
-    if count(&deleted) * added.len() + count(&added) * deleted.len() > MAX_PIECES {
+    if count(&deleted) * added.len() + count(&added) * deleted.len() > MAX_COMPARED_CHUNKS {
         return Vec::new();
     }
     let mut candidates = Vec::new();
     for (added, after) in &added {
         for (deleted, before) in &deleted {
             let similarity = before.similarity(after);
-            if similarity >= SIMILAR {
+            if similarity >= MIN_SIMILARITY_PERCENT {
                 let same_name = file_name(&changes[*deleted]) == file_name(&changes[*added]);
                 candidates.push((Reverse((similarity, same_name)), *added, *deleted));
             }
@@ -176,9 +183,9 @@ fn similar(changes: &[Change], deleted: &[usize], added: &[usize]) -> Vec<Pair> 
             paired.extend([added, deleted]);
             // At most 99: identical files are already paired, so files with the same lines differ
             // in their order.
-            pairs.push(Pair {
-                gone: deleted,
-                came: added,
+            pairs.push(RenamePair {
+                deleted,
+                added,
                 similarity: similarity.min(99) as u8,
             });
         }
@@ -186,26 +193,26 @@ fn similar(changes: &[Change], deleted: &[usize], added: &[usize]) -> Vec<Pair> 
     pairs
 }
 
-fn file_name(change: &Change) -> Option<&OsStr> {
+fn file_name(change: &FileChange) -> Option<&OsStr> {
     Path::new(&change.path).file_name()
 }
 
 /// Lines are split into chunks of at most this many bytes.
-const MAX_PIECE: usize = 64;
+const MAX_CHUNK_BYTES: usize = 64;
 
 /// The hashed lines of a file; long lines are split into chunks.
-struct Pieces {
+struct ChunkHashes {
     size: u64,
     /// Pairs of a hash and the bytes of all chunks with that hash, ordered by hash.
-    sizes: Vec<(u64, u64)>,
+    bytes_by_hash: Vec<(u64, u64)>,
 }
 
-impl Pieces {
-    fn of(held: &Held) -> Option<Self> {
+impl ChunkHashes {
+    fn of(held: &TrackedFile) -> Option<Self> {
         let bytes = held.content.bytes().filter(|bytes| !bytes.is_empty())?;
         let mut sizes: Vec<(u64, u64)> = bytes
             .split_inclusive(|byte| *byte == b'\n')
-            .flat_map(|line| line.chunks(MAX_PIECE))
+            .flat_map(|line| line.chunks(MAX_CHUNK_BYTES))
             .map(|piece| {
                 let mut hasher = DefaultHasher::new();
                 hasher.write(piece);
@@ -220,19 +227,19 @@ impl Pieces {
         });
         Some(Self {
             size: bytes.len() as u64,
-            sizes,
+            bytes_by_hash: sizes,
         })
     }
 
     /// Returns the percentage of the larger file that both files have in common.
     fn similarity(&self, other: &Self) -> u64 {
         let larger = self.size.max(other.size);
-        if self.size.min(other.size) * 100 < larger * SIMILAR {
+        if self.size.min(other.size) * 100 < larger * MIN_SIMILARITY_PERCENT {
             return 0;
         }
         let mut common = 0;
-        let mut other_sizes = other.sizes.iter().peekable();
-        for (hash, size) in &self.sizes {
+        let mut other_sizes = other.bytes_by_hash.iter().peekable();
+        for (hash, size) in &self.bytes_by_hash {
             while other_sizes.next_if(|(other, _)| other < hash).is_some() {}
             common += other_sizes
                 .next_if(|(other, _)| other == hash)

@@ -4,50 +4,53 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-use super::changes::Change;
-use super::file::{Content, Held, MAX_FILE, Why};
-use super::lines::{Counts, hunks};
-use super::{ChangeKind, ChangedFile, Diff};
+use super::changes::FileChange;
+use super::file::{MAX_FILE_BYTES, TrackedContent, TrackedFile, UnknownContentReason};
+use super::lines::{LineCounts, write_hunks};
+use super::{ChangeKind, ChangedFile, WorkspaceDiff};
 
 /// Bytes at the start of a file that are checked for a NUL, which marks a binary file, as in git.
-const LOOKED_AT: usize = 8000;
+const BINARY_CHECK_BYTES: usize = 8000;
 
 /// Maximum number of notes about single files that are not shown.
-const MAX_NAMED: usize = 20;
+const MAX_FILE_NOTES: usize = 20;
 
 /// Time limit for finding the shortest diffs of all files together.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TOTAL_DIFF_TIME_LIMIT: Duration = Duration::from_secs(5);
 
 /// Renders changes as one diff.
-pub(super) fn write(changes: &[Change]) -> Diff {
-    let mut diff = Diff::default();
-    let deadline = Instant::now() + PATIENCE;
+pub(super) fn render_diff(changes: &[FileChange]) -> WorkspaceDiff {
+    let mut diff = WorkspaceDiff::default();
+    let deadline = Instant::now() + TOTAL_DIFF_TIME_LIMIT;
     for change in changes {
         let (before, after) = (change.before.as_deref(), change.after.as_ref());
         let from = change
-            .renamed
+            .rename_origin
             .as_ref()
             .map_or(&change.path, |renamed| &renamed.from);
         let kind = match (before, after) {
             (None, _) => ChangeKind::Added,
             (_, None) => ChangeKind::Deleted,
-            _ if change.renamed.is_some() => ChangeKind::Renamed,
+            _ if change.rename_origin.is_some() => ChangeKind::Renamed,
             _ => ChangeKind::Modified,
         };
-        let similarity = change.renamed.as_ref().map(|renamed| renamed.similarity);
-        let section = |before, after| Section {
+        let similarity = change
+            .rename_origin
+            .as_ref()
+            .map(|renamed| renamed.similarity);
+        let section = |before, after| DiffSection {
             from,
             path: &change.path,
             similarity,
             before,
             after,
-            until: deadline,
+            deadline,
         };
         let counts = match (before, after) {
             // A change between file and link is a deletion and an addition.
             (Some(old), Some(new)) if old.stat.kind != new.stat.kind => {
                 let removed = section(before, None).write(&mut diff).removed;
-                Counts {
+                LineCounts {
                     removed,
                     ..section(None, after).write(&mut diff)
                 }
@@ -57,7 +60,7 @@ pub(super) fn write(changes: &[Change]) -> Diff {
         diff.files.push(ChangedFile {
             path: change.path.to_string_lossy().into_owned(),
             from: change
-                .renamed
+                .rename_origin
                 .as_ref()
                 .map(|renamed| renamed.from.to_string_lossy().into_owned()),
             kind,
@@ -65,9 +68,9 @@ pub(super) fn write(changes: &[Change]) -> Diff {
             removed: counts.removed,
         });
     }
-    let omitted = diff.notes.len().saturating_sub(MAX_NAMED);
+    let omitted = diff.notes.len().saturating_sub(MAX_FILE_NOTES);
     if omitted > 0 {
-        diff.notes.truncate(MAX_NAMED);
+        diff.notes.truncate(MAX_FILE_NOTES);
         diff.notes
             .push(format!("further changed files not shown: {omitted}"));
     }
@@ -75,36 +78,36 @@ pub(super) fn write(changes: &[Change]) -> Diff {
 }
 
 /// The part of a diff below one `diff --git` line.
-struct Section<'a> {
+struct DiffSection<'a> {
     from: &'a OsStr,
     path: &'a OsStr,
     /// Percentage of equal content, for a rename.
     similarity: Option<u8>,
-    before: Option<&'a Held>,
-    after: Option<&'a Held>,
+    before: Option<&'a TrackedFile>,
+    after: Option<&'a TrackedFile>,
     /// When to stop looking for the shortest diff.
-    until: Instant,
+    deadline: Instant,
 }
 
-impl Section<'_> {
+impl DiffSection<'_> {
     /// Appends the section to `diff`.
-    fn write(&self, diff: &mut Diff) -> Counts {
-        self.header(&mut diff.text);
+    fn write(&self, diff: &mut WorkspaceDiff) -> LineCounts {
+        self.write_header(&mut diff.text);
         let old = self
             .before
-            .map_or("/dev/null".to_owned(), |_| quoted("a/", self.from));
+            .map_or("/dev/null".to_owned(), |_| quote_path("a/", self.from));
         let new = self
             .after
-            .map_or("/dev/null".to_owned(), |_| quoted("b/", self.path));
+            .map_or("/dev/null".to_owned(), |_| quote_path("b/", self.path));
         let same = self
             .before
             .zip(self.after)
-            .is_some_and(|(before, after)| before.same_content(after));
-        match (content(self.before), content(self.after)) {
+            .is_some_and(|(before, after)| before.has_same_content(after));
+        match (content_or_empty(self.before), content_or_empty(self.after)) {
             // Only the path or the mode changed.
-            _ if same => Counts::default(),
+            _ if same => LineCounts::default(),
             (Err(reason), _) | (_, Err(reason)) => {
-                let verb = if reason == Why::Unreadable {
+                let verb = if reason == UnknownContentReason::Unreadable {
                     "cannot be read"
                 } else {
                     "are too large to show"
@@ -115,32 +118,32 @@ impl Section<'_> {
                 diff.notes.push(format!(
                     "{} changed but is not shown: {}",
                     self.path.display(),
-                    self::reason(reason)
+                    self::omission_reason(reason)
                 ));
-                Counts::default()
+                LineCounts::default()
             }
             // An empty file was added or deleted.
-            (Ok([]), Ok([])) => Counts::default(),
+            (Ok([]), Ok([])) => LineCounts::default(),
             (Ok(before), Ok(after)) if is_binary(before) || is_binary(after) => {
                 diff.text
                     .push_str(&format!("Binary files {old} and {new} differ\n"));
-                Counts::default()
+                LineCounts::default()
             }
             (Ok(before), Ok(after)) => {
                 // Git writes a tab after a name that contains a space.
                 let tab = |label: &str| if label.contains(' ') { "\t" } else { "" };
                 diff.text
                     .push_str(&format!("--- {old}{}\n+++ {new}{}\n", tab(&old), tab(&new)));
-                hunks(before, after, self.until, &mut diff.text)
+                write_hunks(before, after, self.deadline, &mut diff.text)
             }
         }
     }
 
-    fn header(&self, out: &mut String) {
+    fn write_header(&self, out: &mut String) {
         out.push_str(&format!(
             "diff --git {} {}\n",
-            quoted("a/", self.from),
-            quoted("b/", self.path)
+            quote_path("a/", self.from),
+            quote_path("b/", self.path)
         ));
         match (
             self.before.map(|held| held.stat.git_mode()),
@@ -154,7 +157,7 @@ impl Section<'_> {
             _ => {}
         }
         if let Some(similarity) = self.similarity {
-            let (from, to) = (quoted("", self.from), quoted("", self.path));
+            let (from, to) = (quote_path("", self.from), quote_path("", self.path));
             out.push_str(&format!(
                 "similarity index {similarity}%\nrename from {from}\nrename to {to}\n"
             ));
@@ -163,29 +166,31 @@ impl Section<'_> {
 }
 
 /// Returns the content of a file; empty if the file does not exist.
-fn content(held: Option<&Held>) -> Result<&[u8], Why> {
+fn content_or_empty(held: Option<&TrackedFile>) -> Result<&[u8], UnknownContentReason> {
     match held.map(|held| &held.content) {
         None => Ok(&[]),
-        Some(Content::Known(bytes)) => Ok(bytes),
-        Some(Content::Unknown(why)) => Err(*why),
+        Some(TrackedContent::Known(bytes)) => Ok(bytes),
+        Some(TrackedContent::Unknown(why)) => Err(*why),
     }
 }
 
 /// Returns why a file is not shown.
-fn reason(why: Why) -> String {
+fn omission_reason(why: UnknownContentReason) -> String {
     match why {
-        Why::TooLarge => format!("larger than {} MB", MAX_FILE / 1_000_000),
-        Why::NoRoom => "the workspace is too large to store all of it".to_owned(),
-        Why::Unreadable => "cannot be read".to_owned(),
+        UnknownContentReason::TooLarge => format!("larger than {} MB", MAX_FILE_BYTES / 1_000_000),
+        UnknownContentReason::TotalLimitReached => {
+            "the workspace is too large to store all of it".to_owned()
+        }
+        UnknownContentReason::Unreadable => "cannot be read".to_owned(),
     }
 }
 
 fn is_binary(bytes: &[u8]) -> bool {
-    memchr::memchr(0, &bytes[..bytes.len().min(LOOKED_AT)]).is_some()
+    memchr::memchr(0, &bytes[..bytes.len().min(BINARY_CHECK_BYTES)]).is_some()
 }
 
 /// Formats a name as git does: in C-style quotes if it has a byte that is not printable ASCII.
-fn quoted(prefix: &str, name: &OsStr) -> String {
+fn quote_path(prefix: &str, name: &OsStr) -> String {
     let mut out = String::new();
     for &byte in name.as_bytes() {
         match byte {

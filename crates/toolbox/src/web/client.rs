@@ -13,17 +13,17 @@ use reqwest::header::{
 use reqwest::{Method, StatusCode, Url};
 use selvedge_tools::ToolError;
 
-use super::address::{self, Reach};
-use super::names::{Guarded, NameError, Names, SystemNames};
+use super::address::{self, AddressClass};
+use super::resolver::{FilteringResolver, NameResolver, ResolveError, SystemNameResolver};
 
 /// Time limit for establishing a connection.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of redirects that are followed.
-const MOST_REDIRECTS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 /// Environment variables that name a file of additional trusted certificates.
-const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"];
+const CERTIFICATE_ENV_VARS: [&str; 2] = ["SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"];
 /// Environment variables that name a proxy.
-const PROXIES: [&str; 6] = [
+const PROXY_ENV_VARS: [&str; 6] = [
     "HTTP_PROXY",
     "http_proxy",
     "HTTPS_PROXY",
@@ -32,35 +32,35 @@ const PROXIES: [&str; 6] = [
     "all_proxy",
 ];
 /// `Accept` header for pages.
-const READABLE: &str =
+const PAGE_ACCEPT: &str =
     "text/markdown, text/html;q=0.9, application/xhtml+xml;q=0.9, text/*;q=0.8, */*;q=0.5";
 
 /// An HTTP client. The underlying clients are built on first use.
-pub(crate) struct Client {
-    guarded: Guarded,
+pub(crate) struct WebClient {
+    resolver: FilteringResolver,
     /// Hosts of the proxies that the environment names.
-    proxies: Vec<String>,
+    proxy_hosts: Vec<String>,
     /// For URLs of callers: private addresses are refused.
-    strangers: OnceLock<reqwest::Client>,
+    caller_client: OnceLock<reqwest::Client>,
     /// For private addresses that were approved or configured: without a proxy.
-    neighbours: OnceLock<reqwest::Client>,
+    private_client: OnceLock<reqwest::Client>,
     /// For configured services, through a proxy.
-    services: OnceLock<reqwest::Client>,
+    service_client: OnceLock<reqwest::Client>,
     /// Maximum bytes of a response body, before and after decompression.
-    pub(crate) max_bytes: usize,
+    pub(crate) max_body_bytes: usize,
 }
 
 /// Who chose the destination of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Peer {
+pub(crate) enum RequestDestination {
     /// A URL from a call.
-    Stranger,
+    CallerUrl,
     /// A service from the configuration.
-    Service,
+    ConfiguredService,
 }
 
 /// An HTTP request.
-pub(crate) struct Ask {
+pub(crate) struct WebRequest {
     pub(crate) method: Method,
     pub(crate) url: Url,
     pub(crate) headers: HeaderMap,
@@ -69,21 +69,21 @@ pub(crate) struct Ask {
 
 /// An HTTP response.
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct WebResponse {
     /// URL of the request, after redirects.
     pub(crate) url: Url,
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
     /// Whether the body was longer than `max_body_bytes`.
-    pub(crate) cut: bool,
+    pub(crate) truncated: bool,
 }
 
-impl Ask {
+impl WebRequest {
     /// Creates a GET request for a page.
-    pub(crate) fn page(url: Url) -> Self {
+    pub(crate) fn for_page(url: Url) -> Self {
         let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static(READABLE));
+        headers.insert(ACCEPT, HeaderValue::from_static(PAGE_ACCEPT));
         Self {
             method: Method::GET,
             url,
@@ -93,7 +93,7 @@ impl Ask {
     }
 }
 
-impl Answered {
+impl WebResponse {
     /// Returns the `Content-Type` header; empty if it is missing.
     pub(crate) fn content_type(&self) -> &str {
         self.headers
@@ -103,40 +103,44 @@ impl Answered {
     }
 }
 
-impl Client {
+impl WebClient {
     /// Creates a client. `trusted` hosts may have private addresses.
-    pub(crate) fn new(names: Option<Arc<dyn Names>>, trusted: &[String], max_bytes: usize) -> Self {
+    pub(crate) fn new(
+        names: Option<Arc<dyn NameResolver>>,
+        trusted: &[String],
+        max_bytes: usize,
+    ) -> Self {
         // A custom resolver excludes proxies, which resolve names themselves.
         let proxies = if names.is_some() {
             Vec::new()
         } else {
-            proxies()
+            proxy_hosts()
         };
         let trusted = trusted.iter().chain(&proxies).cloned().collect();
-        let guarded = Guarded {
-            names: names.unwrap_or_else(|| Arc::new(SystemNames)),
-            trusted,
+        let guarded = FilteringResolver {
+            inner: names.unwrap_or_else(|| Arc::new(SystemNameResolver)),
+            trusted_names: trusted,
         };
         Self {
-            guarded,
-            proxies,
-            strangers: OnceLock::new(),
-            neighbours: OnceLock::new(),
-            services: OnceLock::new(),
-            max_bytes,
+            resolver: guarded,
+            proxy_hosts: proxies,
+            caller_client: OnceLock::new(),
+            private_client: OnceLock::new(),
+            service_client: OnceLock::new(),
+            max_body_bytes: max_bytes,
         }
     }
 
     /// Classifies the host of a URL without resolving names. Proxies count as private.
-    pub(crate) fn evident(&self, url: &Url) -> Reach {
-        match address::evident(url) {
-            Reach::Public
+    pub(crate) fn classify_url(&self, url: &Url) -> AddressClass {
+        match address::classify_url(url) {
+            AddressClass::Public
                 if self
-                    .proxies
+                    .proxy_hosts
                     .iter()
                     .any(|proxy| url.host_str() == Some(proxy.as_str())) =>
             {
-                Reach::Private
+                AddressClass::Private
             }
             reach => reach,
         }
@@ -144,16 +148,16 @@ impl Client {
 
     /// Sends a request and follows redirects. `may` decides whether a redirect from the first URL
     /// to another is allowed.
-    pub(crate) async fn follow(
+    pub(crate) async fn send_following_redirects(
         &self,
-        ask: Ask,
+        ask: WebRequest,
         may: impl Fn(&Url, &Url) -> Result<(), ToolError>,
-    ) -> Result<Answered, ToolError> {
+    ) -> Result<WebResponse, ToolError> {
         let first = ask.url.clone();
         let (mut url, headers) = (ask.url.clone(), ask.headers.clone());
         let mut request = ask;
-        for _ in 0..=MOST_REDIRECTS {
-            let response = self.exchange(Peer::Stranger, request).await?;
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send(RequestDestination::CallerUrl, request).await?;
             let target = response
                 .headers
                 .get(LOCATION)
@@ -170,11 +174,11 @@ impl Client {
             let mut next = url
                 .join(target)
                 .map_err(|error| invalid(&error.to_string()))?;
-            address::check(&next).map_err(|reason| invalid(&reason))?;
+            address::check_url(&next).map_err(|reason| invalid(&reason))?;
             next.set_fragment(None);
             may(&first, &next)?;
             url = next.clone();
-            request = Ask {
+            request = WebRequest {
                 method: Method::GET,
                 url: next,
                 headers: headers.clone(),
@@ -182,35 +186,43 @@ impl Client {
             };
         }
         Err(ToolError::new(format!(
-            "{first} caused more than {MOST_REDIRECTS} redirects"
+            "{first} caused more than {MAX_REDIRECTS} redirects"
         )))
     }
 
     /// Sends a request and reads the response. Redirects are not followed.
-    pub(crate) async fn exchange(&self, peer: Peer, ask: Ask) -> Result<Answered, ToolError> {
-        let Ask {
+    pub(crate) async fn send(
+        &self,
+        peer: RequestDestination,
+        ask: WebRequest,
+    ) -> Result<WebResponse, ToolError> {
+        let WebRequest {
             method,
             url,
             mut headers,
             body,
         } = ask;
-        let is_local = self.evident(&url) != Reach::Public;
+        let is_local = self.classify_url(&url) != AddressClass::Public;
         let client = match peer {
-            _ if is_local => self.neighbours()?,
-            Peer::Stranger => self.strangers()?,
-            Peer::Service if self.proxies.is_empty() => self.neighbours()?,
-            Peer::Service => made(&self.services, builder)?,
+            _ if is_local => self.private_client()?,
+            RequestDestination::CallerUrl => self.caller_client()?,
+            RequestDestination::ConfiguredService if self.proxy_hosts.is_empty() => {
+                self.private_client()?
+            }
+            RequestDestination::ConfiguredService => {
+                get_or_build(&self.service_client, client_builder)?
+            }
         };
         // A proxy resolves names itself, so private names are refused here as far as this machine
         // can resolve them.
-        if peer == Peer::Stranger && !is_local && !self.proxies.is_empty() {
+        if peer == RequestDestination::CallerUrl && !is_local && !self.proxy_hosts.is_empty() {
             self.refuse_private_names(&url).await?;
         }
         headers
             .entry(ACCEPT_ENCODING)
             .or_insert(HeaderValue::from_static("gzip"));
-        let shown = shown(&url);
-        let failed = |error: reqwest::Error| broken(&shown, error);
+        let shown = display_url(&url);
+        let failed = |error: reqwest::Error| request_error(&shown, error);
         let request = client.request(method, url.clone()).headers(headers);
         let request = if body.is_empty() {
             request
@@ -221,7 +233,7 @@ impl Client {
         let (status, headers) = (response.status(), response.headers().clone());
         let (mut body, mut truncated) = (Vec::new(), false);
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
-            let room = self.max_bytes - body.len();
+            let room = self.max_body_bytes - body.len();
             body.extend_from_slice(&chunk[..chunk.len().min(room)]);
             if chunk.len() > room {
                 truncated = true;
@@ -230,26 +242,29 @@ impl Client {
         }
         // Closes the connection instead of reading the rest.
         drop(response);
-        let mut response = Answered {
+        let mut response = WebResponse {
             url,
             status,
             headers,
             body,
-            cut: truncated,
+            truncated,
         };
-        self.unpack(&mut response)?;
+        self.decompress(&mut response)?;
         Ok(response)
     }
 
     /// Decompresses the body, up to `max_body_bytes`. On failure, the outcome of the request is
     /// unknown: the server received it and may have acted on it.
-    fn unpack(&self, response: &mut Answered) -> Result<(), ToolError> {
+    fn decompress(&self, response: &mut WebResponse) -> Result<(), ToolError> {
         if response.body.is_empty() {
             return Ok(());
         }
         let unreadable = |problem: String| {
-            ToolError::new(format!("{} answered with {problem}", shown(&response.url)))
-                .outcome_unknown()
+            ToolError::new(format!(
+                "{} answered with {problem}",
+                display_url(&response.url)
+            ))
+            .outcome_unknown()
         };
         let encoding = response
             .headers
@@ -265,14 +280,14 @@ impl Client {
             "gzip" | "x-gzip" => {
                 let mut body = Vec::new();
                 let decompressed = flate2::read::MultiGzDecoder::new(&response.body[..])
-                    .take(self.max_bytes as u64 + 1)
+                    .take(self.max_body_bytes as u64 + 1)
                     .read_to_end(&mut body);
                 // A truncated body lacks the end of the gzip data; the part before it is valid.
-                if decompressed.is_err() && (!response.cut || body.is_empty()) {
+                if decompressed.is_err() && (!response.truncated || body.is_empty()) {
                     return Err(unreadable("invalid gzip data".to_owned()));
                 }
-                response.cut |= body.len() > self.max_bytes;
-                body.truncate(self.max_bytes);
+                response.truncated |= body.len() > self.max_body_bytes;
+                body.truncate(self.max_body_bytes);
                 response.body = body;
                 Ok(())
             }
@@ -291,38 +306,40 @@ impl Client {
         let Some(name) = url.domain() else {
             return Ok(());
         };
-        match self.guarded.look_up(name).await {
-            Err(error @ NameError::Private { .. }) => Err(private(&shown(url), &error)),
+        match self.resolver.resolve_allowed(name).await {
+            Err(error @ ResolveError::Private { .. }) => {
+                Err(private_address_error(&display_url(url), &error))
+            }
             _ => Ok(()),
         }
     }
 
     /// Returns the client for URLs of callers.
-    fn strangers(&self) -> Result<&reqwest::Client, ToolError> {
-        let direct = self.proxies.is_empty();
-        made(&self.strangers, || {
-            let builder = builder().dns_resolver(self.guarded.clone());
+    fn caller_client(&self) -> Result<&reqwest::Client, ToolError> {
+        let direct = self.proxy_hosts.is_empty();
+        get_or_build(&self.caller_client, || {
+            let builder = client_builder().dns_resolver(self.resolver.clone());
             if direct { builder.no_proxy() } else { builder }
         })
     }
 
     /// Returns the client for private addresses.
-    fn neighbours(&self) -> Result<&reqwest::Client, ToolError> {
-        let names = Unguarded(self.guarded.names.clone());
-        made(&self.neighbours, || {
-            builder().no_proxy().dns_resolver(names)
+    fn private_client(&self) -> Result<&reqwest::Client, ToolError> {
+        let names = UnfilteredResolver(self.resolver.inner.clone());
+        get_or_build(&self.private_client, || {
+            client_builder().no_proxy().dns_resolver(names)
         })
     }
 }
 
 /// Resolves names to any address, for hosts that were approved or configured. Names reserved for
 /// the loopback interface resolve only to loopback addresses.
-struct Unguarded(Arc<dyn Names>);
+struct UnfilteredResolver(Arc<dyn NameResolver>);
 
-impl Resolve for Unguarded {
+impl Resolve for UnfilteredResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let lookup = self.0.resolve(name.as_str().to_owned());
-        let is_loopback_name = address::is_this_machine(name.as_str());
+        let is_loopback_name = address::is_loopback_name(name.as_str());
         Box::pin(async move {
             let addresses = lookup
                 .await?
@@ -334,14 +351,17 @@ impl Resolve for Unguarded {
 }
 
 /// Returns the client in a cell, and builds it first if needed.
-fn made(
+fn get_or_build(
     cell: &OnceLock<reqwest::Client>,
     builder: impl FnOnce() -> reqwest::ClientBuilder,
 ) -> Result<&reqwest::Client, ToolError> {
     if cell.get().is_none() {
         let client = builder().build();
         let client = client.map_err(|error| {
-            ToolError::new(format!("cannot create an HTTP client: {}", why(&error)))
+            ToolError::new(format!(
+                "cannot create an HTTP client: {}",
+                root_cause(&error)
+            ))
         })?;
         // If another call set the cell first, its client is used.
         let _ = cell.set(client);
@@ -351,19 +371,19 @@ fn made(
 }
 
 /// Returns the settings that all clients share.
-fn builder() -> reqwest::ClientBuilder {
+fn client_builder() -> reqwest::ClientBuilder {
     // Fails if the process already has a provider, which is fine, too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
         .user_agent(concat!("selvedge/", env!("CARGO_PKG_VERSION")))
         .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT)
-        .tls_certs_merge(certificates())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tls_certs_merge(load_certificates())
 }
 
 /// Loads the certificates that the environment names. Missing and unreadable files are ignored.
-fn certificates() -> Vec<reqwest::Certificate> {
-    let files = CERTIFICATES.iter().filter_map(std::env::var_os);
+fn load_certificates() -> Vec<reqwest::Certificate> {
+    let files = CERTIFICATE_ENV_VARS.iter().filter_map(std::env::var_os);
     let read = files.filter_map(|file| std::fs::read(file).ok());
     read.filter_map(|pem| reqwest::Certificate::from_pem_bundle(&pem).ok())
         .flatten()
@@ -371,8 +391,8 @@ fn certificates() -> Vec<reqwest::Certificate> {
 }
 
 /// Returns the hosts of the proxies that the environment names.
-fn proxies() -> Vec<String> {
-    let named = PROXIES
+fn proxy_hosts() -> Vec<String> {
+    let named = PROXY_ENV_VARS
         .iter()
         .filter_map(|name| std::env::var(name).ok())
         .filter(|value| !value.is_empty());
@@ -388,20 +408,20 @@ fn proxies() -> Vec<String> {
 }
 
 /// Shortens a URL for messages.
-pub(crate) fn shown(url: &Url) -> String {
-    selvedge_text::with_ellipsis(url.as_str(), 300).into_owned()
+pub(crate) fn display_url(url: &Url) -> String {
+    selvedge_text::truncate_chars(url.as_str(), 300).into_owned()
 }
 
 /// Converts an error of reqwest. The outcome is unknown unless the request was never sent.
-fn broken(shown: &str, error: reqwest::Error) -> ToolError {
+fn request_error(shown: &str, error: reqwest::Error) -> ToolError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     while let Some(error) = cause {
-        if let Some(name @ NameError::Private { .. }) = error.downcast_ref::<NameError>() {
-            return private(shown, name);
+        if let Some(name @ ResolveError::Private { .. }) = error.downcast_ref::<ResolveError>() {
+            return private_address_error(shown, name);
         }
         cause = error.source();
     }
-    let failed = ToolError::new(format!("cannot fetch {shown}: {}", why(&error)));
+    let failed = ToolError::new(format!("cannot fetch {shown}: {}", root_cause(&error)));
     let failed = if error.is_connect() || error.is_timeout() || error.is_body() {
         failed.retryable()
     } else {
@@ -415,13 +435,13 @@ fn broken(shown: &str, error: reqwest::Error) -> ToolError {
     }
 }
 
-fn private(shown: &str, error: &NameError) -> ToolError {
+fn private_address_error(shown: &str, error: &ResolveError) -> ToolError {
     ToolError::new(format!("refused to fetch {shown}: {error}"))
         .suggest("add the host to `web.allow_private_hosts` in the configuration")
 }
 
 /// Returns the innermost cause; the outer ones only say that something failed.
-fn why(error: &reqwest::Error) -> String {
+fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
@@ -441,7 +461,7 @@ mod tests {
     /// Resolves every name to the same private addresses.
     struct PrivateResolver;
 
-    impl Names for PrivateResolver {
+    impl NameResolver for PrivateResolver {
         fn resolve(&self, _: String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> {
             async {
                 Ok(["169.254.169.254", "127.0.0.1", "10.0.0.1"]
@@ -455,7 +475,8 @@ mod tests {
     #[test]
     fn localhost_names_resolve_only_to_loopback_addresses() {
         let resolve = |name: &str| {
-            let lookup = Unguarded(Arc::new(PrivateResolver)).resolve(name.parse().unwrap());
+            let lookup =
+                UnfilteredResolver(Arc::new(PrivateResolver)).resolve(name.parse().unwrap());
             let addresses = lookup
                 .now_or_never()
                 .unwrap()

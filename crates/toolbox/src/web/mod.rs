@@ -1,11 +1,11 @@
 //! Access to the web, shared by all web tools: which hosts may be reached, approvals, and timeouts.
 
 mod address;
-mod clean;
 mod client;
-mod names;
+mod html_cleaner;
 mod page;
 mod pages;
+mod resolver;
 mod search;
 
 use std::collections::BTreeSet;
@@ -13,29 +13,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::Url;
-use selvedge_protocol::{Preview, View};
-use selvedge_tools::{Call, Risk, ToolError};
+use selvedge_protocol::{Preview, PreviewContent};
+use selvedge_tools::{CallContext, Risk, ToolError};
 
-pub use names::Names;
+pub use resolver::NameResolver;
 pub use search::SearchService;
 
-use address::Reach;
-pub(crate) use address::parse;
-use client::Client;
-pub(crate) use client::{Answered, Ask, Peer, shown};
-pub(crate) use page::text_of;
-use pages::UnderWay;
-pub(crate) use pages::{Freshness, Got};
-pub(crate) use search::Hit;
+use address::AddressClass;
+pub(crate) use address::parse_url;
+use client::WebClient;
+pub(crate) use client::{RequestDestination, WebRequest, WebResponse, display_url};
+pub(crate) use page::decode_text;
+use pages::InFlightPages;
+pub(crate) use pages::{PageCaching, StoredPage};
+pub(crate) use search::WebSearchHit;
 
 /// Settings for access to the web.
 pub struct WebSettings {
     /// Whether network access is enabled: public hosts then need no approval.
-    pub network: bool,
+    pub network_enabled: bool,
     /// The service for `web_search`; `None` if none is configured.
     pub search: Option<SearchService>,
     /// Firecrawl, which fetches public pages if it is configured.
-    pub firecrawl: Option<Service>,
+    pub firecrawl: Option<WebService>,
     /// Hosts that need no approval although the network is off.
     pub allow_hosts: Vec<String>,
     /// Hosts that may have private addresses.
@@ -45,9 +45,9 @@ pub struct WebSettings {
     /// Time limit for a page or a request.
     pub timeout: Duration,
     /// Maximum bytes of a response body that are read.
-    pub max_bytes: usize,
+    pub max_body_bytes: usize,
     /// Resolver to use instead of the system's.
-    pub names: Option<Arc<dyn Names>>,
+    pub resolver: Option<Arc<dyn NameResolver>>,
 }
 
 /// Stores a host that is allowed always.
@@ -55,14 +55,14 @@ pub type SaveHost = Box<dyn Fn(&str) + Send + Sync>;
 
 /// A web service with an API key. `Debug` does not print the key.
 #[derive(Clone)]
-pub struct Service {
+pub struct WebService {
     /// Base URL of the service.
     pub base_url: String,
     /// API key, sent as a bearer token.
-    pub key: String,
+    pub api_key: String,
 }
 
-impl std::fmt::Debug for Service {
+impl std::fmt::Debug for WebService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Service")
             .field("base_url", &self.base_url)
@@ -73,72 +73,72 @@ impl std::fmt::Debug for Service {
 impl Default for WebSettings {
     fn default() -> Self {
         Self {
-            network: false,
+            network_enabled: false,
             search: None,
             firecrawl: None,
             allow_hosts: Vec::new(),
             allow_private_hosts: Vec::new(),
             save_host: None,
             timeout: Duration::from_secs(30),
-            max_bytes: 10 << 20,
-            names: None,
+            max_body_bytes: 10 << 20,
+            resolver: None,
         }
     }
 }
 
 /// Access to the web under [`WebSettings`]. Clones share rules and connections.
 #[derive(Clone)]
-pub struct Web {
-    inner: Arc<Inner>,
+pub struct WebAccess {
+    inner: Arc<WebAccessInner>,
 }
 
-struct Inner {
-    client: Client,
+struct WebAccessInner {
+    client: WebClient,
     settings: WebSettings,
     /// Hosts that need no approval: from the settings, and those allowed since.
-    hosts: Mutex<Vec<String>>,
-    under_way: UnderWay,
+    allowed_hosts: Mutex<Vec<String>>,
+    in_flight_pages: InFlightPages,
 }
 
-impl Web {
+impl WebAccess {
     /// Creates access under these settings.
     pub fn new(mut settings: WebSettings) -> Self {
-        let client = Client::new(
-            settings.names.take(),
+        let client = WebClient::new(
+            settings.resolver.take(),
             &settings.allow_private_hosts,
-            settings.max_bytes,
+            settings.max_body_bytes,
         );
         let hosts = Mutex::new(std::mem::take(&mut settings.allow_hosts));
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(WebAccessInner {
                 client,
                 settings,
-                hosts,
-                under_way: UnderWay::default(),
+                allowed_hosts: hosts,
+                in_flight_pages: InFlightPages::default(),
             }),
         }
     }
 
     /// Returns the risk of requests to these URLs. `action` starts the reason, such as "fetches".
     pub(crate) fn risk(&self, urls: &[Url], action: &str) -> Risk {
-        let needing_approval = self.asked(urls);
+        let needing_approval = self.urls_needing_approval(urls);
         let cause = match needing_approval
             .iter()
-            .any(|url| self.inner.client.evident(url) == Reach::Private)
+            .any(|url| self.inner.client.classify_url(url) == AddressClass::Private)
         {
             true => "a private address",
             false => "the network is off",
         };
         match (needing_approval.as_slice(), urls) {
             ([], []) => Risk::Harmless,
-            ([], _) if urls.iter().all(|url| self.has_rule(url)) => Risk::Harmless,
-            ([], _) => Risk::Guarded {
-                reason: format!("{action} {}", in_one_line(urls)),
+            ([], _) if urls.iter().all(|url| self.is_allowed_host(url)) => Risk::Harmless,
+            ([], _) => Risk::Moderate {
+                reason: format!("{action} {}", summarize_urls(urls)),
             },
             (urls, _) => {
                 let urls: Vec<Url> = urls.iter().map(|url| (*url).clone()).collect();
-                Risk::Ask {
-                    reason: format!("{action} {} ({cause})", in_one_line(&urls)),
+                Risk::NeedsApproval {
+                    reason: format!("{action} {} ({cause})", summarize_urls(&urls)),
                 }
             }
         }
@@ -148,23 +148,27 @@ impl Web {
     pub(crate) fn risk_without_rules(&self, urls: &[Url], action: &str) -> Risk {
         match self.risk(urls, action) {
             Risk::Harmless
-                if urls.is_empty() || urls.iter().any(|url| self.refuse_nobodys(url).is_err()) =>
+                if urls.is_empty() || urls.iter().any(|url| self.refuse_blocked(url).is_err()) =>
             {
                 Risk::Harmless
             }
-            Risk::Harmless if !self.inner.settings.network => Risk::Ask {
-                reason: format!("{action} {} (the network is off)", in_one_line(urls)),
+            Risk::Harmless if !self.inner.settings.network_enabled => Risk::NeedsApproval {
+                reason: format!("{action} {} (the network is off)", summarize_urls(urls)),
             },
-            Risk::Harmless => Risk::Guarded {
-                reason: format!("{action} {}", in_one_line(urls)),
+            Risk::Harmless => Risk::Moderate {
+                reason: format!("{action} {}", summarize_urls(urls)),
             },
             risk => risk,
         }
     }
 
     /// Sends a request and reads the response. Redirects are not followed.
-    pub(crate) async fn exchange(&self, peer: Peer, request: Ask) -> Result<Answered, ToolError> {
-        self.inner.client.exchange(peer, request).await
+    pub(crate) async fn send(
+        &self,
+        peer: RequestDestination,
+        request: WebRequest,
+    ) -> Result<WebResponse, ToolError> {
+        self.inner.client.send(peer, request).await
     }
 
     /// Returns the preview for an approval, with the rule that "always" would store.
@@ -172,13 +176,13 @@ impl Web {
         let hosts = self.hosts_of(urls);
         let rule = (!hosts.is_empty()).then(|| format!("requests to {}", hosts.join(", ")));
         Preview {
-            view: Some(View::Addresses(view)),
+            view: Some(PreviewContent::Addresses(view)),
             rule,
         }
     }
 
     /// Returns the key that an approval for the whole script is stored under: the hosts.
-    pub(crate) fn agreement(&self, urls: &[Url]) -> Option<String> {
+    pub(crate) fn approval_scope_key(&self, urls: &[Url]) -> Option<String> {
         Some(self.hosts_of(urls).join(" "))
     }
 
@@ -187,7 +191,7 @@ impl Web {
         for host in self.hosts_of(urls) {
             let mut hosts = self
                 .inner
-                .hosts
+                .allowed_hosts
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
             if !hosts.contains(&host) {
@@ -201,34 +205,38 @@ impl Web {
     }
 
     /// Whether a URL needs no approval.
-    pub(crate) fn is_free(&self, url: &Url) -> bool {
-        let is_private = self.inner.client.evident(url) != Reach::Public && !self.is_trusted(url);
-        self.has_rule(url) || !is_private && self.inner.settings.network
+    pub(crate) fn is_preapproved(&self, url: &Url) -> bool {
+        let is_private = self.inner.client.classify_url(url) != AddressClass::Public
+            && !self.may_be_private(url);
+        self.is_allowed_host(url) || !is_private && self.inner.settings.network_enabled
     }
 
     /// Fails if the host is a blocked address, such as link-local, that the settings do not list.
     /// Private addresses pass; they need approval instead.
-    pub(crate) fn refuse_nobodys(&self, url: &Url) -> Result<(), ToolError> {
-        match self.inner.client.evident(url) {
-            Reach::Never if !self.is_trusted(url) => Err(ToolError::new(format!(
+    pub(crate) fn refuse_blocked(&self, url: &Url) -> Result<(), ToolError> {
+        match self.inner.client.classify_url(url) {
+            AddressClass::Blocked if !self.may_be_private(url) => Err(ToolError::new(format!(
                 "refused to fetch {}: not a public address",
-                shown(url)
+                display_url(url)
             ))),
             _ => Ok(()),
         }
     }
 
     /// Fails if a redirect leads to a private address, or to another host that would need approval.
-    fn may_be_sent(&self, from: &Url, to: &Url) -> Result<(), ToolError> {
-        let (first, next) = (address::host(from), address::host(to));
-        let is_same_site = address::same_site(&first, &next) && from.host_str().is_some();
-        let (from, to_shown) = (shown(from), shown(to));
-        if self.inner.client.evident(to) != Reach::Public && !self.is_trusted(to) && first != next {
+    fn check_redirect(&self, from: &Url, to: &Url) -> Result<(), ToolError> {
+        let (first, next) = (address::host_with_port(from), address::host_with_port(to));
+        let is_same_site = address::is_same_site(&first, &next) && from.host_str().is_some();
+        let (from, to_shown) = (display_url(from), display_url(to));
+        if self.inner.client.classify_url(to) != AddressClass::Public
+            && !self.may_be_private(to)
+            && first != next
+        {
             return Err(ToolError::new(format!(
                 "{from} redirects to {to_shown}, a private address: not followed"
             )));
         }
-        if is_same_site || self.is_free(to) {
+        if is_same_site || self.is_preapproved(to) {
             return Ok(());
         }
         Err(ToolError::new(format!(
@@ -241,20 +249,20 @@ impl Web {
 
     /// Runs work until it ends, the call is cancelled, or the time limit is reached. `None` is the
     /// limit of the settings.
-    pub(crate) async fn within_time<T>(
+    pub(crate) async fn run_cancellable<T>(
         &self,
-        call: &Call,
+        call: &CallContext,
         limit: Option<Duration>,
         work: impl Future<Output = Result<T, ToolError>>,
     ) -> Result<T, ToolError> {
         tokio::select! {
             () = call.cancel.cancelled() => Err(ToolError::new("the request was cancelled")),
-            result = self.timed(limit, work) => result,
+            result = self.run_with_timeout(limit, work) => result,
         }
     }
 
     /// Runs work until it ends or the time limit is reached.
-    async fn timed<T>(
+    async fn run_with_timeout<T>(
         &self,
         limit: Option<Duration>,
         work: impl Future<Output = Result<T, ToolError>>,
@@ -271,36 +279,36 @@ impl Web {
     }
 
     /// Returns the URLs that need approval.
-    fn asked<'a>(&self, urls: &'a [Url]) -> Vec<&'a Url> {
+    fn urls_needing_approval<'a>(&self, urls: &'a [Url]) -> Vec<&'a Url> {
         urls.iter()
-            .filter(|url| !self.is_free(url) && self.refuse_nobodys(url).is_ok())
+            .filter(|url| !self.is_preapproved(url) && self.refuse_blocked(url).is_ok())
             .collect()
     }
 
     /// Returns the hosts of the URLs that need approval; of all URLs if none does.
     fn hosts_of(&self, urls: &[Url]) -> Vec<String> {
-        let needing_approval = self.asked(urls);
+        let needing_approval = self.urls_needing_approval(urls);
         let relevant: Vec<&Url> = if needing_approval.is_empty() {
             urls.iter().collect()
         } else {
             needing_approval
         };
-        let hosts: BTreeSet<String> = relevant.into_iter().map(address::host).collect();
+        let hosts: BTreeSet<String> = relevant.into_iter().map(address::host_with_port).collect();
         hosts.into_iter().collect()
     }
 
     /// Whether the host is in `allow_hosts` or was allowed always.
-    fn has_rule(&self, url: &Url) -> bool {
+    fn is_allowed_host(&self, url: &Url) -> bool {
         let hosts = self
             .inner
-            .hosts
+            .allowed_hosts
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        address::listed(&hosts, url)
+        address::is_listed(&hosts, url)
     }
 
     /// Whether the host is in `allow_private_hosts`.
-    fn is_trusted(&self, url: &Url) -> bool {
+    fn may_be_private(&self, url: &Url) -> bool {
         let trusted = &self.inner.settings.allow_private_hosts;
         url.host_str().is_some_and(|host| {
             trusted
@@ -311,11 +319,11 @@ impl Web {
 }
 
 /// Summarizes URLs for an approval: one URL, or the number of URLs and their hosts.
-fn in_one_line(urls: &[Url]) -> String {
+fn summarize_urls(urls: &[Url]) -> String {
     match urls {
-        [url] => shown(url),
+        [url] => display_url(url),
         urls => {
-            let hosts: BTreeSet<String> = urls.iter().map(address::host).collect();
+            let hosts: BTreeSet<String> = urls.iter().map(address::host_with_port).collect();
             let hosts: Vec<String> = hosts.into_iter().collect();
             format!("{} URLs at {}", urls.len(), hosts.join(", "))
         }

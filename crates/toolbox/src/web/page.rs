@@ -4,28 +4,28 @@
 use dom_smoothie::{Config, Readability, TextMode};
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 
-use super::clean::clean;
+use super::html_cleaner::clean_html;
 
 /// Maximum bytes of HTML that are converted.
-const MAX_HTML: usize = 4 << 20;
+const MAX_HTML_BYTES: usize = 4 << 20;
 /// Minimum length of an article in characters. If less is found, the whole page is converted.
-const SHORTEST_ARTICLE: usize = 250;
+const MIN_ARTICLE_CHARS: usize = 250;
 /// Bytes at the start of an HTML page that are searched for its encoding.
-const PRESCAN: usize = 1024;
+const CHARSET_SCAN_BYTES: usize = 1024;
 /// Maximum length of a title in characters.
-const LONGEST_TITLE: usize = 200;
+const MAX_TITLE_CHARS: usize = 200;
 
 /// A page in readable form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Page {
+pub(crate) struct ReadablePage {
     pub(crate) title: String,
     pub(crate) media_type: String,
-    pub(crate) body: Body,
+    pub(crate) body: PageBody,
 }
 
 /// The content of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Body {
+pub(crate) enum PageBody {
     /// Text; Markdown if the page was HTML.
     Text(String),
     /// Content that is not text.
@@ -33,7 +33,7 @@ pub(crate) enum Body {
 }
 
 /// Makes a body readable. Blocks, for large bodies noticeably.
-pub(crate) fn readable(content_type: &str, body: Vec<u8>, url: &str) -> Page {
+pub(crate) fn make_readable(content_type: &str, body: Vec<u8>, url: &str) -> ReadablePage {
     let declared = content_type
         .split(';')
         .next()
@@ -41,37 +41,37 @@ pub(crate) fn readable(content_type: &str, body: Vec<u8>, url: &str) -> Page {
         .trim()
         .to_ascii_lowercase();
     let media_type = if declared.is_empty() {
-        sniff(&body).to_owned()
+        sniff_media_type(&body).to_owned()
     } else {
         declared
     };
     if is_html(&media_type) {
-        let mut text = decode(content_type, &body, PrescanFor::Html);
-        text.truncate(text.floor_char_boundary(MAX_HTML));
-        let (title, text) = markdown(&text, url);
-        return Page {
+        let mut text = decode(content_type, &body, CharsetScan::HtmlHead);
+        text.truncate(text.floor_char_boundary(MAX_HTML_BYTES));
+        let (title, text) = html_to_markdown(&text, url);
+        return ReadablePage {
             title,
             media_type: "text/markdown".to_owned(),
-            body: Body::Text(text),
+            body: PageBody::Text(text),
         };
     }
     if is_text(&media_type) {
-        let text = decode(content_type, &body, PrescanFor::Nothing);
-        return Page {
-            title: name_of(url),
+        let text = decode(content_type, &body, CharsetScan::Off);
+        return ReadablePage {
+            title: title_from_url(url),
             media_type,
-            body: Body::Text(text),
+            body: PageBody::Text(text),
         };
     }
-    Page {
-        title: name_of(url),
+    ReadablePage {
+        title: title_from_url(url),
         media_type,
-        body: Body::Bytes(body),
+        body: PageBody::Bytes(body),
     }
 }
 
 /// Decodes a body as text; `None` if it is not text.
-pub(crate) fn text_of(content_type: &str, body: &[u8]) -> Option<String> {
+pub(crate) fn decode_text(content_type: &str, body: &[u8]) -> Option<String> {
     let declared = content_type
         .split(';')
         .next()
@@ -79,15 +79,15 @@ pub(crate) fn text_of(content_type: &str, body: &[u8]) -> Option<String> {
         .trim()
         .to_ascii_lowercase();
     let media_type = if declared.is_empty() {
-        sniff(body).to_owned()
+        sniff_media_type(body).to_owned()
     } else {
         declared
     };
     let is_html = is_html(&media_type);
     let prescan = if is_html {
-        PrescanFor::Html
+        CharsetScan::HtmlHead
     } else {
-        PrescanFor::Nothing
+        CharsetScan::Off
     };
     (is_html || is_text(&media_type)).then(|| decode(content_type, body, prescan))
 }
@@ -118,7 +118,7 @@ fn is_text(media_type: &str) -> bool {
 }
 
 /// Guesses the media type of a body without `Content-Type`.
-fn sniff(body: &[u8]) -> &'static str {
+fn sniff_media_type(body: &[u8]) -> &'static str {
     let start = &body[..body.len().min(512)];
     let text = String::from_utf8_lossy(start)
         .trim_start()
@@ -134,30 +134,34 @@ fn sniff(body: &[u8]) -> &'static str {
 
 /// Whether the start of a body is searched for its encoding.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum PrescanFor {
-    Html,
-    Nothing,
+enum CharsetScan {
+    HtmlHead,
+    Off,
 }
 
 /// Decodes a body. The encoding comes from the byte order mark, else the `Content-Type` header,
 /// else the page itself; the default is UTF-8 if the body is valid UTF-8, else Windows-1252.
-fn decode(content_type: &str, body: &[u8], prescan: PrescanFor) -> String {
+fn decode(content_type: &str, body: &[u8], prescan: CharsetScan) -> String {
     let declared = Encoding::for_bom(body).map(|(encoding, _)| encoding);
-    let declared = declared.or_else(|| charset(content_type.as_bytes()));
+    let declared = declared.or_else(|| find_charset(content_type.as_bytes()));
     let in_page = || {
-        (prescan == PrescanFor::Html)
-            .then(|| charset(&body[..body.len().min(PRESCAN)]))
+        (prescan == CharsetScan::HtmlHead)
+            .then(|| find_charset(&body[..body.len().min(CHARSET_SCAN_BYTES)]))
             .flatten()
     };
-    let encoding = declared
-        .or_else(in_page)
-        .unwrap_or_else(|| if is_utf8(body) { UTF_8 } else { WINDOWS_1252 });
+    let encoding = declared.or_else(in_page).unwrap_or_else(|| {
+        if is_utf8_or_truncated(body) {
+            UTF_8
+        } else {
+            WINDOWS_1252
+        }
+    });
     encoding.decode(body).0.into_owned()
 }
 
 /// Whether a body is UTF-8, except for an incomplete last character. If all before it is ASCII, the
 /// last byte may as well be a character of an older encoding, so the body does not count as UTF-8.
-fn is_utf8(body: &[u8]) -> bool {
+fn is_utf8_or_truncated(body: &[u8]) -> bool {
     match std::str::from_utf8(body) {
         Ok(_) => true,
         Err(error) => error.error_len().is_none() && !body[..error.valid_up_to()].is_ascii(),
@@ -165,7 +169,7 @@ fn is_utf8(body: &[u8]) -> bool {
 }
 
 /// Returns the encoding after `charset=` in a header or in the head of a page.
-fn charset(text: &[u8]) -> Option<&'static Encoding> {
+fn find_charset(text: &[u8]) -> Option<&'static Encoding> {
     let lower = text.to_ascii_lowercase();
     let at = lower.windows(7).position(|window| window == b"charset")? + 7;
     let rest = lower[at..]
@@ -186,8 +190,8 @@ fn charset(text: &[u8]) -> Option<&'static Encoding> {
 
 /// Returns the title and the Markdown of a page: of its article if one is found, else of the whole
 /// page.
-fn markdown(html: &str, url: &str) -> (String, String) {
-    let html = clean(html);
+fn html_to_markdown(html: &str, url: &str) -> (String, String) {
+    let html = clean_html(html);
     let config = Config {
         text_mode: TextMode::Markdown,
         keep_classes: true,
@@ -202,28 +206,31 @@ fn markdown(html: &str, url: &str) -> (String, String) {
         .map(|article| article.title.trim())
         .filter(|title| !title.is_empty());
     let title = title.map_or_else(
-        || title_of(&html).unwrap_or_else(|| name_of(url)),
+        || html_title(&html).unwrap_or_else(|| title_from_url(url)),
         str::to_owned,
     );
     let text = article.map(|article| article.text_content.to_string());
-    let text = text.filter(|text| text.chars().count() >= SHORTEST_ARTICLE);
+    let text = text.filter(|text| text.chars().count() >= MIN_ARTICLE_CHARS);
     let text = text.unwrap_or_else(|| {
         dom_query::Document::from(html.as_str())
             .md(None)
             .to_string()
     });
-    (title.chars().take(LONGEST_TITLE).collect(), tidy(&text))
+    (
+        title.chars().take(MAX_TITLE_CHARS).collect(),
+        collapse_blank_lines(&text),
+    )
 }
 
 /// Returns the content of the `title` element.
-fn title_of(html: &str) -> Option<String> {
+fn html_title(html: &str) -> Option<String> {
     let document = dom_query::Document::from(html);
     let title = document.select_single("title").text().trim().to_owned();
     (!title.is_empty()).then_some(title)
 }
 
 /// Returns the last path segment of a URL, or its host, as a title for content without one.
-fn name_of(url: &str) -> String {
+fn title_from_url(url: &str) -> String {
     let Ok(url) = reqwest::Url::parse(url) else {
         return url.to_owned();
     };
@@ -234,12 +241,12 @@ fn name_of(url: &str) -> String {
     last.or(url.host_str())
         .unwrap_or_default()
         .chars()
-        .take(LONGEST_TITLE)
+        .take(MAX_TITLE_CHARS)
         .collect()
 }
 
 /// Removes trailing spaces and repeated empty lines.
-fn tidy(text: &str) -> String {
+fn collapse_blank_lines(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut empty = true;
     for line in text.lines().map(str::trim_end) {
@@ -258,15 +265,15 @@ mod tests {
     use super::*;
 
     fn text(content_type: &str, body: &[u8]) -> String {
-        match readable(
+        match make_readable(
             content_type,
             body.to_vec(),
             "https://example.com/dir/name.txt",
         )
         .body
         {
-            Body::Text(text) => text,
-            Body::Bytes(_) => panic!("not text"),
+            PageBody::Text(text) => text,
+            PageBody::Bytes(_) => panic!("not text"),
         }
     }
 
@@ -311,7 +318,7 @@ mod tests {
 
     #[test]
     fn binary_content_is_kept_as_bytes() {
-        let page = readable(
+        let page = make_readable(
             "image/png",
             vec![0x89, b'P', 0, 1],
             "https://example.com/a/logo.png?x=1",
@@ -320,8 +327,9 @@ mod tests {
             (page.title.as_str(), page.media_type.as_str()),
             ("logo.png", "image/png")
         );
-        assert_eq!(page.body, Body::Bytes(vec![0x89, b'P', 0, 1]));
-        let kind = |body: &[u8]| readable("", body.to_vec(), "https://example.com/").media_type;
+        assert_eq!(page.body, PageBody::Bytes(vec![0x89, b'P', 0, 1]));
+        let kind =
+            |body: &[u8]| make_readable("", body.to_vec(), "https://example.com/").media_type;
         assert_eq!(kind(b" <!DOCTYPE HTML><p>x"), "text/markdown");
         assert_eq!(
             (kind(b"plain").as_str(), kind(b"\0\x01").as_str()),
@@ -346,8 +354,8 @@ mod tests {
             "<".repeat(1 << 18),
             "<div>".repeat(300_000),
         ] {
-            let page = readable("text/html", html.into_bytes(), "https://example.com/");
-            assert!(matches!(page.body, Body::Text(_)));
+            let page = make_readable("text/html", html.into_bytes(), "https://example.com/");
+            assert!(matches!(page.body, PageBody::Text(_)));
         }
     }
 }

@@ -7,23 +7,23 @@ use std::time::Duration;
 
 use reqwest::Url;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use selvedge_protocol::{Cabinet, Document, DocumentKind, Entry, NewDocument};
+use selvedge_protocol::{Document, DocumentInfo, DocumentKind, DocumentStore, NewDocument};
 use selvedge_tools::ToolError;
 use serde_json::{Value, json};
 
-use super::address::Reach;
-use super::client::{Answered, Ask, Peer, shown};
-use super::page::{Body, Page, readable};
-use super::{Service, Web};
-use crate::blocking::blocking;
+use super::address::AddressClass;
+use super::client::{RequestDestination, WebRequest, WebResponse, display_url};
+use super::page::{PageBody, ReadablePage, make_readable};
+use super::{WebAccess, WebService};
+use crate::blocking::run_blocking;
 
 /// How long a cached page is used instead of fetching it again.
-const FRESH: Duration = Duration::from_secs(24 * 3600);
+const CACHE_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 
 /// A page in the File Cabinet.
 #[derive(Debug, Clone)]
-pub(crate) struct Got {
-    pub(crate) entry: Entry,
+pub(crate) struct StoredPage {
+    pub(crate) entry: DocumentInfo,
     /// The text of the page; `None` if it is not text.
     pub(crate) text: Option<String>,
     /// Whether the page came from the cache.
@@ -32,11 +32,11 @@ pub(crate) struct Got {
 
 /// Locks by URL, so that no page is fetched twice at the same time.
 #[derive(Default)]
-pub(crate) struct UnderWay(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+pub(crate) struct InFlightPages(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
-impl UnderWay {
+impl InFlightPages {
     /// Returns the lock for a URL.
-    fn of(&self, url: &Url) -> Arc<tokio::sync::Mutex<()>> {
+    fn lock_for(&self, url: &Url) -> Arc<tokio::sync::Mutex<()>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lock) = all.get(url.as_str()).and_then(Weak::upgrade) {
             return lock;
@@ -50,77 +50,80 @@ impl UnderWay {
 
 /// Whether a cached page may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Freshness {
+pub(crate) enum PageCaching {
     /// Use a cached page that is at most one day old.
-    OfToday,
+    AllowCached,
     /// Always fetch the page.
-    OfNow,
+    Refetch,
 }
 
-impl Web {
+impl WebAccess {
     /// Returns a page from the cache or from the web, within the time limit of the settings. Pages
     /// of private hosts are never taken from the cache.
-    pub(crate) async fn page(
+    pub(crate) async fn fetch_page(
         &self,
-        cabinet: &Arc<dyn Cabinet>,
+        cabinet: &Arc<dyn DocumentStore>,
         url: &Url,
-        freshness: Freshness,
-    ) -> Result<Got, ToolError> {
-        self.refuse_nobodys(url)?;
+        freshness: PageCaching,
+    ) -> Result<StoredPage, ToolError> {
+        self.refuse_blocked(url)?;
         let work = async {
-            let lock = self.inner.under_way.of(url);
+            let lock = self.inner.in_flight_pages.lock_for(url);
             // If another call is fetching this page, wait and use its result from the cache.
             let _guard = lock.lock().await;
-            let may_use_cache =
-                self.inner.client.evident(url) == Reach::Public && freshness == Freshness::OfToday;
-            if may_use_cache && let Some(document) = look_up(cabinet, url).await? {
-                return Ok(Got::from(document));
+            let may_use_cache = self.inner.client.classify_url(url) == AddressClass::Public
+                && freshness == PageCaching::AllowCached;
+            if may_use_cache && let Some(document) = find_cached(cabinet, url).await? {
+                return Ok(StoredPage::from(document));
             }
             let page = match &self.inner.settings.firecrawl {
                 // Firecrawl is not told about hosts that only this machine can reach.
                 Some(firecrawl)
-                    if self.inner.client.evident(url) == Reach::Public && !self.is_trusted(url) =>
+                    if self.inner.client.classify_url(url) == AddressClass::Public
+                        && !self.may_be_private(url) =>
                 {
                     self.inner.client.refuse_private_names(url).await?;
-                    self.scraped(firecrawl, url).await?
+                    self.fetch_with_firecrawl(firecrawl, url).await?
                 }
-                _ => self.direct(url).await?,
+                _ => self.fetch_directly(url).await?,
             };
-            keep(cabinet, url, page).await
+            store_page(cabinet, url, page).await
         };
-        self.timed(None, work).await.map_err(|mut error| {
-            if !error.message.contains(url.host_str().unwrap_or_default()) {
-                error.message = format!("cannot fetch {}: {}", shown(url), error.message);
-            }
-            error
-        })
+        self.run_with_timeout(None, work)
+            .await
+            .map_err(|mut error| {
+                if !error.message.contains(url.host_str().unwrap_or_default()) {
+                    error.message = format!("cannot fetch {}: {}", display_url(url), error.message);
+                }
+                error
+            })
     }
 
     /// Fetches a page with the own client, following redirects.
-    async fn direct(&self, url: &Url) -> Result<Page, ToolError> {
-        let may = |from: &Url, to: &Url| self.may_be_sent(from, to);
+    async fn fetch_directly(&self, url: &Url) -> Result<ReadablePage, ToolError> {
+        let may = |from: &Url, to: &Url| self.check_redirect(from, to);
         let response = self
             .inner
             .client
-            .follow(Ask::page(url.clone()), may)
+            .send_following_redirects(WebRequest::for_page(url.clone()), may)
             .await?;
         if !response.status.is_success() {
-            return Err(refused(&response));
+            return Err(status_error(&response));
         }
-        let megabytes = self.inner.client.max_bytes as f64 / f64::from(1 << 20);
-        blocking(move || {
-            let truncated = response.cut;
+        let megabytes = self.inner.client.max_body_bytes as f64 / f64::from(1 << 20);
+        run_blocking(move || {
+            let truncated = response.truncated;
             let (content_type, url) =
                 (response.content_type().to_owned(), response.url.to_string());
-            let mut page = readable(&content_type, response.body, &url);
+            let mut page = make_readable(&content_type, response.body, &url);
             match &mut page.body {
-                Body::Bytes(_) if truncated => {
+                PageBody::Bytes(_) if truncated => {
                     return Err(
                         ToolError::new(format!("{url} is larger than {megabytes} MB"))
                             .suggest("raise `web.max_mb` in the configuration"),
                     );
                 }
-                Body::Text(text) if truncated => {
+                PageBody::Text(text) if truncated => {
                     text.push_str(&format!("\n\n[truncated: more than {megabytes} MB]"))
                 }
                 _ => {}
@@ -131,9 +134,13 @@ impl Web {
     }
 
     /// Fetches a page through Firecrawl.
-    async fn scraped(&self, firecrawl: &Service, url: &Url) -> Result<Page, ToolError> {
+    async fn fetch_with_firecrawl(
+        &self,
+        firecrawl: &WebService,
+        url: &Url,
+    ) -> Result<ReadablePage, ToolError> {
         let body = json!({"url": url.as_str(), "formats": ["markdown"], "onlyMainContent": true});
-        let answer = self.asked_of(firecrawl, "v2/scrape", &body).await?;
+        let answer = self.post_json(firecrawl, "v2/scrape", &body).await?;
         let data = &answer["data"];
         let status = data["metadata"]["statusCode"].as_u64().unwrap_or(200);
         if answer["success"] == json!(false) || !(200..300).contains(&status) {
@@ -144,13 +151,13 @@ impl Web {
                 reason.map_or_else(|| format!("the page answered {status}"), str::to_owned);
             return Err(ToolError::new(format!(
                 "Firecrawl could not fetch {}: {reason}",
-                shown(url)
+                display_url(url)
             )));
         }
         let Some(text) = data["markdown"].as_str() else {
             return Err(ToolError::new(format!(
                 "the Firecrawl response for {} has no Markdown",
-                shown(url)
+                display_url(url)
             )));
         };
         let title = match &data["metadata"]["title"] {
@@ -159,63 +166,73 @@ impl Web {
             _ => "",
         };
         let title = if title.trim().is_empty() {
-            shown(url)
+            display_url(url)
         } else {
             title.trim().chars().take(200).collect()
         };
-        Ok(Page {
+        Ok(ReadablePage {
             title,
             media_type: "text/markdown".to_owned(),
-            body: Body::Text(text.to_owned()),
+            body: PageBody::Text(text.to_owned()),
         })
     }
 
     /// Sends a POST request with the service's API key. Returns the response as JSON.
-    pub(super) async fn asked_of(
+    pub(super) async fn post_json(
         &self,
-        service: &Service,
+        service: &WebService,
         resource: &str,
         body: &Value,
     ) -> Result<Value, ToolError> {
         let mut headers = HeaderMap::new();
-        let mut key = HeaderValue::from_str(&format!("Bearer {}", service.key.trim()))
+        let mut key = HeaderValue::from_str(&format!("Bearer {}", service.api_key.trim()))
             .map_err(|_| ToolError::new("the API key of the service has invalid characters"))?;
         key.set_sensitive(true);
         headers.insert("authorization", key);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let url = endpoint(&service.base_url, resource)?;
-        let request = Ask {
+        let url = endpoint_url(&service.base_url, resource)?;
+        let request = WebRequest {
             method: reqwest::Method::POST,
             url,
             headers,
             body: body.to_string().into_bytes(),
         };
-        answer(self.inner.client.exchange(Peer::Service, request).await?)
+        parse_service_response(
+            self.inner
+                .client
+                .send(RequestDestination::ConfiguredService, request)
+                .await?,
+        )
     }
 
     /// Sends a GET request to a service without an API key. Returns the response as JSON.
-    pub(super) async fn got_from(&self, url: Url) -> Result<Value, ToolError> {
-        let request = Ask {
+    pub(super) async fn get_json(&self, url: Url) -> Result<Value, ToolError> {
+        let request = WebRequest {
             method: reqwest::Method::GET,
             url,
             headers: HeaderMap::new(),
             body: Vec::new(),
         };
-        answer(self.inner.client.exchange(Peer::Service, request).await?)
+        parse_service_response(
+            self.inner
+                .client
+                .send(RequestDestination::ConfiguredService, request)
+                .await?,
+        )
     }
 }
 
 /// Returns the URL of a resource below the base URL of a service.
-pub(super) fn endpoint(base: &str, resource: &str) -> Result<Url, ToolError> {
-    let mut url = super::parse(base)?;
+pub(super) fn endpoint_url(base: &str, resource: &str) -> Result<Url, ToolError> {
+    let mut url = super::parse_url(base)?;
     url.set_path(&format!("{}/{resource}", url.path().trim_end_matches('/')));
     Ok(url)
 }
 
 /// Parses the response of a service as JSON. Fails if the status is not a success, with the message
 /// of the service.
-fn answer(response: Answered) -> Result<Value, ToolError> {
-    let host = super::address::host(&response.url);
+fn parse_service_response(response: WebResponse) -> Result<Value, ToolError> {
+    let host = super::address::host_with_port(&response.url);
     let value: Option<Value> = serde_json::from_slice(&response.body).ok();
     if response.status.is_success() {
         return value.ok_or_else(|| ToolError::new(format!("{host} answered with invalid JSON")));
@@ -228,7 +245,7 @@ fn answer(response: Answered) -> Result<Value, ToolError> {
             .or(value["message"].as_str())
             .or(value["detail"].as_str())
     });
-    let mut error = refused(&response);
+    let mut error = status_error(&response);
     if let Some(message) = message {
         error.message = format!(
             "{}: {}",
@@ -243,10 +260,10 @@ fn answer(response: Answered) -> Result<Value, ToolError> {
 }
 
 /// Returns the error for a response whose status is not a success.
-fn refused(response: &Answered) -> ToolError {
+fn status_error(response: &WebResponse) -> ToolError {
     let mut error = ToolError::new(format!(
         "{} answered {}",
-        shown(&response.url),
+        display_url(&response.url),
         response.status
     ));
     error
@@ -257,24 +274,31 @@ fn refused(response: &Answered) -> ToolError {
 }
 
 /// Returns a page from the cache if it is recent enough.
-async fn look_up(cabinet: &Arc<dyn Cabinet>, url: &Url) -> Result<Option<Document>, ToolError> {
+async fn find_cached(
+    cabinet: &Arc<dyn DocumentStore>,
+    url: &Url,
+) -> Result<Option<Document>, ToolError> {
     let (cabinet, source) = (cabinet.clone(), url.to_string());
     // Errors are ignored: without the cache, the page is fetched.
-    blocking(move || {
+    run_blocking(move || {
         Ok(cabinet
-            .newest(DocumentKind::Page, &source, FRESH)
+            .find_latest(DocumentKind::Page, &source, CACHE_MAX_AGE)
             .unwrap_or_default())
     })
     .await
 }
 
 /// Stores a page in the File Cabinet.
-async fn keep(cabinet: &Arc<dyn Cabinet>, url: &Url, page: Page) -> Result<Got, ToolError> {
+async fn store_page(
+    cabinet: &Arc<dyn DocumentStore>,
+    url: &Url,
+    page: ReadablePage,
+) -> Result<StoredPage, ToolError> {
     let (cabinet, source) = (cabinet.clone(), url.to_string());
-    blocking(move || {
+    run_blocking(move || {
         let content = match &page.body {
-            Body::Text(text) => text.as_bytes(),
-            Body::Bytes(bytes) => bytes,
+            PageBody::Text(text) => text.as_bytes(),
+            PageBody::Bytes(bytes) => bytes,
         };
         let (kind, title, media_type) = (
             DocumentKind::Page,
@@ -282,7 +306,7 @@ async fn keep(cabinet: &Arc<dyn Cabinet>, url: &Url, page: Page) -> Result<Got, 
             page.media_type.as_str(),
         );
         let entry = cabinet
-            .keep(&NewDocument {
+            .save(&NewDocument {
                 kind,
                 title,
                 source: &source,
@@ -293,10 +317,10 @@ async fn keep(cabinet: &Arc<dyn Cabinet>, url: &Url, page: Page) -> Result<Got, 
                 ToolError::new(format!("fetched {source} but cannot store it: {error}"))
             })?;
         let text = match page.body {
-            Body::Text(text) => Some(text),
-            Body::Bytes(_) => None,
+            PageBody::Text(text) => Some(text),
+            PageBody::Bytes(_) => None,
         };
-        Ok(Got {
+        Ok(StoredPage {
             entry,
             text,
             cached: false,
@@ -305,10 +329,10 @@ async fn keep(cabinet: &Arc<dyn Cabinet>, url: &Url, page: Page) -> Result<Got, 
     .await
 }
 
-impl From<Document> for Got {
+impl From<Document> for StoredPage {
     fn from(document: Document) -> Self {
         Self {
-            entry: document.entry,
+            entry: document.info,
             text: String::from_utf8(document.content).ok(),
             cached: true,
         }

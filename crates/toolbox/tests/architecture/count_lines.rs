@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use selvedge_protocol::ToolSpec;
 use selvedge_toolbox::Workspace;
-use selvedge_tools::{Call, CallFuture, Tool, ToolError, spec_of, typed_call};
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, spec_of, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ impl Tool for CountLines {
         spec_of::<Args, Output>("count_lines", "Counts the lines of a file.").as_read_only()
     }
 
-    fn call(&self, args: Value, _: Call) -> CallFuture<'_> {
+    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
         let run = async |args: Args| count(&self.0, &args);
         typed_call(args, run, |output: &Output| {
             Some(format!("{} lines", output.total_lines))

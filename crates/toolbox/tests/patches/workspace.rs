@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use selvedge_protocol::{EventSink, SandboxPolicy};
 use selvedge_script::Harness;
 use selvedge_toolbox::{Toolbox, Workspace};
-use selvedge_tools::{Call, Orchestrator, Registry};
+use selvedge_tools::{CallContext, Orchestrator, Registry};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -145,13 +145,13 @@ impl TestWorkspace {
     /// Applies a patch without a script, whose length is limited.
     pub fn apply_long(&self, args: Value) -> Result<Value, String> {
         let registry = self.registry();
-        let call = Call {
+        let call = CallContext {
             id: "tool_1".to_owned(),
             scope_id: "scope".to_owned(),
             idempotency_key: "key".to_owned(),
             cancel: Default::default(),
             events: EventSink::default(),
-            belongings: Default::default(),
+            resources: Default::default(),
             gate: Default::default(),
         };
         let output = RUNTIME.block_on(registry.get("apply_patch").unwrap().tool.call(args, call));

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_protocol::{
-    Answer, ApprovalDecision, ApprovalPolicy, ApprovalRequest, CallRecord, ErrorCode, EventSink,
-    Limits, SandboxPolicy,
+    ApprovalPolicy, ApprovalRequest, ApprovalResponse, CallDecision, CallRecord, ErrorCode,
+    EventSink, Limits, SandboxPolicy,
 };
 use selvedge_script::{Harness, RunOptions};
 use selvedge_toolbox::{CommandSettings, ShellFlavour, Toolbox, ToolsConfig, Workspace};
@@ -68,12 +68,12 @@ pub struct Ran {
 /// An approver that gives the same answer to every call and records the requests.
 pub struct Person {
     /// `None` never answers.
-    pub answer: Option<Answer>,
+    pub answer: Option<CallDecision>,
     pub asked: Mutex<Vec<ApprovalRequest>>,
 }
 
 impl Person {
-    pub fn who_says(answer: Answer) -> Arc<Self> {
+    pub fn who_says(answer: CallDecision) -> Arc<Self> {
         Arc::new(Self {
             answer: Some(answer),
             asked: Mutex::default(),
@@ -90,12 +90,12 @@ impl Person {
 }
 
 impl Approver for Person {
-    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalDecision> {
+    fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse> {
         self.asked.lock().unwrap().push(request.clone());
         match &self.answer {
             Some(answer) => {
                 let answers = vec![answer.clone(); request.calls.len()];
-                std::future::ready(ApprovalDecision::Answered(answers)).boxed()
+                std::future::ready(ApprovalResponse::Decided(answers)).boxed()
             }
             None => std::future::pending().boxed(),
         }
@@ -112,7 +112,7 @@ impl Desk {
             writable_too: Vec::new(),
             sandbox: SandboxPolicy::WorkspaceWrite,
             policy: ApprovalPolicy::OnRequest,
-            person: Person::who_says(Answer::No(Some("not today".into()))),
+            person: Person::who_says(CallDecision::Deny(Some("not today".into()))),
             settings: Mutex::default(),
             limits: Limits::default(),
             events: EventSink::silent(),
@@ -147,9 +147,10 @@ impl Desk {
     pub fn toolbox(&self) -> Toolbox {
         let (root, private) = (self.path(self.workspace), [self.path("private")]);
         let workspace =
-            Workspace::open_with(&root, self.sandbox, &private, &self.writable_too).unwrap();
+            Workspace::open_with_writable(&root, self.sandbox, &private, &self.writable_too)
+                .unwrap();
         let settings = self.settings.lock().unwrap().take().unwrap_or_default();
-        let mut toolbox = Toolbox::with_commands(workspace, settings);
+        let mut toolbox = Toolbox::with_command_settings(workspace, settings);
         (self.outfit)(&mut toolbox);
         toolbox
     }
@@ -182,7 +183,7 @@ impl Desk {
                 let shell = if terminal {
                     ShellFlavour::Terminal
                 } else {
-                    ShellFlavour::Words
+                    ShellFlavour::Argv
                 };
                 let router = router(
                     orchestrator,
@@ -297,7 +298,7 @@ impl Desk {
         let shell = if terminal {
             ShellFlavour::Terminal
         } else {
-            ShellFlavour::Words
+            ShellFlavour::Argv
         };
         let orchestrator = self.orchestrator(&self.toolbox());
         let router = router(

@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use selvedge_toolbox::Diff;
+use selvedge_toolbox::WorkspaceDiff;
 
 use crate::random::{self, Random};
 
@@ -118,7 +118,7 @@ pub fn git(folder: &Path, args: &[&str]) -> Command {
 }
 
 /// Applies a diff with git. The diff does not contain binary files, so they are copied from `to`.
-pub fn apply(diff: &Diff, folder: &Path, to: &Tree, reverse: bool) -> Result<(), String> {
+pub fn apply(diff: &WorkspaceDiff, folder: &Path, to: &Tree, reverse: bool) -> Result<(), String> {
     assert!(git(folder, &["init", "-q"]).status().unwrap().success());
     let sections = sections(&diff.text);
     assert_eq!(sections.len(), diff.files.len());

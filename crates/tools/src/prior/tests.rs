@@ -25,8 +25,8 @@ fn prior(calls: Vec<PriorCall>) -> PriorCalls {
     PriorCalls::new("scr_1", calls, BTreeSet::from(["scr_0/tool_1".to_owned()]))
 }
 
-fn recorded(origin: &str, value: Value) -> Lookup {
-    Lookup::Recorded {
+fn recorded(origin: &str, value: Value) -> PriorLookup {
+    PriorLookup::Recorded {
         origin: origin.to_owned(),
         value,
     }
@@ -39,11 +39,11 @@ fn a_recorded_call_answers_identical_calls_once_in_recorded_order() {
         done("scr_1/tool_2", "b", json!(2)),
         done("scr_1/tool_3", "a", json!(3)),
     ]);
-    let change = |id: &str, digest: &str| prior.look_up(id, digest, Effect::MayChange);
+    let change = |id: &str, digest: &str| prior.look_up(id, digest, CallEffect::MayChange);
     assert_eq!(change("tool_1", "a"), recorded("scr_1/tool_1", json!(1)));
     assert_eq!(change("tool_2", "a"), recorded("scr_1/tool_3", json!(3)));
-    assert_eq!(change("tool_3", "a"), Lookup::New);
-    assert_eq!(change("tool_4", "c"), Lookup::New);
+    assert_eq!(change("tool_3", "a"), PriorLookup::New);
+    assert_eq!(change("tool_4", "c"), PriorLookup::New);
     let warning = prior.reuse_warning().unwrap();
     assert!(
         warning.contains("scr_1/tool_1 pay {\"to\":\"a\"}; scr_1/tool_3"),
@@ -59,15 +59,15 @@ fn changes_wait_until_each_unknown_outcome_is_decided() {
         unknown("scr_1/tool_2", "b"),
         unknown("scr_1/tool_3", "c"),
     ]);
-    let change = |id: &str, digest: &str| prior.look_up(id, digest, Effect::MayChange);
+    let change = |id: &str, digest: &str| prior.look_up(id, digest, CallEffect::MayChange);
     // The undecided call itself, and one that was never made.
-    assert_eq!(change("tool_1", "b"), Lookup::Blocked);
-    assert_eq!(change("tool_2", "new"), Lookup::Blocked);
+    assert_eq!(change("tool_1", "b"), PriorLookup::Blocked);
+    assert_eq!(change("tool_2", "new"), PriorLookup::Blocked);
     // Completed calls are answered, and paid reads run.
     assert_eq!(change("tool_3", "a"), recorded("scr_1/tool_1", json!(1)));
     assert_eq!(
-        prior.look_up("tool_4", "read", Effect::ReadOnly),
-        Lookup::New
+        prior.look_up("tool_4", "read", CallEffect::ReadOnly),
+        PriorLookup::New
     );
 
     prior
@@ -75,19 +75,19 @@ fn changes_wait_until_each_unknown_outcome_is_decided() {
         .unwrap();
     assert_eq!(
         change("tool_5", "b"),
-        Lookup::Blocked,
+        PriorLookup::Blocked,
         "one is still undecided"
     );
     let skip = ResumeDecision::Skip(json!({"ok": true}));
     prior.decide("scr_1/tool_3", skip).unwrap();
-    let repeat = Lookup::Repeat {
+    let repeat = PriorLookup::Repeat {
         origin: "scr_1/tool_2".to_owned(),
         idempotency_key: Some("scr_1.tool_2".to_owned()),
     };
     assert_eq!(change("tool_6", "b"), repeat);
     let value = json!({"ok": true});
-    assert_eq!(change("tool_7", "c"), Lookup::Skipped { value });
-    assert_eq!(change("tool_8", "c"), Lookup::New);
+    assert_eq!(change("tool_7", "c"), PriorLookup::Skipped { value });
+    assert_eq!(change("tool_8", "c"), PriorLookup::New);
     let used = prior.decide("scr_1/tool_3", ResumeDecision::Repeat);
     assert!(matches!(used, Err(DecisionError::Used { .. })), "{used:?}");
 }
@@ -95,7 +95,7 @@ fn changes_wait_until_each_unknown_outcome_is_decided() {
 #[test]
 fn the_error_names_the_run_each_call_and_how_to_decide_it() {
     let prior = prior(vec![unknown("scr_1/tool_2", "b"), unknown("tsk_9", "c")]);
-    let failure = prior.undecided("create_issue");
+    let failure = prior.undecided_failure("create_issue");
     assert_eq!(failure.code, ErrorCode::OutcomeUnknownError);
     for part in [
         "createIssue did not run",
@@ -121,11 +121,11 @@ fn a_completed_call_can_be_repeated_under_a_new_idempotency_key() {
     prior
         .decide("scr_1/tool_1", ResumeDecision::Repeat)
         .unwrap();
-    let repeat = Lookup::Repeat {
+    let repeat = PriorLookup::Repeat {
         origin: "scr_1/tool_1".to_owned(),
         idempotency_key: None,
     };
-    assert_eq!(prior.look_up("tool_1", "a", Effect::MayChange), repeat);
+    assert_eq!(prior.look_up("tool_1", "a", CallEffect::MayChange), repeat);
     assert_eq!(prior.reuse_warning(), None);
 }
 
@@ -162,14 +162,17 @@ fn a_restored_script_makes_its_open_calls_again() {
     before
         .decide("scr_1/tool_2", ResumeDecision::Repeat)
         .unwrap();
-    before.look_up("tool_1", "a", Effect::MayChange);
-    let repeat = before.look_up("tool_2", "b", Effect::MayChange);
+    before.look_up("tool_1", "a", CallEffect::MayChange);
+    let repeat = before.look_up("tool_2", "b", CallEffect::MayChange);
     let saved = serde_json::to_string(&before.snapshot()).unwrap();
 
     let after = prior(calls);
     after.restore(&serde_json::from_str(&saved).unwrap());
-    assert_eq!(after.look_up("tool_2", "b", Effect::MayChange), repeat);
-    assert_eq!(after.look_up("tool_3", "a", Effect::MayChange), Lookup::New);
+    assert_eq!(after.look_up("tool_2", "b", CallEffect::MayChange), repeat);
+    assert_eq!(
+        after.look_up("tool_3", "a", CallEffect::MayChange),
+        PriorLookup::New
+    );
 }
 
 #[test]
@@ -178,9 +181,9 @@ fn a_refused_repetition_leaves_the_decision_to_the_next_identical_call() {
     prior
         .decide("scr_1/tool_1", ResumeDecision::Repeat)
         .unwrap();
-    let first = prior.look_up("tool_1", "a", Effect::MayChange);
+    let first = prior.look_up("tool_1", "a", CallEffect::MayChange);
     prior.release("tool_1");
-    assert_eq!(prior.look_up("tool_2", "a", Effect::MayChange), first);
+    assert_eq!(prior.look_up("tool_2", "a", CallEffect::MayChange), first);
 }
 
 #[test]
@@ -189,7 +192,10 @@ fn a_warning_names_each_unused_decision() {
     prior
         .decide("scr_1/tool_1", ResumeDecision::Repeat)
         .unwrap();
-    assert_eq!(prior.look_up("tool_1", "b", Effect::MayChange), Lookup::New);
+    assert_eq!(
+        prior.look_up("tool_1", "b", CallEffect::MayChange),
+        PriorLookup::New
+    );
     let warnings = prior.warnings();
     assert!(
         warnings[0].contains("scr_1/tool_1 was not used"),

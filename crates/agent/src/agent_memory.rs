@@ -1,0 +1,376 @@
+//! Connects an agent to its memory: stores each turn when it has ended, recalls related turns
+//! before the next one, and provides the history of prompts within a token budget.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use selvedge_memory::{
+    Gradient, Level, MEMORY_PROMPT, Memory, MemoryError, NewTurn, PinMode, RecallRequest,
+    SmallModel,
+};
+use selvedge_protocol::{ConversationItem, DocumentInfo, MessageRole, TurnItem};
+use serde_json::Value;
+use tokio::task::AbortHandle;
+
+use crate::history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
+use crate::session_record::SessionStepKind;
+use crate::turn::steps_since_compaction;
+use crate::{Session, TurnHook};
+
+/// The options of an agent's memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentMemoryOptions {
+    /// Which earlier turns a prompt contains.
+    pub history: HistoryMode,
+    /// The time limit of recall. What was found until then is used. `None` disables recall.
+    pub recall_timeout: Option<Duration>,
+    /// The maximum number of tokens of the recalled text.
+    pub max_recall_tokens: u32,
+    /// How long a session must be idle before lessons are distilled from it; `None` disables this.
+    pub distill_idle_time: Option<Duration>,
+}
+
+/// Which earlier turns a prompt contains.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum HistoryMode {
+    /// All turns; the older a turn, the shorter its level.
+    Gradient(Gradient),
+    /// All turns in full, until the context is nearly full.
+    Regular,
+    /// No earlier turns.
+    OneShot,
+}
+
+/// An agent's memory, used as turn hook and as history strategy. Clones share their state.
+#[derive(Clone)]
+pub struct AgentMemory(Arc<AgentMemoryInner>);
+
+struct AgentMemoryInner {
+    memory: Arc<Memory>,
+    settings: AgentMemoryOptions,
+    small_model: Option<Arc<dyn SmallModel>>,
+    /// The beginning of the prompts of each session, by session id.
+    prompt_prefixes: Mutex<HashMap<String, PromptPrefix>>,
+    /// The background task that distills lessons. Aborted when the next turn begins.
+    idle_task: Mutex<Option<AbortHandle>>,
+}
+
+/// The history with which the prompts of a session begin.
+#[derive(Debug, Clone, Default)]
+struct PromptPrefix {
+    text: String,
+    /// The last turn that the text covers.
+    last_turn: u32,
+    /// The first turn that a prompt contains in full.
+    first_full_turn: u32,
+}
+
+impl AgentMemory {
+    /// Connects an agent to `memory`. The small model, if given, writes summaries and filters
+    /// recall.
+    pub fn new(
+        memory: Arc<Memory>,
+        settings: AgentMemoryOptions,
+        small: Option<Arc<dyn SmallModel>>,
+    ) -> Self {
+        Self(Arc::new(AgentMemoryInner {
+            memory,
+            settings,
+            small_model: small,
+            prompt_prefixes: Mutex::default(),
+            idle_task: Mutex::default(),
+        }))
+    }
+
+    fn lock_prompt_prefixes(&self) -> MutexGuard<'_, HashMap<String, PromptPrefix>> {
+        self.0
+            .prompt_prefixes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores the missing turns, and returns the part of memory that the prompts of this turn start
+    /// with.
+    async fn prepare_prefix(
+        &self,
+        session: &Session,
+        missing: Vec<Vec<u8>>,
+    ) -> Result<PromptPrefix, MemoryError> {
+        let telling = self.0.settings.history;
+        let (id, turn) = (session.id().to_owned(), session.turn_number());
+        let whole_from = steps_since_compaction(session.steps())
+            .first()
+            .map_or(turn, |step| step.turn);
+        let prepare = move |memory: &Memory| {
+            store_turns(memory, &id, &missing)?;
+            let HistoryMode::Gradient(gradient) = telling else {
+                let regular = telling == HistoryMode::Regular;
+                return Ok(PromptPrefix {
+                    first_full_turn: if regular { whole_from } else { turn },
+                    ..PromptPrefix::default()
+                });
+            };
+            let strategy = selvedge_memory::AssemblyStrategy::Gradient(gradient);
+            let assembled = memory.assemble(&id, strategy, PinMode::Pin)?;
+            let bands = assembled.bands.iter().rev();
+            let raw = bands.take_while(|band| band.span.level == Level::Raw);
+            let text = assembled.text.get(..assembled.pinned_bytes);
+            Ok(PromptPrefix {
+                text: text.unwrap_or_default().to_owned(),
+                last_turn: assembled.planned_turns,
+                first_full_turn: raw.last().map_or(turn, |band| band.span.first),
+            })
+        };
+        self.run_blocking(prepare).await
+    }
+
+    /// Runs work that may block on the blocking thread pool.
+    async fn run_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Memory) -> Result<T, MemoryError> + Send + 'static,
+    ) -> Result<T, MemoryError> {
+        let memory = self.0.memory.clone();
+        let done = tokio::task::spawn_blocking(move || work(&memory)).await;
+        done.unwrap_or_else(|_| {
+            Err(MemoryError::Damaged(
+                "the task that reads the memory panicked or was cancelled".to_owned(),
+            ))
+        })
+    }
+
+    /// Starts a background task that writes the shorter levels, and distills lessons once the
+    /// session has been idle for a while.
+    fn spawn_learning(&self, session: &str) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let (inner, id) = (self.0.clone(), session.to_owned());
+        let task = runtime.spawn(async move {
+            let (memory, name) = (inner.memory.clone(), id.clone());
+            let written = tokio::task::spawn_blocking(move || {
+                while memory.write_levels(Some(&name))?.remaining_turns > 0 {}
+                // Writes some vectors now and the others after later turns, so that the process can
+                // exit quickly.
+                memory.write_vectors(&name)?;
+                Ok::<_, MemoryError>(())
+            });
+            // If this fails, the levels are written when they are needed.
+            let _ = written.await;
+            if let Some(small) = &inner.small_model {
+                let _ = inner.memory.summarise(&id, small.as_ref()).await;
+            }
+            let Some(idle_time) = inner.settings.distill_idle_time else {
+                return;
+            };
+            tokio::time::sleep(idle_time).await;
+            loop {
+                match inner
+                    .memory
+                    .distill(&id, inner.small_model.as_deref())
+                    .await
+                {
+                    Ok(distilled) if distilled.remaining_turns > 0 => {}
+                    // Done, failed, or another process distills the same session.
+                    _ => return,
+                }
+            }
+        });
+        if let Some(earlier) = self.lock_idle_task().replace(task.abort_handle()) {
+            earlier.abort();
+        }
+    }
+
+    fn lock_idle_task(&self) -> MutexGuard<'_, Option<AbortHandle>> {
+        self.0
+            .idle_task
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the turns up to `last` that memory does not have yet.
+    async fn missing_turns(
+        &self,
+        session: &Session,
+        last: u32,
+    ) -> Result<Vec<Vec<u8>>, MemoryError> {
+        let id = session.id().to_owned();
+        let stored = self
+            .run_blocking(move |memory| memory.turn_count(&id))
+            .await?;
+        Ok((stored + 1..=last)
+            .map(|turn| encode_turn(&session.turn_items(turn)))
+            .collect())
+    }
+}
+
+impl TurnHook for AgentMemory {
+    fn system_prompt_section(&self) -> Option<&str> {
+        Some(MEMORY_PROMPT)
+    }
+
+    fn before_turn<'a>(
+        &'a self,
+        session: &'a Session,
+        prompt: &'a str,
+    ) -> BoxFuture<'a, Option<String>> {
+        async move {
+            if let Some(idle) = self.lock_idle_task().take() {
+                idle.abort();
+            }
+            let told = async {
+                let before = session.turn_number().saturating_sub(1);
+                let missing = self.missing_turns(session, before).await?;
+                self.prepare_prefix(session, missing).await
+            };
+            let told = match told.await {
+                Ok(told) => told,
+                Err(error) => {
+                    // The turn continues with the history of the session.
+                    tracing::warn!(target: "selvedge::memory", %error, "recall is skipped");
+                    self.lock_prompt_prefixes().remove(session.id());
+                    return None;
+                }
+            };
+            let full_from = told.first_full_turn;
+            self.lock_prompt_prefixes()
+                .insert(session.id().to_owned(), told);
+            let recall = RecallRequest {
+                exclude_from: full_from,
+                deadline: self.0.settings.recall_timeout?,
+                max_tokens: self.0.settings.max_recall_tokens,
+                model: self.0.small_model.clone(),
+                ..RecallRequest::new(session.id(), prompt)
+            };
+            let recalled = self.0.memory.recall(&recall).await;
+            for missing in &recalled.missing {
+                tracing::info!(target: "selvedge::memory", %missing, "recall is incomplete");
+            }
+            (!recalled.text.is_empty()).then_some(recalled.text)
+        }
+        .boxed()
+    }
+
+    fn documents_used<'a>(
+        &'a self,
+        session: &'a Session,
+        documents: Vec<DocumentInfo>,
+    ) -> BoxFuture<'a, ()> {
+        let id = session.id().to_owned();
+        let announce = move |memory: &Memory| {
+            for document in documents {
+                if let Err(error) = memory.announce_document(&id, &document) {
+                    tracing::warn!(target: "selvedge::memory", %error, "a document is not announced");
+                }
+            }
+            Ok(())
+        };
+        self.run_blocking(announce).map(drop).boxed()
+    }
+
+    fn after_turn<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, ()> {
+        let stored = async {
+            let missing = self.missing_turns(session, session.turn_number()).await?;
+            let id = session.id().to_owned();
+            self.run_blocking(move |memory| store_turns(memory, &id, &missing))
+                .await
+        };
+        async move {
+            match stored.await {
+                Ok(()) => self.spawn_learning(session.id()),
+                // The turn is stored before the next turn, or when the session is continued.
+                Err(error) => {
+                    tracing::warn!(target: "selvedge::memory", %error, "the turn is not remembered yet")
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+impl HistoryStrategy for AgentMemory {
+    fn earlier_items(&self, past: &PastTurns<'_>) -> Vec<ConversationItem> {
+        let prefix = match self.0.settings.history {
+            HistoryMode::Regular => return RegularHistory.earlier_items(past),
+            HistoryMode::OneShot => return OneShotHistory.earlier_items(past),
+            HistoryMode::Gradient(_) => self
+                .lock_prompt_prefixes()
+                .get(past.session)
+                .cloned()
+                .unwrap_or_default(),
+        };
+        let from = past
+            .steps
+            .partition_point(|step| step.turn <= prefix.last_turn);
+        let steps = &past.steps[from..];
+        // A later compaction covers everything before it.
+        let compacted = steps
+            .iter()
+            .any(|step| step.kind == SessionStepKind::Compaction);
+        let mut items = Vec::new();
+        if !prefix.text.is_empty() && !compacted {
+            let text = format!(
+                "Earlier turns of this conversation; older turns are shorter:\n{}",
+                prefix.text
+            );
+            // Some servers require that the roles alternate.
+            items.push(ConversationItem::message(MessageRole::User, text));
+            items.push(ConversationItem::message(
+                MessageRole::Assistant,
+                "Understood.",
+            ));
+        }
+        items.extend(steps.iter().flat_map(|step| step.wire.iter().cloned()));
+        items
+    }
+}
+
+fn store_turns(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), MemoryError> {
+    if !turns.is_empty() {
+        memory.append_all(turns.iter().map(|raw| (session, NewTurn::exchange(raw))))?;
+    }
+    Ok(())
+}
+
+/// Returns the items of a turn as JSON lines for the memory, without ids, metadata and logs.
+fn encode_turn(items: &[TurnItem]) -> Vec<u8> {
+    let mut raw = Vec::new();
+    for item in items {
+        let Ok(mut value) = serde_json::to_value(item.without_native()) else {
+            continue;
+        };
+        if let Value::Object(fields) = &mut value {
+            for field in ["metadata", "logs", "id", "native"] {
+                fields.remove(field);
+            }
+            let calls = fields.get_mut("calls").and_then(Value::as_array_mut);
+            for call in calls.into_iter().flatten().filter_map(Value::as_object_mut) {
+                call.retain(|field, _| matches!(field.as_str(), "tool" | "status" | "error"));
+            }
+        }
+        strip_media(&mut value);
+        raw.extend_from_slice(value.to_string().as_bytes());
+        raw.push(b'\n');
+    }
+    raw
+}
+
+/// Replaces the data of images and audio by a placeholder. The session keeps the data.
+fn strip_media(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            let media = fields.contains_key("mime_type");
+            for (name, value) in fields {
+                match name.as_str() {
+                    "data" if media => *value = Value::from("…"),
+                    _ => strip_media(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(strip_media),
+        _ => {}
+    }
+}

@@ -1,0 +1,506 @@
+//! Runs the scripts and structured calls of an answer, in the order in which the model wrote them.
+
+use selvedge_journal::{JournalError, StoredRun};
+use selvedge_protocol::{
+    CallRecord, CallStatus, ConversationItem, ErrorCode, FunctionCall, FunctionCallOutput, Message,
+    MessageRole, OutputPart, Phase, RunStart, RunStatus, RuntimeEvent, ScriptError, ScriptMode,
+    ScriptToolCallOutput, TurnItem, new_id,
+};
+use selvedge_script::{Pragma, Resume, RunOptions, ScriptContext, SuspendedRun};
+use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
+use tracing::Instrument;
+
+use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, EmittedPiece};
+use crate::recovery::{self, KnownScript};
+use crate::resume::{ResumeTarget, find_resume_target, load_resume_calls};
+use crate::script_result::script_result_parts;
+use crate::turn::AgentTurn;
+
+/// The results of the scripts and calls of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct AnswerResults {
+    pub(crate) items: Vec<TurnItem>,
+    /// Results of structured calls, as the model gets them.
+    calls: Vec<ConversationItem>,
+    /// Results of script blocks, as the model gets them.
+    blocks: Vec<Vec<OutputPart>>,
+    /// Whether a script was suspended until an approval is answered.
+    pub(crate) suspended: bool,
+}
+
+impl AnswerResults {
+    /// Returns the items that follow the answer in the next request: the results of structured
+    /// calls, then one user message with the results of all blocks.
+    pub(crate) fn to_wire(&self) -> Vec<ConversationItem> {
+        let mut wire = self.calls.clone();
+        let mut content = Vec::new();
+        for (index, block) in self.blocks.iter().enumerate() {
+            let heading = match self.blocks.len() {
+                1 => "Result of the script:".to_owned(),
+                _ => format!("Result of script {}:", index + 1),
+            };
+            let first = content.len();
+            content.extend(block.iter().cloned());
+            if let Some(OutputPart::Text { text }) = content.get_mut(first) {
+                *text = format!("{heading}\n{text}");
+            }
+        }
+        if !content.is_empty() {
+            wire.push(ConversationItem::Message(Message {
+                role: MessageRole::User,
+                content,
+                native: None,
+            }));
+        }
+        wire
+    }
+
+    /// Adds the output of a script. The model gets at most `max_tokens` tokens of it.
+    pub(crate) fn add_script(
+        &mut self,
+        form: AnswerScriptForm,
+        output: ScriptToolCallOutput,
+        max_tokens: usize,
+    ) {
+        let shown = script_result_parts(&output, max_tokens);
+        match form {
+            AnswerScriptForm::Call => {
+                self.calls
+                    .push(ConversationItem::FunctionCallOutput(FunctionCallOutput {
+                        call_id: output.call_id.clone(),
+                        output: shown,
+                        failed: output.error.is_some(),
+                    }));
+            }
+            AnswerScriptForm::Block | AnswerScriptForm::UnclosedBlock => self.blocks.push(shown),
+        }
+        self.suspended |= output.status == RunStatus::Suspended;
+        self.items
+            .push(TurnItem::ScriptToolCallOutput(Box::new(output)));
+    }
+
+    /// Adds the result of a structured call.
+    pub(crate) fn add_call(&mut self, output: FunctionCallOutput) {
+        self.calls
+            .push(ConversationItem::FunctionCallOutput(output.clone()));
+        self.items
+            .push(ConversationItem::FunctionCallOutput(output).into());
+    }
+}
+
+impl AgentTurn<'_> {
+    /// Runs the scripts and calls among the pieces. Consecutive calls form one batch. Emits each
+    /// piece that was not emitted before, and each result after its script or call. Stops after a
+    /// script that was suspended.
+    pub(crate) async fn run_pieces(&mut self, pieces: Vec<EmittedPiece>) -> AnswerResults {
+        let mut results = AnswerResults::default();
+        let mut batch = Vec::new();
+        for EmittedPiece { piece, item_id: id } in pieces {
+            match piece {
+                AnswerPiece::Other(item) => self.emit_unless_emitted(id, item.into()),
+                AnswerPiece::Text(text) => self.emit_unless_emitted(
+                    id,
+                    ConversationItem::message(MessageRole::Assistant, text).into(),
+                ),
+                AnswerPiece::Call(call) => {
+                    self.emit_unless_emitted(
+                        id,
+                        ConversationItem::FunctionCall(call.clone()).into(),
+                    );
+                    batch.push(call);
+                }
+                AnswerPiece::Script(script) => {
+                    self.run_calls(std::mem::take(&mut batch), &mut results)
+                        .await;
+                    self.emit_unless_emitted(id, TurnItem::ScriptToolCall(script.item.clone()));
+                    let form = script.form;
+                    let max_tokens = self.max_result_tokens(&script.item.source_code);
+                    let output = self.run_script(script).await;
+                    results.add_script(form, output, max_tokens);
+                    self.emit_last_result(&results);
+                }
+            }
+            if results.suspended {
+                return results;
+            }
+        }
+        self.run_calls(batch, &mut results).await;
+        results
+    }
+
+    /// Returns how many tokens of a script's result the model gets. A script can lower the limit.
+    fn max_result_tokens(&self, source: &str) -> usize {
+        let requested = Pragma::parse(source)
+            .ok()
+            .flatten()
+            .and_then(|pragma| pragma.max_output_tokens);
+        let limit = self.agent.options.max_result_tokens;
+        requested.map_or(limit, |requested| limit.min(requested as usize))
+    }
+
+    /// Emits an item, unless it was emitted while the answer was streamed (`emitted` is its id).
+    fn emit_unless_emitted(&mut self, emitted: Option<String>, item: TurnItem) {
+        if emitted.is_none() && is_visible(&item) {
+            self.emit_item(item.without_native());
+        }
+    }
+
+    fn emit_last_result(&mut self, results: &AnswerResults) {
+        if let Some(item) = results.items.last() {
+            self.emit_item(item.without_native());
+        }
+    }
+
+    fn emit_item(&mut self, item: TurnItem) {
+        let item_id = self.session.next_item_id();
+        self.events.emit(RuntimeEvent::ItemStarted {
+            item_id: item_id.clone(),
+            item: item.clone(),
+        });
+        self.events
+            .emit(RuntimeEvent::ItemCompleted { item_id, item });
+    }
+
+    /// Runs a script of an answer. If an earlier process already ran it, its recorded output is
+    /// used, or the run is resumed.
+    async fn run_script(&mut self, written: AnswerScript) -> ScriptToolCallOutput {
+        let item = written.item;
+        let source = &item.source_code;
+        if let Some(error) = written.error {
+            return rejected_output(&item.id, &item.call_id, error);
+        }
+        let mut options = self.run_options(&item.id, &item.call_id);
+        options.timeout = written.timeout;
+        match self.known_results.scripts.remove(&item.id) {
+            Some(KnownScript::Ended(output)) => return *output,
+            Some(KnownScript::Died { resume }) => {
+                // A turn that is being closed runs nothing, so the recorded calls are reported.
+                if self.options.cancel.is_cancelled()
+                    && let Some(run) = self.session.stored_run(&resume.run_id).await
+                {
+                    return recovery::interrupted_output(&run, &item);
+                }
+                options.id = Some(new_id("scr"));
+                options.resume = Some(resume);
+                return recovery::as_uninterrupted(self.run_instrumented(source, options).await);
+            }
+            Some(KnownScript::Suspended(run)) => {
+                options.id = Some(run.summary.id.clone());
+                return self.resume_suspended(*run, &item.call_id, options).await;
+            }
+            None => {}
+        }
+        if self.is_last_answer {
+            let error = ScriptError::new(
+                ErrorCode::ScriptRejectedError,
+                Phase::Parsing,
+                LAST_ANSWER_ERROR,
+            );
+            return rejected_output(&item.id, &item.call_id, error);
+        }
+        if let Some(run) = written.resume {
+            match self.load_resume(run).await {
+                Ok(resume) => options.resume = Some(resume),
+                Err(error) => return rejected_output(&item.id, &item.call_id, error),
+            }
+        }
+        self.run_instrumented(source, options).await
+    }
+
+    /// Runs a script with a tracing span and metrics.
+    pub(crate) async fn run_instrumented(
+        &self,
+        source: &str,
+        options: RunOptions,
+    ) -> ScriptToolCallOutput {
+        let span = tracing::info_span!(
+            "script",
+            run = options.id.as_deref(),
+            mode = self.mode.as_str(),
+            status = tracing::field::Empty,
+            calls = tracing::field::Empty
+        );
+        let id = options.id.clone().unwrap_or_default();
+        self.agent.sub_agents.register_run(&id, self.context());
+        let output = self
+            .agent
+            .harness
+            .run_with(source.as_bytes(), options)
+            .instrument(span.clone())
+            .await;
+        self.agent.sub_agents.unregister_run(&id);
+        span.record("status", tracing::field::debug(output.status));
+        span.record("calls", output.metadata.tool_calls_made);
+        crate::metrics::record_script(self.mode, &output);
+        output
+    }
+
+    /// Returns the options of a script run of this turn.
+    pub(crate) fn run_options(&self, id: &str, call_id: &str) -> RunOptions {
+        RunOptions {
+            id: Some(id.to_owned()),
+            call_id: Some(call_id.to_owned()),
+            mode: Some(self.mode),
+            cancel: self.stop.clone(),
+            caller_gone: self.options.caller_gone.clone(),
+            saved_config: self.options.saved_config.clone(),
+            events: self.events.clone(),
+            store: self.session.script_store.clone(),
+            context: self.script_context(),
+            ..RunOptions::default()
+        }
+    }
+
+    fn script_context(&self) -> ScriptContext {
+        let agent = self.agent;
+        ScriptContext {
+            conversation_id: self.session.id().to_owned(),
+            session_id: self.session.id().to_owned(),
+            turn_id: format!("T-{}", self.session.turn_number()),
+            working_directory: agent.options.directory.clone(),
+            args: Vec::new(),
+            provider: agent.client.provider().name.clone(),
+            model: agent.model.name.clone(),
+        }
+    }
+
+    /// Reads the recorded calls of the run that a script resumes.
+    async fn load_resume(&self, run: String) -> Result<Resume, ScriptError> {
+        let refuse = |message: String| {
+            ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
+        };
+        let Some(journal) = self.session.journal() else {
+            let message = "`resume` needs the journal, which is turned off here";
+            return Err(refuse(message.to_owned()));
+        };
+        let directory = self.agent.options.directory.clone();
+        let target = journal
+            .spawn_blocking(move |journal| find_resume_target(journal, &run, &directory))
+            .await;
+        match target {
+            Ok(ResumeTarget::Ready(resume)) => Ok(resume),
+            Ok(ResumeTarget::Running(run)) => Err(refuse(format!("{run} is still running"))),
+            Ok(ResumeTarget::Suspended(run)) => Err(refuse(format!("{run} waits for an answer"))),
+            Err(error) => Err(refuse(error.to_string())),
+        }
+    }
+
+    /// Resumes a suspended script.
+    async fn resume_suspended(
+        &self,
+        run: StoredRun,
+        call_id: &str,
+        mut options: RunOptions,
+    ) -> ScriptToolCallOutput {
+        let id = run.summary.id.clone();
+        let failed = |message: String| {
+            let code = ErrorCode::HarnessInternalError;
+            rejected_output(
+                &id,
+                call_id,
+                ScriptError::new(code, Phase::Executing, message),
+            )
+        };
+        let Some(journal) = self.session.journal() else {
+            return failed("the state of the suspended run is missing".to_owned());
+        };
+        let (run_id, resumed) = (id.clone(), run.summary.resumes.clone());
+        let taken = journal.spawn_blocking(move |journal| {
+            // If several processes try this, one succeeds.
+            journal.claim_run(&run_id)?;
+            let state = journal.take_suspension(&run_id)?;
+            let resume = resumed.map(|resumed| load_resume_calls(journal, &journal.run(&resumed)?));
+            Ok::<_, JournalError>((state, resume.transpose()?))
+        });
+        let state = match taken.await {
+            Ok((Some(state), resume)) => {
+                options.resume = resume;
+                state
+            }
+            Ok((None, _)) => return failed("the state of the suspended run is missing".to_owned()),
+            Err(error) => return failed(error.to_string()),
+        };
+        let values = run.calls.into_iter();
+        let values = values.filter_map(|call| Some((call.id, call.value?)));
+        let suspended = SuspendedRun {
+            state,
+            values: values.collect(),
+        };
+        self.agent.sub_agents.register_run(&id, self.context());
+        let output = self
+            .agent
+            .harness
+            .restore_suspended(&run.source, &suspended, options)
+            .await;
+        self.agent.sub_agents.unregister_run(&id);
+        output.unwrap_or_else(|error| failed(format!("cannot resume the script: {error}")))
+    }
+
+    /// Runs structured calls, in parallel where the tools allow it.
+    async fn run_calls(&mut self, calls: Vec<FunctionCall>, results: &mut AnswerResults) {
+        if calls.is_empty() {
+            return;
+        }
+        let mut structured = Vec::new();
+        let mut outputs: Vec<Option<FunctionCallOutput>> = Vec::new();
+        for call in &calls {
+            let call_id = self.unique_call_id(&call.call_id);
+            self.used_call_ids.push(call_id.clone());
+            let known = self.known_results.calls.remove(&call_id);
+            let known = known.or_else(|| self.refused_output(call));
+            if known.is_none() {
+                structured.push(StructuredCall {
+                    call_id,
+                    name: crate::prompt::resolve_tool_name(&call.name, self.agent.router.offered()),
+                    arguments: call.arguments.clone(),
+                });
+            }
+            outputs.push(known.map(|known| FunctionCallOutput {
+                call_id: call.call_id.clone(),
+                ..known
+            }));
+        }
+        let mut new_outputs = Vec::new();
+        if !structured.is_empty() {
+            let scope = self.calls_scope().await;
+            let span = tracing::info_span!("calls", run = scope.id, count = structured.len());
+            let calls = self.agent.router.route(&scope, structured);
+            new_outputs = calls.instrument(span).await;
+        }
+        let mut new_outputs = new_outputs.into_iter();
+        for (call, known) in calls.iter().zip(outputs) {
+            let output = known.or_else(|| {
+                let output = new_outputs.next()?;
+                output.records.iter().for_each(crate::metrics::record_call);
+                let failed = !output.is_success();
+                self.call_records.extend(output.records);
+                Some(text_output(&call.call_id, output.content, failed))
+            });
+            if let Some(output) = output {
+                results.add_call(output);
+                self.emit_last_result(results);
+            }
+        }
+    }
+
+    /// Returns the error output of a call that must not run: any call in a last answer, or a call
+    /// of `script` when scripts are disabled or its arguments cannot be parsed.
+    fn refused_output(&self, call: &FunctionCall) -> Option<FunctionCallOutput> {
+        let text = match self.mode {
+            _ if call.name != crate::prompt::SCRIPT_TOOL_NAME => self
+                .is_last_answer
+                .then(|| format!("error: {LAST_ANSWER_ERROR}"))?,
+            ScriptMode::Disabled => {
+                "error: scripts are disabled\nhint: use structured calls".to_owned()
+            }
+            _ => "error: cannot parse the arguments\nhint: pass {\"code\": \"…\"}".to_owned(),
+        };
+        Some(text_output(&call.call_id, text, true))
+    }
+
+    /// Returns an id for the ledger that no other call of the turn has. Some servers give every
+    /// call the same id.
+    pub(crate) fn unique_call_id(&self, id: &str) -> String {
+        let numbered = (2..).map(|number| format!("{id}.{number}"));
+        let mut ids = std::iter::once(id.to_owned()).chain(numbered);
+        ids.find(|id| !self.used_call_ids.contains(id))
+            .unwrap_or_else(|| id.to_owned())
+    }
+
+    /// Returns the scope of the structured calls of this turn. It ends with the turn.
+    async fn calls_scope(&mut self) -> Scope {
+        if let Some(scope) = &self.scope {
+            return scope.clone();
+        }
+        let agent = self.agent;
+        let id = self.calls_run_id();
+        let limits = ScopeLimits {
+            max_calls: u32::MAX,
+            ..ScopeLimits::from(agent.harness.limits())
+        };
+        let scope = Scope::new(id, limits, &self.stop, self.events.clone());
+        agent.sub_agents.register_run(&scope.id, self.context());
+        self.scope = Some(scope.clone());
+        if let Some(ledger) = agent.harness.orchestrator().ledger() {
+            let source = format!("// structured calls of turn {}", self.session.turn_number());
+            let begin = ledger.begin_run(RunStart {
+                id: &scope.id,
+                source: &source,
+                directory: &agent.options.directory,
+                session: self.session.id(),
+                seed: "0",
+                resumes: self.known_results.run.as_deref(),
+                saved_config: &self.options.saved_config,
+            });
+            if let Err(error) = scope.written(begin).await {
+                // The calls fail as well: a call that is not recorded must not run.
+                self.events.emit(RuntimeEvent::Error {
+                    message: format!("cannot record the structured calls: {error}"),
+                });
+            }
+        }
+        scope
+    }
+
+    /// Returns the id of the run (`trn_…`) that the structured calls of this turn belong to.
+    pub(crate) fn calls_run_id(&mut self) -> String {
+        self.calls_run.get_or_insert_with(|| new_id("trn")).clone()
+    }
+
+    /// Ends the scope of the turn's structured calls, and records their end.
+    pub(crate) async fn end_calls_scope(&mut self) {
+        let Some(scope) = self.scope.take() else {
+            return;
+        };
+        scope.end();
+        self.agent.sub_agents.unregister_run(&scope.id);
+        if let Some(ledger) = self.agent.harness.orchestrator().ledger() {
+            let mut output = ScriptToolCallOutput::new(&scope.id, "");
+            let stopped = [CallStatus::Aborted, CallStatus::OutcomeUnknown];
+            let ended = |call: &CallRecord| !stopped.contains(&call.status);
+            output.status = match self.call_records.iter().all(ended) {
+                true => RunStatus::Completed,
+                false => RunStatus::Error,
+            };
+            output.calls = std::mem::take(&mut self.call_records);
+            if let Err(error) = scope.written(ledger.finish_run(&output, None)).await {
+                self.events.emit(RuntimeEvent::Error {
+                    message: format!("cannot record the end of the structured calls: {error}"),
+                });
+            }
+        }
+    }
+}
+
+/// The error of scripts and calls in the last answer of a turn.
+const LAST_ANSWER_ERROR: &str =
+    "not run: this was the last answer of the turn, in which nothing can be called";
+
+/// Returns whether an item has visible content. Provider-specific items and empty reasoning have
+/// none.
+fn is_visible(item: &TurnItem) -> bool {
+    match item {
+        TurnItem::Conversation(ConversationItem::Native(_)) => false,
+        TurnItem::Conversation(ConversationItem::Reasoning(thought)) => {
+            !(thought.summary.is_empty() && thought.content.is_empty())
+        }
+        _ => true,
+    }
+}
+
+/// Returns the output of a script that did not run.
+fn rejected_output(id: &str, call_id: &str, error: ScriptError) -> ScriptToolCallOutput {
+    ScriptToolCallOutput {
+        error: Some(error),
+        ..ScriptToolCallOutput::new(id, call_id)
+    }
+}
+
+/// Returns the output of a structured call as a single text.
+pub(crate) fn text_output(call_id: &str, text: String, failed: bool) -> FunctionCallOutput {
+    FunctionCallOutput {
+        call_id: call_id.to_owned(),
+        output: vec![OutputPart::Text { text }],
+        failed,
+    }
+}

@@ -1,0 +1,265 @@
+//! Requests to the model: assembles the prompt, reads and records the answer, and adapts the next
+//! request after an error.
+
+use std::time::Instant;
+
+use selvedge_models::{ModelCapability, ModelError, Prompt, ToolCallMode};
+use selvedge_protocol::{
+    ConversationItem, MessageRole, ModelErrorKind, OutputPart, RuntimeEvent, ScriptMode, TurnError,
+    TurnItem, Usage,
+};
+use tracing::Instrument;
+
+use crate::answer::{AnswerPiece, AnswerReader, EmittedPiece, StreamControl, TurnAnswer};
+use crate::compaction::CompactionNeed;
+use crate::history::PastTurns;
+use crate::session_record::SessionStepKind;
+use crate::turn::{AgentTurn, steps_since_compaction};
+use crate::{compaction, metrics};
+
+impl AgentTurn<'_> {
+    /// Builds the request: the system prompt, the history, then the newest message with the answers
+    /// and results that followed it.
+    pub(crate) async fn assemble_prompt(&mut self) -> Result<Prompt, TurnError> {
+        match compaction::compact_if_needed(self.session, self.agent).await {
+            CompactionNeed::Unneeded => {}
+            CompactionNeed::Compacted(compacted) => self.record_compaction(compacted).await?,
+            CompactionNeed::NoRoom { fixed } => self.warn_no_room(fixed),
+        }
+        self.is_last_answer = self.budget.is_last_round() && self.budget.spent().rounds > 0;
+        let history = self.build_history();
+        let mut tools = self.agent.tools.clone();
+        if self.mode == ScriptMode::Disabled {
+            tools.retain(|tool| tool.name != crate::prompt::SCRIPT_TOOL_NAME);
+        }
+        // In the last round the model can only answer. Everything else stays the same, so that
+        // prompt caches remain valid.
+        let calls = match self.call_mode {
+            ToolCallMode::Off => ToolCallMode::Off,
+            _ if self.is_last_answer => ToolCallMode::Forbidden,
+            calls => calls,
+        };
+        Ok(Prompt {
+            system: self.agent.system_prompt(self.mode),
+            history,
+            tools,
+            call_mode: calls,
+            max_output_tokens: None,
+            effort: self.agent.options.effort,
+            cache_key: Some(self.session.id().to_owned()),
+        })
+    }
+
+    /// Warns once per turn that the context has no room for a conversation. Compacting would not
+    /// help.
+    fn warn_no_room(&mut self, fixed: u64) {
+        if std::mem::replace(&mut self.no_room_warned, true) {
+            return;
+        }
+        let window = self.agent.model.context_window;
+        let message = format!(
+            "the system prompt and the tools take about {fixed} of {window} context tokens, so \
+             compacting the conversation does not help; use a model with a larger context or fewer \
+             tools"
+        );
+        self.events.emit(RuntimeEvent::Error { message });
+    }
+
+    async fn record_compaction(
+        &mut self,
+        compacted: compaction::CompactedConversation,
+    ) -> Result<(), TurnError> {
+        self.session
+            .add_step(SessionStepKind::Compaction, Vec::new(), compacted.wire)
+            .await?;
+        self.events.emit(RuntimeEvent::ThreadCompacted {
+            tokens_before: compacted.tokens_before,
+            tokens_after: compacted.tokens_after,
+        });
+        Ok(())
+    }
+
+    /// Returns the conversation of the next request: earlier turns, then the current turn with the
+    /// recalled text in its user message.
+    fn build_history(&self) -> Vec<ConversationItem> {
+        let turn = self.session.turn_number();
+        let steps = steps_since_compaction(self.session.steps());
+        let first = steps.iter().position(|step| step.turn == turn);
+        let (past, current) = steps.split_at(first.unwrap_or(steps.len()));
+        let mut history = self.agent.strategy.earlier_items(&PastTurns {
+            session: self.session.id(),
+            turn,
+            steps: past,
+            context_window: self.agent.model.context_window,
+        });
+        let newest = history.len();
+        history.extend(current.iter().flat_map(|step| step.wire.iter().cloned()));
+        if let (Some(text), Some(ConversationItem::Message(message))) =
+            (&self.hook_text, history.get_mut(newest))
+        {
+            message
+                .content
+                .push(OutputPart::Text { text: text.clone() });
+        }
+        if self.is_last_answer {
+            let note = "This is the last answer of this turn: nothing can be called. \
+                        Say what was done and what is left to do.";
+            history.push(ConversationItem::message(MessageRole::User, note));
+        }
+        history
+    }
+
+    /// Asks the model and reads its answer. Reading stops early if the turn is cancelled or the
+    /// answer ends with a script block.
+    pub(crate) async fn ask_model(&mut self, prompt: &Prompt) -> Result<TurnAnswer, ModelError> {
+        let agent = self.agent;
+        let span = tracing::info_span!(
+            "model_call",
+            model = agent.model.name,
+            provider = agent.client.provider().name,
+            input_tokens = tracing::field::Empty,
+            output_tokens = tracing::field::Empty
+        );
+        let started = Instant::now();
+        let session = &mut *self.session;
+        let mut name = || session.next_item_id();
+        let mut reader = AnswerReader {
+            harness: &agent.harness,
+            script_tool: prompt
+                .tools
+                .iter()
+                .find(|tool| tool.name == crate::prompt::SCRIPT_TOOL_NAME),
+            after_block: agent.options.after_block,
+            events: &self.events,
+            next_item_id: &mut name,
+            items: Default::default(),
+            emit_live: true,
+            emitted_ids: Vec::new(),
+            answer: TurnAnswer::default(),
+        };
+        let stop = &self.stop;
+        let read = async {
+            let mut stream = agent.client.stream(prompt, &agent.model);
+            loop {
+                let event = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    event = stream.next() => event,
+                };
+                let Some(event) = event.transpose()? else {
+                    return Ok(());
+                };
+                if reader.handle_event(event) == StreamControl::Stop {
+                    return Ok(());
+                }
+            }
+        };
+        let read = read.instrument(span.clone()).await;
+        if let Err(error) = read {
+            reader.discard();
+            metrics::record_model_error(&error);
+            return Err(error);
+        }
+        let mut answer = reader.finish();
+        // The provider does not report the usage of an answer that was not read to its end, so it
+        // is estimated.
+        let usage = *answer.usage.get_or_insert_with(|| match answer.finish {
+            Some(_) => Usage::default(),
+            None => Usage {
+                output_tokens: compaction::estimate_items(&answer.wire),
+                ..estimate_usage(prompt)
+            },
+        });
+        span.record("input_tokens", usage.input_tokens);
+        span.record("output_tokens", usage.output_tokens);
+        metrics::record_model_call(&usage, started.elapsed());
+        Ok(answer)
+    }
+
+    /// Records the answer before any of its scripts and calls run.
+    pub(crate) async fn record_answer(
+        &mut self,
+        answer: TurnAnswer,
+    ) -> Result<Vec<EmittedPiece>, TurnError> {
+        let TurnAnswer {
+            pieces,
+            wire,
+            usage,
+            finish,
+            ..
+        } = answer;
+        let usage = usage.unwrap_or_default();
+        let cost = self.agent.model.prices.map(|prices| prices.cost(&usage));
+        self.budget.add_request(usage, cost);
+        let any = |is: fn(&AnswerPiece) -> bool| pieces.iter().any(|emitted| is(&emitted.piece));
+        let scripts = any(|piece| matches!(piece, AnswerPiece::Script(_)));
+        let items = match scripts || pieces.len() != wire.len() {
+            // The answer has no scripts, so its items are the wire items.
+            false => wire.iter().cloned().map(TurnItem::from).collect(),
+            true => pieces
+                .iter()
+                .map(|emitted| piece_item(&emitted.piece))
+                .collect(),
+        };
+        let calls = any(|piece| matches!(piece, AnswerPiece::Call(_)));
+        let answered = SessionStepKind::Answer {
+            run: calls.then(|| self.calls_run_id()),
+            usage,
+            cost,
+            finish,
+        };
+        self.session.add_step(answered, items, wire).await?;
+        let spent = self.budget.spent();
+        self.events.emit(RuntimeEvent::UsageUpdated {
+            turn: self.session.turn_number(),
+            usage: spent.usage,
+            cost: spent.cost,
+            context_tokens: usage.input_tokens + usage.output_tokens,
+            context_window: self.agent.model.context_window,
+        });
+        Ok(pieces)
+    }
+
+    /// Changes the turn so that a failed request can be sent again. Fails if that is not possible.
+    pub(crate) async fn adapt_to_error(&mut self, error: ModelError) -> Result<(), TurnError> {
+        if error.missing_capability == Some(ModelCapability::Tools)
+            && self.call_mode != ToolCallMode::Off
+        {
+            // Script blocks in text do not need the tools of the API.
+            self.call_mode = ToolCallMode::Off;
+            self.events.emit(RuntimeEvent::Error {
+                message: format!("{error}; continuing without structured calls"),
+            });
+            return Ok(());
+        }
+        if error.kind == ModelErrorKind::ContextTooLong
+            && !std::mem::replace(&mut self.compacted_after_error, true)
+            && let Some(compacted) = compaction::force_compact(self.session, self.agent).await
+        {
+            // The failed request counts as a round.
+            self.budget.add_request(Usage::default(), None);
+            return self.record_compaction(compacted).await;
+        }
+        Err(error.into())
+    }
+}
+
+fn piece_item(piece: &AnswerPiece) -> TurnItem {
+    match piece {
+        AnswerPiece::Other(item) => item.clone().into(),
+        AnswerPiece::Text(text) => {
+            ConversationItem::message(MessageRole::Assistant, text.clone()).into()
+        }
+        AnswerPiece::Script(script) => TurnItem::ScriptToolCall(script.item.clone()),
+        AnswerPiece::Call(call) => ConversationItem::FunctionCall(call.clone()).into(),
+    }
+}
+
+/// Returns the estimated usage of a request, for when the provider does not report it.
+pub(crate) fn estimate_usage(prompt: &Prompt) -> Usage {
+    let system = crate::size::estimate_tokens(&prompt.system) as u64;
+    Usage {
+        input_tokens: compaction::estimate_items(&prompt.history) + system,
+        ..Usage::default()
+    }
+}

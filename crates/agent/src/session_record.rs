@@ -1,0 +1,218 @@
+//! The stored form of a session: a sequence of lines. A line is an item, or a mark that groups the
+//! items before it into a step.
+
+use selvedge_protocol::{
+    ConversationItem, FinishReason, MessageRole, TurnEnd, TurnError, TurnItem, Usage,
+};
+use serde::{Deserialize, Serialize};
+
+/// A line of a stored session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum SessionLine {
+    Mark(SessionMark),
+    Item(TurnItem),
+}
+
+/// Groups the items since the last mark.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum SessionMark {
+    /// The items are an answer of the model. Stored before its scripts and calls run.
+    Answer {
+        /// The items as later requests repeat them; `None` if they are the same.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wire: Option<Vec<ConversationItem>>,
+        /// The id of the run of its structured calls, if it has any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        run: Option<String>,
+        usage: Usage,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost: Option<f64>,
+        /// Why the model stopped; `None` if the answer was not read to its end.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        finish_reason: Option<FinishReason>,
+    },
+    /// The items are the results of the scripts and calls of the answer.
+    Results {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wire: Option<Vec<ConversationItem>>,
+    },
+    /// Replaces all earlier steps in requests.
+    Compaction { wire: Vec<ConversationItem> },
+    /// The turn has ended.
+    TurnEnd {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        finish_reason: Option<TurnEnd>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<TurnError>,
+        /// The usage of agents that the turn launched and of sampling requests.
+        #[serde(default, skip_serializing_if = "Others::is_nothing")]
+        others: DelegatedUsage,
+    },
+}
+
+/// Tokens and cost of a turn besides its own answers: of launched agents and sampling requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DelegatedUsage {
+    pub(crate) usage: Usage,
+    pub(crate) cost: f64,
+}
+
+impl DelegatedUsage {
+    fn is_zero(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(crate) fn add(&mut self, more: Self) {
+        self.usage += more.usage;
+        self.cost += more.cost;
+    }
+}
+
+/// A group of items of a session: a prompt, an answer, or the results of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionStep {
+    /// The number of the turn, counted from 1.
+    pub turn: u32,
+    /// The kind of the step.
+    pub kind: SessionStepKind,
+    /// The items as people and memory see them.
+    pub items: Vec<TurnItem>,
+    /// The items as requests to the model contain them.
+    pub wire: Vec<ConversationItem>,
+}
+
+/// The kind of a step.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum SessionStepKind {
+    /// A prompt of the user.
+    Prompt,
+    /// An answer of the model.
+    Answer {
+        /// The id of the run of its structured calls, if it has any.
+        run: Option<String>,
+        /// The tokens of the request and its answer.
+        usage: Usage,
+        /// The cost, in the currency of the model's prices; `None` if they are not known.
+        cost: Option<f64>,
+        /// Why the model stopped; `None` if the answer was not read to its end.
+        finish: Option<FinishReason>,
+    },
+    /// The results of the scripts and calls of an answer.
+    Results,
+    /// A compacted conversation, which replaces all earlier steps in requests.
+    Compaction,
+}
+
+impl SessionStep {
+    /// Returns the lines as which the step is stored.
+    pub(crate) fn lines(&self) -> Vec<SessionLine> {
+        let mut pairs = self.items.iter().zip(&self.wire);
+        let same = self.items.len() == self.wire.len()
+            && pairs
+                .all(|(item, wire)| matches!(item, TurnItem::Conversation(item) if item == wire));
+        let wire = (!same).then(|| self.wire.clone());
+        let mark = match &self.kind {
+            SessionStepKind::Prompt => None,
+            SessionStepKind::Answer {
+                run,
+                usage,
+                cost,
+                finish,
+            } => Some(SessionMark::Answer {
+                wire,
+                run: run.clone(),
+                usage: *usage,
+                cost: *cost,
+                finish_reason: finish.clone(),
+            }),
+            SessionStepKind::Results => Some(SessionMark::Results { wire }),
+            SessionStepKind::Compaction => Some(SessionMark::Compaction {
+                wire: self.wire.clone(),
+            }),
+        };
+        let items = self.items.iter().cloned().map(SessionLine::Item);
+        items.chain(mark.map(SessionLine::Mark)).collect()
+    }
+}
+
+/// Parses lines into steps.
+#[derive(Debug, Default)]
+pub(crate) struct SessionReader {
+    pub(crate) steps: Vec<SessionStep>,
+    /// Items whose mark has not been read yet.
+    pending_items: Vec<TurnItem>,
+    pub(crate) turn: u32,
+    /// Whether the last turn has ended.
+    pub(crate) ended: bool,
+    pub(crate) others: DelegatedUsage,
+}
+
+impl SessionReader {
+    pub(crate) fn push_line(&mut self, turn: u32, line: SessionLine) {
+        if turn != self.turn {
+            (self.turn, self.ended) = (turn, false);
+        }
+        match line {
+            SessionLine::Item(TurnItem::Conversation(ConversationItem::Message(message)))
+                if message.role == MessageRole::User =>
+            {
+                let item = ConversationItem::Message(message);
+                self.push_step(
+                    SessionStepKind::Prompt,
+                    vec![item.clone().into()],
+                    Some(vec![item]),
+                );
+            }
+            SessionLine::Item(item) => self.pending_items.push(item),
+            SessionLine::Mark(SessionMark::Answer {
+                wire,
+                run,
+                usage,
+                cost,
+                finish_reason: finish,
+            }) => {
+                let kind = SessionStepKind::Answer {
+                    run,
+                    usage,
+                    cost,
+                    finish,
+                };
+                let items = std::mem::take(&mut self.pending_items);
+                self.push_step(kind, items, wire);
+            }
+            SessionLine::Mark(SessionMark::Results { wire }) => {
+                let items = std::mem::take(&mut self.pending_items);
+                self.push_step(SessionStepKind::Results, items, wire);
+            }
+            SessionLine::Mark(SessionMark::Compaction { wire }) => {
+                self.push_step(SessionStepKind::Compaction, Vec::new(), Some(wire))
+            }
+            SessionLine::Mark(SessionMark::TurnEnd { others, .. }) => {
+                self.ended = true;
+                self.others.add(others);
+            }
+        }
+    }
+
+    fn push_step(
+        &mut self,
+        kind: SessionStepKind,
+        items: Vec<TurnItem>,
+        wire: Option<Vec<ConversationItem>>,
+    ) {
+        let plain = |item: &TurnItem| match item {
+            TurnItem::Conversation(item) => Some(item.clone()),
+            _ => None,
+        };
+        let wire = wire.unwrap_or_else(|| items.iter().filter_map(plain).collect());
+        self.steps.push(SessionStep {
+            turn: self.turn,
+            kind,
+            items,
+            wire,
+        });
+    }
+}

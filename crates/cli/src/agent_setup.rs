@@ -1,0 +1,328 @@
+//! Builds an agent from flags and configuration, for `exec` and the chat.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+use selvedge_agent::{
+    AfterBlock, Agent, AgentMemory, AgentOptions, BudgetLimits, ChangeTracker, Session, SubAgents,
+};
+use selvedge_mcp::{ElicitationHandler, ServerRequestHandlers, Servers};
+use selvedge_memory::Memory;
+use selvedge_models::{Model, ModelClient};
+use selvedge_protocol::{ScriptModeLevels, WireApi};
+use selvedge_toolbox::{PatchFlavour, ToolsConfig, TurnDiffTracker};
+use selvedge_tools::{Approver, Registry};
+
+use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
+use crate::memory_setup::{memory_for_agent, small_model};
+use crate::problem::Problem;
+use crate::providers::{self, ModelChoice};
+use crate::sampling::TurnSampler;
+use crate::setup::CommandSetup;
+
+/// Maximum number of requests to the model in a turn, without `--max-rounds`.
+pub(crate) const DEFAULT_MAX_ROUNDS: u32 = 100;
+
+/// Maximum size of the AGENTS.md files in the prompt.
+const MAX_AGENTS_MD_BYTES: usize = 32 << 10;
+
+/// Options for building an agent.
+pub(crate) struct AgentBuildOptions<'a> {
+    pub(crate) model: &'a ModelChoiceArgs,
+    pub(crate) limits: &'a ScriptLimitArgs,
+    pub(crate) turn_limits: &'a TurnLimitArgs,
+    /// Decides about approvals; `None` denies every call that needs one.
+    pub(crate) approver: Option<Arc<dyn Approver>>,
+    /// Answers the elicitation requests of MCP servers; `None` declines them.
+    pub(crate) person: Option<Arc<dyn ElicitationHandler>>,
+    /// Further instructions for the model.
+    pub(crate) instructions: Option<String>,
+    pub(crate) session: SessionChoice,
+}
+
+/// The session in which an agent works.
+#[derive(Debug, Clone)]
+pub(crate) enum SessionChoice {
+    New,
+    /// An existing session; `None` is the last one of the folder.
+    Existing(Option<String>),
+}
+
+/// Sets up the tools of a workspace, including those that start sub-agents.
+pub(crate) fn setup_with_agents(workspace: &WorkspaceArgs) -> Result<CommandSetup> {
+    let mut setup = CommandSetup::new(workspace)?.with_journal(workspace)?;
+    let agents = SubAgents::default();
+    agents.store_results_in(setup.toolbox.cabinet.clone());
+    setup.agents = Some(agents);
+    Ok(setup)
+}
+
+/// An agent, its session, and the MCP servers whose tools it can call.
+pub(crate) struct AssembledAgent {
+    pub(crate) agent: Agent,
+    pub(crate) session: Session,
+    /// Must be stopped when the work is done.
+    pub(crate) servers: Servers,
+}
+
+/// The parts of an agent besides its tools.
+#[derive(Clone)]
+pub(crate) struct AgentParts {
+    pub(crate) choice: ModelChoice,
+    /// Servers, whose catalogues may still be loading.
+    pub(crate) servers: Servers,
+    pub(crate) memory: Option<AgentMemory>,
+}
+
+/// Starts the MCP servers, and builds an agent and its session.
+pub(crate) async fn assemble_agent(
+    setup: &mut CommandSetup,
+    workspace: &WorkspaceArgs,
+    options: AgentBuildOptions<'_>,
+) -> Result<AssembledAgent> {
+    let choice = providers::choose_model(&setup.config, options.model).await?;
+    check_cost_limits(setup, options.turn_limits, &choice)?;
+    let session = open_session(setup, &options.session).await?;
+    let memory = match open_memory(setup)? {
+        Some(memory) => {
+            let small = small_model(&setup.config).await?;
+            Some(memory_for_agent(
+                &setup.config,
+                memory,
+                &choice.model,
+                small,
+            ))
+        }
+        None => None,
+    };
+    let servers = setup.servers(mcp_request_handlers(setup, options.person.clone()))?;
+    servers.prepare_all().await;
+    let parts = AgentParts {
+        choice,
+        servers: servers.clone(),
+        memory,
+    };
+    let agent = build_agent(setup, workspace, options, parts)?;
+    Ok(AssembledAgent {
+        agent,
+        session,
+        servers,
+    })
+}
+
+/// Returns the handlers for elicitation and sampling requests of MCP servers.
+pub(crate) fn mcp_request_handlers(
+    setup: &CommandSetup,
+    person: Option<Arc<dyn ElicitationHandler>>,
+) -> ServerRequestHandlers {
+    let model = setup
+        .agents
+        .clone()
+        .map(|agents| Arc::new(TurnSampler(agents)) as _);
+    ServerRequestHandlers {
+        elicitation: person,
+        sampling: model,
+    }
+}
+
+/// Opens the session, and sets it in `setup`, so that `recall` finds its scripts.
+pub(crate) async fn open_session(
+    setup: &mut CommandSetup,
+    conversation: &SessionChoice,
+) -> Result<Session> {
+    let session = match conversation {
+        SessionChoice::New => create_session(setup).await?,
+        SessionChoice::Existing(id) => open_existing_session(setup, id.as_deref()).await?,
+    };
+    setup.session = session.id().to_owned();
+    Ok(session)
+}
+
+/// Opens the memory for the agent, and sets it in `setup` for the tools that read it.
+pub(crate) fn open_memory(setup: &mut CommandSetup) -> Result<Option<Arc<Memory>>> {
+    setup.memory = crate::memory_setup::open_memory_of(setup)?;
+    Ok(setup.memory.clone())
+}
+
+/// Builds an agent from its parts.
+pub(crate) fn build_agent(
+    setup: &mut CommandSetup,
+    workspace: &WorkspaceArgs,
+    options: AgentBuildOptions<'_>,
+    parts: AgentParts,
+) -> Result<Agent> {
+    check_cost_limits(setup, options.turn_limits, &parts.choice)?;
+    let AgentParts {
+        choice: ModelChoice {
+            provider,
+            model,
+            effort,
+        },
+        servers,
+        memory,
+    } = parts;
+    if workspace.pack.is_none()
+        && let Some(pack) = model
+            .tool_pack
+            .clone()
+            .or_else(|| provider.tool_pack.clone())
+    {
+        setup.config.tool_pack = Some(pack);
+    }
+    let modes = ScriptModeLevels {
+        turn: options.limits.mode,
+        provider: model.script_mode.or(provider.script_mode),
+        global: Some(setup.config.script_harness.mode),
+    };
+    let settings = AgentOptions {
+        directory: setup.directory.display().to_string(),
+        mode: modes.resolve(),
+        turn_limits: BudgetLimits {
+            max_rounds: Some(options.turn_limits.max_rounds.unwrap_or(DEFAULT_MAX_ROUNDS)),
+            max_tokens: options.turn_limits.max_tokens,
+            max_cost: options.turn_limits.max_cost,
+            max_time: options.turn_limits.max_time,
+        },
+        session_limits: BudgetLimits {
+            max_tokens: setup.config.agent.session_max_tokens,
+            max_cost: setup.config.agent.session_max_cost,
+            ..BudgetLimits::default()
+        },
+        after_block: match setup.config.agent.stop_after_block {
+            true => AfterBlock::Stop,
+            false => AfterBlock::Continue,
+        },
+        effort,
+        project_instructions: project_instructions(&setup.directory),
+        user_instructions: options.instructions,
+        ..AgentOptions::default()
+    };
+    let wire = provider.wire;
+    let offer = move |registry: &Registry, model: &Model| {
+        let freeform = wire == WireApi::Responses && model.freeform_tools;
+        let config = ToolsConfig {
+            patch: Some(match freeform {
+                true => PatchFlavour::Freeform,
+                false => PatchFlavour::Text,
+            }),
+            view_image: model.images,
+            ..ToolsConfig::default()
+        };
+        config.offer(registry)
+    };
+    let harness = setup.harness(options.limits, options.approver);
+    let harness = harness.with_tools(servers.extend_registry(&setup.all_tools()?));
+    let client = ModelClient::new(provider).map_err(|error| Problem::new(error.to_string()))?;
+    let mut agent = Agent::new(client, model, harness, settings).with_offer(offer);
+    agent = agent.with_change_tracker(Arc::new(WorkspaceChanges(setup.toolbox.turn_diff.clone())));
+    let config = setup.config.clone();
+    agent = agent.with_model_lookup(move |name| providers::model_properties(&config, name));
+    if let Some(memory) = &memory {
+        agent = agent.with_memory(memory);
+    }
+    Ok(match &setup.agents {
+        Some(agents) => agent.with_sub_agents(agents, setup.journal.clone()),
+        None => agent,
+    })
+}
+
+/// Returns an error if a cost limit is invalid or cannot be enforced without prices.
+fn check_cost_limits(
+    setup: &CommandSetup,
+    turn: &TurnLimitArgs,
+    choice: &ModelChoice,
+) -> Result<()> {
+    let session = setup.config.agent.session_max_cost;
+    if session.is_some_and(|limit| !limit.is_finite() || limit <= 0.0) {
+        let problem = Problem::new("agent.session_max_cost must be a positive amount");
+        return Err(problem
+            .hint("set `agent.session_max_cost = 2.0` in config.toml")
+            .into());
+    }
+    let limit = match (turn.max_cost, session) {
+        (Some(_), _) => "--max-cost",
+        (None, Some(_)) => "agent.session_max_cost",
+        (None, None) => return Ok(()),
+    };
+    if choice.model.prices.is_some() {
+        return Ok(());
+    }
+    let name = &choice.model.name;
+    let problem = Problem::new(format!("{limit} needs the prices of the model {name}"));
+    Err(problem
+        .hint(format!(
+            "add to the top of config.toml, per million tokens: \
+             models.{name:?}.prices = {{ input = 3.0, output = 15.0 }}"
+        ))
+        .into())
+}
+
+struct WorkspaceChanges(TurnDiffTracker);
+
+impl ChangeTracker for WorkspaceChanges {
+    fn begin_turn(&self) {
+        self.0.begin_turn();
+    }
+
+    fn diff(&self) -> String {
+        self.0.diff().text
+    }
+}
+
+/// Creates a session, in memory only if there is no journal.
+async fn create_session(setup: &CommandSetup) -> Result<Session> {
+    let here = setup.directory.display().to_string();
+    Ok(match &setup.journal {
+        Some(journal) => Session::begin(journal, &here).await?,
+        None => Session::in_memory(),
+    })
+}
+
+async fn open_existing_session(setup: &CommandSetup, id: Option<&str>) -> Result<Session> {
+    let Some(journal) = &setup.journal else {
+        let problem = Problem::new("a session needs the journal, which `--ephemeral` turns off");
+        return Err(problem.hint("remove --ephemeral").into());
+    };
+    let id = match id {
+        Some(id) => id.to_owned(),
+        None => {
+            let here = setup.directory.display().to_string();
+            let all = journal
+                .spawn_blocking(|journal| journal.sessions(1000))
+                .await;
+            let all = all.map_err(|error| crate::sessions::session_problem(&error))?;
+            let last = all.into_iter().find(|session| session.directory == here);
+            last.ok_or_else(|| {
+                Problem::new("this folder has no session yet")
+                    .hint("run `selvedge sessions list` to list the sessions of all folders")
+            })?
+            .id
+        }
+    };
+    let session = Session::open(journal, &id).await;
+    session.map_err(|error| match error {
+        selvedge_agent::AgentError::Journal(error) => {
+            crate::sessions::session_problem(&error).into()
+        }
+        other => anyhow::Error::from(other),
+    })
+}
+
+/// Returns the text of every AGENTS.md from the root of the repository down to this folder.
+fn project_instructions(directory: &Path) -> Option<String> {
+    let mut folders: Vec<&Path> = directory.ancestors().collect();
+    // Without a repository, only the folder itself is searched.
+    let root = folders
+        .iter()
+        .position(|folder| folder.join(".git").exists());
+    folders.truncate(root.unwrap_or(0) + 1);
+    let read = |folder: &&Path| std::fs::read_to_string(folder.join("AGENTS.md")).ok();
+    let texts = folders.iter().rev().filter_map(read);
+    let mut text = texts.collect::<Vec<_>>().join("\n\n");
+    if text.len() > MAX_AGENTS_MD_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_AGENTS_MD_BYTES));
+        text.push_str("\n[truncated]");
+    }
+    (!text.trim().is_empty()).then_some(text)
+}

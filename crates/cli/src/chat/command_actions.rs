@@ -1,0 +1,320 @@
+//! Runs the slash commands of the chat.
+
+use ratatui_core::text::Span;
+use selvedge_journal::{RunFilter, StoredRunState};
+use selvedge_mcp::{ServerState, ServerStatus};
+use selvedge_protocol::ApprovalPolicy;
+use selvedge_toolbox::WorkspaceDiff;
+
+use super::app::Chat;
+use super::commands::{self, KEY_BINDINGS, SLASH_COMMANDS, SlashCommand, describe_policy};
+use super::conversation::wait_here;
+use super::diff;
+use super::rows::{StyledRow, sanitize_line};
+use super::turn_view::thinking_text_rows;
+use super::updates::ChatUpdate;
+use crate::args::ModelChoiceArgs;
+use crate::problem::Problem;
+use crate::providers;
+use crate::runs::{format_age, format_calls};
+
+/// Sessions or runs that one list shows.
+const MAX_LISTED_ROWS: usize = 20;
+/// Lines per file that `/diff` shows.
+const MAX_SESSION_DIFF_LINES: usize = 1000;
+
+impl Chat {
+    pub(super) fn run_command(&mut self, text: &str) {
+        let command = match commands::parse_command(text) {
+            Ok(command) => command,
+            Err((message, hint)) => return self.print_problem(&Problem::new(message).hint(hint)),
+        };
+        self.print_rows([StyledRow::dim(sanitize_line(text))]);
+        let busy = self.running_turn.is_some();
+        match command {
+            SlashCommand::Model(None) => self.show_model(),
+            SlashCommand::Approvals(None) => {
+                let (name, meaning) = describe_policy(self.setup.config.approval_policy);
+                self.print_text(format!("{name}: {meaning}"));
+            }
+            SlashCommand::Diff => self.compute_session_diff(),
+            SlashCommand::Resume(None) => self.list_sessions(),
+            SlashCommand::Runs => self.list_runs(),
+            SlashCommand::Mcp => self.check_servers(),
+            SlashCommand::Thinking => self.show_thinking(),
+            SlashCommand::Help => self.show_help(),
+            SlashCommand::Quit => self.quitting = true,
+            _ if busy => {
+                let name = text.split_whitespace().next().unwrap_or_default();
+                let problem = Problem::new(format!("{name} is not available during a turn"));
+                self.print_problem(&problem.hint("press Ctrl-C to stop the turn"));
+            }
+            SlashCommand::Model(Some(name)) => self.switch_model(&name),
+            SlashCommand::Approvals(Some(policy)) => self.switch_policy(policy),
+            SlashCommand::Compact => self.compact(),
+            SlashCommand::Resume(Some(id)) => {
+                if let Err(error) = self.open_session(Some(&id)) {
+                    self.print_error(&error);
+                }
+            }
+            SlashCommand::New => self.start_new_session(),
+        }
+    }
+
+    fn print_text(&mut self, text: impl Into<String>) {
+        self.print_block([StyledRow::text(text).indented(2)]);
+    }
+
+    fn print_error(&mut self, error: &anyhow::Error) {
+        self.print_problem(&Problem::from_error(error));
+    }
+
+    fn show_model(&mut self) {
+        let (model, provider) = (self.agent.model(), &self.agent.client().provider().name);
+        let (name, window) = (&model.name, model.context_window);
+        self.print_text(format!(
+            "{name} ({provider}), context window of {window} tokens"
+        ));
+    }
+
+    fn switch_model(&mut self, name: &str) {
+        // `provider/model` names both if such a provider is configured.
+        let split = name.split_once('/');
+        let split = split.filter(|(provider, _)| self.is_provider(provider));
+        let (provider, model) = split.unwrap_or((&self.agent.client().provider().name, name));
+        let args = ModelChoiceArgs {
+            model: Some(model.to_owned()),
+            provider: Some(provider.to_owned()),
+        };
+        // Provider and model are both known, so the future needs no network and is ready at once.
+        let choice = futures_util::FutureExt::now_or_never(providers::choose_model(
+            &self.setup.config,
+            &args,
+        ));
+        let choice =
+            choice.unwrap_or_else(|| Err(Problem::new("cannot list the provider's models").into()));
+        match choice.and_then(|choice| self.use_model(choice)) {
+            Ok(()) => self.show_model(),
+            Err(error) => self.print_error(&error),
+        }
+    }
+
+    fn is_provider(&self, name: &str) -> bool {
+        providers::all_providers(&self.setup.config)
+            .is_ok_and(|all| all.iter().any(|provider| provider.name == name))
+    }
+
+    fn switch_policy(&mut self, policy: ApprovalPolicy) {
+        let before = std::mem::replace(&mut self.setup.config.approval_policy, policy);
+        match self.rebuild_agent() {
+            Ok(()) => self.print_text(format!("approval policy: {}", describe_policy(policy).0)),
+            Err(error) => {
+                self.setup.config.approval_policy = before;
+                self.print_error(&error);
+            }
+        }
+    }
+
+    fn compact(&mut self) {
+        let Some(session) = &mut self.session else {
+            return self.print_text("the session is empty");
+        };
+        match wait_here(self.agent.compact(session)) {
+            Ok(Some((before, after))) => {
+                self.status.context_tokens = self.agent.estimated_context_tokens(session);
+                self.print_text(format!(
+                    "compacted about {before} tokens to {after}; the originals stay in the journal"
+                ));
+            }
+            Ok(None) => self.print_text("compacting would not save much"),
+            Err(error) => self.print_problem(&Problem::new(error.to_string())),
+        }
+    }
+
+    fn start_new_session(&mut self) {
+        (self.session, self.session_id, self.spent_before_turn) = (None, None, Default::default());
+        (
+            self.status.usage,
+            self.status.cost,
+            self.status.context_tokens,
+        ) = Default::default();
+        self.setup.session.clear();
+        self.setup.toolbox.turn_diff.begin_session();
+        self.refresh_status();
+        self.print_text("started a new session");
+    }
+
+    fn show_thinking(&mut self) {
+        match self.last_thinking.clone() {
+            Some(thought) => self.print_block(thinking_text_rows(&thought)),
+            None => self.print_text("the model has shown no thinking yet"),
+        }
+    }
+
+    fn show_help(&mut self) {
+        let theme = self.theme;
+        let width = SLASH_COMMANDS
+            .iter()
+            .map(|(usage, _)| usage.len())
+            .max()
+            .unwrap_or(0);
+        let row = |name: &str, help: &str| {
+            let prefix = Span::styled(format!("  {name:<width$}  "), theme.code());
+            StyledRow::text(help).with_prefix(prefix)
+        };
+        let mut rows: Vec<StyledRow> = SLASH_COMMANDS
+            .iter()
+            .map(|(usage, help)| row(usage, help))
+            .collect();
+        rows.push(StyledRow::blank());
+        for (keys, help) in KEY_BINDINGS {
+            rows.push(match keys.len() <= width {
+                true => row(keys, help),
+                false => StyledRow::spans(vec![
+                    Span::styled(keys, theme.code()),
+                    Span::raw(format!("  {help}")),
+                ])
+                .indented(2),
+            });
+        }
+        self.print_block(rows);
+    }
+
+    fn list_sessions(&mut self) {
+        let Some(journal) = self.setup.journal.clone() else {
+            return self.print_no_journal_error();
+        };
+        let here = self.setup.directory.display().to_string();
+        let now = selvedge_protocol::since_epoch();
+        let sessions = journal.sessions(100).unwrap_or_default();
+        let redactor = self.setup.redactor();
+        let rows: Vec<StyledRow> = sessions
+            .iter()
+            .filter(|session| session.directory == here)
+            .take(MAX_LISTED_ROWS)
+            .map(|session| {
+                let name = crate::sessions::session_title(&journal, session, &redactor);
+                let when = format_age(now, session.touched_ms);
+                let text = format!("{}  {when:>7}  {name}", session.id);
+                StyledRow::text(sanitize_line(&text))
+                    .truncated()
+                    .indented(2)
+            })
+            .collect();
+        let hint = "type /resume ID to continue a session";
+        self.print_list(rows, "no sessions in this folder", hint);
+    }
+
+    fn list_runs(&mut self) {
+        let Some(journal) = self.setup.journal.clone() else {
+            return self.print_no_journal_error();
+        };
+        let session = self.session_id.clone().unwrap_or_default();
+        let filter = RunFilter {
+            since_ms: None,
+            tool: None,
+            limit: Some(500),
+        };
+        let all = journal.runs(&filter).unwrap_or_default();
+        let now = selvedge_protocol::since_epoch();
+        let rows: Vec<StyledRow> = all
+            .iter()
+            .filter(|run| !session.is_empty() && run.session == session)
+            .take(MAX_LISTED_ROWS)
+            .map(|run| {
+                let (state, style) = match run.state {
+                    StoredRunState::Running => ("running", self.theme.progress()),
+                    StoredRunState::Completed => ("completed", self.theme.success()),
+                    StoredRunState::Failed => ("failed", self.theme.error()),
+                    StoredRunState::Suspended => ("suspended", self.theme.question()),
+                    StoredRunState::Died => ("died", self.theme.error()),
+                };
+                let when = format_age(now, run.started_ms);
+                let body = vec![
+                    Span::raw(format!("{}  ", run.id)),
+                    Span::styled(format!("{state:<9}"), style),
+                    Span::raw(format!("  {when:>6}  {}", format_calls(run.calls))),
+                ];
+                StyledRow::spans(body).truncated().indented(2)
+            })
+            .collect();
+        let hint = "run `selvedge runs show ID` for details";
+        self.print_list(rows, "no runs in this session yet", hint);
+    }
+
+    /// Prints the rows and the hint, or `empty` if there are no rows.
+    fn print_list(&mut self, rows: Vec<StyledRow>, empty: &str, hint: &str) {
+        let last = if rows.is_empty() {
+            StyledRow::text(empty)
+        } else {
+            StyledRow::dim(hint)
+        };
+        self.print_block(rows.into_iter().chain([last.indented(2)]));
+    }
+
+    fn print_no_journal_error(&mut self) {
+        let problem = Problem::new("this chat has no journal");
+        self.print_problem(&problem.hint("start selvedge without --ephemeral"));
+    }
+
+    fn check_servers(&mut self) {
+        if self.parts.servers.is_empty() {
+            return self.print_text("no MCP servers are configured; see docs/mcp.md");
+        }
+        let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
+        tokio::spawn(async move {
+            let status = servers.start_and_check().await;
+            // Sending fails only if the chat has ended.
+            let _ = sender.send(ChatUpdate::ServersChecked(status));
+        });
+    }
+
+    pub(super) fn show_servers(&mut self, status: &[ServerStatus]) {
+        let theme = self.theme;
+        let mut rows = Vec::new();
+        for server in status {
+            let (mark, style) = match server.state {
+                ServerState::Ready => ("✓ ", theme.success()),
+                ServerState::Disabled => ("– ", theme.dim()),
+                _ => ("✗ ", theme.error()),
+            };
+            let mut text = format!("{}  {}", server.name, server.state.as_str());
+            if server.state == ServerState::Ready {
+                text.push_str(&format!(", {} tools", server.tools.len()));
+            }
+            let mark = Span::styled(mark, style);
+            rows.push(
+                StyledRow::text(sanitize_line(&text))
+                    .with_prefix(mark)
+                    .indented(2),
+            );
+            let notes = server.why.iter().chain(&server.notes);
+            rows.extend(notes.map(|note| StyledRow::dim(sanitize_line(note)).indented(6)));
+        }
+        self.print_block(rows);
+    }
+
+    fn compute_session_diff(&self) {
+        let (turn_diff, sender) = (self.setup.toolbox.turn_diff.clone(), self.sender.clone());
+        tokio::task::spawn_blocking(move || {
+            // Sending fails only if the chat has ended.
+            let _ = sender.send(ChatUpdate::SessionDiffReady(Box::new(
+                turn_diff.session_diff(),
+            )));
+        });
+    }
+
+    pub(super) fn show_diff(&mut self, diff: &WorkspaceDiff) {
+        let theme = self.theme;
+        let mut rows: Vec<StyledRow> = diff::split_by_file(&diff.text)
+            .iter()
+            .flat_map(|file| file.rows(MAX_SESSION_DIFF_LINES, theme))
+            .collect();
+        if rows.is_empty() {
+            rows.push(StyledRow::text("  no changes in this session"));
+        }
+        let notes = diff.notes.iter();
+        rows.extend(notes.map(|note| StyledRow::dim(format!("note: {}", sanitize_line(note)))));
+        self.print_block(rows);
+    }
+}

@@ -1,0 +1,120 @@
+//! Renders the last turns of a session that is continued.
+
+use ratatui_core::text::Span;
+use selvedge_agent::Session;
+use selvedge_protocol::{ConversationItem, FunctionCallOutput, MessageRole, TurnItem};
+
+use super::markdown::render_markdown;
+use super::rows::{StyledRow, fold_rows, sanitize, sanitize_line, truncate};
+use super::script_view::{script_result_rows, script_source_rows};
+use super::theme::Theme;
+
+/// Turns that are shown when a session is opened.
+const SHOWN_TURNS: u32 = 3;
+/// Lines of a user message, and calls of a script, that are shown.
+const MAX_SHOWN_LINES: usize = 20;
+
+/// Returns the last [`TURNS`] turns of the session as rows.
+pub(crate) fn recent_turn_rows(session: &Session, width: usize, theme: Theme) -> Vec<StyledRow> {
+    let history = session.history();
+    let first_turn = session.turn_number().saturating_sub(SHOWN_TURNS - 1).max(1);
+    let mut rows = Vec::new();
+    if first_turn > 1 {
+        rows.push(StyledRow::dim(format!(
+            "… {} earlier turns",
+            first_turn - 1
+        )));
+        rows.push(StyledRow::blank());
+    }
+    let shown = history.iter().filter(|(turn, _)| *turn >= first_turn);
+    let shown: Vec<&TurnItem> = shown.map(|(_, item)| item).collect();
+    for (index, item) in shown.iter().enumerate() {
+        let rendered = item_rows(item, width, theme);
+        if rendered.is_empty() {
+            continue;
+        }
+        rows.extend(rendered);
+        use ConversationItem::{FunctionCall, FunctionCallOutput};
+        let is_call = |item: &&TurnItem| {
+            matches!(
+                item,
+                TurnItem::Conversation(FunctionCall(_) | FunctionCallOutput(_))
+            )
+        };
+        let joins_next = matches!(item, TurnItem::ScriptToolCall(_))
+            || is_call(item) && shown.get(index + 1).is_some_and(is_call);
+        if !joins_next {
+            rows.push(StyledRow::blank());
+        }
+    }
+    rows
+}
+
+fn item_rows(item: &TurnItem, width: usize, theme: Theme) -> Vec<StyledRow> {
+    match item {
+        TurnItem::Conversation(ConversationItem::Message(message))
+            if message.role == MessageRole::User =>
+        {
+            user_message_rows(&message.text(), theme)
+        }
+        TurnItem::Conversation(ConversationItem::Message(message)) => {
+            render_markdown(&message.text(), width, theme)
+        }
+        TurnItem::Conversation(ConversationItem::Reasoning(_)) => vec![StyledRow::dim("· thought")],
+        TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
+            let arguments = truncate(&sanitize_line(&call.arguments), 100);
+            let body = vec![
+                Span::raw(sanitize_line(&call.name)),
+                Span::styled(format!(" {arguments}"), theme.dim()),
+            ];
+            vec![
+                StyledRow::spans(body)
+                    .truncated()
+                    .with_prefix(Span::raw("  · ")),
+            ]
+        }
+        TurnItem::Conversation(ConversationItem::FunctionCallOutput(output)) => {
+            call_result_rows(output, theme)
+        }
+        TurnItem::Conversation(ConversationItem::Native(_)) => Vec::new(),
+        TurnItem::ScriptToolCall(call) => {
+            script_source_rows(&call.id, &call.language, &call.source_code, theme)
+        }
+        TurnItem::ScriptToolCallOutput(output) => {
+            let call = |call: &selvedge_protocol::CallRecord| {
+                let text = format!("{}  {}", sanitize_line(&call.tool), call.status.as_str());
+                StyledRow::dim(text)
+                    .truncated()
+                    .with_prefix(Span::raw("  · "))
+            };
+            let calls = output.calls.iter().take(MAX_SHOWN_LINES).map(call);
+            calls.chain(script_result_rows(output, theme)).collect()
+        }
+    }
+}
+
+fn call_result_rows(output: &FunctionCallOutput, theme: Theme) -> Vec<StyledRow> {
+    let (mark, style) = match output.failed {
+        true => ("✗", theme.error()),
+        false => ("✓", theme.success()),
+    };
+    let text = output.text();
+    let first = truncate(&sanitize_line(text.lines().next().unwrap_or_default()), 200);
+    let mark = Span::styled(format!("    {mark} "), style);
+    vec![StyledRow::dim(first).truncated().with_prefix(mark)]
+}
+
+/// Returns a user message as rows, folded if it is long.
+pub(crate) fn user_message_rows(text: &str, theme: Theme) -> Vec<StyledRow> {
+    let text = sanitize(text.trim_end());
+    let rows = text
+        .lines()
+        .map(|line| StyledRow::styled(line, theme.bold()))
+        .collect();
+    let rows = fold_rows(rows, MAX_SHOWN_LINES).into_iter().enumerate();
+    rows.map(|(index, row)| match index {
+        0 => row.with_prefix(Span::styled("› ", theme.user_input())),
+        _ => row.indented(2),
+    })
+    .collect()
+}

@@ -1,0 +1,146 @@
+//! `selvedge memory distill`, `lessons` and `review`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use selvedge_config::Config;
+use selvedge_memory::{DistillReport, Lesson, LessonStatus, Memory, MemoryError, ProposalDecision};
+use serde_json::json;
+
+use super::args::{MemoryDistillArgs, MemoryLessonsArgs, MemoryReviewArgs};
+use super::import::progress_bar;
+use crate::CommandStatus;
+use crate::output::{print_line, replace_control_chars};
+
+/// First interval between two checks of a provider's batch. It doubles up to [`LAST_LOOK`].
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest interval between two checks. Most batches take an hour.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(60);
+
+pub(super) fn distill(
+    memory: &Memory,
+    args: &MemoryDistillArgs,
+    config: &Config,
+) -> Result<CommandStatus> {
+    let sessions = match &args.session {
+        Some(session) => vec![session.clone()],
+        None => memory.session_names()?,
+    };
+    let runtime = crate::run::runtime()?;
+    let small = runtime.block_on(crate::memory_setup::small_model(config))?;
+    let mut total = DistillReport::default();
+    for session in sessions {
+        let (mut bar_shown, mut interval) = (None, MIN_POLL_INTERVAL);
+        loop {
+            let distilled = match runtime.block_on(memory.distill(&session, small.as_deref())) {
+                // Another process distills this session.
+                Err(MemoryError::DistillLocked(_)) if args.session.is_none() => break,
+                distilled => distilled?,
+            };
+            let bar = bar_shown.get_or_insert_with(|| {
+                let turns = u64::from(distilled.distilled_turns + distilled.remaining_turns);
+                let bar = progress_bar(Some(turns), "{msg} {wide_bar} {pos}/{len} {eta}");
+                bar.with_message(session.clone())
+            });
+            bar.inc(u64::from(distilled.distilled_turns));
+            if distilled.submitted_turns > 0 && args.wait {
+                std::thread::sleep(interval);
+                interval = (interval * 2).min(MAX_POLL_INTERVAL);
+                continue;
+            }
+            total.submitted_turns += distilled.submitted_turns;
+            total.distilled_turns += distilled.distilled_turns;
+            total.learned += distilled.learned;
+            total.dropped += distilled.dropped;
+            if distilled.remaining_turns == 0 {
+                bar.finish_and_clear();
+                break;
+            }
+        }
+    }
+    if args.json {
+        let report = json!({
+            "turns": total.distilled_turns, "learned": total.learned, "dropped": total.dropped,
+            "handed_over": total.submitted_turns,
+        });
+        print_line(&report.to_string())?;
+    } else {
+        let DistillReport {
+            distilled_turns: turns,
+            learned,
+            dropped,
+            submitted_turns: handed_over,
+            ..
+        } = total;
+        eprint_line!("read {turns} turns, learned {learned} lessons, dropped {dropped}");
+        if handed_over > 0 {
+            eprint_line!("note: {handed_over} turns are in a provider's batch");
+            eprint_line!("hint: run `selvedge memory distill` again later, or pass --wait");
+        }
+    }
+    Ok(CommandStatus::Success)
+}
+
+pub(super) fn lessons(memory: &Memory, args: &MemoryLessonsArgs) -> Result<CommandStatus> {
+    let lessons = match &args.about {
+        Some(about) => memory.find_lessons(about, 20)?,
+        None => memory.lessons(None)?,
+    };
+    if args.json {
+        return crate::output::print_json(&lessons);
+    }
+    for lesson in &lessons {
+        print_line(&lesson_line(lesson))?;
+    }
+    if lessons.is_empty() {
+        eprint_line!("note: no lessons yet; run `selvedge memory distill` to learn from new turns");
+    }
+    Ok(CommandStatus::Success)
+}
+
+pub(super) fn review(memory: &Memory, args: &MemoryReviewArgs) -> Result<CommandStatus> {
+    for (ids, verdict) in [
+        (&args.accept, ProposalDecision::Accept),
+        (&args.decline, ProposalDecision::Decline),
+    ] {
+        for id in ids {
+            memory.review_lesson(id, verdict)?;
+        }
+    }
+    if !args.accept.is_empty() || !args.decline.is_empty() {
+        let (accepted, declined) = (args.accept.len(), args.decline.len());
+        eprint_line!("{accepted} accepted, {declined} declined");
+        return Ok(CommandStatus::Success);
+    }
+    let proposals = memory.lessons(Some(LessonStatus::Proposed))?;
+    if args.json {
+        return crate::output::print_json(&proposals);
+    }
+    for lesson in &proposals {
+        print_line(&lesson_line(lesson))?;
+        print_line(&replace_control_chars(&lesson.content))?;
+    }
+    match proposals.len() {
+        0 => eprint_line!("note: no proposals to review"),
+        _ => eprint_line!("note: pass --accept ID to use a lesson, or --decline ID to reject it"),
+    }
+    Ok(CommandStatus::Success)
+}
+
+/// Returns one line about a lesson, without its content.
+fn lesson_line(lesson: &Lesson) -> String {
+    let source = match lesson.source_turns.as_slice() {
+        [] => String::new(),
+        [turn] => format!("  from {turn}"),
+        [turn, more @ ..] => format!("  from {turn} and {} more", more.len()),
+    };
+    let text = format!(
+        "{}  {:<10} {:<8} {:.2}  {}{source}",
+        lesson.lesson_id,
+        lesson.kind.as_str(),
+        lesson.status.as_str(),
+        lesson.weight,
+        lesson.title
+    );
+    replace_control_chars(&text).into_owned()
+}

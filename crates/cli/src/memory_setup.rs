@@ -1,0 +1,100 @@
+//! Opens the memory, and configures how agents use it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use selvedge_agent::{AgentMemory, AgentMemoryOptions, HistoryMode, SmallModelClient};
+use selvedge_config::{Config, MemoryBatch, MemoryStrategy};
+use selvedge_journal::{JournalError, Redactor};
+use selvedge_memory::{Gradient, Memory, MemoryError, SmallModel};
+use selvedge_models::{Model, ModelClient};
+
+use crate::args::ModelChoiceArgs;
+use crate::problem::Problem;
+use crate::providers::{self, ModelChoice};
+use crate::setup::CommandSetup;
+
+/// Opens the memory in Selvedge's folder; `None` without a journal.
+pub(crate) fn open_memory_of(setup: &CommandSetup) -> Result<Option<Arc<Memory>>> {
+    let (Some(home), Some(_)) = (&setup.home, &setup.journal) else {
+        return Ok(None);
+    };
+    Ok(Some(Arc::new(open_memory_in(home, &setup.config)?)))
+}
+
+/// Opens the memory in a folder. It is encrypted if the journal is, or if it already was.
+pub(crate) fn open_memory_in(home: &Path, config: &Config) -> Result<Memory> {
+    let redactor = || Redactor::new(config.journal.secret_names.clone());
+    let opened = match config.journal.encrypt {
+        false => Memory::open(home, redactor()),
+        true => Err(JournalError::WrongKey.into()),
+    };
+    let opened = match opened {
+        Err(MemoryError::Journal(JournalError::WrongKey)) => {
+            Memory::open_encrypted(home, redactor(), &crate::keyring::journal_key()?)
+        }
+        opened => opened,
+    };
+    Ok(opened
+        .map_err(|error| crate::memory::memory_problem(&error))?
+        .with_built_in_encoder())
+}
+
+/// Returns how an agent with this model uses the memory. `small` summarises and distils.
+pub(crate) fn memory_for_agent(
+    config: &Config,
+    memory: Arc<Memory>,
+    model: &Model,
+    small: Option<Arc<dyn SmallModel>>,
+) -> AgentMemory {
+    let keys = &config.memory;
+    let telling = match keys.strategy {
+        MemoryStrategy::Gradient => {
+            // The other half is left to the current turn.
+            let half = u32::try_from(model.context_window / 2).unwrap_or(u32::MAX);
+            HistoryMode::Gradient(Gradient {
+                budget: keys.budget.min(half),
+                band_shares: keys.bands,
+            })
+        }
+        MemoryStrategy::Regular => HistoryMode::Regular,
+        MemoryStrategy::OneShot => HistoryMode::OneShot,
+    };
+    let minutes = Duration::from_secs(60 * u64::from(keys.distill_idle_minutes));
+    let settings = AgentMemoryOptions {
+        history: telling,
+        recall_timeout: keys.recall.then(|| Duration::from_millis(keys.recall_ms)),
+        max_recall_tokens: keys.recall_tokens,
+        distill_idle_time: (!minutes.is_zero()).then_some(minutes),
+    };
+    AgentMemory::new(memory, settings, small)
+}
+
+/// Returns the model that `memory.model` names, if it is set.
+pub(crate) async fn small_model(config: &Config) -> Result<Option<Arc<dyn SmallModel>>> {
+    let Some(name) = &config.memory.model else {
+        return Ok(None);
+    };
+    let args = ModelChoiceArgs {
+        model: Some(name.clone()),
+        provider: None,
+    };
+    let ModelChoice {
+        provider, model, ..
+    } = providers::choose_model(config, &args).await?;
+    let by_batches = match config.memory.batch {
+        MemoryBatch::Auto => matches!(provider.name.as_str(), "openai" | "anthropic"),
+        MemoryBatch::Always => true,
+        MemoryBatch::Never => false,
+    };
+    let client = ModelClient::new(provider).map_err(|error| Problem::new(error.to_string()))?;
+    let small = SmallModelClient::new(client, model);
+    let small = if by_batches {
+        small.with_batches()
+    } else {
+        small
+    };
+    Ok(Some(Arc::new(small)))
+}

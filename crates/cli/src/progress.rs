@@ -1,0 +1,208 @@
+//! Progress on standard error: one line per call, with a spinner if it is a terminal.
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::ask::escape_newlines;
+use crate::output::replace_control_chars;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use selvedge_protocol::{
+    CallRecord, CallStatus, EventSink, LogLevel, PlanStepStatus, RuntimeEvent,
+};
+
+/// A handle to the progress display. Clones share it.
+#[derive(Clone)]
+pub(crate) struct ProgressDisplay {
+    /// `None` if nothing is shown.
+    lines: Option<Arc<Mutex<ProgressLines>>>,
+}
+
+/// The spinners and what they show.
+struct ProgressLines {
+    spinners: MultiProgress,
+    /// Spinner and argument summary of each running call, by call id.
+    running_calls: HashMap<String, (ProgressBar, String)>,
+    /// Whether standard error is a terminal.
+    is_terminal: bool,
+    /// Lines to print when the display resumes; `None` while it is not paused.
+    held_lines: Option<Vec<String>>,
+}
+
+impl ProgressDisplay {
+    /// Shows progress on standard error, or nothing if `quiet` is set.
+    pub(crate) fn on_stderr(quiet: bool) -> Self {
+        let screen = || ProgressLines {
+            spinners: MultiProgress::new(),
+            running_calls: HashMap::new(),
+            is_terminal: std::io::stderr().is_terminal(),
+            held_lines: None,
+        };
+        Self {
+            lines: (!quiet).then(|| Arc::new(Mutex::new(screen()))),
+        }
+    }
+
+    fn lock_lines(&self) -> Option<MutexGuard<'_, ProgressLines>> {
+        let screen = self.lines.as_ref()?;
+        Some(screen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns an event sink that updates the display.
+    pub(crate) fn sink(&self) -> EventSink {
+        if self.lines.is_none() {
+            return EventSink::silent();
+        }
+        let show = self.clone();
+        EventSink::new(move |event| {
+            if let Some(mut screen) = show.lock_lines() {
+                screen.apply(event);
+            }
+        })
+    }
+
+    /// Hides the spinners and holds back lines until the returned guard is dropped.
+    pub(crate) fn pause(&self) -> ProgressPause {
+        if let Some(mut screen) = self.lock_lines() {
+            screen.pause();
+        }
+        ProgressPause(self.clone())
+    }
+
+    /// Removes the spinners of calls that have not ended.
+    pub(crate) fn finish(&self) {
+        if let Some(mut screen) = self.lock_lines() {
+            for (bar, _) in std::mem::take(&mut screen.running_calls).into_values() {
+                bar.finish_and_clear();
+            }
+        }
+    }
+}
+
+/// A guard that keeps the display paused.
+pub(crate) struct ProgressPause(ProgressDisplay);
+
+impl Drop for ProgressPause {
+    fn drop(&mut self) {
+        if let Some(mut screen) = self.0.lock_lines() {
+            screen.resume();
+        }
+    }
+}
+
+impl ProgressLines {
+    /// Stops drawing, so that a question stays visible.
+    fn pause(&mut self) {
+        self.spinners.set_draw_target(ProgressDrawTarget::hidden());
+        self.held_lines.get_or_insert_default();
+        // Clear the lines where the question will be printed.
+        let _ = self.spinners.clear();
+    }
+
+    fn resume(&mut self) {
+        if self.is_terminal {
+            self.spinners.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        for line in self.held_lines.take().unwrap_or_default() {
+            self.print_line("", &line);
+        }
+    }
+
+    fn apply(&mut self, event: RuntimeEvent) {
+        match event {
+            RuntimeEvent::CallStarted {
+                call_id,
+                tool,
+                about,
+                ..
+            } => self.start_call(call_id, tool, about),
+            RuntimeEvent::CallFinished { call, .. } => self.finish_call(&call),
+            RuntimeEvent::ScriptLog { level, message, .. } => match level {
+                LogLevel::Log => self.print_line("", &message),
+                LogLevel::Warn => self.print_line("warn: ", &message),
+                LogLevel::Error => self.print_line("error: ", &message),
+            },
+            RuntimeEvent::ScriptProgress { message, .. } => self.print_line("… ", &message),
+            RuntimeEvent::ScriptNotify { message, .. } => self.print_line("! ", &message),
+            RuntimeEvent::CallOutput { call_id, text, .. } => self.show_output(&call_id, &text),
+            RuntimeEvent::PlanUpdated { plan, .. } => {
+                for step in plan {
+                    let mark = match step.status {
+                        PlanStepStatus::Completed => "✓",
+                        PlanStepStatus::InProgress => "▸",
+                        PlanStepStatus::Pending => "·",
+                    };
+                    self.print_line("", &format!("  {mark} {}", step.step));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn start_call(&mut self, call_id: String, tool: String, about: String) {
+        if !self.is_terminal {
+            self.running_calls
+                .insert(call_id, (ProgressBar::hidden(), about));
+            return;
+        }
+        let bar = self.spinners.add(ProgressBar::new_spinner());
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.set_message(replace_control_chars(&format!("{tool} {about}")).into_owned());
+        bar.enable_steady_tick(Duration::from_millis(100));
+        self.running_calls.insert(call_id, (bar, about));
+    }
+
+    /// Shows the last output line of a command next to its spinner.
+    fn show_output(&mut self, call_id: &str, text: &str) {
+        let Some((bar, about)) = self.running_calls.get(call_id).filter(|_| self.is_terminal)
+        else {
+            return;
+        };
+        if let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty()) {
+            let line: String = line.trim().chars().take(60).collect();
+            bar.set_message(replace_control_chars(&format!("exec {about} · {line}")).into_owned());
+        }
+    }
+
+    fn finish_call(&mut self, call: &CallRecord) {
+        let about = self.running_calls.remove(&call.id).map(|(bar, about)| {
+            bar.finish_and_clear();
+            about
+        });
+        let mark = match call.status {
+            CallStatus::Done => "✓",
+            CallStatus::Failed => "✗",
+            CallStatus::Aborted | CallStatus::NotStarted | CallStatus::OutcomeUnknown => "–",
+        };
+        let about = about.filter(|about| !about.is_empty());
+        let about = about.map(|about| format!(" {about}")).unwrap_or_default();
+        let outcome = match &call.error {
+            Some(error) => format!(
+                "{}: {}",
+                call.status.as_str(),
+                escape_newlines(&error.message)
+            ),
+            None => format!("{:.1} ms", call.duration_ms),
+        };
+        let tool = escape_newlines(&call.tool);
+        self.print_line("", &format!("{mark} {tool}{about}  {outcome}"));
+    }
+
+    fn print_line(&mut self, prefix: &str, message: &str) {
+        if let Some(held) = &mut self.held_lines {
+            held.push(format!("{prefix}{message}"));
+            return;
+        }
+        for line in replace_control_chars(message).lines() {
+            if self.is_terminal {
+                // Fails only if the terminal is closed.
+                let _ = self.spinners.println(format!("{prefix}{line}"));
+            } else {
+                eprint_line!("{prefix}{line}");
+            }
+        }
+    }
+}

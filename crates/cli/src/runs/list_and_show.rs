@@ -1,0 +1,221 @@
+//! `selvedge runs list` and `show`: prints runs with secrets redacted.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use selvedge_journal::{Journal, Redactor, RunFilter, StoredCall, StoredRun, StoredRunState};
+use selvedge_protocol::{ResumeAs, since_epoch};
+use selvedge_tools::snake_case;
+use serde_json::json;
+
+use crate::CommandStatus;
+use crate::output::{print_line, replace_control_chars};
+use crate::runs::args::{RunsListArgs, RunsShowArgs};
+use crate::runs::user_redactor;
+
+pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CommandStatus> {
+    let now = since_epoch();
+    let since = args.since.map(|since| now.saturating_sub(since));
+    let filter = RunFilter {
+        since_ms: since.map(|since| since.as_millis() as i64),
+        tool: args.tool.as_deref().map(journal_tool_name),
+        limit: Some(args.limit),
+    };
+    let runs = journal.runs(&filter)?;
+    if args.json {
+        return crate::output::print_json(&runs);
+    }
+    for run in &runs {
+        let took = run.ended_ms.map(|ended| (ended - run.started_ms).max(0));
+        let took = took.map(|took| format!("{took} ms")).unwrap_or_default();
+        let calls = format_calls(run.calls);
+        let ago = format_age(now, run.started_ms);
+        print_line(&replace_control_chars(&format!(
+            "{}  {:<9}  {ago:>8}  {took:>9}  {calls:>9}  {}",
+            run.id,
+            state_name(run.state),
+            run.directory
+        )))?;
+    }
+    if runs.is_empty() {
+        eprint_line!("note: the journal has no runs");
+    }
+    Ok(CommandStatus::Success)
+}
+
+pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CommandStatus> {
+    let run = journal.run(&args.run)?;
+    let redactor = user_redactor()?;
+    if args.json {
+        return crate::output::print_json(&run_json(&run, &redactor));
+    }
+    let summary = &run.summary;
+    print_line(&format!(
+        "{}  {}, started {} ago in {}",
+        summary.id,
+        state_name(summary.state),
+        format_age(since_epoch(), summary.started_ms),
+        summary.directory
+    ))?;
+    if let Some(earlier) = &summary.resumes {
+        print_line(&format!("resumes {earlier}"))?;
+    }
+    if let Some(later) = journal.resumed_by(&summary.id)? {
+        print_line(&format!("resumed by {later}"))?;
+    }
+    if let Some(error) = run.output.as_ref().and_then(|output| output.error.as_ref()) {
+        print_line(&replace_control_chars(
+            &redactor.redact_text(&format!("{}: {}", error.code, error.message)),
+        ))?;
+    }
+    let bars = CallTimeline::from_run(&run);
+    for call in &run.calls {
+        let about = call
+            .args
+            .as_ref()
+            .map(|args| redactor.redact_value(args).to_string());
+        let about: String = about.unwrap_or_default().chars().take(60).collect();
+        let reused = if call.reused { ", reused" } else { "" };
+        let text = format!(
+            "{:<8} {} {:<14} {}{reused}  {about}",
+            call.id,
+            bars.bar(call),
+            call.tool,
+            call.state.as_str()
+        );
+        print_line(replace_control_chars(&text).trim_end())?;
+        if let Some(error) = &call.error {
+            let text = format!("           {}: {}", error.code, error.message);
+            print_line(&replace_control_chars(&redactor.redact_text(&text)))?;
+        }
+    }
+    for question in &run.open_approvals {
+        // Without redaction: a person must see exactly what they approve.
+        print_line(&replace_control_chars(&crate::ask::format_question(
+            question,
+        )))?;
+    }
+    for advice in next_steps(&run) {
+        print_line(&advice)?;
+    }
+    Ok(CommandStatus::Success)
+}
+
+/// Returns the name of a tool in the journal: snake case, except for tools of MCP servers.
+fn journal_tool_name(tool: &str) -> String {
+    if tool.contains('.') {
+        tool.to_owned()
+    } else {
+        snake_case(tool)
+    }
+}
+
+/// Returns what the user can do next with a run.
+fn next_steps(run: &StoredRun) -> Vec<String> {
+    let id = &run.summary.id;
+    let can_resume = match run.summary.state {
+        StoredRunState::Suspended => {
+            return vec![format!(
+                "waiting for approval: run `selvedge runs answer {id} --approve`, or `--deny`"
+            )];
+        }
+        StoredRunState::Running => return Vec::new(),
+        StoredRunState::Completed => false,
+        StoredRunState::Failed | StoredRunState::Died => true,
+    };
+    let with = |resume_as: ResumeAs| {
+        let calls = run.calls.iter();
+        calls.filter(move |call| call.resume_as == resume_as)
+    };
+    let undecided = with(ResumeAs::Undecided).map(|call| {
+        format!(
+            "the outcome of {} ({}) is unknown: check what it changed before you resume",
+            call.id, call.tool
+        )
+    });
+    let mut advice: Vec<String> = undecided.collect();
+    if can_resume && (!advice.is_empty() || with(ResumeAs::Answer).next().is_some()) {
+        advice.push(format!(
+            "run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
+        ));
+    }
+    advice
+}
+
+fn run_json(run: &StoredRun, redactor: &Redactor) -> serde_json::Value {
+    let calls = run
+        .calls
+        .iter()
+        .map(|call| redactor.redact_value(&json!(call)));
+    let calls: Vec<_> = calls.collect();
+    let error = run.output.as_ref().and_then(|output| output.error.as_ref());
+    json!({
+        "run": run.summary,
+        "source": redactor.redact_text(&run.source),
+        "error": error.map(|error| redactor.redact_value(&json!(error))),
+        "calls": calls,
+        "questions": run.open_approvals,
+        "advice": next_steps(run),
+    })
+}
+
+/// Draws a bar per call that shows when it ran.
+struct CallTimeline {
+    start: i64,
+    ms_per_column: f64,
+}
+
+/// Width of a bar, in columns.
+const TIMELINE_COLUMNS: usize = 24;
+
+impl CallTimeline {
+    fn from_run(run: &StoredRun) -> Self {
+        let end = |call: &StoredCall| call.started_ms + call.duration_ms.unwrap_or(0.0) as i64;
+        let starts = run.calls.iter().map(|call| call.started_ms);
+        let start = starts.min().unwrap_or(0);
+        let last = run.calls.iter().map(end).max().unwrap_or(start);
+        Self {
+            start,
+            ms_per_column: ((last - start).max(1) as f64) / TIMELINE_COLUMNS as f64,
+        }
+    }
+
+    fn bar(&self, call: &StoredCall) -> String {
+        let column = |ms: f64| ((ms / self.ms_per_column) as usize).min(TIMELINE_COLUMNS - 1);
+        let from = column((call.started_ms - self.start) as f64);
+        let to = column((call.started_ms - self.start) as f64 + call.duration_ms.unwrap_or(0.0));
+        let cell = |column| {
+            if (from..=to).contains(&column) {
+                '█'
+            } else {
+                '·'
+            }
+        };
+        (0..TIMELINE_COLUMNS).map(cell).collect()
+    }
+}
+
+fn state_name(state: StoredRunState) -> &'static str {
+    match state {
+        StoredRunState::Running => "running",
+        StoredRunState::Completed => "completed",
+        StoredRunState::Failed => "failed",
+        StoredRunState::Suspended => "suspended",
+        StoredRunState::Died => "died",
+    }
+}
+
+pub(crate) fn format_calls(calls: u32) -> String {
+    format!("{calls} call{}", if calls == 1 { "" } else { "s" })
+}
+
+/// Returns the time since `then_ms`, rounded down to one unit.
+pub(crate) fn format_age(now: Duration, then_ms: i64) -> String {
+    let seconds = (now.as_millis() as i64 - then_ms).max(0) / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,67 @@
+//! The configuration that a run was started with, as the journal stores it. A resumed run uses it
+//! instead of the current configuration. Only the saved approval rules are read again.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use selvedge_config::{Config, Project};
+use selvedge_protocol::ScriptMode;
+use selvedge_script::ScriptContext;
+use serde::{Deserialize, Serialize};
+
+use crate::args::ScriptLimitArgs;
+use crate::problem::Problem;
+use crate::setup::CommandSetup;
+
+/// Configuration and arguments of a run. The field names are part of the stored JSON.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct SavedRunConfig {
+    /// Configuration files and flags, combined.
+    config: Config,
+    args: Vec<String>,
+    session: String,
+    /// The trusted project files, as they were when the run started.
+    project_files: Option<Project>,
+}
+
+impl SavedRunConfig {
+    /// Saves the configuration of `setup` with these limits and arguments.
+    pub(crate) fn from_setup(
+        setup: &CommandSetup,
+        limits: &ScriptLimitArgs,
+        args: Vec<String>,
+    ) -> Self {
+        let mut config = setup.config.clone();
+        config.script_harness.limits = setup.limits(limits);
+        config.script_harness.mode = ScriptMode::Enabled;
+        Self {
+            config,
+            args,
+            session: setup.session.clone(),
+            project_files: setup.project.clone(),
+        }
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        Ok(serde_json::from_str(text).map_err(|_| {
+            Problem::new("the stored configuration of the run is missing or from another version")
+                .hint("resume it with the version of Selvedge that started it")
+        })?)
+    }
+
+    /// Sets up the tools of the run in its folder.
+    pub(crate) fn setup(&self, directory: PathBuf) -> Result<CommandSetup> {
+        let setup =
+            CommandSetup::from_config(self.config.clone(), directory, self.project_files.clone())?
+                .with_session(&self.session);
+        setup.with_journal(&Default::default())
+    }
+
+    /// Returns what the script sees as `context`.
+    pub(crate) fn script_context(&self, setup: &CommandSetup) -> ScriptContext {
+        ScriptContext {
+            args: self.args.clone(),
+            ..setup.script_context()
+        }
+    }
+}

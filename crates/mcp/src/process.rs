@@ -1,0 +1,362 @@
+//! The process of an MCP server that is a local program.
+//!
+//! It runs in a process group of its own. Of its standard output, only lines that look like
+//! messages and are not too large are passed on.
+
+use std::collections::VecDeque;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{
+    AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, DuplexStream,
+};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::task::AbortHandle;
+
+use crate::connection::lock;
+use crate::settings::McpTransport;
+
+/// Largest message of a server, in bytes.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// Bytes of consecutive lines that are not messages, after which reading stops.
+const MAX_NON_MESSAGE_BYTES: usize = 64 << 20;
+/// Number of lines of standard error that are kept.
+const STDERR_TAIL_LINES: usize = 20;
+/// Bytes at the start and at the end of an oversized message that are searched for its id.
+const OVERSIZED_SAMPLE_BYTES: usize = 512;
+/// How long a server may take to exit after its standard input was closed, and again after SIGTERM.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(800);
+
+/// Environment variables that every server inherits.
+const INHERITED_VARIABLES: &str = "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH SHELL TERM TMPDIR TZ USER \
+    XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR SSL_CERT_FILE SSL_CERT_DIR \
+    NODE_EXTRA_CA_CERTS SYSTEMROOT APPDATA LOCALAPPDATA USERPROFILE";
+
+/// Environment variable that is set for every MCP server that Selvedge starts. A Selvedge that
+/// finds it set offers no MCP servers of its own.
+pub const NESTED_ENV_VAR: &str = "SELVEDGE_MCP_NESTED";
+
+/// A running server process. Dropping it kills the whole process group.
+pub(crate) struct ServerProcess {
+    child: Child,
+    #[cfg(unix)]
+    process_group: Option<rustix::process::Pid>,
+    output_log: Arc<Mutex<ServerOutputLog>>,
+    /// Tasks that read standard output and standard error.
+    reader_tasks: Vec<AbortHandle>,
+}
+
+/// Output of a server that is not a message.
+#[derive(Debug, Default)]
+pub(crate) struct ServerOutputLog {
+    /// Last lines of standard error.
+    stderr_tail: VecDeque<String>,
+    /// Number of lines on standard output that are not messages.
+    pub(crate) non_message_lines: usize,
+    first_non_message_line: Option<String>,
+    /// Number of messages that were too large.
+    pub(crate) oversized_messages: usize,
+}
+
+impl ServerProcess {
+    /// Starts the program. Returns it with the stream to read messages from and the pipe to write
+    /// messages to.
+    pub(crate) fn spawn(reach: &McpTransport) -> std::io::Result<(Self, DuplexStream, ChildStdin)> {
+        let McpTransport::Stdio {
+            command,
+            args,
+            env,
+            env_vars,
+            cwd,
+        } = reach
+        else {
+            return Err(std::io::Error::other("not a local program"));
+        };
+        let mut program = Command::new(command);
+        program
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        program.env_clear();
+        let inherited = INHERITED_VARIABLES.split_whitespace();
+        let inherited = inherited.chain(env_vars.iter().map(String::as_str));
+        program.envs(inherited.filter_map(|name| Some((name, std::env::var_os(name)?))));
+        program.env(NESTED_ENV_VAR, "1").envs(env);
+        if let Some(cwd) = cwd {
+            program.current_dir(cwd);
+        }
+        #[cfg(unix)]
+        program.process_group(0);
+        let mut child = program.spawn()?;
+        #[cfg(unix)]
+        let group = child
+            .id()
+            .and_then(|id| rustix::process::Pid::from_raw(id as i32));
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(std::io::Error::other("a standard stream is not a pipe"));
+        };
+        let output_log = Arc::new(Mutex::new(ServerOutputLog::default()));
+        let (messages, sender) = tokio::io::duplex(64 << 10);
+        let stdout_task = tokio::spawn(forward_messages(stdout, sender, output_log.clone()));
+        let stderr_task = tokio::spawn(collect_stderr(stderr, output_log.clone()));
+        let reader_tasks = vec![stdout_task.abort_handle(), stderr_task.abort_handle()];
+        let program = Self {
+            child,
+            #[cfg(unix)]
+            process_group: group,
+            output_log,
+            reader_tasks,
+        };
+        Ok((program, messages, stdin))
+    }
+
+    /// Returns the exit status and the last output of the server, in one line.
+    pub(crate) fn exit_reason(&mut self) -> String {
+        let status = self.child.try_wait().ok().flatten();
+        let status = status.map(|status| status.to_string());
+        let output_log = lock(&self.output_log);
+        let mut lines = output_log.stderr_tail.iter().rev();
+        let stderr = lines.find(|line| !line.trim().is_empty());
+        let stderr = stderr.map(|line| format!("stderr: {line}"));
+        let garbage = output_log
+            .first_non_message_line
+            .as_ref()
+            .filter(|_| stderr.is_none());
+        let stdout = garbage.map(|line| format!("stdout: {line}"));
+        let parts: Vec<_> = [status, stderr, stdout].into_iter().flatten().collect();
+        parts.join("; ")
+    }
+
+    /// Returns protocol violations of the server, for `mcp list`.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let output_log = lock(&self.output_log);
+        let (garbage, oversized, limit) = (
+            output_log.non_message_lines,
+            output_log.oversized_messages,
+            MAX_MESSAGE_BYTES >> 20,
+        );
+        let garbage = output_log.first_non_message_line.as_ref().map(|line| {
+            format!("{garbage} lines on standard output are not MCP messages, such as `{line}`")
+        });
+        let oversized =
+            (oversized > 0).then(|| format!("{oversized} messages were larger than {limit} MB"));
+        garbage.into_iter().chain(oversized).collect()
+    }
+
+    /// Waits until the server exits after its standard input was closed. Sends SIGTERM if it does
+    /// not, and SIGKILL if that does not help.
+    pub(crate) async fn stop(mut self) {
+        let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.child.wait()).await;
+        if ended.is_err() {
+            #[cfg(unix)]
+            self.signal(rustix::process::Signal::TERM);
+            let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.child.wait()).await;
+        }
+    }
+
+    #[cfg(unix)]
+    fn signal(&self, signal: rustix::process::Signal) {
+        if let Some(group) = self.process_group {
+            // Fails if the group has already ended.
+            let _ = rustix::process::kill_process_group(group, signal);
+        }
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        self.signal(rustix::process::Signal::KILL);
+        self.reader_tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Returns the `data` of the JSON-RPC error that replaces an oversized response. It tells this
+/// error from those of the server.
+pub(crate) fn oversized_error_data() -> Value {
+    json!({"largest": MAX_MESSAGE_BYTES})
+}
+
+/// Copies lines that look like messages, and counts the others in `output_log`.
+///
+/// An oversized response is replaced by an error for the request it answers.
+async fn forward_messages(
+    from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    output_log: Arc<Mutex<ServerOutputLog>>,
+) {
+    let mut from = BufReader::with_capacity(64 << 10, from);
+    let mut line = Vec::new();
+    let mut garbage = 0;
+    loop {
+        line.clear();
+        let read = (&mut from)
+            .take(MAX_MESSAGE_BYTES as u64 + 1)
+            .read_until(b'\n', &mut line)
+            .await;
+        if !matches!(read, Ok(1..)) {
+            return;
+        }
+        if line.last() != Some(&b'\n') {
+            if line.len() <= MAX_MESSAGE_BYTES {
+                return;
+            }
+            lock(&output_log).oversized_messages += 1;
+            let Some(tail) = skip_line(&mut from).await else {
+                return;
+            };
+            let Some(id) = find_response_id(&line[..OVERSIZED_SAMPLE_BYTES], &tail) else {
+                continue;
+            };
+            let message = format!("it is larger than {} MB", MAX_MESSAGE_BYTES >> 20);
+            let error = json!({"code": -32000, "message": message, "data": oversized_error_data()});
+            let error = json!({"jsonrpc": "2.0", "id": id, "error": error});
+            line = format!("{error}\n").into_bytes();
+        }
+        let text = line.trim_ascii();
+        if text.is_empty() {
+            continue;
+        }
+        if !(text.starts_with(b"{") && text.ends_with(b"}")) {
+            garbage += line.len();
+            let mut output_log = lock(&output_log);
+            output_log.non_message_lines += 1;
+            output_log
+                .first_non_message_line
+                .get_or_insert_with(|| printable_line(text));
+            if garbage > MAX_NON_MESSAGE_BYTES {
+                return;
+            }
+            continue;
+        }
+        garbage = 0;
+        if to.write_all(&line).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads to the end of a line and returns its last bytes; `None` at the end of the stream.
+async fn skip_line(from: &mut (impl AsyncBufReadExt + Unpin)) -> Option<Vec<u8>> {
+    let mut tail: Vec<u8> = Vec::new();
+    loop {
+        let chunk = from.fill_buf().await.ok();
+        let chunk = chunk.filter(|chunk| !chunk.is_empty())?;
+        let newline = chunk.iter().position(|byte| *byte == b'\n');
+        let used = newline.map_or(chunk.len(), |index| index + 1);
+        tail.extend_from_slice(&chunk[used.saturating_sub(OVERSIZED_SAMPLE_BYTES)..used]);
+        let excess = tail.len().saturating_sub(OVERSIZED_SAMPLE_BYTES);
+        tail.drain(..excess);
+        from.consume(used);
+        if newline.is_some() {
+            return Some(tail);
+        }
+    }
+}
+
+/// Returns the id of an oversized response, from its start or its end. The `result` in between may
+/// contain other fields named `id`.
+fn find_response_id(head: &[u8], tail: &[u8]) -> Option<serde_json::Value> {
+    let id = |text: &str| {
+        let rest = text.trim_start().strip_prefix(':')?.trim_start();
+        serde_json::Deserializer::from_str(rest)
+            .into_iter()
+            .next()?
+            .ok()
+    };
+    let head = String::from_utf8_lossy(head);
+    let before = head.split("\"result\"").next().unwrap_or_default();
+    let first = before.split_once("\"id\"").and_then(|(_, rest)| id(rest));
+    let tail = String::from_utf8_lossy(tail);
+    first.or_else(|| tail.rsplit_once("\"id\"").and_then(|(_, rest)| id(rest)))
+}
+
+async fn collect_stderr(from: impl AsyncRead + Unpin, output_log: Arc<Mutex<ServerOutputLog>>) {
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // A longer line is split.
+        let mut limited = (&mut from).take(4096);
+        if !matches!(limited.read_until(b'\n', &mut line).await, Ok(1..)) {
+            return;
+        }
+        let mut output_log = lock(&output_log);
+        if output_log.stderr_tail.len() >= STDERR_TAIL_LINES {
+            output_log.stderr_tail.pop_front();
+        }
+        output_log
+            .stderr_tail
+            .push_back(printable_line(line.trim_ascii()));
+    }
+}
+
+/// Converts output of a server to one line of at most 200 characters without control characters.
+fn printable_line(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(800)]);
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(200)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_messages_are_passed_on_and_oversized_ones_become_errors() {
+        let large = format!(
+            "{{\"result\":{{\"x\":\"{}\"}},\"jsonrpc\":\"2.0\",\"id\":7}}\n",
+            "y".repeat(MAX_MESSAGE_BYTES)
+        );
+        let input = format!("hello\n{{\"a\":1}}\n\n[1]\n{large}{{\"b\":2}}\n");
+        let output_log = Arc::new(Mutex::new(ServerOutputLog::default()));
+        let (mut messages, sender) = tokio::io::duplex(1 << 20);
+        forward_messages(input.as_bytes(), sender, output_log.clone()).await;
+        let mut out = String::new();
+        messages.read_to_string(&mut out).await.unwrap();
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(
+            (lines[0], lines[2], lines.len()),
+            ("{\"a\":1}", "{\"b\":2}", 3)
+        );
+        assert!(
+            lines[1].contains("\"id\":7") && lines[1].contains("larger than 16 MB"),
+            "{}",
+            lines[1]
+        );
+        let output_log = output_log.lock().unwrap();
+        assert_eq!(
+            (
+                output_log.non_message_lines,
+                output_log.oversized_messages,
+                output_log.first_non_message_line.as_deref()
+            ),
+            (2, 1, Some("hello"))
+        );
+    }
+
+    #[test]
+    fn the_id_of_an_oversized_response_is_found() {
+        let id = |head: &str, tail: &str| find_response_id(head.as_bytes(), tail.as_bytes());
+        assert_eq!(
+            id("{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"id\":9", "}}"),
+            Some(3.into())
+        );
+        assert_eq!(
+            id(
+                "{\"result\":{\"id\":9",
+                "},\"jsonrpc\":\"2.0\",\"id\": \"x\"}\n"
+            ),
+            Some("x".into())
+        );
+        assert_eq!(id("{\"method\":\"x\"", "}"), None);
+    }
+}

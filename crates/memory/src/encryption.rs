@@ -1,0 +1,53 @@
+//! Encrypts an existing memory: texts, names and vectors are encrypted (`sealed` in SQL), terms of
+//! the index are replaced by keyed digests (`marked` in SQL).
+//!
+//! Search works with the digest of each stemmed word as it does with the word. Not encrypted are:
+//! names of sessions, roles, times, the lengths of turns, and which digests a turn has.
+
+use rusqlite::params;
+
+use crate::{Memory, MemoryError};
+
+/// The encrypted columns of each table.
+const ENCRYPTED_COLUMNS: [(&str, &str); 10] = [
+    ("memory_turns", "key speaker raw"),
+    ("memory_levels", "smoothed compressed tiny"),
+    ("memory_parts", "label"),
+    ("memory_speakers", "name"),
+    ("memory_eras", "text"),
+    ("memory_gradients", "text"),
+    ("memory_lessons", "title topics keywords content"),
+    ("memory_topics", "name"),
+    ("memory_board", "text"),
+    ("memory_vectors", "data"),
+];
+
+impl Memory {
+    /// Encrypts all existing data in one transaction, and stores the proof of the key. Does nothing
+    /// if another process has done so.
+    pub(crate) fn encrypt_existing_data(&self, proof: &[u8]) -> Result<(), MemoryError> {
+        {
+            let mut connection = self.writer();
+            let transaction =
+                connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            let seals: i64 =
+                transaction.query_row("SELECT count(*) FROM memory_seal", [], |row| row.get(0))?;
+            if seals == 0 {
+                for (table, columns) in ENCRYPTED_COLUMNS {
+                    let seal = |column| format!("{column} = sealed({column})");
+                    let columns: Vec<String> = columns.split(' ').map(seal).collect();
+                    let sql = format!("UPDATE {table} SET {}", columns.join(", "));
+                    transaction.execute(&sql, [])?;
+                }
+                transaction.execute("UPDATE memory_postings SET term = marked(term)", [])?;
+                transaction.execute("INSERT INTO memory_seal VALUES (?1)", params![proof])?;
+            }
+            transaction.commit()?;
+        }
+        // While another process reads, the write-ahead log keeps the plain text until it is done.
+        match self.truncate_log() {
+            Err(MemoryError::LogInUse) => Ok(()),
+            done => done,
+        }
+    }
+}

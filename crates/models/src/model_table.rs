@@ -1,0 +1,147 @@
+//! Properties of well-known models, by the prefix of their names.
+//!
+//! A model that is not in the table gets common defaults.
+
+use crate::{Model, Thinking};
+
+/// Prefix of the name, context window, longest answer (both in tokens), how reasoning is requested,
+/// and capabilities.
+struct ModelRow(&'static str, u64, u64, Thinking, &'static [TableCapability]);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TableCapability {
+    Tools,
+    Freeform,
+    Images,
+}
+
+const TOOLS_AND_IMAGES: &[TableCapability] = &[TableCapability::Tools, TableCapability::Images];
+const ALL_CAPABILITIES: &[TableCapability] = &[
+    TableCapability::Tools,
+    TableCapability::Freeform,
+    TableCapability::Images,
+];
+const TOOLS_ONLY: &[TableCapability] = &[TableCapability::Tools];
+
+use Thinking::{Adaptive, Budget, Effort, Unsaid};
+
+/// A prefix comes after the longer ones that start with it.
+#[rustfmt::skip]
+const MODEL_TABLE: &[ModelRow] = &[
+    ModelRow("gpt-6",              1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
+    ModelRow("gpt-5-chat",           128_000,  16_384, Unsaid,   TOOLS_AND_IMAGES),
+    ModelRow("gpt-5.6",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
+    ModelRow("gpt-5.5",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
+    ModelRow("gpt-5.4-mini",         400_000, 128_000, Effort,   ALL_CAPABILITIES),
+    ModelRow("gpt-5.4-nano",         400_000, 128_000, Effort,   ALL_CAPABILITIES),
+    ModelRow("gpt-5.4",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
+    ModelRow("gpt-5.3-codex-spark",  128_000,  32_768, Effort,   ALL_CAPABILITIES),
+    ModelRow("gpt-5",                400_000, 128_000, Effort,   ALL_CAPABILITIES),
+    ModelRow("codex-mini",           200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
+    ModelRow("gpt-oss",              131_072,  32_768, Effort,   TOOLS_ONLY),
+    ModelRow("gpt-4.1",            1_047_576,  32_768, Unsaid,   TOOLS_AND_IMAGES),
+    ModelRow("gpt-4o",               128_000,  16_384, Unsaid,   TOOLS_AND_IMAGES),
+    ModelRow("gpt-4",                128_000,   4_096, Unsaid,   TOOLS_ONLY),
+    ModelRow("o4-mini",              200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
+    ModelRow("o3-mini",              200_000, 100_000, Effort,   TOOLS_ONLY),
+    ModelRow("o3",                   200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
+    ModelRow("o1",                   200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
+
+    ModelRow("claude-opus-5",      1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    ModelRow("claude-sonnet-5",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    ModelRow("claude-fable-5",     1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    ModelRow("claude-opus-4-8",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    ModelRow("claude-opus-4-7",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    ModelRow("claude-opus-4-6",    1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    ModelRow("claude-sonnet-4-6",  1_000_000, 128_000, Adaptive, TOOLS_AND_IMAGES),
+    ModelRow("claude-opus-4-5",      200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
+    ModelRow("claude-sonnet-4",      200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
+    ModelRow("claude-haiku-4",       200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
+    ModelRow("claude-opus-4",        200_000,  32_000, Budget,   TOOLS_AND_IMAGES),
+    ModelRow("claude-3-7-sonnet",    200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
+    ModelRow("claude-3",             200_000,   4_096, Unsaid,   TOOLS_AND_IMAGES),
+    ModelRow("claude",               200_000,  32_000, Unsaid,   TOOLS_AND_IMAGES),
+
+    ModelRow("grok-code",            256_000,  32_768, Unsaid,   TOOLS_ONLY),
+    ModelRow("grok",                 256_000,  32_768, Effort,   TOOLS_AND_IMAGES),
+    ModelRow("gemini",             1_048_576,  65_536, Effort,   TOOLS_AND_IMAGES),
+    ModelRow("deepseek",             131_072,  32_768, Unsaid,   TOOLS_ONLY),
+    ModelRow("kimi",                 262_144,  32_768, Unsaid,   TOOLS_ONLY),
+    ModelRow("glm",                  202_752,  32_768, Unsaid,   TOOLS_ONLY),
+    ModelRow("qwen",                 131_072,  32_768, Unsaid,   TOOLS_ONLY),
+    ModelRow("mistral",              131_072,  32_768, Unsaid,   TOOLS_ONLY),
+    ModelRow("devstral",             131_072,  32_768, Unsaid,   TOOLS_ONLY),
+    ModelRow("llama",                131_072,  16_384, Unsaid,   TOOLS_ONLY),
+    ModelRow("gemma",                131_072,   8_192, Unsaid,   TOOLS_ONLY),
+];
+
+/// Defaults of a model that is not in the table.
+const UNKNOWN_MODEL: ModelRow = ModelRow("", 32_768, 8_192, Unsaid, TOOLS_ONLY);
+
+impl Model {
+    /// Returns the properties of a model from the table, or defaults if it is not there.
+    pub fn from_table(name: &str) -> Self {
+        // Gateways prepend the vendor, servers a path. Suffixes do not matter.
+        let mut bare = name.rsplit('/').next().unwrap_or(name).to_lowercase();
+        for family in ["claude-opus-4", "claude-sonnet-4", "claude-haiku-4"] {
+            bare = bare.replace(&format!("{family}."), &format!("{family}-"));
+        }
+        let row = MODEL_TABLE.iter().find(|row| bare.starts_with(row.0));
+        let ModelRow(_, window, output, thinking, capabilities) = row.unwrap_or(&UNKNOWN_MODEL);
+        Self {
+            name: name.to_owned(),
+            context_window: *window,
+            max_output_tokens: *output,
+            thinking: *thinking,
+            tools: capabilities.contains(&TableCapability::Tools),
+            freeform_tools: capabilities.contains(&TableCapability::Freeform),
+            images: capabilities.contains(&TableCapability::Images),
+            prices: None,
+            script_mode: None,
+            tool_pack: None,
+        }
+    }
+
+    /// Whether the table has a row for this name.
+    pub fn is_in_table(name: &str) -> bool {
+        Self::from_table(name)
+            != Self {
+                name: name.to_owned(),
+                ..Self::from_table("")
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_can_be_matched() {
+        for (index, row) in MODEL_TABLE.iter().enumerate() {
+            let first = MODEL_TABLE
+                .iter()
+                .position(|other| row.0.starts_with(other.0));
+            assert_eq!(first, Some(index), "{} is never matched", row.0);
+        }
+    }
+
+    #[test]
+    fn names_with_vendor_path_or_suffix_are_found() {
+        assert_eq!(Model::from_table("openai/gpt-5.5").thinking, Effort);
+        assert!(Model::from_table("gpt-5.5").freeform_tools);
+        assert_eq!(
+            Model::from_table("anthropic/claude-opus-4.7").max_output_tokens,
+            128_000
+        );
+        assert_eq!(
+            Model::from_table("claude-sonnet-4-20250514").thinking,
+            Budget
+        );
+        assert_eq!(
+            Model::from_table("/models/Qwen3-1.7B-Q4_K_M.gguf").context_window,
+            131_072
+        );
+        assert!(!Model::is_in_table("my-own-model") && Model::is_in_table("o3"));
+    }
+}

@@ -1,0 +1,89 @@
+//! Formats commands for people, without characters that are invisible or that a terminal
+//! interprets.
+
+use selvedge_text::truncate_chars;
+
+use super::shell_call::{ShellCall, shell_call};
+use super::shell_script::ParsedScript;
+use super::tokenize::{ShellToken, tokenize};
+use super::words::ShellWord;
+
+/// Formats a command for people. A plain `bash -c` script is shown without the shell, one simple
+/// command per line. Control characters and invisible characters are escaped.
+pub fn display_command(argv: &[String]) -> String {
+    let words: Vec<ShellWord> = argv.iter().map(ShellWord::literal).collect();
+    if let Some(ShellCall::Script {
+        script,
+        is_plain: true,
+        has_arguments: false,
+    }) = shell_call(&words)
+    {
+        let lines = script_lines(&script.text);
+        return lines
+            .iter()
+            .map(|line| escape_invisible(line))
+            .collect::<Vec<_>>()
+            .join("\n");
+    }
+    words
+        .iter()
+        .map(|word| escape_invisible(&quote(&word.text)))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Formats a word for use in a message, truncated.
+pub(super) fn inline_word(word: &str) -> String {
+    const MAX_CHARS: usize = 60;
+    escape_invisible(&truncate_chars(word, MAX_CHARS))
+}
+
+/// Formats a command or script in one line for use in a message, truncated.
+pub(super) fn inline_command(command: &str) -> String {
+    const MAX_CHARS: usize = 200;
+    let line = command.lines().collect::<Vec<_>>().join(" ");
+    escape_invisible(&truncate_chars(&line, MAX_CHARS))
+}
+
+/// Splits a script into its commands, or into its lines if it is more than plain commands.
+fn script_lines(script: &str) -> Vec<&str> {
+    if ParsedScript::parse(script).not_plain_reason.is_some() {
+        return script.trim_end().split('\n').collect();
+    }
+    let tokenized = tokenize(script);
+    let ends = tokenized
+        .tokens
+        .iter()
+        .zip(&tokenized.ends)
+        .filter(|(token, _)| matches!(token, ShellToken::Operator(_)));
+    let mut start = 0;
+    let mut lines = Vec::new();
+    for end in ends.map(|(_, end)| *end).chain([script.len()]) {
+        lines.push(script[start..end].trim().trim_end_matches(';').trim_end());
+        start = end;
+    }
+    lines.retain(|line| !line.is_empty());
+    lines
+}
+
+fn quote(word: &str) -> String {
+    let needs_no_quotes = |c: char| c.is_alphanumeric() || "-_./,:=+@%^".contains(c);
+    if !word.is_empty() && word.chars().all(needs_no_quotes) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Escapes control characters, invisible characters and unusual white space.
+fn escape_invisible(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '\t' | '"' | '\'' | '\\' => out.push(c),
+            c if c != ' ' && c.is_whitespace() => out.extend(c.escape_default()),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out
+}

@@ -1,0 +1,45 @@
+//! Finds options and operands among the words of a command.
+
+use super::words::ShellWord;
+
+/// Returns the first of `flags` (separated by spaces) that occurs among the words before `--`.
+///
+/// `--force` also matches `--forc` and `--force=yes`, and `-f` matches `-rf`. A longer option with
+/// a single dash, such as `find -delete`, matches only itself, with or without `=`.
+pub(super) fn find_flag<'a>(words: &[ShellWord], flags: &'a str) -> Option<&'a str> {
+    let options = words
+        .iter()
+        .map(|word| word.text.as_str())
+        .take_while(|word| *word != "--");
+    options
+        .filter(|word| word.starts_with('-'))
+        .find_map(|word| flags.split(' ').find(|flag| matches_flag(word, flag)))
+}
+
+/// Returns the words that are not options. Options in `valued` (separated by spaces) take the next
+/// word as their value.
+pub(super) fn operands<'a>(words: &'a [ShellWord], valued: &str) -> Vec<&'a ShellWord> {
+    let mut found = Vec::new();
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        if word.text == "--" {
+            found.extend(rest);
+            break;
+        } else if !word.text.starts_with('-') || word.text == "-" {
+            found.push(word);
+        } else if valued.split(' ').any(|flag| flag == word.text) {
+            rest.next();
+        }
+    }
+    found
+}
+
+fn matches_flag(word: &str, flag: &str) -> bool {
+    let name = word.split('=').next().unwrap_or_default();
+    match flag.as_bytes() {
+        [b'-', b'-', ..] => name.len() > 2 && flag.starts_with(name),
+        [b'-', letter] => !word.starts_with("--") && word.as_bytes()[1..].contains(letter),
+        [] => false,
+        _ => name == flag,
+    }
+}

@@ -1,0 +1,332 @@
+//! Classifies a command by its words before it runs: read-only, dangerous, or unknown. Also decides
+//! which rule a person can add for it. Does not enforce anything: that is the confinement's task.
+
+mod braces;
+mod dangerous;
+mod display;
+mod flags;
+mod git;
+mod grammar;
+mod origins;
+mod read_only;
+mod rules;
+mod scanner;
+mod shell_call;
+mod shell_script;
+mod tokenize;
+mod words;
+mod wrappers;
+
+pub use display::display_command;
+pub use rules::{is_covered_by_rules, rule_prefix};
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use self::shell_call::{ShellCall, shell_call};
+use self::shell_script::ParsedScript;
+use self::words::{CommandInput, ShellWord, SimpleCommand, UNKNOWN_TEXT};
+use self::wrappers::{InnerCommand, inner_commands};
+
+/// The longest command that is classified, in bytes.
+const MAX_COMMAND_BYTES: usize = 100 * 1024;
+
+/// The deepest nesting of shells in shells.
+const MAX_SHELL_DEPTH: usize = 8;
+
+/// The deepest nesting of wrappers, such as `env nice timeout 5 …`.
+const MAX_WRAPPER_DEPTH: usize = 32;
+
+/// The most simple commands that are checked. A script that is used twice counts twice.
+const MAX_SIMPLE_COMMANDS: usize = 60_000;
+
+/// The most scripts that are parsed for one command.
+const MAX_SCRIPTS: usize = 256;
+/// The most bytes of those scripts. Nested scripts count again.
+const MAX_SCRIPT_BYTES: usize = 3 * MAX_COMMAND_BYTES;
+
+const TOO_DEEP: &str = "is nested too deeply";
+
+/// The classification of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandClassification {
+    /// The simple commands in order, as literal words. Empty if the command could not be parsed
+    /// into simple commands.
+    pub commands: Vec<Vec<String>>,
+    /// How safe the command is.
+    pub safety: CommandSafety,
+}
+
+/// How safe a command is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommandSafety {
+    /// The command is known to be read-only. It needs no approval under any policy.
+    ReadOnly,
+    /// The approval policy decides whether a person is asked.
+    Unknown {
+        /// Why the command is not known to be read-only, as a verb phrase such as "uses a
+        /// variable".
+        reason: String,
+    },
+    /// A person is asked under every policy.
+    Dangerous {
+        /// What the command does, as a verb phrase such as "deletes files".
+        reason: String,
+        /// The dangerous simple command in one line.
+        command: String,
+    },
+}
+
+/// Classifies a command.
+pub fn classify_command(argv: &[String]) -> CommandClassification {
+    let classified = WordClassification::new(argv);
+    let texts = |words: Vec<ShellWord>| words.into_iter().map(|word| word.text).collect();
+    CommandClassification {
+        commands: classified.commands.into_iter().map(texts).collect(),
+        safety: classified.safety,
+    }
+}
+
+/// A [`CommandView`] whose words are still marked as literal, pattern or dynamic.
+struct WordClassification {
+    commands: Vec<Vec<ShellWord>>,
+    safety: CommandSafety,
+}
+
+impl WordClassification {
+    fn new(argv: &[String]) -> Self {
+        if argv.iter().map(String::len).sum::<usize>() > MAX_COMMAND_BYTES {
+            let why = "is too long to classify".to_owned();
+            return Self {
+                commands: vec![],
+                safety: CommandSafety::Unknown { reason: why },
+            };
+        }
+        let words: Vec<ShellWord> = argv.iter().map(ShellWord::literal).collect();
+        let mut search = DangerSearch::default();
+        let danger = search.command_danger(&SimpleCommand::new(words.clone()), 0, 0);
+        // If a limit was exceeded, no rule must be derived from the part that was checked.
+        let simple = search.simple_commands(&words, 0);
+        let simple = if search.limit_exceeded {
+            Err(TOO_DEEP)
+        } else {
+            simple
+        };
+        let safety = match (danger, &simple) {
+            (Some(danger), _) => CommandSafety::Dangerous {
+                reason: danger.reason.to_owned(),
+                command: danger.command,
+            },
+            (None, Err(why)) => CommandSafety::Unknown {
+                reason: (*why).to_owned(),
+            },
+            (None, Ok(commands)) => match why_not_read_only(commands) {
+                Some(why) => CommandSafety::Unknown { reason: why },
+                None => CommandSafety::ReadOnly,
+            },
+        };
+        Self {
+            commands: simple.unwrap_or_default(),
+            safety,
+        }
+    }
+
+    fn is_dangerous(&self) -> bool {
+        matches!(self.safety, CommandSafety::Dangerous { .. })
+    }
+}
+
+/// Returns why these simple commands are not known to be read-only. `None` if they are.
+fn why_not_read_only(commands: &[Vec<ShellWord>]) -> Option<String> {
+    let runs = |words: &Vec<ShellWord>, program: &str| {
+        words
+            .first()
+            .is_some_and(|word| word.trusted_name() == Some(program))
+    };
+    if commands.is_empty() {
+        return Some("is empty".to_owned());
+    }
+    if commands.iter().any(|words| runs(words, "cd"))
+        && commands.iter().any(|words| runs(words, "git"))
+    {
+        // The configuration of a repository can name programs that even `git status` runs.
+        return Some("`git` may run programs configured in another repository".to_owned());
+    }
+    commands
+        .iter()
+        .find_map(|words| read_only::objection(words))
+}
+
+/// The dangerous part of a command.
+struct DangerousPart {
+    reason: &'static str,
+    /// The simple command or the script that is dangerous, in one line.
+    command: String,
+}
+
+impl DangerousPart {
+    fn in_words(why: &'static str, words: &[ShellWord]) -> Self {
+        let words: Vec<String> = words
+            .iter()
+            .map(|word| word.text.replace(UNKNOWN_TEXT, "…"))
+            .collect();
+        Self {
+            reason: why,
+            command: display::inline_command(&words.join(" ")),
+        }
+    }
+
+    fn in_script(why: &'static str, script: &str) -> Self {
+        Self {
+            reason: why,
+            command: display::inline_command(script),
+        }
+    }
+}
+
+/// Programs other than shells that run their standard input as a script if they get no command.
+const STDIN_RUNNERS: &[&str] = &["ssh", "at", "batch"];
+
+/// Searches a command and the scripts in it for danger, within limits.
+#[derive(Default)]
+struct DangerSearch {
+    /// The scripts that have been parsed, by their text.
+    scripts: HashMap<String, Rc<ParsedScript>>,
+    /// Bytes of the scripts that have been parsed.
+    parsed_bytes: usize,
+    /// Simple commands that have been checked.
+    checked_commands: usize,
+    /// Whether a limit was exceeded, so that part of the command was not checked.
+    limit_exceeded: bool,
+}
+
+impl DangerSearch {
+    /// Returns the simple commands of a command, including those of nested shells, or why the
+    /// command cannot be split into simple commands.
+    fn simple_commands(
+        &mut self,
+        words: &[ShellWord],
+        shells: usize,
+    ) -> Result<Vec<Vec<ShellWord>>, &'static str> {
+        if let Some(ShellCall::Script {
+            script,
+            is_plain: true,
+            ..
+        }) = shell_call(words)
+        {
+            let script = self.parse(&script.text, shells + 1).ok_or(TOO_DEEP)?;
+            if let Some(why) = script.not_plain_reason {
+                return Err(why);
+            }
+            let nested = script
+                .commands
+                .iter()
+                .map(|simple| self.simple_commands(&simple.words, shells + 1));
+            return Ok(nested.collect::<Result<Vec<_>, _>>()?.concat());
+        }
+        match read_only::strip_transparent_wrapper(words) {
+            Some(rest) if shells < MAX_SHELL_DEPTH => self.simple_commands(rest, shells + 1),
+            _ => Ok(vec![words.to_vec()]),
+        }
+    }
+
+    /// Returns why a command, or a command that it runs, is dangerous.
+    fn command_danger(
+        &mut self,
+        simple: &SimpleCommand,
+        shells: usize,
+        wrappers: usize,
+    ) -> Option<DangerousPart> {
+        self.checked_commands += 1;
+        if wrappers > MAX_WRAPPER_DEPTH || self.checked_commands > MAX_SIMPLE_COMMANDS {
+            self.limit_exceeded = true;
+            return None;
+        }
+        let mut nested = inner_commands(&simple.words);
+        let script = match shell_call(&simple.words) {
+            Some(ShellCall::Script { script, .. }) => Some(script.text.as_str()),
+            Some(ShellCall::Stdin) => simple.input.text.as_deref(),
+            None if nested.is_empty() && STDIN_RUNNERS.contains(&simple.program()) => {
+                simple.input.text.as_deref()
+            }
+            _ => None,
+        };
+        nested.extend(script.map(|script| InnerCommand::Script(script.to_owned())));
+        // The inner command has the better reason: for `sudo rm -rf x` it is the deletion.
+        let inner = nested.into_iter().find_map(|nested| match nested {
+            InnerCommand::Command(words) => self.command_danger(
+                &SimpleCommand {
+                    words,
+                    input: simple.input.clone(),
+                },
+                shells,
+                wrappers + 1,
+            ),
+            InnerCommand::Script(script) => self.script_danger(&script, &simple.input, shells + 1),
+        });
+        inner.or_else(|| {
+            dangerous::danger(simple).map(|why| DangerousPart::in_words(why, &simple.words))
+        })
+    }
+
+    /// Returns why a script is dangerous. `input` is the standard input of its commands.
+    fn script_danger(
+        &mut self,
+        text: &str,
+        input: &CommandInput,
+        shells: usize,
+    ) -> Option<DangerousPart> {
+        let script = self.parse(text, shells)?;
+        if script.is_fork_bomb {
+            return Some(DangerousPart::in_script("is a fork bomb", text));
+        }
+        let commands = script.commands.iter().find_map(|simple| {
+            // `curl … | sh -c 'cd x; sh'`
+            let origin = simple.input.origin.or(input.origin);
+            let input = CommandInput {
+                origin,
+                text: simple.input.text.clone(),
+            };
+            self.command_danger(
+                &SimpleCommand {
+                    words: simple.words.clone(),
+                    input,
+                },
+                shells,
+                0,
+            )
+        });
+        let files = || {
+            let danger = |file| {
+                Some(DangerousPart::in_words(
+                    dangerous::redirect_danger(file)?,
+                    std::slice::from_ref(file),
+                ))
+            };
+            script.redirect_targets.iter().find_map(danger)
+        };
+        let downloads = || {
+            let runs = origins::runs_downloaded_file(&script);
+            runs.then(|| DangerousPart::in_script("runs downloaded code", text))
+        };
+        commands.or_else(files).or_else(downloads)
+    }
+
+    /// Parses a script, or returns the cached result. `None` if a limit is exceeded.
+    fn parse(&mut self, text: &str, shells: usize) -> Option<Rc<ParsedScript>> {
+        if let Some(script) = self.scripts.get(text).filter(|_| shells <= MAX_SHELL_DEPTH) {
+            return Some(script.clone());
+        }
+        self.parsed_bytes += text.len();
+        if shells > MAX_SHELL_DEPTH
+            || self.scripts.len() == MAX_SCRIPTS
+            || self.parsed_bytes > MAX_SCRIPT_BYTES
+        {
+            self.limit_exceeded = true;
+            return None;
+        }
+        let script = Rc::new(ParsedScript::parse(text));
+        self.scripts.insert(text.to_owned(), script.clone());
+        Some(script)
+    }
+}

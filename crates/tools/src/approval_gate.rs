@@ -1,0 +1,334 @@
+//! The approval gate: one request for all calls of a batch that need approval, and its decisions.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt;
+use futures_util::future::join_all;
+use selvedge_protocol::{
+    ApprovalRequest, ApprovalResponse, CallDecision, ErrorCode, GatedCall, LedgerError, Preview,
+    RuntimeEvent, new_id,
+};
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::failure::{CallFailure, aborted_failure};
+use crate::orchestrator::{BatchReport, CallProgress, Orchestrator, PreparedCall, refused_outcome};
+use crate::scope::{Scope, SuspendPolicy};
+
+impl Orchestrator {
+    /// Requests approval for calls with their reasons, and returns those that may run. The others
+    /// are finished.
+    pub(crate) async fn approve_calls(
+        &self,
+        scope: &Scope,
+        gated: Vec<(PreparedCall, String)>,
+        reports: &UnboundedSender<BatchReport>,
+    ) -> Vec<PreparedCall> {
+        let (gated, cancelled): (Vec<_>, Vec<_>) = gated
+            .into_iter()
+            .partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
+        for (prepared, _) in cancelled {
+            let name = prepared.tool.spec.name.clone();
+            let outcome = refused_outcome(&prepared.request, name.clone(), aborted_failure(&name));
+            self.finish(scope, reports, outcome).await;
+        }
+        if gated.is_empty() {
+            return Vec::new();
+        }
+        let ids: Vec<String> = gated
+            .iter()
+            .map(|(prepared, _)| prepared.request.id.clone())
+            .collect();
+        let decision = self
+            .request_for_calls(scope, &gated, ids, CallProgress::NotStarted, reports)
+            .await;
+        let mut allowed = Vec::new();
+        for ((prepared, _), decision) in gated.into_iter().zip(decision) {
+            let tool = &prepared.tool.spec.name;
+            let failure = match decision {
+                GateDecision::ApprovedOnce => {
+                    allowed.push(prepared);
+                    continue;
+                }
+                GateDecision::ApprovedForScript => {
+                    scope.remember_approval(prepared.approval_key());
+                    allowed.push(prepared);
+                    continue;
+                }
+                GateDecision::ApprovedAlways => {
+                    prepared.tool.tool.allow_always(&prepared.args);
+                    scope.remember_approval(prepared.approval_key());
+                    allowed.push(prepared);
+                    continue;
+                }
+                GateDecision::Denied(None) => {
+                    CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied"))
+                }
+                GateDecision::Denied(Some(reason)) => CallFailure::new(
+                    ErrorCode::ApprovalDeniedError,
+                    format!("{tool} was denied: {reason}"),
+                ),
+                GateDecision::TimedOut => {
+                    let limit = scope.limits.approval_timeout.unwrap_or_default();
+                    let seconds = limit.as_secs_f64();
+                    CallFailure::new(
+                        ErrorCode::ApprovalTimeoutError,
+                        format!("approval of {tool} timed out after {seconds} s"),
+                    )
+                }
+                GateDecision::Cancelled => aborted_failure(tool),
+                GateDecision::TakenOver => continue,
+            };
+            let outcome = refused_outcome(&prepared.request, tool.clone(), failure);
+            self.finish(scope, reports, outcome).await;
+        }
+        allowed
+    }
+
+    /// Requests approval to retry a call outside the confinement that seems to have blocked it.
+    /// `first` is the id of the first attempt.
+    pub(crate) async fn approve_retry(
+        &self,
+        scope: &Scope,
+        prepared: PreparedCall,
+        reason: String,
+        first: &str,
+        reports: &UnboundedSender<BatchReport>,
+    ) -> Option<PreparedCall> {
+        let gated = [(prepared, reason)];
+        let decision = self
+            .request_for_calls(
+                scope,
+                &gated,
+                vec![first.to_owned()],
+                CallProgress::Started,
+                reports,
+            )
+            .await;
+        let [(prepared, _)] = gated;
+        match decision.first() {
+            Some(GateDecision::ApprovedOnce) => Some(prepared),
+            Some(GateDecision::ApprovedForScript) => {
+                scope.remember_approval(prepared.approval_key());
+                Some(prepared)
+            }
+            Some(GateDecision::ApprovedAlways) => {
+                prepared.tool.tool.allow_always(&prepared.args);
+                scope.remember_approval(prepared.approval_key());
+                Some(prepared)
+            }
+            _ => None,
+        }
+    }
+
+    /// Creates the approval request for these calls, and returns one decision per call.
+    async fn request_for_calls(
+        &self,
+        scope: &Scope,
+        gated: &[(PreparedCall, String)],
+        waiting: Vec<String>,
+        so_far: CallProgress,
+        reports: &UnboundedSender<BatchReport>,
+    ) -> Vec<GateDecision> {
+        let request = ApprovalRequest {
+            id: new_id("apr"),
+            script_id: Some(scope.id.clone()),
+            calls: gated
+                .iter()
+                .map(|(prepared, reason)| gated_call(scope, prepared, reason))
+                .collect(),
+        };
+        let cancelled = join_all(
+            gated
+                .iter()
+                .map(|(prepared, _)| prepared.request.cancel.cancelled()),
+        )
+        .map(drop);
+        self.submit_request(scope, request, cancelled, waiting, so_far, reports)
+            .await
+    }
+
+    /// Submits an approval request to the approver, with its records, events and reports. Returns
+    /// one decision per call. The request ends when `cancelled` completes.
+    pub(crate) async fn submit_request(
+        &self,
+        scope: &Scope,
+        request: ApprovalRequest,
+        cancelled: impl Future<Output = ()>,
+        waiting: Vec<String>,
+        so_far: CallProgress,
+        reports: &UnboundedSender<BatchReport>,
+    ) -> Vec<GateDecision> {
+        let calls = request.calls.len();
+        // If the receiver is gone, the batch has ended and the report is not needed.
+        let _ = reports.send(BatchReport::ApprovalRequested {
+            request_id: request.id.clone(),
+            calls: waiting.clone(),
+            progress: so_far,
+        });
+        let ledger = self.ledger.as_ref();
+        let record_request = async {
+            if let Some(ledger) = ledger {
+                // A failure is ignored: the approver can still decide.
+                let _ = scope
+                    .written(ledger.record_approval_request(&scope.id, &request))
+                    .await;
+            }
+        };
+        let decide = async {
+            scope.events.emit(RuntimeEvent::ApprovalRequested {
+                request: request.clone(),
+            });
+            self.await_decisions(scope, &request, cancelled, so_far, reports)
+                .await
+        };
+        let ((), mut decision) = tokio::join!(biased; record_request, decide);
+        if let Some(ledger) = ledger {
+            // If the scope was suspended meanwhile, another process may have resumed it.
+            match scope.written(ledger.resume_run(&scope.id)).await {
+                Err(LedgerError::TakenOver) => {
+                    let _ = reports.send(BatchReport::TakenOver);
+                    return vec![GateDecision::TakenOver; calls];
+                }
+                Err(error) => {
+                    let reason = format!("that the run continues could not be recorded: {error}");
+                    decision = vec![GateDecision::Denied(Some(reason)); calls];
+                }
+                Ok(()) => {}
+            }
+        }
+        let _ = reports.send(BatchReport::ApprovalEnded(waiting));
+        let answers: Vec<String> = decision.iter().map(GateDecision::to_text).collect();
+        if let Some(ledger) = ledger {
+            let _ = scope
+                .written(ledger.record_approval_answers(&request.id, &answers))
+                .await;
+        }
+        scope.events.emit(RuntimeEvent::ApprovalAnswered {
+            id: request.id,
+            answers,
+        });
+        decision
+    }
+
+    /// Waits for the response or a cancellation, and returns one decision per call.
+    async fn await_decisions(
+        &self,
+        scope: &Scope,
+        request: &ApprovalRequest,
+        cancelled: impl Future<Output = ()>,
+        so_far: CallProgress,
+        reports: &UnboundedSender<BatchReport>,
+    ) -> Vec<GateDecision> {
+        let all = |decision: GateDecision| vec![decision; request.calls.len()];
+        tokio::select! {
+            biased;
+            () = cancelled => all(GateDecision::Cancelled),
+            decision = self.await_response(scope, request, so_far, reports) => match decision {
+                None => all(GateDecision::TimedOut),
+                Some(ApprovalResponse::Decided(answers)) => {
+                    let mut answers = answers.into_iter();
+                    request.calls.iter().map(|_| match answers.next() {
+                        Some(CallDecision::Once) => GateDecision::ApprovedOnce,
+                        Some(CallDecision::ThisScript) => GateDecision::ApprovedForScript,
+                        Some(CallDecision::Always) => GateDecision::ApprovedAlways,
+                        Some(CallDecision::Deny(reason)) => GateDecision::Denied(reason),
+                        None => GateDecision::Denied(None),
+                    }).collect()
+                }
+                Some(ApprovalResponse::Cancelled) => all(GateDecision::Cancelled),
+                Some(ApprovalResponse::Unavailable(reason)) => all(GateDecision::Denied(Some(reason))),
+                Some(ApprovalResponse::Deferred) => {
+                    all(GateDecision::Denied(Some("approval is not possible here".to_owned())))
+                }
+            },
+        }
+    }
+}
+
+impl Orchestrator {
+    /// Returns the approver's response, or `None` if the request timed out. If the response is
+    /// deferred and the scope can be suspended, it never returns: the owner drops the future.
+    async fn await_response(
+        &self,
+        scope: &Scope,
+        request: &ApprovalRequest,
+        so_far: CallProgress,
+        reports: &UnboundedSender<BatchReport>,
+    ) -> Option<ApprovalResponse> {
+        let asked = self.approver.ask(request);
+        let decision = match scope.limits.approval_timeout {
+            Some(limit) => tokio::time::timeout(limit, asked).await.ok()?,
+            None => asked.await,
+        };
+        let can_suspend = scope.suspend_policy == SuspendPolicy::OnDeferredApproval
+            && so_far == CallProgress::NotStarted;
+        if decision == ApprovalResponse::Deferred
+            && can_suspend
+            && reports.send(BatchReport::ApprovalDeferred).is_ok()
+        {
+            std::future::pending::<()>().await;
+        }
+        Some(decision)
+    }
+}
+
+/// Result of an approval request for one call.
+#[derive(Debug, Clone)]
+pub(crate) enum GateDecision {
+    ApprovedOnce,
+    ApprovedForScript,
+    ApprovedAlways,
+    Denied(Option<String>),
+    TimedOut,
+    Cancelled,
+    TakenOver,
+}
+
+impl GateDecision {
+    /// Returns the text that the journal and events contain.
+    fn to_text(&self) -> String {
+        match self {
+            Self::ApprovedOnce => "yes".into(),
+            Self::ApprovedForScript => "yes, for this script".into(),
+            Self::ApprovedAlways => "yes, always".into(),
+            Self::Denied(None) => "no".into(),
+            Self::Denied(Some(reason)) => format!("no: {reason}"),
+            Self::TimedOut => "no answer".into(),
+            Self::Cancelled => "cancelled".into(),
+            Self::TakenOver => "answered elsewhere".into(),
+        }
+    }
+}
+
+/// Describes a call for the approver.
+fn gated_call(scope: &Scope, prepared: &PreparedCall, reason: &str) -> GatedCall {
+    let context = prepared
+        .args
+        .get("approval_context")
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    let line = prepared.request.line;
+    GatedCall {
+        call_id: prepared.request.id.clone(),
+        tool: prepared.tool.spec.name.clone(),
+        args: prepared.args.clone(),
+        reason: reason.to_owned(),
+        context,
+        line,
+        snippet: scope
+            .source
+            .as_ref()
+            .zip(line)
+            .map(|(source, line)| source.excerpt(line)),
+        preview: preview_or_empty(prepared),
+    }
+}
+
+/// Returns the tool's preview of the call, or an empty one if the tool panics.
+fn preview_or_empty(prepared: &PreparedCall) -> Preview {
+    std::panic::catch_unwind(AssertUnwindSafe(|| {
+        prepared.tool.tool.preview(&prepared.args)
+    }))
+    .unwrap_or_default()
+}

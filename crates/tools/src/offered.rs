@@ -1,0 +1,127 @@
+//! Tools as they are offered to models for structured calls.
+
+use serde_json::{Map, Value, json};
+
+use crate::Registry;
+use crate::registry::RegisteredTool;
+
+/// A tool as it is offered to a model.
+#[derive(Debug, Clone)]
+pub struct OfferedTool {
+    /// Name under which the model calls it.
+    pub name: String,
+    /// Description for the model.
+    pub description: String,
+    /// Form of the arguments.
+    pub shape: OfferedShape,
+    /// Canonical name of the registered tool.
+    pub tool: String,
+    /// Converts the model's arguments to those of the tool, in place.
+    pub adapt: fn(&mut Value),
+}
+
+/// Form of the arguments of an offered tool.
+#[derive(Debug, Clone)]
+pub enum OfferedShape {
+    /// JSON object.
+    Function {
+        /// JSON Schema of the object.
+        parameters: Value,
+        /// Whether the provider enforces the schema.
+        strict: bool,
+    },
+    /// Plain text.
+    Freeform {
+        /// Field of the tool's arguments that receives the text.
+        argument: String,
+        /// Description of the text, for the model.
+        description: String,
+    },
+}
+
+impl OfferedTool {
+    /// Offers a tool under its own name, with its own arguments.
+    pub fn unmodified(tool: &RegisteredTool) -> Self {
+        Self {
+            name: tool.spec.name.clone(),
+            description: tool.spec.description.clone(),
+            shape: OfferedShape::Function {
+                parameters: tool.spec.input_schema.clone(),
+                strict: false,
+            },
+            tool: tool.spec.name.clone(),
+            adapt: |_| {},
+        }
+    }
+
+    /// Converts the schema to the form that providers can enforce: every field is required, and
+    /// null represents an absent field.
+    pub fn strict(mut self) -> Self {
+        if let OfferedShape::Function { parameters, strict } = &mut self.shape {
+            *parameters = strict_schema(std::mem::take(parameters));
+            *strict = true;
+        }
+        self
+    }
+}
+
+/// Returns the tools that can be offered for structured calls. Tools of MCP servers, of which there
+/// may be hundreds, are called through `mcp_call_tool`; tasks can only be started by scripts.
+pub fn offerable_tools(registry: &Registry) -> impl Iterator<Item = &RegisteredTool> {
+    let is_excluded = |name: &str| name.starts_with("mcp.") || name.starts_with("spawn.");
+    let tools = registry.iter().map(AsRef::as_ref);
+    tools.filter(move |tool: &&RegisteredTool| !is_excluded(&tool.spec.name))
+}
+
+/// Converts a schema to strict form: no additional fields, every field required, optional fields
+/// nullable.
+fn strict_schema(schema: Value) -> Value {
+    match schema {
+        Value::Object(mut object) => {
+            // Providers reject keywords that they do not enforce.
+            for key in [
+                "default", "format", "minimum", "maximum", "$schema", "title",
+            ] {
+                object.remove(key);
+            }
+            let required: Vec<Value> = object
+                .get("required")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default();
+            let mut object: Map<String, Value> = object
+                .into_iter()
+                .map(|(key, value)| (key, strict_schema(value)))
+                .collect();
+            if let Some(Value::Object(properties)) = object.get_mut("properties") {
+                let names: Vec<Value> = properties.keys().map(|name| json!(name)).collect();
+                for (name, property) in properties.iter_mut() {
+                    if !required.contains(&json!(name)) {
+                        *property = make_nullable(std::mem::take(property));
+                    }
+                }
+                object.insert("required".to_owned(), Value::Array(names));
+                object.insert("additionalProperties".to_owned(), json!(false));
+            }
+            Value::Object(object)
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(strict_schema).collect()),
+        other => other,
+    }
+}
+
+fn make_nullable(mut schema: Value) -> Value {
+    let null = json!("null");
+    match &mut schema["type"] {
+        Value::String(kind) => schema["type"] = json!([kind, "null"]),
+        Value::Array(kinds) if kinds.contains(&null) => {}
+        Value::Array(kinds) => kinds.push(null),
+        _ => {
+            if let Some(object) = schema.as_object_mut() {
+                object.remove("type");
+            }
+            schema = json!({"anyOf": [schema, {"type": "null"}]});
+        }
+    }
+    schema
+}
