@@ -47,7 +47,7 @@ pub(crate) enum SessionMark {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<TurnError>,
         /// The usage of agents that the turn launched and of sampling requests.
-        #[serde(default, skip_serializing_if = "Others::is_nothing")]
+        #[serde(default, skip_serializing_if = "DelegatedUsage::is_zero")]
         others: DelegatedUsage,
     },
 }

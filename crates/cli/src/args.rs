@@ -238,7 +238,7 @@ pub(crate) struct ScriptLimitArgs {
     pub(crate) max_concurrent: Option<u32>,
 
     /// Run scripts, only check them, or reject them [default: enabled]
-    #[arg(long, value_parser = choice::<Mode>(), value_name = "MODE")]
+    #[arg(long, value_parser = enum_parser::<ScriptMode>(), value_name = "MODE")]
     pub(crate) mode: Option<ScriptMode>,
 }
 
@@ -251,11 +251,11 @@ pub(crate) struct WorkspaceArgs {
     pub(crate) directory: Option<PathBuf>,
 
     /// When to ask for approval of a call [default: on-request]
-    #[arg(long, value_parser = choice::<ApprovalPolicy>(), value_name = "POLICY")]
+    #[arg(long, value_parser = enum_parser::<ApprovalPolicy>(), value_name = "POLICY")]
     pub(crate) approval: Option<ApprovalPolicy>,
 
     /// What tools and commands may change [default: workspace-write]
-    #[arg(long, value_parser = choice::<SandboxPolicy>(), value_name = "POLICY")]
+    #[arg(long, value_parser = enum_parser::<SandboxPolicy>(), value_name = "POLICY")]
     pub(crate) sandbox: Option<SandboxPolicy>,
 
     /// Offer only the tools of PACK [default: all]

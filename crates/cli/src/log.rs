@@ -17,7 +17,7 @@ use crate::problem::Problem;
 type TraceExporter = crate::otlp::OtlpExporter;
 /// A placeholder that is never created, for builds without the feature `otlp`.
 #[cfg(not(feature = "otlp"))]
-struct Collector;
+struct TraceExporter;
 
 /// A guard that sends the remaining spans and metrics when dropped.
 #[must_use]
@@ -63,7 +63,7 @@ pub(crate) fn start_tracing(file: Option<&Path>) -> Result<TracingGuard> {
                 .with(lines)
                 .init();
         }
-        Ok(TracingGuard { _collector: None })
+        Ok(TracingGuard { _exporter: None })
     }
 }
 

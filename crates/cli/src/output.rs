@@ -27,7 +27,7 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<crate:
 /// Prints a line on standard error. A failed write is ignored.
 macro_rules! eprint_line {
     ($($args:tt)*) => {
-        $crate::out::talk(&(format!($($args)*) + "\n"))
+        $crate::output::eprint_text(&(format!($($args)*) + "\n"))
     };
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use selvedge_config::{Config, ModelProvider};
-use selvedge_models::{Effort, Model, Provider, Secret, discover};
+use selvedge_models::{Effort, Model, Provider, Secret, discover_servers};
 use selvedge_protocol::WireApi;
 
 use crate::args::ModelChoiceArgs;

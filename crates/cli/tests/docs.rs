@@ -180,11 +180,11 @@ fn ends() -> String {
 /// Returns the tables of the chat's commands and keys.
 fn keys() -> String {
     let mut table = String::from("| command | what it does |\n|---|---|\n");
-    for (usage, what) in commands::ALL {
+    for (usage, what) in commands::SLASH_COMMANDS {
         table.push_str(&format!("| `{usage}` | {what} |\n"));
     }
     table.push_str("\n| key | what it does |\n|---|---|\n");
-    for (key, what) in commands::KEYS {
+    for (key, what) in commands::KEY_BINDINGS {
         table.push_str(&format!("| {} | {what} |\n", key.replace('\\', "\\\\")));
     }
     table

@@ -23,7 +23,7 @@ pub enum ConfineError {
         error: io::Error,
     },
     /// This machine cannot enforce the requested confinement.
-    #[error("cannot confine the command on this machine: {why}")]
+    #[error("cannot confine the command on this machine: {reason}")]
     Unsupported {
         /// The missing feature or the step that failed.
         reason: String,
@@ -41,7 +41,7 @@ pub enum ConfineError {
     #[error("{0}")]
     Invalid(String),
     /// Another operation of the system failed.
-    #[error("cannot {doing}: {error}")]
+    #[error("cannot {operation}: {error}")]
     System {
         /// The operation, as a verb phrase that follows "cannot".
         operation: &'static str,

@@ -53,8 +53,8 @@ pub(crate) trait SyscallArg {
 }
 
 macro_rules! impl_syscall_arg {
-    ($($kind:ty),*) => { $(impl Argument for $kind {
-        fn word(self) -> usize {
+    ($($kind:ty),*) => { $(impl SyscallArg for $kind {
+        fn to_word(self) -> usize {
             self as usize
         }
     })* };
@@ -79,13 +79,13 @@ impl SyscallArg for &std::ffi::CStr {
     }
 }
 
-/// Makes a system call with up to six arguments: `call!(SYS_close, fd)`.
+/// Makes a system call with up to six arguments: `syscall!(SYS_close, fd)`.
 macro_rules! syscall {
     ($number:ident $(, $argument:expr)* $(,)?) => {{
-        let given: &[usize] = &[$($crate::raw::Argument::word($argument)),*];
+        let given: &[usize] = &[$($crate::syscall::SyscallArg::to_word($argument)),*];
         let mut arguments = [0; 6];
         arguments[..given.len()].copy_from_slice(given);
-        $crate::raw::call6(libc::$number, arguments)
+        $crate::syscall::syscall6(libc::$number, arguments)
     }};
 }
 pub(crate) use syscall;

@@ -29,7 +29,7 @@ pub enum ServerError {
         why: String,
     },
     /// The server failed recently and is not started again before a delay has passed.
-    #[error("the MCP server `{server}` failed ({why}); next attempt in {seconds} s")]
+    #[error("the MCP server `{server}` failed ({why}); next attempt in {retry_in_secs} s")]
     BackingOff {
         /// Name of the server in the configuration.
         server: String,
@@ -39,7 +39,7 @@ pub enum ServerError {
         retry_in_secs: u64,
     },
     /// The connection ended before the server responded.
-    #[error("the MCP server `{server}` disconnected during the request{}", words(.why))]
+    #[error("the MCP server `{server}` disconnected during the request{}", reason_suffix(.why))]
     Disconnected {
         /// Name of the server in the configuration.
         server: String,
@@ -47,7 +47,7 @@ pub enum ServerError {
         why: String,
     },
     /// The server neither responded nor reported progress within the time limit.
-    #[error("the MCP server `{server}` did not answer within {} s", .after.as_secs_f64())]
+    #[error("the MCP server `{server}` did not answer within {} s", .timeout.as_secs_f64())]
     TimedOut {
         /// Name of the server in the configuration.
         server: String,

@@ -526,7 +526,7 @@ impl ServerHandler for ScriptServer {
             script_tool_description(&self.registry(), self.config.description_tokens, |tool| {
                 (self.config.use_count)(tool)
             });
-        let script = render::tool_definition::<ScriptArgs>("script", script_tool_description);
+        let script = render::tool_definition::<ScriptArgs>("script", description);
         let wait = render::tool_definition::<ScriptWaitArgs>(
             "script_wait",
             SCRIPT_WAIT_DESCRIPTION.to_owned(),

@@ -406,7 +406,7 @@ impl McpServerEntry {
             () = call.cancel.cancelled() => return Err(cancelled()),
             entered = self.acquire_permit() => entered?,
         };
-        let entered = link.calls.enter(call);
+        let entered = link.in_flight.register(call);
         let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(args);
         for _ in 0..MAX_INPUT_ROUNDS {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
@@ -416,7 +416,7 @@ impl McpServerEntry {
             let options = PeerRequestOptions::no_options().with_meta(meta);
             let sent = link.peer().send_request_with_option(request, options).await;
             let handle = sent.map_err(|error| self.handle_service_error(&link, error))?;
-            entered.sent(handle.progress_token.clone());
+            entered.set_progress_token(handle.progress_token.clone());
             let (id, timeout) = (handle.id.clone(), self.settings.tool_timeout());
             let cancel_request = async |id| {
                 _ = tokio::time::timeout(Duration::from_millis(100), link.cancel_request(id)).await
@@ -428,7 +428,7 @@ impl McpServerEntry {
                     cancel_request(id).await;
                     return Err(cancelled());
                 }
-                () = entered.in_hand.silence(timeout, MAX_CALL_DURATION) => {
+                () = entered.call.wait_for_timeout(timeout, MAX_CALL_DURATION) => {
                     cancel_request(id).await;
                     Err(ServiceError::Timeout { timeout })
                 }
@@ -438,7 +438,7 @@ impl McpServerEntry {
                 ServerResult::InputRequiredResult(required) => {
                     let requests = required.input_requests.unwrap_or_default();
                     params.input_responses =
-                        Some(link.answer_input_requests(requests, &entered.in_hand).await);
+                        Some(link.answer_input_requests(requests, &entered.call).await);
                     if call.cancel.is_cancelled() {
                         return Err(cancelled());
                     }

@@ -29,7 +29,7 @@ pub enum MemoryError {
     #[error("there is no lesson `{0}`")]
     LessonNotFound(String),
     /// A line of an imported file is not in a supported format.
-    #[error("{place}: {message}")]
+    #[error("{location}: {message}")]
     InvalidLine {
         /// File name and line number: `chat.jsonl:3`.
         location: String,

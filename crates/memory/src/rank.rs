@@ -189,7 +189,7 @@ fn bm25_of_turns(turns: &SearchableTurns, query: &RankQuery) -> Vec<f64> {
         let idf = idf_fts5(count, postings.len());
         for (at, term_count) in postings {
             let length = f64::from(turns.metrics[*at as usize].words);
-            scores[*at as usize] += idf_fts5 * term_weight(f64::from(*term_count), length, average);
+            scores[*at as usize] += idf * term_weight(f64::from(*term_count), length, average);
         }
     }
     scores
@@ -210,7 +210,7 @@ fn bm25_of_parts(turns: &SearchableTurns, query: &RankQuery) -> Vec<f64> {
         let idf = idf_fts5(count, counts.iter().filter(|n| **n > 0).count());
         for ((score, n), words) in scores.iter_mut().zip(&counts).zip(&turns.part_words) {
             if *n > 0 {
-                *score += idf_fts5 * term_weight(f64::from(*n), *words as f64, average);
+                *score += idf * term_weight(f64::from(*n), *words as f64, average);
             }
         }
     }

@@ -52,7 +52,7 @@ impl Memory {
         let prompts = split_prompts(&turns);
         let texts: Vec<String> = prompts.iter().map(|turns| summary_prompt(turns)).collect();
         let answers = model.ask_all(&texts).await;
-        let mut accepted_levels = Vec::new();
+        let mut accepted = Vec::new();
         for (batch, answer) in prompts.iter().zip(answers) {
             let Some(Value::Array(summaries)) =
                 answer.ok().and_then(|answer| extract_json(&answer))
@@ -63,7 +63,7 @@ impl Memory {
                 let is_about = |it: &&Value| it["turn"].as_u64() == Some(turn.number.into());
                 let summary = summaries.iter().find(is_about);
                 let lower = summary.and_then(|summary| accepted_levels(turn, summary));
-                accepted_levels.extend(lower.map(|lower| (turn, lower)));
+                accepted.extend(lower.map(|lower| (turn, lower)));
             }
         }
         self.write(|connection| {
@@ -75,7 +75,7 @@ impl Memory {
             }
             let (mut metrics_writer, mut postings) =
                 (MetricsWriter::default(), PostingWriter::default());
-            for (turn, lower) in accepted_levels {
+            for (turn, lower) in accepted {
                 if load_turn(connection, id, turn.number)?.is_none() {
                     // The turn was forgotten while the model answered.
                     continue;

@@ -13,7 +13,7 @@ use crate::request_loop::{ActedFlag, RequestLoop};
 use crate::transport::{
     check_response, connection_error, http_client, request_headers, resource_url, timeout_error,
 };
-use crate::{Model, ModelError, ModelEvent, Prompt, Provider, request};
+use crate::{Model, ModelError, ModelEvent, Prompt, Provider, request_body};
 
 /// Time limit of a request for the list of models.
 const LIST_MODELS_TIMEOUT: Duration = Duration::from_secs(20);

@@ -52,7 +52,7 @@
 //! # }
 //! ```
 //!
-//! The codecs do no I/O: [`request`] encodes a prompt, [`Decoder`] decodes an answer. [`Client`]
+//! The codecs do no I/O: [`request_body`] encodes a prompt, [`Decoder`] decodes an answer. [`ModelClient`]
 //! adds HTTP, retries and timeouts. This crate runs no tools and no scripts.
 // Standard output and standard error belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
@@ -81,7 +81,7 @@ mod sse;
 mod transport;
 
 pub use batch::{BatchClient, BatchState};
-pub use classify::error_from_status as error_of;
+pub use classify::error_from_status;
 pub use client::{ModelClient, ModelStream};
 pub use decode::Decoder;
 pub use discover::{DiscoveredServer, discover_servers};

@@ -251,7 +251,7 @@ fn recorded_errors_are_classified() {
         let bytes = &recorded.answers[0];
         let error = match recorded.status {
             200 => decode(recorded.wire, [&bytes[..]]).unwrap_err(),
-            status => selvedge_models::error_of(status, bytes),
+            status => selvedge_models::error_from_status(status, bytes),
         };
         let text = String::from_utf8_lossy(bytes);
         let kind = match recorded.status {

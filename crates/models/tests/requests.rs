@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use selvedge_models::{
-    Effort, Model, ModelTool, ModelToolInput, Prompt, Provider, Thinking, ToolCallMode, request,
+    Effort, Model, ModelTool, ModelToolInput, Prompt, Provider, Thinking, ToolCallMode,
+    request_body,
 };
 use selvedge_protocol::{
     ConversationItem, FunctionCall, FunctionCallKind, FunctionCallOutput, Message, MessageRole,

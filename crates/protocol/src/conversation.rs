@@ -97,7 +97,7 @@ pub struct FunctionCall {
     /// Arguments as JSON text; for a freeform call the plain text.
     pub arguments: String,
     /// Format of the arguments.
-    #[serde(default, skip_serializing_if = "CallKind::is_function")]
+    #[serde(default, skip_serializing_if = "FunctionCallKind::is_function")]
     pub kind: FunctionCallKind,
     /// Provider data that is sent back with the item.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@ const MIN_IDF: f64 = 1e-6;
 /// SQLite's FTS5 computes it.
 pub fn idf_fts5(all: usize, with: usize) -> f64 {
     let idf = odds(all, with).ln();
-    if idf_fts5 > 0.0 { idf_fts5 } else { MIN_IDF }
+    if idf > 0.0 { idf } else { MIN_IDF }
 }
 
 /// Returns the inverse document frequency as Lucene computes it. Common terms keep some weight,

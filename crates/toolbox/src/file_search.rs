@@ -23,11 +23,11 @@ pub(crate) struct FileSearchArgs {
     /// A glob if it has `*`, `?` or `[`, such as `*.test.ts`; else letters of the path in order.
     pattern: String,
     /// Maximum number of files.
-    #[serde(default = "hundred")]
+    #[serde(default = "default_limit")]
     #[schemars(range(min = 1))]
     limit: usize,
     /// Folder to search, relative to the workspace.
-    #[serde(default = "here")]
+    #[serde(default = "default_folder")]
     search_directory: String,
     /// Globs of files to exclude.
     #[serde(default)]

@@ -38,14 +38,14 @@ pub(crate) struct GrepFilesArgs {
     /// Search only files whose path matches this glob, such as `*.rs` or `src/**`.
     include: Option<String>,
     /// File or folder to search, relative to the workspace.
-    #[serde(default = "here")]
+    #[serde(default = "default_folder")]
     path: String,
     /// Maximum number of matches.
-    #[serde(default = "hundred")]
+    #[serde(default = "default_limit")]
     #[schemars(range(min = 1))]
     limit: usize,
     /// Whether upper and lower case differ.
-    #[serde(default = "yes")]
+    #[serde(default = "default_case_sensitive")]
     case_sensitive: bool,
 }
 

@@ -22,14 +22,14 @@ const MAX_ENTRIES: usize = 100_000;
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct ListDirArgs {
     /// Folder, relative to the workspace or absolute.
-    #[serde(default = "here")]
+    #[serde(default = "default_folder")]
     path: String,
     /// Number of the first entry to return, starting at 1.
-    #[serde(default = "one")]
+    #[serde(default = "default_offset")]
     #[schemars(range(min = 1))]
     offset: usize,
     /// Maximum number of entries.
-    #[serde(default = "twenty_five")]
+    #[serde(default = "default_limit")]
     #[schemars(range(min = 1))]
     limit: usize,
     /// Number of levels; 2 if neither this nor `recursive` is given.

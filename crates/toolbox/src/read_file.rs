@@ -29,11 +29,11 @@ pub(crate) struct ReadFileArgs {
     /// File to read, relative to the workspace or absolute.
     path: String,
     /// Number of the first line, starting at 1.
-    #[serde(default = "first")]
+    #[serde(default = "default_offset")]
     #[schemars(range(min = 0))]
     offset: i64,
     /// Maximum number of lines.
-    #[serde(default = "two_thousand")]
+    #[serde(default = "default_limit")]
     #[schemars(range(min = 1))]
     limit: u64,
     /// Last line, instead of `limit`.

@@ -53,8 +53,8 @@ impl RunningCommand {
         let watch_error = |error: io::Error| {
             ToolError::new(format!("cannot wait for the command: {error}")).outcome_unknown()
         };
-        let ended = async_fd(child.exit_fd().try_clone_to_owned()).map_err(watch_error)?;
-        let gone = async_fd(child.tree_exit_fd().try_clone_to_owned()).map_err(watch_error)?;
+        let ended = watch(child.exit_fd().try_clone_to_owned()).map_err(watch_error)?;
+        let gone = watch(child.tree_exit_fd().try_clone_to_owned()).map_err(watch_error)?;
         Ok(Self {
             exit_fd: ended,
             tree_exit_fd: gone,

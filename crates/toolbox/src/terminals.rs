@@ -263,7 +263,7 @@ async fn read_until_exit(
             biased;
             read = read_some => read.unwrap_or(0),
             end = command.wait(), if exited.is_none() => {
-                exited = Some((end.map_or(ExitReason::Code(1), |end| end.exit), Instant::now()));
+                exited = Some((end.map_or(ExitReason::Code(1), |end| end.reason), Instant::now()));
                 continue;
             }
             () = tokio::time::sleep(timeout), if exited.is_some() => 0,

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::transport::{
     check_response, connection_error, request_headers, resource_url, timeout_error,
 };
-use crate::{Decoder, Model, ModelClient, ModelError, ModelEvent, Prompt, Provider, request};
+use crate::{Decoder, Model, ModelClient, ModelError, ModelEvent, Prompt, Provider, request_body};
 
 /// Time limit of one HTTP request. It is long because the files of prompts and answers are large.
 const BATCH_REQUEST_TIMEOUT: Duration = Duration::from_secs(600);

@@ -90,7 +90,7 @@ fn apply_hunk<'a>(
     };
     let ended = place.line + new.len() - shared;
     let was_searched = here > place.line
-        || matches!(&hunk.format, HunkFormat::Envelope { anchors, .. } if !above.is_empty());
+        || matches!(&hunk.format, HunkFormat::Envelope { anchors, .. } if !anchors.is_empty());
     let hint = match hunk.format {
         HunkFormat::Envelope { hint, .. } | HunkFormat::Unified { hint, .. } => hint,
     };
