@@ -801,7 +801,11 @@ fn scripts_cannot_read_the_environment_of_the_process() {
                 .unwrap(),
         );
         assert!(
-            seen.status == 0 && !seen.out.contains("hunter2") && seen.out.contains("not read"),
+            seen.status == 0
+                && !seen.out.contains("hunter2")
+                && seen
+                    .out
+                    .contains("cannot be accessed: it exposes processes and their environment"),
             "{seen:?}"
         );
     }
