@@ -462,7 +462,7 @@ impl Drop for EchoGuard {
 
 #[cfg(not(unix))]
 impl EchoGuard {
-    fn begin() -> Self {
+    fn disable_echo() -> Self {
         Self {}
     }
 }

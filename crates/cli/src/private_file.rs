@@ -38,6 +38,6 @@ fn remove_other_access(file: &File) -> io::Result<()> {
 }
 
 #[cfg(not(unix))]
-fn close_to_others(_: &File) -> io::Result<()> {
+fn remove_other_access(_: &File) -> io::Result<()> {
     Ok(())
 }

@@ -189,7 +189,7 @@ pub(crate) async fn stop_signal() -> StopSignal {
 
 /// Waits for an interrupt (Ctrl-C).
 #[cfg(not(unix))]
-pub(crate) async fn told_to_stop() -> StopSignal {
+pub(crate) async fn stop_signal() -> StopSignal {
     let _ = tokio::signal::ctrl_c().await;
     StopSignal::Interrupt
 }

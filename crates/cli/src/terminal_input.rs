@@ -76,7 +76,7 @@ pub(crate) enum TtyReadError {
 
 /// Reading the terminal is not supported on this platform; `open` always fails.
 #[cfg(not(unix))]
-pub(crate) struct Typed;
+pub(crate) struct TtyLineReader;
 
 #[cfg(not(unix))]
 impl TtyLineReader {
@@ -84,9 +84,9 @@ impl TtyLineReader {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(crate) fn forget(&mut self) {}
+    pub(crate) fn discard_input(&mut self) {}
 
-    pub(crate) async fn line(&mut self) -> Result<String, TtyReadError> {
+    pub(crate) async fn read_line(&mut self) -> Result<String, TtyReadError> {
         Err(TtyReadError::TerminalClosed)
     }
 }

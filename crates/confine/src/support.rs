@@ -105,7 +105,7 @@ fn probe_namespaces() -> (FeatureSupport, FeatureSupport) {
 }
 
 #[cfg(target_os = "macos")]
-fn namespaces() -> (FeatureSupport, FeatureSupport) {
+fn probe_namespaces() -> (FeatureSupport, FeatureSupport) {
     (
         FeatureSupport::Present("Seatbelt".into()),
         FeatureSupport::Present("macOS has no /proc".into()),
@@ -113,7 +113,7 @@ fn namespaces() -> (FeatureSupport, FeatureSupport) {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-fn namespaces() -> (FeatureSupport, FeatureSupport) {
+fn probe_namespaces() -> (FeatureSupport, FeatureSupport) {
     let missing = || FeatureSupport::Missing("not supported on this operating system".into());
     (missing(), missing())
 }
@@ -127,7 +127,7 @@ fn probe_landlock() -> FeatureSupport {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn landlock() -> FeatureSupport {
+fn probe_landlock() -> FeatureSupport {
     FeatureSupport::Missing("only available on Linux".into())
 }
 

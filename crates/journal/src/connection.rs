@@ -75,7 +75,7 @@ fn create_private(path: &Path) -> std::io::Result<()> {
 
 /// Does nothing: on other systems the permissions of the folder apply.
 #[cfg(not(unix))]
-fn make_private(_: &Path) -> std::io::Result<()> {
+fn create_private(_: &Path) -> std::io::Result<()> {
     Ok(())
 }
 

@@ -414,7 +414,7 @@ fn is_proc_file(file: &std::fs::File) -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn tells_of_processes(_: &std::fs::File) -> bool {
+fn is_proc_file(_: &std::fs::File) -> bool {
     false
 }
 
@@ -452,7 +452,7 @@ fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
 }
 
 #[cfg(all(unix, not(target_os = "linux")))]
-fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
+fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
     open_without_resolve(path)
 }
 
@@ -476,7 +476,7 @@ fn open_without_resolve(path: &Path) -> io::Result<std::fs::File> {
 }
 
 #[cfg(not(unix))]
-fn open_without_waiting(path: &Path) -> io::Result<std::fs::File> {
+fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
     std::fs::File::open(path)
 }
 

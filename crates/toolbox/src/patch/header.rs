@@ -315,8 +315,6 @@ fn path_from_bytes(name: PathBytes) -> PathBuf {
 }
 
 #[cfg(not(unix))]
-fn path(name: PathBytes) -> PathBuf {
-    PathBuf::from(OsString::from(
-        String::from_utf8_lossy(&parse_name).into_owned(),
-    ))
+fn path_from_bytes(name: PathBytes) -> PathBuf {
+    PathBuf::from(OsString::from(String::from_utf8_lossy(&name).into_owned()))
 }
