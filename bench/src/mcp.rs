@@ -170,7 +170,7 @@ fn measure_round_trip(table: &mut BenchTable) -> Result<()> {
 
 /// The folders of a server, created empty.
 struct BenchDirs {
-    /// `SELVEDGE_HOME`.
+    /// The folder that `SELVEDGE_HOME` names.
     home: PathBuf,
     /// The working directory.
     work: PathBuf,

@@ -1,6 +1,6 @@
-//! Reads the files of this repository for the tests of this package, which check its mechanical rules.
-//! There are no dependencies, so that `cargo test -p selvedge-tidy` takes seconds. A failure names file,
-//! line and rule.
+//! Reads the files of this repository for the tests of this package, which check its mechanical
+//! rules. There are no dependencies, so that `cargo test -p selvedge-tidy` takes seconds. A failure
+//! names file, line and rule.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

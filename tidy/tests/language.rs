@@ -28,8 +28,11 @@ fn type_names_are_unique() {
         let tests = text.find("#[cfg(test)]\nmod ").unwrap_or(text.len());
         for (number, line) in numbered_lines(&text[..tests]) {
             if let Some(name) = defined_type(line) {
-                let place = format!("{path}:{number}");
-                places.entry(name.to_owned()).or_default().push(place);
+                // A type may have several definitions in one file, for several platforms.
+                let lines = places.entry(name.to_owned()).or_default();
+                if !lines.iter().any(|line| line.starts_with(&format!("{path}:"))) {
+                    lines.push(format!("{path}:{number}"));
+                }
             }
         }
     }
@@ -87,6 +90,10 @@ fn constants_are_named_after_unit_and_purpose() {
 fn sentences_name_who_acts() {
     let mut problems = Vec::new();
     for (path, text) in sources() {
+        // Text that tests read, such as a web page.
+        if path.ends_with(".txt") || path.ends_with(".html") {
+            continue;
+        }
         for (number, line) in numbered_lines(&text) {
             let mut words = line.split(|c: char| !c.is_alphanumeric());
             let found = words.find(|word| {
@@ -112,7 +119,7 @@ fn doc_comments_say_more_than_a_word() {
         let is_doc = |index: usize| lines.get(index).is_some_and(|line| line.starts_with("///"));
         for (index, line) in lines.iter().enumerate() {
             let alone = !is_doc(index + 1) && !(index > 0 && is_doc(index - 1));
-            if is_doc(index) && alone && line.split_whitespace().count() < 4 {
+            if is_doc(index) && alone && line.split_whitespace().count() < 3 {
                 problems.push(format!(
                     "{path}:{}: `{line}`: state role and contract, or delete the comment",
                     index + 1
@@ -133,8 +140,8 @@ fn comments_fit_the_line_width() {
         for (number, line) in numbered_lines(&text) {
             let columns = line.chars().count();
             let comment = line.trim_start().starts_with("//");
-            // rustfmt breaks code, but neither comments nor text in quotes.
-            if columns > MAX_COLUMNS && (comment || !line.contains('"')) {
+            // rustfmt breaks code where it can be broken, but not comments.
+            if columns > MAX_COLUMNS && comment {
                 problems.push(format!("{path}:{number}: {columns} columns"));
             }
         }

@@ -48,7 +48,7 @@ fn agent(desk: &Desk, server: &Server, memory: &Arc<Memory>, session: &Session) 
 /// Returns the prompt of a turn: a unique fact and filler text.
 fn said(turn: u32) -> String {
     let filler =
-        "We went through the list again and nobody had anything to add to what was written there. "
+        "We went through the list again and no one had anything to add to what was written there. "
             .repeat(3);
     format!(
         "Note {turn}: the code of locker number {turn} is {}. {filler}",

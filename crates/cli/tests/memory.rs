@@ -253,12 +253,12 @@ fn errors_are_one_line_with_a_hint() {
         ),
         (&["import", &bad], "bad.jsonl:2: not valid JSON"),
         (
-            &["search", "--session", "nobody", "x"],
-            "error: there is no session `nobody`",
+            &["search", "--session", "missing", "x"],
+            "error: there is no session `missing`",
         ),
         (
-            &["show", "--session", "nobody"],
-            "error: there is no session `nobody`",
+            &["show", "--session", "missing"],
+            "error: there is no session `missing`",
         ),
         (
             &["turn", "T-99", "--session", "left"],

@@ -265,7 +265,7 @@ pub enum MemoryStrategy {
     Gradient,
     /// The newest that fit, in full.
     Regular,
-    /// None.
+    /// No earlier turns.
     OneShot,
 }
 

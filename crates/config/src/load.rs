@@ -14,7 +14,7 @@ pub enum ConfigError {
     Unreadable {
         /// Path of the file.
         path: PathBuf,
-        /// Cause.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The file cannot be written.
@@ -22,7 +22,7 @@ pub enum ConfigError {
     Unwritable {
         /// Path of the file.
         path: PathBuf,
-        /// Cause.
+        /// The error of the system.
         error: std::io::Error,
     },
     /// The content of the file is not valid.

@@ -1,4 +1,4 @@
-//! Progress notifications of `mcp serve`, for clients that send a progress token with their request.
+//! Progress notifications of `mcp serve`, for clients that send a progress token.
 
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};

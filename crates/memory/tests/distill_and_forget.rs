@@ -310,7 +310,7 @@ async fn a_models_summaries_are_stored_and_indexed() {
     let dir = tempfile::tempdir().unwrap();
     let memory = open(&dir);
     let long = "The committee met on Tuesday and after a very long discussion about many things \
-                agreed to paint the bridge blue, which nobody had expected, and then everybody \
+                agreed to paint the bridge blue, which no one had expected, and then everyone \
                 went home for the day, tired but content with what was done.";
     for _ in 0..3 {
         memory.append("s", &NewTurn::text("user", long)).unwrap();

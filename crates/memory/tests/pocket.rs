@@ -18,7 +18,7 @@ const PARAPHRASES: &[(&str, &str)] = &[
     ),
     (
         "She bakes sourdough every Sunday.",
-        "Does anybody make bread?",
+        "Does anyone make bread?",
     ),
     (
         "The deployment failed because the disk was full.",

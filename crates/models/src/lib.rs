@@ -52,8 +52,8 @@
 //! # }
 //! ```
 //!
-//! The codecs do no I/O: [`request_body`] encodes a prompt, [`Decoder`] decodes an answer. [`ModelClient`]
-//! adds HTTP, retries and timeouts. This crate runs no tools and no scripts.
+//! The codecs do no I/O: [`request_body`] encodes a prompt, [`Decoder`] decodes an answer.
+//! [`ModelClient`] adds HTTP, retries and timeouts. This crate runs no tools and no scripts.
 // Standard output and standard error belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 

@@ -108,7 +108,7 @@ pub struct FunctionCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FunctionCallKind {
-    /// JSON.
+    /// A JSON object.
     #[default]
     Function,
     /// Plain text.

@@ -15,9 +15,9 @@ use crate::{
 pub enum LogLevel {
     /// `console.log`, `info` and `debug`.
     Log,
-    /// `console.warn`.
+    /// Written with `console.warn`.
     Warn,
-    /// `console.error`.
+    /// Written with `console.error`.
     Error,
 }
 
@@ -44,11 +44,11 @@ pub struct PlanStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanStepStatus {
-    /// Not started.
+    /// The step has not started.
     Pending,
     /// Started and not completed.
     InProgress,
-    /// Completed.
+    /// The step is completed.
     Completed,
 }
 

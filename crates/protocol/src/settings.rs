@@ -297,7 +297,7 @@ pub enum McpApproval {
     /// If the tool declares itself destructive; under the policy `untrusted` always.
     #[default]
     Auto,
-    /// Always.
+    /// Before every call.
     Prompt,
     /// Never: you trust the server and what it declares about its tools.
     Approve,
@@ -312,7 +312,7 @@ pub enum McpSampling {
     Prompt,
     /// Always; the turn's budget pays.
     Approve,
-    /// Never.
+    /// Decline every request.
     Never,
 }
 

@@ -32,7 +32,7 @@ pub struct ScriptBlock {
 /// How a block is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BlockFormat {
-    /// `<tool-calls>`.
+    /// The tag `<tool-calls>`.
     Tag,
     /// ```` ```ts tool-calls ````.
     Fence,

@@ -91,7 +91,7 @@ pub trait Tool: Send + Sync {
 /// How argument fields are spelled in scripts. Calls may use either spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldCase {
-    /// camelCase.
+    /// Keys in camelCase.
     Camel,
     /// As in the schema.
     Verbatim,
