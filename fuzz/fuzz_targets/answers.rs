@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use selvedge_models::{Decoder, ModelError, ModelEvent};
-use selvedge_protocol::{Item, Origin, WireApi};
+use selvedge_protocol::{ConversationItem, ModelOrigin, WireApi};
 
 fuzz_target!(|input: &[u8]| {
     let [api, size, bytes @ ..] = input else {
@@ -22,7 +22,7 @@ fn decode<'a>(
     wire: WireApi,
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<ModelEvent>, Option<ModelError>) {
-    let mut decoder = Decoder::new(Origin {
+    let mut decoder = Decoder::new(ModelOrigin {
         wire,
         provider: "p".into(),
         model: "m".into(),
@@ -42,9 +42,9 @@ fn without_ids(mut events: Vec<ModelEvent>) -> Vec<ModelEvent> {
     for event in &mut events {
         match event {
             ModelEvent::CallStarted { call_id, .. } => call_id.clear(),
-            ModelEvent::CallCut { call, .. }
+            ModelEvent::CallTruncated { call, .. }
             | ModelEvent::ItemDone {
-                done: Item::FunctionCall(call),
+                value: ConversationItem::FunctionCall(call),
                 ..
             } => {
                 call.call_id.clear();

@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use selvedge_script::Compiler;
+use selvedge_script::ScriptCompiler;
 
 fuzz_target!(|source: &[u8]| {
-    if let Err(error) = Compiler::default().compile_bytes(source, 20_480) {
+    if let Err(error) = ScriptCompiler::default().compile_bytes(source, 20_480) {
         let lines = source.split(|byte| *byte == b'\n').count() as u32;
         assert!(
             error.line.is_none_or(|line| (1..=lines).contains(&line)),

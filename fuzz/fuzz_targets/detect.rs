@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use selvedge_script::detect::{Detector, Segment, detect, merge};
+use selvedge_script::detect::{BlockDetector, Segment, detect, merge_text};
 
 fuzz_target!(|input: (String, Vec<u8>)| {
     let (text, cuts) = input;
     let whole = detect(&text);
-    let mut detector = Detector::default();
+    let mut detector = BlockDetector::default();
     let mut segments = Vec::new();
     let mut rest = text.as_str();
     for cut in cuts {
@@ -17,7 +17,7 @@ fuzz_target!(|input: (String, Vec<u8>)| {
     }
     segments.extend(detector.push(rest));
     segments.extend(detector.finish());
-    assert_eq!(merge(segments), whole);
+    assert_eq!(merge_text(segments), whole);
     let raw: String = whole
         .iter()
         .map(|segment| match segment {

@@ -153,7 +153,7 @@ fn compact_shortens_the_conversation() {
     fixture.wait_for_requests(4);
     let body = fixture.server.asked()[3].body.to_string();
     assert!(
-        body.contains("made shorter") && body.contains("Last question"),
+        body.contains("was compacted") && body.contains("Last question"),
         "{body}"
     );
 }
