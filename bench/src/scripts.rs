@@ -25,11 +25,11 @@ pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
 fn sample_script(seed: usize) -> String {
     let part = "
 interface Item { path: string; score: number; tags?: string[] }
-enum Severity { Low, Mid = 5, High }
+enum Grade { Low, Mid = 5, High }
 async function inspectN(items: Item[], limit: number = 10): Promise<Record<string, number>> {
   const counts: Record<string, number> = {};
   for (const item of items.filter((i): i is Item => i.score > 0.5).slice(0, limit)) {
-    const level = item.score > 0.9 ? Severity.High : Severity.Mid;
+    const level = item.score > 0.9 ? Grade.High : Grade.Mid;
     counts[item.path] = (counts[item.path] ?? 0) + level;
     if (item.tags?.some(tag => /^te?st-(?<n>\\d+)$/u.test(tag))) console.log(`tagged ${item.path}`);
   }
@@ -43,7 +43,7 @@ async function inspectN(items: Item[], limit: number = 10): Promise<Record<strin
             &part
                 .replace("inspectN", &format!("inspect{n}"))
                 .replace("Item", &format!("Item{n}"))
-                .replace("Severity", &format!("Severity{n}")),
+                .replace("Grade", &format!("Grade{n}")),
         );
         n += 1;
     }

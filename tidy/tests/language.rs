@@ -30,7 +30,10 @@ fn type_names_are_unique() {
             if let Some(name) = defined_type(line) {
                 // A type may have several definitions in one file, for several platforms.
                 let lines = places.entry(name.to_owned()).or_default();
-                if !lines.iter().any(|line| line.starts_with(&format!("{path}:"))) {
+                if !lines
+                    .iter()
+                    .any(|line| line.starts_with(&format!("{path}:")))
+                {
                     lines.push(format!("{path}:{number}"));
                 }
             }
@@ -118,8 +121,8 @@ fn doc_comments_say_more_than_a_word() {
         let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
         let is_doc = |index: usize| lines.get(index).is_some_and(|line| line.starts_with("///"));
         for (index, line) in lines.iter().enumerate() {
-            let alone = !is_doc(index + 1) && !(index > 0 && is_doc(index - 1));
-            if is_doc(index) && alone && line.split_whitespace().count() < 3 {
+            let continues = is_doc(index + 1) || (index > 0 && is_doc(index - 1));
+            if is_doc(index) && !continues && line.split_whitespace().count() < 3 {
                 problems.push(format!(
                     "{path}:{}: `{line}`: state role and contract, or delete the comment",
                     index + 1

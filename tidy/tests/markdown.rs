@@ -35,7 +35,7 @@ fn links_lead_to_files_and_headings() {
                 if target.contains("://") || target.starts_with("mailto:") {
                     continue;
                 }
-                let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+                let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
                 let file = match file {
                     "" => path.clone(),
                     file => resolved(&path, file),
@@ -74,11 +74,14 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns the targets of inline links in a line.
-fn targets(line: &str) -> impl Iterator<Item = &str> {
-    line.split("](")
-        .skip(1)
+/// Returns the targets of inline links in a line. Code between backticks has no links.
+fn targets(line: &str) -> Vec<String> {
+    let prose: String = line.split('`').step_by(2).collect();
+    let links = prose.split("](").skip(1);
+    links
         .filter_map(|rest| rest.split(')').next())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Returns the anchors that GitHub makes of the headings of a page.

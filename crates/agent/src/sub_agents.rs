@@ -2,11 +2,12 @@
 //! `agents.wait`. A sub-agent uses the gate and the journal of the agent that launched it, and its
 //! requests count against that agent's budget.
 
+mod arguments;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use futures_util::FutureExt;
-use schemars::JsonSchema;
 use selvedge_journal::Journal;
 use selvedge_models::{Model, ModelClient, ModelEvent, Prompt};
 use selvedge_protocol::{
@@ -17,11 +18,14 @@ use selvedge_protocol::{
 use selvedge_tools::{
     CallContext, Registry, RegistryError, ToolError, camel_case, snake_case, tool_with_context,
 };
-use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use self::arguments::{
+    LaunchAgentArgs, LaunchAgentOutput, LaunchedAgentId, LlmChatArgs, LlmChatOutput,
+    WaitForAgentArgs,
+};
 use crate::budget::Budget;
 use crate::{Agent, BudgetLimits, Session, TurnOptions};
 
@@ -67,81 +71,6 @@ pub(crate) struct BackgroundAgents(Arc<Mutex<BackgroundAgentsState>>);
 struct BackgroundAgentsState {
     running: JoinSet<()>,
     results: HashMap<String, watch::Receiver<Option<LaunchAgentOutput>>>,
-}
-
-/// One question to a model.
-#[derive(Debug, Deserialize, JsonSchema)]
-struct LlmChatArgs {
-    /// The question.
-    prompt: String,
-    /// The system prompt.
-    system: Option<String>,
-    /// Another model of the same provider.
-    model: Option<String>,
-    /// Maximum number of tokens of the answer.
-    max_output_tokens: Option<u64>,
-}
-
-/// The answer of the model.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct LlmChatOutput {
-    /// The text of the answer.
-    text: String,
-    /// Input tokens used.
-    input_tokens: u64,
-    /// Output tokens used.
-    output_tokens: u64,
-}
-
-/// The task of an agent.
-#[derive(Debug, Deserialize, JsonSchema)]
-struct LaunchAgentArgs {
-    /// The task. The agent sees nothing else of this conversation.
-    prompt: String,
-    /// Names of the tools that the agent may use; all tools by default.
-    tools: Option<Vec<String>>,
-    /// Another model of the same provider.
-    model: Option<String>,
-    /// Maximum number of model requests (default 50).
-    max_rounds: Option<u32>,
-    /// Maximum number of tokens.
-    max_tokens: Option<u64>,
-}
-
-/// The result of an agent.
-#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct LaunchAgentOutput {
-    /// The id of the agent.
-    agent_id: String,
-    /// The session of the agent.
-    session_id: String,
-    /// Why the agent ended: `stop`, or the limit it reached.
-    status: String,
-    /// The last message of the agent.
-    message: String,
-    /// The key of the message in the File Cabinet.
-    file_key: Option<String>,
-    /// Input tokens used.
-    input_tokens: u64,
-    /// Output tokens used.
-    output_tokens: u64,
-}
-
-/// An agent that was launched in the background.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct LaunchedAgentId {
-    /// The id of the agent, for `agents.wait`.
-    agent_id: String,
-}
-
-/// The agent to wait for.
-#[derive(Debug, Deserialize, JsonSchema)]
-struct WaitForAgentArgs {
-    /// The id that `agents.launch.async` returned.
-    agent_id: String,
 }
 
 impl SubAgents {

@@ -53,7 +53,7 @@ impl TurnMetrics {
         self.tokens[level as usize]
     }
 
-    fn to_bytes(&self) -> [u8; METRICS_BYTES] {
+    fn to_bytes(self) -> [u8; METRICS_BYTES] {
         let mut packed = [0; METRICS_BYTES];
         packed[..2].copy_from_slice(&self.words.to_le_bytes());
         packed[2] = self.speaker;

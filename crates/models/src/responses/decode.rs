@@ -303,7 +303,7 @@ impl ResponsesAnswerDecoder {
         if let Some(refusal) = partial.refusal_text(&value) {
             self.refusal = Some(refusal);
         }
-        match partial.into_finished(value, &self.origin) {
+        match partial.finish_item(value, &self.origin) {
             FinishedItem::Item(ConversationItem::Message(message))
                 if message.content.is_empty() => {}
             // A call without a name cannot be run.

@@ -113,7 +113,7 @@ impl PartialResponsesItem {
 
     /// Returns the item from its final form. Texts that are missing there are taken from the
     /// deltas.
-    pub(super) fn into_finished(&mut self, mut value: Value, origin: &ModelOrigin) -> FinishedItem {
+    pub(super) fn finish_item(&mut self, mut value: Value, origin: &ModelOrigin) -> FinishedItem {
         let native = |json: Value| {
             Some(NativePayload {
                 origin: origin.clone(),

@@ -1,0 +1,79 @@
+//! Arguments and results of the tools that launch sub-agents.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One question to a model.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct LlmChatArgs {
+    /// The question.
+    pub(super) prompt: String,
+    /// The system prompt.
+    pub(super) system: Option<String>,
+    /// Another model of the same provider.
+    pub(super) model: Option<String>,
+    /// Maximum number of tokens of the answer.
+    pub(super) max_output_tokens: Option<u64>,
+}
+
+/// The answer of the model.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LlmChatOutput {
+    /// The text of the answer.
+    pub(super) text: String,
+    /// Input tokens used.
+    pub(super) input_tokens: u64,
+    /// Output tokens used.
+    pub(super) output_tokens: u64,
+}
+
+/// The task of an agent.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct LaunchAgentArgs {
+    /// The task. The agent sees nothing else of this conversation.
+    pub(super) prompt: String,
+    /// Names of the tools that the agent may use; all tools by default.
+    pub(super) tools: Option<Vec<String>>,
+    /// Another model of the same provider.
+    pub(super) model: Option<String>,
+    /// Maximum number of model requests (default 50).
+    pub(super) max_rounds: Option<u32>,
+    /// Maximum number of tokens.
+    pub(super) max_tokens: Option<u64>,
+}
+
+/// The result of an agent.
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LaunchAgentOutput {
+    /// The id of the agent.
+    pub(super) agent_id: String,
+    /// The session of the agent.
+    pub(super) session_id: String,
+    /// Why the agent ended: `stop`, or the limit it reached.
+    pub(super) status: String,
+    /// The last message of the agent.
+    pub(super) message: String,
+    /// The key of the message in the File Cabinet.
+    pub(super) file_key: Option<String>,
+    /// Input tokens used.
+    pub(super) input_tokens: u64,
+    /// Output tokens used.
+    pub(super) output_tokens: u64,
+}
+
+/// An agent that was launched in the background.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LaunchedAgentId {
+    /// The id of the agent, for `agents.wait`.
+    pub(super) agent_id: String,
+}
+
+/// The agent to wait for.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) struct WaitForAgentArgs {
+    /// The id that `agents.launch.async` returned.
+    pub(super) agent_id: String,
+}
