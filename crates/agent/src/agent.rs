@@ -42,7 +42,7 @@ pub struct Agent {
     pub(crate) tools: Vec<ModelTool>,
     /// The estimated number of tokens of the tool definitions in every request.
     pub(crate) tool_tokens: u64,
-    /// The system prompt of each mode, in the order of [`place`].
+    /// The system prompt of each mode, by [`mode_index`].
     system_prompts: Arc<[String; 3]>,
 }
 
@@ -231,7 +231,7 @@ impl Agent {
     }
 }
 
-/// Returns the index of a mode in [`Agent::systems`].
+/// Returns the index of a mode in `Agent::system_prompts`.
 fn mode_index(mode: ScriptMode) -> usize {
     match mode {
         ScriptMode::Disabled => 0,

@@ -95,8 +95,8 @@ pub(crate) struct AnswerReader<'a> {
     pub(crate) next_item_id: &'a mut (dyn FnMut() -> String + Send),
     /// The items of the answer so far, by their index in the stream.
     pub(crate) items: BTreeMap<u32, AnswerItemState>,
-    /// Whether pieces are emitted while they arrive. Pieces after a script are emitted after its
-    /// result instead.
+    /// Whether pieces are emitted while they arrive. False after the first script: later pieces are
+    /// emitted after its result.
     pub(crate) emit_live: bool,
     /// The ids of all items for which events were emitted.
     pub(crate) emitted_ids: Vec<String>,
@@ -114,10 +114,10 @@ pub(crate) struct AnswerItemState {
     text: String,
     /// The item id of the events that are being emitted.
     item_id: Option<String>,
-    /// Reasoning text since an `ItemCompleted` event was last emitted.
+    /// The reasoning text that no `ItemCompleted` event contains yet.
     reasoning: String,
-    /// `ItemCompleted` was emitted for the reasoning when another item began. The provider may
-    /// report its end much later.
+    /// Whether `ItemCompleted` was emitted for the reasoning before the provider reported its end,
+    /// because another item began.
     completed_early: bool,
     /// Whether the provider reported the end of the item.
     done: bool,
@@ -351,7 +351,7 @@ impl AnswerReader<'_> {
         self.emit_delta(item, text);
     }
 
-    /// Emits `ItemCompleted` for the reasoning of all other items when an item begins. Some APIs
+    /// Emits `ItemCompleted` for all open reasoning, except that of the item `except`, which begins. Some APIs
     /// report the end of reasoning only at the end of the answer.
     fn complete_reasoning(&mut self, except: u32) {
         let others = self.items.iter_mut().filter(|(item, _)| **item != except);

@@ -37,8 +37,8 @@ impl Budget {
         Self::with_parent(None, allowed, spent)
     }
 
-    /// Creates a budget nested in this one. `spent` has already been used, and this budget counts
-    /// it already.
+    /// Creates a budget nested in this one. It starts with `spent`, which this budget has already
+    /// counted.
     pub(crate) fn child(&self, allowed: BudgetLimits, spent: BudgetSpent) -> Self {
         Self::with_parent(Some(self.clone()), allowed, spent)
     }
@@ -108,7 +108,7 @@ impl Budget {
         here || self.0.parent.as_ref().is_some_and(Self::is_last_round)
     }
 
-    /// Returns whether the last request used up the rounds, unless only one round was allowed.
+    /// Returns whether no round is left. False if only one round was allowed: its answer may call tools.
     pub(crate) fn was_last_round(&self) -> bool {
         let spent = self.spent().rounds;
         spent > 1

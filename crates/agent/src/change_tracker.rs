@@ -1,4 +1,4 @@
-//! [`ChangeTracker`](Changes): reports the file changes of a turn.
+//! [`ChangeTracker`]: reports the file changes of a turn.
 
 /// Tracks the files that a turn changes.
 pub trait ChangeTracker: Send + Sync {

@@ -30,11 +30,11 @@ const IMAGE_TOKENS: u64 = 1_500;
 /// If there is less room, compacting does not help.
 const MIN_CONVERSATION_TOKENS: u64 = 1_000;
 
-/// Whether a conversation has to be compacted.
+/// The result of [`compact_if_needed`].
 pub(crate) enum CompactionNeed {
     /// The conversation fits, or would not become much shorter.
     Unneeded,
-    /// The conversation nearly fills the context.
+    /// The compacted conversation. The original nearly fills the context.
     Compacted(CompactedConversation),
     /// The system prompt and the tools alone nearly fill the context.
     NoRoom {

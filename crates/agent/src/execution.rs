@@ -285,7 +285,7 @@ impl AgentTurn<'_> {
         }
     }
 
-    /// Resumes a suspended script.
+    /// Restores a suspended script from its snapshot.
     async fn resume_suspended(
         &self,
         run: StoredRun,
@@ -333,7 +333,7 @@ impl AgentTurn<'_> {
             .restore_suspended(&run.source, &suspended, options)
             .await;
         self.agent.sub_agents.unregister_run(&id);
-        output.unwrap_or_else(|error| failed(format!("cannot resume the script: {error}")))
+        output.unwrap_or_else(|error| failed(format!("cannot restore the script: {error}")))
     }
 
     /// Runs structured calls, in parallel where the tools allow it.

@@ -1,4 +1,4 @@
-//! [`HistoryStrategy`](Strategy): which earlier turns a prompt contains.
+//! [`HistoryStrategy`]: which earlier turns a prompt contains.
 
 use selvedge_protocol::ConversationItem;
 

@@ -3,7 +3,7 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use selvedge_agent::{Agent, Agents, Session, Settings, TurnOptions};
+//! use selvedge_agent::{Agent, AgentOptions, Session, SubAgents, TurnOptions};
 //! use selvedge_journal::Journal;
 //! use selvedge_models::{Client, Model, Provider, Secret};
 //! use selvedge_protocol::{Event, EventSink, TurnEnd};
@@ -46,9 +46,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Every answer is recorded in the journal before its scripts and calls run. [`Agent::turn`] is the
-//! turn loop. A [`Strategy`] chooses which earlier turns a prompt contains. A [`Companion`] adds
-//! text to the newest message.
+//! Every answer is recorded in the journal before its scripts and calls run. [`Agent::run_turn`] is
+//! the turn loop. A [`HistoryStrategy`] chooses which earlier turns a prompt contains. A
+//! [`TurnHook`] adds text to the newest message.
 // Only the program that uses this crate writes to the standard streams.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 

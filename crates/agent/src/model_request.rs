@@ -194,7 +194,7 @@ impl AgentTurn<'_> {
         let any = |is: fn(&AnswerPiece) -> bool| pieces.iter().any(|emitted| is(&emitted.piece));
         let scripts = any(|piece| matches!(piece, AnswerPiece::Script(_)));
         let items = match scripts || pieces.len() != wire.len() {
-            // The answer has no scripts, so its items are the wire items.
+            // Without scripts, people see the same items that requests contain.
             false => wire.iter().cloned().map(TurnItem::from).collect(),
             true => pieces
                 .iter()

@@ -93,8 +93,8 @@ fn call_record(call: &StoredCall) -> CallRecord {
     }
 }
 
-/// Returns the output of a recovered script as if the script had run without an interruption. The
-/// call that failed because its earlier outcome is unknown is the interrupted one.
+/// Hides from the output of a recovered script that it was resumed: no call counts as reused, and a
+/// call that failed with `OutcomeUnknownError` is the interrupted one, so its outcome is unknown.
 pub(crate) fn as_uninterrupted(mut output: ScriptToolCallOutput) -> ScriptToolCallOutput {
     for call in &mut output.calls {
         call.reused = false;
@@ -280,8 +280,8 @@ fn rebuild_script(item: ScriptToolCall, wire: &[ConversationItem]) -> AnswerScri
     }
 }
 
-/// Returns the recorded output of a structured call, or `None` if the call can run (again): it
-/// never started, or it changes nothing and its outcome is unknown.
+/// Returns the recorded output of a structured call. `None` if the call has to run: it never started,
+/// or it was interrupted and is read-only.
 fn recorded_output(run: &str, call: &StoredCall) -> Option<FunctionCallOutput> {
     let StoredCallState::Ended(status) = call.state else {
         return None;
@@ -318,8 +318,8 @@ fn outcome_unknown_text(tool: &str) -> String {
     )
 }
 
-/// Returns results that report every script and call of an answer as of unknown outcome, for a
-/// session that was copied from elsewhere.
+/// Returns results that say of every script and call of an answer that its outcome is unknown. For a
+/// forked or imported session.
 pub(crate) fn unknown_results(step: &SessionStep) -> AnswerResults {
     let mut results = AnswerResults::default();
     for item in &step.items {

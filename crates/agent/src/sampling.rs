@@ -34,7 +34,7 @@ pub struct TurnSamplingResponse {
 
 impl SubAgents {
     /// Asks the model of the turn that `run` belongs to. The tokens count against the budget of
-    /// that turn. Fails with [`AgentError::NotAnswered`].
+    /// that turn. Fails with [`AgentError::SamplingFailed`].
     pub async fn sample(
         &self,
         run: &str,

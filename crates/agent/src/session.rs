@@ -16,7 +16,8 @@ use crate::session_record::{
     DelegatedUsage, SessionLine, SessionMark, SessionReader, SessionStep, SessionStepKind,
 };
 
-/// A conversation. With a journal, this process claims the session until this value is dropped.
+/// A conversation. If it is in a journal, no other process can continue it until this value is
+/// dropped.
 #[derive(Debug)]
 pub struct Session {
     id: String,
@@ -187,7 +188,7 @@ impl Session {
         self.turn_number
     }
 
-    /// Returns whether the last turn was interrupted. [`crate::Agent::go_on`] continues it.
+    /// Returns whether the last turn has not ended. [`crate::Agent::continue_turn`] continues it.
     pub fn has_open_turn(&self) -> bool {
         !self.ended
     }

@@ -30,7 +30,7 @@ use crate::budget::Budget;
 use crate::{Agent, BudgetLimits, Session, TurnOptions};
 
 /// The tools that launch sub-agents. Register them first, create the agent with that registry, then
-/// pass them to [`Agent::with_agents`]. Clones share their state.
+/// pass them to [`Agent::with_sub_agents`]. Clones share their state.
 #[derive(Clone, Default)]
 pub struct SubAgents(Arc<SubAgentsInner>);
 
@@ -143,7 +143,7 @@ impl SubAgents {
         lock(&self.0.active_runs).insert(run.to_owned(), context);
     }
 
-    /// Removes a run that [`Agents::enter`] registered.
+    /// Removes a run that [`SubAgents::register_run`] registered.
     pub(crate) fn unregister_run(&self, run: &str) {
         lock(&self.0.active_runs).remove(run);
     }

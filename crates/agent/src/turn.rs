@@ -25,7 +25,7 @@ use crate::{Agent, Session, TurnInput, metrics};
 pub struct TurnOptions {
     /// Cancels the turn and everything it started. The session remains usable.
     pub cancel: CancellationToken,
-    /// Suspends scripts that wait for a person, so that they can be resumed later.
+    /// The caller is gone: scripts that wait for a person are suspended, others are cancelled.
     pub caller_gone: CancellationToken,
     /// Receives the events of the turn.
     pub events: EventSink,
@@ -347,8 +347,8 @@ impl<'a> AgentTurn<'a> {
         self.budget.reached_limit()
     }
 
-    /// Completes what an earlier process left open: results that it did not record, or the end of
-    /// the turn.
+    /// Finishes the last answer of an earlier process: runs what has no recorded result. Returns how
+    /// the turn ends, if that answer was its last.
     async fn finish_unfinished_answer(&mut self) -> Result<Option<TurnEnd>, TurnError> {
         if let Some(pieces) = self.load_unfinished_answer().await? {
             self.is_last_answer = self.budget.was_last_round();
@@ -443,7 +443,7 @@ fn turn_end_for(
     detail: Option<String>,
 ) -> Result<Option<TurnEnd>, TurnError> {
     match finish {
-        // Without a finish reason the answer was not read to its end; the loop then ends the turn.
+        // Without a finish reason, reading was stopped: `end_reason` then ends the turn.
         Some(FinishReason::Paused) | None => Ok(None),
         Some(FinishReason::Length) => Ok(Some(TurnEnd::Length)),
         Some(FinishReason::Refused) => {

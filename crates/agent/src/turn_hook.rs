@@ -1,4 +1,4 @@
-//! [`TurnHook`](Companion): called before and after each turn, for example by memory.
+//! [`TurnHook`]: code that runs before and after each turn, such as memory.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -10,7 +10,7 @@ use crate::Session;
 /// message of each request and is never stored, so that everything before that message stays
 /// unchanged and prompt caches remain valid.
 pub trait TurnHook: Send + Sync {
-    /// Returns the section about memory for the system prompt.
+    /// Returns a text for the section `Memory` of the system prompt.
     fn system_prompt_section(&self) -> Option<&str> {
         None
     }

@@ -388,7 +388,7 @@ impl AnswerSchema {
         }
     }
 
-    /// Asks the model again, up to [`CORRECTIONS`] times, until its answer matches the schema.
+    /// Asks the model again, up to [`MAX_SCHEMA_CORRECTIONS`] times, until its answer matches the schema.
     async fn request_corrections(
         &self,
         agent: &Agent,

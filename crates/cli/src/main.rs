@@ -1,8 +1,9 @@
 //! The `selvedge` command: parses arguments and dispatches to one module per command.
-// `println!` and `eprintln!` panic when the reader of the stream is gone. `out` replaces them.
+// `println!` and `eprintln!` panic when the reader of the stream is gone. The module
+// `output` replaces them.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-// Declared first, because the other modules use its macro `tell!`.
+// Declared first, because the other modules use its macro `eprint_line!`.
 #[macro_use]
 mod output;
 

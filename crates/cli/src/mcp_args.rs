@@ -39,7 +39,7 @@ pub(crate) struct McpServeArgs {
     #[arg(long, value_name = "HOST", requires = "http")]
     pub(crate) allow_host: Vec<String>,
 
-    /// Return a handle if a script still runs after TIME
+    /// Answer with the id of a script that still runs after TIME, for `script_wait`
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "45s")]
     pub(crate) patience: Duration,
 

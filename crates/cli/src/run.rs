@@ -135,7 +135,7 @@ pub(crate) fn shut_down(runtime: Runtime, setup: &CommandSetup, show: &ProgressD
     show.finish();
 }
 
-/// What the signals of the system cancel.
+/// The tokens that signals of the operating system cancel.
 pub(crate) struct Signals {
     /// Cancelled by an interrupt (Ctrl-C).
     pub(crate) cancel: CancellationToken,

@@ -215,8 +215,8 @@ impl CommandSetup {
         })
     }
 
-    /// Returns all built-in tools. [`Self::servers`] adds the tools of MCP servers, and removes
-    /// what [`Self::offers`] excludes.
+    /// Returns all built-in tools. [`Self::servers`] adds the tools of MCP servers and removes the
+    /// tools that [`Self::tool_filter`] excludes.
     pub(crate) fn all_tools(&self) -> Result<Registry> {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
@@ -254,8 +254,8 @@ impl CommandSetup {
     }
 
     /// Returns a predicate for the tools that the tool pack and the configuration include. It is
-    /// applied in [`Servers::onto`](selvedge_mcp::Servers::onto), through which every command gets
-    /// its tools.
+    /// applied in [`Servers::extend_registry`](selvedge_mcp::Servers::extend_registry), through
+    /// which every command gets its tools.
     pub(crate) fn tool_filter(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
         let packs = self.packs();
         let pack = match &self.config.tool_pack {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct CommandExit {
     /// The exit status or signal of the command itself.
     pub reason: ExitReason,
-    /// Whether processes that the command started still run. Always true where this is not known.
+    /// Whether processes that the command started still run. `true` if the system cannot tell.
     pub has_background_processes: bool,
 }
 
@@ -109,7 +109,7 @@ impl Child {
         unsafe { libc::poll(&mut poll_fd, 1, timeout_ms) > 0 }
     }
 
-    /// Starts killing the command and everything it started. Wait on [`Child::gone`] for the end.
+    /// Starts killing the command and everything it started. [`Child::tree_exit_fd`] becomes readable when all of them have exited.
     pub fn kill(&mut self) {
         self.liveness_pipe = None;
         // SIGKILL also works when the init process is stopped or too busy to notice the closed

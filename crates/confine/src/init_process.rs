@@ -2,9 +2,9 @@
 //! last process of the command or the parent has exited.
 //!
 //! The init process shares the parent's memory instead of copying it: copying the page tables of a
-//! large process would take longer than everything else. It has its own stack and makes system
-//! calls on the values that [`Plan`] prepared. It does not allocate, lock, unwind, or use
-//! thread-local storage (see [`crate::raw`]). After the command has started it does not read the
+//! large process would take longer than everything else. It has its own stack, and its system
+//! calls take only values from the [`SpawnPlan`]. It does not allocate, lock, unwind, or use
+//! thread-local storage (see [`crate::syscall`]). After the command has started it does not read the
 //! parent's memory any more. The command cannot read that memory: the init process keeps its
 //! capabilities in the namespace, and the command has none.
 
@@ -41,9 +41,9 @@ pub(crate) type ExitReport = [i32; 2];
 /// The pipe ends of the init process.
 #[derive(Clone, Copy)]
 pub(crate) struct InitPipes {
-    /// Receives a [`Report`] if the command cannot be started. Closed when it has started.
+    /// Receives a [`SetupReport`] if the command cannot be started. Closed when it has started.
     pub(crate) setup: RawFd,
-    /// Receives an [`End`] when the command has exited.
+    /// Receives an [`ExitReport`] when the command has exited.
     pub(crate) exit: RawFd,
     /// Closed by the parent when it exits or drops the child.
     pub(crate) liveness: RawFd,
@@ -58,7 +58,7 @@ pub(crate) struct InitPipes {
 pub(crate) unsafe fn run_init(plan: &mut SpawnPlan, pipes: InitPipes, needed: &[RawFd]) -> ! {
     // SAFETY: system calls on valid pointers into the plan.
     unsafe {
-        // All other open descriptors lead out of the namespace that is set up below.
+        // Through other open descriptors the command could reach files outside its namespaces.
         close_all_but(needed);
         let has_pid_namespace = plan.namespaces.is_some();
         if let Some(namespaces) = &mut plan.namespaces {

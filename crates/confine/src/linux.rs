@@ -142,8 +142,8 @@ fn program_name(command: &ChildCommand) -> String {
 }
 
 /// Makes sure that every protected or hidden path exists, because a mount needs a target. A missing
-/// path gets a placeholder folder, so that the command cannot create it. Returns the confinement
-/// with the paths that need a mount.
+/// path gets a placeholder folder, so that the command cannot create it. Returns the
+/// placeholders, and the confinement with only those protected paths that need a mount.
 fn create_placeholders(
     confinement: &Confinement,
 ) -> Result<(Confinement, Vec<Placeholder>), ConfineError> {
@@ -151,7 +151,7 @@ fn create_placeholders(
     let mut ready = confinement.clone();
     let mut placeholders = Vec::new();
     ready.protected.clear();
-    // Collected before the first placeholder is created: a path inside a placeholder needs none.
+    // A placeholder also protects the paths below it, so only the outermost missing part gets one.
     let missing_hidden = confinement
         .hidden
         .iter()

@@ -56,8 +56,8 @@ impl MountStep {
         }
     }
 
-    /// Returns whether the policy holds although this step failed: a path that has been removed
-    /// since the plan was made need not be covered or pinned.
+    /// Returns whether this error can be ignored. A path that was removed after the plan was made
+    /// needs neither hiding nor pinning.
     pub(crate) fn may_fail_with(&self, error: libc::c_int) -> bool {
         let is_missing = matches!(error, libc::ENOENT | libc::ENOTDIR | libc::ELOOP);
         is_missing
@@ -78,8 +78,8 @@ pub(crate) enum ProcMount {
 }
 
 /// Returns the step that mounts a private /proc. It is read-only, because root needs no capability
-/// to write below /proc/sys. `hidepid` hides the init process, which shares this process's memory
-/// and therefore shows its command line.
+/// to write below /proc/sys. `hidepid` hides the init process: it shares the memory of Selvedge, so
+/// its /proc entry would show the command line of Selvedge.
 pub(crate) fn private_proc_step() -> Result<MountStep, ConfineError> {
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV | libc::MS_RDONLY;
     new_mount_step(c"proc", Path::new("/proc"), flags, c"hidepid=4")
@@ -199,8 +199,8 @@ fn private_device_steps() -> Result<Vec<MountStep>, ConfineError> {
 }
 
 /// Adds steps that mount the folders between a writable folder and `path` over themselves.
-/// Otherwise a command could rename such a folder, and the next command would find its content at
-/// another path.
+/// A mount point cannot be renamed. Otherwise a command could rename such a folder, and its hidden
+/// or protected content would be reachable at the new path by the next command.
 fn pin_folders_between(
     path: &Path,
     writable: &[PathBuf],
@@ -238,8 +238,8 @@ pub(crate) fn folders_between<'a>(path: &'a Path, writable: &[PathBuf]) -> Vec<&
     above
 }
 
-/// Returns the folders that lie in no other folder of the list. One mount covers nested folders,
-/// and no path below a writable folder has to be resolved.
+/// Returns the folders that lie in no other folder of the list. Nested folders need no mount
+/// of their own, and no path that a command could have changed has to be resolved.
 pub(crate) fn outermost(folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut outermost: Vec<PathBuf> = Vec::new();
     let mut folders: Vec<&PathBuf> = folders.iter().collect();
@@ -252,9 +252,8 @@ pub(crate) fn outermost(folders: &[PathBuf]) -> Vec<PathBuf> {
     outermost
 }
 
-/// Returns the same policy with one entry for each hidden subtree. A hidden folder looks empty and
-/// cannot be written, so a hidden or protected path below it needs no mount, and has no mount
-/// point.
+/// Returns the same policy with one entry for each hidden subtree. A hidden folder is an empty,
+/// read-only mount, so paths below it need no mount, and could not have one.
 pub(crate) fn without_covered_paths(confinement: &Confinement) -> Confinement {
     let resolved: Vec<PathBuf> = confinement
         .hidden

@@ -57,8 +57,8 @@ impl ConfinementSupport {
         }
     }
 
-    /// Returns the strongest mechanism that is available and at least as strong as `accepted`
-    /// (`None`: only full confinement), or [`ConfineError::NotEnforceable`].
+    /// Returns the strongest available mechanism. Fails with [`ConfineError::Unsupported`] if it is
+    /// weaker than `accepted`, or not the full confinement if `accepted` is `None`.
     pub fn strongest_backend(
         &self,
         accepted: Option<WeakerConfinement>,

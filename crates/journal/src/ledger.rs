@@ -75,7 +75,7 @@ impl StoredRunEnd {
 }
 
 impl Journal {
-    /// Claims a suspended run so that this process can resume it. If several processes try at the
+    /// Claims a suspended run so that this process can restore it. If several processes try at the
     /// same time, one succeeds and the others fail with [`JournalError::TakenOver`].
     pub fn claim_run(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
@@ -204,7 +204,7 @@ impl Journal {
     fn end_run(&self, connection: &Connection, end: &StoredRunEnd) -> Result<(), JournalError> {
         let output = &end.output;
         let [stored, recording] = self.store_run_end(connection, end)?;
-        // Calls that were never recorded as intended are part of the run, too.
+        // Calls that never started may have no row yet.
         for record in output
             .calls
             .iter()
@@ -247,8 +247,8 @@ impl Journal {
         )
     }
 
-    /// Closes approvals that were open when this process claimed the run, because the resumed
-    /// script asks for them again.
+    /// Closes approval requests that were open when this process claimed the run, because the
+    /// restored script makes them again.
     fn close_inherited_approvals(
         &self,
         connection: &Connection,

@@ -102,7 +102,7 @@ pub enum StoredRunState {
     Completed,
     /// The script failed.
     Failed,
-    /// The run waits for an approval. Any process can resume it.
+    /// The run waits for an approval. Any process can restore it.
     Suspended,
     /// The process ended before the run did.
     Died,
@@ -250,9 +250,9 @@ impl Journal {
         query_first(&connection, sql, params![run])
     }
 
-    /// Returns the saved state of a suspended run that this process has claimed. The resumed script
-    /// asks for its approvals again. The earlier requests are closed with the next write for the
-    /// run, so that they remain open if this process dies before that.
+    /// Returns the saved state of a suspended run that this process has claimed. The restored
+    /// script makes its approval requests again. The earlier requests are closed by the next write
+    /// for the run; if this process dies before that, they stay open.
     pub fn take_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
         let connection = self.lock();
         let open = "SELECT id FROM approvals WHERE run = ?1 AND answered_ms IS NULL";

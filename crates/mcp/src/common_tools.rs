@@ -298,7 +298,7 @@ async fn list_items(
     })
 }
 
-/// Fetches the page at `cursor`; without a cursor, all pages up to [`MAX_ITEMS`] items.
+/// Fetches the page at `cursor`; without a cursor, all pages until [`MAX_LISTED_ITEMS`] items are reached.
 async fn fetch_items(
     servers: &Servers,
     name: &str,

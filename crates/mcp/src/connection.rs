@@ -33,7 +33,7 @@ pub(crate) struct McpConnection {
     handler: McpClientHandler,
     /// When the connection was established.
     pub(crate) connected_at: Instant,
-    /// One of [`QUIET`], [`LISTING`] and [`LISTING_AND_MORE`].
+    /// One of [`LISTING_IDLE`], [`LISTING_RUNNING`] and [`LISTING_RERUN`].
     listing_state: AtomicU8,
     /// Set if the connection was closed because the server did not respond to a ping.
     abandoned: AtomicBool,

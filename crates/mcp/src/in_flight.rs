@@ -38,7 +38,7 @@ pub(crate) struct McpInFlightCall {
 /// Measures how long the server has been silent. It is paused while the server waits for the
 /// answer to one of its requests.
 struct SilenceTimer {
-    /// Start of the call, moved forward by the time during which the clock was paused.
+    /// Start of the call, plus the time during which the timer was paused.
     started_at: Instant,
     /// Last time the server sent something about the call.
     last_activity: Instant,

@@ -3,7 +3,7 @@
 //! As a client, [`Servers`] connects to the configured MCP servers (local programs or HTTP
 //! endpoints) when a script first needs them. Their tools are registered as `mcp.<server>.<tool>`
 //! and are called like built-in tools. Requests that a server sends during a call go to the
-//! handlers in [`Asked`]: elicitation to a person, sampling to a model.
+//! handlers in [`ServerRequestHandlers`]: elicitation to a person, sampling to a model.
 //!
 //! As a server, [`ScriptServer`] offers the tools `script` and `script_wait` to MCP clients.
 // Standard output and standard error belong to the embedding program.

@@ -32,7 +32,7 @@ pub enum LoginError {
     },
 }
 
-/// A login in progress: the user has to open [`Login::address`].
+/// A login in progress: the user has to open [`Login::authorization_url`].
 pub struct Login {
     server: String,
     state: OAuthState,

@@ -177,8 +177,8 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Returns the `data` of the JSON-RPC error that replaces an oversized response. It tells this
-/// error from those of the server.
+/// Returns the `data` of the JSON-RPC error that replaces an oversized response. By it, this
+/// error is distinguished from errors that the server sent.
 pub(crate) fn oversized_error_data() -> Value {
     json!({"largest": MAX_MESSAGE_BYTES})
 }

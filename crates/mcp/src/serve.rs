@@ -293,8 +293,8 @@ impl ScriptServer {
                 }
                 report = run.wait_for_report(until.saturating_duration_since(Instant::now())) => report,
                 event = progress.next() => {
-                    // Outside of `select!`: a notification that is cancelled half way is overtaken
-                    // by the next one.
+                    // Sent here and not in `select!`, where it could be cancelled half way, so that
+                    // notifications arrive in order.
                     progress.notify(&event, context).await;
                     continue;
                 }
@@ -444,7 +444,8 @@ enum OnRequestCancel {
 
 type CallToolOutcome = Result<CallToolResponse, ErrorData>;
 
-/// Answers in a request that repeats one whose response was a question.
+/// Answers to questions, in a request that a client sends again because the first response was a
+/// question (protocol 2026-07-28).
 struct ElicitationAnswers {
     /// Id of the run that asked; `None` if the request is a new one.
     run_id: Option<String>,

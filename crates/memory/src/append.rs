@@ -1,8 +1,8 @@
 //! Appends turns to sessions: stores the raw bytes, indexes the words, and assigns speakers and
 //! parts. A batch of turns is written in one transaction.
 //!
-//! A part is a run of turns that belong together: one `part` of an imported file, or the turns
-//! between two long pauses.
+//! A part is a sequence of turns that belong together: those with the same `part` in an imported
+//! file, or those between two long pauses.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -55,8 +55,8 @@ impl<'a> NewTurn<'a> {
         }
     }
 
-    /// An exchange with the current time: JSON items, one per line, from a user's message to the
-    /// last item before the next one.
+    /// A turn of an agent, with the current time: the items from a user's message to the model's final
+    /// answer, as JSON lines.
     pub fn exchange(raw: &'a [u8]) -> Self {
         Self {
             format: TurnFormat::Items,

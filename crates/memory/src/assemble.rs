@@ -207,8 +207,8 @@ fn parse_bands(line: &str) -> Option<Vec<Band>> {
 /// An assembled history, the new plan if one was made, and the id of the session.
 type AssemblyWithPlan = (AssembledHistory, Option<PinnedPlan>, i64);
 
-/// Renders the stored plan if it is of the current ten turns, else makes a new one. A turn that
-/// does not fit into the reserve causes a new plan early.
+/// Renders the stored plan, or a new one if the number of turns has passed a multiple of ten since, or
+/// if a turn after the plan does not fit into the budget.
 fn assemble_gradient(
     connection: &Connection,
     name: &str,
@@ -294,7 +294,7 @@ impl AssembledHistory {
         Ok(pin)
     }
 
-    /// Returns the first turn after the plan that exceeds the budget in full.
+    /// Returns the first turn after the plan that does not fit into the budget as raw text.
     fn first_overflowing_turn(&self, metrics: &[TurnMetrics], budget: u32) -> Option<u32> {
         let mut tokens = self.tokens;
         let overflowing = unplanned_bands(self.planned_turns, metrics).find(|band| {

@@ -211,7 +211,7 @@ impl<'a> CostSums<'a> {
 }
 
 /// Where the bands end. `raw`, `smoothed` and `compressed` are indexes from the newest turn; the
-/// turns from `compressed` on are tiny. `eras` is the number of the oldest turns that eras cover.
+/// turns from `compressed` on are tiny. `era_turns` is how many of the oldest turns eras cover.
 #[derive(Debug, Clone, Copy)]
 struct BandCuts {
     raw: usize,

@@ -1,8 +1,8 @@
 //! Writes and reads the lower levels of turns. They are written after a turn, so that they do not
 //! delay it.
 //!
-//! A group of turns and the mark that their levels are written are one transaction: if a process
-//! dies, the next one continues with the first group that is missing.
+//! One transaction writes the levels of a group of turns and the number of the last of them. If a
+//! process dies, the next one continues after that number.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub struct LevelProgress {
 
 impl Memory {
     /// Writes the lower levels of the next turns without them, in one session or (for `None`) in
-    /// any. Call it again while turns remain ([`Written::waiting`]).
+    /// any. Call it again while turns remain ([`LevelProgress::remaining_turns`]).
     pub fn write_levels(&self, session: Option<&str>) -> Result<LevelProgress, MemoryError> {
         let waiting: Vec<(String, u32)> = self.read(|reader| {
             let sql = "SELECT name, turns - written FROM memory_sessions

@@ -8,7 +8,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use selvedge_journal::Redactor;
-//! use selvedge_memory::{Gradient, Keep, Memory, NewTurn, Recall, Strategy};
+//! use selvedge_memory::{AssemblyStrategy, Gradient, Memory, NewTurn, PinMode, RecallRequest};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! # let home = tempfile::tempdir().unwrap();
@@ -30,8 +30,8 @@
 //! # }).unwrap();
 //! ```
 //!
-//! [`get_turn`] is the tool with which a model fetches a turn in more detail, and [`EXPLAINED`] is
-//! the part of the system prompt that explains the tags. A [`SmallModel`] and an [`Encoder`]
+//! [`get_turn`] is the tool with which a model fetches a turn in more detail, and [`MEMORY_PROMPT`]
+//! is the part of the system prompt that explains the tags. A [`SmallModel`] and an [`Encoder`]
 //! improve recall. [`Memory::distill`] learns lessons.
 // Standard streams belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]

@@ -77,7 +77,7 @@ pub(crate) struct SearchableTurns {
 /// A question in the form that ranking needs.
 #[derive(Debug, Default)]
 pub(crate) struct RankQuery {
-    /// For each term: the index in [`Turns`] of each turn that contains it, and its count there.
+    /// For each term: the index in [`SearchableTurns`] of each turn that contains it, and how often.
     pub(crate) postings: Vec<Vec<(u32, u32)>>,
     /// The speakers and roles that the question names, by ranges of turns.
     pub(crate) named_speakers: Vec<NamedSpeakers>,

@@ -100,7 +100,7 @@ impl RecalledMemory {
 
 impl Memory {
     /// Recalls what is relevant to a new message. Returns by the deadline; only composing the text
-    /// may exceed it slightly. Errors do not fail the recall: see [`Recalled::missing`].
+    /// may exceed it slightly. Errors do not fail the recall: see [`RecalledMemory::missing`].
     pub async fn recall(self: &Arc<Self>, request: &RecallRequest<'_>) -> RecalledMemory {
         let deadline = Instant::now() + request.deadline.saturating_sub(COMPOSE_TIME);
         let mut recalled = RecalledMemory::default();

@@ -60,7 +60,7 @@ pub(crate) trait AnswerDecoder: std::fmt::Debug + Send + Sync {
     fn decode_end(&mut self, out: &mut EventEmitter<'_>) -> Result<(), ModelError>;
     /// Whether the answer is complete and no further input is needed.
     fn is_finished(&self) -> bool;
-    /// Whether [`end`](Self::end) would succeed now.
+    /// Whether [`decode_end`](Self::decode_end) would succeed now.
     fn can_end(&self) -> bool {
         self.is_finished()
     }

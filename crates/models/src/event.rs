@@ -81,7 +81,7 @@ pub enum ModelEvent {
     /// The provider started the answer again. Discard the events before.
     Restarted,
     /// The answer failed and is requested again. Discard the events before. Only a
-    /// [`Client`](crate::Client) emits it.
+    /// [`ModelClient`](crate::ModelClient) emits it.
     Retrying {
         /// The failure.
         error: ModelError,

@@ -128,7 +128,7 @@ pub(crate) fn parse_part<'a, T: Deserialize<'a>>(raw: &'a RawValue) -> Result<T,
     })
 }
 
-/// Parses such a part; returns the default if it is absent.
+/// Like [`parse_part`]; returns the default if the part is absent.
 pub(crate) fn parse_optional_part<'a, T: Deserialize<'a> + Default>(
     raw: Option<&'a RawValue>,
 ) -> Result<T, ModelError> {

@@ -4,7 +4,7 @@
 //! API. Its items are appended to the history of the next prompt:
 //!
 //! ```no_run
-//! use selvedge_models::{Client, Model, ModelEvent, Prompt, Provider, Secret, Tool};
+//! use selvedge_models::{Model, ModelClient, ModelEvent, ModelTool, Prompt, Provider, Secret};
 //! use selvedge_protocol::{FinishReason, Item, Role};
 //! use serde_json::json;
 //!

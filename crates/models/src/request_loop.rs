@@ -17,7 +17,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// How long to wait for usage numbers after the answer itself is complete.
 const TRAILING_EVENTS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Flag that is set when the caller has acted on the answer so far. It forbids retries.
+/// Forbids retries. Set when a complete call was returned, or by the caller.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ActedFlag(Arc<AtomicBool>);
 

@@ -193,7 +193,7 @@ pub enum LedgerError {
 impl std::fmt::Display for LedgerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::TakenOver => f.write_str("another process has resumed the run"),
+            Self::TakenOver => f.write_str("another process has taken over the run"),
             Self::AlreadyResumed { run, by } => write!(f, "{run} was resumed by {by}"),
             Self::Failed(message) => f.write_str(message),
         }

@@ -79,7 +79,7 @@ pub trait Host: Send {
     /// A reply that starts with `!` is thrown as an error, described in JSON.
     fn message<'a>(&'a mut self, channel: &'a str, text: &'a str) -> BoxFuture<'a, Option<String>>;
 
-    /// Maps a position in [`Program::source`] to the text that the author wrote.
+    /// Maps a position in [`GuestProgram::source`] to the text that the author wrote.
     fn locate(&mut self, compiled: Position) -> Option<Position>;
 }
 

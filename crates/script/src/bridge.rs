@@ -78,7 +78,7 @@ const REPLY_CHANNELS: [&str; 12] = [
 ];
 
 impl Bridge {
-    /// Replies to a message on one of the [`QUESTIONS`] channels.
+    /// Replies to a message on one of the [`REPLY_CHANNELS`].
     fn reply_to(&self, channel: &str, text: &str) -> Option<String> {
         match channel {
             "resolve" => Some(self.resolve(text)),

@@ -15,7 +15,7 @@ use crate::unicode::replace_lone_surrogates;
 
 /// Warning of a run that another process has taken over.
 pub(crate) const TAKEN_OVER_WARNING: &str =
-    "the question was answered elsewhere: another process continues the script";
+    "the approval request was answered elsewhere: another process continues the script";
 
 /// Writes the value or the error into the output. A value of more than `max` bytes is an error.
 pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: TeardownReport) {

@@ -33,11 +33,11 @@ use crate::state::RunExit;
 use crate::suspension::{RestoreError, Suspension};
 use crate::teardown::TeardownReport;
 
-/// How long the result of a run waits for a write to the ledger. The ledger makes the write in any
-/// case.
+/// How long a run that has ended waits for a write to the ledger before it returns its output. The
+/// write is completed later in any case.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How a run starts, with its recorder, which is used by all attempts.
+/// What all attempts of a run share: how it starts, its seed, its recorder.
 pub(crate) struct RunLaunch<'a> {
     start: StartMode<'a>,
     seed: u64,

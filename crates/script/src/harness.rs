@@ -86,7 +86,7 @@ impl Harness {
     }
 
     /// Lets scripts start tasks, which continue after the script has ended. The tools of tasks must
-    /// be in the orchestrator's registry; see [`Tasks::register`].
+    /// be in the orchestrator's registry; see [`TaskSet::register`].
     pub fn with_tasks(mut self, tasks: &TaskSet) -> Self {
         self.tasks = Some(tasks.clone());
         self

@@ -25,7 +25,7 @@ use crate::run_entry::ENTRY_DELAY;
 use crate::suspension::SuspendedCalls;
 use crate::unicode::replace_lone_surrogates;
 
-/// Calls beyond the limit that fail individually before the script is stopped.
+/// How many calls beyond the limit fail one by one. With one more, the script is stopped.
 const MAX_REFUSED_CALLS: usize = 200;
 /// Time that a guest has to stop after its deadline or cancellation.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(1);
@@ -92,7 +92,8 @@ pub(crate) struct PendingCall {
     cancel: CancellationToken,
     /// Whether the tool calls a model: the call may take long.
     calls_model: bool,
-    /// Set while a person is asked about the call: whether anything of it was done before.
+    /// Set while the call waits for an approval: whether the approval was requested before or after
+    /// the call started.
     open_approval: Option<CallProgress>,
     /// What the running call waits for.
     waits_for: Vec<WaitTarget>,
@@ -119,9 +120,9 @@ impl<'a> InFlightCalls<'a> {
         }
     }
 
-    /// Lets the guest compute while calls continue. Ends at a cancellation or at the deadline: a
-    /// computing guest is interrupted; a guest that still waits for a free slot is dropped after a
-    /// grace period.
+    /// Lets the guest compute while calls continue. A cancellation or the deadline interrupts the
+    /// guest. A guest that has not stopped after a grace period, for example because it still waits
+    /// for a free slot, is dropped.
     pub(crate) async fn while_computing<T>(
         &mut self,
         interrupt: &InterruptHandle,
@@ -300,8 +301,8 @@ impl<'a> InFlightCalls<'a> {
         self.held_answers.is_empty() && !self.pending.is_empty() && self.no_call_is_running()
     }
 
-    /// Whether every pending call waits for a person, also in the middle of its work. The clock is
-    /// then paused.
+    /// Whether every pending call waits for a person, before it started or while it runs. The clock
+    /// is then paused.
     pub(crate) fn all_wait_for_person(&self) -> bool {
         let mut pending = self.pending.values();
         !self.pending.is_empty() && pending.all(PendingCall::waits_for_person)

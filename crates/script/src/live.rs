@@ -113,7 +113,7 @@ pub enum LiveReport {
     Ended(Arc<ScriptToolCallOutput>),
     /// The script sent these messages with `notify()`.
     Notified(Vec<String>),
-    /// The run asks a person. Reported once; see [`LiveRun::answer`] and [`LiveRun::give_back`].
+    /// The run asks a person. Reported once, unless [`LiveRun::requeue_question`] puts it back.
     Question(Box<RunQuestion>),
     /// The script called `yield_control()`: the caller may stop waiting.
     Yielded,
@@ -390,8 +390,8 @@ impl LiveRun {
         self.0.changed.notify_waiters();
     }
 
-    /// Puts a reported question back as [`give_back`](Self::give_back) does, but does not wake
-    /// clients that are waiting now: the next wait reports it.
+    /// Like [`requeue_question`](Self::requeue_question), but clients that are waiting now are not
+    /// woken: the next wait reports the question.
     pub fn requeue_question_silently(&self, question: &str) {
         let mut state = self.0.lock_state();
         let mut questions = state.questions.iter_mut();

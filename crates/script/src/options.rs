@@ -14,8 +14,8 @@ use crate::script_store::ScriptStore;
 /// Options of one run.
 #[derive(Debug, Clone, Default)]
 pub struct RunOptions {
-    /// The run's id, if its item was created before; see [`Harness::item`](crate::Harness::item).
-    /// `None` generates one.
+    /// The run's id, if its item was created before with
+    /// [`Harness::new_script_call`](crate::Harness::new_script_call). `None` generates one.
     pub id: Option<String>,
     /// The id that the model gave the script call. `None` generates one.
     pub call_id: Option<String>,

@@ -41,9 +41,9 @@ pub enum RunQuestionKind {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum QuestionReply {
-    /// Answers [`QuestionKind::Approval`].
+    /// Answers [`RunQuestionKind::Approval`].
     Approval(ApprovalResponse),
-    /// Answers [`QuestionKind::Form`], with the result of the elicitation.
+    /// Answers [`RunQuestionKind::Form`]: the `ElicitResult` of the client.
     Form(Value),
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A script is a deterministic function of its inputs: the clock, its host's replies, and the order
 //! in which calls and timers are settled. [`Recorder`] writes these inputs to a [`Recording`] while
-//! a script runs and feeds them back on replay. Values returned by calls are stored by the ledger;
-//! the recording names the call only.
+//! a script runs and returns them on replay. The ledger stores the values that calls returned; the
+//! recording contains only the id of the call.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -111,8 +111,8 @@ struct ReplayCursor {
     clock_reads: u32,
     /// Description of the first difference between the script and the recording.
     divergence: Option<String>,
-    /// Set once a call was forced to fail: the script may deviate from the recording. Contains the
-    /// recorded calls whose answers are used.
+    /// The recorded calls whose answers are already used. `Some` once a call was forced to fail:
+    /// from then on the script may differ from the recording.
     used_calls: Option<HashSet<String>>,
     /// The time last returned.
     now: i64,
@@ -331,9 +331,9 @@ impl Recorder {
         Some(input)
     }
 
-    /// After a deviation: takes the first unused recorded answer for which `pending`, given the
-    /// tool and the arguments of the recorded call, finds a pending call. Returns the guest's id,
-    /// the recorded call and its error.
+    /// After a call was forced to fail: takes the first unused recorded answer that fits a pending
+    /// call. `pending` returns the guest id of the pending call with this tool and these arguments.
+    /// Returns that id, the id of the recorded call and its error.
     pub(crate) fn take_answer(
         &mut self,
         pending: impl Fn(&str, &str) -> Option<u32>,

@@ -67,7 +67,8 @@ impl<'a> RunEntry<'a> {
         )
     }
 
-    /// Writes the end of the run, and its entry if that is missing or its write was not awaited.
+    /// Writes the end of the run. Also writes its entry, unless it is known to be written.
+    /// Writes nothing if the ledger refused the entry.
     pub(crate) async fn end(
         &self,
         output: &ScriptToolCallOutput,

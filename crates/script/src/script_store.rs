@@ -53,7 +53,7 @@ impl Default for ScriptStore {
 
 impl std::fmt::Debug for ScriptStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Session")
+        f.write_str("ScriptStore")
     }
 }
 

@@ -12,15 +12,15 @@ use selvedge_protocol::ScriptError;
 /// Suspended         progress ► Suspending
 /// ```
 ///
-/// "Progress" is an answer to a question, or the guest continuing; it makes a saved snapshot
-/// obsolete. Every state becomes `TakenOver` if the ledger reports that another process resumed the
-/// run.
+/// "Progress" means that an approval request ended or that the guest continues; a saved snapshot is
+/// then obsolete. Every state becomes `TakenOver` if the ledger reports that another process
+/// claimed the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ActiveRunState {
     /// The guest computes, or calls and timers are in flight.
     Running,
     /// Every pending call waits for a person, and the ledger has a snapshot: another process can
-    /// resume the run.
+    /// restore the run.
     WaitingForPerson,
     /// Every pending call waits for a person, but no snapshot could be saved. Only this process can
     /// continue.
@@ -28,10 +28,10 @@ pub(crate) enum ActiveRunState {
     /// A question will be answered later. The run is suspended as soon as every pending call waits
     /// for a person.
     Suspending,
-    /// As `Suspending`, and the ledger has a snapshot. The run ends here unless an answer arrives
-    /// first.
+    /// As `Suspending`, and the ledger has a snapshot. The run ends in this process unless an
+    /// answer arrives first.
     Suspended,
-    /// Another process resumed the run. This process must not continue it.
+    /// Another process claimed the run. This process must not continue it.
     TakenOver,
 }
 
@@ -63,7 +63,7 @@ impl ActiveRunState {
         };
     }
 
-    /// A question was answered, or the guest continues: a saved snapshot is obsolete.
+    /// An approval request ended, or the guest continues: a saved snapshot is obsolete.
     pub(crate) fn on_progress(&mut self) {
         *self = match *self {
             Self::WaitingForPerson | Self::Unsaved => Self::Running,

@@ -27,7 +27,7 @@ pub(crate) struct Suspender<'a> {
 /// Why a snapshot was not saved, or why a saved run must not continue here.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SuspendError {
-    #[error("another process resumed the run")]
+    #[error("another process has taken over the run")]
     TakenOver,
     #[error("cannot save a snapshot of the script: {0}")]
     Snapshot(#[from] Fault),

@@ -67,8 +67,8 @@ impl ScriptRun<'_> {
         }
     }
 
-    /// Ends all calls and returns those that were pending. With `wait`, they have the script's time
-    /// limit to finish before they are cancelled.
+    /// Ends all calls and returns those that were pending. With `wait`, they may first run for as
+    /// long as the script's time limit; then they are cancelled.
     async fn stop_calls(&mut self, wait: bool) -> Vec<GuestCall> {
         let pending = self.calls.pending_in_order();
         let cancel = self.context.scope.cancel.clone();
@@ -111,7 +111,8 @@ impl ScriptRun<'_> {
                          script needs"
                     ));
                 }
-                // A queued call counts as aborted, as does one that ran; their errors differ.
+                // Calls that were still queued are reported as aborted, like those that
+                // ran. Only their errors tell them apart.
                 for call in self.calls.log.records.iter_mut().flatten() {
                     if call.status == CallStatus::NotStarted {
                         call.status = CallStatus::Aborted;

@@ -56,8 +56,8 @@ pub struct CommandSettings {
     pub network: bool,
     /// Whether confined commands can create Unix sockets that have a path.
     pub unix_sockets: UnixSocketAccess,
-    /// The weakest confinement to accept where the full one is not available. `None` accepts only
-    /// the full one.
+    /// The weakest confinement that is still accepted if this machine lacks features for the full
+    /// one. `None`: commands then fail.
     pub accepted_weaker: Option<WeakerConfinement>,
     /// Limits on processes, file size and memory.
     pub limits: CommandLimits,
@@ -133,7 +133,8 @@ impl CommandRunner {
         let _ = self.inner.held_file.set(file);
     }
 
-    /// Returns the risk of a command: harmless, guarded by the policy, or always asked for.
+    /// Returns the risk of a command: `Harmless` if it is read-only or a rule allows it,
+    /// `NeedsApproval` if it is dangerous or runs unconfined, else `Moderate`.
     pub(crate) fn risk(&self, request: &CommandRequest) -> Risk {
         if let Some(patch) = patch_args(request) {
             return apply_patch::risk(&self.inner.workspace, &patch);
@@ -421,7 +422,7 @@ pub(crate) struct CommandRequest {
     pub(crate) cwd: Option<String>,
     /// Variables that the call adds to the environment.
     pub(crate) env: BTreeMap<String, String>,
-    /// The justification for running without the sandbox, possibly empty. `None` runs confined.
+    /// `Some` runs the command without confinement, for this reason, which may be empty.
     pub(crate) escalation: Option<String>,
 }
 

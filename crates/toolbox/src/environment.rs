@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use selvedge_protocol::{EnvironmentPolicy, InheritedVariables};
 
-/// The variables that `Inherit::Core` inherits.
+/// The variables that commands inherit with `InheritedVariables::Core`.
 const CORE_VARIABLES: [&str; 12] = [
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TEMP", "TMP", "TZ",
     "USER",

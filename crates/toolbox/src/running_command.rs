@@ -94,9 +94,9 @@ impl RunningCommand {
         let _ = tokio::time::timeout(KILL_TIMEOUT, self.tree_exit_fd.readable()).await;
     }
 
-    /// Releases a command that has exited. Its background processes live as long as the scope. If
-    /// it has none, its namespaces are removed while the script continues, at the latest when the
-    /// scope ends.
+    /// Hands over a command that has exited. If it has background processes, the scope owns them and
+    /// kills them at its end. If not, the kernel removes its namespaces in the background, and the
+    /// end of the scope waits for that.
     pub(crate) fn release(
         self,
         end: CommandExit,

@@ -1,6 +1,6 @@
-//! Decides which paths tools may read and write. Writes go through open folders, in which the
-//! kernel resolves symbolic links, so that a path cannot be exchanged between the check and the
-//! use.
+//! Decides which paths tools may read and write. Writes go through open folder
+//! handles (`cap_std::fs::Dir`), which symbolic links cannot leave, so that replacing a folder by a
+//! link between check and use has no effect.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -135,7 +135,7 @@ impl Workspace {
                     .flat_map(|home| HOME_SECRETS.map(|name| home.join(name))),
             );
         }
-        // The same if a secret is a link.
+        // If a secret is itself a link, its target is a secret, too.
         secrets.extend(
             secrets
                 .clone()

@@ -16,8 +16,8 @@ use crate::orchestrator::{BatchReport, CallProgress, Orchestrator, PreparedCall,
 use crate::scope::{Scope, SuspendPolicy};
 
 impl Orchestrator {
-    /// Requests approval for calls with their reasons, and returns those that may run. The others
-    /// are finished.
+    /// Requests approval for these calls, each with the reason why it needs one. Returns the calls
+    /// that may run; the others end here as denied, timed out or cancelled.
     pub(crate) async fn approve_calls(
         &self,
         scope: &Scope,
@@ -184,14 +184,15 @@ impl Orchestrator {
         };
         let ((), mut decision) = tokio::join!(biased; record_request, decide);
         if let Some(ledger) = ledger {
-            // If the scope was suspended meanwhile, another process may have resumed it.
+            // If a snapshot of the run was saved meanwhile, another process may have claimed the
+            // run.
             match scope.written(ledger.resume_run(&scope.id)).await {
                 Err(LedgerError::TakenOver) => {
                     let _ = reports.send(BatchReport::TakenOver);
                     return vec![GateDecision::TakenOver; calls];
                 }
                 Err(error) => {
-                    let reason = format!("that the run continues could not be recorded: {error}");
+                    let reason = format!("cannot claim the run in the journal: {error}");
                     decision = vec![GateDecision::Denied(Some(reason)); calls];
                 }
                 Ok(()) => {}
@@ -248,7 +249,8 @@ impl Orchestrator {
 
 impl Orchestrator {
     /// Returns the approver's response, or `None` if the request timed out. If the response is
-    /// deferred and the scope can be suspended, it never returns: the owner drops the future.
+    /// deferred and the scope can be suspended, the future never completes: the run is suspended
+    /// and drops it.
     async fn await_response(
         &self,
         scope: &Scope,

@@ -73,7 +73,7 @@ pub struct GatedAction {
     pub approval_key: String,
 }
 
-/// What a running call waits for while its script's clock is stopped.
+/// What a running call waits for. Meanwhile the script's own time limit does not count down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitTarget {
     /// A person. No time limit applies.

@@ -74,7 +74,7 @@ pub enum BatchReport {
     Finished(Box<CallOutcome>),
     /// The approval is deferred: the owner should suspend the scope.
     ApprovalDeferred,
-    /// Another process has resumed the run: this process must not continue it.
+    /// Another process has claimed the run: this process must not continue it.
     TakenOver,
 }
 
@@ -588,15 +588,15 @@ impl Orchestrator {
     }
 }
 
-/// Returns whether the call changes nothing. If the tool panics over the question, it counts as one
-/// that may change something.
+/// Returns whether the call changes nothing. If `Tool::is_read_only` panics, the call may change
+/// something.
 pub(crate) fn is_read_only_call(tool: &RegisteredTool, args: &Value) -> bool {
     let judged = || std::panic::catch_unwind(AssertUnwindSafe(|| tool.tool.is_read_only(args)));
     tool.spec.read_only || judged().unwrap_or(false)
 }
 
-/// Returns what a call means to a run that resumes this one. If the tool panics over its own value,
-/// the outcome counts as unknown.
+/// Returns what a call means to a run that resumes this one. If `Tool::resume_as` panics, the call
+/// is undecided.
 fn classify_for_resume(
     tool: &RegisteredTool,
     read_only: bool,
@@ -616,7 +616,7 @@ fn classify_for_resume(
     }
 }
 
-/// Returns the risk of a call. If the tool panics over the arguments, the call needs approval.
+/// Returns the risk of a call. If `Tool::risk` panics, the call needs approval.
 fn risk_of(prepared: &PreparedCall) -> Risk {
     let judged =
         std::panic::catch_unwind(AssertUnwindSafe(|| prepared.tool.tool.risk(&prepared.args)));

@@ -7,7 +7,7 @@ use selvedge_protocol::ApprovalPolicy;
 pub enum Risk {
     /// The call needs no approval under any policy.
     Harmless,
-    /// The call changes something, within what the sandbox policy allows.
+    /// The policy decides: the call may change something, within what the sandbox policy allows.
     Moderate {
         /// Why, in a few words for the approver.
         reason: String,

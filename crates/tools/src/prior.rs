@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::orchestrator::{PreparedCall, refused_outcome};
 use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput, camel_case};
 
-/// Undecided calls that an error names, and reused calls that a warning names.
+/// Number of recorded calls that an error names.
 const MAX_NAMED: usize = 8;
 /// Characters of a call's arguments that an error or warning shows.
 const MAX_ARGS_SHOWN: usize = 300;
@@ -167,8 +167,8 @@ impl PriorCalls {
         self.progress().used.retain(|_, by| by != call_id);
     }
 
-    /// Records what the script decided about a recorded call. If a run of the chain has repeated
-    /// the call already, it is not repeated once more.
+    /// Stores what the script decided about a recorded call. `Repeat` has no effect if a later run
+    /// of the chain has already repeated the call.
     pub fn decide(&self, id: &str, decision: ResumeDecision) -> Result<(), DecisionError> {
         if self.repeated.contains(id) {
             return match decision {
@@ -334,7 +334,8 @@ impl PriorCall {
 }
 
 impl Orchestrator {
-    /// Returns the call if it has to run, and its outcome if the recorded calls answer or deny it.
+    /// Compares the call with the recorded calls. `Ok` is the call, which has to run. `Err` is its
+    /// outcome without running: the recorded answer, or a failure.
     pub(crate) fn check_prior(
         &self,
         scope: &Scope,

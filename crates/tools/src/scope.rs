@@ -44,7 +44,7 @@ pub enum SuspendPolicy {
     /// It cannot be suspended. Calls whose approval is deferred are denied.
     #[default]
     Never,
-    /// Its owner suspends it on [`crate::Report::Later`].
+    /// Its owner suspends it on [`crate::BatchReport::ApprovalDeferred`].
     OnDeferredApproval,
 }
 
@@ -92,7 +92,7 @@ impl ScopeResources {
 
 impl std::fmt::Debug for ScopeResources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Belongings")
+        f.write_str("ScopeResources")
     }
 }
 

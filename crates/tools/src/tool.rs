@@ -33,8 +33,8 @@ pub trait Tool: Send + Sync {
         false
     }
 
-    /// Returns what a successful call with this value means to a run that resumes its run. A tool
-    /// whose value can report a failure or unfinished work overrides it.
+    /// Returns what a resumed run does with this result of a successful call: reuse it, or call
+    /// again. Override it if a result can report a failure or unfinished work.
     fn resume_as(&self, value: &Value) -> ResumeAs {
         let _ = value;
         ResumeAs::Answer

@@ -2,7 +2,8 @@
 //!
 //! Three of the four possible breakpoints are set:
 //! - after the system text, which also covers the tools before it;
-//! - before the newest message of the user, because context in that message is not sent again;
+//! - before the newest message of the user, because later turns send that message without the
+//!   text that was added to it;
 //! - at the end, for the next request of the same turn, which continues this one.
 
 use serde_json::{Value, json};

@@ -89,8 +89,9 @@ fn thinking_fields(
     }
 }
 
-/// Whether the request continues after calls that no thinking block of this model precedes, as
-/// after a change of model. The API rejects a thinking budget in such a request.
+/// Whether the request ends with the result of a call, and what the model wrote since the user's
+/// message does not begin with a thinking block of this model, as after a change of model. The API
+/// then rejects a thinking budget.
 fn lacks_thinking_before_calls(prompt: &Prompt, model: &Model, provider: &Provider) -> bool {
     let origin = provider.origin(&model.name);
     let from_calls = matches!(

@@ -45,7 +45,7 @@ const MAX_SCRIPTS: usize = 256;
 /// The most bytes of those scripts. Nested scripts count again.
 const MAX_SCRIPT_BYTES: usize = 3 * MAX_COMMAND_BYTES;
 
-const TOO_DEEP: &str = "is nested too deeply";
+const TOO_DEEP: &str = "is too large or nested too deeply to check";
 
 /// The classification of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn classify_command(argv: &[String]) -> CommandClassification {
     }
 }
 
-/// A [`CommandView`] whose words are still marked as literal, pattern or dynamic.
+/// A [`CommandClassification`] that keeps the [`WordKind`](words::WordKind) of each word.
 struct WordClassification {
     commands: Vec<Vec<ShellWord>>,
     safety: CommandSafety,

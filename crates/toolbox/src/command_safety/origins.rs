@@ -1,5 +1,5 @@
 //! Finds the origin of code that a command runs. Running downloaded or decoded code is dangerous,
-//! because it was not visible before.
+//! because the approver cannot see it in the command.
 
 use std::rc::Rc;
 
@@ -76,7 +76,8 @@ fn output_origin_within(words: &[ShellWord], wrappers: usize) -> Option<CodeOrig
         })
 }
 
-/// Returns the output of a command if it follows from its words and its input.
+/// Returns the output of `echo`, `printf`, `cat` and the like, computed without running them.
+/// `None` for other programs.
 pub(super) fn output_text(words: &[ShellWord], input: Option<&Rc<str>>) -> Option<Rc<str>> {
     let (program, arguments) = words.split_first()?;
     let words = || {

@@ -30,7 +30,7 @@ pub(super) enum WordKind {
     Dynamic,
 }
 
-/// The origin of text that was not visible before it runs.
+/// Where code comes from that is not visible in the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CodeOrigin {
     Downloaded,
