@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use selvedge_sandbox::{
-    GuestProgram, GuestRequest, Host, InterruptHandle, Position, PumpState, Runtime, ScriptFinish,
-    Settlement, WasmRuntime,
+    GuestProgram, GuestRequest, GuestStepState, Host, InterruptHandle, Position, Runtime,
+    ScriptFinish, Settlement, WasmRuntime,
 };
 
 use crate::measure::{ResidentMemory, Samples, elapsed_ms, resident_mb};
@@ -153,7 +153,7 @@ async fn run_one_plus_one(wasm: &WasmRuntime) {
     };
     assert!(matches!(
         &pump.state,
-        PumpState::Finished(ScriptFinish::Value(Some(value))) if value == "2"
+        GuestStepState::Finished(ScriptFinish::Value(Some(value))) if value == "2"
     ));
 }
 
@@ -165,7 +165,7 @@ async fn run_ten_awaits(wasm: &WasmRuntime) {
         panic!("the script does not start")
     };
     let mut answered = 0;
-    while !matches!(pump.state, PumpState::Finished(_)) {
+    while !matches!(pump.state, GuestStepState::Finished(_)) {
         let Some(GuestRequest::Call { id, .. }) = pump.requests.pop() else {
             panic!("the script makes no call")
         };
@@ -217,7 +217,7 @@ async fn run_thousand(wasm: &WasmRuntime) -> (f64, ResidentMemory) {
         };
         assert!(matches!(
             next.state,
-            PumpState::Finished(ScriptFinish::Value(_))
+            GuestStepState::Finished(ScriptFinish::Value(_))
         ));
     }
     (elapsed_ms(start), during)

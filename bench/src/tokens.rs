@@ -248,7 +248,7 @@ async fn run_task(
         .map(|request| selvedge_tokens::count(&request_text(&request.body)))
         .sum();
     for step in session.steps() {
-        for item in &step.wire {
+        for item in &step.request_items {
             match item {
                 ConversationItem::FunctionCall(call) => {
                     counts.tokens_out += selvedge_tokens::count(&call.name)

@@ -183,7 +183,11 @@ impl Agent {
             return Ok(None);
         };
         session
-            .add_step(SessionStepKind::Compaction, Vec::new(), compacted.wire)
+            .add_step(
+                SessionStepKind::Compaction,
+                Vec::new(),
+                compacted.request_items,
+            )
             .await?;
         Ok(Some((compacted.tokens_before, compacted.tokens_after)))
     }
@@ -205,7 +209,7 @@ impl Agent {
         let orchestrator = self.harness.orchestrator();
         let offered = (self.offer)(orchestrator.registry(), &self.model);
         self.router = ToolRouter::new(orchestrator.clone(), offered);
-        let wire = self.client.provider().wire;
+        let wire = self.client.provider().wire_api;
         self.tools = prompt::model_tools(
             &self.options,
             self.router.offered(),

@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_memory::{
-    Gradient, Level, MEMORY_PROMPT, Memory, MemoryError, NewTurn, PinMode, RecallRequest,
-    SmallModel,
+    GradientOptions, Level, MEMORY_PROMPT, Memory, MemoryError, NewTurn, PlanStorage,
+    RecallRequest, SmallModel,
 };
 use selvedge_protocol::{ConversationItem, DocumentInfo, MessageRole, TurnItem};
 use serde_json::Value;
@@ -38,7 +38,7 @@ pub struct AgentMemoryOptions {
 #[non_exhaustive]
 pub enum HistoryMode {
     /// All turns; the older a turn, the shorter its level.
-    Gradient(Gradient),
+    Gradient(GradientOptions),
     /// All turns in full, until the context is nearly full.
     Regular,
     /// No earlier turns.
@@ -56,7 +56,7 @@ struct AgentMemoryInner {
     /// The beginning of the prompts of each session, by session id.
     prompt_prefixes: Mutex<HashMap<String, PromptPrefix>>,
     /// The background task that distills lessons. Aborted when the next turn begins.
-    idle_task: Mutex<Option<AbortHandle>>,
+    background_task: Mutex<Option<AbortHandle>>,
 }
 
 /// The history with which the prompts of a session begin.
@@ -82,7 +82,7 @@ impl AgentMemory {
             settings,
             small_model: small,
             prompt_prefixes: Mutex::default(),
-            idle_task: Mutex::default(),
+            background_task: Mutex::default(),
         }))
     }
 
@@ -114,11 +114,11 @@ impl AgentMemory {
                     ..PromptPrefix::default()
                 });
             };
-            let strategy = selvedge_memory::AssemblyStrategy::Gradient(gradient);
-            let assembled = memory.assemble(&id, strategy, PinMode::Pin)?;
+            let strategy = selvedge_memory::AssemblyMode::Gradient(gradient);
+            let assembled = memory.assemble(&id, strategy, PlanStorage::Store)?;
             let bands = assembled.bands.iter().rev();
             let raw = bands.take_while(|band| band.span.level == Level::Raw);
-            let text = assembled.text.get(..assembled.pinned_bytes);
+            let text = assembled.text.get(..assembled.planned_bytes);
             Ok(PromptPrefix {
                 text: text.unwrap_or_default().to_owned(),
                 last_turn: assembled.planned_turns,
@@ -144,7 +144,7 @@ impl AgentMemory {
 
     /// Starts a background task that writes the shorter levels, and distills lessons once the
     /// session has been idle for a while.
-    fn spawn_learning(&self, session: &str) {
+    fn spawn_background_work(&self, session: &str) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
@@ -179,14 +179,14 @@ impl AgentMemory {
                 }
             }
         });
-        if let Some(earlier) = self.lock_idle_task().replace(task.abort_handle()) {
+        if let Some(earlier) = self.lock_background_task().replace(task.abort_handle()) {
             earlier.abort();
         }
     }
 
-    fn lock_idle_task(&self) -> MutexGuard<'_, Option<AbortHandle>> {
+    fn lock_background_task(&self) -> MutexGuard<'_, Option<AbortHandle>> {
         self.0
-            .idle_task
+            .background_task
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -218,7 +218,7 @@ impl TurnHook for AgentMemory {
         prompt: &'a str,
     ) -> BoxFuture<'a, Option<String>> {
         async move {
-            if let Some(idle) = self.lock_idle_task().take() {
+            if let Some(idle) = self.lock_background_task().take() {
                 idle.abort();
             }
             let told = async {
@@ -240,7 +240,7 @@ impl TurnHook for AgentMemory {
                 .insert(session.id().to_owned(), told);
             let recall = RecallRequest {
                 exclude_from: full_from,
-                deadline: self.0.settings.recall_timeout?,
+                timeout: self.0.settings.recall_timeout?,
                 max_tokens: self.0.settings.max_recall_tokens,
                 model: self.0.small_model.clone(),
                 ..RecallRequest::new(session.id(), prompt)
@@ -280,7 +280,7 @@ impl TurnHook for AgentMemory {
         };
         async move {
             match stored.await {
-                Ok(()) => self.spawn_learning(session.id()),
+                Ok(()) => self.spawn_background_work(session.id()),
                 // The turn is stored before the next turn, or when the session is continued.
                 Err(error) => {
                     tracing::warn!(target: "selvedge::memory", %error, "the turn is not remembered yet")
@@ -323,7 +323,11 @@ impl HistoryStrategy for AgentMemory {
                 "Understood.",
             ));
         }
-        items.extend(steps.iter().flat_map(|step| step.wire.iter().cloned()));
+        items.extend(
+            steps
+                .iter()
+                .flat_map(|step| step.request_items.iter().cloned()),
+        );
         items
     }
 }

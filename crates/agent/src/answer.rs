@@ -44,7 +44,7 @@ pub(crate) struct AnswerScript {
     pub(crate) error: Option<ScriptError>,
     pub(crate) timeout: Option<Duration>,
     /// The failed run that the script resumes.
-    pub(crate) resume: Option<String>,
+    pub(crate) resumes_run: Option<String>,
 }
 
 /// The form in which a model wrote a script.
@@ -59,7 +59,7 @@ pub(crate) enum AnswerScriptForm {
 
 /// A piece, and the item id in the events that were emitted for it while the answer was streamed.
 #[derive(Debug)]
-pub(crate) struct EmittedPiece {
+pub(crate) struct PieceWithItemId {
     pub(crate) piece: AnswerPiece,
     pub(crate) item_id: Option<String>,
 }
@@ -67,12 +67,12 @@ pub(crate) struct EmittedPiece {
 /// A complete answer of the model.
 #[derive(Debug, Default)]
 pub(crate) struct TurnAnswer {
-    pub(crate) pieces: Vec<EmittedPiece>,
+    pub(crate) pieces: Vec<PieceWithItemId>,
     /// The items of the answer, as later requests repeat them.
-    pub(crate) wire: Vec<ConversationItem>,
+    pub(crate) request_items: Vec<ConversationItem>,
     pub(crate) usage: Option<Usage>,
     /// Why the model stopped; `None` if the answer was not read to its end.
-    pub(crate) finish: Option<FinishReason>,
+    pub(crate) finish_reason: Option<FinishReason>,
     /// The provider's explanation of the finish reason.
     pub(crate) detail: Option<String>,
 }
@@ -106,7 +106,7 @@ pub(crate) struct AnswerReader<'a> {
 /// The state of one item of the answer.
 #[derive(Default)]
 pub(crate) struct AnswerItemState {
-    pieces: Vec<EmittedPiece>,
+    pieces: Vec<PieceWithItemId>,
     detector: BlockDetector,
     /// All text of the item.
     raw: String,
@@ -158,7 +158,7 @@ impl AnswerReader<'_> {
             ModelEvent::ItemDone { item, value: done } => return self.handle_item_done(item, done),
             ModelEvent::Usage(usage) => self.answer.usage = Some(usage),
             ModelEvent::Finished { reason, detail } => {
-                (self.answer.finish, self.answer.detail) = (Some(reason), detail);
+                (self.answer.finish_reason, self.answer.detail) = (Some(reason), detail);
             }
             ModelEvent::Restarted => self.discard(),
             ModelEvent::Retrying {
@@ -186,7 +186,7 @@ impl AnswerReader<'_> {
             self.finish_text(item);
             if !raw.trim().is_empty() {
                 self.answer
-                    .wire
+                    .request_items
                     .push(ConversationItem::message(MessageRole::Assistant, raw));
             }
         }
@@ -196,7 +196,7 @@ impl AnswerReader<'_> {
             .collect();
         // In a truncated answer, an unclosed block is text and not a script.
         let truncated = !matches!(
-            self.answer.finish,
+            self.answer.finish_reason,
             Some(FinishReason::Stop | FinishReason::ToolCalls)
         );
         for emitted in &mut self.answer.pieces {
@@ -292,7 +292,7 @@ impl AnswerReader<'_> {
             self.events
                 .emit(RuntimeEvent::ItemCompleted { item_id, item });
         }
-        part.pieces.push(EmittedPiece {
+        part.pieces.push(PieceWithItemId {
             piece: AnswerPiece::Text(text),
             item_id: id,
         });
@@ -309,7 +309,7 @@ impl AnswerReader<'_> {
         let piece = AnswerPiece::Script(self.build_script(code, &call_id, form, trouble));
         self.emit_live = false;
         let part = self.items.entry(item).or_default();
-        part.pieces.push(EmittedPiece {
+        part.pieces.push(PieceWithItemId {
             piece,
             item_id: None,
         });
@@ -331,7 +331,7 @@ impl AnswerReader<'_> {
             form,
             error: trouble,
             timeout: None,
-            resume: pragma_resume(&code),
+            resumes_run: pragma_resume(&code),
         }
     }
 
@@ -393,17 +393,19 @@ impl AnswerReader<'_> {
                 {
                     return StreamControl::Stop;
                 }
-                self.answer.wire.push(ConversationItem::Message(message));
+                self.answer
+                    .request_items
+                    .push(ConversationItem::Message(message));
                 self.finish_text(item);
             }
             ConversationItem::FunctionCall(call) => {
                 self.answer
-                    .wire
+                    .request_items
                     .push(ConversationItem::FunctionCall(call.clone()));
                 self.handle_call(item, call);
             }
             other => {
-                self.answer.wire.push(other.clone());
+                self.answer.request_items.push(other.clone());
                 let visible = matches!(
                     &other,
                     ConversationItem::Reasoning(reasoning)
@@ -445,11 +447,11 @@ impl AnswerReader<'_> {
                 let mut script =
                     self.build_script(args.code, &call.call_id, AnswerScriptForm::Call, None);
                 script.timeout = args.timeout;
-                script.resume = args.resume.or(script.resume);
+                script.resumes_run = args.resume.or(script.resumes_run);
                 self.emit_live = false;
                 let part = self.items.entry(item).or_default();
                 part.done = true;
-                part.pieces.push(EmittedPiece {
+                part.pieces.push(PieceWithItemId {
                     piece: AnswerPiece::Script(script),
                     item_id: None,
                 });
@@ -479,7 +481,7 @@ impl AnswerReader<'_> {
             self.events
                 .emit(RuntimeEvent::ItemCompleted { item_id, item });
         }
-        part.pieces.push(EmittedPiece { piece, item_id: id });
+        part.pieces.push(PieceWithItemId { piece, item_id: id });
     }
 
     /// Discards everything received so far, because the provider starts the answer again.

@@ -4,7 +4,7 @@
 //! unchanged, every run that has not ended, and one line with a handle for each earlier run. The
 //! originals stay in the journal.
 
-use crate::size::estimate_tokens as tokens_of;
+use crate::token_estimate::estimate_tokens as tokens_of;
 use selvedge_journal::StoredRunState;
 use selvedge_protocol::{
     CallStatus, ConversationItem, MessageRole, OutputPart, RunStatus, TurnItem, Usage,
@@ -18,7 +18,7 @@ use crate::{Agent, Session};
 
 /// A compacted conversation.
 pub(crate) struct CompactedConversation {
-    pub(crate) wire: Vec<ConversationItem>,
+    pub(crate) request_items: Vec<ConversationItem>,
     pub(crate) tokens_before: u64,
     pub(crate) tokens_after: u64,
 }
@@ -31,9 +31,9 @@ const IMAGE_TOKENS: u64 = 1_500;
 const MIN_CONVERSATION_TOKENS: u64 = 1_000;
 
 /// The result of [`compact_if_needed`].
-pub(crate) enum CompactionNeed {
+pub(crate) enum CompactionOutcome {
     /// The conversation fits, or would not become much shorter.
-    Unneeded,
+    Unchanged,
     /// The compacted conversation. The original nearly fills the context.
     Compacted(CompactedConversation),
     /// The system prompt and the tools alone nearly fill the context.
@@ -44,21 +44,21 @@ pub(crate) enum CompactionNeed {
 }
 
 /// Compacts the session if it nearly fills the context.
-pub(crate) async fn compact_if_needed(session: &Session, agent: &Agent) -> CompactionNeed {
+pub(crate) async fn compact_if_needed(session: &Session, agent: &Agent) -> CompactionOutcome {
     let model = &agent.model;
     let answer = model.max_output_tokens.min(model.context_window / 4);
     let limit =
         (model.context_window * agent.options.compact_at_percent / 100).saturating_sub(answer);
     if estimate_next_request(session, agent) <= limit {
-        return CompactionNeed::Unneeded;
+        return CompactionOutcome::Unchanged;
     }
     let fixed = fixed_tokens(session, agent);
     let room = limit.saturating_sub(fixed);
     if room < MIN_CONVERSATION_TOKENS {
-        return CompactionNeed::NoRoom { fixed };
+        return CompactionOutcome::NoRoom { fixed };
     }
     let shorter = compact_to(session, fixed, room / 2).await;
-    shorter.map_or(CompactionNeed::Unneeded, CompactionNeed::Compacted)
+    shorter.map_or(CompactionOutcome::Unchanged, CompactionOutcome::Compacted)
 }
 
 /// Compacts the session after the provider has refused it as too long, whatever the estimate is.
@@ -84,7 +84,7 @@ async fn compact_to(session: &Session, fixed: u64, room: u64) -> Option<Compacte
     let (before, after) = (conversation_tokens(session), estimate_items(&wire));
     // A conversation that does not become much shorter would not fit either.
     (after < before * 9 / 10).then_some(CompactedConversation {
-        wire,
+        request_items: wire,
         tokens_before: fixed + before,
         tokens_after: fixed + after,
     })
@@ -127,7 +127,10 @@ fn conversation_tokens(session: &Session) -> u64 {
 }
 
 fn estimate_steps(steps: &[SessionStep]) -> u64 {
-    steps.iter().map(|step| estimate_items(&step.wire)).sum()
+    steps
+        .iter()
+        .map(|step| estimate_items(&step.request_items))
+        .sum()
 }
 
 /// Returns the estimated number of tokens of some items.
@@ -162,7 +165,10 @@ async fn build_compacted(session: &Session, room: u64) -> Vec<ConversationItem> 
     let before = &steps[..steps.len() - tail.len()];
     let summary = summarize_steps(session, before, (room / 2) as usize * 3).await;
     let mut wire = vec![ConversationItem::message(MessageRole::User, summary)];
-    wire.extend(tail.iter().flat_map(|step| step.wire.iter().cloned()));
+    wire.extend(
+        tail.iter()
+            .flat_map(|step| step.request_items.iter().cloned()),
+    );
     wire
 }
 
@@ -172,7 +178,7 @@ fn recent_steps(steps: &[SessionStep], room: u64) -> &[SessionStep] {
     let mut left = room;
     let mut from = steps.len();
     for (at, step) in steps.iter().enumerate().rev() {
-        let tokens = estimate_items(&step.wire);
+        let tokens = estimate_items(&step.request_items);
         if tokens > left || step.kind == SessionStepKind::Compaction {
             break;
         }
@@ -199,7 +205,7 @@ async fn summarize_steps(session: &Session, before: &[SessionStep], bytes: usize
         .map(|step| {
             (
                 step.turn,
-                step.wire.iter().filter_map(message_text).collect(),
+                step.request_items.iter().filter_map(message_text).collect(),
             )
         })
         .collect();

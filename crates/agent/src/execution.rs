@@ -10,8 +10,8 @@ use selvedge_script::{Pragma, Resume, RunOptions, ScriptContext, SuspendedRun};
 use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
 use tracing::Instrument;
 
-use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, EmittedPiece};
-use crate::recovery::{self, KnownScript};
+use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId};
+use crate::recovery::{self, RecordedScript};
 use crate::resume::{ResumeTarget, find_resume_target, load_resume_calls};
 use crate::script_result::script_result_parts;
 use crate::turn::AgentTurn;
@@ -31,7 +31,7 @@ pub(crate) struct AnswerResults {
 impl AnswerResults {
     /// Returns the items that follow the answer in the next request: the results of structured
     /// calls, then one user message with the results of all blocks.
-    pub(crate) fn to_wire(&self) -> Vec<ConversationItem> {
+    pub(crate) fn to_request_items(&self) -> Vec<ConversationItem> {
         let mut wire = self.calls.clone();
         let mut content = Vec::new();
         for (index, block) in self.blocks.iter().enumerate() {
@@ -92,10 +92,10 @@ impl AgentTurn<'_> {
     /// Runs the scripts and calls among the pieces. Consecutive calls form one batch. Emits each
     /// piece that was not emitted before, and each result after its script or call. Stops after a
     /// script that was suspended.
-    pub(crate) async fn run_pieces(&mut self, pieces: Vec<EmittedPiece>) -> AnswerResults {
+    pub(crate) async fn run_pieces(&mut self, pieces: Vec<PieceWithItemId>) -> AnswerResults {
         let mut results = AnswerResults::default();
         let mut batch = Vec::new();
-        for EmittedPiece { piece, item_id: id } in pieces {
+        for PieceWithItemId { piece, item_id: id } in pieces {
             match piece {
                 AnswerPiece::Other(item) => self.emit_unless_emitted(id, item.into()),
                 AnswerPiece::Text(text) => self.emit_unless_emitted(
@@ -110,7 +110,7 @@ impl AgentTurn<'_> {
                     batch.push(call);
                 }
                 AnswerPiece::Script(script) => {
-                    self.run_calls(std::mem::take(&mut batch), &mut results)
+                    self.run_structured_calls(std::mem::take(&mut batch), &mut results)
                         .await;
                     self.emit_unless_emitted(id, TurnItem::ScriptToolCall(script.item.clone()));
                     let form = script.form;
@@ -124,7 +124,7 @@ impl AgentTurn<'_> {
                 return results;
             }
         }
-        self.run_calls(batch, &mut results).await;
+        self.run_structured_calls(batch, &mut results).await;
         results
     }
 
@@ -171,9 +171,9 @@ impl AgentTurn<'_> {
         }
         let mut options = self.run_options(&item.id, &item.call_id);
         options.timeout = written.timeout;
-        match self.known_results.scripts.remove(&item.id) {
-            Some(KnownScript::Ended(output)) => return *output,
-            Some(KnownScript::Died { resume }) => {
+        match self.recorded_results.scripts.remove(&item.id) {
+            Some(RecordedScript::Ended(output)) => return *output,
+            Some(RecordedScript::Died { resume }) => {
                 // A turn that is being closed runs nothing, so the recorded calls are reported.
                 if self.options.cancel.is_cancelled()
                     && let Some(run) = self.session.stored_run(&resume.run_id).await
@@ -184,9 +184,9 @@ impl AgentTurn<'_> {
                 options.resume = Some(resume);
                 return recovery::as_uninterrupted(self.run_instrumented(source, options).await);
             }
-            Some(KnownScript::Suspended(run)) => {
+            Some(RecordedScript::Suspended(run)) => {
                 options.id = Some(run.summary.id.clone());
-                return self.resume_suspended(*run, &item.call_id, options).await;
+                return self.restore_suspended(*run, &item.call_id, options).await;
             }
             None => {}
         }
@@ -198,7 +198,7 @@ impl AgentTurn<'_> {
             );
             return rejected_output(&item.id, &item.call_id, error);
         }
-        if let Some(run) = written.resume {
+        if let Some(run) = written.resumes_run {
             match self.load_resume(run).await {
                 Ok(resume) => options.resume = Some(resume),
                 Err(error) => return rejected_output(&item.id, &item.call_id, error),
@@ -241,7 +241,7 @@ impl AgentTurn<'_> {
             id: Some(id.to_owned()),
             call_id: Some(call_id.to_owned()),
             mode: Some(self.mode),
-            cancel: self.stop.clone(),
+            cancel: self.turn_cancel.clone(),
             caller_gone: self.options.caller_gone.clone(),
             saved_config: self.options.saved_config.clone(),
             events: self.events.clone(),
@@ -286,7 +286,7 @@ impl AgentTurn<'_> {
     }
 
     /// Restores a suspended script from its snapshot.
-    async fn resume_suspended(
+    async fn restore_suspended(
         &self,
         run: StoredRun,
         call_id: &str,
@@ -307,8 +307,8 @@ impl AgentTurn<'_> {
         let (run_id, resumed) = (id.clone(), run.summary.resumes.clone());
         let taken = journal.spawn_blocking(move |journal| {
             // If several processes try this, one succeeds.
-            journal.claim_run(&run_id)?;
-            let state = journal.take_suspension(&run_id)?;
+            journal.claim_suspended_run(&run_id)?;
+            let state = journal.read_suspension(&run_id)?;
             let resume = resumed.map(|resumed| load_resume_calls(journal, &journal.run(&resumed)?));
             Ok::<_, JournalError>((state, resume.transpose()?))
         });
@@ -337,7 +337,11 @@ impl AgentTurn<'_> {
     }
 
     /// Runs structured calls, in parallel where the tools allow it.
-    async fn run_calls(&mut self, calls: Vec<FunctionCall>, results: &mut AnswerResults) {
+    async fn run_structured_calls(
+        &mut self,
+        calls: Vec<FunctionCall>,
+        results: &mut AnswerResults,
+    ) {
         if calls.is_empty() {
             return;
         }
@@ -346,7 +350,7 @@ impl AgentTurn<'_> {
         for call in &calls {
             let call_id = self.unique_call_id(&call.call_id);
             self.used_call_ids.push(call_id.clone());
-            let known = self.known_results.calls.remove(&call_id);
+            let known = self.recorded_results.calls.remove(&call_id);
             let known = known.or_else(|| self.refused_output(call));
             if known.is_none() {
                 structured.push(StructuredCall {
@@ -362,7 +366,7 @@ impl AgentTurn<'_> {
         }
         let mut new_outputs = Vec::new();
         if !structured.is_empty() {
-            let scope = self.calls_scope().await;
+            let scope = self.structured_scope().await;
             let span = tracing::info_span!("calls", run = scope.id, count = structured.len());
             let calls = self.agent.router.route(&scope, structured);
             new_outputs = calls.instrument(span).await;
@@ -408,19 +412,19 @@ impl AgentTurn<'_> {
     }
 
     /// Returns the scope of the structured calls of this turn. It ends with the turn.
-    async fn calls_scope(&mut self) -> Scope {
-        if let Some(scope) = &self.scope {
+    async fn structured_scope(&mut self) -> Scope {
+        if let Some(scope) = &self.structured_scope {
             return scope.clone();
         }
         let agent = self.agent;
-        let id = self.calls_run_id();
+        let id = self.structured_run_id();
         let limits = ScopeLimits {
             max_calls: u32::MAX,
             ..ScopeLimits::from(agent.harness.limits())
         };
-        let scope = Scope::new(id, limits, &self.stop, self.events.clone());
+        let scope = Scope::new(id, limits, &self.turn_cancel, self.events.clone());
         agent.sub_agents.register_run(&scope.id, self.context());
-        self.scope = Some(scope.clone());
+        self.structured_scope = Some(scope.clone());
         if let Some(ledger) = agent.harness.orchestrator().ledger() {
             let source = format!("// structured calls of turn {}", self.session.turn_number());
             let begin = ledger.begin_run(RunStart {
@@ -429,10 +433,10 @@ impl AgentTurn<'_> {
                 directory: &agent.options.directory,
                 session: self.session.id(),
                 seed: "0",
-                resumes: self.known_results.run.as_deref(),
+                resumes: self.recorded_results.run.as_deref(),
                 saved_config: &self.options.saved_config,
             });
-            if let Err(error) = scope.written(begin).await {
+            if let Err(error) = scope.wait_for_write(begin).await {
                 // The calls fail as well: a call that is not recorded must not run.
                 self.events.emit(RuntimeEvent::Error {
                     message: format!("cannot record the structured calls: {error}"),
@@ -443,13 +447,15 @@ impl AgentTurn<'_> {
     }
 
     /// Returns the id of the run (`trn_…`) that the structured calls of this turn belong to.
-    pub(crate) fn calls_run_id(&mut self) -> String {
-        self.calls_run.get_or_insert_with(|| new_id("trn")).clone()
+    pub(crate) fn structured_run_id(&mut self) -> String {
+        self.structured_run_id
+            .get_or_insert_with(|| new_id("trn"))
+            .clone()
     }
 
     /// Ends the scope of the turn's structured calls, and records their end.
-    pub(crate) async fn end_calls_scope(&mut self) {
-        let Some(scope) = self.scope.take() else {
+    pub(crate) async fn end_structured_scope(&mut self) {
+        let Some(scope) = self.structured_scope.take() else {
             return;
         };
         scope.end();
@@ -463,7 +469,7 @@ impl AgentTurn<'_> {
                 false => RunStatus::Error,
             };
             output.calls = std::mem::take(&mut self.call_records);
-            if let Err(error) = scope.written(ledger.finish_run(&output, None)).await {
+            if let Err(error) = scope.wait_for_write(ledger.finish_run(&output, None)).await {
                 self.events.emit(RuntimeEvent::Error {
                     message: format!("cannot record the end of the structured calls: {error}"),
                 });

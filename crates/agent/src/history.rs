@@ -32,7 +32,7 @@ impl HistoryStrategy for RegularHistory {
     fn earlier_items(&self, past: &PastTurns<'_>) -> Vec<ConversationItem> {
         past.steps
             .iter()
-            .flat_map(|step| step.wire.iter().cloned())
+            .flat_map(|step| step.request_items.iter().cloned())
             .collect()
     }
 }

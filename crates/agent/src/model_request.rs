@@ -10,8 +10,8 @@ use selvedge_protocol::{
 };
 use tracing::Instrument;
 
-use crate::answer::{AnswerPiece, AnswerReader, EmittedPiece, StreamControl, TurnAnswer};
-use crate::compaction::CompactionNeed;
+use crate::answer::{AnswerPiece, AnswerReader, PieceWithItemId, StreamControl, TurnAnswer};
+use crate::compaction::CompactionOutcome;
 use crate::history::PastTurns;
 use crate::session_record::SessionStepKind;
 use crate::turn::{AgentTurn, steps_since_compaction};
@@ -22,9 +22,9 @@ impl AgentTurn<'_> {
     /// and results that followed it.
     pub(crate) async fn assemble_prompt(&mut self) -> Result<Prompt, TurnError> {
         match compaction::compact_if_needed(self.session, self.agent).await {
-            CompactionNeed::Unneeded => {}
-            CompactionNeed::Compacted(compacted) => self.record_compaction(compacted).await?,
-            CompactionNeed::NoRoom { fixed } => self.warn_no_room(fixed),
+            CompactionOutcome::Unchanged => {}
+            CompactionOutcome::Compacted(compacted) => self.record_compaction(compacted).await?,
+            CompactionOutcome::NoRoom { fixed } => self.warn_no_room(fixed),
         }
         self.is_last_answer = self.budget.is_last_round() && self.budget.spent().rounds > 0;
         let history = self.build_history();
@@ -70,7 +70,11 @@ impl AgentTurn<'_> {
         compacted: compaction::CompactedConversation,
     ) -> Result<(), TurnError> {
         self.session
-            .add_step(SessionStepKind::Compaction, Vec::new(), compacted.wire)
+            .add_step(
+                SessionStepKind::Compaction,
+                Vec::new(),
+                compacted.request_items,
+            )
             .await?;
         self.events.emit(RuntimeEvent::ThreadCompacted {
             tokens_before: compacted.tokens_before,
@@ -93,7 +97,11 @@ impl AgentTurn<'_> {
             context_window: self.agent.model.context_window,
         });
         let newest = history.len();
-        history.extend(current.iter().flat_map(|step| step.wire.iter().cloned()));
+        history.extend(
+            current
+                .iter()
+                .flat_map(|step| step.request_items.iter().cloned()),
+        );
         if let (Some(text), Some(ConversationItem::Message(message))) =
             (&self.hook_text, history.get_mut(newest))
         {
@@ -137,7 +145,7 @@ impl AgentTurn<'_> {
             emitted_ids: Vec::new(),
             answer: TurnAnswer::default(),
         };
-        let stop = &self.stop;
+        let stop = &self.turn_cancel;
         let read = async {
             let mut stream = agent.client.stream(prompt, &agent.model);
             loop {
@@ -163,13 +171,15 @@ impl AgentTurn<'_> {
         let mut answer = reader.finish();
         // The provider does not report the usage of an answer that was not read to its end, so it
         // is estimated.
-        let usage = *answer.usage.get_or_insert_with(|| match answer.finish {
-            Some(_) => Usage::default(),
-            None => Usage {
-                output_tokens: compaction::estimate_items(&answer.wire),
-                ..estimate_usage(prompt)
-            },
-        });
+        let usage = *answer
+            .usage
+            .get_or_insert_with(|| match answer.finish_reason {
+                Some(_) => Usage::default(),
+                None => Usage {
+                    output_tokens: compaction::estimate_items(&answer.request_items),
+                    ..estimate_usage(prompt)
+                },
+            });
         span.record("input_tokens", usage.input_tokens);
         span.record("output_tokens", usage.output_tokens);
         metrics::record_model_call(&usage, started.elapsed());
@@ -180,12 +190,12 @@ impl AgentTurn<'_> {
     pub(crate) async fn record_answer(
         &mut self,
         answer: TurnAnswer,
-    ) -> Result<Vec<EmittedPiece>, TurnError> {
+    ) -> Result<Vec<PieceWithItemId>, TurnError> {
         let TurnAnswer {
             pieces,
-            wire,
+            request_items: wire,
             usage,
-            finish,
+            finish_reason: finish,
             ..
         } = answer;
         let usage = usage.unwrap_or_default();
@@ -203,7 +213,7 @@ impl AgentTurn<'_> {
         };
         let calls = any(|piece| matches!(piece, AnswerPiece::Call(_)));
         let answered = SessionStepKind::Answer {
-            run: calls.then(|| self.calls_run_id()),
+            run: calls.then(|| self.structured_run_id()),
             usage,
             cost,
             finish,
@@ -221,7 +231,7 @@ impl AgentTurn<'_> {
     }
 
     /// Changes the turn so that a failed request can be sent again. Fails if that is not possible.
-    pub(crate) async fn adapt_to_error(&mut self, error: ModelError) -> Result<(), TurnError> {
+    pub(crate) async fn prepare_resend(&mut self, error: ModelError) -> Result<(), TurnError> {
         if error.missing_capability == Some(ModelCapability::Tools)
             && self.call_mode != ToolCallMode::Off
         {
@@ -257,7 +267,7 @@ fn piece_item(piece: &AnswerPiece) -> TurnItem {
 
 /// Returns the estimated usage of a request, for when the provider does not report it.
 pub(crate) fn estimate_usage(prompt: &Prompt) -> Usage {
-    let system = crate::size::estimate_tokens(&prompt.system) as u64;
+    let system = crate::token_estimate::estimate_tokens(&prompt.system) as u64;
     Usage {
         input_tokens: compaction::estimate_items(&prompt.history) + system,
         ..Usage::default()

@@ -62,7 +62,7 @@ pub(crate) fn system_prompt(
 /// descriptions if the declarations exceed `max_tokens`.
 fn tools_section(registry: &Registry, max_tokens: usize) -> String {
     let declarations = signatures(registry);
-    if crate::size::estimate_tokens(&declarations) <= max_tokens {
+    if crate::token_estimate::estimate_tokens(&declarations) <= max_tokens {
         let note = "`return help(\"name\")` explains a tool's fields.";
         return format!("# Tools\n\n{note}\n\n```ts\n{declarations}```");
     }

@@ -20,7 +20,7 @@ use selvedge_tools::truncate_result;
 
 use crate::AgentError;
 use crate::answer::{
-    AnswerPiece, AnswerScript, AnswerScriptForm, EmittedPiece, malformed_block_error,
+    AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId, malformed_block_error,
     parse_script_call, pragma_resume,
 };
 use crate::execution::{AnswerResults, text_output};
@@ -30,9 +30,9 @@ use crate::turn::{AgentTurn, run_in_use};
 
 /// What the journal recorded of the scripts and calls of an unfinished answer.
 #[derive(Debug, Default)]
-pub(crate) struct KnownResults {
+pub(crate) struct RecordedResults {
     /// Scripts, by the id of their item, which is the id of their first run.
-    pub(crate) scripts: HashMap<String, KnownScript>,
+    pub(crate) scripts: HashMap<String, RecordedScript>,
     /// Outputs of structured calls, by their id in the ledger.
     pub(crate) calls: HashMap<String, FunctionCallOutput>,
     /// The last run of the structured calls.
@@ -41,7 +41,7 @@ pub(crate) struct KnownResults {
 
 /// The recorded state of a script.
 #[derive(Debug)]
-pub(crate) enum KnownScript {
+pub(crate) enum RecordedScript {
     Ended(Box<ScriptToolCallOutput>),
     Died { resume: Resume },
     Suspended(Box<StoredRun>),
@@ -111,11 +111,11 @@ impl AgentTurn<'_> {
     /// outcomes.
     pub(crate) async fn load_unfinished_answer(
         &mut self,
-    ) -> Result<Option<Vec<EmittedPiece>>, TurnError> {
+    ) -> Result<Option<Vec<PieceWithItemId>>, TurnError> {
         let Some(SessionStep {
             kind: SessionStepKind::Answer { run, .. },
             items,
-            wire,
+            request_items: wire,
             ..
         }) = self.session.steps().last().cloned()
         else {
@@ -127,18 +127,18 @@ impl AgentTurn<'_> {
         let (of_calls, written) = (run.clone(), items.clone());
         let read = journal.spawn_blocking(move |journal| {
             let calls = of_calls.map(|run| run_chain(journal, &run)).transpose()?;
-            Ok((calls, load_known_scripts(journal, &written)))
+            Ok((calls, load_recorded_scripts(journal, &written)))
         });
         let (calls, scripts) = read.await.map_err(journal_error)?;
         let mut pieces = Vec::new();
-        let mut known = KnownResults {
+        let mut known = RecordedResults {
             scripts: scripts?,
-            ..KnownResults::default()
+            ..RecordedResults::default()
         };
         if calls.as_ref().is_some_and(Vec::is_empty) {
             // The run never started. It starts now under the recorded id, by which a later recovery
             // finds it.
-            self.calls_run = run.clone();
+            self.structured_run_id = run.clone();
         }
         self.used_call_ids = self.earlier_call_ids(run.as_deref());
         for item in items {
@@ -163,9 +163,9 @@ impl AgentTurn<'_> {
                 }
             }
         }
-        self.known_results = known;
+        self.recorded_results = known;
         let id = Some(String::new());
-        let emitted = |piece| EmittedPiece {
+        let emitted = |piece| PieceWithItemId {
             piece,
             item_id: id.clone(),
         };
@@ -205,14 +205,14 @@ fn journal_error(error: JournalError) -> TurnError {
 }
 
 /// Returns the recorded states of the scripts among these items, by item id.
-fn load_known_scripts(
+fn load_recorded_scripts(
     journal: &Journal,
     items: &[TurnItem],
-) -> Result<HashMap<String, KnownScript>, TurnError> {
+) -> Result<HashMap<String, RecordedScript>, TurnError> {
     let mut known = HashMap::new();
     for item in items {
         if let TurnItem::ScriptToolCall(item) = item
-            && let Some(script) = load_known_script(journal, &item.id, &item.call_id)?
+            && let Some(script) = load_recorded_script(journal, &item.id, &item.call_id)?
         {
             known.insert(item.id.clone(), script);
         }
@@ -221,25 +221,25 @@ fn load_known_scripts(
 }
 
 /// Returns the recorded state of a script; `None` if it never started.
-fn load_known_script(
+fn load_recorded_script(
     journal: &Journal,
     id: &str,
     call_id: &str,
-) -> Result<Option<KnownScript>, TurnError> {
+) -> Result<Option<RecordedScript>, TurnError> {
     let Some(last) = run_chain(journal, id).map_err(journal_error)?.pop() else {
         return Ok(None);
     };
     Ok(Some(match (last.summary.state, &last.output) {
         (StoredRunState::Running, _) => return Err(run_in_use(&last.summary.id)),
-        (StoredRunState::Suspended, _) => KnownScript::Suspended(Box::new(last)),
+        (StoredRunState::Suspended, _) => RecordedScript::Suspended(Box::new(last)),
         (_, Some(output)) => {
             let output = ScriptToolCallOutput {
                 call_id: call_id.to_owned(),
                 ..output.clone()
             };
-            KnownScript::Ended(Box::new(as_uninterrupted(output)))
+            RecordedScript::Ended(Box::new(as_uninterrupted(output)))
         }
-        (_, None) => KnownScript::Died {
+        (_, None) => RecordedScript::Died {
             resume: Resume {
                 is_recovery: true,
                 ..load_resume_calls(journal, &last).map_err(journal_error)?
@@ -272,7 +272,7 @@ fn rebuild_script(item: ScriptToolCall, wire: &[ConversationItem]) -> AnswerScri
     let args = call.and_then(parse_script_call);
     let (timeout, resume) = args.map_or((None, None), |args| (args.timeout, args.resume));
     AnswerScript {
-        resume: resume.or_else(|| pragma_resume(&item.source_code)),
+        resumes_run: resume.or_else(|| pragma_resume(&item.source_code)),
         item,
         form,
         error: trouble,
@@ -329,7 +329,7 @@ pub(crate) fn unknown_results(step: &SessionStep) -> AnswerResults {
                 results.add_call(text_output(&call.call_id, text, true));
             }
             TurnItem::ScriptToolCall(script) => {
-                let form = rebuild_script(script.clone(), &step.wire).form;
+                let form = rebuild_script(script.clone(), &step.request_items).form;
                 let message = "it is unknown whether this script ran, and how far";
                 let error =
                     ScriptError::new(ErrorCode::OutcomeUnknownError, Phase::Executing, message)
@@ -399,7 +399,7 @@ mod tests {
                     value: Some(&args),
                     shown: None,
                     resume_as: selvedge_protocol::ResumeAs::Answer,
-                    details: None,
+                    unrecorded_start: None,
                 };
                 journal.record_call_end(settled).await.unwrap();
             }

@@ -66,7 +66,7 @@ impl SubAgents {
         };
         let answered = tokio::select! {
             biased;
-            () = context.stop.cancelled() => Err(refused("the turn was cancelled")),
+            () = context.turn_cancel.cancelled() => Err(refused("the turn was cancelled")),
             answered = read_answer(client, &prompt, model, &mut bill) => answered,
         };
         drop(bill);

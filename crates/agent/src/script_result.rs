@@ -1,7 +1,7 @@
 //! The JSON text of a script's result for the model: at most a given number of tokens, with a
 //! handle to the full result if it is truncated.
 
-use crate::size::exceeds_tokens;
+use crate::token_estimate::exceeds_tokens;
 use selvedge_protocol::{OutputPart, RunStatus, ScriptToolCallOutput};
 use selvedge_script::preview;
 use serde_json::{Map, Value, json};

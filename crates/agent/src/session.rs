@@ -137,7 +137,7 @@ impl Session {
             && matches!(step.kind, SessionStepKind::Answer { .. })
         {
             let results = crate::recovery::unknown_results(step);
-            let wire = results.to_wire();
+            let wire = results.to_request_items();
             self.add_step(SessionStepKind::Results, results.items, wire)
                 .await?;
         }
@@ -159,7 +159,7 @@ impl Session {
             steps: reader.steps,
             turn_number: reader.turn,
             ended,
-            delegated: reader.others,
+            delegated: reader.delegated,
             script_store: shelf,
             emitted_items: 0,
             last_item_number: written,
@@ -266,7 +266,7 @@ impl Session {
             turn: self.turn_number,
             kind,
             items,
-            wire,
+            request_items: wire,
         };
         let lines = step.lines();
         self.steps.push(step);

@@ -80,7 +80,7 @@ pub struct SessionStep {
     /// The items as people and memory see them.
     pub items: Vec<TurnItem>,
     /// The items as requests to the model contain them.
-    pub wire: Vec<ConversationItem>,
+    pub request_items: Vec<ConversationItem>,
 }
 
 /// The kind of a step.
@@ -109,11 +109,11 @@ pub enum SessionStepKind {
 impl SessionStep {
     /// Returns the lines as which the step is stored.
     pub(crate) fn lines(&self) -> Vec<SessionLine> {
-        let mut pairs = self.items.iter().zip(&self.wire);
-        let same = self.items.len() == self.wire.len()
+        let mut pairs = self.items.iter().zip(&self.request_items);
+        let same = self.items.len() == self.request_items.len()
             && pairs
                 .all(|(item, wire)| matches!(item, TurnItem::Conversation(item) if item == wire));
-        let wire = (!same).then(|| self.wire.clone());
+        let wire = (!same).then(|| self.request_items.clone());
         let mark = match &self.kind {
             SessionStepKind::Prompt => None,
             SessionStepKind::Answer {
@@ -130,7 +130,7 @@ impl SessionStep {
             }),
             SessionStepKind::Results => Some(SessionMark::Results { wire }),
             SessionStepKind::Compaction => Some(SessionMark::Compaction {
-                wire: self.wire.clone(),
+                wire: self.request_items.clone(),
             }),
         };
         let items = self.items.iter().cloned().map(SessionLine::Item);
@@ -147,7 +147,7 @@ pub(crate) struct SessionReader {
     pub(crate) turn: u32,
     /// Whether the last turn has ended.
     pub(crate) ended: bool,
-    pub(crate) others: DelegatedUsage,
+    pub(crate) delegated: DelegatedUsage,
 }
 
 impl SessionReader {
@@ -192,7 +192,7 @@ impl SessionReader {
             }
             SessionLine::Mark(SessionMark::TurnEnd { others, .. }) => {
                 self.ended = true;
-                self.others.add(others);
+                self.delegated.add(others);
             }
         }
     }
@@ -212,7 +212,7 @@ impl SessionReader {
             turn: self.turn,
             kind,
             items,
-            wire,
+            request_items: wire,
         });
     }
 }

@@ -46,7 +46,8 @@ impl SmallModel for SmallModelClient {
     fn ask<'a>(&'a self, prompt: &'a str) -> BoxFuture<'a, Result<String, SmallModelError>> {
         async move {
             let prompt = single_message_prompt(prompt);
-            let answered = crate::sub_agents::ask_model(&self.client, &prompt, &self.model).await;
+            let answered =
+                crate::sub_agents::ask_for_text(&self.client, &prompt, &self.model).await;
             answered
                 .map(|(text, _)| text)
                 .map_err(|error| SmallModelError(error.message))

@@ -58,7 +58,7 @@ pub(crate) struct TurnContext {
     /// Suspends scripts that wait for a person.
     pub(crate) caller_gone: CancellationToken,
     /// Cancels the turn.
-    pub(crate) stop: CancellationToken,
+    pub(crate) turn_cancel: CancellationToken,
     pub(crate) session: String,
     pub(crate) background: BackgroundAgents,
 }
@@ -225,7 +225,7 @@ impl SubAgentsInner {
         let (text, usage) = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(ToolError::new("the call was cancelled")),
-            answered = ask_model(&agent.client, &prompt, &model) => answered?,
+            answered = ask_for_text(&agent.client, &prompt, &model) => answered?,
         };
         context
             .budget
@@ -319,7 +319,7 @@ impl SubAgentsInner {
         let launch = self.prepare_launch(args, call).await?;
         let agent_id = launch.id.clone();
         let (done, result) = watch::channel(None);
-        let (cancel, events) = (circumstances.stop.child_token(), call.events.clone());
+        let (cancel, events) = (circumstances.turn_cancel.child_token(), call.events.clone());
         let mut tasks = circumstances.background.lock();
         tasks.results.insert(agent_id.clone(), result);
         let failed = agent_id.clone();
@@ -483,7 +483,7 @@ impl Drop for SubAgentRunGuard {
 }
 
 /// Asks a model and returns the text of its answer and the tokens used.
-pub(crate) async fn ask_model(
+pub(crate) async fn ask_for_text(
     client: &ModelClient,
     prompt: &Prompt,
     model: &Model,

@@ -14,7 +14,7 @@ use tracing::Instrument;
 
 use crate::budget::{Budget, BudgetSpent};
 use crate::execution::AnswerResults;
-use crate::recovery::KnownResults;
+use crate::recovery::RecordedResults;
 use crate::session_record::{DelegatedUsage, SessionStep, SessionStepKind};
 use crate::sub_agents::{BackgroundAgents, TurnContext};
 use crate::turn_documents::TurnDocuments;
@@ -89,7 +89,7 @@ pub(crate) struct AgentTurn<'a> {
     pub(crate) events: EventSink,
     pub(crate) documents: TurnDocuments,
     /// Cancels everything the turn started.
-    pub(crate) stop: CancellationToken,
+    pub(crate) turn_cancel: CancellationToken,
     pub(crate) mode: ScriptMode,
     pub(crate) budget: Budget,
     /// The text that the turn hook adds to the newest message.
@@ -104,15 +104,15 @@ pub(crate) struct AgentTurn<'a> {
     /// Whether the warning that the context has no room was emitted.
     pub(crate) no_room_warned: bool,
     /// The scope of the structured calls, created with the first one.
-    pub(crate) scope: Option<Scope>,
+    pub(crate) structured_scope: Option<Scope>,
     /// The id of the run of the structured calls.
-    pub(crate) calls_run: Option<String>,
+    pub(crate) structured_run_id: Option<String>,
     /// The records of the structured calls.
     pub(crate) call_records: Vec<CallRecord>,
     /// The ledger ids of the structured calls.
     pub(crate) used_call_ids: Vec<String>,
     /// The recorded results of an answer that an earlier process did not finish.
-    pub(crate) known_results: KnownResults,
+    pub(crate) recorded_results: RecordedResults,
     /// The agents that run in the background.
     background: BackgroundAgents,
 }
@@ -261,7 +261,7 @@ impl<'a> AgentTurn<'a> {
             options,
             events: documents.observe(options.events.clone()),
             documents,
-            stop: options.cancel.child_token(),
+            turn_cancel: options.cancel.child_token(),
             mode: options.mode.unwrap_or(agent.options.mode),
             budget: budget.child(agent.options.turn_limits, so_far),
             hook_text: None,
@@ -272,18 +272,18 @@ impl<'a> AgentTurn<'a> {
             is_last_answer: false,
             compacted_after_error: false,
             no_room_warned: false,
-            scope: None,
-            calls_run: None,
+            structured_scope: None,
+            structured_run_id: None,
             call_records: Vec::new(),
             used_call_ids: Vec::new(),
-            known_results: KnownResults::default(),
+            recorded_results: RecordedResults::default(),
             background: BackgroundAgents::default(),
         }
     }
 
     /// Runs the rounds of the turn. Cancels everything when the time limit is reached.
     async fn run_to_end(&mut self) -> Result<TurnEnd, TurnError> {
-        let stop = self.stop.clone();
+        let stop = self.turn_cancel.clone();
         let timeout = match self.budget.deadline() {
             Some(deadline) => tokio::time::sleep_until(deadline.into()),
             None => tokio::time::sleep(std::time::Duration::from_secs(u64::from(u32::MAX))),
@@ -317,11 +317,11 @@ impl<'a> AgentTurn<'a> {
                     answer
                 }
                 Err(error) => {
-                    self.adapt_to_error(error).await?;
+                    self.prepare_resend(error).await?;
                     continue;
                 }
             };
-            let (finish, detail) = (answer.finish.clone(), answer.detail.clone());
+            let (finish, detail) = (answer.finish_reason.clone(), answer.detail.clone());
             let pieces = self.record_answer(answer).await?;
             let asks = pieces.iter().any(|told| told.piece.is_action());
             let results = self.run_pieces(pieces).await;
@@ -341,7 +341,7 @@ impl<'a> AgentTurn<'a> {
         if self.options.cancel.is_cancelled() {
             return Some(TurnEnd::Interrupted);
         }
-        if self.stop.is_cancelled() {
+        if self.turn_cancel.is_cancelled() {
             return Some(TurnEnd::MaxTime);
         }
         self.budget.reached_limit()
@@ -368,7 +368,7 @@ impl<'a> AgentTurn<'a> {
     }
 
     async fn record_results(&mut self, results: AnswerResults) -> Result<(), TurnError> {
-        let wire = results.to_wire();
+        let wire = results.to_request_items();
         let acted = self
             .session
             .add_step(SessionStepKind::Results, results.items, wire);
@@ -393,10 +393,10 @@ impl<'a> AgentTurn<'a> {
     /// Stops the background agents and the structured calls of the turn.
     async fn stop_children(&mut self) {
         if !self.background.is_empty() {
-            self.stop.cancel();
+            self.turn_cancel.cancel();
             self.background.wait_or_abort().await;
         }
-        self.end_calls_scope().await;
+        self.end_structured_scope().await;
     }
 
     pub(crate) fn context(&self) -> TurnContext {
@@ -404,7 +404,7 @@ impl<'a> AgentTurn<'a> {
             budget: self.budget.clone(),
             depth: self.agent.depth,
             caller_gone: self.options.caller_gone.clone(),
-            stop: self.stop.clone(),
+            turn_cancel: self.turn_cancel.clone(),
             session: self.session.id().to_owned(),
             background: self.background.clone(),
         }
@@ -457,8 +457,8 @@ fn turn_end_for(
 impl Drop for AgentTurn<'_> {
     /// Stops what the turn started, also if its future is dropped.
     fn drop(&mut self) {
-        self.stop.cancel();
-        let _ = self.end_calls_scope().now_or_never();
+        self.turn_cancel.cancel();
+        let _ = self.end_structured_scope().now_or_never();
     }
 }
 

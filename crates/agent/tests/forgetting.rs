@@ -11,7 +11,7 @@ use selvedge_agent::{
     Agent, AgentError, AgentMemory, AgentMemoryOptions, HistoryMode, Session, SessionStepKind,
 };
 use selvedge_journal::{Journal, JournalError, JournalOptions, Redactor, RunFilter};
-use selvedge_memory::{Gradient, Memory};
+use selvedge_memory::{GradientOptions, Memory};
 use selvedge_protocol::{Ledger, RunStart, TurnEnd, WireApi};
 use serde_json::json;
 use support::server::{Asked, Reply, Server};
@@ -63,7 +63,7 @@ fn answers(asked: &Asked) -> Reply {
 }
 
 fn remembering(memory: &Arc<Memory>) -> AgentMemory {
-    let telling = HistoryMode::Gradient(Gradient::new(20_000));
+    let telling = HistoryMode::Gradient(GradientOptions::new(20_000));
     let recall = Some(Duration::from_secs(20));
     AgentMemory::new(
         memory.clone(),
@@ -341,7 +341,7 @@ async fn an_encrypted_journal_never_contains_the_word() {
     .unwrap();
     let (home, key) = (desk.dir.path().join("home"), [5; 32]);
     let keeping = JournalOptions {
-        key: Some(key),
+        encryption_key: Some(key),
         ..JournalOptions::default()
     };
     desk.journal = Journal::open_with(&home, &keeping).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use selvedge_agent::{Agent, AgentMemory, AgentMemoryOptions, HistoryMode, Session};
 use selvedge_journal::Redactor;
-use selvedge_memory::{ANNOUNCEMENT_TURNS, Gradient, Memory, get_turn_tool};
+use selvedge_memory::{ANNOUNCEMENT_TURNS, GradientOptions, Memory, get_turn_tool};
 use selvedge_protocol::{TurnEnd, WireApi};
 use support::server::{Asked, Server};
 use support::speech::{block, text};
@@ -41,7 +41,7 @@ fn agent(desk: &Desk, server: &Server, memory: &Arc<Memory>, session: &Session) 
         .unwrap();
     agent.with_tools(tools).with_memory(&remembering(
         memory,
-        HistoryMode::Gradient(Gradient::new(BUDGET)),
+        HistoryMode::Gradient(GradientOptions::new(BUDGET)),
     ))
 }
 

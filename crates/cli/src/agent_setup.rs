@@ -19,7 +19,7 @@ use crate::memory_setup::{memory_for_agent, small_model};
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::sampling::TurnSampler;
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 
 /// Maximum number of requests to the model in a turn, without `--max-rounds`.
 pub(crate) const DEFAULT_MAX_ROUNDS: u32 = 100;
@@ -35,7 +35,7 @@ pub(crate) struct AgentBuildOptions<'a> {
     /// Decides about approvals; `None` denies every call that needs one.
     pub(crate) approver: Option<Arc<dyn Approver>>,
     /// Answers the elicitation requests of MCP servers; `None` declines them.
-    pub(crate) person: Option<Arc<dyn ElicitationHandler>>,
+    pub(crate) elicitation_handler: Option<Arc<dyn ElicitationHandler>>,
     /// Further instructions for the model.
     pub(crate) instructions: Option<String>,
     pub(crate) session: SessionChoice,
@@ -50,8 +50,8 @@ pub(crate) enum SessionChoice {
 }
 
 /// Sets up the tools of a workspace, including those that start sub-agents.
-pub(crate) fn setup_with_agents(workspace: &WorkspaceArgs) -> Result<CommandSetup> {
-    let mut setup = CommandSetup::new(workspace)?.with_journal(workspace)?;
+pub(crate) fn setup_with_agents(workspace: &WorkspaceArgs) -> Result<CliSetup> {
+    let mut setup = CliSetup::new(workspace)?.with_journal(workspace)?;
     let agents = SubAgents::default();
     agents.store_results_in(setup.toolbox.cabinet.clone());
     setup.agents = Some(agents);
@@ -77,7 +77,7 @@ pub(crate) struct AgentParts {
 
 /// Starts the MCP servers, and builds an agent and its session.
 pub(crate) async fn assemble_agent(
-    setup: &mut CommandSetup,
+    setup: &mut CliSetup,
     workspace: &WorkspaceArgs,
     options: AgentBuildOptions<'_>,
 ) -> Result<AssembledAgent> {
@@ -96,8 +96,11 @@ pub(crate) async fn assemble_agent(
         }
         None => None,
     };
-    let servers = setup.servers(mcp_request_handlers(setup, options.person.clone()))?;
-    servers.prepare_all().await;
+    let servers = setup.servers(mcp_request_handlers(
+        setup,
+        options.elicitation_handler.clone(),
+    ))?;
+    servers.ensure_all_catalogues().await;
     let parts = AgentParts {
         choice,
         servers: servers.clone(),
@@ -113,7 +116,7 @@ pub(crate) async fn assemble_agent(
 
 /// Returns the handlers for elicitation and sampling requests of MCP servers.
 pub(crate) fn mcp_request_handlers(
-    setup: &CommandSetup,
+    setup: &CliSetup,
     person: Option<Arc<dyn ElicitationHandler>>,
 ) -> ServerRequestHandlers {
     let model = setup
@@ -128,7 +131,7 @@ pub(crate) fn mcp_request_handlers(
 
 /// Opens the session, and sets it in `setup`, so that `recall` finds its scripts.
 pub(crate) async fn open_session(
-    setup: &mut CommandSetup,
+    setup: &mut CliSetup,
     conversation: &SessionChoice,
 ) -> Result<Session> {
     let session = match conversation {
@@ -140,14 +143,14 @@ pub(crate) async fn open_session(
 }
 
 /// Opens the memory for the agent, and sets it in `setup` for the tools that read it.
-pub(crate) fn open_memory(setup: &mut CommandSetup) -> Result<Option<Arc<Memory>>> {
+pub(crate) fn open_memory(setup: &mut CliSetup) -> Result<Option<Arc<Memory>>> {
     setup.memory = crate::memory_setup::open_memory_of(setup)?;
     Ok(setup.memory.clone())
 }
 
 /// Builds an agent from its parts.
 pub(crate) fn build_agent(
-    setup: &mut CommandSetup,
+    setup: &mut CliSetup,
     workspace: &WorkspaceArgs,
     options: AgentBuildOptions<'_>,
     parts: AgentParts,
@@ -198,7 +201,7 @@ pub(crate) fn build_agent(
         user_instructions: options.instructions,
         ..AgentOptions::default()
     };
-    let wire = provider.wire;
+    let wire = provider.wire_api;
     let offer = move |registry: &Registry, model: &Model| {
         let freeform = wire == WireApi::Responses && model.freeform_tools;
         let config = ToolsConfig {
@@ -212,7 +215,7 @@ pub(crate) fn build_agent(
         config.offer(registry)
     };
     let harness = setup.harness(options.limits, options.approver);
-    let harness = harness.with_tools(servers.extend_registry(&setup.all_tools()?));
+    let harness = harness.with_tools(servers.script_registry(&setup.built_in_tools()?));
     let client = ModelClient::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let mut agent = Agent::new(client, model, harness, settings).with_offer(offer);
     agent = agent.with_change_tracker(Arc::new(WorkspaceChanges(setup.toolbox.turn_diff.clone())));
@@ -228,11 +231,7 @@ pub(crate) fn build_agent(
 }
 
 /// Returns an error if a cost limit is invalid or cannot be enforced without prices.
-fn check_cost_limits(
-    setup: &CommandSetup,
-    turn: &TurnLimitArgs,
-    choice: &ModelChoice,
-) -> Result<()> {
+fn check_cost_limits(setup: &CliSetup, turn: &TurnLimitArgs, choice: &ModelChoice) -> Result<()> {
     let session = setup.config.agent.session_max_cost;
     if session.is_some_and(|limit| !limit.is_finite() || limit <= 0.0) {
         let problem = Problem::new("agent.session_max_cost must be a positive amount");
@@ -271,7 +270,7 @@ impl ChangeTracker for WorkspaceChanges {
 }
 
 /// Creates a session, in memory only if there is no journal.
-async fn create_session(setup: &CommandSetup) -> Result<Session> {
+async fn create_session(setup: &CliSetup) -> Result<Session> {
     let here = setup.directory.display().to_string();
     Ok(match &setup.journal {
         Some(journal) => Session::begin(journal, &here).await?,
@@ -279,7 +278,7 @@ async fn create_session(setup: &CommandSetup) -> Result<Session> {
     })
 }
 
-async fn open_existing_session(setup: &CommandSetup, id: Option<&str>) -> Result<Session> {
+async fn open_existing_session(setup: &CliSetup, id: Option<&str>) -> Result<Session> {
     let Some(journal) = &setup.journal else {
         let problem = Problem::new("a session needs the journal, which `--ephemeral` turns off");
         return Err(problem.hint("remove --ephemeral").into());

@@ -5,25 +5,27 @@ use selvedge_mcp::ServerRequestHandlers;
 use selvedge_toolbox::{CommandSafety, classify_command};
 use serde_json::json;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::args::{CheckArgs, ScriptLimitArgs};
 use crate::output::print_line;
 use crate::run::{read_source, script_problem};
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 
-pub(crate) fn check(args: CheckArgs) -> Result<CommandStatus> {
+pub(crate) fn check(args: CheckArgs) -> Result<CliStatus> {
     if args.command {
         return check_command(&args);
     }
-    let setup = CommandSetup::new(&args.workspace)?.with_journal_if_possible(&args.workspace);
+    let setup = CliSetup::new(&args.workspace)?.with_journal_if_possible(&args.workspace);
     let (name, source) = read_source(args.file.as_deref(), None)?;
     let servers = setup.servers(ServerRequestHandlers::default())?;
-    let tools = setup.all_tools()?;
+    let tools = setup.built_in_tools()?;
     let harness = setup.harness(&ScriptLimitArgs::default(), None);
     let report = crate::run::runtime()?.block_on(async {
-        servers.prepare_for(&harness, &source).await;
+        servers
+            .ensure_catalogues_for_script(&harness, &source)
+            .await;
         let report = harness
-            .with_tools(servers.extend_registry(&tools))
+            .with_tools(servers.script_registry(&tools))
             .check(&source);
         servers.stop().await;
         report
@@ -47,13 +49,13 @@ pub(crate) fn check(args: CheckArgs) -> Result<CommandStatus> {
         }
     }
     Ok(if report.valid {
-        CommandStatus::Success
+        CliStatus::Success
     } else {
-        CommandStatus::NotStarted
+        CliStatus::NotStarted
     })
 }
 
-fn check_command(args: &CheckArgs) -> Result<CommandStatus> {
+fn check_command(args: &CheckArgs) -> Result<CliStatus> {
     let judgement = classify_command(&args.argv);
     let (text, reason) = match &judgement.safety {
         CommandSafety::ReadOnly => ("needs no approval".to_owned(), None),
@@ -71,5 +73,5 @@ fn check_command(args: &CheckArgs) -> Result<CommandStatus> {
     } else {
         print_line(&text)?;
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }

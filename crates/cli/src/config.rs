@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::args::ConfigCommand;
 use crate::output::print_line;
 use crate::setup::working_directory;
 
 /// Does not read the configuration files, so that it works if they are invalid.
-pub(crate) fn config(command: ConfigCommand) -> Result<CommandStatus> {
+pub(crate) fn config(command: ConfigCommand) -> Result<CliStatus> {
     match command {
         ConfigCommand::Schema => {
             print_line(&serde_json::to_string_pretty(&selvedge_config::schema())?)?
@@ -25,5 +25,5 @@ pub(crate) fn config(command: ConfigCommand) -> Result<CommandStatus> {
             }
         }
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }

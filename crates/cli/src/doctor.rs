@@ -10,11 +10,11 @@ use selvedge_confine::{ConfinementBackend, FeatureSupport};
 use selvedge_protocol::SandboxPolicy;
 use serde::Serialize;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
 use crate::output::print_line;
 use crate::providers;
-use crate::setup::{CommandSetup, load_valid_configuration};
+use crate::setup::{CliSetup, load_valid_configuration};
 
 /// Result of one check. The field names are part of the JSON output.
 #[derive(Debug, Serialize)]
@@ -34,7 +34,7 @@ impl DoctorFinding {
     }
 }
 
-pub(crate) fn doctor(args: DoctorArgs) -> Result<CommandStatus> {
+pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
     let (version, os, arch) = (env!("CARGO_PKG_VERSION"), consts::OS, consts::ARCH);
     let details = format!("selvedge {version} on {os} {arch}");
     let mut findings = vec![DoctorFinding::new("version", true, details)];
@@ -48,7 +48,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CommandStatus> {
                 Severity::Error => DoctorFinding::new("configuration", false, one.to_string()),
             });
             findings.extend(findings_of_files);
-            CommandSetup::from_configuration(configuration, &args.workspace)
+            CliSetup::from_config_and_flags(configuration, &args.workspace)
         });
     match setup {
         Ok(setup) => {
@@ -78,13 +78,13 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CommandStatus> {
         }
     }
     Ok(if all_ok {
-        CommandStatus::Success
+        CliStatus::Success
     } else {
-        CommandStatus::Failed
+        CliStatus::Failed
     })
 }
 
-fn check_servers(setup: &CommandSetup) -> DoctorFinding {
+fn check_servers(setup: &CliSetup) -> DoctorFinding {
     let (ok, details) = match setup.server_settings() {
         Ok(servers) if servers.is_empty() => (true, "none configured".to_owned()),
         Ok(servers) => {
@@ -103,7 +103,7 @@ fn check_servers(setup: &CommandSetup) -> DoctorFinding {
     DoctorFinding::new("MCP servers", ok, details)
 }
 
-fn check_configuration(setup: &CommandSetup) -> DoctorFinding {
+fn check_configuration(setup: &CliSetup) -> DoctorFinding {
     let file = setup.home.as_ref().map(|home| home.join("config.toml"));
     let unknown_pack = setup.tool_filter().err();
     let details = match (&unknown_pack, file) {
@@ -116,7 +116,7 @@ fn check_configuration(setup: &CommandSetup) -> DoctorFinding {
 }
 
 /// Runs a script, one that tries to change the realm, and one that never ends.
-fn check_sandbox(setup: &CommandSetup) -> Vec<DoctorFinding> {
+fn check_sandbox(setup: &CliSetup) -> Vec<DoctorFinding> {
     let harness = setup.harness(&ScriptLimitArgs::default(), None);
     let Ok(runtime) = crate::run::runtime() else {
         return vec![DoctorFinding::new(
@@ -164,7 +164,7 @@ fn check_sandbox(setup: &CommandSetup) -> Vec<DoctorFinding> {
 }
 
 /// Reports the confinement of commands that this kernel and the configuration allow.
-fn check_confinement(setup: &CommandSetup) -> Vec<DoctorFinding> {
+fn check_confinement(setup: &CliSetup) -> Vec<DoctorFinding> {
     let support = selvedge_confine::ConfinementSupport::probe();
     let strength = support.strongest_backend(setup.config.weaker_wall);
     let landlock = match &support.landlock {
@@ -192,7 +192,7 @@ fn check_confinement(setup: &CommandSetup) -> Vec<DoctorFinding> {
     let mut findings = vec![DoctorFinding::new("commands", strength.is_ok(), details)];
     for (what, feature) in [
         ("namespaces", &support.namespaces),
-        ("private /proc", &support.proc),
+        ("private /proc", &support.private_proc),
     ] {
         if let FeatureSupport::Missing(why) = feature {
             let details = format!("missing: {why}");
@@ -203,7 +203,7 @@ fn check_confinement(setup: &CommandSetup) -> Vec<DoctorFinding> {
 }
 
 /// Reports the model that agents would use. No model is not a failure: scripts need none.
-fn check_model(setup: &CommandSetup) -> DoctorFinding {
+fn check_model(setup: &CliSetup) -> DoctorFinding {
     let chosen = crate::run::runtime().and_then(|runtime| {
         runtime.block_on(providers::choose_model(
             &setup.config,

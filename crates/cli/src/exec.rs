@@ -10,13 +10,13 @@ use selvedge_protocol::{EventSink, RuntimeEvent, ScriptMode, TurnEnd, TurnErrorK
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ExecArgs, TurnLimitArgs};
 use crate::output::{print_line, replace_control_chars};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
-use crate::run::{Signals, run_with_signals, runtime, shut_down, terminal_approver};
+use crate::run::{SignalTokens, run_with_signals, runtime, shut_down, terminal_approver};
 use crate::units;
 
 /// How often a model may correct an answer that does not match the schema.
@@ -31,7 +31,7 @@ enum ExecTask {
     },
 }
 
-pub(crate) fn exec(mut args: ExecArgs) -> Result<CommandStatus> {
+pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     if args.dry_run {
         args.limits.mode = Some(ScriptMode::DryRun);
     }
@@ -68,9 +68,9 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CommandStatus> {
         .then(|| terminal_approver(&runtime, &show))
         .flatten();
     // A request to end the process cancels the turn, like an interrupt.
-    let signals = Signals {
+    let signals = SignalTokens {
         cancel: cancel.clone(),
-        end: cancel,
+        terminate: cancel,
     };
     let work = async {
         let agent_options = AgentBuildOptions {
@@ -78,7 +78,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CommandStatus> {
             limits: &args.limits,
             turn_limits: &args.turn,
             approver: None,
-            person: person.map(|person| person as _),
+            elicitation_handler: person.map(|person| person as _),
             instructions: schema.as_ref().map(AnswerSchema::instructions),
             session: match &task {
                 ExecTask::New(_) => SessionChoice::New,
@@ -153,8 +153,8 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CommandStatus> {
     }
     setup.close_journal()?;
     Ok(match outcome.end {
-        Ok(TurnEnd::Stop | TurnEnd::Length) if fits && written => CommandStatus::Success,
-        _ => CommandStatus::Failed,
+        Ok(TurnEnd::Stop | TurnEnd::Length) if fits && written => CliStatus::Success,
+        _ => CliStatus::Failed,
     })
 }
 

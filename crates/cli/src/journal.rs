@@ -36,6 +36,6 @@ fn journal_options(config: &JournalSettings) -> Result<JournalOptions> {
         .transpose()?;
     Ok(JournalOptions {
         durability: config.durability,
-        key,
+        encryption_key: key,
     })
 }

@@ -57,18 +57,18 @@ use crate::problem::Problem;
 
 /// Exit status of the process: 0 for success, 1 if the work failed, 2 if it never started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CommandStatus {
+enum CliStatus {
     Success,
     Failed,
     NotStarted,
 }
 
-impl From<CommandStatus> for ExitCode {
-    fn from(exit: CommandStatus) -> Self {
+impl From<CliStatus> for ExitCode {
+    fn from(exit: CliStatus) -> Self {
         match exit {
-            CommandStatus::Success => Self::from(0),
-            CommandStatus::Failed => Self::from(1),
-            CommandStatus::NotStarted => Self::from(2),
+            CliStatus::Success => Self::from(0),
+            CliStatus::Failed => Self::from(1),
+            CliStatus::NotStarted => Self::from(2),
         }
     }
 }
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         Ok(watched) => watched,
         Err(error) => {
             Problem::from_error(&error).print();
-            return CommandStatus::NotStarted.into();
+            return CliStatus::NotStarted.into();
         }
     };
     let Some(command) = cli.command else {
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
                 "pass it after the command: selvedge {name} --{flag} …"
             ))
             .print();
-        return CommandStatus::NotStarted.into();
+        return CliStatus::NotStarted.into();
     }
     exit_code(match command {
         CliCommand::Continue(args) => chat::continue_session(args),
@@ -140,12 +140,12 @@ fn misplaced_chat_flag(matches: &clap::ArgMatches) -> Option<String> {
     flags.find_map(|flag| flag.get_long().map(str::to_owned))
 }
 
-fn exit_code(outcome: anyhow::Result<CommandStatus>) -> ExitCode {
+fn exit_code(outcome: anyhow::Result<CliStatus>) -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(error) => {
             Problem::from_error(&error).print();
-            CommandStatus::NotStarted.into()
+            CliStatus::NotStarted.into()
         }
     }
 }

@@ -11,20 +11,20 @@ use selvedge_mcp::{
     LoginError, ScriptServerConfig, ServeError, ServerRequestError, ServerRequestHandlers,
     ServerState, ServerStatus, serve_stdio,
 };
-use selvedge_script::{LiveLimits, LiveRuns, QuestionReply, RunQuestionKind};
+use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind};
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::mcp_args::{McpCommand, McpLoginArgs, McpServeArgs, McpServerListArgs};
 use crate::output::{print_line, replace_control_chars};
 use crate::problem::Problem;
 use crate::run::{runtime, stop_signal};
 use crate::saved_config::SavedRunConfig;
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 
 /// Number of recent runs whose tools are listed first in the description of `script`.
 const MAX_COUNTED_RUNS: u32 = 500;
 
-pub(crate) fn mcp(command: McpCommand) -> Result<CommandStatus> {
+pub(crate) fn mcp(command: McpCommand) -> Result<CliStatus> {
     match command {
         McpCommand::Serve(args) => serve(args),
         McpCommand::List(args) => list(args),
@@ -33,14 +33,14 @@ pub(crate) fn mcp(command: McpCommand) -> Result<CommandStatus> {
     }
 }
 
-fn serve(args: McpServeArgs) -> Result<CommandStatus> {
-    let setup = CommandSetup::new(&args.workspace)?.without_variable(&args.token_env)?;
+fn serve(args: McpServeArgs) -> Result<CliStatus> {
+    let setup = CliSetup::new(&args.workspace)?.without_variable(&args.token_env)?;
     let setup = Arc::new(setup.with_journal(&args.workspace)?);
     // The client waits for each answer, so runs without calls are recorded after their answer.
     if let Some(journal) = &setup.journal {
         journal.enable_write_behind();
     }
-    let live = LiveRuns::new(LiveLimits::default());
+    let live = LiveRuns::new(LiveRunLimits::default());
     let forms = Arc::new(ClientElicitation(live.clone()));
     let servers = setup.servers(ServerRequestHandlers {
         elicitation: Some(forms),
@@ -54,7 +54,7 @@ fn serve(args: McpServeArgs) -> Result<CommandStatus> {
     let setup_to_resume = setup.clone();
     let offer = Arc::new(ScriptServerConfig {
         harness: setup.harness(&args.limits, None),
-        tools: setup.all_tools()?,
+        tools: setup.built_in_tools()?,
         servers: servers.clone(),
         live_runs: live.clone(),
         context: setup.script_context(),
@@ -63,10 +63,11 @@ fn serve(args: McpServeArgs) -> Result<CommandStatus> {
             &args.limits,
             Vec::new(),
         ))?,
-        find_prior_run: Box::new(move |run| {
+        load_resume: Box::new(move |run| {
             let setup = setup_to_resume.clone();
             async move {
-                let resume = tokio::task::spawn_blocking(move || setup.resume_by_id(&run)).await;
+                let resume =
+                    tokio::task::spawn_blocking(move || setup.load_resume_by_id(&run)).await;
                 resume
                     .unwrap_or_else(|error| Err(error.into()))
                     .map_err(|error| ServeError::NotResumable(error.to_string()))
@@ -99,7 +100,7 @@ fn serve(args: McpServeArgs) -> Result<CommandStatus> {
     runtime.shutdown_background();
     setup.close_journal()?;
     served?;
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 async fn serve_http(
@@ -156,7 +157,7 @@ impl ElicitationHandler for ClientElicitation {
                 form: elicitation.request.clone(),
             };
             Ok(match self.0.ask(run, form).await {
-                Some(QuestionReply::Form(answer)) => match answer["action"].as_str() {
+                Some(QuestionAnswer::Form(answer)) => match answer["action"].as_str() {
                     Some("accept") => ElicitationResponse::Accepted(answer["content"].clone()),
                     Some("cancel") => ElicitationResponse::Cancelled,
                     _ => ElicitationResponse::Declined,
@@ -167,9 +168,9 @@ impl ElicitationHandler for ClientElicitation {
     }
 }
 
-fn login(args: McpLoginArgs) -> Result<CommandStatus> {
+fn login(args: McpLoginArgs) -> Result<CliStatus> {
     const LOGIN_TIMEOUT: Duration = Duration::from_secs(600);
-    let setup = CommandSetup::new(&args.workspace)?;
+    let setup = CliSetup::new(&args.workspace)?;
     let settings = setup.server_settings()?;
     let Some(server) = settings.iter().find(|server| server.name == args.server) else {
         let names: Vec<&str> = settings.iter().map(|server| server.name.as_str()).collect();
@@ -204,12 +205,12 @@ fn login(args: McpLoginArgs) -> Result<CommandStatus> {
         print_line(login.authorization_url())?;
         login.finish(LOGIN_TIMEOUT).await.map_err(problem)?;
         eprint_line!("logged in to {}", args.server);
-        Ok(CommandStatus::Success)
+        Ok(CliStatus::Success)
     })
 }
 
-fn list(args: McpServerListArgs) -> Result<CommandStatus> {
-    let setup = CommandSetup::new(&args.workspace)?;
+fn list(args: McpServerListArgs) -> Result<CliStatus> {
+    let setup = CliSetup::new(&args.workspace)?;
     let servers = setup.servers(ServerRequestHandlers::default())?;
     let status = runtime()?.block_on(async {
         let status = servers.start_and_check().await;
@@ -230,9 +231,9 @@ fn list(args: McpServerListArgs) -> Result<CommandStatus> {
         .iter()
         .all(|server| matches!(server.state, ServerState::Ready | ServerState::Disabled));
     Ok(if all_ok {
-        CommandStatus::Success
+        CliStatus::Success
     } else {
-        CommandStatus::Failed
+        CliStatus::Failed
     })
 }
 

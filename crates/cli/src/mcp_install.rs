@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::mcp_args::{InstallClient, McpInstallArgs};
 use crate::output::print_line;
 use crate::problem::Problem;
@@ -13,7 +13,7 @@ use crate::problem::Problem;
 /// Hint for a file that cannot be changed safely.
 const BY_HAND: &str = "run the command without --write, and add the printed lines by hand";
 
-pub(crate) fn install(args: McpInstallArgs) -> Result<CommandStatus> {
+pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
     let command = std::env::current_exe()
         .ok()
         .and_then(|path| path.to_str().map(str::to_owned));
@@ -35,17 +35,17 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CommandStatus> {
             path.display()
         );
         print_line(snippet(args.client, &command, &serve_args).trim_end())?;
-        return Ok(CommandStatus::Success);
+        return Ok(CliStatus::Success);
     }
     if before == after {
         print_line(&format!("{} is up to date", path.display()))?;
-        return Ok(CommandStatus::Success);
+        return Ok(CliStatus::Success);
     }
     write_atomically(&path, &after).map_err(|error| {
         Problem::new(format!("cannot write {}: {error}", path.display())).hint(BY_HAND)
     })?;
     print_line(&format!("wrote {}", path.display()))?;
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 fn client_config_path(client: InstallClient) -> Result<PathBuf> {

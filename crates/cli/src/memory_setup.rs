@@ -8,16 +8,16 @@ use anyhow::Result;
 use selvedge_agent::{AgentMemory, AgentMemoryOptions, HistoryMode, SmallModelClient};
 use selvedge_config::{Config, MemoryBatch, MemoryStrategy};
 use selvedge_journal::{JournalError, Redactor};
-use selvedge_memory::{Gradient, Memory, MemoryError, SmallModel};
+use selvedge_memory::{GradientOptions, Memory, MemoryError, SmallModel};
 use selvedge_models::{Model, ModelClient};
 
 use crate::args::ModelChoiceArgs;
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 
 /// Opens the memory in Selvedge's folder; `None` without a journal.
-pub(crate) fn open_memory_of(setup: &CommandSetup) -> Result<Option<Arc<Memory>>> {
+pub(crate) fn open_memory_of(setup: &CliSetup) -> Result<Option<Arc<Memory>>> {
     let (Some(home), Some(_)) = (&setup.home, &setup.journal) else {
         return Ok(None);
     };
@@ -54,7 +54,7 @@ pub(crate) fn memory_for_agent(
         MemoryStrategy::Gradient => {
             // The other half is left to the current turn.
             let half = u32::try_from(model.context_window / 2).unwrap_or(u32::MAX);
-            HistoryMode::Gradient(Gradient {
+            HistoryMode::Gradient(GradientOptions {
                 budget: keys.budget.min(half),
                 band_shares: keys.bands,
             })

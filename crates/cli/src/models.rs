@@ -13,7 +13,7 @@ use selvedge_protocol::{ConversationItem, MessageRole, ModelErrorKind, Usage};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::args::{ModelsCommand, ModelsListArgs, ModelsLoginArgs, ModelsTestArgs};
 use crate::output::{eprint_text, print_line, replace_control_chars};
 use crate::problem::Problem;
@@ -23,7 +23,7 @@ use crate::setup::load_configuration;
 /// Time limit of a provider for listing its models.
 const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) fn models(command: ModelsCommand) -> Result<CommandStatus> {
+pub(crate) fn models(command: ModelsCommand) -> Result<CliStatus> {
     let runtime = crate::run::runtime()?;
     match command {
         ModelsCommand::List(args) => runtime.block_on(list(&args)),
@@ -66,7 +66,7 @@ struct ListedModel {
     reasoning: bool,
 }
 
-async fn list(args: &ModelsListArgs) -> Result<CommandStatus> {
+async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
     let config = load_configuration(&args.workspace)?.config;
     let mut all = providers::all_providers(&config)?;
     if let Some(name) = &args.provider {
@@ -107,7 +107,7 @@ async fn list(args: &ModelsListArgs) -> Result<CommandStatus> {
             )))?;
         }
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Lists the models of a provider. `is_named` says that the user named the provider, which makes a
@@ -119,14 +119,14 @@ async fn list_provider(
 ) -> ListedProvider {
     let mut listed = ListedProvider {
         provider: provider.name.clone(),
-        wire_api: provider.wire.as_str(),
+        wire_api: provider.wire_api.as_str(),
         base_url: provider.base_url.clone(),
         key: None,
         models: Vec::new(),
         error: None,
     };
     let variable = provider.env_key.clone();
-    let ready = providers::with_key(provider.clone());
+    let ready = providers::load_key(provider.clone());
     listed.key = variable.map(|variable| ListedKey {
         variable,
         state: if ready.is_ok() { "set" } else { "missing" },
@@ -160,7 +160,7 @@ fn listed_model(name: &str, config: &selvedge_config::Config) -> ListedModel {
         max_output_tokens: model.max_output_tokens,
         tools: model.tools,
         images: model.images,
-        reasoning: model.thinking != Thinking::Unsaid,
+        reasoning: model.thinking != Thinking::Omitted,
     }
 }
 
@@ -187,7 +187,7 @@ struct ModelTestReport {
     retries: Vec<String>,
 }
 
-async fn test(args: &ModelsTestArgs) -> Result<CommandStatus> {
+async fn test(args: &ModelsTestArgs) -> Result<CliStatus> {
     let config = load_configuration(&args.workspace)?.config;
     let choice = providers::choose_model(&config, &args.model).await?;
     let client = ModelClient::new(choice.provider.clone())
@@ -216,7 +216,7 @@ async fn test(args: &ModelsTestArgs) -> Result<CommandStatus> {
                 print_line(&report.to_string())?;
             }
             model_problem(&choice.provider, &error).print();
-            return Ok(CommandStatus::Failed);
+            return Ok(CliStatus::Failed);
         }
     };
     if args.json {
@@ -224,7 +224,7 @@ async fn test(args: &ModelsTestArgs) -> Result<CommandStatus> {
     } else {
         print_report(&learned)?;
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Sends the test request and collects what the answer shows.
@@ -249,7 +249,7 @@ async fn send_test_request(
     };
     let mut learned = ModelTestReport {
         provider: choice.provider.name.clone(),
-        wire_api: choice.provider.wire.as_str(),
+        wire_api: choice.provider.wire_api.as_str(),
         model: choice.model.name.clone(),
         tools: match calls {
             ToolCallMode::Off => "not supported",
@@ -388,7 +388,7 @@ pub(crate) fn request_problem(
     Problem::new(message).hint(hint)
 }
 
-fn login(args: &ModelsLoginArgs) -> Result<CommandStatus> {
+fn login(args: &ModelsLoginArgs) -> Result<CliStatus> {
     let config = load_configuration(&args.workspace)?.config;
     let provider = providers::find_provider(&providers::all_providers(&config)?, &args.provider)?;
     if provider.env_key.is_none() {
@@ -401,15 +401,15 @@ fn login(args: &ModelsLoginArgs) -> Result<CommandStatus> {
     let key = read_key(&provider.name)?;
     crate::keyring::store_provider_key(&provider.name, &key)?;
     eprint_line!("stored the key of {} in the system keyring", provider.name);
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
-fn logout(args: &ModelsLoginArgs) -> Result<CommandStatus> {
+fn logout(args: &ModelsLoginArgs) -> Result<CliStatus> {
     match crate::keyring::delete_provider_key(&args.provider)? {
         true => eprint_line!("deleted the key of {}", args.provider),
         false => eprint_line!("note: no key of {} is stored", args.provider),
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Reads one line from standard input, without echo on a terminal.

@@ -19,9 +19,9 @@ pub(crate) fn print_line(text: &str) -> io::Result<()> {
 }
 
 /// Prints a value as indented JSON, the whole output of a command with `--json`.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<crate::CommandStatus> {
+pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<crate::CliStatus> {
     print_line(&serde_json::to_string_pretty(value)?)?;
-    Ok(crate::CommandStatus::Success)
+    Ok(crate::CliStatus::Success)
 }
 
 /// Prints a line on standard error. A failed write is ignored.

@@ -36,7 +36,7 @@ pub(crate) async fn choose_model(config: &Config, args: &ModelChoiceArgs) -> Res
         .clone()
         .or_else(|| config.model.clone().filter(|_| !other));
     let (provider, listed) = match named {
-        Some(name) => (with_key(find_provider(&all, name)?)?, Vec::new()),
+        Some(name) => (load_key(find_provider(&all, name)?)?, Vec::new()),
         None => first_available(&all).await?,
     };
     let model = match model
@@ -87,7 +87,7 @@ pub(crate) fn find_provider(all: &[Provider], name: &str) -> Result<Provider> {
 
 /// Returns the provider with its key from the environment or the keyring. The error names the
 /// variable that is not set.
-pub(crate) fn with_key(provider: Provider) -> Result<Provider> {
+pub(crate) fn load_key(provider: Provider) -> Result<Provider> {
     let Some(variable) = provider.env_key.clone() else {
         return Ok(provider);
     };
@@ -215,7 +215,7 @@ fn configure_provider(
     };
     let mut provider = Provider {
         base_url: settings.base_url.clone().unwrap_or(base.base_url),
-        wire: settings.wire_api.unwrap_or(base.wire),
+        wire_api: settings.wire_api.unwrap_or(base.wire_api),
         env_key: settings.env_key.clone().or(base.env_key),
         key_header: settings.key_header.clone().or(base.key_header),
         retries: settings.retries,

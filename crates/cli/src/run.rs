@@ -18,26 +18,26 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::args::RunArgs;
 use crate::ask::TerminalApprover;
 use crate::output::{eprint_text, print_line, replace_control_chars};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::saved_config::SavedRunConfig;
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 use crate::units;
 
-pub(crate) fn run(mut args: RunArgs) -> Result<CommandStatus> {
+pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     if args.dry_run {
         args.limits.mode = Some(ScriptMode::DryRun);
     }
-    let setup = CommandSetup::new(&args.workspace)?
-        .with_session(args.session.as_deref().unwrap_or_default());
+    let setup =
+        CliSetup::new(&args.workspace)?.with_session(args.session.as_deref().unwrap_or_default());
     let setup = setup.with_journal(&args.workspace)?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
     let resume = args.resume.clone().or_else(|| resumed_run_of(&source));
-    let resume = resume.map(|run| setup.resume(&run)).transpose()?;
+    let resume = resume.map(|run| setup.load_resume(&run)).transpose()?;
     let setting = SavedRunConfig::from_setup(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
     let show = ProgressDisplay::on_stderr(args.json || args.quiet);
@@ -55,14 +55,14 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CommandStatus> {
         elicitation: person.map(|person| person as _),
         sampling: None,
     })?;
-    let tools = setup.all_tools()?;
+    let tools = setup.built_in_tools()?;
     let options = RunOptions {
         seed: args.seed,
         author: Author::Person,
         resume,
         events: show.sink(),
         context: setting.script_context(&setup),
-        store: setup.script_session(),
+        store: setup.script_store(),
         saved_config: serde_json::to_string(&setting)?,
         ..RunOptions::default()
     };
@@ -71,9 +71,9 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CommandStatus> {
     } else {
         &options.caller_gone
     };
-    let signals = Signals {
+    let signals = SignalTokens {
         cancel: options.cancel.clone(),
-        end: at_end.clone(),
+        terminate: at_end.clone(),
     };
     if args.diff {
         // Records the folder before the run, because some tools cannot name the files they change.
@@ -81,9 +81,11 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CommandStatus> {
         setup.toolbox.turn_diff.before_command();
     }
     let script = async {
-        servers.prepare_for(&harness, &source).await;
+        servers
+            .ensure_catalogues_for_script(&harness, &source)
+            .await;
         let output = harness
-            .with_tools(servers.extend_registry(&tools))
+            .with_tools(servers.script_registry(&tools))
             .run_with(&source, options)
             .await;
         servers.stop().await;
@@ -96,8 +98,8 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CommandStatus> {
         error.suggestions = vec![hint];
     }
     let kept = match setup.journal {
-        Some(_) => RunRecord::Journaled,
-        None => RunRecord::Ephemeral,
+        Some(_) => RunStorage::Journaled,
+        None => RunStorage::Ephemeral,
     };
     let exit = print_run_result(&output, args.json, kept, &name, &source)?;
     if args.diff {
@@ -121,7 +123,7 @@ pub(crate) fn terminal_approver(
 }
 
 /// Stops background tasks, and removes the progress lines from the terminal.
-pub(crate) fn shut_down(runtime: Runtime, setup: &CommandSetup, show: &ProgressDisplay) {
+pub(crate) fn shut_down(runtime: Runtime, setup: &CliSetup, show: &ProgressDisplay) {
     let tasks = setup.tasks.as_ref();
     match tasks.map_or(0, |tasks| runtime.block_on(tasks.end())) {
         0 => {}
@@ -136,24 +138,24 @@ pub(crate) fn shut_down(runtime: Runtime, setup: &CommandSetup, show: &ProgressD
 }
 
 /// The tokens that signals of the operating system cancel.
-pub(crate) struct Signals {
+pub(crate) struct SignalTokens {
     /// Cancelled by an interrupt (Ctrl-C).
     pub(crate) cancel: CancellationToken,
     /// Cancelled if the terminal is closed or the process is asked to terminate.
-    pub(crate) end: CancellationToken,
+    pub(crate) terminate: CancellationToken,
 }
 
 /// Runs a future to its end. The first signal cancels a token, the second exits the process.
 pub(crate) fn run_with_signals<T>(
     runtime: &Runtime,
-    signals: Signals,
+    signals: SignalTokens,
     script: impl Future<Output = T>,
 ) -> T {
     runtime.block_on(async {
         tokio::spawn(async move {
             match stop_signal().await {
                 StopSignal::Interrupt => signals.cancel.cancel(),
-                StopSignal::Terminate => signals.end.cancel(),
+                StopSignal::Terminate => signals.terminate.cancel(),
             }
             stop_signal().await;
             std::process::exit(130);
@@ -196,7 +198,7 @@ pub(crate) async fn stop_signal() -> StopSignal {
 
 /// Whether a run is in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RunRecord {
+pub(crate) enum RunStorage {
     Journaled,
     Ephemeral,
 }
@@ -206,10 +208,10 @@ pub(crate) enum RunRecord {
 pub(crate) fn print_run_result(
     output: &ScriptToolCallOutput,
     json: bool,
-    kept: RunRecord,
+    kept: RunStorage,
     name: &str,
     source: &[u8],
-) -> Result<CommandStatus> {
+) -> Result<CliStatus> {
     let printed = if json {
         print_item(output)
     } else {
@@ -219,11 +221,11 @@ pub(crate) fn print_run_result(
         print_notes(output, kept, name, source);
     }
     Ok(match printed {
-        Ok(()) => run_status(output),
+        Ok(()) => command_status(output),
         // The script has run, so this is not `NotStarted`.
         Err(error) => {
             Problem::from_error(&error).print();
-            CommandStatus::Failed
+            CliStatus::Failed
         }
     })
 }
@@ -249,7 +251,7 @@ fn pragma_of(source: &[u8]) -> Option<Pragma> {
 /// person could be asked for approval.
 fn flag_hint(
     output: &ScriptToolCallOutput,
-    setup: &CommandSetup,
+    setup: &CliSetup,
     args: &RunArgs,
     source: &[u8],
     can_ask: bool,
@@ -315,12 +317,12 @@ pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(St
     Ok((name, source))
 }
 
-fn run_status(output: &ScriptToolCallOutput) -> CommandStatus {
+fn command_status(output: &ScriptToolCallOutput) -> CliStatus {
     match output.status {
-        RunStatus::Completed => CommandStatus::Success,
-        RunStatus::DryRun if output.error.is_none() => CommandStatus::Success,
-        RunStatus::DryRun | RunStatus::Rejected => CommandStatus::NotStarted,
-        _ => CommandStatus::Failed,
+        RunStatus::Completed => CliStatus::Success,
+        RunStatus::DryRun if output.error.is_none() => CliStatus::Success,
+        RunStatus::DryRun | RunStatus::Rejected => CliStatus::NotStarted,
+        _ => CliStatus::Failed,
     }
 }
 
@@ -349,7 +351,7 @@ fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
 }
 
 /// Prints warnings, the error and notes on standard error.
-fn print_notes(output: &ScriptToolCallOutput, kept: RunRecord, name: &str, source: &[u8]) {
+fn print_notes(output: &ScriptToolCallOutput, kept: RunStorage, name: &str, source: &[u8]) {
     for warning in &output.warnings {
         eprint_line!("warning: {}", replace_control_chars(warning));
     }
@@ -366,8 +368,10 @@ fn print_notes(output: &ScriptToolCallOutput, kept: RunRecord, name: &str, sourc
         let done = output.calls.iter().filter(is_done).count();
         let all = output.calls.len();
         let more = match kept {
-            RunRecord::Journaled => format!("; run `selvedge runs show {}` for details", output.id),
-            RunRecord::Ephemeral => String::new(),
+            RunStorage::Journaled => {
+                format!("; run `selvedge runs show {}` for details", output.id)
+            }
+            RunStorage::Ephemeral => String::new(),
         };
         if done > 0 {
             eprint_line!("note: {done} of {all} calls completed{more}");

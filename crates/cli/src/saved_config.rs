@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::ScriptLimitArgs;
 use crate::problem::Problem;
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 
 /// Configuration and arguments of a run. The field names are part of the stored JSON.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub(crate) struct SavedRunConfig {
 impl SavedRunConfig {
     /// Saves the configuration of `setup` with these limits and arguments.
     pub(crate) fn from_setup(
-        setup: &CommandSetup,
+        setup: &CliSetup,
         limits: &ScriptLimitArgs,
         args: Vec<String>,
     ) -> Self {
@@ -50,15 +50,15 @@ impl SavedRunConfig {
     }
 
     /// Sets up the tools of the run in its folder.
-    pub(crate) fn setup(&self, directory: PathBuf) -> Result<CommandSetup> {
+    pub(crate) fn setup(&self, directory: PathBuf) -> Result<CliSetup> {
         let setup =
-            CommandSetup::from_config(self.config.clone(), directory, self.project_files.clone())?
+            CliSetup::from_config(self.config.clone(), directory, self.project_files.clone())?
                 .with_session(&self.session);
         setup.with_journal(&Default::default())
     }
 
     /// Returns what the script sees as `context`.
-    pub(crate) fn script_context(&self, setup: &CommandSetup) -> ScriptContext {
+    pub(crate) fn script_context(&self, setup: &CliSetup) -> ScriptContext {
         ScriptContext {
             args: self.args.clone(),
             ..setup.script_context()

@@ -5,9 +5,9 @@ use selvedge_config::McpServer;
 use selvedge_mcp::{McpTransport, NESTED_ENV_VAR, ServerRequestHandlers, ServerSettings, Servers};
 
 use crate::problem::Problem;
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 
-impl CommandSetup {
+impl CliSetup {
     /// Returns the servers whose tools scripts can call. None is started yet.
     pub(crate) fn servers(&self, asked: ServerRequestHandlers) -> Result<Servers> {
         let settings = self.server_settings()?;

@@ -8,7 +8,7 @@ use selvedge_journal::{Journal, JournalError, Redactor, SessionSummary};
 use selvedge_protocol::{ConversationItem, MessageRole, TurnItem};
 use serde_json::{Value, json};
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::output::{print_line, replace_control_chars};
 use crate::private_file;
 use crate::problem::Problem;
@@ -19,7 +19,7 @@ use crate::sessions_args::{
     SessionsShowArgs,
 };
 
-pub(crate) fn sessions(command: SessionsCommand) -> Result<CommandStatus> {
+pub(crate) fn sessions(command: SessionsCommand) -> Result<CliStatus> {
     let is_read_only = matches!(
         command,
         SessionsCommand::List(_) | SessionsCommand::Show(_) | SessionsCommand::Export(_)
@@ -36,7 +36,7 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<CommandStatus> {
             let found = journal.session(&args.session);
             let renamed = found.and_then(|found| journal.rename_session(&found.id, &args.name));
             renamed.map_err(|error| session_problem(&error))?;
-            Ok(CommandStatus::Success)
+            Ok(CliStatus::Success)
         }
         SessionsCommand::Fork(args) => fork(&journal, &args),
         SessionsCommand::Export(args) => export(&journal, &args),
@@ -44,7 +44,7 @@ pub(crate) fn sessions(command: SessionsCommand) -> Result<CommandStatus> {
     }
 }
 
-fn list(journal: &Journal, args: &SessionsListArgs) -> Result<CommandStatus> {
+fn list(journal: &Journal, args: &SessionsListArgs) -> Result<CliStatus> {
     let sessions = match args.all {
         true => journal.all_sessions(args.limit),
         false => journal.sessions(args.limit),
@@ -66,7 +66,7 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<CommandStatus> {
     if sessions.is_empty() {
         eprint_line!("note: the journal has no sessions");
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Returns the name of a session, or the start of its first message. Secrets are redacted before
@@ -94,7 +94,7 @@ fn first_line(journal: &Journal, id: &str) -> Option<String> {
     }
 }
 
-fn show(journal: &Arc<Journal>, args: &SessionsShowArgs) -> Result<CommandStatus> {
+fn show(journal: &Arc<Journal>, args: &SessionsShowArgs) -> Result<CliStatus> {
     let summary = journal
         .session(&args.session)
         .map_err(|error| session_problem(&error))?;
@@ -121,7 +121,7 @@ fn show(journal: &Arc<Journal>, args: &SessionsShowArgs) -> Result<CommandStatus
             summary.id
         );
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Returns an item of a session as text, with secrets redacted.
@@ -162,18 +162,18 @@ fn truncate_item(text: &str) -> String {
     selvedge_text::truncate_chars(text, 400).into_owned()
 }
 
-fn fork(journal: &Arc<Journal>, args: &SessionsForkArgs) -> Result<CommandStatus> {
+fn fork(journal: &Arc<Journal>, args: &SessionsForkArgs) -> Result<CliStatus> {
     let fork = runtime()?.block_on(Session::fork(journal, &args.session, args.turn));
     let fork = fork.map_err(|error| match error {
         AgentError::Journal(error) => session_problem(&error).into(),
         other => anyhow::Error::from(other),
     })?;
     print_line(fork.id())?;
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Writes a session as JSON lines: its summary, then its items, with secrets redacted.
-fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<CommandStatus> {
+fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<CliStatus> {
     let lines = journal
         .export_session(&args.session)
         .map_err(|error| session_problem(&error))?;
@@ -187,10 +187,10 @@ fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<CommandStatus>
             .map_err(|error| Problem::new(format!("cannot write {}: {error}", file.display())))?,
         None => lines.iter().try_for_each(|text| print_line(text))?,
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
-fn import(journal: &Arc<Journal>, args: &SessionsImportArgs) -> Result<CommandStatus> {
+fn import(journal: &Arc<Journal>, args: &SessionsImportArgs) -> Result<CliStatus> {
     let invalid = |why: String| {
         Problem::new(format!("{}: {why}", args.file.display()))
             .hint("pass a file that `selvedge sessions export` wrote")
@@ -205,7 +205,7 @@ fn import(journal: &Arc<Journal>, args: &SessionsImportArgs) -> Result<CommandSt
     let session = runtime()?.block_on(Session::import(journal, lines));
     let session = session.map_err(|error| invalid(error.to_string()))?;
     print_line(session.id())?;
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Describes an error of the journal about sessions, with a hint.

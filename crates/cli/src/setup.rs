@@ -23,7 +23,7 @@ use crate::providers::secret_variables;
 use crate::recall::{RecallAccess, recall_tool};
 
 /// Everything that a command needs to run scripts.
-pub(crate) struct CommandSetup {
+pub(crate) struct CliSetup {
     pub(crate) config: Config,
     pub(crate) directory: PathBuf,
     pub(crate) home: Option<PathBuf>,
@@ -118,14 +118,14 @@ fn report_diagnostics(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
     }
 }
 
-impl CommandSetup {
+impl CliSetup {
     /// Sets up the workspace that the flags and the configuration files describe.
     pub(crate) fn new(workspace: &WorkspaceArgs) -> Result<Self> {
-        Self::from_configuration(load_configuration(workspace)?, workspace)
+        Self::from_config_and_flags(load_configuration(workspace)?, workspace)
     }
 
     /// Sets up the workspace with a configuration that was already read.
-    pub(crate) fn from_configuration(
+    pub(crate) fn from_config_and_flags(
         configuration: LoadedConfiguration,
         workspace: &WorkspaceArgs,
     ) -> Result<Self> {
@@ -217,7 +217,7 @@ impl CommandSetup {
 
     /// Returns all built-in tools. [`Self::servers`] adds the tools of MCP servers and removes the
     /// tools that [`Self::tool_filter`] excludes.
-    pub(crate) fn all_tools(&self) -> Result<Registry> {
+    pub(crate) fn built_in_tools(&self) -> Result<Registry> {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
         if let Some(journal) = &self.journal {
@@ -354,7 +354,7 @@ impl CommandSetup {
     }
 
     /// Returns the recorded calls of a failed run. A prefix of its id is enough.
-    pub(crate) fn resume(&self, run: &str) -> Result<Resume> {
+    pub(crate) fn load_resume(&self, run: &str) -> Result<Resume> {
         let earlier = self
             .require_journal()?
             .run(run)
@@ -367,11 +367,11 @@ impl CommandSetup {
                     .into(),
             );
         }
-        self.resume_by_id(&earlier.id)
+        self.load_resume_by_id(&earlier.id)
     }
 
     /// Returns the recorded calls of a failed run of this folder by its complete id.
-    pub(crate) fn resume_by_id(&self, run: &str) -> Result<Resume> {
+    pub(crate) fn load_resume_by_id(&self, run: &str) -> Result<Resume> {
         let here = self.directory.display().to_string();
         let target = find_resume_target(self.require_journal()?, run, &here)
             .map_err(|error| crate::runs::journal_error_problem(&error))?;
@@ -401,7 +401,7 @@ impl CommandSetup {
 
     /// Returns the values that the scripts of the session share. Without a session or a journal,
     /// they end with the process.
-    pub(crate) fn script_session(&self) -> ScriptStore {
+    pub(crate) fn script_store(&self) -> ScriptStore {
         match &self.journal {
             Some(journal) if !self.session.is_empty() => {
                 ScriptStore::new(Arc::new(journal.script_values(&self.session)))

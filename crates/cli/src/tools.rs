@@ -4,18 +4,18 @@ use anyhow::Result;
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_tools::declarations;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::args::ToolsArgs;
 use crate::output::print_line;
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 
-pub(crate) fn tools(args: ToolsArgs) -> Result<CommandStatus> {
-    let setup = CommandSetup::new(&args.workspace)?.with_journal_if_possible(&args.workspace);
+pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
+    let setup = CliSetup::new(&args.workspace)?.with_journal_if_possible(&args.workspace);
     let servers = setup.servers(ServerRequestHandlers::default())?;
-    let tools = setup.all_tools()?;
+    let tools = setup.built_in_tools()?;
     let registry = crate::run::runtime()?.block_on(async {
-        servers.prepare_all().await;
-        let registry = servers.extend_registry(&tools);
+        servers.ensure_all_catalogues().await;
+        let registry = servers.script_registry(&tools);
         servers.stop().await;
         registry
     });
@@ -45,5 +45,5 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<CommandStatus> {
             eprint_line!("note: no tools are registered");
         }
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }

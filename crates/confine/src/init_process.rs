@@ -101,7 +101,7 @@ pub(crate) unsafe fn run_init(plan: &mut SpawnPlan, pipes: InitPipes, needed: &[
             .copied()
             .filter(|fd| *fd != pipes.exit && *fd != pipes.liveness)
         {
-            if !plan.held_fds.iter().any(|hold| hold.as_raw_fd() == fd) && fd != pipes.setup {
+            if !plan.keep_open_fds.iter().any(|hold| hold.as_raw_fd() == fd) && fd != pipes.setup {
                 syscall!(SYS_close, fd);
             }
         }

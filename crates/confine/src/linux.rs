@@ -71,7 +71,7 @@ fn start_with_placeholders(
                 operation: "lock a placeholder folder",
                 error,
             })?;
-        plan.held_fds.push(lock);
+        plan.keep_open_fds.push(lock);
     }
     let mut child = start_init(plan, names)?;
     child.placeholders = placeholders;

@@ -38,7 +38,7 @@ pub(crate) struct SpawnPlan {
     /// The stack of the command's process until `execve`.
     pub(crate) stack: CloneStack,
     /// Descriptors that the init process keeps open until it exits.
-    pub(crate) held_fds: Vec<OwnedFd>,
+    pub(crate) keep_open_fds: Vec<OwnedFd>,
     // Owns the descriptors in `stdio`.
     _stdio: ChildStdio,
 }
@@ -140,7 +140,7 @@ impl SpawnPlan {
             takes_terminal: terminal,
             inherited_fds: Vec::new(),
             stack: CloneStack::new()?,
-            held_fds: command.keep_open_fd.into_iter().collect(),
+            keep_open_fds: command.keep_open_fd.into_iter().collect(),
             _stdio: command.stdio,
         })
     }
@@ -152,7 +152,7 @@ impl SpawnPlan {
             .landlock
             .iter()
             .chain(&self.inherited_fds)
-            .chain(&self.held_fds)
+            .chain(&self.keep_open_fds)
             .map(AsRawFd::as_raw_fd);
         let mut needed: Vec<RawFd> = owned
             .chain(self.stdio)

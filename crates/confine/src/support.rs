@@ -10,7 +10,7 @@ pub struct ConfinementSupport {
     /// User, mount, PID, network and IPC namespaces.
     pub namespaces: FeatureSupport,
     /// A private /proc inside those namespaces, which shows only the command's own processes.
-    pub proc: FeatureSupport,
+    pub private_proc: FeatureSupport,
     /// Landlock, with its version.
     pub landlock: FeatureSupport,
     /// A working `bwrap`. Some systems allow namespaces only to this program. `None` also if it is
@@ -51,7 +51,7 @@ impl ConfinementSupport {
         let bubblewrap = if complete { None } else { find_bubblewrap() };
         Self {
             namespaces,
-            proc,
+            private_proc: proc,
             landlock: probe_landlock(),
             bubblewrap,
         }
@@ -63,7 +63,7 @@ impl ConfinementSupport {
         &self,
         accepted: Option<WeakerConfinement>,
     ) -> Result<ConfinementBackend, ConfineError> {
-        let why = match (&self.namespaces, &self.proc, &self.bubblewrap) {
+        let why = match (&self.namespaces, &self.private_proc, &self.bubblewrap) {
             (FeatureSupport::Present(_), FeatureSupport::Present(_), _) => {
                 return Ok(ConfinementBackend::Namespaces);
             }

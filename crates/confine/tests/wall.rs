@@ -387,7 +387,7 @@ fn errors_say_why_a_command_cannot_start() {
 
     let no_support = ConfinementSupport {
         namespaces: FeatureSupport::Missing("forbidden".into()),
-        proc: FeatureSupport::Missing("forbidden".into()),
+        private_proc: FeatureSupport::Missing("forbidden".into()),
         landlock: FeatureSupport::Missing("forbidden".into()),
         bubblewrap: None,
     };
@@ -586,7 +586,7 @@ fn a_protected_path_that_cannot_be_created_is_no_error() {
 fn a_shared_proc_is_used_only_if_the_configuration_accepts_it() {
     let folders = test_folders();
     let support = ConfinementSupport {
-        proc: FeatureSupport::Missing("masked".into()),
+        private_proc: FeatureSupport::Missing("masked".into()),
         bubblewrap: None,
         ..ConfinementSupport::probe()
     };

@@ -129,7 +129,7 @@ impl Journal {
 
     /// Returns the keyed hash of kind and source, by which documents of a source are looked up.
     fn source_hash(&self, kind: DocumentKind, source: &str) -> Vec<u8> {
-        let hash = KeyedHash::new(&self.key, "origins of documents");
+        let hash = KeyedHash::new(&self.digest_key, "origins of documents");
         hash.hash(&[kind.as_str().as_bytes(), &[0], source.as_bytes()])
             .to_vec()
     }
@@ -140,7 +140,7 @@ impl Journal {
         which: &str,
         values: &[&dyn rusqlite::ToSql],
     ) -> Result<Option<Document>, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let sql = format!(
             "SELECT key, kind, about, bytes, saved_ms, content FROM cabinet WHERE {which} LIMIT 1"
         );
@@ -161,7 +161,7 @@ impl Journal {
         kind: DocumentKind,
         limit: usize,
     ) -> Result<Vec<DocumentInfo>, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let mut read = connection.prepare_cached(
             "SELECT key, kind, about, bytes, saved_ms FROM cabinet
              WHERE kind = ?1 AND saved_ms > ?2 ORDER BY saved_ms DESC, key LIMIT ?3",

@@ -49,7 +49,7 @@ impl Journal {
         turn: Option<u32>,
         rewrite: RewriteItemsFn<'_>,
     ) -> Result<SessionForgetReport, JournalError> {
-        let mut connection = self.lock();
+        let mut connection = self.flushed_connection();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let forgotten = self.forget_in(&transaction, session, turn, rewrite)?;
         transaction.rollback()?;
@@ -87,7 +87,7 @@ impl Journal {
     /// longer on disk. Waits for readers, and fails with [`JournalError::StillRead`] if they do not
     /// finish.
     pub fn scrub(&self) -> Result<(), JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         connection.execute_batch("VACUUM")?;
         let busy: i64 =
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))?;

@@ -93,7 +93,7 @@ impl Journal {
         if let Some(done) = self.try_run_now(&work) {
             return done;
         }
-        self.spawn_blocking(move |journal| work(journal, &journal.lock()))
+        self.spawn_blocking(move |journal| work(journal, &journal.flushed_connection()))
             .await
     }
 
@@ -162,12 +162,12 @@ impl Journal {
             .upgrade()
             .and_then(|journal| thread.spawn(move || run_jobs(journal)).ok());
         if spawned.is_none() {
-            self.finish_jobs();
+            self.run_queued_jobs();
         }
     }
 
     /// Runs all queued jobs on this thread.
-    pub(crate) fn finish_jobs(&self) {
+    pub(crate) fn run_queued_jobs(&self) {
         while let Some((reply, _)) = self.run_next_job() {
             reply();
         }

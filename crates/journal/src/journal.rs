@@ -24,7 +24,7 @@ pub struct Journal {
     pub(crate) jobs: JournalJobs,
     pub(crate) folder: PathBuf,
     pub(crate) owner: JournalOwner,
-    pub(crate) key: [u8; 32],
+    pub(crate) digest_key: [u8; 32],
     pub(crate) payloads: Payloads,
     /// Approval requests that were open when this process claimed their run, by run. They are
     /// closed with the next write for the run.
@@ -41,7 +41,7 @@ pub struct JournalOptions {
     pub durability: Durability,
     /// The key that encrypts payloads; `None` stores them unencrypted. Names of tools, times and
     /// states are never encrypted.
-    pub key: Option<[u8; 32]>,
+    pub encryption_key: Option<[u8; 32]>,
 }
 
 impl Journal {
@@ -61,7 +61,7 @@ impl Journal {
             connection.pragma_update(None, "synchronous", "full")?;
         }
         schema::JOURNAL_SCHEMA.migrate(&mut connection)?;
-        let key = load_or_create_key(&mut connection)?;
+        let key = load_or_create_digest_key(&mut connection)?;
         let owner = JournalOwner::new(&folder.join("live"), new_id("own")).map_err(file)?;
         Ok(Self::new(connection, folder, owner, key, keeping))
     }
@@ -79,8 +79,8 @@ impl Journal {
             jobs: JournalJobs::default(),
             folder: folder.to_owned(),
             owner,
-            key,
-            payloads: Payloads::new(keeping.key),
+            digest_key: key,
+            payloads: Payloads::new(keeping.encryption_key),
             inherited_approvals: Mutex::default(),
             durability: keeping.durability,
             write_behind: Arc::default(),
@@ -95,15 +95,15 @@ impl Journal {
         self.owner.lock_fd()
     }
 
-    pub(crate) fn connection(&self) -> MutexGuard<'_, Connection> {
+    pub(crate) fn lock_connection(&self) -> MutexGuard<'_, Connection> {
         self.connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the connection and writes the rows that wait in the write-behind queue.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Connection> {
-        let connection = self.connection();
+    pub(crate) fn flushed_connection(&self) -> MutexGuard<'_, Connection> {
+        let connection = self.lock_connection();
         // If this fails, the rows stay in the queue.
         let _ = self.flush_rows(&connection);
         connection
@@ -118,7 +118,7 @@ impl Journal {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, JournalError>,
     ) -> Result<T, JournalError> {
-        in_transaction(&self.lock(), work)
+        in_transaction(&self.flushed_connection(), work)
     }
 }
 
@@ -150,13 +150,13 @@ pub(crate) fn in_transaction<T>(
 
 /// Returns the key for digests of arguments, which is created when the journal is first opened.
 /// Digests are keyed because a plain digest in a report would confirm a guess of the arguments.
-fn load_or_create_key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
+fn load_or_create_digest_key(connection: &mut Connection) -> Result<[u8; 32], JournalError> {
     // Reading an existing key does not wait for a writer.
-    if let Some(stored) = load_key(connection)? {
+    if let Some(stored) = load_digest_key(connection)? {
         return Ok(stored);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let key = match load_key(&transaction)? {
+    let key = match load_digest_key(&transaction)? {
         Some(stored) => stored,
         None => {
             let mut key = [0; 32];
@@ -172,7 +172,7 @@ fn load_or_create_key(connection: &mut Connection) -> Result<[u8; 32], JournalEr
 }
 
 /// Returns the key for digests, or `None` if the file has none.
-pub(crate) fn load_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
+pub(crate) fn load_digest_key(connection: &Connection) -> Result<Option<[u8; 32]>, JournalError> {
     let sql = "SELECT value FROM secrets WHERE name = 'digest'";
     let stored: Option<Vec<u8>> = query_first(connection, sql, [])?;
     let sized = |stored: Vec<u8>| {

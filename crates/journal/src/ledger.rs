@@ -23,7 +23,7 @@ pub(crate) struct StoredRunRow {
     session: String,
     seed: String,
     pub(crate) resumes: Option<String>,
-    setting: String,
+    saved_config: String,
     began_ms: i64,
     end: Option<StoredRunEnd>,
 }
@@ -47,7 +47,7 @@ impl StoredRunRow {
             session: run.session.to_owned(),
             seed: run.seed.to_owned(),
             resumes: run.resumes.map(str::to_owned),
-            setting: run.saved_config.to_owned(),
+            saved_config: run.saved_config.to_owned(),
             began_ms: end
                 .as_ref()
                 .map_or_else(now_ms, |end| end.at_ms - took(end)),
@@ -77,7 +77,7 @@ impl StoredRunEnd {
 impl Journal {
     /// Claims a suspended run so that this process can restore it. If several processes try at the
     /// same time, one succeeds and the others fail with [`JournalError::TakenOver`].
-    pub fn claim_run(&self, run: &str) -> Result<(), JournalError> {
+    pub fn claim_suspended_run(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "SELECT claimed_by FROM suspensions WHERE run = ?1";
             let claimed: Option<Option<String>> = query_first(connection, sql, params![run])?;
@@ -102,7 +102,7 @@ impl Journal {
     }
 
     /// Ends a suspended run that this process has claimed, and cancels its open approvals.
-    pub fn abandon_run(&self, run: &str) -> Result<(), JournalError> {
+    pub fn cancel_suspended_run(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             self.prepare_run_write(connection, run)?;
             let over = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2
@@ -146,7 +146,7 @@ impl Journal {
         let source = self.payloads.put(connection, run.source.as_bytes())?;
         let setting = self
             .payloads
-            .put_shared(connection, run.setting.as_bytes())?;
+            .put_shared(connection, run.saved_config.as_bytes())?;
         let end = run.end.as_ref();
         let [output, recording] =
             end.map_or(Ok([None, None]), |end| self.store_run_end(connection, end))?;
@@ -271,7 +271,7 @@ impl Journal {
 #[async_trait]
 impl Ledger for Journal {
     fn digest_key(&self) -> [u8; 32] {
-        self.key
+        self.digest_key
     }
 
     async fn begin_run(&self, run: RunStart<'_>) -> Result<(), LedgerError> {
@@ -309,10 +309,16 @@ impl Ledger for Journal {
         let record = settled.record.clone();
         let as_json = |value| serde_json::to_vec(value).map_err(JournalError::from);
         let value = settled.value.map(as_json).transpose()?;
-        let args = settled.details.map(|answered| as_json(&answered.args));
+        let args = settled
+            .unrecorded_start
+            .map(|answered| as_json(&answered.args));
         let args = args.transpose()?;
-        let read_only = settled.details.is_some_and(|answered| answered.read_only);
-        let origin = settled.details.and_then(|answered| answered.origin.clone());
+        let read_only = settled
+            .unrecorded_start
+            .is_some_and(|answered| answered.read_only);
+        let origin = settled
+            .unrecorded_start
+            .and_then(|answered| answered.origin.clone());
         let shown = settled.shown.map(str::to_owned);
         let resume_as = settled.resume_as.as_str();
         let (settled_ms, settled_ns) = (now_ms(), next_ns());
@@ -416,7 +422,7 @@ impl Ledger for Journal {
         Ok(self.spawn_blocking(insert).await?)
     }
 
-    async fn resume_run(&self, run: &str) -> Result<(), LedgerError> {
+    async fn claim_run(&self, run: &str) -> Result<(), LedgerError> {
         let run = run.to_owned();
         let claim = move |journal: &Self, connection: &Connection| {
             journal.check_run_owner(connection, &run)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::connection::{BUSY_TIMEOUT, FILE_NAME};
-use crate::journal::load_key;
+use crate::journal::load_digest_key;
 use crate::liveness::JournalOwner;
 use crate::schema::JOURNAL_SCHEMA;
 use crate::{Journal, JournalError, JournalOptions};
@@ -23,7 +23,7 @@ impl Journal {
             Err(error @ (JournalError::File { .. } | JournalError::Sqlite(_))) => {
                 match open_current_read_only(folder) {
                     Ok(connection) => {
-                        let key = load_key(&connection)?.ok_or(error)?;
+                        let key = load_digest_key(&connection)?.ok_or(error)?;
                         Ok(Self::new(
                             connection,
                             folder,

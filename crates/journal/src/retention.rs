@@ -70,7 +70,7 @@ impl Journal {
         if removed.runs + swept > 0 {
             // Returns free pages to the file system. If other processes write, a later call does
             // it.
-            let connection = self.lock();
+            let connection = self.flushed_connection();
             let _ = connection.execute_batch(
                 "PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);",
             );
@@ -135,7 +135,9 @@ impl Journal {
     fn remove_excess_runs(&self, limit: u64) -> Result<usize, JournalError> {
         let bytes = self.total_run_bytes()?;
         let ended = "SELECT count(*) FROM runs WHERE ended_ms IS NOT NULL";
-        let ended: i64 = self.lock().query_row(ended, [], |row| row.get(0))?;
+        let ended: i64 = self
+            .flushed_connection()
+            .query_row(ended, [], |row| row.get(0))?;
         if bytes <= limit || ended == 0 {
             return Ok(0);
         }
@@ -164,7 +166,7 @@ impl Journal {
     /// Returns the size of all runs in the file. Sessions and tables of other crates do not count,
     /// because removing runs does not make them smaller.
     fn total_run_bytes(&self) -> Result<u64, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let tables: i64 = connection.query_row(
             "SELECT ifnull(sum(pgsize), 0) FROM dbstat WHERE aggregate = TRUE
              AND name IN

@@ -172,7 +172,7 @@ fn list_runs_sql(filter: &RunFilter) -> String {
 impl Journal {
     /// Returns the runs that the filter selects, newest first.
     pub fn runs(&self, filter: &RunFilter) -> Result<Vec<RunSummary>, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let since = filter.since_ms.unwrap_or(i64::MIN);
         let limit = filter.limit.unwrap_or(u32::MAX);
         let mut values: Vec<&dyn ToSql> = vec![&since, &limit];
@@ -196,7 +196,7 @@ impl Journal {
 
     /// Returns the run with this id, or with the only id that begins with it.
     pub fn run(&self, id: &str) -> Result<StoredRun, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let id = resolve_run_id(&connection, id)?;
         self.read_run(&connection, &id)
     }
@@ -245,7 +245,7 @@ impl Journal {
 
     /// Returns the newest run that resumed this run.
     pub fn resumed_by(&self, run: &str) -> Result<Option<String>, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let sql = "SELECT id FROM runs WHERE resumes = ?1 ORDER BY started_ms DESC, id LIMIT 1";
         query_first(&connection, sql, params![run])
     }
@@ -253,8 +253,8 @@ impl Journal {
     /// Returns the saved state of a suspended run that this process has claimed. The restored
     /// script makes its approval requests again. The earlier requests are closed by the next write
     /// for the run; if this process dies before that, they stay open.
-    pub fn take_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
-        let connection = self.lock();
+    pub fn read_suspension(&self, run: &str) -> Result<Option<Vec<u8>>, JournalError> {
+        let connection = self.flushed_connection();
         let open = "SELECT id FROM approvals WHERE run = ?1 AND answered_ms IS NULL";
         let open = query_column(&connection, open, params![run])?;
         self.inherited_approvals
@@ -393,7 +393,7 @@ mod tests {
     fn a_list_of_runs_reads_a_single_index() {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path()).unwrap();
-        let connection = journal.lock();
+        let connection = journal.flushed_connection();
         for tool in [None, Some("exec".to_owned())] {
             let sql = list_runs_sql(&RunFilter {
                 tool,

@@ -88,7 +88,7 @@ impl Journal {
     }
 
     fn list_sessions(&self, which: &str, limit: u32) -> Result<Vec<SessionSummary>, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let sql = format!("{SELECT_SESSION_SUMMARY} {which} ORDER BY touched_ms DESC, id LIMIT ?1");
         let mut read = connection.prepare_cached(&sql)?;
         let sessions = read
@@ -135,7 +135,7 @@ impl Journal {
 
     /// Finds a session by its id, a prefix of its id, or its name.
     pub fn session(&self, id: &str) -> Result<SessionSummary, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let sql = format!(
             "{SELECT_SESSION_SUMMARY} WHERE id = ?1 OR name = ?1 OR substr(id, 1, length(?1)) = ?1 LIMIT 3"
         );
@@ -238,7 +238,7 @@ impl Journal {
 
     /// Returns the first item of a session.
     pub fn first_item(&self, session: &str) -> Result<Option<Value>, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let mut read = connection
             .prepare_cached("SELECT item FROM items WHERE session = ?1 ORDER BY number LIMIT 1")?;
         let mut rows = read.query(params![session])?;
@@ -249,7 +249,7 @@ impl Journal {
 
     /// Returns the items of a session, in order.
     pub fn items(&self, session: &str) -> Result<Vec<StoredItem>, JournalError> {
-        self.items_from(&self.lock(), session, 0)
+        self.items_from(&self.flushed_connection(), session, 0)
     }
 
     /// Returns the items of a session from a turn on, in order.

@@ -7,7 +7,7 @@ use crate::{Journal, JournalError};
 impl Journal {
     /// Returns the number of calls of each tool in the last `runs` runs, by canonical name.
     pub fn tool_call_counts(&self, runs: u32) -> Result<HashMap<String, u64>, JournalError> {
-        let connection = self.lock();
+        let connection = self.flushed_connection();
         let mut statement = connection.prepare_cached(
             "SELECT tool, count(*) FROM calls
              WHERE run IN (SELECT id FROM runs ORDER BY started_ms DESC LIMIT ?1) GROUP BY tool",

@@ -94,8 +94,8 @@ impl Journal {
     /// Runs the queued jobs and writes the queued rows. Call this before the process exits: a
     /// thread of the journal may still hold the journal when its owner drops it.
     pub fn flush(&self) -> Result<(), JournalError> {
-        self.finish_jobs();
-        self.flush_rows(&self.connection())
+        self.run_queued_jobs();
+        self.flush_rows(&self.lock_connection())
     }
 
     pub(crate) fn flush_rows(&self, connection: &Connection) -> Result<(), JournalError> {
@@ -125,7 +125,7 @@ fn run_writer(behind: &WriteBehind, journal: &Weak<Journal>) {
         let Some(journal) = journal.upgrade() else {
             return;
         };
-        match journal.flush_rows(&journal.connection()) {
+        match journal.flush_rows(&journal.lock_connection()) {
             Err(error) if !error.is_busy() => return,
             _ => {}
         }

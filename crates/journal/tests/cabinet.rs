@@ -187,7 +187,7 @@ fn a_full_cabinet_removes_the_oldest_pages_but_never_saved_documents() {
 fn an_encrypted_cabinet_contains_no_plain_text() {
     let dir = tempfile::tempdir().unwrap();
     let encrypted = JournalOptions {
-        key: Some([7; 32]),
+        encryption_key: Some([7; 32]),
         ..JournalOptions::default()
     };
     {

@@ -65,7 +65,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
                 record: &record,
                 value: Some(value),
                 shown: None,
-                details: None,
+                unrecorded_start: None,
                 resume_as: ResumeAs::Answer,
             })
             .wait()
@@ -211,7 +211,7 @@ fn a_list_counts_and_filters_calls_of_runs_in_every_state() {
         )
         .wait()
         .unwrap();
-    journal.abandon_run("scr_given_up").unwrap();
+    journal.cancel_suspended_run("scr_given_up").unwrap();
     journal
         .record_finished_run(start("scr_computed"), &output("scr_computed"), None)
         .wait()
@@ -350,7 +350,7 @@ fn a_session_can_be_stored_forked_renamed_exported_and_imported() {
 fn an_encrypted_journal_cannot_be_read_without_its_key() {
     let dir = tempfile::tempdir().unwrap();
     let encrypted = JournalOptions {
-        key: Some([9; 32]),
+        encryption_key: Some([9; 32]),
         ..JournalOptions::default()
     };
     let (small, large) = (
@@ -373,7 +373,7 @@ fn an_encrypted_journal_cannot_be_read_without_its_key() {
                 record: &failed,
                 value: None,
                 shown: None,
-                details: None,
+                unrecorded_start: None,
                 resume_as: ResumeAs::Answer,
             })
             .wait()
@@ -392,7 +392,7 @@ fn an_encrypted_journal_cannot_be_read_without_its_key() {
             "the hushed error"
         );
         assert_eq!(
-            journal.take_suspension("scr_a").unwrap().unwrap(),
+            journal.read_suspension("scr_a").unwrap().unwrap(),
             b"the hushed state".repeat(1000)
         );
     }
@@ -411,7 +411,7 @@ fn an_encrypted_journal_cannot_be_read_without_its_key() {
     let others = [
         JournalOptions::default(),
         JournalOptions {
-            key: Some([8; 32]),
+            encryption_key: Some([8; 32]),
             ..JournalOptions::default()
         },
     ];
@@ -454,7 +454,7 @@ fn a_script_that_is_suspended_repeatedly_does_not_grow_the_file() {
         journal.suspend_run("scr_a", noise(n << 24)).wait().unwrap();
     }
     assert_eq!(
-        journal.take_suspension("scr_a").unwrap().unwrap(),
+        journal.read_suspension("scr_a").unwrap().unwrap(),
         noise(99 << 24)
     );
     drop(journal);
@@ -492,7 +492,7 @@ fn retention_keeps_suspended_runs_and_removes_old_dead_ones() {
         [("scr_waits", StoredRunState::Suspended)]
     );
     assert_eq!(
-        journal.take_suspension("scr_waits").unwrap().unwrap(),
+        journal.read_suspension("scr_waits").unwrap().unwrap(),
         [1; 5000]
     );
 }
@@ -507,12 +507,9 @@ fn a_suspended_run_belongs_to_one_process_at_a_time() {
         .wait()
         .unwrap();
     let second = Journal::open(dir.path()).unwrap();
-    second.claim_run("scr_a").unwrap();
-    assert_eq!(
-        first.resume_run("scr_a").wait(),
-        Err(LedgerError::TakenOver)
-    );
-    second.resume_run("scr_a").wait().unwrap();
+    second.claim_suspended_run("scr_a").unwrap();
+    assert_eq!(first.claim_run("scr_a").wait(), Err(LedgerError::TakenOver));
+    second.claim_run("scr_a").wait().unwrap();
     // The second process ends before it writes anything, so that others can claim the run.
     drop(second);
     assert_eq!(
@@ -520,21 +517,23 @@ fn a_suspended_run_belongs_to_one_process_at_a_time() {
         StoredRunState::Suspended
     );
     assert_eq!(
-        first.resume_run("scr_a").wait(),
+        first.claim_run("scr_a").wait(),
         Err(LedgerError::TakenOver),
         "the first process does not get the run back"
     );
     let third = Journal::open(dir.path()).unwrap();
-    third.claim_run("scr_a").unwrap();
+    third.claim_suspended_run("scr_a").unwrap();
     assert!(matches!(
-        Journal::open(dir.path()).unwrap().claim_run("scr_a"),
+        Journal::open(dir.path())
+            .unwrap()
+            .claim_suspended_run("scr_a"),
         Err(JournalError::TakenOver)
     ));
     // The first write for the run deletes the suspended state.
     call(&third, "scr_a", "tool_1", Some(&json!(1)));
-    assert_eq!(third.take_suspension("scr_a").unwrap(), None);
+    assert_eq!(third.read_suspension("scr_a").unwrap(), None);
     assert!(matches!(
-        first.claim_run("scr_a"),
+        first.claim_suspended_run("scr_a"),
         Err(JournalError::NotSuspended(_))
     ));
 }
@@ -550,7 +549,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         .unwrap();
     // Another process resumes the run, makes a call, and suspends it again.
     let second = Journal::open(dir.path()).unwrap();
-    second.claim_run("scr_a").unwrap();
+    second.claim_suspended_run("scr_a").unwrap();
     call(&second, "scr_a", "tool_1", Some(&json!("done")));
     second
         .suspend_run("scr_a", b"at the second question".to_vec())
@@ -570,7 +569,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         origin: None,
     };
     let failed = record("tool_1", CallStatus::Failed);
-    assert_eq!(first.resume_run("scr_a").wait(), taken);
+    assert_eq!(first.claim_run("scr_a").wait(), taken);
     assert_eq!(first.record_call_start(intent).wait(), taken);
     assert_eq!(
         first
@@ -579,7 +578,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
                 record: &failed,
                 value: None,
                 shown: None,
-                details: None,
+                unrecorded_start: None,
                 resume_as: ResumeAs::Answer,
             })
             .wait(),
@@ -598,9 +597,9 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         (StoredRunState::Suspended, Some(&json!("done")))
     );
     let third = Journal::open(dir.path()).unwrap();
-    third.claim_run("scr_a").unwrap();
+    third.claim_suspended_run("scr_a").unwrap();
     assert_eq!(
-        third.take_suspension("scr_a").unwrap().unwrap(),
+        third.read_suspension("scr_a").unwrap().unwrap(),
         b"at the second question"
     );
     // The recorded end of a call is not overwritten.
@@ -610,7 +609,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
             record: &failed,
             value: None,
             shown: None,
-            details: None,
+            unrecorded_start: None,
             resume_as: ResumeAs::Answer,
         })
         .wait()

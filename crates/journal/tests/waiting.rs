@@ -82,7 +82,7 @@ async fn settle(journal: &Journal, id: &str) {
         value: Some(&value),
         shown: None,
         resume_as: ResumeAs::Answer,
-        details: None,
+        unrecorded_start: None,
     };
     journal.record_call_end(settled).await.unwrap();
 }

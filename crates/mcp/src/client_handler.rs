@@ -21,10 +21,10 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::ServerRequestError;
+use crate::configured_server::ConfiguredServer;
 use crate::connection::shorten;
 use crate::in_flight::{McpInFlightCall, McpInFlightCalls, PendingServerRequest};
 use crate::sampling::{McpSamplingRequest, McpSamplingResponse, SAMPLING_TIMEOUT};
-use crate::server::McpServerEntry;
 use crate::server_form::{ServerForm, fill_in_defaults};
 
 /// Handlers of the requests that servers send to their client.
@@ -119,7 +119,7 @@ pub enum ElicitationResponse {
 
 /// The client's side of one connection: answers requests and receives notifications.
 pub(crate) struct McpClientHandler {
-    pub(crate) server: Weak<McpServerEntry>,
+    pub(crate) server: Weak<ConfiguredServer>,
     pub(crate) server_name: String,
     pub(crate) handlers: ServerRequestHandlers,
     pub(crate) sampling: McpSampling,
@@ -136,13 +136,13 @@ pub(crate) enum ServerRequestOrigin<'a> {
 }
 
 /// A request of a server that has not been answered yet.
-struct OpenServerRequest<'a> {
+struct CancellableServerRequest<'a> {
     pending: PendingServerRequest,
     /// Cancelled when the server cancels its request.
     server_cancel: &'a CancellationToken,
 }
 
-impl OpenServerRequest<'_> {
+impl CancellableServerRequest<'_> {
     /// Waits until the answer is no longer needed.
     async fn until_obsolete(&self) {
         tokio::select! {
@@ -190,12 +190,12 @@ impl McpClientHandler {
     ) -> Result<ElicitationResponse, String> {
         let person = self.handlers.elicitation.as_ref();
         let person = person.ok_or("no interactive terminal")?;
-        let open = OpenServerRequest {
+        let open = CancellableServerRequest {
             pending: self.begin_request(origin)?,
             server_cancel,
         };
         let pending = &open.pending;
-        if let Some(why) = pending.charged_call.call.gate.closed_reason() {
+        if let Some(why) = pending.counted_call.call.gate.unavailable_reason() {
             return Err(why.to_owned());
         }
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
@@ -247,7 +247,7 @@ impl McpClientHandler {
     ) -> Result<McpSamplingResponse, String> {
         let model = self.handlers.sampling_for(self.sampling);
         let model = model.ok_or("no model is available")?;
-        let open = OpenServerRequest {
+        let open = CancellableServerRequest {
             pending: self.begin_request(origin)?,
             server_cancel,
         };
@@ -258,7 +258,7 @@ impl McpClientHandler {
         let sampling = McpSamplingRequest::parse(&self.server_name, run, &request)?;
         if self.sampling == McpSampling::Prompt {
             let _paused = pending.pause_calls(WaitTarget::Person);
-            let gate = &pending.charged_call.call.gate;
+            let gate = &pending.counted_call.call.gate;
             let approved = gate
                 .request_approval(sampling.approval_request(), open.until_obsolete())
                 .await;
@@ -362,7 +362,7 @@ impl ClientHandler for McpClientHandler {
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
         if let Some(server) = self.server.upgrade() {
-            server.refresh_tools();
+            server.spawn_catalogue_refresh();
         }
     }
 }

@@ -17,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::catalogue::{Catalogue, MAX_TOOL_LIST_PAGES};
 use crate::client_handler::{McpClientHandler, ServerRequestHandlers, ServerRequestOrigin};
+use crate::configured_server::ConfiguredServer;
 use crate::error::ServerError;
 use crate::in_flight::{McpInFlightCall, McpInFlightCalls};
 use crate::process::{MAX_MESSAGE_BYTES, ServerProcess, oversized_error_data};
-use crate::server::McpServerEntry;
 use crate::settings::{McpTransport, ServerSettings};
 
 /// A connection to a server, and the process of a server that is a local program.
@@ -36,7 +36,7 @@ pub(crate) struct McpConnection {
     /// One of [`LISTING_IDLE`], [`LISTING_RUNNING`] and [`LISTING_RERUN`].
     listing_state: AtomicU8,
     /// Set if the connection was closed because the server did not respond to a ping.
-    abandoned: AtomicBool,
+    unresponsive: AtomicBool,
 }
 
 /// The tool list is not being fetched.
@@ -50,7 +50,7 @@ impl McpConnection {
     /// Starts the program or connects to the URL, and completes the handshake.
     pub(crate) async fn connect(
         settings: &ServerSettings,
-        server: Weak<McpServerEntry>,
+        server: Weak<ConfiguredServer>,
         asked: ServerRequestHandlers,
         folder: Option<&Path>,
     ) -> Result<Self, ServerError> {
@@ -101,7 +101,7 @@ impl McpConnection {
             in_flight: calls,
             connected_at: Instant::now(),
             listing_state: AtomicU8::new(LISTING_IDLE),
-            abandoned: AtomicBool::new(false),
+            unresponsive: AtomicBool::new(false),
         })
     }
 
@@ -256,7 +256,7 @@ impl McpConnection {
 
     /// Returns the reason why the connection ended, in one line; empty if it is unknown.
     pub(crate) fn end_reason(&self) -> String {
-        if self.abandoned.load(Ordering::Acquire) {
+        if self.unresponsive.load(Ordering::Acquire) {
             return "it did not respond to a ping".to_owned();
         }
         let mut program = lock(&self.process);
@@ -286,8 +286,8 @@ impl McpConnection {
     }
 
     /// Closes the connection to a server that does not respond. The next call connects again.
-    pub(crate) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Release);
+    pub(crate) fn close_unresponsive(&self) {
+        self.unresponsive.store(true, Ordering::Release);
         if let Some(service) = lock(&self.service).take() {
             service.cancellation_token().cancel();
         }

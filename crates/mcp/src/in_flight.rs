@@ -117,7 +117,7 @@ impl McpInFlightCalls {
         Ok(PendingServerRequest {
             in_flight: self.clone(),
             run_id: run,
-            charged_call: charged.clone(),
+            counted_call: charged.clone(),
             candidate_calls: candidates,
         })
     }
@@ -239,7 +239,7 @@ pub(crate) struct PendingServerRequest {
     /// Id of the run or turn of these calls; `None` if they belong to several.
     pub(crate) run_id: Option<String>,
     /// The call whose limit of requests this one counts against.
-    pub(crate) charged_call: Arc<McpInFlightCall>,
+    pub(crate) counted_call: Arc<McpInFlightCall>,
     /// The calls that the request may belong to.
     candidate_calls: Vec<Arc<McpInFlightCall>>,
 }

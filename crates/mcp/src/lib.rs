@@ -13,20 +13,20 @@ mod catalogue;
 mod client_handler;
 mod code_tools;
 mod common_tools;
+mod configured_server;
 mod connection;
-mod elicitation;
 mod error;
 mod http;
 mod in_flight;
 mod login;
 mod process;
 mod progress;
+mod question_elicitation;
 mod render;
 mod sampling;
-mod serve;
+mod script_server;
 mod serve_http;
 mod serve_stdio;
-mod server;
 mod server_form;
 mod servers;
 mod settings;
@@ -37,16 +37,16 @@ pub use client_handler::{
     ElicitationHandler, ElicitationModes, ElicitationRequest, ElicitationResponse, SamplingHandler,
     ServerRequestHandlers,
 };
+pub use configured_server::{ServerState, ServerStatus};
 pub use error::{FormError, ServerError, ServerRequestError};
 pub use login::{Login, LoginError};
 pub use process::NESTED_ENV_VAR;
 pub use sampling::{
     McpSamplingMessage, McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason,
 };
-pub use serve::{FindPriorRun, ScriptServer, ScriptServerConfig};
+pub use script_server::{LoadResume, ScriptServerConfig, ScriptServerSession};
 pub use serve_http::{HttpAccess, HttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
-pub use server::{ServerState, ServerStatus};
 pub use server_form::{
     FormContent, FormField, FormFieldChoice, FormFieldKind, FormFieldPresence, FormUrl, ServerForm,
 };

@@ -112,7 +112,7 @@ pub(crate) fn error_response(message: &str) -> CallToolResponse {
 /// Returns the output of `help`: the description of a tool, a namespace, or everything.
 pub(crate) fn help_output(tools: &Registry, topic: &str) -> ScriptToolCallOutput {
     let name = topic.strip_prefix("tools.").unwrap_or(topic);
-    let text = match tools.find(name) {
+    let text = match tools.look_up(name) {
         _ if name.is_empty() => help_overview(tools),
         ToolLookup::Tool(tool) => declarations(&tools.filtered(|spec| spec.name == tool.spec.name)),
         ToolLookup::Namespace => {

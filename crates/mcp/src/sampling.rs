@@ -123,7 +123,10 @@ impl McpSamplingRequest {
             };
             text.push_str(&format!("{role}: {}\n", message.text));
         }
-        let view = crate::elicitation::truncate_middle(text.trim_end(), MAX_SAMPLING_PREVIEW_CHARS);
+        let view = crate::question_elicitation::truncate_middle(
+            text.trim_end(),
+            MAX_SAMPLING_PREVIEW_CHARS,
+        );
         GatedAction {
             requester: format!("mcp.{server}"),
             reason,

@@ -13,7 +13,7 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::serve::{ScriptServer, ScriptServerConfig};
+use crate::script_server::{ScriptServerConfig, ScriptServerSession};
 
 /// Largest body of a request, in bytes.
 const MAX_REQUEST_BYTES: usize = 4 << 20;
@@ -99,7 +99,7 @@ impl HttpServer {
             .with_cancellation_token(cancel.clone());
         let sessions = Arc::new(LocalSessionManager::default());
         let service = StreamableHttpService::new(
-            move || Ok(ScriptServer::new(offer.clone())),
+            move || Ok(ScriptServerSession::new(offer.clone())),
             sessions,
             config,
         );

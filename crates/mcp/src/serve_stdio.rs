@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use crate::ServeError;
-use crate::serve::{ScriptServer, ScriptServerConfig};
+use crate::script_server::{ScriptServerConfig, ScriptServerSession};
 
 /// Serves until the client closes standard input, or `shutdown` resolves.
 pub async fn serve_stdio(
     offer: Arc<ScriptServerConfig>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let server = rmcp::serve_server(ScriptServer::new(offer), rmcp::transport::io::stdio_pipes());
+    let server = rmcp::serve_server(
+        ScriptServerSession::new(offer),
+        rmcp::transport::io::stdio_pipes(),
+    );
     tokio::pin!(shutdown);
     let service = tokio::select! {
         service = server => service,

@@ -5,7 +5,7 @@ use crate::FormError;
 use jsonschema::Validator;
 use serde_json::Value;
 
-use crate::elicitation::truncate_middle;
+use crate::question_elicitation::truncate_middle;
 
 /// A parsed elicitation request.
 ///

@@ -13,15 +13,15 @@ use selvedge_tools::{Registry, Tool, search_tool};
 
 use crate::catalogue::{Catalogue, to_identifier};
 use crate::client_handler::ServerRequestHandlers;
+use crate::configured_server::{ConfiguredServer, McpSharedState, ServerStatus};
 use crate::error::ServerError;
-use crate::server::{McpServerEntry, McpSharedState, ServerStatus};
 use crate::settings::ServerSettings;
 use crate::tool::{McpTool, UnavailableServerTool};
 
 /// The configured MCP servers. Clones share the servers. A server is started on first use.
 #[derive(Clone)]
 pub struct Servers {
-    servers: Arc<Vec<Arc<McpServerEntry>>>,
+    servers: Arc<Vec<Arc<ConfiguredServer>>>,
     shared: Arc<McpSharedState>,
     cached_registry: Arc<Mutex<Option<CachedRegistry>>>,
     filter: Option<Arc<McpToolFilter>>,
@@ -50,13 +50,13 @@ impl Servers {
     ) -> Self {
         let common = Arc::new(McpSharedState {
             handlers: asked,
-            cache_dir: cache,
+            storage_dir: cache,
             generation: AtomicU64::new(0),
             change_notify: Default::default(),
         });
         let list = settings
             .into_iter()
-            .map(|settings| McpServerEntry::new(settings, common.clone()))
+            .map(|settings| ConfiguredServer::new(settings, common.clone()))
             .collect();
         Self {
             servers: Arc::new(list),
@@ -81,23 +81,23 @@ impl Servers {
     ///
     /// Waits at most for their startup timeouts. A server that fails is an error of the calls to
     /// it, not of this function.
-    pub async fn prepare_for(&self, harness: &Harness, source: &[u8]) {
+    pub async fn ensure_catalogues_for_script(&self, harness: &Harness, source: &[u8]) {
         if self.is_empty() {
             return;
         }
         let mentions = harness.mentioned_tools(source);
         let needed =
-            |server: &&Arc<McpServerEntry>| may_call_server(&mentions, &server.settings.name);
-        start_unknown(self.servers.iter().filter(needed)).await;
+            |server: &&Arc<ConfiguredServer>| may_call_server(&mentions, &server.settings.name);
+        start_servers_without_catalogue(self.servers.iter().filter(needed)).await;
     }
 
     /// Starts all servers whose catalogue is unknown, concurrently.
-    pub async fn prepare_all(&self) {
-        start_unknown(self.servers.iter()).await;
+    pub async fn ensure_all_catalogues(&self) {
+        start_servers_without_catalogue(self.servers.iter()).await;
     }
 
     /// Returns the tools of `base`, those of all known catalogues, and `search`.
-    pub fn extend_registry(&self, base: &Registry) -> Registry {
+    pub fn script_registry(&self, base: &Registry) -> Registry {
         let changes = self.shared.generation.load(Ordering::Acquire);
         let mut built = self
             .cached_registry
@@ -187,14 +187,14 @@ impl Servers {
     }
 
     /// Iterates over the servers that are not disabled.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<McpServerEntry>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<ConfiguredServer>> {
         self.servers
             .iter()
             .filter(|server| server.settings.options.enabled)
     }
 
     /// Finds a server by its name, or by its name as an identifier.
-    pub(crate) fn find(&self, name: &str) -> Result<&Arc<McpServerEntry>, ServerError> {
+    pub(crate) fn find(&self, name: &str) -> Result<&Arc<ConfiguredServer>, ServerError> {
         let found = self
             .servers
             .iter()
@@ -208,7 +208,9 @@ impl Servers {
     }
 }
 
-async fn start_unknown<'a>(servers: impl Iterator<Item = &'a Arc<McpServerEntry>>) {
+async fn start_servers_without_catalogue<'a>(
+    servers: impl Iterator<Item = &'a Arc<ConfiguredServer>>,
+) {
     let unknown = servers
         .filter(|server| server.catalogue().is_none() && server.unavailable_reason().is_none());
     // A failure is reported by the calls to the server.
@@ -239,7 +241,7 @@ fn may_call_server(mentions: &ToolMentions, server: &str) -> bool {
 /// Registers the tools of a server in the namespace `mcp.<space>`.
 fn register_tools(
     registry: &mut Registry,
-    server: &Arc<McpServerEntry>,
+    server: &Arc<ConfiguredServer>,
     catalogue: &Catalogue,
     space: &str,
 ) {

@@ -8,14 +8,14 @@ use selvedge_tools::{CallContext, CallFuture, FieldCase, Risk, Tool, ToolError};
 use serde_json::{Map, Value, json};
 
 use crate::catalogue::CatalogueTool;
+use crate::configured_server::ConfiguredServer;
 use crate::error::ServerError;
-use crate::server::McpServerEntry;
 use crate::tool_result::{parse_tool_result, raw_result_schema};
 
 /// A tool of an MCP server.
 #[derive(Clone)]
 pub(crate) struct McpTool {
-    server: Arc<McpServerEntry>,
+    server: Arc<ConfiguredServer>,
     /// Name of the tool on the server.
     server_tool_name: String,
     spec: ToolSpec,
@@ -37,7 +37,7 @@ enum McpResultForm {
 impl McpTool {
     /// Creates the tool. `js_name` is its name in scripts.
     pub(crate) fn new(
-        server: Arc<McpServerEntry>,
+        server: Arc<ConfiguredServer>,
         listed: &CatalogueTool,
         js_name: String,
     ) -> Self {
@@ -170,7 +170,7 @@ pub(crate) fn to_tool_error(error: ServerError) -> ToolError {
 }
 
 /// Placeholder for all tools of a server whose tools are unknown. Each call fails with the reason.
-pub(crate) struct UnavailableServerTool(pub(crate) Arc<McpServerEntry>);
+pub(crate) struct UnavailableServerTool(pub(crate) Arc<ConfiguredServer>);
 
 impl Tool for UnavailableServerTool {
     fn spec(&self) -> ToolSpec {

@@ -32,7 +32,7 @@ pub(crate) fn parse_tool_result(result: Value) -> Result<ToolOutput, ToolError> 
     };
     Ok(ToolOutput {
         value,
-        rendering: (!rendering.is_empty()).then_some(rendering),
+        model_text: (!rendering.is_empty()).then_some(rendering),
         unconfined_retry: None,
     })
 }

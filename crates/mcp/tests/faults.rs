@@ -220,7 +220,7 @@ async fn a_call_that_waits_for_a_permit_can_be_cancelled() {
     let mut busy = odd("odd", "good");
     busy.options.max_concurrent = 1;
     let servers = servers(vec![busy]);
-    servers.prepare_all().await;
+    servers.ensure_all_catalogues().await;
     let output = run(
         &servers,
         "const first = odd.hang(); const second = odd.echo({ x: 1 }); return 'left'",
@@ -410,7 +410,7 @@ async fn arguments_are_validated_before_the_call_is_sent() {
 async fn a_tool_added_by_a_running_server_is_available_to_the_next_script() {
     let dir = tempfile::tempdir().unwrap();
     let servers = servers(vec![odd_with("odd", "changing", &dir.path().join("state"))]);
-    servers.prepare_all().await;
+    servers.ensure_all_catalogues().await;
     let generation = servers.generation();
     assert_eq!(
         value(
@@ -503,8 +503,10 @@ async fn annotations_of_a_server_can_only_add_approvals() {
         );
         let orchestrator = Orchestrator::new(Registry::new()).with_policy(policy);
         let harness = Harness::new(orchestrator).unwrap();
-        servers.prepare_for(&harness, script.as_bytes()).await;
-        let harness = harness.with_tools(servers.extend_registry(&Registry::new()));
+        servers
+            .ensure_catalogues_for_script(&harness, script.as_bytes())
+            .await;
+        let harness = harness.with_tools(servers.script_registry(&Registry::new()));
         let output = harness.run(&script).await;
         let value = output.value().unwrap();
         value
@@ -572,7 +574,7 @@ async fn a_cached_catalogue_is_used_until_the_server_is_called() {
         )
     };
     let first = fresh();
-    first.prepare_all().await;
+    first.ensure_all_catalogues().await;
     first.stop().await;
     let second = fresh();
     assert_eq!(value(&second, "return 'echo' in tools.mcp.odd").await, true);
@@ -624,7 +626,7 @@ async fn stopping_a_server_ends_its_child_processes() {
 #[tokio::test]
 async fn cancelling_a_script_cancels_its_call() {
     let servers = servers(vec![odd("odd", "good")]);
-    servers.prepare_all().await;
+    servers.ensure_all_catalogues().await;
     let cancel = tokio_util::sync::CancellationToken::new();
     let stop = cancel.clone();
     let events = EventSink::new(move |event| {
@@ -653,7 +655,9 @@ async fn only_the_servers_that_a_script_may_call_are_started() {
     let prepared = async |script: &str| {
         let servers = servers(vec![odd("odd", "good"), odd("my-other", "good")]);
         let harness = Harness::new(Orchestrator::new(Registry::new())).unwrap();
-        servers.prepare_for(&harness, script.as_bytes()).await;
+        servers
+            .ensure_catalogues_for_script(&harness, script.as_bytes())
+            .await;
         let status = servers.status().await;
         servers.stop().await;
         let ready = |server: &selvedge_mcp::ServerStatus| server.state == ServerState::Ready;

@@ -138,8 +138,8 @@ impl Setup {
         settings.options.sampling = self.sampling;
         settings.options.tool_timeout_sec = self.tool_timeout.as_secs_f64();
         let servers = Servers::new(vec![settings], self.handlers.clone(), None);
-        servers.prepare_all().await;
-        let orchestrator = Orchestrator::new(servers.extend_registry(&Registry::new()))
+        servers.ensure_all_catalogues().await;
+        let orchestrator = Orchestrator::new(servers.script_registry(&Registry::new()))
             .with_policy(self.policy)
             .with_approver(approver);
         let output = Harness::new(orchestrator)

@@ -16,7 +16,7 @@ use crate::store::{
     AppendedTurn, compress_raw, create_session, execute, find_turn_by_key, now_ms, query_first,
     turn_id,
 };
-use crate::turn_metrics::{MetricsWriter, SpeakerRole, TurnMetrics};
+use crate::turn_metrics::{MetricsRowCache, SpeakerRole, TurnMetrics};
 use crate::{MemoryError, time, turn_pieces};
 
 /// A turn to append.
@@ -103,7 +103,7 @@ pub(crate) struct AppendBatch<'c> {
     redactor: &'c Redactor,
     sessions: HashMap<String, SessionAppender>,
     postings: PostingWriter,
-    metrics: MetricsWriter,
+    metrics: MetricsRowCache,
 }
 
 /// A session that turns are appended to, with the state needed for the next turn.
@@ -131,7 +131,7 @@ impl<'c> AppendBatch<'c> {
             redactor,
             sessions: HashMap::new(),
             postings: PostingWriter::default(),
-            metrics: MetricsWriter::default(),
+            metrics: MetricsRowCache::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use crate::eras::{self, EraTokenCounts};
 use crate::gradient::{
-    Band, Gradient, GradientPlan, REPLAN_INTERVAL_TURNS, plan_gradient, standalone_cost,
+    Band, GradientOptions, GradientPlan, REPLAN_INTERVAL_TURNS, plan_gradient, standalone_cost,
 };
 use crate::level::{Level, TaggedSpan, escape_tags};
 use crate::level_writer::read_level_text;
@@ -18,9 +18,9 @@ use crate::{Memory, MemoryError};
 
 /// Which turns of a session are part of a prompt.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum AssemblyStrategy {
+pub enum AssemblyMode {
     /// Every turn; older turns at lower levels of detail.
-    Gradient(Gradient),
+    Gradient(GradientOptions),
     /// The newest turns in full, as many as fit into this number of tokens, and no others.
     Regular(u32),
     /// No turns.
@@ -29,11 +29,11 @@ pub enum AssemblyStrategy {
 
 /// Whether a new plan is stored, so that its text stays the same until the next plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PinMode {
+pub enum PlanStorage {
     /// The plan and its text are stored: for prompts, whose beginning must not change.
-    Pin,
+    Store,
     /// Nothing is stored: for display.
-    ReadOnly,
+    Discard,
 }
 
 /// The history of a session, rendered within a budget.
@@ -50,7 +50,7 @@ pub struct AssembledHistory {
     /// The last turn that the plan covers. Later turns are appended in full.
     pub planned_turns: u32,
     /// Bytes of `text` that render the plan. They do not change until the next plan.
-    pub pinned_bytes: usize,
+    pub planned_bytes: usize,
 }
 
 impl Memory {
@@ -59,13 +59,13 @@ impl Memory {
     pub fn assemble(
         &self,
         session: &str,
-        strategy: AssemblyStrategy,
-        keep: PinMode,
+        strategy: AssemblyMode,
+        keep: PlanStorage,
     ) -> Result<AssembledHistory, MemoryError> {
         let gradient = match strategy {
-            AssemblyStrategy::Gradient(gradient) => gradient,
-            AssemblyStrategy::Regular(budget) => return self.assemble_newest(session, budget),
-            AssemblyStrategy::OneShot => return Ok(AssembledHistory::default()),
+            AssemblyMode::Gradient(gradient) => gradient,
+            AssemblyMode::Regular(budget) => return self.assemble_newest(session, budget),
+            AssemblyMode::OneShot => return Ok(AssembledHistory::default()),
         };
         if self.turn_count(session)? == 0 {
             return Ok(AssembledHistory {
@@ -76,7 +76,7 @@ impl Memory {
         self.write_missing_levels(session)?;
         let (assembled, new_pin, id) =
             self.read(|reader| assemble_gradient(&reader.connection, session, &gradient))?;
-        if let (Some(pin), PinMode::Pin) = (new_pin, keep) {
+        if let (Some(pin), PlanStorage::Store) = (new_pin, keep) {
             self.write(|connection| pin.write(connection, id, &gradient))?;
         }
         Ok(assembled)
@@ -115,20 +115,20 @@ impl Memory {
 }
 
 /// A plan and its rendered text, as stored in `memory_gradients`.
-struct PinnedPlan {
+struct StoredPlan {
     planned_turns: u32,
     reserve_tokens: u32,
     bands: Vec<Band>,
     text: String,
 }
 
-impl PinnedPlan {
+impl StoredPlan {
     /// Reads the stored plan for this session, budget and these shares. A plan that cannot be
     /// parsed counts as none.
     fn read(
         connection: &Connection,
         session: i64,
-        gradient: &Gradient,
+        gradient: &GradientOptions,
     ) -> Result<Option<Self>, MemoryError> {
         let sql = "SELECT planned, reserve, bands, opened(text) FROM memory_gradients
              WHERE session = ?1 AND budget = ?2 AND shares = ?3";
@@ -150,9 +150,9 @@ impl PinnedPlan {
         &self,
         connection: &Connection,
         session: i64,
-        gradient: &Gradient,
+        gradient: &GradientOptions,
     ) -> Result<(), MemoryError> {
-        let Gradient { budget, .. } = gradient;
+        let GradientOptions { budget, .. } = gradient;
         let (shares, bands) = (shares_key(gradient), format_bands(&self.bands));
         execute(
             connection,
@@ -172,7 +172,7 @@ impl PinnedPlan {
 }
 
 /// Formats the shares of the bands as a database key: `40/16/30/14`.
-fn shares_key(gradient: &Gradient) -> String {
+fn shares_key(gradient: &GradientOptions) -> String {
     gradient
         .band_shares
         .map(|share| share.to_string())
@@ -205,18 +205,18 @@ fn parse_bands(line: &str) -> Option<Vec<Band>> {
 }
 
 /// An assembled history, the new plan if one was made, and the id of the session.
-type AssemblyWithPlan = (AssembledHistory, Option<PinnedPlan>, i64);
+type AssemblyWithPlan = (AssembledHistory, Option<StoredPlan>, i64);
 
 /// Renders the stored plan, or a new one if the number of turns has passed a multiple of ten since, or
 /// if a turn after the plan does not fit into the budget.
 fn assemble_gradient(
     connection: &Connection,
     name: &str,
-    gradient: &Gradient,
+    gradient: &GradientOptions,
 ) -> Result<AssemblyWithPlan, MemoryError> {
     let session = require_session(connection, name)?;
     let turns = session.turn_count;
-    let pin = PinnedPlan::read(connection, session.id, gradient)?;
+    let pin = StoredPlan::read(connection, session.id, gradient)?;
     let pin = pin.filter(|pin| {
         pin.planned_turns <= turns
             && pin.planned_turns / REPLAN_INTERVAL_TURNS == turns / REPLAN_INTERVAL_TURNS
@@ -254,14 +254,14 @@ fn assemble_gradient(
 }
 
 impl AssembledHistory {
-    fn from_pinned_plan(pin: &PinnedPlan) -> Self {
+    fn from_pinned_plan(pin: &StoredPlan) -> Self {
         Self {
             text: pin.text.clone(),
             bands: pin.bands.clone(),
             tokens: pin.bands.iter().map(|band| band.tokens).sum(),
             reserve_tokens: pin.reserve_tokens,
             planned_turns: pin.planned_turns,
-            pinned_bytes: pin.text.len(),
+            planned_bytes: pin.text.len(),
         }
     }
 
@@ -272,8 +272,8 @@ impl AssembledHistory {
         session: &MemorySessionRow,
         metrics: &[TurnMetrics],
         planned: u32,
-        gradient: &Gradient,
-    ) -> Result<PinnedPlan, MemoryError> {
+        gradient: &GradientOptions,
+    ) -> Result<StoredPlan, MemoryError> {
         let eras = EraTokenCounts::read(connection, session.id)?;
         let GradientPlan {
             bands,
@@ -284,7 +284,7 @@ impl AssembledHistory {
         for band in &bands {
             render_band(connection, session, band, &mut text)?;
         }
-        let pin = PinnedPlan {
+        let pin = StoredPlan {
             planned_turns: planned,
             reserve_tokens: reserve,
             bands,

@@ -232,10 +232,10 @@ impl Memory {
             .iter()
             .filter(|(_, turns)| **turns >= MIN_LAYER_TURNS)
         {
-            let query = crate::Query {
-                k: 40,
-                weights: crate::Weights::BM25,
-                ..crate::Query::new(topic).in_session(session)
+            let query = crate::MemoryQuery {
+                max_turns: 40,
+                weights: crate::RankWeights::BM25,
+                ..crate::MemoryQuery::new(topic).in_session(session)
             };
             let mut numbers: Vec<u32> = self.search(&query)?.iter().map(|hit| hit.number).collect();
             numbers.sort_unstable();

@@ -147,7 +147,7 @@ impl EraTokenCounts {
 }
 
 impl EraLookup for EraTokenCounts {
-    fn cover(&self, turns: u32) -> Option<Vec<Band>> {
+    fn eras_covering(&self, turns: u32) -> Option<Vec<Band>> {
         let mut cover = Vec::new();
         let mut at = 0;
         for length in (0..ERA_LENGTHS).rev() {

@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 
 use crate::level_writer::read_level_text;
 use crate::store::{MemorySessionRow, load_turn, query_rows, require_session, turn_id};
-use crate::turn_metrics::{MetricsWriter, TurnMetrics};
+use crate::turn_metrics::{MetricsRowCache, TurnMetrics};
 use crate::words::for_each_term;
 use crate::{ANNOUNCEMENT_TURNS, Level, Memory, MemoryError, eras, postings, turn_pieces};
 
@@ -127,7 +127,7 @@ fn clear_metrics(
     session: &MemorySessionRow,
     number: u32,
 ) -> Result<(), MemoryError> {
-    let mut metrics_writer = MetricsWriter::default();
+    let mut metrics_writer = MetricsRowCache::default();
     let words = metrics_writer.get(connection, session.id, number)?.words;
     metrics_writer.set(connection, session.id, number, &TurnMetrics::default())?;
     metrics_writer.finish(connection)?;

@@ -13,14 +13,14 @@ use crate::turn_metrics::TurnMetrics;
 
 /// The budget of a session's history and how it is divided.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Gradient {
+pub struct GradientOptions {
     /// Maximum tokens, including tags and the reserve for turns before the next plan.
     pub budget: u32,
     /// The shares of raw, smoothed, compressed and tiny turns, in per cent.
     pub band_shares: [u32; 4],
 }
 
-impl Gradient {
+impl GradientOptions {
     /// A budget in tokens with the default shares: 40, 16, 30 and 14 per cent.
     pub fn new(budget: u32) -> Self {
         Self {
@@ -88,7 +88,7 @@ const RESERVE_SAMPLE_TURNS: usize = 50;
 /// Access to the eras of a session.
 pub(crate) trait EraLookup {
     /// Returns eras that cover exactly the first `turns` turns. `None` if they are not written.
-    fn cover(&self, turns: u32) -> Option<Vec<Band>>;
+    fn eras_covering(&self, turns: u32) -> Option<Vec<Band>>;
 }
 
 /// Tokens of a turn that has tags of its own.
@@ -108,7 +108,7 @@ fn block_line_cost(number: u32, metrics: &TurnMetrics, level: Level) -> u32 {
 /// Plans the bands for `turns`, the first turns of a session.
 pub(crate) fn plan_gradient(
     turns: &[TurnMetrics],
-    gradient: &Gradient,
+    gradient: &GradientOptions,
     eras: &dyn EraLookup,
 ) -> GradientPlan {
     if turns.is_empty() {
@@ -120,13 +120,13 @@ pub(crate) fn plan_gradient(
     let reserve = estimate_reserve(turns, gradient.budget);
     let sums = CostSums::new(turns, gradient.budget - reserve, eras);
     let cuts = match sums.costs[0][turns.len()] <= sums.room.into() {
-        true => BandCuts {
-            raw: turns.len(),
-            smoothed: turns.len(),
-            compressed: turns.len(),
+        true => BandBoundaries {
+            raw_end: turns.len(),
+            smoothed_end: turns.len(),
+            compressed_end: turns.len(),
             era_turns: 0,
         },
-        false => BandCuts::choose(&sums, gradient),
+        false => BandBoundaries::choose(&sums, gradient),
     };
     let bands = cuts.bands(&sums);
     GradientPlan {
@@ -213,16 +213,16 @@ impl<'a> CostSums<'a> {
 /// Where the bands end. `raw`, `smoothed` and `compressed` are indexes from the newest turn; the
 /// turns from `compressed` on are tiny. `era_turns` is how many of the oldest turns eras cover.
 #[derive(Debug, Clone, Copy)]
-struct BandCuts {
-    raw: usize,
-    smoothed: usize,
-    compressed: usize,
+struct BandBoundaries {
+    raw_end: usize,
+    smoothed_end: usize,
+    compressed_end: usize,
     era_turns: u32,
 }
 
-impl BandCuts {
+impl BandBoundaries {
     /// Chooses bands that fit and use the room as far as possible.
-    fn choose(sums: &CostSums<'_>, gradient: &Gradient) -> Self {
+    fn choose(sums: &CostSums<'_>, gradient: &GradientOptions) -> Self {
         let mut cuts = Self::scaled(sums, gradient, 1.0);
         if cuts.fits(sums) {
             // No eras are needed: enlarge all bands by the largest common factor that fits.
@@ -237,7 +237,7 @@ impl BandCuts {
                 }
             }
         } else {
-            cuts.fold_into_eras(sums);
+            cuts.cover_oldest_with_eras(sums);
         }
         cuts.use_remaining_room(sums);
         cuts
@@ -245,7 +245,7 @@ impl BandCuts {
 
     /// Makes each band as long as its share, times `factor`, allows. The newest turns stay raw if
     /// they are not too large.
-    fn scaled(sums: &CostSums<'_>, gradient: &Gradient, factor: f64) -> Self {
+    fn scaled(sums: &CostSums<'_>, gradient: &GradientOptions, factor: f64) -> Self {
         let until = |level: Level, from: usize| {
             let costs = &sums.costs[level as usize];
             let limit = costs[from] as f64 + gradient.share_tokens(level, sums.room) * factor;
@@ -259,20 +259,20 @@ impl BandCuts {
         }
         let smoothed = until(Level::Smoothed, raw);
         Self {
-            raw,
-            smoothed,
-            compressed: until(Level::Compressed, smoothed),
+            raw_end: raw,
+            smoothed_end: smoothed,
+            compressed_end: until(Level::Compressed, smoothed),
             era_turns: 0,
         }
     }
 
     /// Covers as few of the oldest turns with eras as necessary. If the bands do not fit even with
     /// all other turns in eras, shortens the bands.
-    fn fold_into_eras(&mut self, sums: &CostSums<'_>) {
+    fn cover_oldest_with_eras(&mut self, sums: &CostSums<'_>) {
         loop {
             let (mut low, mut high) = (
                 0,
-                (sums.turn_count - self.compressed) as u32 / SHORTEST_ERA_TURNS,
+                (sums.turn_count - self.compressed_end) as u32 / SHORTEST_ERA_TURNS,
             );
             while low < high {
                 let middle = (low + high) / 2;
@@ -284,13 +284,13 @@ impl BandCuts {
                 }
             }
             self.era_turns = low * SHORTEST_ERA_TURNS;
-            if self.fits(sums) || self.compressed == 0 {
+            if self.fits(sums) || self.compressed_end == 0 {
                 return;
             }
             // The bands and the eras together do not fit.
-            self.compressed = self.compressed * 3 / 4;
-            self.smoothed = self.smoothed.min(self.compressed);
-            self.raw = self.raw.min(self.compressed);
+            self.compressed_end = self.compressed_end * 3 / 4;
+            self.smoothed_end = self.smoothed_end.min(self.compressed_end);
+            self.raw_end = self.raw_end.min(self.compressed_end);
         }
     }
 
@@ -299,11 +299,17 @@ impl BandCuts {
         let without_eras = sums.turn_count - self.era_turns as usize;
         loop {
             let mut tries = [*self; 3];
-            tries[0].raw += 1;
-            tries[1].smoothed += 1;
-            tries[2].compressed += 1;
+            tries[0].raw_end += 1;
+            tries[1].smoothed_end += 1;
+            tries[2].compressed_end += 1;
             let is_valid = |cuts: &Self| {
-                [cuts.raw, cuts.smoothed, cuts.compressed, without_eras].is_sorted()
+                [
+                    cuts.raw_end,
+                    cuts.smoothed_end,
+                    cuts.compressed_end,
+                    without_eras,
+                ]
+                .is_sorted()
                     && cuts.fits(sums)
             };
             match tries.into_iter().find(is_valid) {
@@ -319,11 +325,11 @@ impl BandCuts {
             return false;
         };
         let without_eras = sums.turn_count - self.era_turns as usize;
-        let compressed = self.compressed.min(without_eras);
+        let compressed = self.compressed_end.min(without_eras);
         let block = |from, to, level| sums.block(from, to, level).map_or(0, |(_, cost)| cost);
-        let cost = sums.cost(0, self.raw, Level::Raw)
-            + sums.cost(self.raw, self.smoothed, Level::Smoothed)
-            + block(self.smoothed, compressed, Level::Compressed)
+        let cost = sums.cost(0, self.raw_end, Level::Raw)
+            + sums.cost(self.raw_end, self.smoothed_end, Level::Smoothed)
+            + block(self.smoothed_end, compressed, Level::Compressed)
             + block(compressed, without_eras, Level::Tiny)
             + eras.iter().map(|era| u64::from(era.tokens)).sum::<u64>();
         cost <= u64::from(sums.room)
@@ -332,7 +338,7 @@ impl BandCuts {
     fn era_bands(&self, sums: &CostSums<'_>) -> Option<Vec<Band>> {
         match self.era_turns {
             0 => Some(Vec::new()),
-            turns => sums.eras.cover(turns),
+            turns => sums.eras.eras_covering(turns),
         }
     }
 
@@ -340,15 +346,15 @@ impl BandCuts {
         let without_eras = sums.turn_count - self.era_turns as usize;
         let mut bands = self.era_bands(sums).unwrap_or_default();
         for (from, to, level) in [
-            (self.compressed, without_eras, Level::Tiny),
-            (self.smoothed, self.compressed, Level::Compressed),
+            (self.compressed_end, without_eras, Level::Tiny),
+            (self.smoothed_end, self.compressed_end, Level::Compressed),
         ] {
             let block = sums.block(from, to, level);
             bands.extend(block.map(|(span, cost)| Band::new(span, cost as u32)));
         }
         for (from, to, level) in [
-            (self.raw, self.smoothed, Level::Smoothed),
-            (0, self.raw, Level::Raw),
+            (self.raw_end, self.smoothed_end, Level::Smoothed),
+            (0, self.raw_end, Level::Raw),
         ] {
             bands.extend((from..to).rev().map(|at| {
                 let span = TaggedSpan::single(sums.number(at), level);
@@ -392,7 +398,7 @@ mod tests {
     struct AllEras;
 
     impl EraLookup for AllEras {
-        fn cover(&self, turns: u32) -> Option<Vec<Band>> {
+        fn eras_covering(&self, turns: u32) -> Option<Vec<Band>> {
             let mut cover = Vec::new();
             let mut at = 0;
             for size in [32 * 8 * 8 * 8 * 8, 32 * 8 * 8 * 8, 32 * 8 * 8, 32 * 8, 32] {
@@ -425,7 +431,7 @@ mod tests {
 
     /// Plans the turns, and asserts that the plan covers each turn once within the budget.
     fn valid_plan(all_turns: &[TurnMetrics], budget: u32) -> GradientPlan {
-        let plan = plan_gradient(all_turns, &Gradient::new(budget), &AllEras);
+        let plan = plan_gradient(all_turns, &GradientOptions::new(budget), &AllEras);
         let mut next = 1;
         for band in &plan.bands {
             assert_eq!(

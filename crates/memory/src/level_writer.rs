@@ -16,7 +16,7 @@ use crate::store::{
     MemorySessionRow, StoredTurn, execute, load_turn, query_first, query_rows, require_session,
     turn_id,
 };
-use crate::turn_metrics::MetricsWriter;
+use crate::turn_metrics::MetricsRowCache;
 use crate::words::for_each_term;
 use crate::{Level, Memory, MemoryError, tokens};
 
@@ -131,7 +131,7 @@ impl Memory {
                 // Another process has written these levels.
                 return Ok(0);
             }
-            let mut metrics_writer = MetricsWriter::default();
+            let mut metrics_writer = MetricsRowCache::default();
             for (number, extracted) in &extracted {
                 store_levels(
                     connection,
@@ -188,7 +188,7 @@ impl CountedLevels {
 /// if the turn was forgotten.
 pub(crate) fn store_levels(
     connection: &Connection,
-    metrics_writer: &mut MetricsWriter,
+    metrics_writer: &mut MetricsRowCache,
     session: i64,
     number: u32,
     levels: &CountedLevels,

@@ -75,12 +75,12 @@ mod vectors;
 mod words;
 
 pub use append::{NewTurn, TurnFormat};
-pub use assemble::{AssembledHistory, AssemblyStrategy, PinMode};
+pub use assemble::{AssembledHistory, AssemblyMode, PlanStorage};
 pub use board::{ANNOUNCEMENT_TURNS, Announcement};
 pub use distill::{DistillReport, Topic};
 pub use error::MemoryError;
 pub use forget::ForgottenCounts;
-pub use gradient::{Band, Gradient};
+pub use gradient::{Band, GradientOptions};
 pub use import::{ImportFormat, ImportReport};
 pub use lessons::{Lesson, LessonKind, LessonStatus, ProposalDecision};
 pub use level::{Level, TaggedSpan, parse_turn_number};
@@ -88,9 +88,9 @@ pub use level_writer::LevelProgress;
 pub use model::{BatchSmallModel, SmallModel, SmallModelBatchStatus, SmallModelError};
 #[cfg(feature = "pocket")]
 pub use pocket::PocketEncoder;
-pub use rank::Weights;
+pub use rank::RankWeights;
 pub use recall::{MEMORY_PROMPT, RecallRequest, RecalledMemory};
-pub use search::{MemoryHit, Query};
+pub use search::{MemoryHit, MemoryQuery};
 pub use stats::{MemoryStats, SessionStats};
 pub use store::{AppendedTurn, Memory, StoredTurn};
 pub use tool::get_turn_tool;

@@ -22,7 +22,7 @@ use crate::turn_metrics::{RankMetrics, SpeakerRole};
 
 /// The weights of the ranking features.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Weights {
+pub struct RankWeights {
     /// Weight of the scores of the turns before and after.
     pub neighbours: f64,
     /// Weight of the BM25 score of the whole part.
@@ -35,7 +35,7 @@ pub struct Weights {
     pub vectors: f64,
 }
 
-impl Default for Weights {
+impl Default for RankWeights {
     fn default() -> Self {
         Self {
             vectors: 0.6,
@@ -44,7 +44,7 @@ impl Default for Weights {
     }
 }
 
-impl Weights {
+impl RankWeights {
     /// The default weights without vectors.
     pub const KEYWORDS: Self = Self {
         neighbours: 0.3,
@@ -80,27 +80,27 @@ pub(crate) struct RankQuery {
     /// For each term: the index in [`SearchableTurns`] of each turn that contains it, and how often.
     pub(crate) postings: Vec<Vec<(u32, u32)>>,
     /// The speakers and roles that the question names, by ranges of turns.
-    pub(crate) named_speakers: Vec<NamedSpeakers>,
+    pub(crate) named_speakers: Vec<SessionSpeakerHints>,
     /// The cosine similarity of each turn to the question. `None` without vectors.
     pub(crate) similarities: Option<Vec<f32>>,
 }
 
 /// The speakers and roles that a question names, for the turns of one session.
 #[derive(Debug)]
-pub(crate) struct NamedSpeakers {
+pub(crate) struct SessionSpeakerHints {
     /// The index of the session's first turn. Its turns end where the next session's start.
     pub(crate) start: usize,
     pub(crate) speakers: Vec<u8>,
     pub(crate) role: Option<SpeakerRole>,
     /// Whether the session has turns of a user and of an assistant without a name.
-    pub(crate) has_assistant: bool,
+    pub(crate) is_user_assistant_session: bool,
 }
 
 /// Returns the score of every turn.
 pub(crate) fn score_turns(
     turns: &SearchableTurns,
     query: &RankQuery,
-    weights: &Weights,
+    weights: &RankWeights,
 ) -> Vec<f64> {
     let mut scores = bm25_of_turns(turns, query);
     normalise(&mut scores);
@@ -118,7 +118,10 @@ pub(crate) fn score_turns(
         }
     }
     for (at, session) in query.named_speakers.iter().enumerate() {
-        if session.speakers.is_empty() && session.role.is_none() && !session.has_assistant {
+        if session.speakers.is_empty()
+            && session.role.is_none()
+            && !session.is_user_assistant_session
+        {
             continue;
         }
         let next = query.named_speakers.get(at + 1);
@@ -130,7 +133,7 @@ pub(crate) fn score_turns(
             if is_named_speaker || session.role == Some(metrics.role) {
                 *score += weights.named_speaker;
             }
-            if session.has_assistant && metrics.role == SpeakerRole::User {
+            if session.is_user_assistant_session && metrics.role == SpeakerRole::User {
                 *score += weights.user;
             }
         }
@@ -294,21 +297,21 @@ mod tests {
         all.metrics[1].role = SpeakerRole::User;
         let query = RankQuery {
             postings: vec![vec![(0, 1), (1, 1), (2, 1)]],
-            named_speakers: vec![NamedSpeakers {
+            named_speakers: vec![SessionSpeakerHints {
                 start: 0,
                 speakers: vec![3],
                 role: None,
-                has_assistant: true,
+                is_user_assistant_session: true,
             }],
             similarities: None,
         };
         let scores = score_turns(
             &all,
             &query,
-            &Weights {
+            &RankWeights {
                 neighbours: 0.0,
                 part: 0.0,
-                ..Weights::default()
+                ..RankWeights::default()
             },
         );
         assert_eq!(top_k(&scores, |_| true, 9), [1, 2, 0, 3]);
@@ -327,9 +330,9 @@ mod tests {
         let scores = score_turns(
             &all,
             &query,
-            &Weights {
+            &RankWeights {
                 neighbours: 0.0,
-                ..Weights::default()
+                ..RankWeights::default()
             },
         );
         assert!(scores[3] > scores[5] && scores[2] > scores[3]);

@@ -16,7 +16,9 @@ use crate::lessons::{Lesson, LessonKind};
 use crate::level::escape_tags;
 use crate::model::{SmallModel, extract_json};
 use crate::store::now_ms;
-use crate::{Announcement, Level, Memory, MemoryError, MemoryHit, Query, time, tokens, words};
+use crate::{
+    Announcement, Level, Memory, MemoryError, MemoryHit, MemoryQuery, time, tokens, words,
+};
 
 /// The part of the system prompt that explains tags, levels and recalled blocks to the model.
 pub const MEMORY_PROMPT: &str = "Earlier turns are in tags, older ones shortened: <T-183-R> is turn \
@@ -34,7 +36,7 @@ pub struct RecallRequest<'a> {
     /// Turns from this number on are not recalled, because the prompt has them in full.
     pub exclude_from: u32,
     /// The maximum duration of the recall.
-    pub deadline: Duration,
+    pub timeout: Duration,
     /// The maximum tokens of the text.
     pub max_tokens: u32,
     /// A model that removes irrelevant turns, if there is time.
@@ -48,7 +50,7 @@ impl<'a> RecallRequest<'a> {
             session,
             text,
             exclude_from: u32::MAX,
-            deadline: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
             max_tokens: 2000,
             model: None,
         }
@@ -102,7 +104,7 @@ impl Memory {
     /// Recalls what is relevant to a new message. Returns by the deadline; only composing the text
     /// may exceed it slightly. Errors do not fail the recall: see [`RecalledMemory::missing`].
     pub async fn recall(self: &Arc<Self>, request: &RecallRequest<'_>) -> RecalledMemory {
-        let deadline = Instant::now() + request.deadline.saturating_sub(COMPOSE_TIME);
+        let deadline = Instant::now() + request.timeout.saturating_sub(COMPOSE_TIME);
         let mut recalled = RecalledMemory::default();
         let exclude_from = request.exclude_from;
         let hits = self.run_blocking_until(deadline, request, move |memory, session, text| {
@@ -165,9 +167,9 @@ impl Memory {
         if !words::has_content_word(text) || self.turn_count(session)? == 0 {
             return Ok(Vec::new());
         }
-        let query = Query {
-            k: MAX_CANDIDATES * 2,
-            ..Query::new(text).in_session(session)
+        let query = MemoryQuery {
+            max_turns: MAX_CANDIDATES * 2,
+            ..MemoryQuery::new(text).in_session(session)
         };
         let mut hits = self.search(&query)?;
         hits.retain(|hit| hit.number < exclude_from);

@@ -5,39 +5,39 @@ use std::collections::{HashMap, HashSet};
 use rusqlite::{Connection, params};
 
 use crate::postings::for_each_posting;
-use crate::rank::{self, NamedSpeakers, RankQuery, SearchableTurns, Weights};
+use crate::rank::{self, RankQuery, RankWeights, SearchableTurns, SessionSpeakerHints};
 use crate::search_budget::{BudgetCandidate, choose_levels};
 use crate::store::{PooledReader, query_first, query_rows, require_session, turn_id};
-use crate::turn_metrics::{self, MetricsWriter, SpeakerRole};
+use crate::turn_metrics::{self, MetricsRowCache, SpeakerRole};
 use crate::vectors::{append_similarities, quantise};
 use crate::words::{for_each_word, is_stop_word, query_terms};
 use crate::{Level, Memory, MemoryError};
 
 /// A search, with its limits.
 #[derive(Debug, Clone)]
-pub struct Query<'a> {
+pub struct MemoryQuery<'a> {
     /// The question or keywords.
     pub text: &'a str,
     /// The session to search; `None` for all.
     pub session: Option<&'a str>,
     /// The maximum number of turns.
-    pub k: usize,
+    pub max_turns: usize,
     /// The maximum tokens of all turns, tags included. Turns that do not fit in full get a lower
     /// level. `None` for no limit.
     pub budget: Option<u32>,
     /// The weights of the ranking features.
-    pub weights: Weights,
+    pub weights: RankWeights,
 }
 
-impl<'a> Query<'a> {
+impl<'a> MemoryQuery<'a> {
     /// A search for the ten best turns in all sessions.
     pub fn new(text: &'a str) -> Self {
         Self {
             text,
             session: None,
-            k: 10,
+            max_turns: 10,
             budget: None,
-            weights: Weights::default(),
+            weights: RankWeights::default(),
         }
     }
 
@@ -69,7 +69,7 @@ pub struct MemoryHit {
 
 impl Memory {
     /// Returns the turns that match a question, the best first.
-    pub fn search(&self, query: &Query<'_>) -> Result<Vec<MemoryHit>, MemoryError> {
+    pub fn search(&self, query: &MemoryQuery<'_>) -> Result<Vec<MemoryHit>, MemoryError> {
         let encoder = self.encoder.as_ref();
         let encoder = encoder.filter(|_| query.weights.vectors != 0.0);
         let question = encoder.and_then(|encoder| {
@@ -132,7 +132,7 @@ type QueryVector<'a> = Option<&'a (&'a str, Vec<i8>)>;
 /// Runs a search in the scope that the reader kept, or in a new one.
 fn run_search(
     reader: &mut PooledReader,
-    query: &Query<'_>,
+    query: &MemoryQuery<'_>,
     question: QueryVector<'_>,
 ) -> Result<Vec<MemoryHit>, MemoryError> {
     let connection = &reader.connection;
@@ -210,7 +210,7 @@ impl SearchScope {
     fn rank(
         &self,
         connection: &Connection,
-        query: &Query<'_>,
+        query: &MemoryQuery<'_>,
         question: QueryVector<'_>,
     ) -> Result<Vec<MemoryHit>, MemoryError> {
         let mut rank_query = RankQuery {
@@ -270,7 +270,7 @@ impl SearchScope {
         let max_turns = query
             .budget
             .map_or(usize::MAX, |budget| budget as usize / 12 + 1);
-        let best = rank::top_k(&scores, related, query.k.min(max_turns));
+        let best = rank::top_k(&scores, related, query.max_turns.min(max_turns));
         self.hits_within_budget(connection, query, &scores, &best)
     }
 
@@ -278,13 +278,13 @@ impl SearchScope {
     fn hits_within_budget(
         &self,
         connection: &Connection,
-        query: &Query<'_>,
+        query: &MemoryQuery<'_>,
         scores: &[f64],
         best: &[usize],
     ) -> Result<Vec<MemoryHit>, MemoryError> {
         let mut key =
             connection.prepare_cached("SELECT opened(key) FROM memory_turns WHERE id = ?1")?;
-        let mut metrics_writer = MetricsWriter::default();
+        let mut metrics_writer = MetricsRowCache::default();
         let mut hits = Vec::with_capacity(best.len());
         let mut candidates = Vec::with_capacity(best.len());
         for at in best {
@@ -316,7 +316,7 @@ impl SearchScope {
     }
 
     /// Returns the speakers and roles that a question names, for each session.
-    fn named_speakers(&self, question: &str) -> Vec<NamedSpeakers> {
+    fn named_speakers(&self, question: &str) -> Vec<SessionSpeakerHints> {
         let mut words = HashSet::new();
         for_each_word(question, |word| _ = words.insert(word.to_owned()));
         let has = |word: &str| words.contains(word);
@@ -336,11 +336,11 @@ impl SearchScope {
                     speakers.push((at + 1) as u8);
                 }
             }
-            NamedSpeakers {
+            SessionSpeakerHints {
                 start: session.offset,
                 speakers,
                 role,
-                has_assistant: session.has_user && session.has_unnamed_assistant,
+                is_user_assistant_session: session.has_user && session.has_unnamed_assistant,
             }
         });
         named.collect()

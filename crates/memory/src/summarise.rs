@@ -12,7 +12,7 @@ use crate::level_writer::{CountedLevels, read_level_text, store_levels};
 use crate::model::{SmallModel, extract_json};
 use crate::postings::PostingWriter;
 use crate::store::{load_turn, require_session};
-use crate::turn_metrics::MetricsWriter;
+use crate::turn_metrics::MetricsRowCache;
 use crate::words::for_each_term;
 use crate::{Level, Memory, MemoryError, tokens, turn_pieces};
 
@@ -74,7 +74,7 @@ impl Memory {
                 return Ok(0);
             }
             let (mut metrics_writer, mut postings) =
-                (MetricsWriter::default(), PostingWriter::default());
+                (MetricsRowCache::default(), PostingWriter::default());
             for (turn, lower) in accepted {
                 if load_turn(connection, id, turn.number)?.is_none() {
                     // The turn was forgotten while the model answered.

@@ -108,11 +108,11 @@ fn locate(session: i64, turn: u32) -> (i64, usize) {
 
 /// Rows of metrics being changed in one transaction. `finish` writes them.
 #[derive(Debug, Default)]
-pub(crate) struct MetricsWriter {
+pub(crate) struct MetricsRowCache {
     rows: BTreeMap<i64, Vec<u8>>,
 }
 
-impl MetricsWriter {
+impl MetricsRowCache {
     /// Sets the metrics of a turn.
     pub(crate) fn set(
         &mut self,

@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    AssemblyStrategy, Encoder, Gradient, LessonKind, LessonStatus, Level, Memory, MemoryError,
-    NewTurn, PinMode, ProposalDecision, Query, SmallModel, SmallModelError,
+    AssemblyMode, Encoder, GradientOptions, LessonKind, LessonStatus, Level, Memory, MemoryError,
+    MemoryQuery, NewTurn, PlanStorage, ProposalDecision, SmallModel, SmallModelError,
 };
 use serde_json::json;
 
@@ -79,14 +79,14 @@ async fn forgotten_text_is_removed_from_every_file() {
         memory
             .assemble(
                 session,
-                AssemblyStrategy::Gradient(Gradient::new(1500)),
-                PinMode::Pin,
+                AssemblyMode::Gradient(GradientOptions::new(1500)),
+                PlanStorage::Store,
             )
             .unwrap();
         memory.get_turn(session, "T-2", Level::Raw).unwrap();
     }
     let number = memory
-        .search(&Query::new("zyzzyvaplex").in_session("keep"))
+        .search(&MemoryQuery::new("zyzzyvaplex").in_session("keep"))
         .unwrap()[0]
         .number;
     memory
@@ -132,15 +132,15 @@ async fn forgotten_text_is_removed_from_every_file() {
     ));
     assert!(
         open(&dir)
-            .search(&Query::new("zyzzyvaplex"))
+            .search(&MemoryQuery::new("zyzzyvaplex"))
             .unwrap()
             .is_empty()
     );
     assert!(
         memory
-            .search(&Query {
-                k: 1000,
-                ..Query::new("zyzzyvaplex")
+            .search(&MemoryQuery {
+                max_turns: 1000,
+                ..MemoryQuery::new("zyzzyvaplex")
             })
             .unwrap()
             .iter()
@@ -148,15 +148,15 @@ async fn forgotten_text_is_removed_from_every_file() {
     );
     assert!(
         !memory
-            .search(&Query::new("telescope and pottery"))
+            .search(&MemoryQuery::new("telescope and pottery"))
             .unwrap()
             .is_empty()
     );
     let shown = memory
         .assemble(
             "keep",
-            AssemblyStrategy::Gradient(Gradient::new(1500)),
-            PinMode::ReadOnly,
+            AssemblyMode::Gradient(GradientOptions::new(1500)),
+            PlanStorage::Discard,
         )
         .unwrap();
     assert_eq!(shown.bands.last().unwrap().span.last, turns);
@@ -334,7 +334,7 @@ async fn a_models_summaries_are_stored_and_indexed() {
         by_rules
     );
     assert_eq!(
-        memory.search(&Query::new("municipalities")).unwrap()[0].number,
+        memory.search(&MemoryQuery::new("municipalities")).unwrap()[0].number,
         1
     );
     assert_eq!(
@@ -427,7 +427,7 @@ async fn secrets_are_redacted_everywhere_but_in_the_raw_turn() {
     }
     assert!(
         memory
-            .search(&Query::new("ghp_abcdefghijklmnopqrstuvwxyz123456"))
+            .search(&MemoryQuery::new("ghp_abcdefghijklmnopqrstuvwxyz123456"))
             .unwrap()
             .is_empty()
     );
@@ -532,9 +532,9 @@ fn vectors_find_what_keywords_miss() {
     let query = "fotosynthesizer calibrations";
     let rank = |memory: &Memory| {
         let hits = memory
-            .search(&Query {
-                k: 500,
-                ..Query::new(query).in_session("s")
+            .search(&MemoryQuery {
+                max_turns: 500,
+                ..MemoryQuery::new(query).in_session("s")
             })
             .unwrap();
         hits.iter().position(|hit| hit.number == expected)
@@ -552,7 +552,7 @@ fn vectors_find_what_keywords_miss() {
     // A misspelled word has no match in the index, but its vector is similar.
     let hits = |memory: &Memory| {
         memory
-            .search(&Query::new("fotosynthesizer").in_session("s"))
+            .search(&MemoryQuery::new("fotosynthesizer").in_session("s"))
             .unwrap()
     };
     assert_eq!(hits(&memory)[0].number, expected);

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{
-    AssemblyStrategy, Encoder, Gradient, Level, Memory, MemoryError, NewTurn, PinMode, Query,
+    AssemblyMode, Encoder, GradientOptions, Level, Memory, MemoryError, MemoryQuery, NewTurn,
+    PlanStorage,
 };
 
 const KEY: [u8; 32] = [7; 32];
@@ -96,8 +97,8 @@ async fn fill(memory: &Memory) {
     memory
         .assemble(
             "s",
-            AssemblyStrategy::Gradient(Gradient::new(2_000)),
-            PinMode::Pin,
+            AssemblyMode::Gradient(GradientOptions::new(2_000)),
+            PlanStorage::Store,
         )
         .unwrap();
     memory
@@ -131,9 +132,9 @@ fn contents(memory: &Memory) -> Vec<String> {
         "telescope and pottery",
     ] {
         let hits = memory
-            .search(&Query {
-                k: 20,
-                ..Query::new(question).in_session("s")
+            .search(&MemoryQuery {
+                max_turns: 20,
+                ..MemoryQuery::new(question).in_session("s")
             })
             .unwrap();
         contents.push(format!("{hits:?}"));
@@ -149,8 +150,8 @@ fn contents(memory: &Memory) -> Vec<String> {
     let shown = memory
         .assemble(
             "s",
-            AssemblyStrategy::Gradient(Gradient::new(2_000)),
-            PinMode::ReadOnly,
+            AssemblyMode::Gradient(GradientOptions::new(2_000)),
+            PlanStorage::Discard,
         )
         .unwrap();
     let lessons = memory.lessons(None).unwrap().into_iter().map(|lesson| {
@@ -221,7 +222,7 @@ async fn an_encrypted_file_has_no_plain_text_and_gives_the_same_results() {
     assert_eq!(memory.forget_turn("s", number).unwrap().lessons, 1);
     assert!(
         !memory
-            .search(&Query::new("zyzzyvaplex"))
+            .search(&MemoryQuery::new("zyzzyvaplex"))
             .unwrap()
             .iter()
             .any(|hit| hit.number == number)

@@ -5,7 +5,7 @@ mod chats;
 
 use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
-use selvedge_memory::{Memory, NewTurn, Query, Weights};
+use selvedge_memory::{Memory, MemoryQuery, NewTurn, RankWeights};
 
 fn fts5(lines: &[chats::ChatLine]) -> Connection {
     let connection = Connection::open_in_memory().unwrap();
@@ -41,10 +41,10 @@ fn bm25_scores_equal_those_of_fts5_for_each_session() {
         }
         let peer = fts5(&chat.lines);
         for question in &chat.questions {
-            let query = Query {
-                k: 1000,
-                weights: Weights::BM25,
-                ..Query::new(&question.text).in_session(&name)
+            let query = MemoryQuery {
+                max_turns: 1000,
+                weights: RankWeights::BM25,
+                ..MemoryQuery::new(&question.text).in_session(&name)
             };
             let our_hits = memory.search(&query).unwrap();
             let words: Vec<String> = question

@@ -5,7 +5,7 @@ mod chats;
 
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    AssembledHistory, AssemblyStrategy, Gradient, Level, Memory, NewTurn, PinMode,
+    AssembledHistory, AssemblyMode, GradientOptions, Level, Memory, NewTurn, PlanStorage,
 };
 
 fn memory() -> (tempfile::TempDir, Memory) {
@@ -35,8 +35,8 @@ fn show(memory: &Memory, budget: u32) -> AssembledHistory {
     memory
         .assemble(
             "s",
-            AssemblyStrategy::Gradient(Gradient::new(budget)),
-            PinMode::ReadOnly,
+            AssemblyMode::Gradient(GradientOptions::new(budget)),
+            PlanStorage::Discard,
         )
         .unwrap()
 }
@@ -156,8 +156,8 @@ fn pinned_text_stays_when_a_level_is_rewritten() {
     for turn in turns(100) {
         memory.append("s", &NewTurn::text("user", &turn)).unwrap();
     }
-    let strategy = AssemblyStrategy::Gradient(Gradient::new(2_000));
-    let pinned = memory.assemble("s", strategy, PinMode::Pin).unwrap();
+    let strategy = AssemblyMode::Gradient(GradientOptions::new(2_000));
+    let pinned = memory.assemble("s", strategy, PlanStorage::Store).unwrap();
     let store = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     store
         .execute(
@@ -168,7 +168,7 @@ fn pinned_text_stays_when_a_level_is_rewritten() {
     memory
         .append("s", &NewTurn::text("user", "one more"))
         .unwrap();
-    let after = memory.assemble("s", strategy, PinMode::Pin).unwrap();
+    let after = memory.assemble("s", strategy, PlanStorage::Store).unwrap();
     assert!(
         after.text.starts_with(&pinned.text)
             && after.text.ends_with("<T-101-R>\none more\n</T-101-R>\n")
@@ -200,14 +200,14 @@ fn other_strategies_render_the_newest_turns_or_none() {
         memory.append("s", &NewTurn::text("user", turn)).unwrap();
     }
     let regular = memory
-        .assemble("s", AssemblyStrategy::Regular(1_000), PinMode::ReadOnly)
+        .assemble("s", AssemblyMode::Regular(1_000), PlanStorage::Discard)
         .unwrap();
     let tags = covered(&regular.text);
     assert!(tokens(&regular.text) <= 1_000 && tags.len() > 2);
     assert!(tags.iter().all(|(.., level)| *level == 'R') && tags.last().unwrap().1 == 50);
     assert_eq!(
         memory
-            .assemble("s", AssemblyStrategy::OneShot, PinMode::ReadOnly)
+            .assemble("s", AssemblyMode::OneShot, PlanStorage::Discard)
             .unwrap(),
         AssembledHistory::default()
     );
@@ -216,8 +216,8 @@ fn other_strategies_render_the_newest_turns_or_none() {
         memory
             .assemble(
                 "unknown",
-                AssemblyStrategy::Gradient(Gradient::new(100)),
-                PinMode::ReadOnly
+                AssemblyMode::Gradient(GradientOptions::new(100)),
+                PlanStorage::Discard
             )
             .unwrap()
             .text

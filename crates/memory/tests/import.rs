@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use selvedge_journal::Redactor;
-use selvedge_memory::{ImportReport, Level, Memory, MemoryError, Query};
+use selvedge_memory::{ImportReport, Level, Memory, MemoryError, MemoryQuery};
 
 fn memory() -> (tempfile::TempDir, Memory) {
     let dir = tempfile::tempdir().unwrap();
@@ -47,7 +47,9 @@ fn importing_a_file_again_changes_nothing() {
         b"Noted,\n<T-1-R> exactly"
     );
     assert_eq!(memory.turn("a", 1).unwrap().raw, b"I moved to Oslo. ");
-    let hits = memory.search(&Query::new("who moved to Oslo?")).unwrap();
+    let hits = memory
+        .search(&MemoryQuery::new("who moved to Oslo?"))
+        .unwrap();
     assert_eq!(
         (hits[0].session.as_str(), hits[0].key.as_deref()),
         ("a", Some("\"D1:1\""))
@@ -99,7 +101,7 @@ fn codex_sessions_become_exchanges() {
         (3, &["0199-abc".to_owned()][..])
     );
     let hits = memory
-        .search(&Query::new("what was wrong with the token").in_session("0199-abc"))
+        .search(&MemoryQuery::new("what was wrong with the token").in_session("0199-abc"))
         .unwrap();
     assert_eq!(hits[0].number, 2);
     let compressed = String::from_utf8(

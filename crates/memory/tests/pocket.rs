@@ -3,7 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use selvedge_journal::Redactor;
-use selvedge_memory::{Encoder, Memory, NewTurn, PocketEncoder, Query, Weights};
+use selvedge_memory::{Encoder, Memory, MemoryQuery, NewTurn, PocketEncoder, RankWeights};
 
 /// Texts, each with a question that shares no word with it.
 const PARAPHRASES: &[(&str, &str)] = &[
@@ -55,11 +55,11 @@ fn paraphrases_are_found_that_keywords_miss() {
     let mut ranks = Vec::new();
     for (at, (_, question)) in PARAPHRASES.iter().enumerate() {
         let number = (at * 4 + 1) as u32;
-        let query = Query {
-            k: 24,
-            ..Query::new(question).in_session("s")
+        let query = MemoryQuery {
+            max_turns: 24,
+            ..MemoryQuery::new(question).in_session("s")
         };
-        let rank = |query: &Query<'_>| {
+        let rank = |query: &MemoryQuery<'_>| {
             memory
                 .search(query)
                 .unwrap()
@@ -68,8 +68,8 @@ fn paraphrases_are_found_that_keywords_miss() {
         };
         ranks.push((
             rank(&query),
-            rank(&Query {
-                weights: Weights::KEYWORDS,
+            rank(&MemoryQuery {
+                weights: RankWeights::KEYWORDS,
                 ..query
             }),
         ));

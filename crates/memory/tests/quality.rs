@@ -5,19 +5,19 @@
 mod chats;
 
 use selvedge_journal::Redactor;
-use selvedge_memory::{Memory, NewTurn, Query, Weights};
+use selvedge_memory::{Memory, MemoryQuery, NewTurn, RankWeights};
 
 fn open(dir: &tempfile::TempDir) -> Memory {
     Memory::open(dir.path(), Redactor::new([])).unwrap()
 }
 
 /// The average share of the evidence in the search results, over all questions.
-fn recall_of(memory: &Memory, chats: &[(String, chats::Chat)], query: &Query<'_>) -> f64 {
+fn recall_of(memory: &Memory, chats: &[(String, chats::Chat)], query: &MemoryQuery<'_>) -> f64 {
     let (mut sum, mut questions) = (0.0, 0.0);
     for (name, chat) in chats {
         for question in &chat.questions {
             let hits = memory
-                .search(&Query {
+                .search(&MemoryQuery {
                     text: &question.text,
                     session: Some(name),
                     ..query.clone()
@@ -67,15 +67,15 @@ fn ranking_beats_bm25_and_works_within_a_small_budget() {
         memory.append_all(turns).unwrap();
         while memory.write_levels(Some(name)).unwrap().remaining_turns > 0 {}
     }
-    let five = Query {
-        k: 5,
-        ..Query::new("")
+    let five = MemoryQuery {
+        max_turns: 5,
+        ..MemoryQuery::new("")
     };
     let bm25 = recall_of(
         &memory,
         &chats,
-        &Query {
-            weights: Weights::BM25,
+        &MemoryQuery {
+            weights: RankWeights::BM25,
             ..five.clone()
         },
     );
@@ -84,16 +84,16 @@ fn ranking_beats_bm25_and_works_within_a_small_budget() {
     let within_budget = recall_of(
         &memory,
         &chats,
-        &Query {
-            k: usize::MAX,
+        &MemoryQuery {
+            max_turns: usize::MAX,
             budget: Some(2000),
             ..five.clone()
         },
     );
     assert!(within_budget > 0.97, "{within_budget}");
     // Even 300 tokens contain more than half of the evidence.
-    let little = Query {
-        k: usize::MAX,
+    let little = MemoryQuery {
+        max_turns: usize::MAX,
         budget: Some(300),
         ..five
     };
@@ -128,13 +128,13 @@ fn the_users_turn_ranks_above_the_assistants_repetition() {
             format!("What is the number of the {what} of project {n}?"),
         ));
     }
-    let first_hit_rate = |weights: Weights| {
+    let first_hit_rate = |weights: RankWeights| {
         let correct = facts.iter().filter(|(turn, question)| {
             let hits = memory
-                .search(&Query {
-                    k: 1,
+                .search(&MemoryQuery {
+                    max_turns: 1,
                     weights,
-                    ..Query::new(question).in_session("s")
+                    ..MemoryQuery::new(question).in_session("s")
                 })
                 .unwrap();
             hits[0].number == *turn
@@ -142,10 +142,10 @@ fn the_users_turn_ranks_above_the_assistants_repetition() {
         correct.count() as f64 / facts.len() as f64
     };
     let (with, without) = (
-        first_hit_rate(Weights::KEYWORDS),
-        first_hit_rate(Weights {
+        first_hit_rate(RankWeights::KEYWORDS),
+        first_hit_rate(RankWeights {
             user: 0.0,
-            ..Weights::KEYWORDS
+            ..RankWeights::KEYWORDS
         }),
     );
     assert!(with > 0.9 && with > without + 0.2, "{with} and {without}");

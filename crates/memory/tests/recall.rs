@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    Level, Memory, NewTurn, Query, RecallRequest, SmallModel, SmallModelError, get_turn_tool,
+    Level, Memory, MemoryQuery, NewTurn, RecallRequest, SmallModel, SmallModelError, get_turn_tool,
 };
 use selvedge_protocol::{DocumentInfo, DocumentKind};
 
@@ -24,7 +24,7 @@ fn memory() -> (tempfile::TempDir, Arc<Memory>) {
 /// A request with a deadline that a busy machine can meet, too.
 fn request<'a>(session: &'a str, text: &'a str) -> RecallRequest<'a> {
     RecallRequest {
-        deadline: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
         ..RecallRequest::new(session, text)
     }
 }
@@ -131,7 +131,7 @@ async fn a_model_that_never_answers_is_abandoned_at_the_deadline() {
     let silent = model("", true);
     let start = Instant::now();
     let with_model = RecallRequest {
-        deadline: Duration::from_millis(1500),
+        timeout: Duration::from_millis(1500),
         model: Some(silent.clone()),
         ..request("s", "which database does staging use?")
     };
@@ -305,10 +305,10 @@ fn a_cached_scope_finds_the_same_as_a_new_one() {
             "what did the assistant say of the garden",
             "camping trip last summer",
         ] {
-            let query = Query {
-                k: 30,
+            let query = MemoryQuery {
+                max_turns: 30,
                 budget: Some(3_000),
-                ..Query::new(question).in_session("s")
+                ..MemoryQuery::new(question).in_session("s")
             };
             assert_eq!(
                 memory.search(&query).unwrap(),

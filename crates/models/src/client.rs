@@ -9,7 +9,7 @@ use futures_util::stream::{BoxStream, Stream, StreamExt, unfold};
 use serde_json::Value;
 
 use crate::batch::BatchHttp;
-use crate::request_loop::{ActedFlag, RequestLoop};
+use crate::request_loop::{NoRetryFlag, RequestLoop};
 use crate::transport::{
     check_response, connection_error, http_client, request_headers, resource_url, timeout_error,
 };
@@ -28,7 +28,7 @@ pub struct ModelClient {
 /// The events of an answer. Dropping the stream cancels the request.
 pub struct ModelStream {
     events: BoxStream<'static, Result<ModelEvent, ModelError>>,
-    acted: ActedFlag,
+    acted: NoRetryFlag,
 }
 
 impl ModelClient {
@@ -59,7 +59,7 @@ impl ModelClient {
     /// failed requests, one for answers that break off.
     pub fn stream(&self, prompt: &Prompt, model: &Model) -> ModelStream {
         let body = request_body(prompt, model, &self.provider).to_string();
-        let acted = ActedFlag::default();
+        let acted = NoRetryFlag::default();
         let (http, provider) = (self.http.clone(), self.provider.clone());
         let asking = RequestLoop::new(http, provider, &model.name, body, acted.clone());
         let events = unfold(asking, |mut asking| async {
@@ -108,7 +108,7 @@ impl ModelStream {
 
     /// Records that the caller has acted on the answer so far, such as by running a script in it.
     /// A failure is then not retried. A complete call in the answer has the same effect.
-    pub fn mark_acted_on(&self) {
+    pub fn forbid_retries(&self) {
         self.acted.set();
     }
 }

@@ -31,7 +31,7 @@ const MAX_ANSWER_ITEMS: usize = 4096;
 #[derive(Debug)]
 pub struct Decoder {
     framing: AnswerFraming,
-    answer: Box<dyn AnswerDecoder>,
+    answer: Box<dyn WireDecoder>,
     limits: AnswerLimits,
 }
 
@@ -46,18 +46,18 @@ enum AnswerFraming {
 }
 
 /// Decodes the answer of one API.
-pub(crate) trait AnswerDecoder: std::fmt::Debug + Send + Sync {
+pub(crate) trait WireDecoder: std::fmt::Debug + Send + Sync {
     /// Decodes one event of a stream.
     fn decode_event(
         &mut self,
         name: &[u8],
         data: &[u8],
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError>;
     /// Decodes an answer that was not streamed.
-    fn decode_body(&mut self, body: &[u8], out: &mut EventEmitter<'_>) -> Result<(), ModelError>;
+    fn decode_body(&mut self, body: &[u8], out: &mut EventCollector<'_>) -> Result<(), ModelError>;
     /// Handles the end of the input. Fails if the answer is incomplete.
-    fn decode_end(&mut self, out: &mut EventEmitter<'_>) -> Result<(), ModelError>;
+    fn decode_end(&mut self, out: &mut EventCollector<'_>) -> Result<(), ModelError>;
     /// Whether the answer is complete and no further input is needed.
     fn is_finished(&self) -> bool;
     /// Whether [`decode_end`](Self::decode_end) would succeed now.
@@ -67,12 +67,12 @@ pub(crate) trait AnswerDecoder: std::fmt::Debug + Send + Sync {
 }
 
 /// Collects the events of an answer, and enforces its size limits.
-pub(crate) struct EventEmitter<'a> {
+pub(crate) struct EventCollector<'a> {
     events: &'a mut Vec<ModelEvent>,
     limits: &'a mut AnswerLimits,
 }
 
-impl EventEmitter<'_> {
+impl EventCollector<'_> {
     pub(crate) fn push(&mut self, event: ModelEvent) {
         self.events.push(event);
     }
@@ -179,7 +179,7 @@ impl Decoder {
             };
         }
         let (answer, allowance) = (&mut self.answer, &mut self.limits);
-        let mut out = EventEmitter {
+        let mut out = EventCollector {
             events,
             limits: allowance,
         };
@@ -202,7 +202,7 @@ impl Decoder {
     /// incomplete.
     pub fn finish(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let (answer, allowance) = (&mut self.answer, &mut self.limits);
-        let mut out = EventEmitter {
+        let mut out = EventCollector {
             events,
             limits: allowance,
         };
@@ -230,10 +230,10 @@ impl Decoder {
 
 /// Decodes an event, unless it has no data.
 fn decode_event(
-    answer: &mut Box<dyn AnswerDecoder>,
+    answer: &mut Box<dyn WireDecoder>,
     name: &[u8],
     data: &[u8],
-    out: &mut EventEmitter<'_>,
+    out: &mut EventCollector<'_>,
 ) -> Result<(), ModelError> {
     match data.trim_ascii() {
         b"" => Ok(()),

@@ -23,13 +23,13 @@ const ALL_CAPABILITIES: &[TableCapability] = &[
 ];
 const TOOLS_ONLY: &[TableCapability] = &[TableCapability::Tools];
 
-use Thinking::{Adaptive, Budget, Effort, Unsaid};
+use Thinking::{Adaptive, Budget, Effort, Omitted};
 
 /// A prefix comes after the longer ones that start with it.
 #[rustfmt::skip]
 const MODEL_TABLE: &[ModelRow] = &[
     ModelRow("gpt-6",              1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
-    ModelRow("gpt-5-chat",           128_000,  16_384, Unsaid,   TOOLS_AND_IMAGES),
+    ModelRow("gpt-5-chat",           128_000,  16_384, Omitted,   TOOLS_AND_IMAGES),
     ModelRow("gpt-5.6",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
     ModelRow("gpt-5.5",            1_050_000, 128_000, Effort,   ALL_CAPABILITIES),
     ModelRow("gpt-5.4-mini",         400_000, 128_000, Effort,   ALL_CAPABILITIES),
@@ -39,9 +39,9 @@ const MODEL_TABLE: &[ModelRow] = &[
     ModelRow("gpt-5",                400_000, 128_000, Effort,   ALL_CAPABILITIES),
     ModelRow("codex-mini",           200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
     ModelRow("gpt-oss",              131_072,  32_768, Effort,   TOOLS_ONLY),
-    ModelRow("gpt-4.1",            1_047_576,  32_768, Unsaid,   TOOLS_AND_IMAGES),
-    ModelRow("gpt-4o",               128_000,  16_384, Unsaid,   TOOLS_AND_IMAGES),
-    ModelRow("gpt-4",                128_000,   4_096, Unsaid,   TOOLS_ONLY),
+    ModelRow("gpt-4.1",            1_047_576,  32_768, Omitted,   TOOLS_AND_IMAGES),
+    ModelRow("gpt-4o",               128_000,  16_384, Omitted,   TOOLS_AND_IMAGES),
+    ModelRow("gpt-4",                128_000,   4_096, Omitted,   TOOLS_ONLY),
     ModelRow("o4-mini",              200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
     ModelRow("o3-mini",              200_000, 100_000, Effort,   TOOLS_ONLY),
     ModelRow("o3",                   200_000, 100_000, Effort,   TOOLS_AND_IMAGES),
@@ -59,24 +59,24 @@ const MODEL_TABLE: &[ModelRow] = &[
     ModelRow("claude-haiku-4",       200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
     ModelRow("claude-opus-4",        200_000,  32_000, Budget,   TOOLS_AND_IMAGES),
     ModelRow("claude-3-7-sonnet",    200_000,  64_000, Budget,   TOOLS_AND_IMAGES),
-    ModelRow("claude-3",             200_000,   4_096, Unsaid,   TOOLS_AND_IMAGES),
-    ModelRow("claude",               200_000,  32_000, Unsaid,   TOOLS_AND_IMAGES),
+    ModelRow("claude-3",             200_000,   4_096, Omitted,   TOOLS_AND_IMAGES),
+    ModelRow("claude",               200_000,  32_000, Omitted,   TOOLS_AND_IMAGES),
 
-    ModelRow("grok-code",            256_000,  32_768, Unsaid,   TOOLS_ONLY),
+    ModelRow("grok-code",            256_000,  32_768, Omitted,   TOOLS_ONLY),
     ModelRow("grok",                 256_000,  32_768, Effort,   TOOLS_AND_IMAGES),
     ModelRow("gemini",             1_048_576,  65_536, Effort,   TOOLS_AND_IMAGES),
-    ModelRow("deepseek",             131_072,  32_768, Unsaid,   TOOLS_ONLY),
-    ModelRow("kimi",                 262_144,  32_768, Unsaid,   TOOLS_ONLY),
-    ModelRow("glm",                  202_752,  32_768, Unsaid,   TOOLS_ONLY),
-    ModelRow("qwen",                 131_072,  32_768, Unsaid,   TOOLS_ONLY),
-    ModelRow("mistral",              131_072,  32_768, Unsaid,   TOOLS_ONLY),
-    ModelRow("devstral",             131_072,  32_768, Unsaid,   TOOLS_ONLY),
-    ModelRow("llama",                131_072,  16_384, Unsaid,   TOOLS_ONLY),
-    ModelRow("gemma",                131_072,   8_192, Unsaid,   TOOLS_ONLY),
+    ModelRow("deepseek",             131_072,  32_768, Omitted,   TOOLS_ONLY),
+    ModelRow("kimi",                 262_144,  32_768, Omitted,   TOOLS_ONLY),
+    ModelRow("glm",                  202_752,  32_768, Omitted,   TOOLS_ONLY),
+    ModelRow("qwen",                 131_072,  32_768, Omitted,   TOOLS_ONLY),
+    ModelRow("mistral",              131_072,  32_768, Omitted,   TOOLS_ONLY),
+    ModelRow("devstral",             131_072,  32_768, Omitted,   TOOLS_ONLY),
+    ModelRow("llama",                131_072,  16_384, Omitted,   TOOLS_ONLY),
+    ModelRow("gemma",                131_072,   8_192, Omitted,   TOOLS_ONLY),
 ];
 
 /// Defaults of a model that is not in the table.
-const UNKNOWN_MODEL: ModelRow = ModelRow("", 32_768, 8_192, Unsaid, TOOLS_ONLY);
+const UNKNOWN_MODEL: ModelRow = ModelRow("", 32_768, 8_192, Omitted, TOOLS_ONLY);
 
 impl Model {
     /// Returns the properties of a model from the table, or defaults if it is not there.

@@ -15,7 +15,7 @@ pub struct Provider {
     /// `/messages` is appended.
     pub base_url: String,
     /// API of the provider.
-    pub wire: WireApi,
+    pub wire_api: WireApi,
     /// Environment variable that holds the key; `None` if the provider needs no key.
     pub env_key: Option<String>,
     /// The key; `None` if it was not found or is not needed.
@@ -76,7 +76,7 @@ impl Provider {
         Self {
             name: name.into(),
             base_url: base_url.into(),
-            wire,
+            wire_api: wire,
             env_key: None,
             key: None,
             key_header: None,
@@ -130,7 +130,7 @@ impl Provider {
     /// Returns the origin of items from one of this provider's models.
     pub fn origin(&self, model: &str) -> ModelOrigin {
         ModelOrigin {
-            wire: self.wire,
+            wire: self.wire_api,
             provider: self.name.clone(),
             model: model.to_owned(),
         }

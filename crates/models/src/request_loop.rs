@@ -19,9 +19,9 @@ const TRAILING_EVENTS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Forbids retries. Set when a complete call was returned, or by the caller.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ActedFlag(Arc<AtomicBool>);
+pub(crate) struct NoRetryFlag(Arc<AtomicBool>);
 
-impl ActedFlag {
+impl NoRetryFlag {
     pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -37,7 +37,7 @@ pub(crate) struct RequestLoop {
     provider: Arc<Provider>,
     model: String,
     body: String,
-    acted: ActedFlag,
+    acted: NoRetryFlag,
     retries: RetryCounters,
     step: RequestStep,
     /// Decoded events that were not returned yet.
@@ -76,7 +76,7 @@ impl RequestLoop {
         provider: Arc<Provider>,
         model: &str,
         body: String,
-        acted: ActedFlag,
+        acted: NoRetryFlag,
     ) -> Self {
         Self {
             http,
@@ -130,7 +130,7 @@ impl RequestLoop {
         provider.require_key()?;
         let request = self
             .http
-            .post(resource_url(provider, resource_path(provider.wire))?)
+            .post(resource_url(provider, resource_path(provider.wire_api))?)
             .headers(request_headers(provider)?)
             .header("content-type", "application/json")
             .header("accept", "text/event-stream, application/json")

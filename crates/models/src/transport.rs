@@ -86,12 +86,12 @@ pub(crate) fn resource_path(wire: WireApi) -> &'static str {
 /// Returns the headers of every request to the provider.
 pub(crate) fn request_headers(provider: &Provider) -> Result<HeaderMap, ModelError> {
     let mut headers = HeaderMap::new();
-    if provider.wire == WireApi::Messages {
+    if provider.wire_api == WireApi::Messages {
         headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
     }
     match (&provider.key, &provider.key_header) {
         (Some(key), Some(header)) => insert_header(&mut headers, header, key)?,
-        (Some(key), None) if provider.wire == WireApi::Messages => {
+        (Some(key), None) if provider.wire_api == WireApi::Messages => {
             insert_header(&mut headers, "x-api-key", key)?
         }
         (Some(key), None) => {
@@ -240,7 +240,7 @@ mod tests {
     fn a_url_keeps_its_version_segment() {
         let mut provider = Provider::new("x", "https://host/api/v1/", WireApi::Chat);
         provider.query.insert("api-version".into(), "2026 1".into());
-        let url = resource_url(&provider, resource_path(provider.wire)).unwrap();
+        let url = resource_url(&provider, resource_path(provider.wire_api)).unwrap();
         assert_eq!(
             url.as_str(),
             "https://host/api/v1/chat/completions?api-version=2026+1"

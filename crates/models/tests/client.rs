@@ -97,7 +97,7 @@ async fn key_headers_and_query_are_sent() {
     ] {
         let server = Server::start([Reply::json(400, "{}")]).await;
         let mut provider = Provider {
-            wire,
+            wire_api: wire,
             ..provider(&server)
         };
         provider.key = Some(Secret::new("sk-1"));
@@ -294,7 +294,7 @@ async fn a_retry_waits_as_requested_unless_that_is_too_long() {
 async fn an_answer_that_was_acted_on_is_not_retried() {
     let server = Server::start([Reply::events(CALL).end(End::Broken), complete()]).await;
     let found = events(Provider {
-        wire: WireApi::Responses,
+        wire_api: WireApi::Responses,
         ..provider(&server)
     })
     .await;
@@ -327,7 +327,7 @@ async fn an_answer_that_was_acted_on_is_not_retried() {
         let mut last = None;
         while let Some(event) = stream.next().await {
             if let (true, Ok(ModelEvent::Text { .. })) = (acted, &event) {
-                stream.mark_acted_on();
+                stream.forbid_retries();
             }
             last = Some(event);
         }

@@ -62,7 +62,7 @@ async fn replay(folder: &Path, wire: WireApi, differences: &mut Vec<String>) -> 
     let thinking = if requests[0]["include"].is_array() {
         Thinking::Effort
     } else {
-        Thinking::Unsaid
+        Thinking::Omitted
     };
     let model = Model {
         thinking,

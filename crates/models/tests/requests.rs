@@ -613,7 +613,7 @@ fn settings_are_sent_in_the_fields_of_each_api() {
     assert_eq!(chat["stream_options"], json!({"include_usage": true}));
     assert!(chat.get("prompt_cache_key").is_none());
     let openai = Provider {
-        wire: WireApi::Chat,
+        wire_api: WireApi::Chat,
         ..Provider::find_built_in("openai").unwrap()
     };
     assert_eq!(

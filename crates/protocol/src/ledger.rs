@@ -44,7 +44,7 @@ pub trait Ledger: Send + Sync {
     async fn suspend_run(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError>;
     /// Claims a run before it continues from a suspended state. Only one process can claim a run:
     /// the others get [`LedgerError::TakenOver`], here and for every later record of the run.
-    async fn resume_run(&self, run: &str) -> Result<(), LedgerError>;
+    async fn claim_run(&self, run: &str) -> Result<(), LedgerError>;
     /// Returns whether another process requested that the run stops. Polled while a run is active.
     async fn is_stop_requested(&self, _run: &str) -> bool {
         false
@@ -134,7 +134,7 @@ pub struct CallEnd<'a> {
     /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,
     /// Details of a call whose start was not recorded. `None` if it was.
-    pub details: Option<&'a CallDetails>,
+    pub unrecorded_start: Option<&'a UnrecordedStart>,
 }
 
 /// What a recorded call means to a run that resumes its run.
@@ -164,7 +164,7 @@ impl ResumeAs {
 /// Details of a call whose start was not recorded: it was answered without running, or it started a
 /// task.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CallDetails {
+pub struct UnrecordedStart {
     /// Id of the recorded call of the resumed run that this call reuses or repeats.
     pub origin: Option<String>,
     /// Canonical arguments.

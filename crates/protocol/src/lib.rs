@@ -37,7 +37,7 @@ pub use item::{
     ScriptToolCall, ScriptToolCallOutput,
 };
 pub use ledger::{
-    CallDetails, CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptValueStore,
+    CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptValueStore, UnrecordedStart,
 };
 pub use limits::{Limits, ScriptMode, ScriptModeLevels};
 pub use settings::{

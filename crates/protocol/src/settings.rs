@@ -79,7 +79,8 @@ impl Effort {
 #[serde(rename_all = "lowercase")]
 pub enum Thinking {
     /// The request does not mention reasoning.
-    Unsaid,
+    #[serde(rename = "unsaid")]
+    Omitted,
     /// With a named effort (`responses`, `chat`).
     Effort,
     /// The model decides, guided by a named effort (`messages`, newer models).

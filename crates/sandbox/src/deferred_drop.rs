@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
 use crate::execution::Guest;
-use crate::runtime::{Execution, Fault, Host, Position, PumpResult, Settlement};
+use crate::runtime::{Execution, Fault, GuestStep, Host, Position, Settlement};
 use crate::snapshot::GuestSnapshot;
 
 /// A guest that is dropped on the ticker thread. `None` only while it is being dropped.
@@ -22,7 +22,7 @@ impl Execution for DeferredDropGuest {
         &'a mut self,
         id: u32,
         settlement: Settlement<'a>,
-    ) -> BoxFuture<'a, Result<PumpResult, Fault>> {
+    ) -> BoxFuture<'a, Result<GuestStep, Fault>> {
         match &mut self.0 {
             Some(guest) => guest.settle(id, settlement),
             None => Box::pin(std::future::ready(Err(dropped_error()))),

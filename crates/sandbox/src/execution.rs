@@ -14,7 +14,7 @@ use crate::budget::{MemoryBudget, MemoryShare};
 use crate::deferred_drop::NullHost;
 use crate::interrupt::{InterruptHandle, InterruptState};
 use crate::runtime::{
-    Execution, Fault, GuestProgram, GuestRequest, Host, Position, PumpResult, ScriptFinish,
+    Execution, Fault, GuestProgram, GuestRequest, GuestStep, Host, Position, ScriptFinish,
     Settlement,
 };
 use crate::snapshot::{FreshMemory, GuestSnapshot};
@@ -168,7 +168,7 @@ impl Guest {
     }
 
     /// Compiles the program and runs it until it waits.
-    pub(crate) async fn start(&mut self, program: &GuestProgram<'_>) -> Result<PumpResult, Fault> {
+    pub(crate) async fn start(&mut self, program: &GuestProgram<'_>) -> Result<GuestStep, Fault> {
         let ticker = self.ticker.clone();
         let _computing = ticker.start_computing();
         self.store.set_epoch_deadline(1);
@@ -198,7 +198,7 @@ impl Guest {
         &mut self,
         id: u32,
         settlement: Settlement<'_>,
-    ) -> Result<PumpResult, Fault> {
+    ) -> Result<GuestStep, Fault> {
         let ticker = self.ticker.clone();
         let _computing = ticker.start_computing();
         self.store.set_epoch_deadline(1);
@@ -279,15 +279,15 @@ impl Guest {
         })
     }
 
-    fn pump_result(&mut self, called: wasmtime::Result<u32>) -> Result<PumpResult, Fault> {
+    fn pump_result(&mut self, called: wasmtime::Result<u32>) -> Result<GuestStep, Fault> {
         called.map_err(|error| fault_from(&error))?;
         let state = self.store.data_mut();
         state.queued_bytes = 0;
-        Ok(PumpResult {
+        Ok(GuestStep {
             requests: std::mem::take(&mut state.requests),
             state: match state.finish.take() {
-                Some(finish) => crate::PumpState::Finished(finish),
-                None => crate::PumpState::Waiting,
+                Some(finish) => crate::GuestStepState::Finished(finish),
+                None => crate::GuestStepState::Waiting,
             },
         })
     }
@@ -323,7 +323,7 @@ impl Execution for Guest {
         &'a mut self,
         id: u32,
         settlement: Settlement<'a>,
-    ) -> BoxFuture<'a, Result<PumpResult, Fault>> {
+    ) -> BoxFuture<'a, Result<GuestStep, Fault>> {
         self.settle_call(id, settlement).boxed()
     }
 

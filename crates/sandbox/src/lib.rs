@@ -31,7 +31,7 @@ pub use budget::{MemoryBudget, total_memory_bytes};
 pub use engine::{EngineSettings, LazyWasmRuntime, WasmRuntime};
 pub use interrupt::InterruptHandle;
 pub use runtime::{
-    Execution, Fault, GuestProgram, GuestRequest, Host, Position, PumpResult, PumpState, Runtime,
-    ScriptFinish, Settlement, StartedExecution,
+    Execution, Fault, GuestProgram, GuestRequest, GuestStep, GuestStepState, Host, Position,
+    Runtime, ScriptFinish, Settlement, StartedExecution,
 };
 pub use snapshot::GuestSnapshot;

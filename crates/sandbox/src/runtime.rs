@@ -36,7 +36,7 @@ pub trait Runtime: Send + Sync {
 }
 
 /// A started execution and its first [`Pump`].
-pub type StartedExecution = (Box<dyn Execution>, PumpResult);
+pub type StartedExecution = (Box<dyn Execution>, GuestStep);
 
 /// A script that awaits something.
 pub trait Execution: Send {
@@ -45,7 +45,7 @@ pub trait Execution: Send {
         &'a mut self,
         id: u32,
         settlement: Settlement<'a>,
-    ) -> BoxFuture<'a, Result<PumpResult, Fault>>;
+    ) -> BoxFuture<'a, Result<GuestStep, Fault>>;
 
     /// Takes a snapshot of the script. The script can continue afterwards.
     fn snapshot(&mut self) -> Result<GuestSnapshot, Fault>;
@@ -94,11 +94,11 @@ pub struct Position {
 
 /// The result of running a script until it had nothing more to do.
 #[derive(Debug)]
-pub struct PumpResult {
+pub struct GuestStep {
     /// Requests that the script made meanwhile, in order.
     pub requests: Vec<GuestRequest>,
     /// Whether the script waits or has finished.
-    pub state: PumpState,
+    pub state: GuestStepState,
 }
 
 /// A request of the script to its host.
@@ -131,7 +131,7 @@ pub enum GuestRequest {
 
 /// Whether a script waits or has finished.
 #[derive(Debug)]
-pub enum PumpState {
+pub enum GuestStepState {
     /// The script awaits something.
     Waiting,
     /// The script has finished.

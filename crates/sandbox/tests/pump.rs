@@ -8,8 +8,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_sandbox::{
-    EngineSettings, Execution, Fault, GuestProgram, GuestRequest, Host, InterruptHandle, Position,
-    PumpResult, PumpState, Runtime, ScriptFinish, Settlement, WasmRuntime,
+    EngineSettings, Execution, Fault, GuestProgram, GuestRequest, GuestStep, GuestStepState, Host,
+    InterruptHandle, Position, Runtime, ScriptFinish, Settlement, WasmRuntime,
 };
 
 fn wasm() -> &'static WasmRuntime {
@@ -67,12 +67,12 @@ fn program(source: &str) -> GuestProgram<'_> {
 /// Runs a function body to its end. Each call is answered with its own arguments.
 async fn run_body(body: &str) -> Result<ScriptFinish, Fault> {
     let source = format!("(async () => {{\n{body}\n}})");
-    let (mut execution, mut pump): (Box<dyn Execution>, PumpResult) = wasm()
+    let (mut execution, mut pump): (Box<dyn Execution>, GuestStep) = wasm()
         .start(program(&source), Box::new(TestHost::default()))
         .await?;
     let mut waiting: HashMap<u32, String> = HashMap::new();
     loop {
-        if let PumpState::Finished(finish) = pump.state {
+        if let GuestStepState::Finished(finish) = pump.state {
             return Ok(finish);
         }
         for request in pump.requests {
@@ -310,7 +310,7 @@ async fn a_snapshot_continues_in_another_engine() {
         "{pump:?}"
     );
     let pump = execution.settle(3, Settlement::Value("4")).await.unwrap();
-    let PumpState::Finished(ScriptFinish::Value(Some(value))) = pump.state else {
+    let GuestStepState::Finished(ScriptFinish::Value(Some(value))) = pump.state else {
         panic!("{pump:?}")
     };
     assert_eq!(value, r#"[30,[["a",1],["b",300000]],true,5]"#);

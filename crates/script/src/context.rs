@@ -13,8 +13,8 @@ use crate::compile::CompiledScript;
 use crate::errors::truncate_bytes;
 use crate::globals::is_global;
 use crate::output_buffer::OutputBuffer;
-use crate::playback::RecordedCalls;
 use crate::recording::Recorder;
+use crate::replay_calls::RecordedCalls;
 use crate::run_entry::RunEntry;
 use crate::suspension::Suspension;
 

@@ -10,32 +10,33 @@ use selvedge_protocol::{
 };
 use selvedge_tools::{
     ExternalStop, Scope, ScopeLimits, ScriptSource, SuspendPolicy, TaskContext,
-    run_until_stop_request,
+    run_or_stop_on_request,
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::compile::CompiledScript;
-use crate::conclusion::{
-    TAKEN_OVER_WARNING, conclude, dry_run_output, elapsed_millis, preflight_error, rejected_output,
-};
 use crate::context::{RunContext, StartMode};
 use crate::harness::Harness;
 use crate::options::{RunOptions, SuspendedRun};
 use crate::output_buffer::OutputBuffer;
-use crate::playback::RecordedCalls;
 use crate::pragma::Pragma;
 use crate::preflight;
 use crate::recording::{Recorder, Recording};
+use crate::replay_calls::RecordedCalls;
 use crate::run::ScriptRun;
 use crate::run_entry::RunEntry;
+use crate::run_output::{
+    TAKEN_OVER_WARNING, dry_run_output, elapsed_millis, fill_result, preflight_error,
+    rejected_output,
+};
 use crate::state::RunExit;
 use crate::suspension::{RestoreError, Suspension};
-use crate::teardown::TeardownReport;
+use crate::teardown::EndedRun;
 
 /// How long a run that has ended waits for a write to the ledger before it returns its output. The
 /// write is completed later in any case.
-const END_TIMEOUT: Duration = Duration::from_millis(500);
+const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What all attempts of a run share: how it starts, its seed, its recorder.
 pub(crate) struct RunLaunch<'a> {
@@ -72,7 +73,7 @@ impl<'a> RunLaunch<'a> {
 
 /// One attempt to run a script.
 struct RunAttempt {
-    ended: TeardownReport,
+    ended: EndedRun,
     buffer: Arc<Mutex<OutputBuffer>>,
     /// The attempt failed for an internal reason and had no effect.
     may_retry: bool,
@@ -81,7 +82,7 @@ struct RunAttempt {
 impl RunAttempt {
     /// Writes the values that the script stored to its session, if it returned or failed.
     async fn commit(&self) {
-        let store_values = match &self.ended.end {
+        let store_values = match &self.ended.exit {
             RunExit::Returned(_) => true,
             RunExit::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
             RunExit::Suspended | RunExit::TakenOver | RunExit::RecordingEnded => false,
@@ -90,7 +91,7 @@ impl RunAttempt {
             return;
         }
         let commit = self.buffer().session.commit();
-        let warning = match timeout(END_TIMEOUT, commit).await {
+        let warning = match timeout(WRITE_TIMEOUT, commit).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => format!("cannot save the values that the script stored: {error}"),
             Err(_) => {
@@ -121,7 +122,7 @@ impl Harness {
             return rejected_output(output, error, started);
         }
         if mode == ScriptMode::DryRun {
-            let (report, cache_hit) = self.check_compiled(source);
+            let (report, cache_hit) = self.compile_and_check(source);
             output.metadata.cache_hit = cache_hit;
             return dry_run_output(output, report, started);
         }
@@ -251,7 +252,7 @@ impl Harness {
                 let suggestion = options.author.resume_suggestion(&output.id);
                 error.suggestions.push(suggestion);
             }
-            match timeout(END_TIMEOUT, write_end(ledger, &output, launch)).await {
+            match timeout(WRITE_TIMEOUT, write_end(ledger, &output, launch)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(LedgerError::TakenOver)) => {
                     output.status = RunStatus::Suspended;
@@ -355,10 +356,10 @@ impl Harness {
         let (mut ended, stopped) = {
             // Pinned in place, because moving the future would need its size twice.
             let run = pin!(ScriptRun::new(&context).run_to_end(script_context));
-            run_until_stop_request(self.orchestrator.ledger(), &scope, run).await
+            run_or_stop_on_request(self.orchestrator.ledger(), &scope, run).await
         };
         let mut internal_failure = false;
-        if let RunExit::Failed(error) = &mut ended.end {
+        if let RunExit::Failed(error) = &mut ended.exit {
             internal_failure = error.code == ErrorCode::HarnessInternalError;
             if (stopped, error.code) == (ExternalStop::Requested, ErrorCode::ScriptCancelledError) {
                 error.message = "the script was cancelled with `selvedge runs cancel`".to_owned();
@@ -388,7 +389,7 @@ impl Harness {
         output.output = std::mem::take(&mut buffer.output);
         output.metadata.tool_calls_made = ended.dispatched;
         output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
-        conclude(output, self.limits.max_return_bytes, ended);
+        fill_result(output, self.limits.max_return_bytes, ended);
         let silent =
             output.output_json.is_none() && output.output.is_empty() && output.logs.is_empty();
         let notes = compiled.warnings.iter();

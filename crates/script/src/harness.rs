@@ -128,11 +128,11 @@ impl Harness {
 
     /// Checks a script without running it.
     pub fn check(&self, source: &[u8]) -> Preflight {
-        self.check_compiled(source).0
+        self.compile_and_check(source).0
     }
 
     /// Checks a script, and returns whether its compiled form was cached.
-    pub(crate) fn check_compiled(&self, source: &[u8]) -> (Preflight, bool) {
+    pub(crate) fn compile_and_check(&self, source: &[u8]) -> (Preflight, bool) {
         let max_bytes = self.limits.max_source_bytes;
         match self.compiler.compile_bytes(source, max_bytes) {
             Ok((compiled, cached)) => (preflight::check(&compiled, &self.orchestrator), cached),

@@ -9,19 +9,19 @@ use futures_util::stream::FuturesUnordered;
 use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::{Fault, GuestRequest, InterruptHandle, Position};
 use selvedge_tools::{
-    BatchReport, CallArguments, CallOutcome, CallProgress, CallRequest, WaitTarget, camel_case,
+    ApprovalTiming, BatchReport, CallArguments, CallOutcome, CallRequest, WaitTarget, camel_case,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
-use crate::bridge::call_error_json;
 use crate::call_log::{CallLog, call_number};
 use crate::clock::sleep_until;
 use crate::context::RunContext;
 use crate::errors::truncate_bytes;
 use crate::run_entry::ENTRY_DELAY;
+use crate::script_host::call_error_json;
 use crate::suspension::SuspendedCalls;
 use crate::unicode::replace_lone_surrogates;
 
@@ -94,7 +94,7 @@ pub(crate) struct PendingCall {
     calls_model: bool,
     /// Set while the call waits for an approval: whether the approval was requested before or after
     /// the call started.
-    open_approval: Option<CallProgress>,
+    open_approval: Option<ApprovalTiming>,
     /// What the running call waits for.
     waits_for: Vec<WaitTarget>,
 }
@@ -290,15 +290,15 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Whether every pending call waits for a person and has not started.
-    pub(crate) fn no_call_is_running(&self) -> bool {
+    pub(crate) fn no_call_has_started(&self) -> bool {
         let untouched =
-            |pending: &PendingCall| pending.open_approval == Some(CallProgress::NotStarted);
+            |pending: &PendingCall| pending.open_approval == Some(ApprovalTiming::BeforeStart);
         self.reports.is_empty() && self.pending.values().all(untouched)
     }
 
     /// Whether the run waits only for people and timers.
-    pub(crate) fn waits_only_for_people(&self) -> bool {
-        self.held_answers.is_empty() && !self.pending.is_empty() && self.no_call_is_running()
+    pub(crate) fn can_suspend(&self) -> bool {
+        self.held_answers.is_empty() && !self.pending.is_empty() && self.no_call_has_started()
     }
 
     /// Whether every pending call waits for a person, before it started or while it runs. The clock
@@ -309,7 +309,7 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Whether every pending call waits for a model or a person.
-    pub(crate) fn all_wait_for_model(&self) -> bool {
+    pub(crate) fn all_wait_for_model_or_person(&self) -> bool {
         let waits = |pending: &PendingCall| {
             pending.calls_model || pending.waits_for_person() || !pending.waits_for.is_empty()
         };
@@ -322,7 +322,7 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Marks calls as waiting for a person, or as no longer waiting.
-    pub(crate) fn set_open_approval(&mut self, calls: &[String], so_far: Option<CallProgress>) {
+    pub(crate) fn set_open_approval(&mut self, calls: &[String], so_far: Option<ApprovalTiming>) {
         for pending in self.pending.values_mut() {
             if calls.contains(&pending.call.call_id) {
                 pending.open_approval = so_far;

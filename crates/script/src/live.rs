@@ -24,12 +24,12 @@ use crate::harness::Harness;
 use crate::options::RunOptions;
 use crate::pragma::Pragma;
 use crate::question::{
-    LiveRunApprover, QuestionReply, ReplyDelivery, RunQuestion, RunQuestionKind, ask_client,
+    AnswerDelivery, LiveRunApprover, QuestionAnswer, RunQuestion, RunQuestionKind, ask_client,
 };
 
 /// Limits of live runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiveLimits {
+pub struct LiveRunLimits {
     /// Maximum number of runs at the same time.
     pub max_running: usize,
     /// Maximum number of ended runs whose output can still be read.
@@ -38,7 +38,7 @@ pub struct LiveLimits {
     pub grace: Duration,
 }
 
-impl Default for LiveLimits {
+impl Default for LiveRunLimits {
     fn default() -> Self {
         Self {
             max_running: 32,
@@ -53,7 +53,7 @@ impl Default for LiveLimits {
 pub struct LiveRuns(Arc<LiveRunsShared>);
 
 pub(crate) struct LiveRunsShared {
-    limits: LiveLimits,
+    limits: LiveRunLimits,
     pub(crate) runs: Mutex<LiveRunLists>,
 }
 
@@ -103,12 +103,12 @@ pub(crate) struct OpenQuestion {
     pub(crate) question: RunQuestion,
     pub(crate) reported: bool,
     pub(crate) asked_at: Instant,
-    pub(crate) reply_sender: oneshot::Sender<QuestionReply>,
+    pub(crate) answer_sender: oneshot::Sender<QuestionAnswer>,
 }
 
 /// The result of waiting for a live run.
 #[derive(Debug, Clone, PartialEq)]
-pub enum LiveReport {
+pub enum LiveRunReport {
     /// The run has ended with this output.
     Ended(Arc<ScriptToolCallOutput>),
     /// The script sent these messages with `notify()`.
@@ -123,7 +123,7 @@ pub enum LiveReport {
 
 /// Summary of a live run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiveSummary {
+pub struct LiveRunSummary {
     /// Id of the run.
     pub id: String,
     /// Name that the caller gave the run.
@@ -135,7 +135,7 @@ pub struct LiveSummary {
     /// Number of finished calls.
     pub calls_done: usize,
     /// Tools of the running calls.
-    pub calling: Vec<String>,
+    pub running_tools: Vec<String>,
     /// Number of open questions.
     pub questions: usize,
 }
@@ -147,10 +147,10 @@ pub struct TooManyRuns {
     /// Number of live runs.
     pub running: usize,
     /// The oldest run, which the caller can wait for or cancel.
-    pub oldest: Box<LiveSummary>,
+    pub oldest: Box<LiveRunSummary>,
 }
 
-fn describe(run: &LiveSummary) -> String {
+fn describe(run: &LiveRunSummary) -> String {
     let name = run.name.as_ref().map(|name| format!(" ({name})"));
     let name = name.unwrap_or_default();
     format!("{}{name}, for {} s", run.id, run.age.as_secs())
@@ -167,7 +167,7 @@ const MAX_LOG_ENTRIES: usize = 50;
 
 impl LiveRuns {
     /// Creates an empty set with these limits.
-    pub fn new(limits: LiveLimits) -> Self {
+    pub fn new(limits: LiveRunLimits) -> Self {
         Self(Arc::new(LiveRunsShared {
             limits,
             runs: Mutex::default(),
@@ -249,7 +249,7 @@ impl LiveRuns {
     }
 
     /// Lists the runs that have not ended, the oldest first.
-    pub fn summaries(&self) -> Vec<LiveSummary> {
+    pub fn summaries(&self) -> Vec<LiveRunSummary> {
         let runs = self.lock_runs();
         runs.running.iter().map(|entry| entry.summary()).collect()
     }
@@ -269,7 +269,7 @@ impl LiveRuns {
     }
 
     /// Asks the client that waits for the run, now or later. Returns `None` if the run ends first.
-    pub async fn ask(&self, run: &str, kind: RunQuestionKind) -> Option<QuestionReply> {
+    pub async fn ask(&self, run: &str, kind: RunQuestionKind) -> Option<QuestionAnswer> {
         ask_client(&self.0, run, new_id("ask"), kind).await
     }
 
@@ -363,10 +363,10 @@ impl LiveRun {
     }
 
     /// Waits for the next report, at most for `timeout`.
-    pub async fn wait_for_report(&self, timeout: Duration) -> LiveReport {
+    pub async fn wait_for_report(&self, timeout: Duration) -> LiveRunReport {
         let report = self.0.wait_for(LiveRunState::next_report);
         let reported = tokio::time::timeout(timeout, report).await;
-        reported.unwrap_or(LiveReport::StillRunning)
+        reported.unwrap_or(LiveRunReport::StillRunning)
     }
 
     /// Waits until the run ends and returns its output.
@@ -375,11 +375,11 @@ impl LiveRun {
     }
 
     /// Answers a question. Returns whether the question was still open.
-    pub fn answer(&self, question: &str, reply: QuestionReply) -> ReplyDelivery {
+    pub fn answer(&self, question: &str, reply: QuestionAnswer) -> AnswerDelivery {
         let asked = self.0.lock_state().close_question(question);
-        match asked.map(|asked| asked.reply_sender.send(reply)) {
-            Some(Ok(())) => ReplyDelivery::Delivered,
-            _ => ReplyDelivery::TooLate,
+        match asked.map(|asked| asked.answer_sender.send(reply)) {
+            Some(Ok(())) => AnswerDelivery::Delivered,
+            _ => AnswerDelivery::TooLate,
         }
     }
 
@@ -401,7 +401,7 @@ impl LiveRun {
     }
 
     /// Waits until a question is answered or withdrawn, or its run has ended.
-    pub async fn wait_until_settled(&self, question: &str) {
+    pub async fn wait_until_closed(&self, question: &str) {
         let open = |asked: &OpenQuestion| asked.question.id == question;
         let settled = |state: &mut LiveRunState| (!state.questions.iter().any(open)).then_some(());
         self.0.wait_for(settled).await;
@@ -521,15 +521,15 @@ impl LiveRunEntry {
         output
     }
 
-    fn summary(&self) -> LiveSummary {
+    fn summary(&self) -> LiveRunSummary {
         let state = self.lock_state();
-        LiveSummary {
+        LiveRunSummary {
             id: self.id.clone(),
             name: self.name.clone(),
             session: self.session.clone(),
             age: self.started_at.elapsed(),
             calls_done: state.finished_calls.len(),
-            calling: state
+            running_tools: state
                 .running_calls
                 .iter()
                 .map(|(_, tool)| tool.clone())
@@ -541,21 +541,21 @@ impl LiveRunEntry {
 
 impl LiveRunState {
     /// Takes the next report, if there is one.
-    fn next_report(&mut self) -> Option<LiveReport> {
+    fn next_report(&mut self) -> Option<LiveRunReport> {
         // Notifications come before the end.
         if !self.notifications.is_empty() {
-            return Some(LiveReport::Notified(std::mem::take(
+            return Some(LiveRunReport::Notified(std::mem::take(
                 &mut self.notifications,
             )));
         }
         if let Some(output) = &self.output {
-            return Some(LiveReport::Ended(output.clone()));
+            return Some(LiveRunReport::Ended(output.clone()));
         }
         if let Some(asked) = self.questions.iter_mut().find(|asked| !asked.reported) {
             asked.reported = true;
-            return Some(LiveReport::Question(Box::new(asked.question.clone())));
+            return Some(LiveRunReport::Question(Box::new(asked.question.clone())));
         }
-        std::mem::take(&mut self.yielded).then_some(LiveReport::Yielded)
+        std::mem::take(&mut self.yielded).then_some(LiveRunReport::Yielded)
     }
 
     /// Removes an open question.

@@ -58,7 +58,7 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
     calls.sort_by_key(|seen| seen.offset);
     for seen in calls {
         let at = compiled.position_of_offset(seen.offset);
-        let tool = match orchestrator.registry().find(&seen.path) {
+        let tool = match orchestrator.registry().look_up(&seen.path) {
             ToolLookup::Tool(tool) => tool,
             ToolLookup::Namespace => continue,
             ToolLookup::NotFound(_) if compiled.probed_tools.contains(&seen.path) => continue,
@@ -129,7 +129,7 @@ fn missing_prefix_error(
     compiled: &CompiledScript,
     orchestrator: &Orchestrator,
 ) -> Option<ScriptError> {
-    let tool = match orchestrator.registry().find(name) {
+    let tool = match orchestrator.registry().look_up(name) {
         // A name such as `fetch` is left undefined: a script may test for it.
         ToolLookup::Tool(tool) if !is_global(name) && !hints::is_unavailable_global(name) => tool,
         _ => return None,
@@ -186,6 +186,6 @@ fn planned_call(
 fn is_below_tool(path: &str, orchestrator: &Orchestrator) -> bool {
     path.match_indices('.').any(|(at, _)| {
         let above = &path[..at];
-        matches!(orchestrator.registry().find(above), ToolLookup::Tool(_))
+        matches!(orchestrator.registry().look_up(above), ToolLookup::Tool(_))
     })
 }

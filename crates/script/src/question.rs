@@ -40,7 +40,7 @@ pub enum RunQuestionKind {
 /// The answer to a question.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub enum QuestionReply {
+pub enum QuestionAnswer {
     /// Answers [`RunQuestionKind::Approval`].
     Approval(ApprovalResponse),
     /// Answers [`RunQuestionKind::Form`]: the `ElicitResult` of the client.
@@ -49,7 +49,7 @@ pub enum QuestionReply {
 
 /// Whether an answer was delivered to the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyDelivery {
+pub enum AnswerDelivery {
     /// The question was open.
     Delivered,
     /// The question had been answered or withdrawn before.
@@ -63,7 +63,7 @@ pub(crate) async fn ask_client(
     run: &str,
     id: String,
     kind: RunQuestionKind,
-) -> Option<QuestionReply> {
+) -> Option<QuestionAnswer> {
     let entry = {
         let runs = shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.running.iter().find(|entry| entry.id == run)?.clone()
@@ -77,7 +77,7 @@ pub(crate) async fn ask_client(
         question,
         reported: false,
         asked_at: Instant::now(),
-        reply_sender: answer,
+        answer_sender: answer,
     });
     let _withdraw = WithdrawOnDrop {
         entry: &entry,
@@ -119,7 +119,7 @@ impl Approver for LiveRunApprover {
             )
             .await
             {
-                Some(QuestionReply::Approval(decision)) => decision,
+                Some(QuestionAnswer::Approval(decision)) => decision,
                 _ => unavailable(),
             }
         }

@@ -24,7 +24,7 @@ pub struct Recording {
     pub(crate) limits: Limits,
     pub(crate) timeout: Duration,
     #[serde(rename = "told")]
-    pub(crate) inputs: Vec<HostInput>,
+    pub(crate) entries: Vec<RecordingEntry>,
     /// Set when the run had more inputs than a recording holds.
     #[serde(rename = "cut", default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) truncated: bool,
@@ -34,7 +34,7 @@ pub struct Recording {
 
 /// One entry of a recording. Serialized names are short, because there are many entries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum HostInput {
+pub(crate) enum RecordingEntry {
     /// Milliseconds since 1970, and how many consecutive reads of the clock returned them.
     #[serde(rename = "now")]
     Now(i64, u32),
@@ -71,7 +71,7 @@ impl Recording {
     }
 }
 
-impl HostInput {
+impl RecordingEntry {
     fn size_bytes(&self) -> usize {
         let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         32 + match self {
@@ -127,7 +127,11 @@ impl ReplayCursor {
 impl Recorder {
     /// Appends to a recording.
     pub(crate) fn append_to(recording: Recording) -> Self {
-        let bytes = recording.inputs.iter().map(HostInput::size_bytes).sum();
+        let bytes = recording
+            .entries
+            .iter()
+            .map(RecordingEntry::size_bytes)
+            .sum();
         Self {
             recording: Recording { bytes, ..recording },
             mode: RecorderMode::Recording,
@@ -157,14 +161,14 @@ impl Recorder {
 
     /// Lets the script deviate from the recording from here on. The answers of these calls are
     /// used.
-    pub(crate) fn allow_deviation(&mut self, used: HashSet<String>) {
+    pub(crate) fn allow_divergence(&mut self, used: HashSet<String>) {
         if let RecorderMode::Replaying(position) = &mut self.mode {
             position.used_calls = Some(used);
         }
     }
 
     /// Whether the script may deviate from the recording.
-    pub(crate) fn may_deviate(&self) -> bool {
+    pub(crate) fn may_diverge(&self) -> bool {
         matches!(&self.mode, RecorderMode::Replaying(position) if position.used_calls.is_some())
     }
 
@@ -176,7 +180,7 @@ impl Recorder {
         }
     }
 
-    pub(crate) fn record(&mut self, input: HostInput) {
+    pub(crate) fn record(&mut self, input: RecordingEntry) {
         if !matches!(self.mode, RecorderMode::Recording) || self.recording.truncated {
             return;
         }
@@ -185,7 +189,7 @@ impl Recorder {
             self.recording.truncated = true;
             return;
         }
-        self.recording.inputs.push(input);
+        self.recording.entries.push(input);
     }
 
     /// Returns the script's time, in milliseconds since 1970; on replay, the recorded one.
@@ -194,16 +198,16 @@ impl Recorder {
             let now = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_millis() as i64);
-            match self.recording.inputs.last_mut() {
-                Some(HostInput::Now(last, reads)) if *last == now => {
+            match self.recording.entries.last_mut() {
+                Some(RecordingEntry::Now(last, reads)) if *last == now => {
                     *reads = reads.saturating_add(1);
                 }
-                _ => self.record(HostInput::Now(now, 1)),
+                _ => self.record(RecordingEntry::Now(now, 1)),
             }
             return now;
         };
-        match self.recording.inputs.get(position.next) {
-            Some(HostInput::Now(now, reads)) => {
+        match self.recording.entries.get(position.next) {
+            Some(RecordingEntry::Now(now, reads)) => {
                 position.clock_reads += 1;
                 position.now = *now;
                 if position.clock_reads >= *reads {
@@ -230,15 +234,15 @@ impl Recorder {
         let RecorderMode::Replaying(position) = &mut self.mode else {
             return None;
         };
-        let same = |input: &HostInput| match input {
-            HostInput::Reply {
+        let same = |input: &RecordingEntry| match input {
+            RecordingEntry::Reply {
                 channel: recorded_channel,
                 text: recorded_text,
                 reply,
             } if recorded_channel == channel && recorded_text == text => Some(reply.clone()),
             _ => None,
         };
-        let inputs = &self.recording.inputs;
+        let inputs = &self.recording.entries;
         let what_if = position.used_calls.is_some();
         let recorded = match what_if {
             true => inputs.iter().find_map(same),
@@ -259,7 +263,7 @@ impl Recorder {
 
     pub(crate) fn record_reply(&mut self, channel: &str, text: &str, reply: &Option<String>) {
         if matches!(self.mode, RecorderMode::Recording) {
-            self.record(HostInput::Reply {
+            self.record(RecordingEntry::Reply {
                 channel: channel.to_owned(),
                 text: text.to_owned(),
                 reply: reply.clone(),
@@ -271,7 +275,7 @@ impl Recorder {
     pub(crate) fn record_or_check_call(&mut self, path: &str, args: &str) {
         let RecorderMode::Replaying(position) = &mut self.mode else {
             if matches!(self.mode, RecorderMode::Recording) {
-                self.record(HostInput::Call {
+                self.record(RecordingEntry::Call {
                     path: path.to_owned(),
                     args: args.to_owned(),
                 });
@@ -281,10 +285,10 @@ impl Recorder {
         if position.used_calls.is_some() {
             return;
         }
-        match self.recording.inputs.get(position.next) {
+        match self.recording.entries.get(position.next) {
             // The recorded run was stopped here: the call stays unanswered.
             None => {}
-            Some(HostInput::Call {
+            Some(RecordingEntry::Call {
                 path: recorded,
                 args: recorded_args,
             }) if recorded == path => {
@@ -302,7 +306,7 @@ impl Recorder {
                     )
                 });
             }
-            Some(HostInput::Call { path: recorded, .. }) => {
+            Some(RecordingEntry::Call { path: recorded, .. }) => {
                 position.set_divergence(|| {
                     format!("the script calls {path}, the recorded run {recorded}")
                 });
@@ -317,13 +321,15 @@ impl Recorder {
 
     /// Returns the next settled call or fired timer of a replay. `None` at the end of the
     /// recording.
-    pub(crate) fn next_settlement(&mut self) -> Option<HostInput> {
+    pub(crate) fn next_settlement(&mut self) -> Option<RecordingEntry> {
         let RecorderMode::Replaying(position) = &mut self.mode else {
             return None;
         };
-        let input = self.recording.inputs.get(position.next)?.clone();
+        let input = self.recording.entries.get(position.next)?.clone();
         match input {
-            HostInput::Settled { .. } | HostInput::TimerFired { .. } => position.next += 1,
+            RecordingEntry::Settled { .. } | RecordingEntry::TimerFired { .. } => {
+                position.next += 1
+            }
             _ => {
                 position.set_divergence(|| "the script waits, the recorded run did not".to_owned())
             }
@@ -342,16 +348,16 @@ impl Recorder {
             return None;
         };
         let used = position.used_calls.as_mut()?;
-        let inputs = &self.recording.inputs;
+        let inputs = &self.recording.entries;
         let calls: Vec<(&str, &str)> = inputs
             .iter()
             .filter_map(|input| match input {
-                HostInput::Call { path, args } => Some((path.as_str(), args.as_str())),
+                RecordingEntry::Call { path, args } => Some((path.as_str(), args.as_str())),
                 _ => None,
             })
             .collect();
         let found = inputs.iter().find_map(|input| match input {
-            HostInput::Settled { call, error, .. } if !used.contains(call) => {
+            RecordingEntry::Settled { call, error, .. } if !used.contains(call) => {
                 let (path, args) = calls.get(call_number(call).checked_sub(1)?)?;
                 Some((pending(path, args)?, call.clone(), error.clone()))
             }

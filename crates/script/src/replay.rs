@@ -18,8 +18,8 @@ use crate::errors::truncate_bytes;
 use crate::execute::RunLaunch;
 use crate::harness::Harness;
 use crate::options::RunOptions;
-use crate::playback::{RecordedCalls, ReplayObserver, divergence_error};
 use crate::recording::{Recorder, Recording};
+use crate::replay_calls::{RecordedCalls, ReplayObserver, divergence_error};
 
 /// A complete recorded run. It can be replayed on another machine, without its tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -108,7 +108,7 @@ impl RecordedRun {
         };
         let difference = match &recorded.forced_failure {
             None => output_difference(original, &output),
-            Some(_) if launch.recorder().may_deviate() => None,
+            Some(_) if launch.recorder().may_diverge() => None,
             Some(fail) => Some(divergence_error(&format!(
                 "{fail} was not answered in the recorded run, so it cannot be made to fail"
             ))),

@@ -7,18 +7,18 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::{
-    Execution, Fault, GuestProgram, InterruptHandle, PumpResult, PumpState, ScriptFinish,
+    Execution, Fault, GuestProgram, GuestStep, GuestStepState, InterruptHandle, ScriptFinish,
     Settlement, StartedExecution,
 };
 use selvedge_tools::BatchReport;
 use serde_json::Value;
 
-use crate::bridge::Bridge;
 use crate::clock::{ScriptClock, sleep_until};
 use crate::context::{RunContext, StartMode};
 use crate::errors::{from_fault, from_syntax, from_thrown, timeout_error};
 use crate::in_flight::{CallAnswer, InFlightCalls};
-use crate::recording::HostInput;
+use crate::recording::RecordingEntry;
+use crate::script_host::ScriptHost;
 use crate::state::{ActiveRunState, RunExit};
 use crate::suspension::{SuspendError, Suspender, Suspension};
 use crate::unicode::replace_lone_surrogates;
@@ -73,18 +73,19 @@ impl<'a> ScriptRun<'a> {
         let (mut guest, mut pump) = self.start(context).await?;
         loop {
             self.heap_peak = guest.heap_peak();
-            if !pump.requests.is_empty() || matches!(pump.state, PumpState::Waiting) {
-                self.in_time(self.context.ensure_entry_written()).await??;
+            if !pump.requests.is_empty() || matches!(pump.state, GuestStepState::Waiting) {
+                self.wait_for_write(self.context.ensure_entry_written())
+                    .await??;
             }
             self.calls.handle_requests(pump.requests)?;
-            if let PumpState::Finished(finish) = pump.state {
+            if let GuestStepState::Finished(finish) = pump.state {
                 return Ok(self.script_result(finish)?);
             }
             let answer = self.next_answer(guest.as_mut()).await?;
             if self.state.needs_claim() {
                 let suspender = self.suspender;
                 let claim = suspender.claim(&self.context.scope.id);
-                let claimed = self.in_time(claim).await?;
+                let claimed = self.wait_for_write(claim).await?;
                 claimed.map_err(|error| self.end_after_suspend_error(error))?;
                 self.state.on_progress();
             }
@@ -95,7 +96,7 @@ impl<'a> ScriptRun<'a> {
     /// Starts the guest, or restores it from its snapshot.
     async fn start(&mut self, script_context: Value) -> Result<StartedExecution, RunExit> {
         let context = self.context;
-        let bridge = Box::new(Bridge {
+        let bridge = Box::new(ScriptHost {
             output: context.output.clone(),
             recorder: context.recorder.clone(),
             compiled: context.compiled.clone(),
@@ -123,15 +124,16 @@ impl<'a> ScriptRun<'a> {
                 .await;
             let guest = restored.map_err(|fault| self.fault_exit(&fault))?;
             self.calls.restore(&suspension.calls);
-            let pump = PumpResult {
+            let pump = GuestStep {
                 requests: Vec::new(),
-                state: PumpState::Waiting,
+                state: GuestStepState::Waiting,
             };
             return Ok((guest, pump));
         }
         // The script can start a task while it computes, before its first call.
         if context.tasks.is_some() {
-            self.in_time(context.ensure_entry_written()).await??;
+            self.wait_for_write(context.ensure_entry_written())
+                .await??;
         }
         let start = context.runtime.start(program, bridge);
         let started = self
@@ -146,12 +148,14 @@ impl<'a> ScriptRun<'a> {
         &mut self,
         guest: &mut dyn Execution,
         answer: GuestAnswer,
-    ) -> Result<PumpResult, RunExit> {
+    ) -> Result<GuestStep, RunExit> {
         let (id, result, input) = match answer {
-            GuestAnswer::Timer(id) => (id, Ok("null".to_owned()), HostInput::TimerFired { id }),
+            GuestAnswer::Timer(id) => {
+                (id, Ok("null".to_owned()), RecordingEntry::TimerFired { id })
+            }
             GuestAnswer::Call((id, call, result)) => {
                 let error = result.as_ref().err().cloned();
-                (id, result, HostInput::Settled { id, call, error })
+                (id, result, RecordingEntry::Settled { id, call, error })
             }
         };
         self.context.lock_recorder().record(input);
@@ -177,7 +181,7 @@ impl<'a> ScriptRun<'a> {
     /// that is requested.
     async fn next_answer(&mut self, guest: &mut dyn Execution) -> Result<GuestAnswer, RunExit> {
         loop {
-            if self.suspender.is_enabled() && self.calls.waits_only_for_people() {
+            if self.suspender.is_enabled() && self.calls.can_suspend() {
                 self.save_if_due(guest).await?;
                 if self.state == ActiveRunState::Suspended {
                     return Err(RunExit::Suspended);
@@ -233,10 +237,10 @@ impl<'a> ScriptRun<'a> {
         };
         let suspender = self.suspender;
         let saved = self
-            .in_time(suspender.save(&context.scope.id, state))
+            .wait_for_write(suspender.save(&context.scope.id, state))
             .await?;
         if saved.is_ok() {
-            self.suspender.saved();
+            self.suspender.mark_saved();
             self.state.on_snapshot_saved();
         }
         Ok(saved)
@@ -244,7 +248,7 @@ impl<'a> ScriptRun<'a> {
 
     /// Waits for a write to the ledger while calls continue. Fails at a cancellation or at the
     /// deadline; the ledger makes the write in any case.
-    async fn in_time<T>(&mut self, write: impl Future<Output = T>) -> Result<T, RunExit> {
+    async fn wait_for_write<T>(&mut self, write: impl Future<Output = T>) -> Result<T, RunExit> {
         tokio::pin!(write);
         let (context, deadline) = (self.context, self.clock.deadline());
         loop {
@@ -298,14 +302,14 @@ impl<'a> ScriptRun<'a> {
         self.check_not_stuck()?;
         if self.calls.all_wait_for_person() {
             self.clock.pause()
-        } else if self.calls.all_wait_for_model() {
+        } else if self.calls.all_wait_for_model_or_person() {
             self.clock.count_model_time()
         } else {
             self.clock.count_script_time()
         }
         let context = self.context;
         let timer = self.calls.timers.first().map(|(at, _)| *at);
-        let save_at = (self.state.needs_snapshot() && self.calls.waits_only_for_people())
+        let save_at = (self.state.needs_snapshot() && self.calls.can_suspend())
             .then(|| self.suspender.next_save_time())
             .flatten();
         tokio::select! {
@@ -336,7 +340,7 @@ impl<'a> ScriptRun<'a> {
     /// Waits until no call is running. Answers are held back from the guest.
     async fn finish_calls(&mut self) -> Result<(), RunExit> {
         let deadline = self.clock.deadline();
-        while !self.calls.no_call_is_running() {
+        while !self.calls.no_call_has_started() {
             tokio::select! {
                 biased;
                 () = self.context.scope.cancel.cancelled() => {

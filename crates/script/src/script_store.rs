@@ -69,7 +69,7 @@ impl ScriptStoreView {
     }
 
     /// Returns the store of the session's values.
-    pub(crate) fn shelf(&self) -> Arc<dyn ScriptValueStore> {
+    pub(crate) fn backend(&self) -> Arc<dyn ScriptValueStore> {
         self.store.backend.clone()
     }
 
@@ -94,7 +94,7 @@ impl ScriptStoreView {
     /// Writes the script's values to the session. Called when a script returns or fails, but not
     /// when it is cancelled or suspended.
     pub(crate) fn commit(&mut self) -> impl Future<Output = Result<(), LedgerError>> + use<> {
-        let (shelf, written) = (self.shelf(), std::mem::take(&mut self.written));
+        let (shelf, written) = (self.backend(), std::mem::take(&mut self.written));
         async move {
             match written.is_empty() {
                 true => Ok(()),

@@ -21,10 +21,10 @@ pub(crate) enum ActiveRunState {
     Running,
     /// Every pending call waits for a person, and the ledger has a snapshot: another process can
     /// restore the run.
-    WaitingForPerson,
+    WaitingSaved,
     /// Every pending call waits for a person, but no snapshot could be saved. Only this process can
     /// continue.
-    Unsaved,
+    WaitingUnsaved,
     /// A question will be answered later. The run is suspended as soon as every pending call waits
     /// for a person.
     Suspending,
@@ -38,7 +38,7 @@ pub(crate) enum ActiveRunState {
 impl ActiveRunState {
     /// Whether the ledger has a snapshot of the run's current state.
     pub(crate) fn has_snapshot(self) -> bool {
-        matches!(self, Self::WaitingForPerson | Self::Suspended)
+        matches!(self, Self::WaitingSaved | Self::Suspended)
     }
 
     /// Whether a snapshot must be saved once every pending call waits for a person.
@@ -50,15 +50,15 @@ impl ActiveRunState {
     pub(crate) fn needs_claim(self) -> bool {
         matches!(
             self,
-            Self::WaitingForPerson | Self::Unsaved | Self::Suspended
+            Self::WaitingSaved | Self::WaitingUnsaved | Self::Suspended
         )
     }
 
     /// A question will be answered later.
     pub(crate) fn on_answer_deferred(&mut self) {
         *self = match *self {
-            Self::Running | Self::Unsaved | Self::Suspending => Self::Suspending,
-            Self::WaitingForPerson | Self::Suspended => Self::Suspended,
+            Self::Running | Self::WaitingUnsaved | Self::Suspending => Self::Suspending,
+            Self::WaitingSaved | Self::Suspended => Self::Suspended,
             Self::TakenOver => Self::TakenOver,
         };
     }
@@ -66,7 +66,7 @@ impl ActiveRunState {
     /// An approval request ended, or the guest continues: a saved snapshot is obsolete.
     pub(crate) fn on_progress(&mut self) {
         *self = match *self {
-            Self::WaitingForPerson | Self::Unsaved => Self::Running,
+            Self::WaitingSaved | Self::WaitingUnsaved => Self::Running,
             Self::Suspended => Self::Suspending,
             other => other,
         };
@@ -74,7 +74,7 @@ impl ActiveRunState {
 
     pub(crate) fn on_snapshot_saved(&mut self) {
         *self = match *self {
-            Self::Running | Self::WaitingForPerson | Self::Unsaved => Self::WaitingForPerson,
+            Self::Running | Self::WaitingSaved | Self::WaitingUnsaved => Self::WaitingSaved,
             Self::Suspending | Self::Suspended => Self::Suspended,
             Self::TakenOver => Self::TakenOver,
         };
@@ -82,7 +82,7 @@ impl ActiveRunState {
 
     pub(crate) fn on_snapshot_failed(&mut self) {
         if *self == Self::Running {
-            *self = Self::Unsaved;
+            *self = Self::WaitingUnsaved;
         }
     }
 
@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn progress_makes_a_snapshot_obsolete() {
         for (before, expected) in [
-            (WaitingForPerson, Running),
-            (Unsaved, Running),
+            (WaitingSaved, Running),
+            (WaitingUnsaved, Running),
             (Suspended, Suspending),
             (Running, Running),
             (TakenOver, TakenOver),
@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn a_deferred_answer_suspends_a_run_only_if_its_snapshot_is_saved() {
         assert_eq!(
-            after(WaitingForPerson, ActiveRunState::on_answer_deferred),
+            after(WaitingSaved, ActiveRunState::on_answer_deferred),
             Suspended
         );
-        for before in [Running, Unsaved] {
+        for before in [Running, WaitingUnsaved] {
             assert_eq!(
                 after(before, ActiveRunState::on_answer_deferred),
                 Suspending

@@ -83,14 +83,14 @@ impl<'a> Suspender<'a> {
     }
 
     /// Sets the time of the last saved snapshot to now.
-    pub(crate) fn saved(&mut self) {
+    pub(crate) fn mark_saved(&mut self) {
         self.last_saved = Some(Instant::now());
     }
 
     /// Claims a saved run for this process, so that no other process restores it.
     pub(crate) async fn claim(&self, run_id: &str) -> Result<(), SuspendError> {
         match self.ledger {
-            Some(ledger) => Ok(ledger.resume_run(run_id).await?),
+            Some(ledger) => Ok(ledger.claim_run(run_id).await?),
             None => Ok(()),
         }
     }

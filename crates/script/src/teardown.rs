@@ -19,8 +19,8 @@ use crate::state::{ActiveRunState, RunExit};
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A run that has ended in this process.
-pub(crate) struct TeardownReport {
-    pub(crate) end: RunExit,
+pub(crate) struct EndedRun {
+    pub(crate) exit: RunExit,
     pub(crate) calls: Vec<CallRecord>,
     /// Results of completed calls: call id, tool, JSON.
     pub(crate) results: Vec<(String, String, String)>,
@@ -30,7 +30,7 @@ pub(crate) struct TeardownReport {
 
 impl ScriptRun<'_> {
     /// Runs the script, then ends all its calls.
-    pub(crate) async fn run_to_end(mut self, context: Value) -> TeardownReport {
+    pub(crate) async fn run_to_end(mut self, context: Value) -> EndedRun {
         let mut end = match self.drive(context).await {
             Ok(value) => RunExit::Returned(value),
             Err(end) => end,
@@ -58,8 +58,8 @@ impl ScriptRun<'_> {
         }
         let dispatched = log.dispatched;
         let (calls, results) = log.into_records_and_results();
-        TeardownReport {
-            end,
+        EndedRun {
+            exit: end,
             calls,
             results,
             dispatched,

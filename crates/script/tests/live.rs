@@ -11,8 +11,8 @@ use selvedge_protocol::{
     LedgerError, OutputPart, RunStart, RunStatus, ScriptToolCallOutput,
 };
 use selvedge_script::{
-    Harness, LiveLimits, LiveReport, LiveRun, LiveRuns, QuestionReply, ReplyDelivery, RunOptions,
-    RunQuestionKind, ScriptContext,
+    AnswerDelivery, Harness, LiveRun, LiveRunLimits, LiveRunReport, LiveRuns, QuestionAnswer,
+    RunOptions, RunQuestionKind, ScriptContext,
 };
 use selvedge_tools::{Orchestrator, Registry, Risk, tool};
 use serde::Deserialize;
@@ -34,7 +34,7 @@ struct LiveFixture {
     gate: Arc<Semaphore>,
 }
 
-fn fixture(limits: LiveLimits) -> LiveFixture {
+fn fixture(limits: LiveRunLimits) -> LiveFixture {
     let live = LiveRuns::new(limits);
     let gate = Arc::new(Semaphore::new(0));
     let shared_gate = gate.clone();
@@ -72,9 +72,9 @@ impl LiveFixture {
     }
 }
 
-fn value(report: &LiveReport) -> serde_json::Value {
+fn value(report: &LiveRunReport) -> serde_json::Value {
     match report {
-        LiveReport::Ended(output) => output
+        LiveRunReport::Ended(output) => output
             .value()
             .unwrap_or_else(|| panic!("{:?}", output.error)),
         other => panic!("{other:?}"),
@@ -83,11 +83,11 @@ fn value(report: &LiveReport) -> serde_json::Value {
 
 #[tokio::test]
 async fn a_run_continues_without_a_client_and_its_output_can_be_read_twice() {
-    let fixture = fixture(LiveLimits::default());
+    let fixture = fixture(LiveRunLimits::default());
     let run = fixture.start("console.log('hello'); return await tools.wait({})");
     assert_eq!(
         run.wait_for_report(SHORT_WAIT).await,
-        LiveReport::StillRunning
+        LiveRunReport::StillRunning
     );
     let handle = run.progress_output(vec!["a word".into()]);
     assert_eq!(
@@ -100,7 +100,7 @@ async fn a_run_continues_without_a_client_and_its_output_can_be_read_twice() {
             text: "a word".into()
         }]
     );
-    assert_eq!(fixture.live.summaries()[0].calling, ["wait"]);
+    assert_eq!(fixture.live.summaries()[0].running_tools, ["wait"]);
     fixture.gate.add_permits(1);
     let found = fixture.live.find(run.id()).unwrap();
     assert_eq!(value(&found.wait_for_report(TEST_TIMEOUT).await), "passed");
@@ -120,22 +120,25 @@ async fn a_run_continues_without_a_client_and_its_output_can_be_read_twice() {
 
 #[tokio::test]
 async fn a_notification_is_reported_once() {
-    let fixture = fixture(LiveLimits::default());
+    let fixture = fixture(LiveRunLimits::default());
     let run = fixture
         .start("notify('one'); await tools.wait({}); yield_control(); return await tools.wait({})");
     assert_eq!(
         run.wait_for_report(TEST_TIMEOUT).await,
-        LiveReport::Notified(vec!["one".into()])
+        LiveRunReport::Notified(vec!["one".into()])
     );
     assert_eq!(
         run.wait_for_report(SHORT_WAIT).await,
-        LiveReport::StillRunning
+        LiveRunReport::StillRunning
     );
     fixture.gate.add_permits(1);
-    assert_eq!(run.wait_for_report(TEST_TIMEOUT).await, LiveReport::Yielded);
+    assert_eq!(
+        run.wait_for_report(TEST_TIMEOUT).await,
+        LiveRunReport::Yielded
+    );
     assert_eq!(
         run.wait_for_report(SHORT_WAIT).await,
-        LiveReport::StillRunning
+        LiveRunReport::StillRunning
     );
     fixture.gate.add_permits(1);
     assert_eq!(value(&run.wait_for_report(TEST_TIMEOUT).await), "passed");
@@ -143,21 +146,21 @@ async fn a_notification_is_reported_once() {
 
 #[tokio::test]
 async fn a_notification_is_reported_even_if_the_run_has_ended() {
-    let fixture = fixture(LiveLimits::default());
+    let fixture = fixture(LiveRunLimits::default());
     let run = fixture.start("notify('quick'); return 1");
     run.wait_for_end().await;
     assert_eq!(
         run.wait_for_report(TEST_TIMEOUT).await,
-        LiveReport::Notified(vec!["quick".into()])
+        LiveRunReport::Notified(vec!["quick".into()])
     );
     assert_eq!(value(&run.wait_for_report(TEST_TIMEOUT).await), 1);
 }
 
 #[tokio::test]
 async fn a_question_waits_for_the_next_client() {
-    let fixture = fixture(LiveLimits::default());
+    let fixture = fixture(LiveRunLimits::default());
     let run = fixture.start("return await tools.wipe({})");
-    let LiveReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
+    let LiveRunReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
     let RunQuestionKind::Approval(request) = &question.kind else {
@@ -167,7 +170,7 @@ async fn a_question_waits_for_the_next_client() {
     // Reported once, and again after it was put back.
     assert_eq!(
         run.wait_for_report(SHORT_WAIT).await,
-        LiveReport::StillRunning
+        LiveRunReport::StillRunning
     );
     assert!(
         run.progress_output(Vec::new())
@@ -176,19 +179,19 @@ async fn a_question_waits_for_the_next_client() {
             .any(|warning| warning.contains("a person's answer"))
     );
     run.requeue_question(&question.id);
-    let LiveReport::Question(again) = run.wait_for_report(TEST_TIMEOUT).await else {
+    let LiveRunReport::Question(again) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
     assert_eq!(again.id, question.id);
-    let yes = || QuestionReply::Approval(ApprovalResponse::Decided(vec![CallDecision::Once]));
-    assert_eq!(run.answer(&question.id, yes()), ReplyDelivery::Delivered);
-    assert_eq!(run.answer(&question.id, yes()), ReplyDelivery::TooLate);
+    let yes = || QuestionAnswer::Approval(ApprovalResponse::Decided(vec![CallDecision::Once]));
+    assert_eq!(run.answer(&question.id, yes()), AnswerDelivery::Delivered);
+    assert_eq!(run.answer(&question.id, yes()), AnswerDelivery::TooLate);
     assert_eq!(value(&run.wait_for_report(TEST_TIMEOUT).await), "wiped");
 }
 
 #[tokio::test]
 async fn a_form_is_reported_to_the_client_that_waits() {
-    let fixture = fixture(LiveLimits::default());
+    let fixture = fixture(LiveRunLimits::default());
     let run = fixture.start("return await tools.wait({})");
     let (live, id) = (fixture.live.clone(), run.id().to_owned());
     let form = RunQuestionKind::Form {
@@ -196,16 +199,16 @@ async fn a_form_is_reported_to_the_client_that_waits() {
         form: json!({"message": "which?"}),
     };
     let asked = tokio::spawn(async move { live.ask(&id, form).await });
-    let LiveReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
+    let LiveRunReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
     assert_eq!(
-        run.answer(&question.id, QuestionReply::Form(json!("this"))),
-        ReplyDelivery::Delivered
+        run.answer(&question.id, QuestionAnswer::Form(json!("this"))),
+        AnswerDelivery::Delivered
     );
     assert_eq!(
         asked.await.unwrap(),
-        Some(QuestionReply::Form(json!("this")))
+        Some(QuestionAnswer::Form(json!("this")))
     );
     let form = RunQuestionKind::Form {
         from: "a server".into(),
@@ -216,9 +219,9 @@ async fn a_form_is_reported_to_the_client_that_waits() {
 
 #[tokio::test]
 async fn runs_are_listed_by_name_and_cancelled() {
-    let fixture = fixture(LiveLimits {
+    let fixture = fixture(LiveRunLimits {
         max_running: 2,
-        ..LiveLimits::default()
+        ..LiveRunLimits::default()
     });
     let named = |name: &str| {
         let facts = ScriptContext {
@@ -272,9 +275,9 @@ async fn runs_are_listed_by_name_and_cancelled() {
 
 #[tokio::test]
 async fn the_oldest_ended_runs_are_dropped_first() {
-    let fixture = fixture(LiveLimits {
+    let fixture = fixture(LiveRunLimits {
         max_ended: 1,
-        ..LiveLimits::default()
+        ..LiveRunLimits::default()
     });
     let first = fixture.start("return 1");
     first.wait_for_end().await;
@@ -291,7 +294,7 @@ async fn the_oldest_ended_runs_are_dropped_first() {
 
 #[tokio::test]
 async fn a_script_can_set_its_yield_time() {
-    let fixture = fixture(LiveLimits::default());
+    let fixture = fixture(LiveRunLimits::default());
     let run = fixture.start("// @exec: {\"yield_time_ms\": 1500}\nreturn 1");
     assert_eq!(run.yield_after(), Some(Duration::from_millis(1500)));
     assert_eq!(fixture.start("return 1").yield_after(), None);
@@ -327,7 +330,7 @@ impl Ledger for BlockedLedger {
     async fn suspend_run(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn resume_run(&self, _: &str) -> Result<(), LedgerError> {
+    async fn claim_run(&self, _: &str) -> Result<(), LedgerError> {
         Ok(())
     }
     async fn finish_run(
@@ -342,9 +345,9 @@ impl Ledger for BlockedLedger {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_blocks_its_thread_is_aborted() {
-    let live = LiveRuns::new(LiveLimits {
+    let live = LiveRuns::new(LiveRunLimits {
         grace: Duration::from_millis(50),
-        ..LiveLimits::default()
+        ..LiveRunLimits::default()
     });
     let (release, stuck) = mpsc::channel();
     let orchestrator =
@@ -357,7 +360,7 @@ async fn a_run_that_blocks_its_thread_is_aborted() {
     let run = live
         .start(&harness, b"return 1".to_vec(), options, None)
         .unwrap();
-    let LiveReport::Ended(output) = run.wait_for_report(TEST_TIMEOUT).await else {
+    let LiveRunReport::Ended(output) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
     let error = output.error.as_ref().unwrap();
@@ -372,9 +375,9 @@ async fn a_run_that_blocks_its_thread_is_aborted() {
 
 #[tokio::test]
 async fn waiting_for_a_person_does_not_make_a_run_overdue() {
-    let fixture = fixture(LiveLimits {
+    let fixture = fixture(LiveRunLimits {
         grace: Duration::from_millis(1),
-        ..LiveLimits::default()
+        ..LiveRunLimits::default()
     });
     let options = RunOptions {
         timeout: Some(Duration::from_millis(300)),
@@ -389,17 +392,17 @@ async fn waiting_for_a_person_does_not_make_a_run_overdue() {
             None,
         )
         .unwrap();
-    let LiveReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
+    let LiveRunReport::Question(question) = run.wait_for_report(TEST_TIMEOUT).await else {
         panic!()
     };
     // Three times the script's time limit.
     assert_eq!(
         run.wait_for_report(Duration::from_millis(900)).await,
-        LiveReport::StillRunning
+        LiveRunReport::StillRunning
     );
     run.answer(
         &question.id,
-        QuestionReply::Approval(ApprovalResponse::Decided(vec![CallDecision::Once])),
+        QuestionAnswer::Approval(ApprovalResponse::Decided(vec![CallDecision::Once])),
     );
     assert_eq!(value(&run.wait_for_report(TEST_TIMEOUT).await), "wiped");
 }

@@ -76,7 +76,7 @@ impl Ledger for SlowLedger {
         self.write("suspend").await;
         Ok(())
     }
-    async fn resume_run(&self, _: &str) -> Result<(), LedgerError> {
+    async fn claim_run(&self, _: &str) -> Result<(), LedgerError> {
         self.write("go_on").await;
         Ok(())
     }

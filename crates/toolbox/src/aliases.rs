@@ -103,6 +103,6 @@ pub(crate) fn register_aliases(registry: &mut Registry) {
         registry.add_alias(alias, name);
     }
     for (names, tools) in TOOL_SUGGESTIONS {
-        registry.add_synonyms(names, tools);
+        registry.add_suggestions(names, tools);
     }
 }

@@ -41,7 +41,7 @@ struct CommandRunnerInner {
     support: OnceLock<ConfinementSupport>,
     environment: EnvironmentBuilder,
     exited: ExitedCommands,
-    held_file: OnceLock<OwnedFd>,
+    keep_open_file: OnceLock<OwnedFd>,
 }
 
 /// Settings for commands.
@@ -121,7 +121,7 @@ impl CommandRunner {
                 support,
                 environment,
                 exited: ExitedCommands::default(),
-                held_file: OnceLock::new(),
+                keep_open_file: OnceLock::new(),
             }),
         }
     }
@@ -130,7 +130,7 @@ impl CommandRunner {
     /// process exits before. Later calls have no effect.
     pub fn keep_open_while_running(&self, file: OwnedFd) {
         // A process has one journal, so the first file is enough.
-        let _ = self.inner.held_file.set(file);
+        let _ = self.inner.keep_open_file.set(file);
     }
 
     /// Returns the risk of a command: `Harmless` if it is read-only or a rule allows it,
@@ -157,7 +157,7 @@ impl CommandRunner {
                 reason: format!("`{command}`: {why}{context}"),
             };
         }
-        match &request.escalation {
+        match &request.unconfined_justification {
             _ if self.is_allowed_by_rule(request) => Risk::Harmless,
             Some(justification) if justification.is_empty() => Risk::NeedsApproval {
                 reason: format!("runs `{line}` without the sandbox"),
@@ -174,7 +174,8 @@ impl CommandRunner {
 
     /// Returns whether a command is known to be read-only.
     pub(crate) fn is_read_only(&self, request: &CommandRequest) -> bool {
-        request.escalation.is_none() && self.classify(request) == CommandSafety::ReadOnly
+        request.unconfined_justification.is_none()
+            && self.classify(request) == CommandSafety::ReadOnly
     }
 
     /// Classifies a command by its words, its environment and its working folder. Variables can
@@ -221,7 +222,7 @@ impl CommandRunner {
             .unwrap_or_else(PoisonError::into_inner);
         self.can_have_rule(request)
             && (is_covered_by_rules(&request.argv, &rules.unconfined)
-                || request.escalation.is_none()
+                || request.unconfined_justification.is_none()
                     && is_covered_by_rules(&request.argv, &rules.confined))
     }
 
@@ -252,7 +253,7 @@ impl CommandRunner {
             .filter(|_| self.can_have_rule(request) && patch_args(request).is_none())?;
         Some(CommandRule {
             prefix,
-            unconfined: request.escalation.is_some(),
+            unconfined: request.unconfined_justification.is_some(),
         })
     }
 
@@ -343,7 +344,10 @@ impl CommandRunner {
                 .suggest("pass a program and its arguments: [\"ls\", \"-l\"]"));
         }
         let cwd = self.cwd(request);
-        if request.escalation.is_none() && self.hides_secrets() && inner.workspace.is_secret(&cwd) {
+        if request.unconfined_justification.is_none()
+            && self.hides_secrets()
+            && inner.workspace.is_secret(&cwd)
+        {
             let message = format!(
                 "cannot start in {}: it is hidden from commands",
                 cwd.display()
@@ -356,14 +360,17 @@ impl CommandRunner {
             inner.turn_diff.before_command();
         }
         let support = inner.support.get_or_init(ConfinementSupport::probe);
-        let wall = if request.escalation.is_some() {
+        let wall = if request.unconfined_justification.is_some() {
             ConfinementMode::Unconfined
         } else {
             self.confinement_mode()
         };
         let argv = request.argv.iter().map(OsString::from).collect();
         let env = inner.environment.build(&request.env);
-        let hold = inner.held_file.get().and_then(|hold| hold.try_clone().ok());
+        let hold = inner
+            .keep_open_file
+            .get()
+            .and_then(|hold| hold.try_clone().ok());
         selvedge_confine::spawn(
             ChildCommand {
                 argv,
@@ -423,7 +430,7 @@ pub(crate) struct CommandRequest {
     /// Variables that the call adds to the environment.
     pub(crate) env: BTreeMap<String, String>,
     /// `Some` runs the command without confinement, for this reason, which may be empty.
-    pub(crate) escalation: Option<String>,
+    pub(crate) unconfined_justification: Option<String>,
 }
 
 impl CommandRequest {
@@ -437,7 +444,7 @@ impl CommandRequest {
             env: env
                 .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
                 .collect(),
-            escalation: (args["with_escalated_permissions"] == true)
+            unconfined_justification: (args["with_escalated_permissions"] == true)
                 .then(|| text("justification").unwrap_or_default()),
         }
     }

@@ -114,8 +114,8 @@ impl Tool for Exec {
         Box::pin(async move {
             let output = run(&self.0, parse_args(args.clone())?, &call).await?;
             Ok(ToolOutput {
-                rendering: Some(render(&output)),
-                unconfined_retry: escalated_retry(&output, &args, self.0.confines_commands()),
+                model_text: Some(render(&output)),
+                unconfined_retry: unconfined_retry(&output, &args, self.0.confines_commands()),
                 ..ToolOutput::from_value(&output)?
             })
         })
@@ -146,7 +146,7 @@ async fn run(
         argv: args.command,
         cwd: args.cwd,
         env: args.env,
-        escalation: args.with_escalated_permissions.then(String::new),
+        unconfined_justification: args.with_escalated_permissions.then(String::new),
     };
     if let Some(patched) = commands.apply_if_patch(&request, call).await {
         return Ok(patch_output(patched, started));
@@ -348,13 +348,13 @@ fn looks_sandbox_denied(output: &str) -> bool {
 }
 
 /// Returns the same call without the sandbox if the sandbox probably blocked the command.
-fn escalated_retry(
+fn unconfined_retry(
     output: &ExecToolOutput,
     args: &Value,
     confined: bool,
 ) -> Option<UnconfinedRetry> {
     let request = command_request(args);
-    if !output.sandbox_denied || !confined || request.escalation.is_some() {
+    if !output.sandbox_denied || !confined || request.unconfined_justification.is_some() {
         return None;
     }
     let mut args = args.clone();

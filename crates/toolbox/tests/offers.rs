@@ -292,7 +292,7 @@ fn the_text_of_a_result_is_limited_to_ten_kilobytes() {
 fn names_of_tools_in_other_agents_lead_to_suggestions() {
     let desk = Desk::new();
     let orchestrator = desk.orchestrator(&desk.toolbox());
-    let near = |name: &str| match orchestrator.registry().find(name) {
+    let near = |name: &str| match orchestrator.registry().look_up(name) {
         ToolLookup::NotFound(near) => near,
         ToolLookup::Tool(_) | ToolLookup::Namespace => panic!("{name} is there"),
     };

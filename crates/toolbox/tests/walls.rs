@@ -450,7 +450,7 @@ fn without_support_for_confinement_no_command_runs() {
         let desk = Desk::new();
         let support = ConfinementSupport {
             namespaces: FeatureSupport::Missing("user namespaces are switched off".into()),
-            proc: FeatureSupport::Missing("no".into()),
+            private_proc: FeatureSupport::Missing("no".into()),
             landlock: FeatureSupport::Missing("no".into()),
             bubblewrap: None,
         };

@@ -11,13 +11,13 @@
 // Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod approval_gate;
 mod arguments;
+mod batch_gate;
+mod call_gate;
 mod call_summary;
 mod digest;
 mod failure;
 mod function;
-mod gate;
 mod names;
 mod offered;
 mod orchestrator;
@@ -34,13 +34,15 @@ mod tool;
 mod typescript;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, list_from_text};
+pub use call_gate::{
+    Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard, WaitTarget,
+};
 pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_context};
-pub use gate::{Approver, DeferringApprover, Gate, GatedAction, NoApprover, WaitGuard, WaitTarget};
 pub use names::{camel_case, similar_names, snake_case};
 pub use offered::{OfferedShape, OfferedTool, offerable_tools};
 pub use orchestrator::{
-    BatchReport, CallArguments, CallOutcome, CallProgress, CallRequest, Orchestrator,
+    ApprovalTiming, BatchReport, CallArguments, CallOutcome, CallRequest, Orchestrator,
 };
 pub use policy::{PolicyVerdict, Risk, apply_policy};
 pub use prior::{
@@ -50,7 +52,7 @@ pub use registry::{RegisteredTool, Registry, RegistryError, ToolLookup};
 pub use router::{StructuredCall, StructuredOutput, ToolRouter, truncate_result};
 pub use scope::{Scope, ScopeLimits, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy};
 pub use search::{ToolSearchHit, search_tool};
-pub use stop::{ExternalStop, run_until_stop_request};
+pub use stop::{ExternalStop, run_or_stop_on_request};
 pub use tasks::{TaskContext, TaskSet};
 pub use tool::{
     CallContext, CallFuture, FieldCase, Tool, ToolError, ToolOutput, UnconfinedRetry, parse_args,

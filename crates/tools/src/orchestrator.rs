@@ -6,18 +6,18 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use selvedge_protocol::{
-    ApprovalPolicy, CallDetails, CallEnd, CallRecord, CallStart, CallStatus, ErrorCode, Ledger,
-    LedgerError, ResumeAs, RuntimeEvent, ToolSpec,
+    ApprovalPolicy, CallEnd, CallRecord, CallStart, CallStatus, ErrorCode, Ledger, LedgerError,
+    ResumeAs, RuntimeEvent, ToolSpec, UnrecordedStart,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::call_gate::{Approver, CallGate, NoApprover, WaitTarget};
 use crate::call_summary::summarise_args;
 use crate::digest::digest;
 use crate::failure::{CallFailure, call_error};
-use crate::gate::{Approver, Gate, NoApprover, WaitTarget};
 use crate::registry::{RegisteredTool, Registry, ToolLookup};
 use crate::supervise::supervise;
 use crate::{
@@ -60,7 +60,7 @@ pub enum BatchReport {
         /// Ids of the calls.
         calls: Vec<String>,
         /// Whether the calls have started.
-        progress: CallProgress,
+        progress: ApprovalTiming,
     },
     /// The approval request for these calls ended.
     ApprovalEnded(Vec<String>),
@@ -80,11 +80,11 @@ pub enum BatchReport {
 
 /// Whether a call had started when its approval was requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallProgress {
+pub enum ApprovalTiming {
     /// The call has not started. It can be made again after the scope is restored.
-    NotStarted,
+    BeforeStart,
     /// The call is running or ran once.
-    Started,
+    AfterStart,
 }
 
 /// Outcome of a call.
@@ -103,7 +103,7 @@ pub struct CallOutcome {
     /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,
     /// Details of a call that was answered without running. `None` for other calls.
-    pub details: Option<CallDetails>,
+    pub unrecorded_start: Option<UnrecordedStart>,
 }
 
 /// Runs batches of calls: registry, policy, approval gate, queue, tool.
@@ -239,7 +239,7 @@ impl Orchestrator {
                             ErrorCode::ApprovalDeniedError,
                             format!("{name} was not allowed: {reason}"),
                         );
-                        let outcome = refused_outcome(&prepared.request, name, failure);
+                        let outcome = not_run_outcome(&prepared.request, name, failure);
                         self.finish(scope, reports, outcome).await;
                     }
                 },
@@ -269,16 +269,16 @@ impl Orchestrator {
         scope: &Scope,
         mut request: CallRequest,
     ) -> Result<PreparedCall, Box<CallOutcome>> {
-        let tool = match self.registry.find(&request.tool) {
+        let tool = match self.registry.look_up(&request.tool) {
             ToolLookup::Tool(tool) => tool.clone(),
             ToolLookup::Namespace | ToolLookup::NotFound(_) => {
                 let failure = self.tool_not_found(&request.tool);
-                return Err(refused_outcome(&request, request.tool.clone(), failure));
+                return Err(not_run_outcome(&request, request.tool.clone(), failure));
             }
         };
         let name = tool.spec.name.clone();
         if let Err(failure) = scope.reserve_call() {
-            return Err(refused_outcome(&request, name, failure));
+            return Err(not_run_outcome(&request, name, failure));
         }
         let args = std::mem::replace(&mut request.args, CallArguments::Positional(Vec::new()));
         match tool.validate(args) {
@@ -295,7 +295,7 @@ impl Orchestrator {
                     idempotency_key: scope.idempotency_key.clone(),
                 })
             }
-            Err(errors) => Err(refused_outcome(
+            Err(errors) => Err(not_run_outcome(
                 &request,
                 name,
                 invalid_arguments(&tool, &errors),
@@ -306,7 +306,7 @@ impl Orchestrator {
     /// Returns the error for a name that is not a tool.
     pub fn tool_not_found(&self, name: &str) -> CallFailure {
         let name = &name.chars().take(80).collect::<String>();
-        let near = match self.registry.find(name) {
+        let near = match self.registry.look_up(name) {
             ToolLookup::NotFound(near) => near,
             ToolLookup::Tool(_) | ToolLookup::Namespace => self
                 .registry
@@ -442,7 +442,7 @@ impl Orchestrator {
                 ErrorCode::ToolAbortedError,
                 format!("{name} was cancelled before it ran"),
             );
-            let mut outcome = refused_outcome(request, name, failure);
+            let mut outcome = not_run_outcome(request, name, failure);
             outcome.record.args_digest = digest;
             outcome
         };
@@ -470,7 +470,7 @@ impl Orchestrator {
         };
         if let Err(error) = intended {
             let message = format!("{name} did not run, because it could not be recorded: {error}");
-            return refused_outcome(
+            return not_run_outcome(
                 &request,
                 name,
                 CallFailure::new(ErrorCode::HarnessInternalError, message),
@@ -492,7 +492,7 @@ impl Orchestrator {
             cancel: request.cancel.clone(),
             events: scope.events.clone(),
             resources: scope.resources.clone(),
-            gate: Gate::new(
+            gate: CallGate::new(
                 self,
                 scope,
                 (&request.id, request.line, &request.cancel),
@@ -527,7 +527,7 @@ impl Orchestrator {
             ignored_cancel: stubborn,
             dispatched: true,
             resume_as,
-            details: None,
+            unrecorded_start: None,
         })
     }
 }
@@ -572,7 +572,7 @@ impl Orchestrator {
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
         // Without a script, a model reads the result.
         let shown = match (&scope.source, &outcome.result) {
-            (None, Ok(output)) => output.rendering.clone(),
+            (None, Ok(output)) => output.model_text.clone(),
             (None, Err(failure)) => Some(failure.text_for_model()),
             (Some(_), _) => None,
         };
@@ -582,9 +582,9 @@ impl Orchestrator {
             value,
             shown: shown.as_deref(),
             resume_as: outcome.resume_as,
-            details: outcome.details.as_ref(),
+            unrecorded_start: outcome.unrecorded_start.as_ref(),
         });
-        scope.written(settle).await
+        scope.wait_for_write(settle).await
     }
 }
 
@@ -626,7 +626,7 @@ fn risk_of(prepared: &PreparedCall) -> Risk {
 }
 
 /// Returns the outcome of a call that never ran.
-pub(crate) fn refused_outcome(
+pub(crate) fn not_run_outcome(
     request: &CallRequest,
     tool: String,
     failure: CallFailure,
@@ -652,7 +652,7 @@ pub(crate) fn refused_outcome(
         ignored_cancel: false,
         dispatched: false,
         resume_as: ResumeAs::Rerun,
-        details: None,
+        unrecorded_start: None,
     })
 }
 

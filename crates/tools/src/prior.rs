@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use selvedge_protocol::{CallDetails, CallStatus, ErrorCode, ResumeAs};
+use selvedge_protocol::{CallStatus, ErrorCode, ResumeAs, UnrecordedStart};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::orchestrator::{PreparedCall, refused_outcome};
+use crate::orchestrator::{PreparedCall, not_run_outcome};
 use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput, camel_case};
 
 /// Number of recorded calls that an error names.
@@ -362,13 +362,13 @@ impl Orchestrator {
             }
             PriorLookup::Blocked => {
                 let failure = prior.undecided_failure(&name);
-                return Err(refused_outcome(request, name, failure));
+                return Err(not_run_outcome(request, name, failure));
             }
             PriorLookup::Recorded { origin, value } => (Some(origin), value),
             // Not a recorded result: a run that resumes this one has to decide again.
             PriorLookup::Skipped { value } => (None, value),
         };
-        let mut outcome = refused_outcome(request, name, crate::failure::aborted_failure(""));
+        let mut outcome = not_run_outcome(request, name, crate::failure::aborted_failure(""));
         outcome.record.status = CallStatus::Done;
         outcome.record.reused = true;
         outcome.record.args_digest = prepared.digest;
@@ -378,7 +378,7 @@ impl Orchestrator {
             Some(_) => ResumeAs::Answer,
             None => ResumeAs::Rerun,
         };
-        outcome.details = Some(CallDetails {
+        outcome.unrecorded_start = Some(UnrecordedStart {
             origin,
             args: prepared.args,
             read_only: prepared.read_only,

@@ -100,7 +100,7 @@ impl Registry {
 
     /// Adds suggestions: if a script calls one of `names`, which is not a tool, the error suggests
     /// those of `tools` that are registered. Both are in snake_case, separated by spaces.
-    pub fn add_synonyms(&mut self, names: &'static str, tools: &'static str) {
+    pub fn add_suggestions(&mut self, names: &'static str, tools: &'static str) {
         let synonyms = names.split(' ').map(|name| (name, tools));
         Arc::make_mut(&mut self.0).synonyms.extend(synonyms);
     }
@@ -174,7 +174,7 @@ impl Registry {
     }
 
     /// Looks up `tools.<path>` of a script.
-    pub fn find(&self, path: &str) -> ToolLookup<'_> {
+    pub fn look_up(&self, path: &str) -> ToolLookup<'_> {
         match self.get(path) {
             Some(tool) => ToolLookup::Tool(tool),
             None if self.0.namespaces.contains(path) => ToolLookup::Namespace,

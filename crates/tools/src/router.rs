@@ -168,7 +168,9 @@ fn structured_output(
 ) -> StructuredOutput {
     let (content, value) = match outcome.result {
         Ok(output) => (
-            output.rendering.unwrap_or_else(|| output.value.to_string()),
+            output
+                .model_text
+                .unwrap_or_else(|| output.value.to_string()),
             Some(output.value),
         ),
         Err(failure) => (failure.text_for_model(), None),

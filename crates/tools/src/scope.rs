@@ -157,7 +157,7 @@ impl Scope {
 
     /// Waits for a write to the ledger. After the scope is cancelled, waits at most for the time
     /// that its calls have to stop. The ledger makes the write in any case.
-    pub async fn written(
+    pub async fn wait_for_write(
         &self,
         write: impl Future<Output = Result<(), LedgerError>>,
     ) -> Result<(), LedgerError> {

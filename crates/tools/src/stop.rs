@@ -24,7 +24,7 @@ pub enum ExternalStop {
 
 /// Awaits a run of this scope. If another process requests a stop, cancels the scope and awaits the
 /// end of the run.
-pub async fn run_until_stop_request<T>(
+pub async fn run_or_stop_on_request<T>(
     ledger: Option<&Arc<dyn Ledger>>,
     scope: &Scope,
     mut run: Pin<&mut impl Future<Output = T>>,

@@ -12,8 +12,8 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use schemars::JsonSchema;
 use selvedge_protocol::{
-    CallDetails, CallEnd, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs,
-    RunMetadata, RunStart, RunStatus, SPAWN_TOOL, ScriptError, ScriptToolCallOutput, new_id,
+    CallEnd, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs, RunMetadata, RunStart,
+    RunStatus, SPAWN_TOOL, ScriptError, ScriptToolCallOutput, UnrecordedStart, new_id,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::orchestrator::is_read_only_call;
 use crate::prior::{CallEffect, PriorLookup};
-use crate::stop::run_until_stop_request;
+use crate::stop::run_or_stop_on_request;
 use crate::{
     BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, FieldCase, Orchestrator,
     PriorOutcome, Registry, RegistryError, Scope, ScopeLimits, ToolError, ToolLookup, parse_args,
@@ -216,11 +216,11 @@ impl TaskSet {
             }
             // The task's own run is recorded as well: waiting for the task returns its result.
             PriorLookup::Recorded { origin, .. } => {
-                spawn.record(&origin, SpawnRecord::Reused).await?;
+                spawn.record(&origin, TaskOrigin::Reused).await?;
                 return Ok(origin);
             }
             PriorLookup::Skipped { value } => {
-                spawn.record(&id, SpawnRecord::Skipped).await?;
+                spawn.record(&id, TaskOrigin::Skipped).await?;
                 self.add_finished(id.clone(), value);
                 return Ok(id);
             }
@@ -233,7 +233,7 @@ impl TaskSet {
             idempotency_key,
         };
         let call_id = new.id.clone();
-        let how = SpawnRecord::Started { repeats: origin };
+        let how = TaskOrigin::Started { repeats: origin };
         let started = self.start(new, means, spawn, how).await;
         if let (Err(_), Some(prior)) = (&started, &scope.prior) {
             prior.release(&call_id);
@@ -291,7 +291,7 @@ impl TaskSet {
         }: NewTask,
         means: TaskContext,
         spawn: SpawnCall,
-        how: SpawnRecord,
+        how: TaskOrigin,
     ) -> Result<String, CallFailure> {
         if tool.starts_with("spawn") {
             return Err(ToolError::new("a task cannot start a task").into());
@@ -452,7 +452,7 @@ struct SpawnCall {
 }
 
 /// Where a task comes from.
-enum SpawnRecord {
+enum TaskOrigin {
     /// Started by this call, possibly to repeat a recorded task.
     Started { repeats: Option<String> },
     /// Started by the resumed run.
@@ -464,7 +464,7 @@ enum SpawnRecord {
 impl SpawnCall {
     fn new(orchestrator: &Orchestrator, run: &str, tool: &str, args: &Map<String, Value>) -> Self {
         let given = Value::Object(args.clone());
-        let found = match orchestrator.registry().find(tool) {
+        let found = match orchestrator.registry().look_up(tool) {
             ToolLookup::Tool(tool) => Some(tool),
             ToolLookup::Namespace | ToolLookup::NotFound(_) => None,
         };
@@ -498,14 +498,14 @@ impl SpawnCall {
         }
     }
 
-    async fn record(&self, id: &str, how: SpawnRecord) -> Result<(), CallFailure> {
+    async fn record(&self, id: &str, how: TaskOrigin) -> Result<(), CallFailure> {
         let Some(ledger) = &self.ledger else {
             return Ok(());
         };
         let (origin, reused, resume_as) = match how {
-            SpawnRecord::Started { repeats } => (repeats, false, ResumeAs::Answer),
-            SpawnRecord::Reused => (Some(id.to_owned()), true, ResumeAs::Answer),
-            SpawnRecord::Skipped => (None, true, ResumeAs::Rerun),
+            TaskOrigin::Started { repeats } => (repeats, false, ResumeAs::Answer),
+            TaskOrigin::Reused => (Some(id.to_owned()), true, ResumeAs::Answer),
+            TaskOrigin::Skipped => (None, true, ResumeAs::Rerun),
         };
         let record = CallRecord {
             id: id.to_owned(),
@@ -518,7 +518,7 @@ impl SpawnCall {
             error: None,
         };
         let value = json!({"id": id});
-        let answered = CallDetails {
+        let answered = UnrecordedStart {
             origin,
             args: self.args.clone(),
             read_only: self.effect == CallEffect::ReadOnly,
@@ -529,7 +529,7 @@ impl SpawnCall {
             value: Some(&value),
             shown: None,
             resume_as,
-            details: Some(&answered),
+            unrecorded_start: Some(&answered),
         };
         ledger.record_call_end(settled).await.map_err(|error| {
             let message =
@@ -590,14 +590,14 @@ async fn run_task(means: &TaskContext, scope: &Scope, request: CallRequest) -> T
             resumes: None,
             saved_config: setting,
         };
-        if let Err(error) = scope.written(ledger.begin_run(start)).await {
+        if let Err(error) = scope.wait_for_write(ledger.begin_run(start)).await {
             return failed(format!(
                 "the task did not run, because it could not be recorded: {error}"
             ));
         }
     }
     let (reports, mut received) = mpsc::unbounded_channel();
-    run_until_stop_request(
+    run_or_stop_on_request(
         ledger.as_ref(),
         scope,
         pin!(orchestrator.run_batch(scope, vec![request], reports)),
@@ -616,7 +616,7 @@ async fn run_task(means: &TaskContext, scope: &Scope, request: CallRequest) -> T
     let output = task_output(&scope.id, &outcome);
     if let Some(ledger) = &ledger {
         // A failure is ignored: the outcome of the call is already recorded.
-        let _ = scope.written(ledger.finish_run(&output, None)).await;
+        let _ = scope.wait_for_write(ledger.finish_run(&output, None)).await;
     }
     outcome.result.map(|output| output.value)
 }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Gate, Risk, ScopeResources, camel_case};
+use crate::{CallGate, Risk, ScopeResources, camel_case};
 
 /// Future of a call's result.
 pub type CallFuture<'a> = BoxFuture<'a, Result<ToolOutput, ToolError>>;
@@ -114,7 +114,7 @@ pub struct CallContext {
     /// Owns what outlives the call and ends with the scope, such as background processes.
     pub resources: ScopeResources,
     /// Requests approvals while the call runs.
-    pub gate: Gate,
+    pub gate: CallGate,
 }
 
 /// Result of a call: a value for scripts and, optionally, a text for models.
@@ -123,7 +123,7 @@ pub struct ToolOutput {
     /// Value for scripts.
     pub value: Value,
     /// Text for models. `None` shows them the value as JSON.
-    pub rendering: Option<String>,
+    pub model_text: Option<String>,
     /// How to retry the call outside its confinement, which seems to have blocked it. The retry
     /// needs approval.
     pub unconfined_retry: Option<UnconfinedRetry>,
@@ -184,7 +184,7 @@ where
     async move {
         let result = run(parse_args(args)?).await?;
         Ok(ToolOutput {
-            rendering: render(&result),
+            model_text: render(&result),
             ..ToolOutput::from_value(&result)?
         })
     }
@@ -215,7 +215,7 @@ impl From<Value> for ToolOutput {
     fn from(value: Value) -> Self {
         Self {
             value,
-            rendering: None,
+            model_text: None,
             unconfined_retry: None,
         }
     }

@@ -32,7 +32,7 @@ use crate::memory_setup::{memory_for_agent, small_model};
 use crate::problem::Problem;
 use crate::providers;
 use crate::run::{StopSignal, stop_signal};
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 
 /// Minimum time between two redraws.
 const MIN_FRAME_INTERVAL: Duration = Duration::from_millis(16);
@@ -45,7 +45,7 @@ const QUIT_CONFIRM_WINDOW: Duration = Duration::from_secs(3);
 
 /// The whole state of a chat.
 pub(crate) struct Chat {
-    pub(super) setup: CommandSetup,
+    pub(super) setup: CliSetup,
     pub(super) args: ChatCommandArgs,
     pub(super) parts: AgentParts,
     /// The model that memory uses for summaries, if one is configured.
@@ -104,7 +104,7 @@ pub(super) struct RunningTurn {
 
 impl Chat {
     /// Builds the agent and an empty chat. Draws nothing and starts no server.
-    pub(crate) async fn new(mut setup: CommandSetup, args: ChatCommandArgs) -> Result<Self> {
+    pub(crate) async fn new(mut setup: CliSetup, args: ChatCommandArgs) -> Result<Self> {
         let (width, height) = terminal_size();
         let theme = Theme::from_env();
         let (sender, receiver) = update_channel(setup.toolbox.turn_diff.clone());

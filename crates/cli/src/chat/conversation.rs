@@ -25,7 +25,7 @@ use crate::memory_setup::memory_for_agent;
 use crate::problem::Problem;
 use crate::providers::ModelChoice;
 use crate::saved_config::SavedRunConfig;
-use crate::setup::CommandSetup;
+use crate::setup::CliSetup;
 
 /// Blocks the calling thread until `work` is done. Only for the thread that draws, which runs
 /// nothing else.
@@ -78,7 +78,7 @@ impl Chat {
         if !self.servers_ready {
             let (servers, sender) = (self.parts.servers.clone(), self.sender.clone());
             tokio::spawn(async move {
-                servers.prepare_all().await;
+                servers.ensure_all_catalogues().await;
                 // Sending fails only if the chat has ended.
                 let _ = sender.send(ChatUpdate::ServersReady);
             });
@@ -325,7 +325,7 @@ impl Chat {
 
 /// Builds an agent whose approvals are asked in the chat.
 pub(super) fn build_agent(
-    setup: &mut CommandSetup,
+    setup: &mut CliSetup,
     args: &ChatCommandArgs,
     parts: &AgentParts,
     sender: &UnboundedSender<ChatUpdate>,
@@ -336,7 +336,7 @@ pub(super) fn build_agent(
         turn_limits: &args.turn,
         approver: Some(Arc::new(ChatApprover(sender.clone()))),
         // Only needed to create the servers, which `parts` already has.
-        person: None,
+        elicitation_handler: None,
         instructions: None,
         session: SessionChoice::New,
     };

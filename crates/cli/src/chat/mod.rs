@@ -37,19 +37,19 @@ use ratatui_core::text::Span;
 use self::app::Chat;
 pub(crate) use self::history::remove_from_history;
 use self::rows::{StyledRow, sanitize_line};
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::agent_setup::{self, SessionChoice};
 use crate::args::{ChatCommandArgs, ContinueArgs};
 
-pub(crate) fn chat(args: ChatCommandArgs) -> Result<CommandStatus> {
+pub(crate) fn chat(args: ChatCommandArgs) -> Result<CliStatus> {
     run_chat(args, SessionChoice::New)
 }
 
-pub(crate) fn continue_session(args: ContinueArgs) -> Result<CommandStatus> {
+pub(crate) fn continue_session(args: ContinueArgs) -> Result<CliStatus> {
     run_chat(args.chat, SessionChoice::Existing(args.session))
 }
 
-fn run_chat(args: ChatCommandArgs, opening: SessionChoice) -> Result<CommandStatus> {
+fn run_chat(args: ChatCommandArgs, opening: SessionChoice) -> Result<CliStatus> {
     terminal::require_terminal()?;
     let setup = agent_setup::setup_with_agents(&args.workspace)?;
     // Two workers besides the thread that draws: a script that blocks one leaves the other free.
@@ -75,7 +75,7 @@ fn run_chat(args: ChatCommandArgs, opening: SessionChoice) -> Result<CommandStat
     if let Some(id) = chat.resumable_session() {
         crate::output::print_line(&format!("selvedge continue {id}"))?;
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 fn print_banner(chat: &mut Chat) {

@@ -14,7 +14,7 @@ use selvedge_protocol::{ConversationItem, MessageRole, TurnItem};
 use serde_json::json;
 
 use super::args::MemoryForgetArgs;
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::chat::remove_from_history;
 use crate::output::print_line;
 use crate::problem::Problem;
@@ -24,13 +24,13 @@ pub(super) fn forget(
     args: &MemoryForgetArgs,
     home: &Path,
     config: &Config,
-) -> Result<CommandStatus> {
+) -> Result<CliStatus> {
     let journal = crate::journal::open_journal(home, &config.journal)?;
     if let Some(lesson) = &args.lesson {
         memory.forget_lesson(lesson)?;
         journal.scrub().map_err(|error| journal_problem(&error))?;
         eprint_line!("forgot {lesson}");
-        return Ok(CommandStatus::Success);
+        return Ok(CliStatus::Success);
     }
     let Some(named) = &args.session else {
         return Err(
@@ -113,7 +113,7 @@ pub(super) fn forget(
             "forgot {turns} turns, {lessons} lessons, {runs} runs and {documents} documents"
         );
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Returns the id of the session, and whether the journal has it. `named` is its name in memory, or

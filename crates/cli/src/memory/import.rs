@@ -10,11 +10,11 @@ use selvedge_memory::{ImportFormat, ImportReport, Memory};
 use serde_json::json;
 
 use super::args::{MemoryFormatArg, MemoryImportArgs};
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::output::print_line;
 use crate::problem::Problem;
 
-pub(super) fn import(memory: &Memory, args: &MemoryImportArgs) -> Result<CommandStatus> {
+pub(super) fn import(memory: &Memory, args: &MemoryImportArgs) -> Result<CliStatus> {
     let format = args.format.map(|format| match format {
         MemoryFormatArg::Jsonl => ImportFormat::Lines,
         MemoryFormatArg::Codex => ImportFormat::Codex,
@@ -53,7 +53,7 @@ pub(super) fn import(memory: &Memory, args: &MemoryImportArgs) -> Result<Command
         let (turns, sessions) = (total.new_turns, total.sessions.len());
         eprint_line!("imported {turns} turns of {sessions} sessions{skipped}");
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Writes all levels that are still missing, with a progress bar.

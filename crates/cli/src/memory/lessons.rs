@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::args::{MemoryDistillArgs, MemoryLessonsArgs, MemoryReviewArgs};
 use super::import::progress_bar;
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::output::{print_line, replace_control_chars};
 
 /// First interval between two checks of a provider's batch. It doubles up to [`LAST_LOOK`].
@@ -21,7 +21,7 @@ pub(super) fn distill(
     memory: &Memory,
     args: &MemoryDistillArgs,
     config: &Config,
-) -> Result<CommandStatus> {
+) -> Result<CliStatus> {
     let sessions = match &args.session {
         Some(session) => vec![session.clone()],
         None => memory.session_names()?,
@@ -78,10 +78,10 @@ pub(super) fn distill(
             eprint_line!("hint: run `selvedge memory distill` again later, or pass --wait");
         }
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
-pub(super) fn lessons(memory: &Memory, args: &MemoryLessonsArgs) -> Result<CommandStatus> {
+pub(super) fn lessons(memory: &Memory, args: &MemoryLessonsArgs) -> Result<CliStatus> {
     let lessons = match &args.about {
         Some(about) => memory.find_lessons(about, 20)?,
         None => memory.lessons(None)?,
@@ -95,10 +95,10 @@ pub(super) fn lessons(memory: &Memory, args: &MemoryLessonsArgs) -> Result<Comma
     if lessons.is_empty() {
         eprint_line!("note: no lessons yet; run `selvedge memory distill` to learn from new turns");
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
-pub(super) fn review(memory: &Memory, args: &MemoryReviewArgs) -> Result<CommandStatus> {
+pub(super) fn review(memory: &Memory, args: &MemoryReviewArgs) -> Result<CliStatus> {
     for (ids, verdict) in [
         (&args.accept, ProposalDecision::Accept),
         (&args.decline, ProposalDecision::Decline),
@@ -110,7 +110,7 @@ pub(super) fn review(memory: &Memory, args: &MemoryReviewArgs) -> Result<Command
     if !args.accept.is_empty() || !args.decline.is_empty() {
         let (accepted, declined) = (args.accept.len(), args.decline.len());
         eprint_line!("{accepted} accepted, {declined} declined");
-        return Ok(CommandStatus::Success);
+        return Ok(CliStatus::Success);
     }
     let proposals = memory.lessons(Some(LessonStatus::Proposed))?;
     if args.json {
@@ -124,7 +124,7 @@ pub(super) fn review(memory: &Memory, args: &MemoryReviewArgs) -> Result<Command
         0 => eprint_line!("note: no proposals to review"),
         _ => eprint_line!("note: pass --accept ID to use a lesson, or --decline ID to reject it"),
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Returns one line about a lesson, without its content.

@@ -10,13 +10,13 @@ mod stats_and_export;
 mod turn;
 
 use anyhow::Result;
-use selvedge_memory::{Gradient, Memory, MemoryError};
+use selvedge_memory::{GradientOptions, Memory, MemoryError};
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::problem::Problem;
 use args::MemoryCommand;
 
-pub(crate) fn run_command(command: MemoryCommand) -> Result<CommandStatus> {
+pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
     let home = selvedge_config::home()
         .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?;
     let config = crate::setup::load_user_configuration(Some(&home))?;
@@ -39,8 +39,8 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CommandStatus> {
     })
 }
 
-fn configured_gradient(config: &selvedge_config::Config) -> Gradient {
-    Gradient {
+fn configured_gradient(config: &selvedge_config::Config) -> GradientOptions {
+    GradientOptions {
         budget: config.memory.budget,
         band_shares: config.memory.bands,
     }

@@ -4,12 +4,12 @@ use std::io::BufRead;
 use std::time::Instant;
 
 use anyhow::Result;
-use selvedge_memory::{Level, Memory, MemoryHit, Query};
+use selvedge_memory::{Level, Memory, MemoryHit, MemoryQuery};
 use serde_json::{Value, json};
 
 use super::args::MemorySearchArgs;
 use super::import::open_input;
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::output::{print_line, replace_control_chars};
 use crate::problem::Problem;
 
@@ -25,7 +25,7 @@ struct MemorySearchRequest {
     session: Option<String>,
 }
 
-pub(super) fn search(memory: &Memory, args: &MemorySearchArgs) -> Result<CommandStatus> {
+pub(super) fn search(memory: &Memory, args: &MemorySearchArgs) -> Result<CliStatus> {
     match &args.queries {
         None => {
             let request = MemorySearchRequest {
@@ -52,7 +52,7 @@ pub(super) fn search(memory: &Memory, args: &MemorySearchArgs) -> Result<Command
             }
         }
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Parses a line of a file of queries. Returns `None` for an empty line. The line number is the id
@@ -93,11 +93,11 @@ fn run_query(
     } else {
         DEFAULT_RESULTS
     };
-    let query = Query {
+    let query = MemoryQuery {
         session,
-        k: args.k.unwrap_or(default),
+        max_turns: args.k.unwrap_or(default),
         budget: args.budget,
-        ..Query::new(&request.text)
+        ..MemoryQuery::new(&request.text)
     };
     let start = Instant::now();
     let hits = memory.search(&query)?;

@@ -4,31 +4,31 @@ use std::io::IsTerminal;
 
 use anyhow::Result;
 use selvedge_memory::{
-    AssembledHistory, AssemblyStrategy, Band, Gradient, Level, Memory, MemoryError, PinMode,
+    AssembledHistory, AssemblyMode, Band, GradientOptions, Level, Memory, MemoryError, PlanStorage,
 };
 use serde_json::json;
 
 use super::args::MemoryShowArgs;
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::output::{eprint_text, print_line};
 
 pub(super) fn show(
     memory: &Memory,
     args: &MemoryShowArgs,
-    configured: Gradient,
-) -> Result<CommandStatus> {
+    configured: GradientOptions,
+) -> Result<CliStatus> {
     let session = super::resolve_session(memory, args.session.as_deref())?;
     if memory.turn_count(&session)? == 0 {
         return Err(MemoryError::SessionNotFound(session).into());
     }
-    let gradient = Gradient {
+    let gradient = GradientOptions {
         budget: args.budget.unwrap_or(configured.budget),
         ..configured
     };
     let shown = memory.assemble(
         &session,
-        AssemblyStrategy::Gradient(gradient),
-        PinMode::ReadOnly,
+        AssemblyMode::Gradient(gradient),
+        PlanStorage::Discard,
     )?;
     let text = memory.redact(&shown.text);
     if args.json {
@@ -37,17 +37,17 @@ pub(super) fn show(
             "reserve": shown.reserve_tokens, "planned": shown.planned_turns, "bands": shown.bands, "text": text,
         });
         print_line(&serde_json::to_string(&answer)?)?;
-        return Ok(CommandStatus::Success);
+        return Ok(CliStatus::Success);
     }
     let chart = band_chart(&shown, gradient.budget);
     if std::io::stdout().is_terminal() && !args.text {
         print_line(chart.trim_end())?;
         eprint_line!("note: pass --text to print the text of the prompt");
-        return Ok(CommandStatus::Success);
+        return Ok(CliStatus::Success);
     }
     eprint_text(&chart);
     print_line(text.trim_end_matches('\n'))?;
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Columns of a bar in the chart.

@@ -6,18 +6,18 @@ use anyhow::Result;
 use selvedge_memory::{Level, Memory, MemoryError};
 
 use super::args::{MemoryExportArgs, MemoryStatsArgs};
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::output::print_line;
 use crate::problem::Problem;
 
-pub(super) fn stats(memory: &Memory, args: &MemoryStatsArgs) -> Result<CommandStatus> {
+pub(super) fn stats(memory: &Memory, args: &MemoryStatsArgs) -> Result<CliStatus> {
     let stats = memory.stats()?;
     if args.json {
         return crate::output::print_json(&stats);
     }
     if stats.sessions.is_empty() {
         eprint_line!("note: the memory is empty");
-        return Ok(CommandStatus::Success);
+        return Ok(CliStatus::Success);
     }
     print_line(&format!(
         "{:<28} {:>8} {:>9} {:>11} {:>7} {:>7} {:>7}  days",
@@ -48,10 +48,10 @@ pub(super) fn stats(memory: &Memory, args: &MemoryStatsArgs) -> Result<CommandSt
         stats.proposals,
         stats.bytes as f64 / 1e6
     ))?;
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
-pub(super) fn export(memory: &Memory, args: &MemoryExportArgs) -> Result<CommandStatus> {
+pub(super) fn export(memory: &Memory, args: &MemoryExportArgs) -> Result<CliStatus> {
     let count = match &args.out {
         Some(path) => {
             let problem = |error: std::io::Error| {
@@ -71,12 +71,12 @@ pub(super) fn export(memory: &Memory, args: &MemoryExportArgs) -> Result<Command
             let is_closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
             match exported {
                 Err(MemoryError::File { error, .. }) if is_closed(&error) => {
-                    return Ok(CommandStatus::Success);
+                    return Ok(CliStatus::Success);
                 }
                 exported => {
                     let count = exported?;
                     match out.flush() {
-                        Err(error) if is_closed(&error) => return Ok(CommandStatus::Success),
+                        Err(error) if is_closed(&error) => return Ok(CliStatus::Success),
                         flushed => flushed?,
                     }
                     count
@@ -85,5 +85,5 @@ pub(super) fn export(memory: &Memory, args: &MemoryExportArgs) -> Result<Command
         }
     };
     eprint_line!("exported {count} turns, with secrets redacted");
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }

@@ -7,10 +7,10 @@ use selvedge_memory::{Memory, MemoryError, parse_turn_number};
 use serde_json::Value;
 
 use super::args::MemoryTurnArgs;
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::output::print_line;
 
-pub(super) fn turn(memory: &Memory, args: &MemoryTurnArgs) -> Result<CommandStatus> {
+pub(super) fn turn(memory: &Memory, args: &MemoryTurnArgs) -> Result<CliStatus> {
     let session = super::resolve_session(memory, args.session.as_deref())?;
     let missing = || MemoryError::TurnNotFound {
         session: session.clone(),
@@ -33,10 +33,10 @@ pub(super) fn turn(memory: &Memory, args: &MemoryTurnArgs) -> Result<CommandStat
     let bytes = memory.turn_at_level(&session, number, args.level)?;
     if std::io::stdout().is_terminal() {
         print_line(&String::from_utf8_lossy(&bytes))?;
-        return Ok(CommandStatus::Success);
+        return Ok(CliStatus::Success);
     }
     match std::io::stdout().lock().write_all(&bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(CommandStatus::Success),
+        _ => Ok(CliStatus::Success),
     }
 }

@@ -14,17 +14,18 @@ use selvedge_script::{Author, RunOptions, SuspendedRun};
 use selvedge_tools::{Approver, DeferringApprover};
 use serde_json::Value;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::args::ScriptLimitArgs;
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::run::{
-    RunRecord, Signals, print_run_result, run_with_signals, runtime, shut_down, terminal_approver,
+    RunStorage, SignalTokens, print_run_result, run_with_signals, runtime, shut_down,
+    terminal_approver,
 };
 use crate::runs::args::RunsAnswerArgs;
 use crate::saved_config::SavedRunConfig;
 
-pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CommandStatus> {
+pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     let run = super::open_user_journal()?.run(&args.run)?;
     require_suspended(&run)?;
     let setting = SavedRunConfig::parse(&run.saved_config)?;
@@ -70,7 +71,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CommandStatus> {
     let earlier = earlier.transpose()?;
     let id = run.summary.id.clone();
     claim_run(&journal, &id)?;
-    let state = journal.take_suspension(&id)?;
+    let state = journal.read_suspension(&id)?;
     let state = state.ok_or_else(|| already_claimed(&id))?;
     let values = run
         .calls
@@ -83,24 +84,26 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CommandStatus> {
         resume: earlier,
         events: show.sink(),
         context: setting.script_context(&setup),
-        store: setup.script_session(),
+        store: setup.script_store(),
         saved_config: run.saved_config,
         ..RunOptions::default()
     };
-    let signals = Signals {
+    let signals = SignalTokens {
         cancel: options.cancel.clone(),
-        end: options.caller_gone.clone(),
+        terminate: options.caller_gone.clone(),
     };
     let suspended = SuspendedRun { state, values };
     let servers = setup.servers(ServerRequestHandlers {
         elicitation: person.map(|person| person as _),
         sampling: None,
     })?;
-    let tools = setup.all_tools()?;
+    let tools = setup.built_in_tools()?;
     let script = async {
-        servers.prepare_for(&harness, run.source.as_bytes()).await;
+        servers
+            .ensure_catalogues_for_script(&harness, run.source.as_bytes())
+            .await;
         let output = harness
-            .with_tools(servers.extend_registry(&tools))
+            .with_tools(servers.script_registry(&tools))
             .restore_suspended(&run.source, &suspended, options)
             .await;
         servers.stop().await;
@@ -114,7 +117,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CommandStatus> {
         ))
     })?;
     let source = run.source.as_bytes();
-    let exit = print_run_result(&output, args.json, RunRecord::Journaled, &id, source)?;
+    let exit = print_run_result(&output, args.json, RunStorage::Journaled, &id, source)?;
     if first.answer.is_some() && !first.was_used.load(Ordering::Relaxed) {
         eprint_line!(
             "note: the answer was not used: the script did not repeat the approval request"
@@ -154,10 +157,12 @@ pub(super) fn require_suspended(run: &StoredRun) -> Result<(), Problem> {
 
 /// Makes this process the one that resumes or ends a suspended run.
 pub(super) fn claim_run(journal: &Journal, id: &str) -> Result<()> {
-    journal.claim_run(id).map_err(|error| match error {
-        JournalError::TakenOver | JournalError::NotSuspended(_) => already_claimed(id).into(),
-        other => other.into(),
-    })
+    journal
+        .claim_suspended_run(id)
+        .map_err(|error| match error {
+            JournalError::TakenOver | JournalError::NotSuspended(_) => already_claimed(id).into(),
+            other => other.into(),
+        })
 }
 
 fn already_claimed(id: &str) -> Problem {

@@ -6,7 +6,7 @@ use anyhow::Result;
 use selvedge_journal::{Journal, StoredRun, StoredRunState};
 use selvedge_protocol::ErrorCode;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::problem::Problem;
 use crate::runs::answer::{claim_run, require_suspended};
 use crate::runs::args::RunsCancelArgs;
@@ -16,7 +16,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the state of the run is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<CommandStatus> {
+pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<CliStatus> {
     let run = journal.run(&args.run)?;
     if run.summary.state == StoredRunState::Running {
         if !["scr_", "tsk_"]
@@ -36,14 +36,14 @@ pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<Command
 }
 
 /// Ends a suspended run without resuming it.
-fn cancel_suspended(journal: &Journal, id: &str) -> Result<CommandStatus> {
+fn cancel_suspended(journal: &Journal, id: &str) -> Result<CliStatus> {
     claim_run(journal, id)?;
-    journal.abandon_run(id)?;
+    journal.cancel_suspended_run(id)?;
     Ok(report_cancelled(id))
 }
 
 /// Asks the process of a run to stop it, waits, and reports the outcome.
-fn stop_running(journal: &Journal, id: &str) -> Result<CommandStatus> {
+fn stop_running(journal: &Journal, id: &str) -> Result<CliStatus> {
     journal.request_stop(id)?;
     let run = wait_for_end(journal, id)?;
     if run.summary.state == StoredRunState::Running {
@@ -51,7 +51,7 @@ fn stop_running(journal: &Journal, id: &str) -> Result<CommandStatus> {
         Problem::new(format!("{id} has not stopped within {seconds} s"))
             .hint("stop its process, or the command that it started")
             .print();
-        return Ok(CommandStatus::Failed);
+        return Ok(CliStatus::Failed);
     }
     journal.withdraw_stop_request(id)?;
     let error = run.output.as_ref().and_then(|output| output.error.as_ref());
@@ -62,13 +62,13 @@ fn stop_running(journal: &Journal, id: &str) -> Result<CommandStatus> {
         _ if error == Some(ErrorCode::ScriptCancelledError) => Ok(report_cancelled(id)),
         _ if error == Some(ErrorCode::ToolAbortedError) => {
             eprint_line!("note: cancelled {id}; run `selvedge runs show {id}` to see its calls");
-            Ok(CommandStatus::Success)
+            Ok(CliStatus::Success)
         }
         StoredRunState::Died => {
             eprint_line!(
                 "note: the process of {id} has died; run `selvedge runs show {id}` to see its calls"
             );
-            Ok(CommandStatus::Success)
+            Ok(CliStatus::Success)
         }
         _ => Err(
             Problem::new(format!("{id} ended before it could be stopped"))
@@ -89,10 +89,10 @@ fn wait_for_end(journal: &Journal, id: &str) -> Result<StoredRun> {
     }
 }
 
-fn report_cancelled(id: &str) -> CommandStatus {
+fn report_cancelled(id: &str) -> CliStatus {
     eprint_line!("note: cancelled {id}");
     eprint_line!(
         "hint: run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
     );
-    CommandStatus::Success
+    CliStatus::Success
 }

@@ -8,12 +8,12 @@ use selvedge_protocol::{ResumeAs, since_epoch};
 use selvedge_tools::snake_case;
 use serde_json::json;
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::output::{print_line, replace_control_chars};
 use crate::runs::args::{RunsListArgs, RunsShowArgs};
 use crate::runs::user_redactor;
 
-pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CommandStatus> {
+pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliStatus> {
     let now = since_epoch();
     let since = args.since.map(|since| now.saturating_sub(since));
     let filter = RunFilter {
@@ -40,10 +40,10 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<Comman
     if runs.is_empty() {
         eprint_line!("note: the journal has no runs");
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
-pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CommandStatus> {
+pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStatus> {
     let run = journal.run(&args.run)?;
     let redactor = user_redactor()?;
     if args.json {
@@ -98,7 +98,7 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<Command
     for advice in next_steps(&run) {
         print_line(&advice)?;
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Returns the name of a tool in the journal: snake case, except for tools of MCP servers.

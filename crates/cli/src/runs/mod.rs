@@ -16,10 +16,10 @@ use selvedge_config::Config;
 use selvedge_journal::{Journal, JournalError, Redactor};
 
 use self::args::RunsCommand;
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::problem::Problem;
 
-pub(crate) fn runs(command: RunsCommand) -> Result<CommandStatus> {
+pub(crate) fn runs(command: RunsCommand) -> Result<CliStatus> {
     let done = match command {
         RunsCommand::List(args) => {
             list_and_show::list_runs(&*open_user_journal_read_only()?, &args)

@@ -7,15 +7,15 @@ use anyhow::Result;
 use selvedge_journal::{Journal, StoredRun};
 use selvedge_script::{RecordedRun, ReplayObserver, ReplayOptions, ReplayedCall};
 
-use crate::CommandStatus;
+use crate::CliStatus;
 use crate::output::{print_line, replace_control_chars};
 use crate::private_file;
 use crate::problem::Problem;
-use crate::run::{RunRecord, print_run_result, runtime};
+use crate::run::{RunStorage, print_run_result, runtime};
 use crate::runs::args::{RunsExportArgs, RunsReplayArgs};
 use crate::runs::user_redactor;
 
-pub(crate) fn replay(args: RunsReplayArgs) -> Result<CommandStatus> {
+pub(crate) fn replay(args: RunsReplayArgs) -> Result<CliStatus> {
     let cassette = match Path::new(&args.run) {
         file if file.is_file() => read_cassette(file)?,
         _ => cassette_of_run(super::open_user_journal_read_only()?.run(&args.run)?)?,
@@ -47,10 +47,10 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<CommandStatus> {
     let shown = user_redactor()?.redact_value(&serde_json::to_value(&output)?);
     // The replay is not in the journal, and the recording may be from another journal.
     let (shown, source) = (serde_json::from_value(shown)?, cassette.source.as_bytes());
-    print_run_result(&shown, args.json, RunRecord::Ephemeral, &output.id, source)
+    print_run_result(&shown, args.json, RunStorage::Ephemeral, &output.id, source)
 }
 
-pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<CommandStatus> {
+pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<CliStatus> {
     let cassette = cassette_of_run(journal.run(&args.run)?)?;
     let text =
         serde_json::to_string(&user_redactor()?.redact_value(&serde_json::to_value(&cassette)?))?;
@@ -61,7 +61,7 @@ pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<Command
                 .hint("pass a path that is writable")
         })?,
     }
-    Ok(CommandStatus::Success)
+    Ok(CliStatus::Success)
 }
 
 /// Returns the recording of a run in the form that can be replayed and exported.

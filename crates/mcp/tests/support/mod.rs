@@ -74,8 +74,10 @@ pub async fn run_with(
     options: RunOptions,
 ) -> ScriptToolCallOutput {
     let harness = Harness::new(Orchestrator::new(Registry::new())).unwrap();
-    servers.prepare_for(&harness, script.as_bytes()).await;
-    let harness = harness.with_tools(servers.extend_registry(&Registry::new()));
+    servers
+        .ensure_catalogues_for_script(&harness, script.as_bytes())
+        .await;
+    let harness = harness.with_tools(servers.script_registry(&Registry::new()));
     let options = RunOptions {
         timeout: options.timeout.or(Some(Duration::from_secs(60))),
         ..options

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
-use selvedge_memory::{Memory, NewTurn, Query, Weights};
+use selvedge_memory::{Memory, MemoryQuery, NewTurn, RankWeights};
 use serde_json::Value;
 
 use crate::chats;
@@ -321,34 +321,34 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
             let (ranking, within_budget) = peer.rank(question, &conversation.lines);
             fts5.add(evidence, &ranking, [&within_budget[0], &within_budget[1]]);
             let rows = [
-                (&mut bm25, Weights::BM25),
-                (&mut full, Weights::KEYWORDS),
-                (&mut vectors, Weights::default()),
+                (&mut bm25, RankWeights::BM25),
+                (&mut full, RankWeights::KEYWORDS),
+                (&mut vectors, RankWeights::default()),
             ];
             for (score, weights) in rows.into_iter().take(if HAS_VECTORS { 3 } else { 2 }) {
-                let query = Query {
-                    k: 50,
+                let query = MemoryQuery {
+                    max_turns: 50,
                     weights,
-                    ..Query::new(question).in_session(&conversation.name)
+                    ..MemoryQuery::new(question).in_session(&conversation.name)
                 };
                 let ranking = search_keys(&memory, &query);
                 let within_budget = TOKEN_BUDGETS.map(|budget| {
                     search_keys(
                         &memory,
-                        &Query {
-                            k: usize::MAX,
+                        &MemoryQuery {
+                            max_turns: usize::MAX,
                             budget: Some(budget),
                             ..query.clone()
                         },
                     )
                 });
                 score.add(evidence, &ranking, [&within_budget[0], &within_budget[1]]);
-                if weights == Weights::KEYWORDS {
+                if weights == RankWeights::KEYWORDS {
                     halves[at % 2].add(evidence, &ranking, [&within_budget[0], &within_budget[1]]);
                     let all = search_keys(
                         &memory,
-                        &Query {
-                            k: 400,
+                        &MemoryQuery {
+                            max_turns: 400,
                             ..query.clone()
                         },
                     );
@@ -387,7 +387,7 @@ pub fn measure(name: &str, set: Vec<Conversation>) {
 const HAS_VECTORS: bool = cfg!(feature = "pocket");
 
 /// Searches, and returns the keys of the turns found.
-fn search_keys(memory: &Memory, query: &Query<'_>) -> Vec<String> {
+fn search_keys(memory: &Memory, query: &MemoryQuery<'_>) -> Vec<String> {
     let hits = memory.search(query).unwrap();
     hits.into_iter()
         .filter_map(|hit| serde_json::from_str(&hit.key?).ok())

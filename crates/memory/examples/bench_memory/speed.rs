@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
-use selvedge_memory::{AssemblyStrategy, Gradient, Memory, NewTurn, PinMode, Query};
+use selvedge_memory::{AssemblyMode, GradientOptions, Memory, MemoryQuery, NewTurn, PlanStorage};
 
 use crate::chats::{SeededRandom, chat};
 
@@ -127,10 +127,10 @@ fn measure_search(size: usize) {
         let (mut ours, mut theirs) = (DurationSamples::default(), DurationSamples::default());
         for _ in 0..200 {
             let question = words.random_question(&mut random);
-            let query = Query {
+            let query = MemoryQuery {
                 session,
-                k: 50,
-                ..Query::new(&question)
+                max_turns: 50,
+                ..MemoryQuery::new(&question)
             };
             ours.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
             theirs.add(|| {
@@ -161,9 +161,9 @@ fn measure_search(size: usize) {
             )
             .unwrap();
         let question = words.random_question(&mut random);
-        let query = Query {
-            k: 50,
-            ..Query::new(&question).in_session("long")
+        let query = MemoryQuery {
+            max_turns: 50,
+            ..MemoryQuery::new(&question).in_session("long")
         };
         times.add(|| _ = std::hint::black_box(memory.search(&query).unwrap()));
     }
@@ -270,19 +270,23 @@ fn measure_assembly() {
         memory.append("s", &NewTurn::text("user", &text)).unwrap();
     }
     while memory.write_levels(None).unwrap().remaining_turns > 0 {}
-    let strategy = AssemblyStrategy::Gradient(Gradient::new(100_000));
+    let strategy = AssemblyMode::Gradient(GradientOptions::new(100_000));
     let mut planning = Vec::new();
     for _ in 0..50 {
         let start = Instant::now();
-        std::hint::black_box(memory.assemble("s", strategy, PinMode::ReadOnly).unwrap());
+        std::hint::black_box(
+            memory
+                .assemble("s", strategy, PlanStorage::Discard)
+                .unwrap(),
+        );
         planning.push(start.elapsed().as_secs_f64() * 1000.0);
     }
-    memory.assemble("s", strategy, PinMode::Pin).unwrap();
+    memory.assemble("s", strategy, PlanStorage::Store).unwrap();
     let mut pinned = Vec::new();
     for _ in 0..50 {
         let start = Instant::now();
         std::hint::black_box(memory.board("s").unwrap());
-        std::hint::black_box(memory.assemble("s", strategy, PinMode::Pin).unwrap());
+        std::hint::black_box(memory.assemble("s", strategy, PlanStorage::Store).unwrap());
         pinned.push(start.elapsed().as_secs_f64() * 1000.0);
     }
     planning.sort_by(f64::total_cmp);

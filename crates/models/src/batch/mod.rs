@@ -49,7 +49,7 @@ impl ModelClient {
     /// Returns a client of the batch API of OpenAI (Responses, Chat) or Anthropic (Messages). A
     /// provider without this API returns an error when it is used.
     pub fn batches(&self) -> BatchClient {
-        let api: &'static dyn BatchApi = match self.provider().wire {
+        let api: &'static dyn BatchApi = match self.provider().wire_api {
             WireApi::Responses | WireApi::Chat => &openai::OpenAiBatches,
             WireApi::Messages => &anthropic::AnthropicBatches,
         };

@@ -27,7 +27,7 @@ impl BatchApi for OpenAiBatches {
         bodies: Vec<(String, Value)>,
     ) -> BoxFuture<'a, Result<String, ModelError>> {
         async move {
-            let endpoint = format!("/v1/{}", resource_path(wire.provider.wire));
+            let endpoint = format!("/v1/{}", resource_path(wire.provider.wire_api));
             let content_type = format!("multipart/form-data; boundary={MULTIPART_BOUNDARY}");
             let upload = multipart_body(&endpoint, bodies);
             let file = wire.post("files", &content_type, upload).await?;

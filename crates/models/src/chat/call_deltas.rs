@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::decode::EventEmitter;
+use crate::decode::EventCollector;
 use crate::lenient_json::{LenientNumber, LenientText, parse_part};
 use crate::{ModelError, ModelEvent};
 
@@ -51,7 +51,7 @@ impl ChatCallAssembler {
         &mut self,
         piece: &ChatCallDelta<'_>,
         items: &mut u32,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         let function = piece.function.as_ref();
         let name = function.and_then(|function| function.name.get());
@@ -72,7 +72,7 @@ impl ChatCallAssembler {
         &mut self,
         function: &ChatFunctionDelta<'_>,
         items: &mut u32,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         if self.0.is_empty() {
             self.start_call(None, "", items, out)?;
@@ -86,7 +86,7 @@ impl ChatCallAssembler {
         &mut self,
         origin: &ModelOrigin,
         last_is_cut: bool,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> bool {
         let count = self.0.len();
         let mut any_complete = false;
@@ -144,7 +144,7 @@ impl ChatCallAssembler {
         index: Option<u64>,
         id: &str,
         items: &mut u32,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<usize, ModelError> {
         out.count_item()?;
         out.count_bytes(id.len())?;
@@ -170,7 +170,7 @@ impl PartialChatCall {
     fn add_function_delta(
         &mut self,
         function: &ChatFunctionDelta<'_>,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         // Arguments that were received before the name are emitted after it.
         let mut unemitted = String::new();

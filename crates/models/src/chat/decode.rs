@@ -9,7 +9,7 @@ use super::chunk::{
 };
 use super::reasoning::ChatReasoning;
 use crate::classify::error_from_json;
-use crate::decode::{AnswerDecoder, DONE_MARKER, EventEmitter, incomplete_answer};
+use crate::decode::{DONE_MARKER, EventCollector, WireDecoder, incomplete_answer};
 use crate::lenient_json::{LenientText, parse_event, parse_optional_part, parse_part};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
@@ -52,7 +52,7 @@ impl ChatAnswerDecoder {
     }
 }
 
-impl AnswerDecoder for ChatAnswerDecoder {
+impl WireDecoder for ChatAnswerDecoder {
     fn is_finished(&self) -> bool {
         self.finished || self.saw_done_marker
     }
@@ -65,7 +65,7 @@ impl AnswerDecoder for ChatAnswerDecoder {
         &mut self,
         name: &[u8],
         data: &[u8],
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         if self.finished || self.saw_done_marker {
             return Ok(());
@@ -80,11 +80,11 @@ impl AnswerDecoder for ChatAnswerDecoder {
         self.decode_chunk(data, out)
     }
 
-    fn decode_body(&mut self, body: &[u8], out: &mut EventEmitter<'_>) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &[u8], out: &mut EventCollector<'_>) -> Result<(), ModelError> {
         self.decode_chunk(body, out)
     }
 
-    fn decode_end(&mut self, out: &mut EventEmitter<'_>) -> Result<(), ModelError> {
+    fn decode_end(&mut self, out: &mut EventCollector<'_>) -> Result<(), ModelError> {
         if std::mem::replace(&mut self.finished, true) {
             return Ok(());
         }
@@ -124,7 +124,11 @@ impl AnswerDecoder for ChatAnswerDecoder {
 }
 
 impl ChatAnswerDecoder {
-    fn decode_chunk(&mut self, data: &[u8], out: &mut EventEmitter<'_>) -> Result<(), ModelError> {
+    fn decode_chunk(
+        &mut self,
+        data: &[u8],
+        out: &mut EventCollector<'_>,
+    ) -> Result<(), ModelError> {
         let chunk: ChatChunk<'_> = parse_event(data)?;
         let groq = chunk
             .x_groq
@@ -160,7 +164,7 @@ impl ChatAnswerDecoder {
     fn decode_delta(
         &mut self,
         delta: &ChatChunkDelta<'_>,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         let has_reasoning = delta.reasoning_content.get().is_some()
             || delta.reasoning.get().is_some()
@@ -211,7 +215,7 @@ impl ChatAnswerDecoder {
     fn decode_parts(
         &mut self,
         parts: &[ChatContentPart<'_>],
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         for part in parts {
             if let Some(text) = part.text.get() {
@@ -237,7 +241,7 @@ impl ChatAnswerDecoder {
         Ok(())
     }
 
-    fn add_text(&mut self, text: &str, out: &mut EventEmitter<'_>) -> Result<(), ModelError> {
+    fn add_text(&mut self, text: &str, out: &mut EventCollector<'_>) -> Result<(), ModelError> {
         out.count_bytes(text.len())?;
         let (item, message) = get_or_start_item(&mut self.text, &mut self.item_count, out)?;
         message.push_str(text);
@@ -261,7 +265,7 @@ impl ChatAnswerDecoder {
 fn get_or_start_item<'a, T: Default>(
     slot: &'a mut Option<(u32, T)>,
     items: &mut u32,
-    out: &mut EventEmitter<'_>,
+    out: &mut EventCollector<'_>,
 ) -> Result<(u32, &'a mut T), ModelError> {
     if slot.is_none() {
         out.count_item()?;

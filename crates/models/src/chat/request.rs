@@ -28,7 +28,7 @@ pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) 
             set("tool_choice", "none".into());
         }
     }
-    if let (true, Some(effort)) = (model.thinking != Thinking::Unsaid, prompt.effort) {
+    if let (true, Some(effort)) = (model.thinking != Thinking::Omitted, prompt.effort) {
         set("reasoning_effort", effort_name(effort).into());
     }
     if let Some(limit) = prompt.max_output_tokens {

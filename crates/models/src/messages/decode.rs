@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::event::{MessagesDelta, MessagesEvent, MessagesUsage};
-use crate::decode::{AnswerDecoder, DONE_MARKER, EventEmitter, incomplete_answer};
+use crate::decode::{DONE_MARKER, EventCollector, WireDecoder, incomplete_answer};
 use crate::lenient_json::{other_fields, parse_event, parse_optional_part, string_at};
 use crate::{ModelError, ModelEvent, ReasoningView};
 
@@ -68,12 +68,12 @@ impl MessagesAnswerDecoder {
     }
 }
 
-impl AnswerDecoder for MessagesAnswerDecoder {
+impl WireDecoder for MessagesAnswerDecoder {
     fn decode_event(
         &mut self,
         _name: &[u8],
         data: &[u8],
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         if self.finished || data == DONE_MARKER {
             return Ok(());
@@ -112,7 +112,7 @@ impl AnswerDecoder for MessagesAnswerDecoder {
         Ok(())
     }
 
-    fn decode_body(&mut self, body: &[u8], out: &mut EventEmitter<'_>) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &[u8], out: &mut EventCollector<'_>) -> Result<(), ModelError> {
         let message: Value = parse_event(body)?;
         if message["error"].is_object() {
             return Err(crate::classify::error_from_json(&message));
@@ -130,7 +130,7 @@ impl AnswerDecoder for MessagesAnswerDecoder {
         Ok(())
     }
 
-    fn decode_end(&mut self, out: &mut EventEmitter<'_>) -> Result<(), ModelError> {
+    fn decode_end(&mut self, out: &mut EventCollector<'_>) -> Result<(), ModelError> {
         if !self.finished {
             if self.stop_reason.is_none() {
                 return Err(incomplete_answer());
@@ -153,7 +153,7 @@ impl MessagesAnswerDecoder {
     fn start_message(
         &mut self,
         message: Option<&RawValue>,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         if std::mem::replace(&mut self.started, true) {
             // A gateway that lost its upstream starts the answer again in the same stream.
@@ -171,13 +171,13 @@ impl MessagesAnswerDecoder {
         Ok(())
     }
 
-    fn emit_started(&mut self, message: &Value, out: &mut EventEmitter<'_>) {
+    fn emit_started(&mut self, message: &Value, out: &mut EventCollector<'_>) {
         self.usage
             .update(MessagesUsage::from_json(&message["usage"]));
         out.started(message["id"].as_str(), message["model"].as_str());
     }
 
-    fn start_block(&mut self, index: Option<u64>, start: Value, out: &mut EventEmitter<'_>) {
+    fn start_block(&mut self, index: Option<u64>, start: Value, out: &mut EventCollector<'_>) {
         // A block without a stop event ends where the next one starts.
         self.stop_block(out);
         self.emit_pending_call(out);
@@ -222,7 +222,7 @@ impl MessagesAnswerDecoder {
         });
     }
 
-    fn stop_block(&mut self, out: &mut EventEmitter<'_>) {
+    fn stop_block(&mut self, out: &mut EventCollector<'_>) {
         let Some(block) = self.open_block.take() else {
             return;
         };
@@ -286,14 +286,14 @@ impl MessagesAnswerDecoder {
     }
 
     /// Emits the pending call as complete.
-    fn emit_pending_call(&mut self, out: &mut EventEmitter<'_>) {
+    fn emit_pending_call(&mut self, out: &mut EventCollector<'_>) {
         if let Some((item, call)) = self.pending_call.take() {
             self.has_calls = true;
             out.item_done(item, ConversationItem::FunctionCall(call));
         }
     }
 
-    fn set_stop_reason(&mut self, reason: &str, details: &Value, out: &mut EventEmitter<'_>) {
+    fn set_stop_reason(&mut self, reason: &str, details: &Value, out: &mut EventCollector<'_>) {
         self.stop_block(out);
         let reason = match reason {
             "end_turn" | "stop_sequence" => FinishReason::Stop,
@@ -316,7 +316,7 @@ impl MessagesAnswerDecoder {
         self.stop_reason = Some((reason, detail.map(str::to_owned)));
     }
 
-    fn emit_finished(&mut self, out: &mut EventEmitter<'_>) {
+    fn emit_finished(&mut self, out: &mut EventCollector<'_>) {
         self.stop_block(out);
         self.emit_pending_call(out);
         self.finished = true;
@@ -338,7 +338,7 @@ impl MessagesBlock {
         &mut self,
         delta: &MessagesDelta<'_>,
         data: &[u8],
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         let whole = || parse_event::<Value>(data).map(|mut event| event["delta"].take());
         match (self.kind, delta.kind.or_empty()) {
@@ -385,7 +385,7 @@ impl MessagesBlock {
     }
 
     /// Returns the arguments of a call. Emits them if they were not streamed.
-    fn finish_arguments(&self, out: &mut EventEmitter<'_>) -> String {
+    fn finish_arguments(&self, out: &mut EventCollector<'_>) -> String {
         if !self.text.is_empty() {
             return self.text.clone();
         }

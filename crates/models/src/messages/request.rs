@@ -85,7 +85,7 @@ fn thinking_fields(
                 }
             }
         }
-        Thinking::Budget | Thinking::Effort | Thinking::Unsaid => Vec::new(),
+        Thinking::Budget | Thinking::Effort | Thinking::Omitted => Vec::new(),
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::item::{FinishedItem, PartialResponsesItem, ResponsesItemKind};
 use crate::classify::error_from_json;
-use crate::decode::{AnswerDecoder, DONE_MARKER, EventEmitter, incomplete_answer};
+use crate::decode::{DONE_MARKER, EventCollector, WireDecoder, incomplete_answer};
 use crate::lenient_json::{
     LenientNumber, LenientText, parse_event, parse_optional_part, parse_part, string_at,
 };
@@ -89,12 +89,12 @@ impl ResponsesAnswerDecoder {
     }
 }
 
-impl AnswerDecoder for ResponsesAnswerDecoder {
+impl WireDecoder for ResponsesAnswerDecoder {
     fn decode_event(
         &mut self,
         _name: &[u8],
         data: &[u8],
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         if self.finished || data == DONE_MARKER {
             return Ok(());
@@ -172,11 +172,11 @@ impl AnswerDecoder for ResponsesAnswerDecoder {
         Ok(())
     }
 
-    fn decode_body(&mut self, body: &[u8], out: &mut EventEmitter<'_>) -> Result<(), ModelError> {
+    fn decode_body(&mut self, body: &[u8], out: &mut EventCollector<'_>) -> Result<(), ModelError> {
         self.decode_response(&parse_event(body)?, out)
     }
 
-    fn decode_end(&mut self, _: &mut EventEmitter<'_>) -> Result<(), ModelError> {
+    fn decode_end(&mut self, _: &mut EventCollector<'_>) -> Result<(), ModelError> {
         match self.finished {
             true => Ok(()),
             false => Err(incomplete_answer()),
@@ -189,7 +189,7 @@ impl AnswerDecoder for ResponsesAnswerDecoder {
 }
 
 impl ResponsesAnswerDecoder {
-    fn emit_started(&mut self, response: &ResponsesResponse<'_>, out: &mut EventEmitter<'_>) {
+    fn emit_started(&mut self, response: &ResponsesResponse<'_>, out: &mut EventCollector<'_>) {
         if !std::mem::replace(&mut self.started, true) {
             out.started(response.id.get(), response.model.get());
         }
@@ -212,7 +212,7 @@ impl ResponsesAnswerDecoder {
         &mut self,
         index: Option<u64>,
         item: &Value,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<usize, ModelError> {
         out.count_item()?;
         let call_id = match string_at(item, "call_id") {
@@ -234,7 +234,7 @@ impl ResponsesAnswerDecoder {
         &mut self,
         event: &ResponsesEvent<'_>,
         kind: ResponsesItemKind,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         let Some(text) = event.delta.get() else {
             return Ok(());
@@ -294,7 +294,7 @@ impl ResponsesAnswerDecoder {
     }
 
     /// Emits an item from its final form.
-    fn complete_item(&mut self, position: usize, value: Value, out: &mut EventEmitter<'_>) {
+    fn complete_item(&mut self, position: usize, value: Value, out: &mut EventCollector<'_>) {
         let (partial, item) = (&mut self.items[position], position as u32);
         if std::mem::replace(&mut partial.is_done, true) {
             return;
@@ -321,7 +321,7 @@ impl ResponsesAnswerDecoder {
     fn decode_response(
         &mut self,
         response: &ResponsesResponse<'_>,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         self.emit_started(response, out);
         if let Some(error) = response.error.as_ref().filter(|error| !error.is_null()) {
@@ -354,7 +354,7 @@ impl ResponsesAnswerDecoder {
     fn complete_remaining_items(
         &mut self,
         response: &ResponsesResponse<'_>,
-        out: &mut EventEmitter<'_>,
+        out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
         let output: Vec<&RawValue> = parse_optional_part(response.output)?;
         if output.len() > self.items.len() || self.items.iter().any(|item| !item.is_done) {

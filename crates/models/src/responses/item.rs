@@ -7,7 +7,7 @@ use selvedge_protocol::{
 use serde_json::{Value, json};
 
 use crate::ReasoningView;
-use crate::decode::EventEmitter;
+use crate::decode::EventCollector;
 use crate::lenient_json::{other_fields, string_at};
 
 /// An item as received so far.
@@ -59,7 +59,7 @@ impl ResponsesItemKind {
 
 impl PartialResponsesItem {
     /// Emits `CallStarted` once, as soon as the name of the call is known.
-    pub(super) fn emit_call_started(&mut self, item: u32, out: &mut EventEmitter<'_>) {
+    pub(super) fn emit_call_started(&mut self, item: u32, out: &mut EventCollector<'_>) {
         let ResponsesItemKind::Call(kind) = self.kind else {
             return;
         };
@@ -70,7 +70,12 @@ impl PartialResponsesItem {
     }
 
     /// Emits the text of the final form that was not streamed.
-    pub(super) fn emit_unstreamed(&mut self, item: u32, value: &Value, out: &mut EventEmitter<'_>) {
+    pub(super) fn emit_unstreamed(
+        &mut self,
+        item: u32,
+        value: &Value,
+        out: &mut EventCollector<'_>,
+    ) {
         self.kind = ResponsesItemKind::from_json(value);
         match self.kind {
             ResponsesItemKind::Message if self.text.is_empty() => {

@@ -34,7 +34,7 @@ pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) 
         let is_parallel = prompt.call_mode != ToolCallMode::Single;
         set("parallel_tool_calls", is_parallel.into());
     }
-    if model.thinking != Thinking::Unsaid {
+    if model.thinking != Thinking::Omitted {
         // With `store: false`, the reasoning has to be sent back in later requests.
         set("include", json!(["reasoning.encrypted_content"]));
         let mut reasoning = json!({"summary": "auto"});

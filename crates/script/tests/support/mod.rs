@@ -228,7 +228,7 @@ pub fn registry(seen: &Arc<ToolActivity>) -> Registry {
                 .approval_key(|args| args["command"][0].as_str().map(str::to_owned)),
         )
         .unwrap();
-    tools.add_synonyms("bash shell", "exec");
+    tools.add_suggestions("bash shell", "exec");
     let log = seen.clone();
     let patch = move |args: Patch| {
         log.patches.lock().unwrap().push(args.patch.clone());
@@ -524,7 +524,7 @@ impl Ledger for MemoryLedger {
         self.suspended.lock().unwrap().push(state);
         Ok(())
     }
-    async fn resume_run(&self, _: &str) -> Result<(), LedgerError> {
+    async fn claim_run(&self, _: &str) -> Result<(), LedgerError> {
         if self.taken.load(Ordering::SeqCst) {
             Err(LedgerError::TakenOver)
         } else {

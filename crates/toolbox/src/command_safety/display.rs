@@ -3,7 +3,7 @@
 
 use selvedge_text::truncate_chars;
 
-use super::shell_call::{ShellCall, shell_call};
+use super::shell_call::{ShellInvocation, shell_call};
 use super::shell_script::ParsedScript;
 use super::tokenize::{ShellToken, tokenize};
 use super::words::ShellWord;
@@ -12,7 +12,7 @@ use super::words::ShellWord;
 /// command per line. Control characters and invisible characters are escaped.
 pub fn display_command(argv: &[String]) -> String {
     let words: Vec<ShellWord> = argv.iter().map(ShellWord::literal).collect();
-    if let Some(ShellCall::Script {
+    if let Some(ShellInvocation::Script {
         script,
         is_plain: true,
         has_arguments: false,

@@ -23,7 +23,7 @@ pub use rules::{is_covered_by_rules, rule_prefix};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use self::shell_call::{ShellCall, shell_call};
+use self::shell_call::{ShellInvocation, shell_call};
 use self::shell_script::ParsedScript;
 use self::words::{CommandInput, ShellWord, SimpleCommand, UNKNOWN_TEXT};
 use self::wrappers::{InnerCommand, inner_commands};
@@ -208,7 +208,7 @@ impl DangerSearch {
         words: &[ShellWord],
         shells: usize,
     ) -> Result<Vec<Vec<ShellWord>>, &'static str> {
-        if let Some(ShellCall::Script {
+        if let Some(ShellInvocation::Script {
             script,
             is_plain: true,
             ..
@@ -244,8 +244,8 @@ impl DangerSearch {
         }
         let mut nested = inner_commands(&simple.words);
         let script = match shell_call(&simple.words) {
-            Some(ShellCall::Script { script, .. }) => Some(script.text.as_str()),
-            Some(ShellCall::Stdin) => simple.input.text.as_deref(),
+            Some(ShellInvocation::Script { script, .. }) => Some(script.text.as_str()),
+            Some(ShellInvocation::Stdin) => simple.input.text.as_deref(),
             None if nested.is_empty() && STDIN_RUNNERS.contains(&simple.program()) => {
                 simple.input.text.as_deref()
             }

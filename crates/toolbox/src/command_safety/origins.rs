@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use super::flags::{find_flag, operands};
-use super::shell_call::{ShellCall, is_stdin_path, shell_call};
+use super::shell_call::{ShellInvocation, is_stdin_path, shell_call};
 use super::shell_script::ParsedScript;
 use super::words::{CodeOrigin, ShellWord, SimpleCommand};
 use super::wrappers::{InnerCommand, inner_commands};
@@ -119,8 +119,8 @@ pub(super) fn unread_code_danger(simple: &SimpleCommand) -> Option<&'static str>
         }
         "eval" | "source" | "." => arguments.iter().find_map(|word| word.origin),
         _ => match code_source(&simple.words)? {
-            CodeSource::Word(word) => word.origin,
-            CodeSource::Stdin => simple.input.origin,
+            CodeInput::Word(word) => word.origin,
+            CodeInput::Stdin => simple.input.origin,
         },
     });
     origin.map(|origin| match origin {
@@ -134,7 +134,7 @@ pub(super) fn runs_downloaded_file(script: &ParsedScript) -> bool {
     let mut files: Vec<String> = Vec::new();
     for simple in &script.commands {
         let code = match code_source(&simple.words) {
-            Some(CodeSource::Word(word)) => Some(word),
+            Some(CodeInput::Word(word)) => Some(word),
             _ if ["source", "."].contains(&simple.program()) => simple.words.get(1),
             _ => simple.words.first(),
         };
@@ -170,19 +170,19 @@ fn strip_dot_slash(path: &str) -> &str {
 }
 
 /// The source of the code that a shell or an interpreter runs.
-enum CodeSource<'a> {
+enum CodeInput<'a> {
     /// The code itself, or the file that contains it.
     Word(&'a ShellWord),
     /// The standard input.
     Stdin,
 }
 
-fn code_source(words: &[ShellWord]) -> Option<CodeSource<'_>> {
+fn code_source(words: &[ShellWord]) -> Option<CodeInput<'_>> {
     match shell_call(words) {
-        Some(ShellCall::Script { script: word, .. } | ShellCall::File(word)) => {
-            return Some(CodeSource::Word(word));
+        Some(ShellInvocation::Script { script: word, .. } | ShellInvocation::File(word)) => {
+            return Some(CodeInput::Word(word));
         }
-        Some(ShellCall::Stdin) => return Some(CodeSource::Stdin),
+        Some(ShellInvocation::Stdin) => return Some(CodeInput::Stdin),
         None => {}
     }
     let (program, arguments) = words.split_first()?;
@@ -199,14 +199,14 @@ fn code_source(words: &[ShellWord]) -> Option<CodeSource<'_>> {
             })
     };
     if let Some(at) = arguments.iter().position(|word| given(&word)) {
-        return arguments.get(at + 1).map(CodeSource::Word);
+        return arguments.get(at + 1).map(CodeInput::Word);
     }
     match operands(arguments, "")
         .into_iter()
         .find(|word| word.text != "run")
     {
-        Some(file) if !is_stdin_path(&file.text) => Some(CodeSource::Word(file)),
-        _ => Some(CodeSource::Stdin),
+        Some(file) if !is_stdin_path(&file.text) => Some(CodeInput::Word(file)),
+        _ => Some(CodeInput::Stdin),
     }
 }
 

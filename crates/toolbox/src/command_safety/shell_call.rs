@@ -20,7 +20,7 @@ const HARMLESS_SETTINGS: &[&str] = &["pipefail", "errexit", "nounset"];
 
 /// The source of the script that a shell runs.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum ShellCall<'a> {
+pub(super) enum ShellInvocation<'a> {
     /// `bash -c SCRIPT`.
     Script {
         script: &'a ShellWord,
@@ -36,7 +36,7 @@ pub(super) enum ShellCall<'a> {
 }
 
 /// Parses a call of a shell. `None` if the program is not a shell.
-pub(super) fn shell_call(words: &[ShellWord]) -> Option<ShellCall<'_>> {
+pub(super) fn shell_call(words: &[ShellWord]) -> Option<ShellInvocation<'_>> {
     let (program, arguments) = words.split_first()?;
     let understood = program
         .trusted_name()
@@ -78,13 +78,13 @@ pub(super) fn shell_call(words: &[ShellWord]) -> Option<ShellCall<'_>> {
         }
     }
     Some(match operand {
-        Some(script) if inline => ShellCall::Script {
+        Some(script) if inline => ShellInvocation::Script {
             script,
             is_plain: plain && script.kind == WordKind::Literal,
             has_arguments: rest.next().is_some(),
         },
-        Some(file) if !input && !is_stdin_path(&file.text) => ShellCall::File(file),
-        _ => ShellCall::Stdin,
+        Some(file) if !input && !is_stdin_path(&file.text) => ShellInvocation::File(file),
+        _ => ShellInvocation::Stdin,
     })
 }
 

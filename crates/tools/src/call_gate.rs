@@ -11,8 +11,8 @@ use serde_json::Value;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio_util::sync::CancellationToken;
 
-use crate::approval_gate::GateDecision;
-use crate::orchestrator::{BatchReport, CallProgress, Orchestrator};
+use crate::batch_gate::ApprovalOutcome;
+use crate::orchestrator::{ApprovalTiming, BatchReport, Orchestrator};
 use crate::{PolicyVerdict, Risk, Scope, ToolError, apply_policy};
 
 /// Decides approval requests: a person in the terminal, an MCP client, or stored decisions.
@@ -48,9 +48,9 @@ impl Approver for NoApprover {
 /// Requests approvals for a call that is already running, under the same policy and from the same
 /// approver as calls that have not started.
 #[derive(Clone, Default)]
-pub struct Gate(Option<Arc<GateContext>>);
+pub struct CallGate(Option<Arc<CallGateContext>>);
 
-struct GateContext {
+struct CallGateContext {
     orchestrator: Orchestrator,
     scope: Scope,
     call: String,
@@ -82,14 +82,14 @@ pub enum WaitTarget {
     Model,
 }
 
-impl Gate {
+impl CallGate {
     pub(crate) fn new(
         orchestrator: &Orchestrator,
         scope: &Scope,
         (call, line, cancel): (&str, Option<u32>, &CancellationToken),
         reports: WeakUnboundedSender<BatchReport>,
     ) -> Self {
-        Self(Some(Arc::new(GateContext {
+        Self(Some(Arc::new(CallGateContext {
             orchestrator: orchestrator.clone(),
             scope: scope.clone(),
             call: call.to_owned(),
@@ -100,7 +100,7 @@ impl Gate {
     }
 
     /// Returns why no approval can be requested, or `None` if it can.
-    pub fn closed_reason(&self) -> Option<&'static str> {
+    pub fn unavailable_reason(&self) -> Option<&'static str> {
         match &self.0 {
             None => Some("approval is not possible here"),
             Some(context) if context.orchestrator.policy() == ApprovalPolicy::Never => {
@@ -122,7 +122,7 @@ impl Gate {
         let Some(context) = &self.0 else {
             return Err(ToolError::new("approval is not possible here"));
         };
-        let GateContext {
+        let CallGateContext {
             orchestrator,
             scope,
             call,
@@ -170,27 +170,27 @@ impl Gate {
         };
         let waiting = vec![call.clone()];
         let decision = orchestrator
-            .submit_request(
+            .submit_approval_request(
                 scope,
                 request,
                 cancelled,
                 waiting,
-                CallProgress::Started,
+                ApprovalTiming::AfterStart,
                 &reports,
             )
             .await;
         match decision.into_iter().next() {
-            Some(GateDecision::ApprovedOnce) => Ok(()),
-            Some(GateDecision::ApprovedForScript | GateDecision::ApprovedAlways) => {
+            Some(ApprovalOutcome::ApprovedOnce) => Ok(()),
+            Some(ApprovalOutcome::ApprovedForScript | ApprovalOutcome::ApprovedAlways) => {
                 scope.remember_approval(action.approval_key);
                 Ok(())
             }
-            Some(GateDecision::Denied(Some(reason))) => Err(ToolError::new(reason)),
-            Some(GateDecision::TimedOut) => Err(ToolError::new("approval timed out")),
-            Some(GateDecision::Cancelled) => {
+            Some(ApprovalOutcome::Denied(Some(reason))) => Err(ToolError::new(reason)),
+            Some(ApprovalOutcome::TimedOut) => Err(ToolError::new("approval timed out")),
+            Some(ApprovalOutcome::Cancelled) => {
                 Err(ToolError::new("the approval request was cancelled"))
             }
-            Some(GateDecision::Denied(None) | GateDecision::TakenOver) | None => {
+            Some(ApprovalOutcome::Denied(None) | ApprovalOutcome::TakenOver) | None => {
                 Err(ToolError::new("it was denied"))
             }
         }
@@ -208,7 +208,7 @@ impl Gate {
     }
 }
 
-impl std::fmt::Debug for Gate {
+impl std::fmt::Debug for CallGate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Gate")
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::preflight::Preflight;
 use crate::preview::preview;
 use crate::state::RunExit;
-use crate::teardown::TeardownReport;
+use crate::teardown::EndedRun;
 use crate::unicode::replace_lone_surrogates;
 
 /// Warning of a run that another process has taken over.
@@ -18,9 +18,9 @@ pub(crate) const TAKEN_OVER_WARNING: &str =
     "the approval request was answered elsewhere: another process continues the script";
 
 /// Writes the value or the error into the output. A value of more than `max` bytes is an error.
-pub(crate) fn conclude(output: &mut ScriptToolCallOutput, max: usize, ended: TeardownReport) {
+pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: EndedRun) {
     output.calls = ended.calls;
-    let error = match ended.end {
+    let error = match ended.exit {
         RunExit::Suspended => {
             output.status = RunStatus::Suspended;
             return;

@@ -5,7 +5,7 @@ use rmcp::model::{ElicitRequest, ElicitRequestParams, ElicitationCapability};
 use selvedge_protocol::{
     ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, PreviewContent,
 };
-use selvedge_script::{QuestionReply, RunQuestion, RunQuestionKind};
+use selvedge_script::{QuestionAnswer, RunQuestion, RunQuestionKind};
 use serde_json::{Value, json};
 
 /// Choices of the approval form.
@@ -22,9 +22,9 @@ const MAX_CALL_CHARS: usize = 1200;
 const MAX_MESSAGE_CHARS: usize = 6000;
 
 /// An elicitation request for the client.
-pub(crate) struct ElicitationForm(ElicitRequestParams);
+pub(crate) struct OutgoingElicitation(ElicitRequestParams);
 
-impl ElicitationForm {
+impl OutgoingElicitation {
     pub(crate) fn request(&self) -> ElicitRequest {
         ElicitRequest::new(self.0.clone())
     }
@@ -40,7 +40,7 @@ impl ElicitationForm {
 }
 
 /// Converts a question to an elicitation request; `None` if it has no such form.
-pub(crate) fn form_for(question: &RunQuestion) -> Option<ElicitationForm> {
+pub(crate) fn elicitation_for(question: &RunQuestion) -> Option<OutgoingElicitation> {
     let params = match &question.kind {
         RunQuestionKind::Approval(request) => json!({
             "mode": "form",
@@ -66,13 +66,13 @@ pub(crate) fn form_for(question: &RunQuestion) -> Option<ElicitationForm> {
         }
         _ => return None,
     };
-    serde_json::from_value(params).ok().map(ElicitationForm)
+    serde_json::from_value(params).ok().map(OutgoingElicitation)
 }
 
 /// Converts the client's `ElicitResult` to a reply.
-pub(crate) fn parse_reply(question: &RunQuestion, result: &Value) -> QuestionReply {
+pub(crate) fn parse_answer(question: &RunQuestion, result: &Value) -> QuestionAnswer {
     let RunQuestionKind::Approval(request) = &question.kind else {
-        return QuestionReply::Form(result.clone());
+        return QuestionAnswer::Form(result.clone());
     };
     let content = &result["content"];
     let answer = match result["action"].as_str() {
@@ -86,10 +86,10 @@ pub(crate) fn parse_reply(question: &RunQuestion, result: &Value) -> QuestionRep
             }
             _ => CallDecision::Deny(Some("the answer is none of the choices".to_owned())),
         },
-        Some("cancel") => return QuestionReply::Approval(ApprovalResponse::Cancelled),
+        Some("cancel") => return QuestionAnswer::Approval(ApprovalResponse::Cancelled),
         _ => CallDecision::Deny(None),
     };
-    QuestionReply::Approval(ApprovalResponse::Decided(vec![answer; request.calls.len()]))
+    QuestionAnswer::Approval(ApprovalResponse::Decided(vec![answer; request.calls.len()]))
 }
 
 /// Returns an `ElicitResult` that declines.
@@ -197,8 +197,8 @@ mod tests {
 
     #[test]
     fn a_result_becomes_a_decision_for_every_call() {
-        let decision = |rule, result: Value| match parse_reply(&question(rule), &result) {
-            QuestionReply::Approval(decision) => decision,
+        let decision = |rule, result: Value| match parse_answer(&question(rule), &result) {
+            QuestionAnswer::Approval(decision) => decision,
             other => panic!("{other:?}"),
         };
         let accept = |answer: &str| json!({"action": "accept", "content": {"answer": answer}});
@@ -243,7 +243,7 @@ mod tests {
     fn a_form_needs_a_client_that_supports_forms() {
         let supported = |capability: Value| {
             let capability: ElicitationCapability = serde_json::from_value(capability).unwrap();
-            form_for(&question(None))
+            elicitation_for(&question(None))
                 .unwrap()
                 .is_supported_by(&capability)
         };
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn the_form_describes_the_calls() {
-        let form = serde_json::to_value(form_for(&question(None)).unwrap().0).unwrap();
+        let form = serde_json::to_value(elicitation_for(&question(None)).unwrap().0).unwrap();
         let message = form["message"].as_str().unwrap();
         assert!(
             message.contains("these 2 calls")

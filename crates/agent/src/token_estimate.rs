@@ -20,7 +20,7 @@ mod tests {
 
     #[test]
     fn estimates_of_ordinary_text_are_not_too_low() {
-        let code = include_str!("size.rs");
+        let code = include_str!("token_estimate.rs");
         assert!(estimate_tokens(code) >= count(code) && estimate_tokens(code) < 3 * count(code));
     }
 

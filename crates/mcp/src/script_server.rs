@@ -14,15 +14,15 @@ use rmcp::{RoleServer, ServerHandler};
 use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalResponse, new_id};
 use selvedge_script::{
-    Harness, LiveReport, LiveRun, LiveRuns, Pragma, QuestionReply, Resume, RunOptions, RunQuestion,
-    RunQuestionKind, ScriptContext, ScriptStore, script_tool_description,
+    Harness, LiveRun, LiveRunReport, LiveRuns, Pragma, QuestionAnswer, Resume, RunOptions,
+    RunQuestion, RunQuestionKind, ScriptContext, ScriptStore, script_tool_description,
 };
 use selvedge_tools::Registry;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::elicitation::{self, ElicitationForm};
 use crate::progress::ProgressNotifier;
+use crate::question_elicitation::{self, OutgoingElicitation};
 use crate::render;
 use crate::serve_http::ServeError;
 use crate::servers::Servers;
@@ -39,7 +39,7 @@ const MAX_RUNS_PER_SESSION: usize = 8;
 const MAX_WAIT_TIME: Duration = Duration::from_secs(30 * 60);
 
 /// Reads the recorded calls of a run by its id. Fails if the run cannot be resumed.
-pub type FindPriorRun =
+pub type LoadResume =
     dyn Fn(String) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
 
 /// What a [`ScriptServer`] serves, shared by the sessions of all clients.
@@ -57,7 +57,7 @@ pub struct ScriptServerConfig {
     /// Configuration that is stored with each run, to resume it in another process.
     pub saved_config: String,
     /// Finds a run to resume. Its error is shown to the model.
-    pub find_prior_run: Box<FindPriorRun>,
+    pub load_resume: Box<LoadResume>,
     /// Returns how often a tool was called before. Tools that are used often are described first.
     pub use_count: Box<dyn Fn(&str) -> u64 + Send + Sync>,
     /// How long a request waits for a script before it returns a handle, by default.
@@ -67,9 +67,9 @@ pub struct ScriptServerConfig {
 }
 
 /// The session of one MCP client.
-pub struct ScriptServer {
+pub struct ScriptServerSession {
     config: Arc<ScriptServerConfig>,
-    session: ScriptStore,
+    store: ScriptStore,
     session_id: String,
     /// Task that notifies the client of changed tools; aborted with the session.
     change_watcher: Mutex<Option<tokio::task::AbortHandle>>,
@@ -105,27 +105,27 @@ struct ScriptWaitArgs {
 const SCRIPT_WAIT_DESCRIPTION: &str = "Waits for a script with status `running`. Returns its result, or the \
     same handle if it still runs. Waiting is free: prefer one long wait to frequent polling.";
 
-impl ScriptServer {
+impl ScriptServerSession {
     /// Creates a session with a new id.
     pub fn new(offer: Arc<ScriptServerConfig>) -> Self {
         Self {
             config: offer,
-            session: ScriptStore::default(),
+            store: ScriptStore::default(),
             session_id: new_id("ses"),
             change_watcher: Mutex::default(),
         }
     }
 
     fn registry(&self) -> Registry {
-        self.config.servers.extend_registry(&self.config.tools)
+        self.config.servers.script_registry(&self.config.tools)
     }
 
-    async fn run_script(
+    async fn handle_script(
         &self,
         args: ScriptArgs,
         answers: ElicitationAnswers,
         context: &RequestContext<RoleServer>,
-    ) -> CallToolOutcome {
+    ) -> CallToolHandlerResult {
         let began = Instant::now();
         // The request carries answers for a running script.
         if let Some(id) = &answers.run_id {
@@ -147,7 +147,7 @@ impl ScriptServer {
         let resume = args.resume.clone();
         let resume = resume.or_else(|| pragma?.resume);
         let resume = match resume {
-            Some(run) => match (self.config.find_prior_run)(run).await {
+            Some(run) => match (self.config.load_resume)(run).await {
                 Ok(resume) => Some(resume),
                 Err(error) => return Ok(render::error_response(&error.to_string())),
             },
@@ -156,11 +156,13 @@ impl ScriptServer {
         let topic = help_topic(&args.code);
         let preparing = async {
             match topic {
-                Some(_) => self.config.servers.prepare_all().await,
+                Some(_) => self.config.servers.ensure_all_catalogues().await,
                 None => {
                     let source = args.code.as_bytes();
                     let servers = &self.config.servers;
-                    servers.prepare_for(&self.config.harness, source).await;
+                    servers
+                        .ensure_catalogues_for_script(&self.config.harness, source)
+                        .await;
                 }
             }
         };
@@ -195,7 +197,7 @@ impl ScriptServer {
             events,
             timeout: args.timeout_ms.map(Duration::from_millis),
             resume,
-            store: self.session.clone(),
+            store: self.store.clone(),
             context: ScriptContext {
                 session_id: self.session_id.clone(),
                 ..self.config.context.clone()
@@ -234,12 +236,12 @@ impl ScriptServer {
         runs.map(|run| run.id).collect()
     }
 
-    async fn wait_for_script(
+    async fn handle_script_wait(
         &self,
         args: ScriptWaitArgs,
         answers: ElicitationAnswers,
         context: &RequestContext<RoleServer>,
-    ) -> CallToolOutcome {
+    ) -> CallToolHandlerResult {
         let Some(run) = self.config.live_runs.find(&args.id) else {
             let running = match self.running_ids() {
                 ids if ids.is_empty() => "no script is running".to_owned(),
@@ -278,7 +280,7 @@ impl ScriptServer {
         cancelled: OnRequestCancel,
         mut progress: ProgressNotifier,
         context: &RequestContext<RoleServer>,
-    ) -> CallToolOutcome {
+    ) -> CallToolHandlerResult {
         let mut until = Instant::now() + max_wait;
         let mut messages = Vec::new();
         loop {
@@ -300,20 +302,20 @@ impl ScriptServer {
                 }
             };
             match report {
-                LiveReport::Ended(output) => {
+                LiveRunReport::Ended(output) => {
                     progress.flush(context).await;
                     return Ok(render::run_response(&output, &messages));
                 }
-                LiveReport::Notified(new) => {
+                LiveRunReport::Notified(new) => {
                     messages.extend(new);
                     until = until.min(Instant::now() + MESSAGE_GRACE_PERIOD);
                 }
-                LiveReport::Question(question) => {
+                LiveRunReport::Question(question) => {
                     if let Some(asked) = self.send_question(run, *question, context).await {
                         return Ok(asked);
                     }
                 }
-                LiveReport::Yielded | LiveReport::StillRunning => {
+                LiveRunReport::Yielded | LiveRunReport::StillRunning => {
                     return Ok(render::running_response(run, messages));
                 }
             }
@@ -325,7 +327,7 @@ impl ScriptServer {
         match tokio::time::timeout(CANCEL_TIMEOUT, run.wait_for_end()).await {
             Ok(output) => {
                 let messages = match run.wait_for_report(Duration::ZERO).await {
-                    LiveReport::Notified(messages) => messages,
+                    LiveRunReport::Notified(messages) => messages,
                     _ => Vec::new(),
                 };
                 render::run_response(&output, &messages)
@@ -351,15 +353,16 @@ impl ScriptServer {
             .client_capabilities()
             .and_then(|capabilities| capabilities.elicitation);
         let form = capability.and_then(|capability| {
-            elicitation::form_for(&question).filter(|form| form.is_supported_by(&capability))
+            question_elicitation::elicitation_for(&question)
+                .filter(|form| form.is_supported_by(&capability))
         });
         let Some(form) = form else {
             let reason = "this MCP client does not support elicitation";
             let reply = match question.kind {
                 RunQuestionKind::Approval(_) => {
-                    QuestionReply::Approval(ApprovalResponse::Unavailable(reason.to_owned()))
+                    QuestionAnswer::Approval(ApprovalResponse::Unavailable(reason.to_owned()))
                 }
-                _ => QuestionReply::Form(elicitation::decline_result()),
+                _ => QuestionAnswer::Form(question_elicitation::decline_result()),
             };
             run.answer(&question.id, reply);
             return None;
@@ -386,7 +389,7 @@ impl ScriptServer {
         &self,
         run: &LiveRun,
         question: RunQuestion,
-        form: ElicitationForm,
+        form: OutgoingElicitation,
         context: &RequestContext<RoleServer>,
     ) {
         let request = rmcp::model::ServerRequest::ElicitRequest(form.request());
@@ -400,7 +403,7 @@ impl ScriptServer {
         tokio::spawn(async move {
             let answered = tokio::select! {
                 answered = handle.await_response() => answered,
-                () = run.wait_until_settled(&question.id) => {
+                () = run.wait_until_closed(&question.id) => {
                     // The answer is no longer needed: the client can close its form.
                     let why = Some("the question was already answered".to_owned());
                     let params = CancelledNotificationParam::new(Some(id), why);
@@ -412,13 +415,18 @@ impl ScriptServer {
                 Ok(rmcp::model::ClientResult::ElicitResult(result)) => {
                     serde_json::to_value(result).ok()
                 }
-                Ok(_) | Err(rmcp::ServiceError::McpError(_)) => Some(elicitation::decline_result()),
+                Ok(_) | Err(rmcp::ServiceError::McpError(_)) => {
+                    Some(question_elicitation::decline_result())
+                }
                 // The client disconnected; another request may ask again.
                 Err(_) => None,
             };
             match answer {
                 Some(answer) => {
-                    _ = run.answer(&question.id, elicitation::parse_reply(&question, &answer))
+                    _ = run.answer(
+                        &question.id,
+                        question_elicitation::parse_answer(&question, &answer),
+                    )
                 }
                 None => run.requeue_question(&question.id),
             }
@@ -426,7 +434,7 @@ impl ScriptServer {
     }
 }
 
-impl Drop for ScriptServer {
+impl Drop for ScriptServerSession {
     fn drop(&mut self) {
         let watch = self.change_watcher.get_mut();
         if let Some(watch) = watch.unwrap_or_else(PoisonError::into_inner).take() {
@@ -442,7 +450,7 @@ enum OnRequestCancel {
     KeepRunning,
 }
 
-type CallToolOutcome = Result<CallToolResponse, ErrorData>;
+type CallToolHandlerResult = Result<CallToolResponse, ErrorData>;
 
 /// Answers to questions, in a request that a client sends again because the first response was a
 /// question (protocol 2026-07-28).
@@ -457,7 +465,10 @@ impl ElicitationAnswers {
     fn deliver(&self, run: &LiveRun) {
         for question in run.open_questions() {
             if let Some(answer) = self.responses.get(&question.id) {
-                run.answer(&question.id, elicitation::parse_reply(&question, answer));
+                run.answer(
+                    &question.id,
+                    question_elicitation::parse_answer(&question, answer),
+                );
             }
         }
     }
@@ -474,7 +485,7 @@ fn help_topic(code: &str) -> Option<&str> {
     (topic.chars().all(is_name) && !longer_word).then_some(topic)
 }
 
-impl ServerHandler for ScriptServer {
+impl ServerHandler for ScriptServerSession {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()
@@ -499,7 +510,7 @@ impl ServerHandler for ScriptServer {
         let watch = tokio::spawn(async move {
             let mut generation = servers.generation();
             let starting = servers.clone();
-            tokio::spawn(async move { starting.prepare_all().await });
+            tokio::spawn(async move { starting.ensure_all_catalogues().await });
             loop {
                 servers.wait_for_change(generation).await;
                 // Changes in quick succession become one notification.
@@ -522,7 +533,11 @@ impl ServerHandler for ScriptServer {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         // A server that takes longer causes `notifications/tools/list_changed` later.
-        let _ = tokio::time::timeout(FIRST_LIST_TIMEOUT, self.config.servers.prepare_all()).await;
+        let _ = tokio::time::timeout(
+            FIRST_LIST_TIMEOUT,
+            self.config.servers.ensure_all_catalogues(),
+        )
+        .await;
         let description =
             script_tool_description(&self.registry(), self.config.description_tokens, |tool| {
                 (self.config.use_count)(tool)
@@ -547,11 +562,11 @@ impl ServerHandler for ScriptServer {
         };
         match request.name.as_ref() {
             "script" => match serde_json::from_value(args) {
-                Ok(args) => self.run_script(args, answers, &context).await,
+                Ok(args) => self.handle_script(args, answers, &context).await,
                 Err(error) => Ok(render::error_response(&format!("script: {error}"))),
             },
             "script_wait" => match serde_json::from_value(args) {
-                Ok(args) => self.wait_for_script(args, answers, &context).await,
+                Ok(args) => self.handle_script_wait(args, answers, &context).await,
                 Err(error) => Ok(render::error_response(&format!("script_wait: {error}"))),
             },
             other => {

@@ -20,7 +20,7 @@ use crate::recording::Recorder;
 use crate::unicode::replace_lone_surrogates;
 
 /// A script's [`Host`].
-pub(crate) struct Bridge {
+pub(crate) struct ScriptHost {
     pub(crate) output: Arc<Mutex<OutputBuffer>>,
     pub(crate) recorder: Arc<Mutex<Recorder>>,
     pub(crate) compiled: Arc<CompiledScript>,
@@ -34,7 +34,7 @@ pub(crate) struct Bridge {
     pub(crate) tasks: Option<(TaskSet, TaskContext)>,
 }
 
-impl Host for Bridge {
+impl Host for ScriptHost {
     fn now(&mut self) -> f64 {
         self.lock_recorder().now() as f64
     }
@@ -77,13 +77,13 @@ const REPLY_CHANNELS: [&str; 12] = [
     "load", "spawn", "resume",
 ];
 
-impl Bridge {
+impl ScriptHost {
     /// Replies to a message on one of the [`REPLY_CHANNELS`].
     fn reply_to(&self, channel: &str, text: &str) -> Option<String> {
         match channel {
             "resolve" => Some(self.resolve(text)),
             "exists" => (!matches!(
-                self.orchestrator.registry().find(text),
+                self.orchestrator.registry().look_up(text),
                 ToolLookup::NotFound(_)
             ))
             .then(|| "yes".to_owned()),
@@ -158,7 +158,7 @@ impl Bridge {
 
     /// Says what a path below `tools` is.
     fn resolve(&self, path: &str) -> String {
-        match self.orchestrator.registry().find(path) {
+        match self.orchestrator.registry().look_up(path) {
             ToolLookup::Tool(tool) if tool.spec.name == SPAWN_TOOL && self.tasks.is_some() => {
                 "task".to_owned()
             }
@@ -215,7 +215,7 @@ impl Bridge {
             return help_overview(registry);
         }
         let name = name.strip_prefix("tools.").unwrap_or(name);
-        match registry.find(name) {
+        match registry.look_up(name) {
             ToolLookup::Tool(tool) => {
                 let canonical = tool.spec.name.clone();
                 declarations(&registry.filtered(|spec| spec.name == canonical))
@@ -302,7 +302,7 @@ impl Bridge {
         if written.is_some() {
             return written;
         }
-        let shelf = self.lock_output().session.shelf();
+        let shelf = self.lock_output().session.backend();
         let loaded = shelf.get(&key).await;
         loaded
             .unwrap_or_else(|error| Some(error_reply("Error", &format!("load({key:?}): {error}"))))
@@ -311,7 +311,7 @@ impl Bridge {
     async fn store(&self, text: &str) -> Option<String> {
         let (key, json) = text.split_once('\n')?;
         let key: String = serde_json::from_str(key).ok()?;
-        let shelf = self.lock_output().session.shelf();
+        let shelf = self.lock_output().session.backend();
         let stored = match shelf.total_bytes().await {
             Ok(stored_bytes) => self.lock_output().session.store(&key, json, stored_bytes),
             Err(error) => Err(format!("store({key:?}): {error}")),

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::call_log::call_number;
 use crate::errors::truncate_bytes;
 use crate::in_flight::{GuestCall, InFlightCalls};
-use crate::recording::HostInput;
+use crate::recording::RecordingEntry;
 use crate::run::{GuestAnswer, WakeReason};
 
 /// Message of a call that the replay forces to fail.
@@ -84,8 +84,8 @@ impl InFlightCalls<'_> {
         &mut self,
         recorded: &RecordedCalls,
     ) -> Result<WakeReason, ScriptError> {
-        if self.context.lock_recorder().may_deviate() {
-            return self.replay_after_deviation(recorded);
+        if self.context.lock_recorder().may_diverge() {
+            return self.replay_after_divergence(recorded);
         }
         let input = self.context.lock_recorder().next_settlement();
         if let Some(divergence) = self.context.lock_recorder().take_divergence() {
@@ -93,11 +93,11 @@ impl InFlightCalls<'_> {
         }
         match input {
             None => Ok(WakeReason::RecordingEnded),
-            Some(HostInput::TimerFired { id }) => {
+            Some(RecordingEntry::TimerFired { id }) => {
                 self.remove_timer(id);
                 Ok(WakeReason::Answer(GuestAnswer::Timer(id)))
             }
-            Some(HostInput::Settled { id, call, error }) => {
+            Some(RecordingEntry::Settled { id, call, error }) => {
                 let Some(pending) = self.pending.remove(&id) else {
                     return Err(divergence_error(&format!(
                         "the recording answers {call}, which the script did not make"
@@ -113,7 +113,7 @@ impl InFlightCalls<'_> {
 
     /// After a call was forced to fail: answers calls that are equal to recorded ones with the
     /// recorded answers.
-    fn replay_after_deviation(
+    fn replay_after_divergence(
         &mut self,
         recorded: &RecordedCalls,
     ) -> Result<WakeReason, ScriptError> {
@@ -154,7 +154,7 @@ impl InFlightCalls<'_> {
     ) -> Result<WakeReason, ScriptError> {
         let is_this_call = |fail: &str| call_number(fail) == call_number(&pending.call_id);
         let fails = recorded.forced_failure.as_deref().is_some_and(is_this_call)
-            && !self.context.lock_recorder().may_deviate();
+            && !self.context.lock_recorder().may_diverge();
         let answer = match error {
             _ if fails => Err(self.forced_failure_error(pending)),
             Some(error) => Err(error),
@@ -192,7 +192,7 @@ impl InFlightCalls<'_> {
         // The answers of settled calls are used. The recorded answer of this call is not: it
         // answers a retry.
         let used = self.log.records().map(|record| record.id.clone()).collect();
-        self.context.lock_recorder().allow_deviation(used);
+        self.context.lock_recorder().allow_divergence(used);
         json!({
             "name": "ToolExecutionError", "code": "ToolExecutionError", "toolName": pending.tool,
             "callId": pending.call_id, "retryable": false, "message": FORCED_FAILURE_MESSAGE,

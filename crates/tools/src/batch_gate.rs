@@ -12,7 +12,9 @@ use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::failure::{CallFailure, aborted_failure};
-use crate::orchestrator::{BatchReport, CallProgress, Orchestrator, PreparedCall, refused_outcome};
+use crate::orchestrator::{
+    ApprovalTiming, BatchReport, Orchestrator, PreparedCall, not_run_outcome,
+};
 use crate::scope::{Scope, SuspendPolicy};
 
 impl Orchestrator {
@@ -29,7 +31,7 @@ impl Orchestrator {
             .partition(|(prepared, _)| !prepared.request.cancel.is_cancelled());
         for (prepared, _) in cancelled {
             let name = prepared.tool.spec.name.clone();
-            let outcome = refused_outcome(&prepared.request, name.clone(), aborted_failure(&name));
+            let outcome = not_run_outcome(&prepared.request, name.clone(), aborted_failure(&name));
             self.finish(scope, reports, outcome).await;
         }
         if gated.is_empty() {
@@ -40,35 +42,35 @@ impl Orchestrator {
             .map(|(prepared, _)| prepared.request.id.clone())
             .collect();
         let decision = self
-            .request_for_calls(scope, &gated, ids, CallProgress::NotStarted, reports)
+            .request_approval_for_calls(scope, &gated, ids, ApprovalTiming::BeforeStart, reports)
             .await;
         let mut allowed = Vec::new();
         for ((prepared, _), decision) in gated.into_iter().zip(decision) {
             let tool = &prepared.tool.spec.name;
             let failure = match decision {
-                GateDecision::ApprovedOnce => {
+                ApprovalOutcome::ApprovedOnce => {
                     allowed.push(prepared);
                     continue;
                 }
-                GateDecision::ApprovedForScript => {
+                ApprovalOutcome::ApprovedForScript => {
                     scope.remember_approval(prepared.approval_key());
                     allowed.push(prepared);
                     continue;
                 }
-                GateDecision::ApprovedAlways => {
+                ApprovalOutcome::ApprovedAlways => {
                     prepared.tool.tool.allow_always(&prepared.args);
                     scope.remember_approval(prepared.approval_key());
                     allowed.push(prepared);
                     continue;
                 }
-                GateDecision::Denied(None) => {
+                ApprovalOutcome::Denied(None) => {
                     CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied"))
                 }
-                GateDecision::Denied(Some(reason)) => CallFailure::new(
+                ApprovalOutcome::Denied(Some(reason)) => CallFailure::new(
                     ErrorCode::ApprovalDeniedError,
                     format!("{tool} was denied: {reason}"),
                 ),
-                GateDecision::TimedOut => {
+                ApprovalOutcome::TimedOut => {
                     let limit = scope.limits.approval_timeout.unwrap_or_default();
                     let seconds = limit.as_secs_f64();
                     CallFailure::new(
@@ -76,10 +78,10 @@ impl Orchestrator {
                         format!("approval of {tool} timed out after {seconds} s"),
                     )
                 }
-                GateDecision::Cancelled => aborted_failure(tool),
-                GateDecision::TakenOver => continue,
+                ApprovalOutcome::Cancelled => aborted_failure(tool),
+                ApprovalOutcome::TakenOver => continue,
             };
-            let outcome = refused_outcome(&prepared.request, tool.clone(), failure);
+            let outcome = not_run_outcome(&prepared.request, tool.clone(), failure);
             self.finish(scope, reports, outcome).await;
         }
         allowed
@@ -97,22 +99,22 @@ impl Orchestrator {
     ) -> Option<PreparedCall> {
         let gated = [(prepared, reason)];
         let decision = self
-            .request_for_calls(
+            .request_approval_for_calls(
                 scope,
                 &gated,
                 vec![first.to_owned()],
-                CallProgress::Started,
+                ApprovalTiming::AfterStart,
                 reports,
             )
             .await;
         let [(prepared, _)] = gated;
         match decision.first() {
-            Some(GateDecision::ApprovedOnce) => Some(prepared),
-            Some(GateDecision::ApprovedForScript) => {
+            Some(ApprovalOutcome::ApprovedOnce) => Some(prepared),
+            Some(ApprovalOutcome::ApprovedForScript) => {
                 scope.remember_approval(prepared.approval_key());
                 Some(prepared)
             }
-            Some(GateDecision::ApprovedAlways) => {
+            Some(ApprovalOutcome::ApprovedAlways) => {
                 prepared.tool.tool.allow_always(&prepared.args);
                 scope.remember_approval(prepared.approval_key());
                 Some(prepared)
@@ -122,14 +124,14 @@ impl Orchestrator {
     }
 
     /// Creates the approval request for these calls, and returns one decision per call.
-    async fn request_for_calls(
+    async fn request_approval_for_calls(
         &self,
         scope: &Scope,
         gated: &[(PreparedCall, String)],
         waiting: Vec<String>,
-        so_far: CallProgress,
+        so_far: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
-    ) -> Vec<GateDecision> {
+    ) -> Vec<ApprovalOutcome> {
         let request = ApprovalRequest {
             id: new_id("apr"),
             script_id: Some(scope.id.clone()),
@@ -144,21 +146,21 @@ impl Orchestrator {
                 .map(|(prepared, _)| prepared.request.cancel.cancelled()),
         )
         .map(drop);
-        self.submit_request(scope, request, cancelled, waiting, so_far, reports)
+        self.submit_approval_request(scope, request, cancelled, waiting, so_far, reports)
             .await
     }
 
     /// Submits an approval request to the approver, with its records, events and reports. Returns
     /// one decision per call. The request ends when `cancelled` completes.
-    pub(crate) async fn submit_request(
+    pub(crate) async fn submit_approval_request(
         &self,
         scope: &Scope,
         request: ApprovalRequest,
         cancelled: impl Future<Output = ()>,
         waiting: Vec<String>,
-        so_far: CallProgress,
+        so_far: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
-    ) -> Vec<GateDecision> {
+    ) -> Vec<ApprovalOutcome> {
         let calls = request.calls.len();
         // If the receiver is gone, the batch has ended and the report is not needed.
         let _ = reports.send(BatchReport::ApprovalRequested {
@@ -171,7 +173,7 @@ impl Orchestrator {
             if let Some(ledger) = ledger {
                 // A failure is ignored: the approver can still decide.
                 let _ = scope
-                    .written(ledger.record_approval_request(&scope.id, &request))
+                    .wait_for_write(ledger.record_approval_request(&scope.id, &request))
                     .await;
             }
         };
@@ -186,23 +188,23 @@ impl Orchestrator {
         if let Some(ledger) = ledger {
             // If a snapshot of the run was saved meanwhile, another process may have claimed the
             // run.
-            match scope.written(ledger.resume_run(&scope.id)).await {
+            match scope.wait_for_write(ledger.claim_run(&scope.id)).await {
                 Err(LedgerError::TakenOver) => {
                     let _ = reports.send(BatchReport::TakenOver);
-                    return vec![GateDecision::TakenOver; calls];
+                    return vec![ApprovalOutcome::TakenOver; calls];
                 }
                 Err(error) => {
                     let reason = format!("cannot claim the run in the journal: {error}");
-                    decision = vec![GateDecision::Denied(Some(reason)); calls];
+                    decision = vec![ApprovalOutcome::Denied(Some(reason)); calls];
                 }
                 Ok(()) => {}
             }
         }
         let _ = reports.send(BatchReport::ApprovalEnded(waiting));
-        let answers: Vec<String> = decision.iter().map(GateDecision::to_text).collect();
+        let answers: Vec<String> = decision.iter().map(ApprovalOutcome::to_text).collect();
         if let Some(ledger) = ledger {
             let _ = scope
-                .written(ledger.record_approval_answers(&request.id, &answers))
+                .wait_for_write(ledger.record_approval_answers(&request.id, &answers))
                 .await;
         }
         scope.events.emit(RuntimeEvent::ApprovalAnswered {
@@ -218,29 +220,29 @@ impl Orchestrator {
         scope: &Scope,
         request: &ApprovalRequest,
         cancelled: impl Future<Output = ()>,
-        so_far: CallProgress,
+        so_far: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
-    ) -> Vec<GateDecision> {
-        let all = |decision: GateDecision| vec![decision; request.calls.len()];
+    ) -> Vec<ApprovalOutcome> {
+        let all = |decision: ApprovalOutcome| vec![decision; request.calls.len()];
         tokio::select! {
             biased;
-            () = cancelled => all(GateDecision::Cancelled),
+            () = cancelled => all(ApprovalOutcome::Cancelled),
             decision = self.await_response(scope, request, so_far, reports) => match decision {
-                None => all(GateDecision::TimedOut),
+                None => all(ApprovalOutcome::TimedOut),
                 Some(ApprovalResponse::Decided(answers)) => {
                     let mut answers = answers.into_iter();
                     request.calls.iter().map(|_| match answers.next() {
-                        Some(CallDecision::Once) => GateDecision::ApprovedOnce,
-                        Some(CallDecision::ThisScript) => GateDecision::ApprovedForScript,
-                        Some(CallDecision::Always) => GateDecision::ApprovedAlways,
-                        Some(CallDecision::Deny(reason)) => GateDecision::Denied(reason),
-                        None => GateDecision::Denied(None),
+                        Some(CallDecision::Once) => ApprovalOutcome::ApprovedOnce,
+                        Some(CallDecision::ThisScript) => ApprovalOutcome::ApprovedForScript,
+                        Some(CallDecision::Always) => ApprovalOutcome::ApprovedAlways,
+                        Some(CallDecision::Deny(reason)) => ApprovalOutcome::Denied(reason),
+                        None => ApprovalOutcome::Denied(None),
                     }).collect()
                 }
-                Some(ApprovalResponse::Cancelled) => all(GateDecision::Cancelled),
-                Some(ApprovalResponse::Unavailable(reason)) => all(GateDecision::Denied(Some(reason))),
+                Some(ApprovalResponse::Cancelled) => all(ApprovalOutcome::Cancelled),
+                Some(ApprovalResponse::Unavailable(reason)) => all(ApprovalOutcome::Denied(Some(reason))),
                 Some(ApprovalResponse::Deferred) => {
-                    all(GateDecision::Denied(Some("approval is not possible here".to_owned())))
+                    all(ApprovalOutcome::Denied(Some("approval is not possible here".to_owned())))
                 }
             },
         }
@@ -255,7 +257,7 @@ impl Orchestrator {
         &self,
         scope: &Scope,
         request: &ApprovalRequest,
-        so_far: CallProgress,
+        so_far: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
     ) -> Option<ApprovalResponse> {
         let asked = self.approver.ask(request);
@@ -264,7 +266,7 @@ impl Orchestrator {
             None => asked.await,
         };
         let can_suspend = scope.suspend_policy == SuspendPolicy::OnDeferredApproval
-            && so_far == CallProgress::NotStarted;
+            && so_far == ApprovalTiming::BeforeStart;
         if decision == ApprovalResponse::Deferred
             && can_suspend
             && reports.send(BatchReport::ApprovalDeferred).is_ok()
@@ -277,7 +279,7 @@ impl Orchestrator {
 
 /// Result of an approval request for one call.
 #[derive(Debug, Clone)]
-pub(crate) enum GateDecision {
+pub(crate) enum ApprovalOutcome {
     ApprovedOnce,
     ApprovedForScript,
     ApprovedAlways,
@@ -287,7 +289,7 @@ pub(crate) enum GateDecision {
     TakenOver,
 }
 
-impl GateDecision {
+impl ApprovalOutcome {
     /// Returns the text that the journal and events contain.
     fn to_text(&self) -> String {
         match self {

@@ -37,7 +37,7 @@ type SharedStart = Shared<BoxFuture<'static, Result<Arc<McpConnection>, ServerEr
 pub(crate) struct McpSharedState {
     pub(crate) handlers: ServerRequestHandlers,
     /// Folder of cached catalogues and stored logins; `None` turns both off.
-    pub(crate) cache_dir: Option<std::path::PathBuf>,
+    pub(crate) storage_dir: Option<std::path::PathBuf>,
     /// Number of changes of any server's catalogue or availability.
     pub(crate) generation: AtomicU64,
     /// Notified after each change.
@@ -58,16 +58,16 @@ impl McpSharedState {
 }
 
 /// A configured MCP server.
-pub(crate) struct McpServerEntry {
+pub(crate) struct ConfiguredServer {
     pub(crate) settings: ServerSettings,
     shared: Arc<McpSharedState>,
     /// Limits the number of concurrent calls.
     call_permits: Semaphore,
-    inner: Mutex<McpServerInner>,
+    inner: Mutex<ConfiguredServerInner>,
     weak_self: Weak<Self>,
 }
 
-struct McpServerInner {
+struct ConfiguredServerInner {
     state: McpConnectionState,
     /// Number of failures since the last long-lived connection.
     failures: u32,
@@ -137,14 +137,14 @@ impl ServerState {
     }
 }
 
-impl McpServerEntry {
+impl ConfiguredServer {
     pub(crate) fn new(settings: ServerSettings, common: Arc<McpSharedState>) -> Arc<Self> {
-        let folder = common.cache_dir.as_ref();
+        let folder = common.storage_dir.as_ref();
         let cached =
             folder.and_then(|folder| Catalogue::load(folder, &common.cache_key(&settings)));
         Arc::new_cyclic(|me| Self {
             call_permits: Semaphore::new(settings.options.max_concurrent.max(1)),
-            inner: Mutex::new(McpServerInner {
+            inner: Mutex::new(ConfiguredServerInner {
                 state: McpConnectionState::Idle,
                 failures: 0,
                 catalogue: cached.map(Arc::new),
@@ -160,7 +160,7 @@ impl McpServerEntry {
         })
     }
 
-    fn lock_inner(&self) -> MutexGuard<'_, McpServerInner> {
+    fn lock_inner(&self) -> MutexGuard<'_, ConfiguredServerInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -226,7 +226,7 @@ impl McpServerEntry {
     /// next start; the first failure does not.
     fn record_disconnect(
         &self,
-        inner: &mut McpServerInner,
+        inner: &mut ConfiguredServerInner,
         why: &str,
         lifetime: Duration,
     ) -> Option<ServerError> {
@@ -242,7 +242,7 @@ impl McpServerEntry {
     }
 
     /// Sets a delay before the next start, which doubles with each failure up to 60 s.
-    fn back_off(&self, inner: &mut McpServerInner, why: &str) -> Instant {
+    fn back_off(&self, inner: &mut ConfiguredServerInner, why: &str) -> Instant {
         let wait = Duration::from_secs(1 << inner.failures.saturating_sub(1).min(6));
         let until = Instant::now() + wait.min(Duration::from_secs(60));
         inner.state = McpConnectionState::BackingOff {
@@ -283,7 +283,7 @@ impl McpServerEntry {
     }
 
     /// Starts the server in a task of its own.
-    fn spawn_start(&self, inner: &mut McpServerInner) -> SharedStart {
+    fn spawn_start(&self, inner: &mut ConfiguredServerInner) -> SharedStart {
         let Some(me) = self.weak_self.upgrade() else {
             let gone = Err(self.disconnected_error(""));
             return std::future::ready(gone).boxed().shared();
@@ -303,7 +303,7 @@ impl McpServerEntry {
         let connecting = async {
             let (asked, folder) = (
                 self.shared.handlers.clone(),
-                self.shared.cache_dir.as_deref(),
+                self.shared.storage_dir.as_deref(),
             );
             let link = McpConnection::connect(&self.settings, Arc::downgrade(&self), asked, folder)
                 .await?;
@@ -356,7 +356,7 @@ impl McpServerEntry {
         if inner.catalogue.as_deref() == Some(&catalogue) {
             return;
         }
-        if let Some(folder) = &self.shared.cache_dir {
+        if let Some(folder) = &self.shared.storage_dir {
             catalogue.save(folder, &self.shared.cache_key(&self.settings));
         }
         inner.catalogue = Some(Arc::new(catalogue));
@@ -365,7 +365,7 @@ impl McpServerEntry {
     }
 
     /// Fetches the tool list again after the server reported a change.
-    pub(crate) fn refresh_tools(&self) {
+    pub(crate) fn spawn_catalogue_refresh(&self) {
         let link = match &self.lock_inner().state {
             McpConnectionState::Ready(link) => link.clone(),
             _ => return,
@@ -383,7 +383,7 @@ impl McpServerEntry {
     }
 
     /// Waits for a permit among the concurrent calls, and connects.
-    async fn acquire_permit(
+    async fn acquire_connection(
         &self,
     ) -> Result<(SemaphorePermit<'_>, Arc<McpConnection>), ServerError> {
         let permit = self.call_permits.acquire().await;
@@ -404,7 +404,7 @@ impl McpServerEntry {
         let (_permit, link) = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(cancelled()),
-            entered = self.acquire_permit() => entered?,
+            entered = self.acquire_connection() => entered?,
         };
         let entered = link.in_flight.register(call);
         let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(args);
@@ -483,7 +483,7 @@ impl McpServerEntry {
             let link = link.clone();
             tokio::spawn(async move {
                 if link.ping(PING_TIMEOUT).await.is_none() {
-                    link.abandon();
+                    link.close_unresponsive();
                 }
             });
         }
