@@ -254,7 +254,7 @@ impl CliSetup {
     }
 
     /// Returns a predicate for the tools that the tool pack and the configuration include. It is
-    /// applied in [`Servers::extend_registry`](selvedge_mcp::Servers::extend_registry), through
+    /// applied in [`Servers::extend_registry`](selvedge_mcp::Servers::script_registry), through
     /// which every command gets its tools.
     pub(crate) fn tool_filter(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
         let packs = self.packs();

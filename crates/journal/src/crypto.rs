@@ -62,7 +62,7 @@ impl Cipher {
         Ok([&nonce[..], &encrypted].concat())
     }
 
-    /// Fails with [`JournalError::Sealed`] if the bytes were modified or encrypted with another
+    /// Fails with [`JournalError::WrongKey`] if the bytes were modified or encrypted with another
     /// key.
     pub(crate) fn decrypt(&self, encrypted: &[u8]) -> Result<Vec<u8>, JournalError> {
         let (nonce, encrypted) = encrypted

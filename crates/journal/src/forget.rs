@@ -84,7 +84,7 @@ impl Journal {
     }
 
     /// Rewrites the file without free pages and truncates its log, so that deleted content is no
-    /// longer on disk. Waits for readers, and fails with [`JournalError::StillRead`] if they do not
+    /// longer on disk. Waits for readers, and fails with [`JournalError::LogNotTruncated`] if they do not
     /// finish.
     pub fn scrub(&self) -> Result<(), JournalError> {
         let connection = self.flushed_connection();

@@ -1,6 +1,6 @@
 //! Liveness of processes. Each process locks its own file in the folder `live`. The operating
 //! system releases the lock when the process ends or is killed. Commands that the process started
-//! inherit the lock ([`crate::Journal::hold`]), so a run counts as alive until its last command has
+//! inherit the lock ([`crate::Journal::owner_lock_fd`]), so a run counts as alive until its last command has
 //! ended.
 
 use std::fs::{File, TryLockError};

@@ -143,7 +143,7 @@ impl Payloads {
             .ok_or_else(|| JournalError::Damaged("a payload is missing".into()))
     }
 
-    /// Like [`Payloads::bytes`], decoded as UTF-8.
+    /// Like [`Payloads::require_bytes`], decoded as UTF-8.
     pub(crate) fn require_text(
         &self,
         connection: &Connection,
@@ -152,7 +152,7 @@ impl Payloads {
         Ok(String::from_utf8(self.require_bytes(connection, column)?)?)
     }
 
-    /// Like [`Payloads::bytes`], decoded from JSON.
+    /// Like [`Payloads::require_bytes`], decoded from JSON.
     pub(crate) fn require_json<T: DeserializeOwned>(
         &self,
         connection: &Connection,

@@ -9,7 +9,7 @@ use crate::payloads::select_blob_hashes;
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
-/// What [`Journal::tidy`] removed.
+/// What [`Journal::apply_retention`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RetentionReport {
     /// Number of runs, which were removed with their calls.

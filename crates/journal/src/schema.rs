@@ -32,7 +32,7 @@ impl ComponentSchema {
         Ok(connection)
     }
 
-    /// Opens another connection without migrating. Requires an earlier [`Tables::open`].
+    /// Opens another connection without migrating. Requires an earlier [`ComponentSchema::open`].
     pub fn connect(
         &self,
         folder: &Path,

@@ -5,7 +5,7 @@
 //! and are called like built-in tools. Requests that a server sends during a call go to the
 //! handlers in [`ServerRequestHandlers`]: elicitation to a person, sampling to a model.
 //!
-//! As a server, [`ScriptServer`] offers the tools `script` and `script_wait` to MCP clients.
+//! As a server, [`ScriptServerSession`] offers the tools `script` and `script_wait` to MCP clients.
 // Standard output and standard error belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 

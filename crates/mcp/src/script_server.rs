@@ -42,7 +42,7 @@ const MAX_WAIT_TIME: Duration = Duration::from_secs(30 * 60);
 pub type LoadResume =
     dyn Fn(String) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
 
-/// What a [`ScriptServer`] serves, shared by the sessions of all clients.
+/// What a [`ScriptServerSession`] serves, shared by the sessions of all clients.
 pub struct ScriptServerConfig {
     /// Runs the scripts. Its tools are replaced by `tools` and those of `servers`.
     pub harness: Harness,

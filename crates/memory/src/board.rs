@@ -27,7 +27,7 @@ pub struct Announcement {
 }
 
 impl Memory {
-    /// Puts a note on a session's board for the next [`BOARD_TURNS`] turns.
+    /// Puts a note on a session's board for the next [`ANNOUNCEMENT_TURNS`] turns.
     pub fn announce(&self, session: &str, kind: &str, text: &str) -> Result<(), MemoryError> {
         self.write(|connection| insert_announcement(connection, session, kind, 0, text))
     }
@@ -63,7 +63,7 @@ impl Memory {
     }
 
     /// Returns a turn at a level as text, and announces it on the board. `turn` is any name that
-    /// [`turn_number`] accepts.
+    /// [`parse_turn_number`] accepts.
     pub fn get_turn(&self, session: &str, turn: &str, level: Level) -> Result<String, MemoryError> {
         let turns = self.turn_count(session)?;
         let number = parse_turn_number(turn).filter(|number| *number <= turns);

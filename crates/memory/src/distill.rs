@@ -56,10 +56,10 @@ pub struct DistillReport {
 
 impl Memory {
     /// Distills the next turns of a session: with the model's answers, or by rules if there is no
-    /// model or it fails. Call it again while turns remain ([`Distilled::waiting`]).
+    /// model or it fails. Call it again while turns remain ([`DistillReport::remaining_turns`]).
     ///
     /// If the model has a batch API, all turns are submitted at once, and a later call learns from
-    /// the answers. Fails with [`MemoryError::Busy`] while another process distills the session.
+    /// the answers. Fails with [`MemoryError::DistillLocked`] while another process distills the session.
     pub async fn distill(
         &self,
         session: &str,

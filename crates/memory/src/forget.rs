@@ -21,7 +21,7 @@ pub struct ForgottenCounts {
 }
 
 impl Memory {
-    /// Forgets a whole session. Fails with [`MemoryError::Busy`] while a process distills it.
+    /// Forgets a whole session. Fails with [`MemoryError::DistillLocked`] while a process distills it.
     pub fn forget_session(&self, session: &str) -> Result<ForgottenCounts, MemoryError> {
         let _lease = self.lock_for_distilling(session)?;
         let forgotten = self.write(|connection| {
@@ -48,7 +48,7 @@ impl Memory {
     }
 
     /// Forgets one turn. The numbers of the other turns do not change. Forgetting a turn again is
-    /// not an error, so that an interrupted call can be repeated. Fails with [`MemoryError::Busy`]
+    /// not an error, so that an interrupted call can be repeated. Fails with [`MemoryError::DistillLocked`]
     /// while a process distills the session.
     pub fn forget_turn(&self, session: &str, number: u32) -> Result<ForgottenCounts, MemoryError> {
         let _lease = self.lock_for_distilling(session)?;
@@ -110,7 +110,7 @@ impl Memory {
     }
 
     /// Truncates the write-ahead log, which still has the deleted text. (Freed pages of the file
-    /// are overwritten by `secure_delete`.) Fails with [`MemoryError::StillRead`] if another
+    /// are overwritten by `secure_delete`.) Fails with [`MemoryError::LogInUse`] if another
     /// process is reading the log.
     pub(crate) fn truncate_log(&self) -> Result<(), MemoryError> {
         let sql = "PRAGMA wal_checkpoint(TRUNCATE)";

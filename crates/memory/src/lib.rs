@@ -30,7 +30,7 @@
 //! # }).unwrap();
 //! ```
 //!
-//! [`get_turn`] is the tool with which a model fetches a turn in more detail, and [`MEMORY_PROMPT`]
+//! [`get_turn_tool`] is the tool with which a model fetches a turn in more detail, and [`MEMORY_PROMPT`]
 //! is the part of the system prompt that explains the tags. A [`SmallModel`] and an [`Encoder`]
 //! improve recall. [`Memory::distill`] learns lessons.
 // Standard streams belong to the embedding program.

@@ -147,7 +147,7 @@ impl Memory {
         })
     }
 
-    /// Returns the number of the turn with this key (see [`Turn::key`]).
+    /// Returns the number of the turn with this key (see [`StoredTurn::key`]).
     pub fn find_turn_by_key(&self, session: &str, key: &str) -> Result<Option<u32>, MemoryError> {
         self.read(|reader| {
             let session = require_session(&reader.connection, session)?.id;

@@ -1,7 +1,7 @@
 //! Conversations with models: the items that are stored in history and sent with each request.
 //!
-//! An [`Item`] contains what all wire APIs have in common. Data that only one provider understands,
-//! such as a signature or encrypted reasoning, is attached as [`Native`] and sent back only to the
+//! An [`ConversationItem`] contains what all wire APIs have in common. Data that only one provider understands,
+//! such as a signature or encrypted reasoning, is attached as [`NativePayload`] and sent back only to the
 //! model it came from.
 
 use std::ops::AddAssign;
@@ -142,7 +142,7 @@ pub struct NativePayload {
     pub json: Value,
 }
 
-/// The model that produced an item. Its [`Native`] data is sent back only to the same model.
+/// The model that produced an item. Its [`NativePayload`] data is sent back only to the same model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ModelOrigin {
     /// Wire API of the request.

@@ -10,7 +10,7 @@ use crate::LedgerError;
 /// How long a document is stored.
 pub const DOCUMENT_RETENTION: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Stores documents for [`DOCUMENTS_KEPT`] under keys that it assigns. Methods may block.
+/// Stores documents for [`DOCUMENT_RETENTION`] under keys that it assigns. Methods may block.
 pub trait DocumentStore: Send + Sync {
     /// Stores a document and returns its metadata with the new key.
     fn save(&self, document: &NewDocument<'_>) -> Result<DocumentInfo, LedgerError>;

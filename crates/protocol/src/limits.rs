@@ -130,7 +130,7 @@ pub struct ScriptModeLevels {
 }
 
 impl ScriptModeLevels {
-    /// Returns the mode of the narrowest level that sets one, else [`Mode::Enabled`].
+    /// Returns the mode of the narrowest level that sets one, else [`ScriptMode::Enabled`].
     pub fn resolve(self) -> ScriptMode {
         self.turn
             .or(self.provider)

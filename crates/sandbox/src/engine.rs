@@ -24,7 +24,7 @@ use crate::ticker::Ticker;
 /// and much of the native one.
 const NATIVE_STACK_BYTES: usize = 8 << 20;
 
-/// Limits of one [`Wasm`]: how many scripts it runs at once, and with how much memory.
+/// Limits of one [`WasmRuntime`]: how many scripts it runs at once, and with how much memory.
 #[derive(Debug, Clone)]
 pub struct EngineSettings {
     /// Scripts that may be alive at once. Further scripts wait for a free slot.

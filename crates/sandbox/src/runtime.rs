@@ -26,7 +26,7 @@ pub trait Runtime: Send + Sync {
 
     /// Restores a script from a snapshot, which another process may have taken, at the await where
     /// it was taken. `program` holds its limits; its source is in the snapshot. Fails with
-    /// [`Fault::Foreign`] if another build of the engine took the snapshot.
+    /// [`Fault::BuildMismatch`] if another build of the engine took the snapshot.
     fn restore<'a>(
         &'a self,
         snapshot: &'a GuestSnapshot,
@@ -35,7 +35,7 @@ pub trait Runtime: Send + Sync {
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, Fault>>;
 }
 
-/// A started execution and its first [`Pump`].
+/// A started execution and its first [`GuestStep`].
 pub type StartedExecution = (Box<dyn Execution>, GuestStep);
 
 /// A script that awaits something.

@@ -175,7 +175,7 @@ impl LiveRuns {
     }
 
     /// Starts a script in the background. Must be called on a tokio runtime. `name` appears in
-    /// [`LiveSummary`].
+    /// [`LiveRunSummary`].
     pub fn start(
         &self,
         harness: &Harness,

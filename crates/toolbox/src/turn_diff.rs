@@ -21,8 +21,8 @@ use crate::workspace::is_protected_name;
 use baseline::Baseline;
 use file::TrackedFile;
 
-/// Tracks the changes in a workspace. Tracking starts with [`TurnDiff::begin`] or
-/// [`TurnDiff::begin_session`]. Clones share their state.
+/// Tracks the changes in a workspace. Tracking starts with [`TurnDiffTracker::begin_turn`] or
+/// [`TurnDiffTracker::begin_session`]. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct TurnDiffTracker {
     workspace: Workspace,
@@ -107,7 +107,7 @@ impl TurnDiffTracker {
         *lock_state(&self.turn_start) = Some(DiffStartState::default());
     }
 
-    /// Starts a session: [`TurnDiff::session_diff`] is relative to the current state.
+    /// Starts a session: [`TurnDiffTracker::session_diff`] is relative to the current state.
     pub fn begin_session(&self) {
         *lock_state(&self.session_start) = Some(DiffStartState::default());
     }

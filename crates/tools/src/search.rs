@@ -111,7 +111,7 @@ fn collect_parameters(schema: &Value, out: &mut String, depth: usize) {
     }
 }
 
-/// Returns the first [`MAX_TEXT`] bytes of a text.
+/// Returns the first [`MAX_INDEXED_BYTES`] bytes of a text.
 fn truncate_text(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_INDEXED_BYTES)]
 }

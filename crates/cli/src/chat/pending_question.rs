@@ -32,7 +32,7 @@ impl TypingPause {
         (!self.is_over).then_some(self.last_input + TYPING_PAUSE_DURATION)
     }
 
-    /// Ends the pause if there was no input for [`QUIET`].
+    /// Ends the pause if there was no input for [`TYPING_PAUSE_DURATION`].
     pub(crate) fn end_if_elapsed(&mut self, now: Instant) {
         self.is_over |= now >= self.last_input + TYPING_PAUSE_DURATION;
     }

@@ -14,7 +14,7 @@ const SHOWN_TURNS: u32 = 3;
 /// Lines of a user message, and calls of a script, that are shown.
 const MAX_SHOWN_LINES: usize = 20;
 
-/// Returns the last [`TURNS`] turns of the session as rows.
+/// Returns the last [`SHOWN_TURNS`] turns of the session as rows.
 pub(crate) fn recent_turn_rows(session: &Session, width: usize, theme: Theme) -> Vec<StyledRow> {
     let history = session.history();
     let first_turn = session.turn_number().saturating_sub(SHOWN_TURNS - 1).max(1);

@@ -147,7 +147,7 @@ pub(crate) fn sanitize(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Replaces control characters as [`clean`] does, and line breaks by a visible character.
+/// Replaces control characters as [`sanitize`] does, and line breaks by a visible character.
 pub(crate) fn sanitize_line(text: &str) -> String {
     sanitize(text).replace('\n', "⏎")
 }

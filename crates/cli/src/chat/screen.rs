@@ -32,7 +32,7 @@ pub(crate) struct ChatScreen<W: Write> {
     height: usize,
     /// The live part that is on the terminal.
     drawn_frame: LiveFrame,
-    /// The last [`REMEMBERED`] finished rows.
+    /// The last [`MAX_REPRINTED_ROWS`] finished rows.
     finished_rows: VecDeque<StyledRow>,
 }
 

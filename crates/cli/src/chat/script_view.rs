@@ -43,7 +43,7 @@ impl ScriptSection {
         }
     }
 
-    /// Keeps the first [`LOG_LINES`] log lines and counts the others.
+    /// Keeps the first [`MAX_LOG_LINES`] log lines and counts the others.
     pub(crate) fn log(&mut self, rows: Vec<StyledRow>) {
         self.log_line_count += rows.len();
         let room = MAX_LOG_LINES.saturating_sub(self.log_rows.len());

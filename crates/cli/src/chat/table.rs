@@ -48,7 +48,7 @@ impl MarkdownTable {
     }
 
     /// Returns the width of each column, or `None` if a column would be narrower than
-    /// [`NARROWEST`].
+    /// [`MIN_COLUMN_WIDTH`].
     fn column_widths(&self, width: usize) -> Option<Vec<usize>> {
         let columns = self.table_rows.iter().map(Vec::len).max()?;
         let content_width = |column: usize| {

@@ -40,7 +40,7 @@ pub(crate) enum ChatUpdate {
     SessionDiffReady(Box<WorkspaceDiff>),
 }
 
-/// Creates the channel. After each call that changed files it inserts an [`Event::DiffUpdated`].
+/// Creates the channel. After each call that changed files it inserts an [`RuntimeEvent::DiffUpdated`].
 pub(crate) fn update_channel(
     turn_diff: TurnDiffTracker,
 ) -> (UnboundedSender<ChatUpdate>, UnboundedReceiver<ChatUpdate>) {

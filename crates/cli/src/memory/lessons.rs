@@ -12,7 +12,7 @@ use super::import::progress_bar;
 use crate::CliStatus;
 use crate::output::{print_line, replace_control_chars};
 
-/// First interval between two checks of a provider's batch. It doubles up to [`LAST_LOOK`].
+/// First interval between two checks of a provider's batch. It doubles up to [`MAX_POLL_INTERVAL`].
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest interval between two checks. Most batches take an hour.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(60);

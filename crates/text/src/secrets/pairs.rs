@@ -43,7 +43,7 @@ enum NameContext {
     Configured,
 }
 
-/// Finds secrets after names and after the patterns in [`MARKS`].
+/// Finds secrets after names and after the patterns in [`PAIR_PATTERNS`].
 #[derive(Debug)]
 pub(super) struct PairFinder {
     patterns: AhoCorasick,

@@ -1,5 +1,5 @@
 //! Parses patches and applies them to files. Both formats, the envelope (`*** Begin Patch`) and the
-//! unified diff, are parsed into [`Operation`]s. A [`Draft`] applies them in memory before anything
+//! unified diff, are parsed into [`PatchOperation`]s. A [`PatchDraft`] applies them in memory before anything
 //! is written.
 
 mod draft;
