@@ -57,6 +57,35 @@ fn links_lead_to_files_and_headings() {
     assert_none(problems);
 }
 
+#[test]
+fn names_in_the_architecture_page_exist() {
+    let sources = sources();
+    let mut known: BTreeSet<&str> = BTreeSet::new();
+    for (path, text) in &sources {
+        if !path.ends_with(".md") {
+            known.extend(path.split(['/', '.']));
+            known.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_'));
+        }
+    }
+    let (_, page) = sources
+        .iter()
+        .find(|(path, _)| path == "ARCHITECTURE.md")
+        .unwrap();
+    let mut problems = Vec::new();
+    for (number, line) in prose(page) {
+        for name in line.split('`').skip(1).step_by(2) {
+            let is_path = name.split("::").all(|part| {
+                !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || c == '_')
+            });
+            let missing = name.split("::").find(|part| !known.contains(part));
+            if let Some(part) = missing.filter(|_| is_path) {
+                problems.push(format!("ARCHITECTURE.md:{number}: `{part}` does not exist"));
+            }
+        }
+    }
+    assert_none(problems);
+}
+
 /// Markdown written for people. Test suites and the sample project are data.
 fn pages() -> impl Iterator<Item = (String, String)> {
     sources().into_iter().filter(|(path, _)| {

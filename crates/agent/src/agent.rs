@@ -248,7 +248,7 @@ impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Agent")
             .field("model", &self.model.name)
-            .field("settings", &self.options)
+            .field("options", &self.options)
             .finish()
     }
 }

@@ -100,17 +100,17 @@ impl AgentMemory {
         session: &Session,
         missing: Vec<Vec<u8>>,
     ) -> Result<PromptPrefix, MemoryError> {
-        let telling = self.0.settings.history;
+        let history = self.0.settings.history;
         let (id, turn) = (session.id().to_owned(), session.turn_number());
-        let whole_from = steps_since_compaction(session.steps())
+        let first_full_turn = steps_since_compaction(session.steps())
             .first()
             .map_or(turn, |step| step.turn);
         let prepare = move |memory: &Memory| {
             store_turns(memory, &id, &missing)?;
-            let HistoryMode::Gradient(gradient) = telling else {
-                let regular = telling == HistoryMode::Regular;
+            let HistoryMode::Gradient(gradient) = history else {
+                let regular = history == HistoryMode::Regular;
                 return Ok(PromptPrefix {
-                    first_full_turn: if regular { whole_from } else { turn },
+                    first_full_turn: if regular { first_full_turn } else { turn },
                     ..PromptPrefix::default()
                 });
             };
@@ -221,13 +221,13 @@ impl TurnHook for AgentMemory {
             if let Some(idle) = self.lock_background_task().take() {
                 idle.abort();
             }
-            let told = async {
+            let prefix = async {
                 let before = session.turn_number().saturating_sub(1);
                 let missing = self.missing_turns(session, before).await?;
                 self.prepare_prefix(session, missing).await
             };
-            let told = match told.await {
-                Ok(told) => told,
+            let prefix = match prefix.await {
+                Ok(prefix) => prefix,
                 Err(error) => {
                     // The turn continues with the history of the session.
                     tracing::warn!(target: "selvedge::memory", %error, "recall is skipped");
@@ -235,11 +235,11 @@ impl TurnHook for AgentMemory {
                     return None;
                 }
             };
-            let full_from = told.first_full_turn;
+            let first_full_turn = prefix.first_full_turn;
             self.lock_prompt_prefixes()
-                .insert(session.id().to_owned(), told);
+                .insert(session.id().to_owned(), prefix);
             let recall = RecallRequest {
-                exclude_from: full_from,
+                exclude_from: first_full_turn,
                 timeout: self.0.settings.recall_timeout?,
                 max_tokens: self.0.settings.max_recall_tokens,
                 model: self.0.small_model.clone(),

@@ -151,7 +151,7 @@ impl AnswerReader<'_> {
             }
             ModelEvent::CallDelta { item, text } => self.emit_delta(item, text),
             ModelEvent::CallTruncated { item, .. } => {
-                if let Some(id) = self.items.remove(&item).and_then(|part| part.item_id) {
+                if let Some(id) = self.items.remove(&item).and_then(|state| state.item_id) {
                     self.events.emit(RuntimeEvent::ItemDropped { item_id: id });
                 }
             }
@@ -178,9 +178,9 @@ impl AnswerReader<'_> {
 
     /// Returns the answer, after the stream has ended or reading was stopped.
     pub(crate) fn finish(mut self) -> TurnAnswer {
-        let unfinished = self.items.iter().filter(|(_, part)| !part.done);
+        let unfinished = self.items.iter().filter(|(_, state)| !state.done);
         let unfinished: Vec<_> = unfinished
-            .map(|(item, part)| (*item, part.raw.clone()))
+            .map(|(item, state)| (*item, state.raw.clone()))
             .collect();
         for (item, raw) in unfinished {
             self.finish_text(item);
@@ -192,7 +192,7 @@ impl AnswerReader<'_> {
         }
         self.answer.pieces = std::mem::take(&mut self.items)
             .into_values()
-            .flat_map(|part| part.pieces)
+            .flat_map(|state| state.pieces)
             .collect();
         // In a truncated answer, an unclosed block is text and not a script.
         let truncated = !matches!(
@@ -215,9 +215,9 @@ impl AnswerReader<'_> {
 
     /// Adds text to an item and handles the segments that it completes.
     fn push_text(&mut self, item: u32, text: &str) -> StreamControl {
-        let part = self.items.entry(item).or_default();
-        part.raw.push_str(text);
-        let segments = part.detector.push(text);
+        let state = self.items.entry(item).or_default();
+        state.raw.push_str(text);
+        let segments = state.detector.push(text);
         self.handle_segments(item, segments, AnswerScriptForm::Block)
     }
 
@@ -249,25 +249,25 @@ impl AnswerReader<'_> {
 
     /// Removes the text after a block from the answer.
     fn drop_text_after_block(&mut self, item: u32, block: &str) {
-        let part = self.items.entry(item).or_default();
-        if let Some(start) = part.raw.rfind(block) {
-            part.raw.truncate(start + block.len());
+        let state = self.items.entry(item).or_default();
+        if let Some(start) = state.raw.rfind(block) {
+            state.raw.truncate(start + block.len());
         }
-        part.detector = BlockDetector::default();
+        state.detector = BlockDetector::default();
     }
 
     /// Adds text outside of script blocks, and emits it if pieces are emitted live.
     fn push_plain_text(&mut self, item: u32, text: &str) {
         let live = self.emit_live;
         self.complete_reasoning(item);
-        let part = self.items.entry(item).or_default();
-        part.text.push_str(text);
-        if !live || part.text.trim().is_empty() {
+        let state = self.items.entry(item).or_default();
+        state.text.push_str(text);
+        if !live || state.text.trim().is_empty() {
             return;
         }
         let mut delta = text.to_owned();
-        if part.item_id.is_none() {
-            delta = part.text.clone();
+        if state.item_id.is_none() {
+            delta = state.text.clone();
             self.emit_started(
                 item,
                 ConversationItem::message(MessageRole::Assistant, "").into(),
@@ -278,8 +278,8 @@ impl AnswerReader<'_> {
 
     /// Ends the current text of an item and makes it a piece.
     fn end_plain_text(&mut self, item: u32) {
-        let part = self.items.entry(item).or_default();
-        let (text, id) = (std::mem::take(&mut part.text), part.item_id.take());
+        let state = self.items.entry(item).or_default();
+        let (text, id) = (std::mem::take(&mut state.text), state.item_id.take());
         if text.trim().is_empty() {
             // Reasoning or a call whose end did not arrive.
             if let Some(item_id) = id {
@@ -292,7 +292,7 @@ impl AnswerReader<'_> {
             self.events
                 .emit(RuntimeEvent::ItemCompleted { item_id, item });
         }
-        part.pieces.push(PieceWithItemId {
+        state.pieces.push(PieceWithItemId {
             piece: AnswerPiece::Text(text),
             item_id: id,
         });
@@ -303,13 +303,13 @@ impl AnswerReader<'_> {
         item: u32,
         code: String,
         form: AnswerScriptForm,
-        trouble: Option<ScriptError>,
+        error: Option<ScriptError>,
     ) {
         let call_id = new_id("call");
-        let piece = AnswerPiece::Script(self.build_script(code, &call_id, form, trouble));
+        let piece = AnswerPiece::Script(self.build_script(code, &call_id, form, error));
         self.emit_live = false;
-        let part = self.items.entry(item).or_default();
-        part.pieces.push(PieceWithItemId {
+        let state = self.items.entry(item).or_default();
+        state.pieces.push(PieceWithItemId {
             piece,
             item_id: None,
         });
@@ -320,16 +320,16 @@ impl AnswerReader<'_> {
         code: String,
         call_id: &str,
         form: AnswerScriptForm,
-        trouble: Option<ScriptError>,
+        error: Option<ScriptError>,
     ) -> AnswerScript {
         let mut item = self.harness.new_script_call(&code, call_id);
-        if trouble.is_some() {
+        if error.is_some() {
             item.status = RunStatus::Rejected;
         }
         AnswerScript {
             item,
             form,
-            error: trouble,
+            error,
             timeout: None,
             resumes_run: pragma_resume(&code),
         }
@@ -339,10 +339,10 @@ impl AnswerReader<'_> {
         if !self.emit_live || text.is_empty() {
             return;
         }
-        let part = self.items.entry(item).or_default();
-        let restarted = part.completed_early && part.reasoning.is_empty();
-        part.reasoning.push_str(&text);
-        if part.item_id.is_none() || restarted {
+        let state = self.items.entry(item).or_default();
+        let restarted = state.completed_early && state.reasoning.is_empty();
+        state.reasoning.push_str(&text);
+        if state.item_id.is_none() || restarted {
             self.emit_started(
                 item,
                 ConversationItem::Reasoning(Reasoning::default()).into(),
@@ -351,14 +351,14 @@ impl AnswerReader<'_> {
         self.emit_delta(item, text);
     }
 
-    /// Emits `ItemCompleted` for all open reasoning, except that of the item `except`, which begins. Some APIs
-    /// report the end of reasoning only at the end of the answer.
+    /// Emits `ItemCompleted` for all open reasoning, except that of the item `except`, which
+    /// begins. Some APIs report the end of reasoning only at the end of the answer.
     fn complete_reasoning(&mut self, except: u32) {
         let others = self.items.iter_mut().filter(|(item, _)| **item != except);
-        for (_, part) in others.filter(|(_, part)| !part.reasoning.is_empty()) {
-            if let Some(item_id) = part.item_id.clone() {
-                let item = reasoning_item(std::mem::take(&mut part.reasoning));
-                part.completed_early = true;
+        for (_, state) in others.filter(|(_, state)| !state.reasoning.is_empty()) {
+            if let Some(item_id) = state.item_id.clone() {
+                let item = reasoning_item(std::mem::take(&mut state.reasoning));
+                state.completed_early = true;
                 self.events
                     .emit(RuntimeEvent::ItemCompleted { item_id, item });
             }
@@ -376,7 +376,11 @@ impl AnswerReader<'_> {
     }
 
     fn emit_delta(&mut self, item: u32, delta: String) {
-        if let Some(id) = self.items.get(&item).and_then(|part| part.item_id.clone()) {
+        if let Some(id) = self
+            .items
+            .get(&item)
+            .and_then(|state| state.item_id.clone())
+        {
             self.events
                 .emit(RuntimeEvent::ItemUpdated { item_id: id, delta });
         }
@@ -386,7 +390,7 @@ impl AnswerReader<'_> {
         match done {
             ConversationItem::Message(message) => {
                 let text = message.text();
-                let received = self.items.get(&item).map_or(0, |part| part.raw.len());
+                let received = self.items.get(&item).map_or(0, |state| state.raw.len());
                 // Text that did not arrive in deltas.
                 if let Some(rest) = text.get(received..).filter(|rest| !rest.is_empty())
                     && self.push_text(item, rest) == StreamControl::Stop
@@ -429,13 +433,13 @@ impl AnswerReader<'_> {
             && self
                 .items
                 .get(&item)
-                .is_none_or(|part| part.item_id.is_none())
+                .is_none_or(|state| state.item_id.is_none())
     }
 
     fn finish_text(&mut self, item: u32) {
-        let part = self.items.entry(item).or_default();
-        part.done = true;
-        let segments = std::mem::take(&mut part.detector).finish();
+        let state = self.items.entry(item).or_default();
+        state.done = true;
+        let segments = std::mem::take(&mut state.detector).finish();
         self.handle_segments(item, segments, AnswerScriptForm::UnclosedBlock);
         self.end_plain_text(item);
     }
@@ -449,9 +453,9 @@ impl AnswerReader<'_> {
                 script.timeout = args.timeout;
                 script.resumes_run = args.resume.or(script.resumes_run);
                 self.emit_live = false;
-                let part = self.items.entry(item).or_default();
-                part.done = true;
-                part.pieces.push(PieceWithItemId {
+                let state = self.items.entry(item).or_default();
+                state.done = true;
+                state.pieces.push(PieceWithItemId {
                     piece: AnswerPiece::Script(script),
                     item_id: None,
                 });
@@ -468,10 +472,10 @@ impl AnswerReader<'_> {
 
     /// Ends an item: emits `ItemCompleted` and makes the item a piece.
     fn complete_item(&mut self, item: u32, whole: TurnItem, piece: AnswerPiece) {
-        let part = self.items.entry(item).or_default();
-        let (id, rest) = (part.item_id.take(), std::mem::take(&mut part.reasoning));
-        part.done = true;
-        let whole = match part.completed_early {
+        let state = self.items.entry(item).or_default();
+        let (id, rest) = (state.item_id.take(), std::mem::take(&mut state.reasoning));
+        state.done = true;
+        let whole = match state.completed_early {
             false => Some(whole),
             // Only the reasoning that followed the early event.
             true => (!rest.is_empty()).then(|| reasoning_item(rest)),
@@ -481,7 +485,7 @@ impl AnswerReader<'_> {
             self.events
                 .emit(RuntimeEvent::ItemCompleted { item_id, item });
         }
-        part.pieces.push(PieceWithItemId { piece, item_id: id });
+        state.pieces.push(PieceWithItemId { piece, item_id: id });
     }
 
     /// Discards everything received so far, because the provider starts the answer again.

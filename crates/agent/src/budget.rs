@@ -33,22 +33,22 @@ pub(crate) struct BudgetSpent {
 
 impl Budget {
     /// Creates a budget that is not nested. `spent` has already been used.
-    pub(crate) fn new(allowed: BudgetLimits, spent: BudgetSpent) -> Self {
-        Self::with_parent(None, allowed, spent)
+    pub(crate) fn new(limits: BudgetLimits, spent: BudgetSpent) -> Self {
+        Self::with_parent(None, limits, spent)
     }
 
     /// Creates a budget nested in this one. It starts with `spent`, which this budget has already
     /// counted.
-    pub(crate) fn child(&self, allowed: BudgetLimits, spent: BudgetSpent) -> Self {
-        Self::with_parent(Some(self.clone()), allowed, spent)
+    pub(crate) fn child(&self, limits: BudgetLimits, spent: BudgetSpent) -> Self {
+        Self::with_parent(Some(self.clone()), limits, spent)
     }
 
-    fn with_parent(above: Option<Self>, allowed: BudgetLimits, spent: BudgetSpent) -> Self {
+    fn with_parent(parent: Option<Self>, limits: BudgetLimits, spent: BudgetSpent) -> Self {
         Self(Arc::new(BudgetInner {
-            limits: allowed,
+            limits,
             started_at: Instant::now(),
             spent: Mutex::new(spent),
-            parent: above,
+            parent,
         }))
     }
 
@@ -61,8 +61,8 @@ impl Budget {
             *spent.cost.get_or_insert(0.0) += cost;
         }
         drop(spent);
-        if let Some(above) = &self.0.parent {
-            above.add_request(usage, cost);
+        if let Some(parent) = &self.0.parent {
+            parent.add_request(usage, cost);
         }
     }
 
@@ -73,20 +73,20 @@ impl Budget {
 
     /// Returns the limit that was reached, here or in a budget above.
     pub(crate) fn reached_limit(&self) -> Option<TurnEnd> {
-        let (allowed, spent) = (&self.0.limits, self.spent());
+        let (limits, spent) = (&self.0.limits, self.spent());
         let usage = &spent.usage;
         let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
         let cost = spent.cost.unwrap_or(0.0);
-        if allowed
+        if limits
             .max_rounds
             .is_some_and(|rounds| spent.rounds >= rounds)
         {
             Some(TurnEnd::MaxRounds)
-        } else if allowed.max_tokens.is_some_and(|limit| tokens >= limit) {
+        } else if limits.max_tokens.is_some_and(|limit| tokens >= limit) {
             Some(TurnEnd::MaxTokens)
-        } else if allowed.max_cost.is_some_and(|limit| cost >= limit) {
+        } else if limits.max_cost.is_some_and(|limit| cost >= limit) {
             Some(TurnEnd::MaxCost)
-        } else if allowed
+        } else if limits
             .max_time
             .is_some_and(|limit| self.0.started_at.elapsed() >= limit)
         {
@@ -104,11 +104,12 @@ impl Budget {
     /// Returns whether only one more request may be made.
     pub(crate) fn is_last_round(&self) -> bool {
         let next = self.spent().rounds + 1;
-        let here = self.0.limits.max_rounds.is_some_and(|limit| next >= limit);
-        here || self.0.parent.as_ref().is_some_and(Self::is_last_round)
+        let own = self.0.limits.max_rounds.is_some_and(|limit| next >= limit);
+        own || self.0.parent.as_ref().is_some_and(Self::is_last_round)
     }
 
-    /// Returns whether no round is left. False if only one round was allowed: its answer may call tools.
+    /// Returns whether no round is left. False if only one round was allowed: its answer may call
+    /// tools.
     pub(crate) fn was_last_round(&self) -> bool {
         let spent = self.spent().rounds;
         spent > 1
@@ -121,9 +122,9 @@ impl Budget {
 
     /// Returns the earliest deadline of this budget and those above.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let here = self.0.limits.max_time.map(|time| self.0.started_at + time);
-        let above = self.0.parent.as_ref().and_then(Self::deadline);
-        here.into_iter().chain(above).min()
+        let own = self.0.limits.max_time.map(|time| self.0.started_at + time);
+        let parent = self.0.parent.as_ref().and_then(Self::deadline);
+        own.into_iter().chain(parent).min()
     }
 }
 

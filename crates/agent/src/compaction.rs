@@ -4,7 +4,7 @@
 //! unchanged, every run that has not ended, and one line with a handle for each earlier run. The
 //! originals stay in the journal.
 
-use crate::token_estimate::estimate_tokens as tokens_of;
+use crate::token_estimate::estimate_tokens;
 use selvedge_journal::StoredRunState;
 use selvedge_protocol::{
     CallStatus, ConversationItem, MessageRole, OutputPart, RunStatus, TurnItem, Usage,
@@ -106,7 +106,8 @@ pub(crate) fn estimate_next_request(session: &Session, agent: &Agent) -> u64 {
 /// Returns the estimated number of tokens of the fixed part of every request: the system prompt and
 /// the tools.
 fn fixed_tokens(session: &Session, agent: &Agent) -> u64 {
-    let estimated = tokens_of(&agent.system_prompt(agent.options.mode)) as u64 + agent.tool_tokens;
+    let estimated =
+        estimate_tokens(&agent.system_prompt(agent.options.mode)) as u64 + agent.tool_tokens;
     // A provider's count includes the fixed part, so the fixed part is not larger.
     let counted = session.steps().iter().filter_map(reported_usage);
     let smallest = counted.map(|usage| usage.input_tokens).min();
@@ -137,7 +138,7 @@ fn estimate_steps(steps: &[SessionStep]) -> u64 {
 pub(crate) fn estimate_items(items: &[ConversationItem]) -> u64 {
     let parts = |parts: &[OutputPart]| -> u64 {
         let one = |part: &OutputPart| match part {
-            OutputPart::Text { text } => tokens_of(text) as u64,
+            OutputPart::Text { text } => estimate_tokens(text) as u64,
             OutputPart::Image { .. } | OutputPart::Audio { .. } => IMAGE_TOKENS,
         };
         parts.iter().map(one).sum()
@@ -148,13 +149,13 @@ pub(crate) fn estimate_items(items: &[ConversationItem]) -> u64 {
             .summary
             .iter()
             .chain(&reasoning.content)
-            .map(|text| tokens_of(text) as u64)
+            .map(|text| estimate_tokens(text) as u64)
             .sum(),
         ConversationItem::FunctionCall(call) => {
-            (tokens_of(&call.arguments) + tokens_of(&call.name)) as u64
+            (estimate_tokens(&call.arguments) + estimate_tokens(&call.name)) as u64
         }
         ConversationItem::FunctionCallOutput(output) => parts(&output.output),
-        ConversationItem::Native(native) => tokens_of(&native.json.to_string()) as u64,
+        ConversationItem::Native(native) => estimate_tokens(&native.json.to_string()) as u64,
     };
     items.iter().map(|item| one(item) + 4).sum()
 }

@@ -5,43 +5,47 @@
 //! use std::sync::Arc;
 //! use selvedge_agent::{Agent, AgentOptions, Session, SubAgents, TurnOptions};
 //! use selvedge_journal::Journal;
-//! use selvedge_models::{Client, Model, Provider, Secret};
-//! use selvedge_protocol::{Event, EventSink, TurnEnd};
+//! use selvedge_models::{Model, ModelClient, Provider, Secret};
+//! use selvedge_protocol::{EventSink, RuntimeEvent, TurnEnd};
 //! use selvedge_script::Harness;
 //! use selvedge_tools::{Orchestrator, Registry};
 //!
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
 //! let journal = Journal::open("/home/me/.selvedge".as_ref())?;
 //! let mut registry = Registry::new();            // your tools, or those of `selvedge-toolbox`
-//! let agents = Agents::default();
-//! agents.register(&mut registry)?;               // `agents.launch.sync` and the other tools
+//! let sub_agents = SubAgents::default();
+//! sub_agents.register(&mut registry)?;           // `agents.launch.sync` and the other tools
 //! let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
 //!
-//! let mut provider = Provider::named("anthropic").expect("the provider is built in");
+//! let mut provider = Provider::find_built_in("anthropic").expect("the provider is built in");
 //! provider.key = Some(Secret::new("sk-…"));
-//! let settings = Settings { directory: "/home/me/project".into(), ..Settings::default() };
-//! let model = Model::known("claude-sonnet-5");
-//! let agent = Agent::new(Client::new(provider)?, model, Harness::new(orchestrator)?, settings)
-//!     .with_agents(&agents, Some(journal.clone()));
+//! let options = AgentOptions {
+//!     directory: "/home/me/project".into(),
+//!     ..AgentOptions::default()
+//! };
+//! let model = Model::from_table("claude-sonnet-5");
+//! let client = ModelClient::new(provider)?;
+//! let agent = Agent::new(client, model, Harness::new(orchestrator)?, options)
+//!     .with_sub_agents(&sub_agents, Some(journal.clone()));
 //!
-//! // A new session; `Session::resume(&journal, id)` continues an old one.
+//! // A new session; `Session::open(&journal, id)` opens an earlier one.
 //! let mut session = Session::begin(&journal, "/home/me/project").await?;
 //! let options = TurnOptions {
 //!     events: EventSink::new(|event| match event {
-//!         Event::ItemUpdated { delta, .. } => print!("{delta}"),
-//!         Event::CallStarted { tool, about, .. } => eprintln!("{tool} {about}"),
+//!         RuntimeEvent::ItemUpdated { delta, .. } => print!("{delta}"),
+//!         RuntimeEvent::CallStarted { tool, about, .. } => eprintln!("{tool} {about}"),
 //!         _ => {}
 //!     }),
 //!     ..TurnOptions::default()
 //! };
-//! // `options.cancel.cancel()` stops the turn and the agents it launched. The session remains.
-//! let outcome = agent.turn(&mut session, "Which tests fail, and why?", &options).await;
+//! // `options.cancel.cancel()` stops the turn and the sub-agents it launched. The session remains.
+//! let outcome = agent.run_turn(&mut session, "Which tests fail, and why?", &options).await;
 //! if outcome.end == Ok(TurnEnd::Stop) {
 //!     println!("{}", outcome.message.unwrap_or_default());
 //! }
 //! // After a crash: recorded calls do not run again.
-//! if session.is_open() {
-//!     agent.go_on(&mut session, &options).await;
+//! if session.has_open_turn() {
+//!     agent.continue_turn(&mut session, &options).await;
 //! }
 //! # Ok(()) }
 //! ```

@@ -130,7 +130,7 @@ impl AgentTurn<'_> {
         );
         let started = Instant::now();
         let session = &mut *self.session;
-        let mut name = || session.next_item_id();
+        let mut next_item_id = || session.next_item_id();
         let mut reader = AnswerReader {
             harness: &agent.harness,
             script_tool: prompt
@@ -139,7 +139,7 @@ impl AgentTurn<'_> {
                 .find(|tool| tool.name == crate::prompt::SCRIPT_TOOL_NAME),
             after_block: agent.options.after_block,
             events: &self.events,
-            next_item_id: &mut name,
+            next_item_id: &mut next_item_id,
             items: Default::default(),
             emit_live: true,
             emitted_ids: Vec::new(),
@@ -212,13 +212,13 @@ impl AgentTurn<'_> {
                 .collect(),
         };
         let calls = any(|piece| matches!(piece, AnswerPiece::Call(_)));
-        let answered = SessionStepKind::Answer {
+        let kind = SessionStepKind::Answer {
             run: calls.then(|| self.structured_run_id()),
             usage,
             cost,
             finish,
         };
-        self.session.add_step(answered, items, wire).await?;
+        self.session.add_step(kind, items, wire).await?;
         let spent = self.budget.spent();
         self.events.emit(RuntimeEvent::UsageUpdated {
             turn: self.session.turn_number(),

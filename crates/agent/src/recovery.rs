@@ -124,10 +124,12 @@ impl AgentTurn<'_> {
         let Some(journal) = self.session.journal().cloned() else {
             return Ok(None);
         };
-        let (of_calls, written) = (run.clone(), items.clone());
+        let (structured_run, answer_items) = (run.clone(), items.clone());
         let read = journal.spawn_blocking(move |journal| {
-            let calls = of_calls.map(|run| run_chain(journal, &run)).transpose()?;
-            Ok((calls, load_recorded_scripts(journal, &written)))
+            let calls = structured_run
+                .map(|run| run_chain(journal, &run))
+                .transpose()?;
+            Ok((calls, load_recorded_scripts(journal, &answer_items)))
         });
         let (calls, scripts) = read.await.map_err(journal_error)?;
         let mut pieces = Vec::new();
@@ -256,7 +258,7 @@ fn rebuild_script(item: ScriptToolCall, wire: &[ConversationItem]) -> AnswerScri
         _ => None,
     });
     let form = call.map_or(AnswerScriptForm::Block, |_| AnswerScriptForm::Call);
-    let mut trouble = None;
+    let mut error = None;
     if item.status == RunStatus::Rejected {
         let texts = wire.iter().filter_map(|sent| match sent {
             ConversationItem::Message(message) => Some(message.text()),
@@ -267,7 +269,7 @@ fn rebuild_script(item: ScriptToolCall, wire: &[ConversationItem]) -> AnswerScri
             Segment::Malformed { raw, problem } if raw == item.source_code => Some(problem),
             _ => None,
         });
-        trouble = problem.map(malformed_block_error);
+        error = problem.map(malformed_block_error);
     }
     let args = call.and_then(parse_script_call);
     let (timeout, resume) = args.map_or((None, None), |args| (args.timeout, args.resume));
@@ -275,13 +277,13 @@ fn rebuild_script(item: ScriptToolCall, wire: &[ConversationItem]) -> AnswerScri
         resumes_run: resume.or_else(|| pragma_resume(&item.source_code)),
         item,
         form,
-        error: trouble,
+        error,
         timeout,
     }
 }
 
-/// Returns the recorded output of a structured call. `None` if the call has to run: it never started,
-/// or it was interrupted and is read-only.
+/// Returns the recorded output of a structured call. `None` if the call has to run: it never
+/// started, or it was interrupted and is read-only.
 fn recorded_output(run: &str, call: &StoredCall) -> Option<FunctionCallOutput> {
     let StoredCallState::Ended(status) = call.state else {
         return None;
@@ -318,8 +320,8 @@ fn outcome_unknown_text(tool: &str) -> String {
     )
 }
 
-/// Returns results that say of every script and call of an answer that its outcome is unknown. For a
-/// forked or imported session.
+/// Returns results that say of every script and call of an answer that its outcome is unknown. For
+/// a forked or imported session.
 pub(crate) fn unknown_results(step: &SessionStep) -> AnswerResults {
     let mut results = AnswerResults::default();
     for item in &step.items {

@@ -24,8 +24,9 @@ pub enum ResumeTarget {
     Suspended(String),
 }
 
-/// Finds the run to resume if the run `id` is requested. Fails with [`JournalError::RunNotFound`] if the
-/// run belongs to another folder, or if `id` is only a prefix, so that ids cannot be guessed.
+/// Finds the run to resume if the run `id` is requested. Fails with [`JournalError::RunNotFound`]
+/// if the run belongs to another folder, or if `id` is only a prefix, so that ids cannot be
+/// guessed.
 pub fn find_resume_target(
     journal: &Journal,
     id: &str,

@@ -59,7 +59,7 @@ impl SubAgents {
             max_output_tokens: Some(prompt.max_tokens),
             ..Prompt::default()
         };
-        let mut bill = SamplingCharge {
+        let mut charge = SamplingCharge {
             budget: context.budget.clone(),
             model,
             usage: estimate_usage(&prompt),
@@ -67,9 +67,9 @@ impl SubAgents {
         let answered = tokio::select! {
             biased;
             () = context.turn_cancel.cancelled() => Err(refused("the turn was cancelled")),
-            answered = read_answer(client, &prompt, model, &mut bill) => answered,
+            answered = read_answer(client, &prompt, model, &mut charge) => answered,
         };
-        drop(bill);
+        drop(charge);
         answered
     }
 }
@@ -94,7 +94,7 @@ async fn read_answer(
     client: &ModelClient,
     prompt: &Prompt,
     model: &Model,
-    bill: &mut SamplingCharge<'_>,
+    charge: &mut SamplingCharge<'_>,
 ) -> Result<TurnSamplingResponse, AgentError> {
     let mut stream = client.stream(prompt, model);
     let mut answer = TurnSamplingResponse {
@@ -106,13 +106,13 @@ async fn read_answer(
         let event = event.map_err(|error| {
             if answer.text.is_empty() {
                 // A request that failed before the answer began costs nothing.
-                bill.usage = Usage::default();
+                charge.usage = Usage::default();
             }
             AgentError::SamplingFailed(format!("the model failed ({}): {error}", error.kind))
         })?;
         match event {
             ModelEvent::Text { text, .. } => answer.text.push_str(&text),
-            ModelEvent::Usage(counted) => bill.usage = counted,
+            ModelEvent::Usage(counted) => charge.usage = counted,
             ModelEvent::Restarted | ModelEvent::Retrying { .. } => answer.text.clear(),
             ModelEvent::Finished { reason, .. } => answer.finish = Some(reason),
             _ => {}

@@ -37,22 +37,22 @@ fn result_text(output: &ScriptToolCallOutput, max_tokens: usize) -> String {
 
 /// Returns the fields of the result. Empty fields are left out.
 fn result_fields(output: &ScriptToolCallOutput) -> Map<String, Value> {
-    let mut facts = Map::new();
-    facts.insert("status".into(), json!(output.status));
+    let mut fields = Map::new();
+    fields.insert("status".into(), json!(output.status));
     if output.status != RunStatus::Completed {
-        facts.insert("run".into(), json!(output.id));
+        fields.insert("run".into(), json!(output.id));
     }
     if let Some(error) = &output.error {
         let mut error = json!(error);
-        if let Some(fields) = error.as_object_mut() {
-            fields.retain(|_, value| {
+        if let Some(error_fields) = error.as_object_mut() {
+            error_fields.retain(|_, value| {
                 !(value.is_null() || value == &json!([]) || value == &json!({}))
             });
         }
-        facts.insert("error".into(), error);
+        fields.insert("error".into(), error);
     }
     if let Some(value) = output.value() {
-        facts.insert("value".into(), value);
+        fields.insert("value".into(), value);
     }
     let texts = output.output.iter().filter_map(|part| match part {
         OutputPart::Text { text } => Some(json!(text)),
@@ -66,7 +66,7 @@ fn result_fields(output: &ScriptToolCallOutput) -> Map<String, Value> {
         ("warnings", warnings.collect()),
     ] {
         if !values.is_empty() {
-            facts.insert(key.into(), Value::Array(values));
+            fields.insert(key.into(), Value::Array(values));
         }
     }
     // After a failure the model must know which calls were made.
@@ -78,30 +78,30 @@ fn result_fields(output: &ScriptToolCallOutput) -> Map<String, Value> {
             }
             line
         });
-        facts.insert("calls".into(), calls.collect());
+        fields.insert("calls".into(), calls.collect());
     }
-    facts
+    fields
 }
 
 /// Returns the result in about `bytes` bytes. The value is truncated first; the error and the calls
 /// get a larger share.
 fn truncated_result(output: &ScriptToolCallOutput, bytes: usize) -> String {
     let id = &output.id;
-    let mut facts = result_fields(output);
+    let mut fields = result_fields(output);
     let note = format!(
         "the result was truncated; `await tools.recall({{ handle: \"{id}\" }})` reads all of it, \
          in slices"
     );
-    let value = facts.remove("value");
+    let value = fields.remove("value");
     let mut remaining = bytes.saturating_sub(note.len() + 40);
     let mut truncated = Map::new();
     let keys = "status run error calls warnings output logs".split(' ');
     for (key, share) in keys.zip([8, 8, 3, 3, 4, 2, 3]) {
-        if let Some(fact) = facts.get(key) {
-            let text = preview(fact, (remaining / share).max(48));
+        if let Some(field) = fields.get(key) {
+            let text = preview(field, (remaining / share).max(48));
             remaining = remaining.saturating_sub(text.len());
-            let fact = serde_json::from_str(&text).unwrap_or_default();
-            truncated.insert(key.to_owned(), fact);
+            let field = serde_json::from_str(&text).unwrap_or_default();
+            truncated.insert(key.to_owned(), field);
         }
     }
     if let Some(value) = value {

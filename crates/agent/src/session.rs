@@ -148,7 +148,7 @@ impl Session {
 
     /// Creates a session from its parsed steps.
     fn new(id: String, journal: Option<Arc<Journal>>, reader: SessionReader, written: u32) -> Self {
-        let shelf = match &journal {
+        let script_store = match &journal {
             Some(journal) => script::ScriptStore::new(Arc::new(journal.script_values(&id))),
             None => script::ScriptStore::default(),
         };
@@ -160,7 +160,7 @@ impl Session {
             turn_number: reader.turn,
             ended,
             delegated: reader.delegated,
-            script_store: shelf,
+            script_store,
             emitted_items: 0,
             last_item_number: written,
         }

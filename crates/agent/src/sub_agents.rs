@@ -242,15 +242,15 @@ impl SubAgentsInner {
         args: LaunchAgentArgs,
         call: &CallContext,
     ) -> Result<PreparedSubAgent, ToolError> {
-        let (template, circumstances) = self.turn_of_call(call)?;
+        let (template, context) = self.turn_of_call(call)?;
         let max_depth = template.agent.options.max_agent_depth;
-        if circumstances.depth >= max_depth {
+        if context.depth >= max_depth {
             return Err(ToolError::new(format!(
                 "agents can be nested at most {max_depth} levels deep"
             ))
             .suggest("do the work in this agent"));
         }
-        if let Some(end) = circumstances.budget.reached_limit() {
+        if let Some(end) = context.budget.reached_limit() {
             return Err(budget_error(end));
         }
         let mut agent = template.agent.clone();
@@ -259,8 +259,8 @@ impl SubAgentsInner {
             max_tokens: args.max_tokens,
             ..BudgetLimits::default()
         };
-        agent.budget = Some(circumstances.budget.clone());
-        agent.depth = circumstances.depth + 1;
+        agent.budget = Some(context.budget.clone());
+        agent.depth = context.depth + 1;
         agent.sub_agents = SubAgents(self.clone());
         // The launching agent waits for this agent as long as for any other call. The calls of this
         // agent get a shorter grace period, so that they end first.
@@ -273,7 +273,7 @@ impl SubAgentsInner {
         if let Some(model) = &args.model {
             agent.model = (agent.model_lookup)(model);
         }
-        check_prices_known(&circumstances.budget, &agent.model)?;
+        check_prices_known(&context.budget, &agent.model)?;
         if let Some(tools) = &args.tools {
             let orchestrator = agent
                 .harness
@@ -293,7 +293,7 @@ impl SubAgentsInner {
         }
         let session = match &template.journal {
             Some(journal) => {
-                let parent = Some(circumstances.session.as_str());
+                let parent = Some(context.session.as_str());
                 Session::begin_child(journal, &agent.options.directory, parent).await
             }
             None => Ok(Session::in_memory()),
@@ -304,7 +304,7 @@ impl SubAgentsInner {
             agent,
             session,
             prompt: args.prompt,
-            caller_gone: circumstances.caller_gone,
+            caller_gone: context.caller_gone,
             shared: self.clone(),
             launched_by: (call.scope_id.clone(), call.id.clone()),
         })
@@ -315,12 +315,12 @@ impl SubAgentsInner {
         args: LaunchAgentArgs,
         call: &CallContext,
     ) -> Result<LaunchedAgentId, ToolError> {
-        let (_, circumstances) = self.turn_of_call(call)?;
+        let (_, context) = self.turn_of_call(call)?;
         let launch = self.prepare_launch(args, call).await?;
         let agent_id = launch.id.clone();
         let (done, result) = watch::channel(None);
-        let (cancel, events) = (circumstances.turn_cancel.child_token(), call.events.clone());
-        let mut tasks = circumstances.background.lock();
+        let (cancel, events) = (context.turn_cancel.child_token(), call.events.clone());
+        let mut tasks = context.background.lock();
         tasks.results.insert(agent_id.clone(), result);
         let failed = agent_id.clone();
         tasks.running.spawn(async move {

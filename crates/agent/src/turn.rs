@@ -126,14 +126,14 @@ impl Agent {
         input: impl Into<TurnInput>,
         options: &TurnOptions,
     ) -> TurnOutcome {
-        let asked = match self.close_open_turn(session, options).await {
+        let begun = match self.close_open_turn(session, options).await {
             Ok(()) => session
                 .begin_turn(input.into())
                 .await
                 .map_err(TurnError::from),
             Err(error) => Err(error),
         };
-        match asked {
+        match begun {
             Ok(()) => self.continue_turn(session, options).await,
             Err(error) => TurnOutcome {
                 turn: session.turn_number(),
@@ -167,27 +167,27 @@ impl Agent {
         turn.stop_children().await;
         self.emit_changes(&options.events).await;
         let spent @ BudgetSpent { usage, cost, .. } = turn.budget.spent();
-        let kept = turn.documents.take();
+        let documents = turn.documents.take();
         drop(turn);
         span.record("end", tracing::field::debug(&end));
         metrics::record_turn(&end, started.elapsed(), &usage);
         let items = session.turn_items(number);
         // A suspended turn, or one that depends on another process, stays open.
-        let waits = match &end {
+        let stays_open = match &end {
             Ok(end) => *end == TurnEnd::Suspended,
             Err(error) => error.kind == TurnErrorKind::InUse,
         };
-        let ended = match waits {
+        let ended = match stays_open {
             true => Ok(()),
             false => {
-                let others = delegated_usage(spent, session);
-                session.end_turn(end.clone(), others).await
+                let delegated = delegated_usage(spent, session);
+                session.end_turn(end.clone(), delegated).await
             }
         };
-        if let Some(companion) = self.turn_hook.as_ref() {
-            companion.documents_used(session, kept).await;
-            if !waits {
-                companion.after_turn(session).await;
+        if let Some(hook) = self.turn_hook.as_ref() {
+            hook.documents_used(session, documents).await;
+            if !stays_open {
+                hook.after_turn(session).await;
             }
         }
         let end = end.and_then(|end| ended.map(|()| end).map_err(TurnError::from));
@@ -323,12 +323,12 @@ impl<'a> AgentTurn<'a> {
             };
             let (finish, detail) = (answer.finish_reason.clone(), answer.detail.clone());
             let pieces = self.record_answer(answer).await?;
-            let asks = pieces.iter().any(|told| told.piece.is_action());
+            let has_actions = pieces.iter().any(|entry| entry.piece.is_action());
             let results = self.run_pieces(pieces).await;
             if results.suspended {
                 return Ok(TurnEnd::Suspended);
             }
-            if asks {
+            if has_actions {
                 self.record_results(results).await?;
             } else if let Some(end) = turn_end_for(finish, detail)? {
                 return Ok(end);
@@ -347,8 +347,8 @@ impl<'a> AgentTurn<'a> {
         self.budget.reached_limit()
     }
 
-    /// Finishes the last answer of an earlier process: runs what has no recorded result. Returns how
-    /// the turn ends, if that answer was its last.
+    /// Finishes the last answer of an earlier process: runs what has no recorded result. Returns
+    /// how the turn ends, if that answer was its last.
     async fn finish_unfinished_answer(&mut self) -> Result<Option<TurnEnd>, TurnError> {
         if let Some(pieces) = self.load_unfinished_answer().await? {
             self.is_last_answer = self.budget.was_last_round();
@@ -369,10 +369,10 @@ impl<'a> AgentTurn<'a> {
 
     async fn record_results(&mut self, results: AnswerResults) -> Result<(), TurnError> {
         let wire = results.to_request_items();
-        let acted = self
+        let added = self
             .session
             .add_step(SessionStepKind::Results, results.items, wire);
-        Ok(acted.await?)
+        Ok(added.await?)
     }
 
     /// Asks the turn hook for the text to add to the newest message of every request of the turn.
@@ -382,8 +382,9 @@ impl<'a> AgentTurn<'a> {
         };
         let turn = self.session.turn_number();
         let mut steps = self.session.steps().iter().rev();
-        let asked = steps.find(|step| step.turn == turn && step.kind == SessionStepKind::Prompt);
-        let prompt = match asked.and_then(|step| step.items.first()) {
+        let prompt_step =
+            steps.find(|step| step.turn == turn && step.kind == SessionStepKind::Prompt);
+        let prompt = match prompt_step.and_then(|step| step.items.first()) {
             Some(TurnItem::Conversation(ConversationItem::Message(message))) => message.text(),
             _ => String::new(),
         };

@@ -48,16 +48,16 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     }
     let mut setup = agent_setup::setup_with_agents(&args.workspace)?;
     let runtime = runtime()?;
-    let (cancel, leave) = (CancellationToken::new(), CancellationToken::new());
-    let show = ProgressDisplay::on_stderr(args.json || args.quiet);
+    let (cancel, caller_gone) = (CancellationToken::new(), CancellationToken::new());
+    let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
     let events = if args.json {
         json_event_sink()
     } else {
-        error_event_sink(show.sink())
+        error_event_sink(progress.sink())
     };
     let options = TurnOptions {
         cancel: cancel.clone(),
-        caller_gone: leave.clone(),
+        caller_gone: caller_gone.clone(),
         events: events.clone(),
         ..TurnOptions::default()
     };
@@ -65,7 +65,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     // person can answer them, and only if standard input is a terminal.
     let is_terminal = std::io::stdin().is_terminal();
     let person = is_terminal
-        .then(|| terminal_approver(&runtime, &show))
+        .then(|| terminal_approver(&runtime, &progress))
         .flatten();
     // A request to end the process cancels the turn, like an interrupt.
     let signals = SignalTokens {
@@ -129,9 +129,9 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
         let provider = agent.client().provider().clone();
         anyhow::Ok((outcome, session.id().to_owned(), provider))
     };
-    let done = run_with_signals(&runtime, signals, work);
-    shut_down(runtime, &setup, &show);
-    let (outcome, session, provider) = done?;
+    let result = run_with_signals(&runtime, signals, work);
+    shut_down(runtime, &setup, &progress);
+    let (outcome, session, provider) = result?;
     let value = schema.map(|schema| schema.parse_answer(&outcome));
     let fits = !matches!(value, Some(Err(_)));
     if !args.json {
@@ -263,37 +263,37 @@ fn print_turn_result(
             }
         }
     }
-    let resume = |flag: &str| {
+    let continue_hint = |flag: &str| {
         session.map(|id| format!("run `selvedge exec --continue {id}{flag} \"continue\"`"))
     };
     match &outcome.end {
         Ok(TurnEnd::Stop) => {}
         Ok(TurnEnd::Length) => eprint_line!("warning: the answer was truncated at the token limit"),
         Ok(end) => {
-            let (message, hint) = describe_early_end(*end, turn, resume);
+            let (message, hint) = describe_early_end(*end, turn, continue_hint);
             with_hint(Problem::new(message), hint).print();
         }
         Err(error) => match error.kind {
             TurnErrorKind::Model(kind) => {
                 crate::models::request_problem(provider, kind, &error.message, None).print();
             }
-            _ => with_hint(Problem::new(&error.message), resume("")).print(),
+            _ => with_hint(Problem::new(&error.message), continue_hint("")).print(),
         },
     }
     Ok(())
 }
 
-/// Describes a turn that ended before the final answer: the error and its hint. `resume` returns
-/// the hint to continue the session with a further flag.
+/// Describes a turn that ended before the final answer: the error and its hint. `continue_hint`
+/// returns the hint to continue the session with a further flag.
 fn describe_early_end(
     end: TurnEnd,
     turn: &TurnLimitArgs,
-    resume: impl Fn(&str) -> Option<String>,
+    continue_hint: impl Fn(&str) -> Option<String>,
 ) -> (String, Option<String>) {
     let limit = |name: &str, flag: Option<String>, key: &str| match flag {
         Some(flag) => {
             let message = format!("the turn reached its limit of {name}");
-            (message, resume(&format!(" {flag}")))
+            (message, continue_hint(&format!(" {flag}")))
         }
         None => {
             let message = format!("the session reached its limit of {name}");
@@ -322,10 +322,10 @@ fn describe_early_end(
             let flag = format!("--max-time {}", units::format_duration(time * 2));
             limit("time", Some(flag), "")
         }
-        TurnEnd::Interrupted => ("the turn was interrupted".to_owned(), resume("")),
+        TurnEnd::Interrupted => ("the turn was interrupted".to_owned(), continue_hint("")),
         other => (
             format!("the turn ended early: {}", other.as_str()),
-            resume(""),
+            continue_hint(""),
         ),
     }
 }
@@ -388,7 +388,8 @@ impl AnswerSchema {
         }
     }
 
-    /// Asks the model again, up to [`MAX_SCHEMA_CORRECTIONS`] times, until its answer matches the schema.
+    /// Asks the model again, up to [`MAX_SCHEMA_CORRECTIONS`] times, until its answer matches the
+    /// schema.
     async fn request_corrections(
         &self,
         agent: &Agent,

@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    let _watched = match log::start_tracing(cli.log.as_deref()) {
+    let _tracing_guard = match log::start_tracing(cli.log.as_deref()) {
         Ok(watched) => watched,
         Err(error) => {
             Problem::from_error(&error).print();

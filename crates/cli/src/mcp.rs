@@ -52,7 +52,7 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         .and_then(|journal| journal.tool_call_counts(MAX_COUNTED_RUNS).ok())
         .unwrap_or_default();
     let setup_to_resume = setup.clone();
-    let offer = Arc::new(ScriptServerConfig {
+    let config = Arc::new(ScriptServerConfig {
         harness: setup.harness(&args.limits, None),
         tools: setup.built_in_tools()?,
         servers: servers.clone(),
@@ -85,10 +85,10 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         .build()?;
     let served = runtime.block_on(async {
         let served = match &args.http {
-            None => serve_stdio(offer, wait_for_stop())
+            None => serve_stdio(config, wait_for_stop())
                 .await
                 .map_err(|error| Problem::new(format!("cannot serve: {error}"))),
-            Some(address) => serve_http(address, &args, offer).await,
+            Some(address) => serve_http(address, &args, config).await,
         };
         live.stop_all().await;
         servers.stop().await;
@@ -106,16 +106,16 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
 async fn serve_http(
     address: &str,
     args: &McpServeArgs,
-    offer: Arc<ScriptServerConfig>,
+    config: Arc<ScriptServerConfig>,
 ) -> Result<(), Problem> {
     let token = std::env::var(&args.token_env)
         .ok()
         .filter(|token| !token.is_empty());
-    let entrance = HttpAccess {
+    let access = HttpAccess {
         token,
         allowed_hosts: args.allow_host.clone(),
     };
-    let server = HttpServer::bind(address, entrance, offer)
+    let server = HttpServer::bind(address, access, config)
         .await
         .map_err(|error| {
             let hint = match &error {

@@ -50,7 +50,7 @@ pub(crate) fn memory_for_agent(
     small: Option<Arc<dyn SmallModel>>,
 ) -> AgentMemory {
     let keys = &config.memory;
-    let telling = match keys.strategy {
+    let history = match keys.strategy {
         MemoryStrategy::Gradient => {
             // The other half is left to the current turn.
             let half = u32::try_from(model.context_window / 2).unwrap_or(u32::MAX);
@@ -64,7 +64,7 @@ pub(crate) fn memory_for_agent(
     };
     let minutes = Duration::from_secs(60 * u64::from(keys.distill_idle_minutes));
     let settings = AgentMemoryOptions {
-        history: telling,
+        history,
         recall_timeout: keys.recall.then(|| Duration::from_millis(keys.recall_ms)),
         max_recall_tokens: keys.recall_tokens,
         distill_idle_time: (!minutes.is_zero()).then_some(minutes),

@@ -33,20 +33,20 @@ struct ProgressLines {
 impl ProgressDisplay {
     /// Shows progress on standard error, or nothing if `quiet` is set.
     pub(crate) fn on_stderr(quiet: bool) -> Self {
-        let screen = || ProgressLines {
+        let lines = || ProgressLines {
             spinners: MultiProgress::new(),
             running_calls: HashMap::new(),
             is_terminal: std::io::stderr().is_terminal(),
             held_lines: None,
         };
         Self {
-            lines: (!quiet).then(|| Arc::new(Mutex::new(screen()))),
+            lines: (!quiet).then(|| Arc::new(Mutex::new(lines()))),
         }
     }
 
     fn lock_lines(&self) -> Option<MutexGuard<'_, ProgressLines>> {
-        let screen = self.lines.as_ref()?;
-        Some(screen.lock().unwrap_or_else(PoisonError::into_inner))
+        let lines = self.lines.as_ref()?;
+        Some(lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns an event sink that updates the display.
@@ -54,26 +54,26 @@ impl ProgressDisplay {
         if self.lines.is_none() {
             return EventSink::silent();
         }
-        let show = self.clone();
+        let display = self.clone();
         EventSink::new(move |event| {
-            if let Some(mut screen) = show.lock_lines() {
-                screen.apply(event);
+            if let Some(mut lines) = display.lock_lines() {
+                lines.apply(event);
             }
         })
     }
 
     /// Hides the spinners and holds back lines until the returned guard is dropped.
     pub(crate) fn pause(&self) -> ProgressPause {
-        if let Some(mut screen) = self.lock_lines() {
-            screen.pause();
+        if let Some(mut lines) = self.lock_lines() {
+            lines.pause();
         }
         ProgressPause(self.clone())
     }
 
     /// Removes the spinners of calls that have not ended.
     pub(crate) fn finish(&self) {
-        if let Some(mut screen) = self.lock_lines() {
-            for (bar, _) in std::mem::take(&mut screen.running_calls).into_values() {
+        if let Some(mut lines) = self.lock_lines() {
+            for (bar, _) in std::mem::take(&mut lines.running_calls).into_values() {
                 bar.finish_and_clear();
             }
         }
@@ -85,8 +85,8 @@ pub(crate) struct ProgressPause(ProgressDisplay);
 
 impl Drop for ProgressPause {
     fn drop(&mut self) {
-        if let Some(mut screen) = self.0.lock_lines() {
-            screen.resume();
+        if let Some(mut lines) = self.0.lock_lines() {
+            lines.resume();
         }
     }
 }

@@ -38,11 +38,11 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
     let resume = args.resume.clone().or_else(|| resumed_run_of(&source));
     let resume = resume.map(|run| setup.load_resume(&run)).transpose()?;
-    let setting = SavedRunConfig::from_setup(&setup, &args.limits, args.args.clone());
+    let saved_config = SavedRunConfig::from_setup(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
-    let show = ProgressDisplay::on_stderr(args.json || args.quiet);
+    let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
     let person = (!args.suspend)
-        .then(|| terminal_approver(&runtime, &show))
+        .then(|| terminal_approver(&runtime, &progress))
         .flatten();
     let can_ask = person.is_some();
     let approver = match &person {
@@ -60,20 +60,20 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
         seed: args.seed,
         author: Author::Person,
         resume,
-        events: show.sink(),
-        context: setting.script_context(&setup),
+        events: progress.sink(),
+        context: saved_config.script_context(&setup),
         store: setup.script_store(),
-        saved_config: serde_json::to_string(&setting)?,
+        saved_config: serde_json::to_string(&saved_config)?,
         ..RunOptions::default()
     };
-    let at_end = if args.suspend {
+    let on_terminate = if args.suspend {
         &options.suspend
     } else {
         &options.caller_gone
     };
     let signals = SignalTokens {
         cancel: options.cancel.clone(),
-        terminate: at_end.clone(),
+        terminate: on_terminate.clone(),
     };
     if args.diff {
         // Records the folder before the run, because some tools cannot name the files they change.
@@ -92,16 +92,16 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
         output
     };
     let mut output = run_with_signals(&runtime, signals, script);
-    shut_down(runtime, &setup, &show);
+    shut_down(runtime, &setup, &progress);
     let hint = flag_hint(&output, &setup, &args, &source, can_ask);
     if let (Some(hint), Some(error)) = (hint, &mut output.error) {
         error.suggestions = vec![hint];
     }
-    let kept = match setup.journal {
+    let storage = match setup.journal {
         Some(_) => RunStorage::Journaled,
         None => RunStorage::Ephemeral,
     };
-    let exit = print_run_result(&output, args.json, kept, &name, &source)?;
+    let exit = print_run_result(&output, args.json, storage, &name, &source)?;
     if args.diff {
         let diff = setup.toolbox.turn_diff.diff();
         eprint_text(&diff.text);
@@ -116,14 +116,14 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
 /// Returns the approver at the terminal; `None` if there is no terminal.
 pub(crate) fn terminal_approver(
     runtime: &Runtime,
-    show: &ProgressDisplay,
+    progress: &ProgressDisplay,
 ) -> Option<Arc<TerminalApprover>> {
     let _inside = runtime.enter();
-    TerminalApprover::new(show.clone()).map(Arc::new)
+    TerminalApprover::new(progress.clone()).map(Arc::new)
 }
 
 /// Stops background tasks, and removes the progress lines from the terminal.
-pub(crate) fn shut_down(runtime: Runtime, setup: &CliSetup, show: &ProgressDisplay) {
+pub(crate) fn shut_down(runtime: Runtime, setup: &CliSetup, progress: &ProgressDisplay) {
     let tasks = setup.tasks.as_ref();
     match tasks.map_or(0, |tasks| runtime.block_on(tasks.end())) {
         0 => {}
@@ -134,7 +134,7 @@ pub(crate) fn shut_down(runtime: Runtime, setup: &CliSetup, show: &ProgressDispl
     }
     // Does not wait for a tool that blocks in a system call.
     runtime.shutdown_background();
-    show.finish();
+    progress.finish();
 }
 
 /// The tokens that signals of the operating system cancel.
@@ -208,7 +208,7 @@ pub(crate) enum RunStorage {
 pub(crate) fn print_run_result(
     output: &ScriptToolCallOutput,
     json: bool,
-    kept: RunStorage,
+    storage: RunStorage,
     name: &str,
     source: &[u8],
 ) -> Result<CliStatus> {
@@ -218,7 +218,7 @@ pub(crate) fn print_run_result(
         print_value(output)
     };
     if !json {
-        print_notes(output, kept, name, source);
+        print_notes(output, storage, name, source);
     }
     Ok(match printed {
         Ok(()) => command_status(output),
@@ -351,7 +351,7 @@ fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
 }
 
 /// Prints warnings, the error and notes on standard error.
-fn print_notes(output: &ScriptToolCallOutput, kept: RunStorage, name: &str, source: &[u8]) {
+fn print_notes(output: &ScriptToolCallOutput, storage: RunStorage, name: &str, source: &[u8]) {
     for warning in &output.warnings {
         eprint_line!("warning: {}", replace_control_chars(warning));
     }
@@ -367,7 +367,7 @@ fn print_notes(output: &ScriptToolCallOutput, kept: RunStorage, name: &str, sour
         let is_done = |call: &&CallRecord| call.status == CallStatus::Done;
         let done = output.calls.iter().filter(is_done).count();
         let all = output.calls.len();
-        let more = match kept {
+        let more = match storage {
             RunStorage::Journaled => {
                 format!("; run `selvedge runs show {}` for details", output.id)
             }

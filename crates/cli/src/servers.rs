@@ -9,14 +9,14 @@ use crate::setup::CliSetup;
 
 impl CliSetup {
     /// Returns the servers whose tools scripts can call. None is started yet.
-    pub(crate) fn servers(&self, asked: ServerRequestHandlers) -> Result<Servers> {
+    pub(crate) fn servers(&self, handlers: ServerRequestHandlers) -> Result<Servers> {
         let settings = self.server_settings()?;
         let cache = self
             .home
             .as_ref()
             .filter(|_| !self.ephemeral)
             .map(|home| home.join("mcp"));
-        Ok(Servers::new(settings, asked, cache).with_filter(self.tool_filter()?))
+        Ok(Servers::new(settings, handlers, cache).with_filter(self.tool_filter()?))
     }
 
     /// Returns the settings of all configured servers.
@@ -56,7 +56,7 @@ fn server_settings_of(name: String, server: McpServer) -> Result<ServerSettings>
     };
     // Reported when this server is used, so that the other servers still work.
     let mut missing_variable = server.missing_variable;
-    let reach = match (server.command, server.url) {
+    let transport = match (server.command, server.url) {
         (Some(_), Some(_)) => return Err(problem("has both `command` and `url`").into()),
         (None, None) => return Err(problem("has neither `command` nor `url`").into()),
         (Some(command), None) => McpTransport::Stdio {
@@ -85,6 +85,6 @@ fn server_settings_of(name: String, server: McpServer) -> Result<ServerSettings>
         options: server.options,
         config_error: missing_variable
             .map(|variable| format!("the environment variable {variable} is not set")),
-        ..ServerSettings::new(name, reach)
+        ..ServerSettings::new(name, transport)
     })
 }

@@ -147,3 +147,41 @@ fn the_readme_shows_the_output_of_the_examples() {
         "{basket}"
     );
 }
+
+#[test]
+fn the_commands_of_the_readme_and_the_guide_print_what_is_shown() {
+    let home = tempfile::tempdir().unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_selvedge")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    let mut commands = 0;
+    for page in ["README.md", "docs/guide.md"] {
+        let text = std::fs::read_to_string(root().join(page)).unwrap();
+        // The examples run on a copy of the sample project, in the test above.
+        let (before, rest) = text.split_once("<!-- examples -->").unwrap_or((&text, ""));
+        let (_, after) = rest.split_once("<!-- /examples -->").unwrap_or_default();
+        for block in [before, after].iter().flat_map(|part| console_blocks(part)) {
+            for command in block.split("$ ").skip(1) {
+                let (line, shown) = command.split_once('\n').unwrap();
+                let output = Command::new("sh")
+                    .args(["-c", line])
+                    .current_dir(root())
+                    .env("SELVEDGE_HOME", home.path())
+                    .env("PATH", &path)
+                    .output()
+                    .unwrap();
+                let errors = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{page}: {line}: {errors}");
+                let printed = String::from_utf8(output.stdout).unwrap();
+                assert_eq!(printed, shown, "{page}: {line}");
+                commands += 1;
+            }
+        }
+    }
+    assert!(commands >= 3, "only {commands} commands were found");
+}
+
+/// Returns the contents of the fenced blocks marked `console`.
+fn console_blocks(text: &str) -> impl Iterator<Item = &str> {
+    let blocks = text.split("```console\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap())
+}

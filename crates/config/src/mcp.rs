@@ -11,8 +11,8 @@ use crate::{ConfigError, McpServer, PROJECT_FILES, Project};
 /// Returns the servers of a project's `.mcp.json`.
 ///
 /// `${NAME}` and `${NAME:-default}` are replaced by the environment variable that `variable`
-/// returns. If a variable is not set, the server has its name in [`McpServer::missing_variable`]; other
-/// servers are not affected.
+/// returns. If a variable is not set, the server has its name in [`McpServer::missing_variable`];
+/// other servers are not affected.
 pub fn project_servers(
     project: &Project,
     variable: impl Fn(&str) -> Option<String>,

@@ -47,8 +47,8 @@ impl Project {
     }
 }
 
-/// Reads a file, or returns `None` if it does not exist. Only regular files of up to [`MAX_PROJECT_FILE_BYTES`]
-/// are read: reading a pipe might never end.
+/// Reads a file, or returns `None` if it does not exist. Only regular files of up to
+/// [`MAX_PROJECT_FILE_BYTES`] are read: reading a pipe might never end.
 fn read(path: &Path) -> Result<Option<String>, ConfigError> {
     let unreadable = |error| ConfigError::Unreadable {
         path: path.to_owned(),

@@ -109,7 +109,8 @@ impl Child {
         unsafe { libc::poll(&mut poll_fd, 1, timeout_ms) > 0 }
     }
 
-    /// Starts killing the command and everything it started. [`Child::tree_exit_fd`] becomes readable when all of them have exited.
+    /// Starts killing the command and everything it started. [`Child::tree_exit_fd`] becomes
+    /// readable when all of them have exited.
     pub fn kill(&mut self) {
         self.liveness_pipe = None;
         // SIGKILL also works when the init process is stopped or too busy to notice the closed
@@ -137,7 +138,7 @@ impl Drop for Child {
         self.kill();
         self.poll_tree_exit(TEARDOWN_TIMEOUT_MS);
         let Some(init) = self.init_pid else { return };
-        let remains = UnreapedChild {
+        let unreaped = UnreapedChild {
             init,
             #[cfg(target_os = "linux")]
             _stack: self.stack.take(),
@@ -147,7 +148,7 @@ impl Drop for Child {
         UNREAPED_CHILDREN
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(remains);
+            .push(unreaped);
         reap_exited();
     }
 }
@@ -171,8 +172,8 @@ pub(crate) fn reap_exited() {
     UNREAPED_CHILDREN
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .retain(|remains| {
+        .retain(|unreaped| {
             // SAFETY: the null pointer is allowed; no other code waits for this child process.
-            unsafe { libc::waitpid(remains.init, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+            unsafe { libc::waitpid(unreaped.init, std::ptr::null_mut(), libc::WNOHANG) == 0 }
         });
 }

@@ -4,8 +4,8 @@
 //! The init process shares the parent's memory instead of copying it: copying the page tables of a
 //! large process would take longer than everything else. It has its own stack, and its system
 //! calls take only values from the [`SpawnPlan`]. It does not allocate, lock, unwind, or use
-//! thread-local storage (see [`crate::syscall`]). After the command has started it does not read the
-//! parent's memory any more. The command cannot read that memory: the init process keeps its
+//! thread-local storage (see [`crate::syscall`]). After the command has started it does not read
+//! the parent's memory any more. The command cannot read that memory: the init process keeps its
 //! capabilities in the namespace, and the command has none.
 
 use std::ffi::CStr;

@@ -57,11 +57,11 @@ pub use support::{ConfinementBackend, ConfinementSupport, FeatureSupport};
 /// two milliseconds.
 pub fn spawn(
     command: ChildCommand,
-    wall: &ConfinementMode,
+    mode: &ConfinementMode,
     support: &ConfinementSupport,
 ) -> Result<Child, ConfineError> {
     #[cfg(target_os = "linux")]
-    return linux::spawn(command, wall, support);
+    return linux::spawn(command, mode, support);
     #[cfg(not(target_os = "linux"))]
-    return unix_fallback::spawn(command, wall, support);
+    return unix_fallback::spawn(command, mode, support);
 }

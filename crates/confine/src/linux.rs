@@ -17,21 +17,23 @@ use crate::{ChildCommand, ConfineError, Confinement, ConfinementMode};
 
 pub(crate) fn spawn(
     command: ChildCommand,
-    wall: &ConfinementMode,
+    mode: &ConfinementMode,
     support: &ConfinementSupport,
 ) -> Result<Child, ConfineError> {
     reap_exited();
-    let names = SpawnErrorContext {
+    let error_context = SpawnErrorContext {
         program: program_name(&command),
         cwd: command.cwd.clone(),
     };
-    let confinement = match wall {
-        ConfinementMode::Unconfined => return start_init(SpawnPlan::unconfined(command)?, &names),
+    let confinement = match mode {
+        ConfinementMode::Unconfined => {
+            return start_init(SpawnPlan::unconfined(command)?, &error_context);
+        }
         ConfinementMode::Confined(confinement) => confinement,
     };
     match support.strongest_backend(confinement.accepted_weaker)? {
-        strength @ (ConfinementBackend::Namespaces | ConfinementBackend::SharedProc) => {
-            let proc = if strength == ConfinementBackend::Namespaces {
+        backend @ (ConfinementBackend::Namespaces | ConfinementBackend::SharedProc) => {
+            let proc = if backend == ConfinementBackend::Namespaces {
                 ProcMount::Private
             } else {
                 ProcMount::Shared
@@ -39,7 +41,7 @@ pub(crate) fn spawn(
             let (confinement, placeholders) = create_placeholders(confinement)?;
             start_with_placeholders(
                 SpawnPlan::confined(command, &confinement, proc)?,
-                &names,
+                &error_context,
                 placeholders,
             )
         }
@@ -47,13 +49,14 @@ pub(crate) fn spawn(
             let (confinement, placeholders) = create_placeholders(confinement)?;
             start_with_placeholders(
                 bubblewrap::bubblewrap_plan(command, &confinement, &program)?,
-                &names,
+                &error_context,
                 placeholders,
             )
         }
-        ConfinementBackend::Landlock => {
-            start_init(SpawnPlan::landlock_only(command, confinement)?, &names)
-        }
+        ConfinementBackend::Landlock => start_init(
+            SpawnPlan::landlock_only(command, confinement)?,
+            &error_context,
+        ),
     }
 }
 
@@ -61,7 +64,7 @@ pub(crate) fn spawn(
 /// process exits before.
 fn start_with_placeholders(
     mut plan: SpawnPlan,
-    names: &SpawnErrorContext,
+    error_context: &SpawnErrorContext,
     placeholders: Vec<Placeholder>,
 ) -> Result<Child, ConfineError> {
     for placeholder in &placeholders {
@@ -73,18 +76,18 @@ fn start_with_placeholders(
             })?;
         plan.keep_open_fds.push(lock);
     }
-    let mut child = start_init(plan, names)?;
+    let mut child = start_init(plan, error_context)?;
     child.placeholders = placeholders;
     Ok(child)
 }
 
 /// Tests whether the system allows the namespaces, with a private /proc or without.
 pub(crate) fn try_namespaces(proc: ProcMount) -> Result<(), ConfineError> {
-    let names = SpawnErrorContext {
+    let error_context = SpawnErrorContext {
         program: String::new(),
         cwd: PathBuf::new(),
     };
-    start_init(SpawnPlan::namespace_test(proc)?, &names).map(drop)
+    start_init(SpawnPlan::namespace_test(proc)?, &error_context).map(drop)
 }
 
 /// Tests whether `bwrap` works.
@@ -111,13 +114,13 @@ pub(crate) fn try_bubblewrap(program: &Path) -> Result<(), ConfineError> {
         },
         keep_open_fd: None,
     };
-    let names = SpawnErrorContext {
+    let error_context = SpawnErrorContext {
         program: program.display().to_string(),
         cwd: "/".into(),
     };
     let mut child = start_init(
         bubblewrap::bubblewrap_plan(command, &Confinement::default(), program)?,
-        &names,
+        &error_context,
     )?;
     match child.wait_exit() {
         Ok(end) if end.reason.code() == 0 => Ok(()),
@@ -207,7 +210,7 @@ fn outermost_missing(path: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
 }
 
 /// Starts the init process and waits until the command's program runs.
-fn start_init(plan: SpawnPlan, names: &SpawnErrorContext) -> Result<Child, ConfineError> {
+fn start_init(plan: SpawnPlan, error_context: &SpawnErrorContext) -> Result<Child, ConfineError> {
     let pipe = || {
         io::pipe().map_err(|error| ConfineError::System {
             operation: "create a pipe",
@@ -232,11 +235,11 @@ fn start_init(plan: SpawnPlan, names: &SpawnErrorContext) -> Result<Child, Confi
         pipes,
         needed_fds: needed,
     });
-    let (init, gone) = clone_init(&mut init_args, &stack)?;
+    let (init, tree_exit_fd) = clone_init(&mut init_args, &stack)?;
     drop((setup_writer, exit_writer, liveness_reader));
     let child = Child {
         exit_pipe: exit_reader,
-        tree_exit_fd: gone,
+        tree_exit_fd,
         liveness_pipe: Some(liveness_writer),
         init_pid: Some(init),
         has_pid_namespace,
@@ -256,7 +259,7 @@ fn start_init(plan: SpawnPlan, names: &SpawnErrorContext) -> Result<Child, Confi
             Err(setup_error(
                 [number(0), number(1), number(2)],
                 &init_args.plan,
-                names,
+                error_context,
             ))
         }
     }
@@ -324,7 +327,7 @@ fn clone_init(
 fn setup_error(
     [stage, detail, errno]: SetupReport,
     plan: &SpawnPlan,
-    names: &SpawnErrorContext,
+    error_context: &SpawnErrorContext,
 ) -> ConfineError {
     let error = io::Error::from_raw_os_error(errno);
     let not_enforceable = |what: &str| ConfineError::Unsupported {
@@ -332,11 +335,11 @@ fn setup_error(
     };
     match stage {
         s if s == SetupStage::Program as i32 => ConfineError::Program {
-            program: names.program.clone(),
+            program: error_context.program.clone(),
             error,
         },
         s if s == SetupStage::WorkingDirectory as i32 => ConfineError::WorkingDirectory {
-            path: names.cwd.display().to_string(),
+            path: error_context.cwd.display().to_string(),
             error,
         },
         s if s == SetupStage::Mount as i32 => {

@@ -12,10 +12,10 @@ use crate::{ChildCommand, ChildStdio, ConfineError, ConfinementMode};
 
 pub(crate) fn spawn(
     mut command: ChildCommand,
-    wall: &ConfinementMode,
+    mode: &ConfinementMode,
     support: &ConfinementSupport,
 ) -> Result<Child, ConfineError> {
-    if let ConfinementMode::Confined(confinement) = wall {
+    if let ConfinementMode::Confined(confinement) = mode {
         support.strongest_backend(confinement.accepted_weaker)?;
         let profile = crate::seatbelt::seatbelt_profile(confinement);
         let mut argv = vec!["/usr/bin/sandbox-exec".into(), "-p".into(), profile.into()];
@@ -59,7 +59,7 @@ pub(crate) fn spawn(
         .spawn()
         .map_err(|error| ConfineError::Program { program, error })?;
     let (exit_reader, mut exit_writer) = io::pipe().map_err(system("create a pipe"))?;
-    let (gone, gone_writer) = io::pipe().map_err(system("create a pipe"))?;
+    let (tree_exit_reader, tree_exit_writer) = io::pipe().map_err(system("create a pipe"))?;
     let (liveness_reader, liveness_writer) = io::pipe().map_err(system("create a pipe"))?;
     // Held only while this process lives, because there is no init process. Only processes that
     // left the group outlive this process.
@@ -76,11 +76,11 @@ pub(crate) fn spawn(
         let _ = io::copy(&mut { liveness_reader }, &mut io::sink());
         // SAFETY: `killpg` takes only numbers; the group was created for this command.
         unsafe { libc::killpg(group, libc::SIGKILL) };
-        drop((hold, gone_writer));
+        drop((hold, tree_exit_writer));
     });
     Ok(Child {
         exit_pipe: exit_reader,
-        tree_exit_fd: gone.into(),
+        tree_exit_fd: tree_exit_reader.into(),
         liveness_pipe: Some(liveness_writer),
         init_pid: None,
         #[cfg(target_os = "linux")]

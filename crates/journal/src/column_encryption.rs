@@ -143,9 +143,9 @@ fn truncate_hash<const N: usize>(hash: [u8; 32]) -> [u8; N] {
 impl std::fmt::Debug for ColumnEncryption {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.0.is_some() {
-            "Seal(key)"
+            "ColumnEncryption(key)"
         } else {
-            "Seal(none)"
+            "ColumnEncryption(none)"
         })
     }
 }

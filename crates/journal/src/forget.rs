@@ -84,8 +84,8 @@ impl Journal {
     }
 
     /// Rewrites the file without free pages and truncates its log, so that deleted content is no
-    /// longer on disk. Waits for readers, and fails with [`JournalError::LogNotTruncated`] if they do not
-    /// finish.
+    /// longer on disk. Waits for readers, and fails with [`JournalError::LogNotTruncated`] if they
+    /// do not finish.
     pub fn scrub(&self) -> Result<(), JournalError> {
         let connection = self.flushed_connection();
         connection.execute_batch("VACUUM")?;

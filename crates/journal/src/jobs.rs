@@ -2,8 +2,8 @@
 //!
 //! Work that need not wait runs on the caller's thread. If another thread uses the connection or
 //! another process has locked the file, the work is queued as a job. The journal's own thread runs
-//! the queued jobs, and ends when the queue is empty. Queued jobs run in order, also if their callers
-//! are dropped, and before any later work.
+//! the queued jobs, and ends when the queue is empty. Queued jobs run in order, also if their
+//! callers are dropped, and before any later work.
 //!
 //! Queueing every write would cost too much: recording the start and the end of a call takes 0.045
 //! ms on the caller's thread and 0.12 ms through tokio's blocking pool (medians; optimised build,
@@ -51,7 +51,7 @@ impl JournalJobs {
 
 impl std::fmt::Debug for JournalJobs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Jobs({})", self.queue().unfinished)
+        write!(f, "JournalJobs({})", self.queue().unfinished)
     }
 }
 
@@ -111,10 +111,10 @@ impl Journal {
             Err(TryLockError::Poisoned(connection)) => connection.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        let impatient = NonWaitingConnection::new(&connection).ok()?;
-        let done = match self.flush_rows(impatient.0) {
+        let connection = NonWaitingConnection::new(&connection).ok()?;
+        let done = match self.flush_rows(connection.0) {
             Err(error) if error.is_busy() => Err(error),
-            _ => work(self, impatient.0),
+            _ => work(self, connection.0),
         };
         match done {
             Err(error) if error.is_busy() => None,

@@ -51,19 +51,19 @@ impl Journal {
     }
 
     /// Opens the journal of a folder with these options, and creates it if there is none.
-    pub fn open_with(folder: &Path, keeping: &JournalOptions) -> Result<Arc<Self>, JournalError> {
+    pub fn open_with(folder: &Path, options: &JournalOptions) -> Result<Arc<Self>, JournalError> {
         let file = |error| JournalError::File {
             path: folder.to_owned(),
             error,
         };
         let mut connection = connection::open_read_write(folder)?;
-        if keeping.durability == Durability::Full {
+        if options.durability == Durability::Full {
             connection.pragma_update(None, "synchronous", "full")?;
         }
         schema::JOURNAL_SCHEMA.migrate(&mut connection)?;
         let key = load_or_create_digest_key(&mut connection)?;
         let owner = JournalOwner::new(&folder.join("live"), new_id("own")).map_err(file)?;
-        Ok(Self::new(connection, folder, owner, key, keeping))
+        Ok(Self::new(connection, folder, owner, key, options))
     }
 
     pub(crate) fn new(
@@ -71,7 +71,7 @@ impl Journal {
         folder: &Path,
         owner: JournalOwner,
         key: [u8; 32],
-        keeping: &JournalOptions,
+        options: &JournalOptions,
     ) -> Arc<Self> {
         Arc::new_cyclic(|itself| Self {
             connection: Mutex::new(connection),
@@ -80,9 +80,9 @@ impl Journal {
             folder: folder.to_owned(),
             owner,
             digest_key: key,
-            payloads: Payloads::new(keeping.encryption_key),
+            payloads: Payloads::new(options.encryption_key),
             inherited_approvals: Mutex::default(),
-            durability: keeping.durability,
+            durability: options.durability,
             write_behind: Arc::default(),
             stop_requests: Mutex::default(),
         })

@@ -105,9 +105,9 @@ impl Journal {
     pub fn cancel_suspended_run(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             self.prepare_run_write(connection, run)?;
-            let over = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2
+            let sql = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2
                  WHERE run = ?1 AND answered_ms IS NULL";
-            execute(connection, over, params![run, now_ms()])?;
+            execute(connection, sql, params![run, now_ms()])?;
             let ended = format!(
                 "UPDATE runs SET status = 'error', ended_ms = ?2, {SET_CALL_SUMMARY} WHERE id = ?1"
             );
@@ -254,15 +254,15 @@ impl Journal {
         connection: &Connection,
         run: &str,
     ) -> Result<(), JournalError> {
-        let questions = self
+        let requests = self
             .inherited_approvals
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(run);
-        for question in questions.unwrap_or_default() {
-            let over = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2
+        for request in requests.unwrap_or_default() {
+            let sql = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2
                  WHERE id = ?1 AND answered_ms IS NULL";
-            execute(connection, over, params![question, now_ms()])?;
+            execute(connection, sql, params![request, now_ms()])?;
         }
         Ok(())
     }
@@ -280,12 +280,12 @@ impl Ledger for Journal {
         Ok(self.write_async(insert).await?)
     }
 
-    async fn record_call_start(&self, intent: CallStart<'_>) -> Result<(), LedgerError> {
+    async fn record_call_start(&self, start: CallStart<'_>) -> Result<(), LedgerError> {
         let [run, id, tool, digest] =
-            [intent.run, intent.id, intent.tool, intent.digest].map(str::to_owned);
-        let args = serde_json::to_vec(intent.args).map_err(JournalError::from)?;
-        let (read_only, line) = (intent.read_only, intent.line);
-        let origin = intent.origin.map(str::to_owned);
+            [start.run, start.id, start.tool, start.digest].map(str::to_owned);
+        let args = serde_json::to_vec(start.args).map_err(JournalError::from)?;
+        let (read_only, line) = (start.read_only, start.line);
+        let origin = start.origin.map(str::to_owned);
         let (began_ms, began_ns) = (now_ms(), next_ns());
         let insert = move |journal: &Self, connection: &Connection| {
             journal.prepare_run_write(connection, &run)?;
@@ -304,23 +304,21 @@ impl Ledger for Journal {
         Ok(self.write_async(insert).await?)
     }
 
-    async fn record_call_end(&self, settled: CallEnd<'_>) -> Result<(), LedgerError> {
-        let run = settled.run.to_owned();
-        let record = settled.record.clone();
+    async fn record_call_end(&self, end: CallEnd<'_>) -> Result<(), LedgerError> {
+        let run = end.run.to_owned();
+        let record = end.record.clone();
         let as_json = |value| serde_json::to_vec(value).map_err(JournalError::from);
-        let value = settled.value.map(as_json).transpose()?;
-        let args = settled
-            .unrecorded_start
-            .map(|answered| as_json(&answered.args));
+        let value = end.value.map(as_json).transpose()?;
+        let args = end.unrecorded_start.map(|answered| as_json(&answered.args));
         let args = args.transpose()?;
-        let read_only = settled
+        let read_only = end
             .unrecorded_start
             .is_some_and(|answered| answered.read_only);
-        let origin = settled
+        let origin = end
             .unrecorded_start
             .and_then(|answered| answered.origin.clone());
-        let shown = settled.shown.map(str::to_owned);
-        let resume_as = settled.resume_as.as_str();
+        let shown = end.shown.map(str::to_owned);
+        let resume_as = end.resume_as.as_str();
         let (settled_ms, settled_ns) = (now_ms(), next_ns());
         let upsert = move |journal: &Self, connection: &Connection| {
             journal.prepare_run_write(connection, &run)?;

@@ -1,7 +1,7 @@
 //! Liveness of processes. Each process locks its own file in the folder `live`. The operating
 //! system releases the lock when the process ends or is killed. Commands that the process started
-//! inherit the lock ([`crate::Journal::owner_lock_fd`]), so a run counts as alive until its last command has
-//! ended.
+//! inherit the lock ([`crate::Journal::owner_lock_fd`]), so a run counts as alive until its last
+//! command has ended.
 
 use std::fs::{File, TryLockError};
 use std::io;

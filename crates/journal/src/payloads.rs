@@ -238,7 +238,7 @@ fn decompress(packed: &[u8]) -> Result<Vec<u8>, JournalError> {
 impl std::fmt::Debug for Payloads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.key.is_some() {
-            "Payloads(sealed)"
+            "Payloads(encrypted)"
         } else {
             "Payloads(plain)"
         })

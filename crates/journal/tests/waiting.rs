@@ -204,14 +204,14 @@ fn a_run_whose_start_was_dropped_is_recorded_once_with_its_end() {
 #[test]
 fn a_read_waits_for_earlier_queued_writes() {
     let (_dir, journal, lock) = locked();
-    let shelf = journal.script_values("s");
+    let script_values = journal.script_values("s");
     poll_and_drop(async {
-        shelf
+        script_values
             .put([("key".into(), "1".into())].into())
             .await
             .unwrap()
     });
-    let reading = std::thread::spawn(move || shelf.get("key").wait());
+    let reading = std::thread::spawn(move || script_values.get("key").wait());
     lock.release();
     assert_eq!(reading.join().unwrap().unwrap().as_deref(), Some("1"));
 }

@@ -298,7 +298,8 @@ async fn list_items(
     })
 }
 
-/// Fetches the page at `cursor`; without a cursor, all pages until [`MAX_LISTED_ITEMS`] items are reached.
+/// Fetches the page at `cursor`; without a cursor, all pages until [`MAX_LISTED_ITEMS`] items are
+/// reached.
 async fn fetch_items(
     servers: &Servers,
     name: &str,
@@ -306,7 +307,7 @@ async fn fetch_items(
     what: McpListKind,
 ) -> Result<(Vec<Value>, Option<String>), ServerError> {
     let server = servers.find(name)?;
-    let link = server.connect().await?;
+    let connection = server.connect().await?;
     let catalogue = server.catalogue().unwrap_or_default();
     let has = match what {
         McpListKind::Resources | McpListKind::Templates => catalogue.has_resources,
@@ -323,20 +324,23 @@ async fn fetch_items(
         let request = async {
             Ok(match what {
                 McpListKind::Resources => {
-                    let page = link.peer().list_resources(Some(params)).await?;
+                    let page = connection.peer().list_resources(Some(params)).await?;
                     (to_json_objects(&page.resources), page.next_cursor)
                 }
                 McpListKind::Templates => {
-                    let page = link.peer().list_resource_templates(Some(params)).await?;
+                    let page = connection
+                        .peer()
+                        .list_resource_templates(Some(params))
+                        .await?;
                     (to_json_objects(&page.resource_templates), page.next_cursor)
                 }
                 McpListKind::Prompts => {
-                    let page = link.peer().list_prompts(Some(params)).await?;
+                    let page = connection.peer().list_prompts(Some(params)).await?;
                     (to_json_objects(&page.prompts), page.next_cursor)
                 }
             })
         };
-        let (page, following) = server.with_tool_timeout(&link, request).await?;
+        let (page, following) = server.with_tool_timeout(&connection, request).await?;
         items.extend(page.into_iter().map(|mut item| {
             item["server"] = Value::from(server.settings.name.clone());
             item
@@ -362,11 +366,16 @@ async fn read_resource(
     args: McpReadResourceArgs,
 ) -> Result<McpReadResourceOutput, ServerError> {
     let server = servers.find(&args.server)?;
-    let link = server.connect().await?;
-    let request = link
+    let connection = server.connect().await?;
+    let request = connection
         .peer()
         .read_resource(ReadResourceRequestParams::new(args.uri));
-    let contents = to_json_objects(&server.with_tool_timeout(&link, request).await?.contents);
+    let contents = to_json_objects(
+        &server
+            .with_tool_timeout(&connection, request)
+            .await?
+            .contents,
+    );
     let content = match contents.as_slice() {
         [one] if one["text"].is_string() => one["text"].as_str().unwrap_or_default().to_owned(),
         all => Value::from(all.to_vec()).to_string(),
@@ -380,10 +389,10 @@ async fn read_resource(
 
 async fn get_prompt(servers: &Servers, args: McpGetPromptArgs) -> Result<Value, ServerError> {
     let server = servers.find(&args.server)?;
-    let link = server.connect().await?;
+    let connection = server.connect().await?;
     let params = GetPromptRequestParams::new(args.name).with_arguments(args.arguments);
     let result = server
-        .with_tool_timeout(&link, link.peer().get_prompt(params))
+        .with_tool_timeout(&connection, connection.peer().get_prompt(params))
         .await?;
     serde_json::to_value(result).map_err(|error| ServerError::InvalidResponse {
         server: args.server,

@@ -138,10 +138,10 @@ impl ServerState {
 }
 
 impl ConfiguredServer {
-    pub(crate) fn new(settings: ServerSettings, common: Arc<McpSharedState>) -> Arc<Self> {
-        let folder = common.storage_dir.as_ref();
+    pub(crate) fn new(settings: ServerSettings, shared: Arc<McpSharedState>) -> Arc<Self> {
+        let folder = shared.storage_dir.as_ref();
         let cached =
-            folder.and_then(|folder| Catalogue::load(folder, &common.cache_key(&settings)));
+            folder.and_then(|folder| Catalogue::load(folder, &shared.cache_key(&settings)));
         Arc::new_cyclic(|me| Self {
             call_permits: Semaphore::new(settings.options.max_concurrent.max(1)),
             inner: Mutex::new(ConfiguredServerInner {
@@ -155,7 +155,7 @@ impl ConfiguredServer {
                 start_ms: None,
             }),
             settings,
-            shared: common,
+            shared,
             weak_self: me.clone(),
         })
     }
@@ -180,7 +180,7 @@ impl ConfiguredServer {
             _ if !self.settings.options.enabled => {
                 Some(ServerError::Disabled(self.settings.name.clone()))
             }
-            (Some(barred), _) => Some(barred.clone()),
+            (Some(blocked), _) => Some(blocked.clone()),
             // After the delay it may be started again.
             (None, McpConnectionState::BackingOff { why, until }) if *until > Instant::now() => {
                 Some(self.backing_off_error(why, *until))
@@ -198,17 +198,20 @@ impl ConfiguredServer {
         }
         let starting = {
             let mut inner = self.lock_inner();
-            if let Some(barred) = &inner.blocked {
-                return Err(barred.clone());
+            if let Some(blocked) = &inner.blocked {
+                return Err(blocked.clone());
             }
             match &inner.state {
-                McpConnectionState::Ready(link) if !link.is_closed() => return Ok(link.clone()),
+                McpConnectionState::Ready(connection) if !connection.is_closed() => {
+                    return Ok(connection.clone());
+                }
                 McpConnectionState::BackingOff { why, until } if *until > Instant::now() => {
                     return Err(self.backing_off_error(why, *until));
                 }
                 McpConnectionState::Starting(starting) => starting.clone(),
-                McpConnectionState::Ready(link) => {
-                    let (why, lifetime) = (link.end_reason(), link.connected_at.elapsed());
+                McpConnectionState::Ready(connection) => {
+                    let (why, lifetime) =
+                        (connection.end_reason(), connection.connected_at.elapsed());
                     if let Some(error) = self.record_disconnect(&mut inner, &why, lifetime) {
                         return Err(error);
                     }
@@ -301,15 +304,16 @@ impl ConfiguredServer {
         let began = Instant::now();
         let limit = self.settings.startup_timeout();
         let connecting = async {
-            let (asked, folder) = (
+            let (handlers, folder) = (
                 self.shared.handlers.clone(),
                 self.shared.storage_dir.as_deref(),
             );
-            let link = McpConnection::connect(&self.settings, Arc::downgrade(&self), asked, folder)
-                .await?;
-            match link.fetch_catalogue().await {
-                Ok(catalogue) => Ok((link, catalogue)),
-                Err(error) => Err(link.to_server_error(&self.settings.name, &error, limit)),
+            let connection =
+                McpConnection::connect(&self.settings, Arc::downgrade(&self), handlers, folder)
+                    .await?;
+            match connection.fetch_catalogue().await {
+                Ok(catalogue) => Ok((connection, catalogue)),
+                Err(error) => Err(connection.to_server_error(&self.settings.name, &error, limit)),
             }
         };
         let connected = tokio::time::timeout(limit, connecting).await;
@@ -319,21 +323,21 @@ impl ConfiguredServer {
         });
         let mut inner = self.lock_inner();
         match connected {
-            Ok((link, catalogue)) => {
+            Ok((connection, catalogue)) => {
                 inner.start_ms = Some(began.elapsed().as_secs_f64() * 1000.0);
-                if link.is_selvedge() {
-                    let barred = ServerError::IsSelvedge(self.settings.name.clone());
-                    inner.blocked = Some(barred.clone());
+                if connection.is_selvedge() {
+                    let blocked = ServerError::IsSelvedge(self.settings.name.clone());
+                    inner.blocked = Some(blocked.clone());
                     inner.state = McpConnectionState::Idle;
                     drop(inner);
                     self.shared.notify_change();
-                    return Err(barred);
+                    return Err(blocked);
                 }
-                let link = Arc::new(link);
-                inner.state = McpConnectionState::Ready(link.clone());
+                let connection = Arc::new(connection);
+                inner.state = McpConnectionState::Ready(connection.clone());
                 drop(inner);
                 self.update_catalogue(catalogue);
-                Ok(link)
+                Ok(connection)
             }
             Err(error) => {
                 let why = match &error {
@@ -366,14 +370,14 @@ impl ConfiguredServer {
 
     /// Fetches the tool list again after the server reported a change.
     pub(crate) fn spawn_catalogue_refresh(&self) {
-        let link = match &self.lock_inner().state {
-            McpConnectionState::Ready(link) => link.clone(),
+        let connection = match &self.lock_inner().state {
+            McpConnectionState::Ready(connection) => connection.clone(),
             _ => return,
         };
         let me = self.weak_self.clone();
         tokio::spawn(async move {
             // `None` if another task is fetching it: that task fetches it once more.
-            let Some(listed) = link.refresh_catalogue().await else {
+            let Some(listed) = connection.refresh_catalogue().await else {
                 return;
             };
             if let (Some(me), Ok(catalogue)) = (me.upgrade(), listed) {
@@ -401,12 +405,12 @@ impl ConfiguredServer {
         call: &CallContext,
     ) -> Result<Value, ServerError> {
         let cancelled = || self.disconnected_error("the call was cancelled");
-        let (_permit, link) = tokio::select! {
+        let (_permit, connection) = tokio::select! {
             biased;
             () = call.cancel.cancelled() => return Err(cancelled()),
-            entered = self.acquire_connection() => entered?,
+            acquired = self.acquire_connection() => acquired?,
         };
-        let entered = link.in_flight.register(call);
+        let in_flight = connection.in_flight.register(call);
         let mut params = CallToolRequestParams::new(tool.to_owned()).with_arguments(args);
         for _ in 0..MAX_INPUT_ROUNDS {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
@@ -414,12 +418,16 @@ impl ConfiguredServer {
             let key = Value::from(call.idempotency_key.clone());
             meta.insert("selvedge/idempotencyKey".to_owned(), key);
             let options = PeerRequestOptions::no_options().with_meta(meta);
-            let sent = link.peer().send_request_with_option(request, options).await;
-            let handle = sent.map_err(|error| self.handle_service_error(&link, error))?;
-            entered.set_progress_token(handle.progress_token.clone());
+            let sent = connection
+                .peer()
+                .send_request_with_option(request, options)
+                .await;
+            let handle = sent.map_err(|error| self.handle_service_error(&connection, error))?;
+            in_flight.set_progress_token(handle.progress_token.clone());
             let (id, timeout) = (handle.id.clone(), self.settings.tool_timeout());
             let cancel_request = async |id| {
-                _ = tokio::time::timeout(Duration::from_millis(100), link.cancel_request(id)).await
+                _ = tokio::time::timeout(Duration::from_millis(100), connection.cancel_request(id))
+                    .await
             };
             let response = tokio::select! {
                 biased;
@@ -428,17 +436,20 @@ impl ConfiguredServer {
                     cancel_request(id).await;
                     return Err(cancelled());
                 }
-                () = entered.call.wait_for_timeout(timeout, MAX_CALL_DURATION) => {
+                () = in_flight.call.wait_for_timeout(timeout, MAX_CALL_DURATION) => {
                     cancel_request(id).await;
                     Err(ServiceError::Timeout { timeout })
                 }
             };
-            let result = response.map_err(|error| self.handle_service_error(&link, error))?;
+            let result = response.map_err(|error| self.handle_service_error(&connection, error))?;
             match result {
                 ServerResult::InputRequiredResult(required) => {
                     let requests = required.input_requests.unwrap_or_default();
-                    params.input_responses =
-                        Some(link.answer_input_requests(requests, &entered.call).await);
+                    params.input_responses = Some(
+                        connection
+                            .answer_input_requests(requests, &in_flight.call)
+                            .await,
+                    );
                     if call.cancel.is_cancelled() {
                         return Err(cancelled());
                     }
@@ -462,37 +473,37 @@ impl ConfiguredServer {
     /// Awaits a request within the tool timeout.
     pub(crate) async fn with_tool_timeout<T>(
         &self,
-        link: &Arc<McpConnection>,
+        connection: &Arc<McpConnection>,
         request: impl Future<Output = Result<T, ServiceError>>,
     ) -> Result<T, ServerError> {
         let timeout = self.settings.tool_timeout();
         let response = tokio::time::timeout(timeout, request)
             .await
             .unwrap_or(Err(ServiceError::Timeout { timeout }));
-        response.map_err(|error| self.handle_service_error(link, error))
+        response.map_err(|error| self.handle_service_error(connection, error))
     }
 
     /// Converts an error of the MCP library. After a timeout, it also checks that the server still
     /// responds, and closes the connection if it does not.
     pub(crate) fn handle_service_error(
         &self,
-        link: &Arc<McpConnection>,
+        connection: &Arc<McpConnection>,
         error: ServiceError,
     ) -> ServerError {
         if let ServiceError::Timeout { .. } = error {
-            let link = link.clone();
+            let connection = connection.clone();
             tokio::spawn(async move {
-                if link.ping(PING_TIMEOUT).await.is_none() {
-                    link.close_unresponsive();
+                if connection.ping(PING_TIMEOUT).await.is_none() {
+                    connection.close_unresponsive();
                 }
             });
         }
-        link.to_server_error(&self.settings.name, &error, self.settings.tool_timeout())
+        connection.to_server_error(&self.settings.name, &error, self.settings.tool_timeout())
     }
 
     /// Returns the current status. It pings a server that is ready, and starts none.
     pub(crate) async fn status(&self) -> ServerStatus {
-        let (state, why, link) = {
+        let (state, why, connection) = {
             let inner = self.lock_inner();
             match (&inner.blocked, &inner.state) {
                 _ if !self.settings.options.enabled => (ServerState::Disabled, None, None),
@@ -500,21 +511,21 @@ impl ConfiguredServer {
                 | (None, McpConnectionState::BackingOff { why, .. }) => {
                     (ServerState::Failed, Some(why.clone()), None)
                 }
-                (Some(barred), _) => (ServerState::Disabled, Some(barred.to_string()), None),
+                (Some(blocked), _) => (ServerState::Disabled, Some(blocked.to_string()), None),
                 (None, McpConnectionState::Idle) => (ServerState::NotStarted, None, None),
                 (None, McpConnectionState::Starting(_)) => (ServerState::Starting, None, None),
-                (None, McpConnectionState::Ready(link)) if link.is_closed() => {
-                    (ServerState::Failed, Some(link.end_reason()), None)
+                (None, McpConnectionState::Ready(connection)) if connection.is_closed() => {
+                    (ServerState::Failed, Some(connection.end_reason()), None)
                 }
-                (None, McpConnectionState::Ready(link)) => {
-                    (ServerState::Ready, None, Some(link.clone()))
+                (None, McpConnectionState::Ready(connection)) => {
+                    (ServerState::Ready, None, Some(connection.clone()))
                 }
             }
         };
         let (mut latency, mut notes) = (None, Vec::new());
-        if let Some(link) = link {
-            latency = link.ping(PING_TIMEOUT).await;
-            notes = link.notes();
+        if let Some(connection) = connection {
+            latency = connection.ping(PING_TIMEOUT).await;
+            notes = connection.notes();
         }
         let catalogue = self.catalogue();
         let catalogue = catalogue.as_deref();
@@ -544,8 +555,8 @@ impl ConfiguredServer {
     /// Closes the connection and ends the server's process.
     pub(crate) async fn stop(&self) {
         let state = std::mem::replace(&mut self.lock_inner().state, McpConnectionState::Idle);
-        if let McpConnectionState::Ready(link) = state {
-            link.close().await;
+        if let McpConnectionState::Ready(connection) = state {
+            connection.close().await;
         }
     }
 }

@@ -51,14 +51,14 @@ impl McpConnection {
     pub(crate) async fn connect(
         settings: &ServerSettings,
         server: Weak<ConfiguredServer>,
-        asked: ServerRequestHandlers,
+        handlers: ServerRequestHandlers,
         folder: Option<&Path>,
     ) -> Result<Self, ServerError> {
         let calls = Arc::new(McpInFlightCalls::default());
-        let callbacks = || McpClientHandler {
+        let handler = || McpClientHandler {
             server: server.clone(),
             server_name: settings.name.clone(),
-            handlers: asked.clone(),
+            handlers: handlers.clone(),
             sampling: settings.options.sampling,
             in_flight: calls.clone(),
         };
@@ -66,20 +66,20 @@ impl McpConnection {
             server: settings.name.clone(),
             why,
         };
-        let (service, program) = match &settings.transport {
+        let (service, process) = match &settings.transport {
             McpTransport::Stdio { command, .. } => {
                 let started = ServerProcess::spawn(&settings.transport);
-                let (mut program, read, write) = started
+                let (mut process, read, write) = started
                     .map_err(|error| not_started(format!("cannot run `{command}`: {error}")))?;
                 let transport = AsyncRwTransport::new_client(read, write)
                     .with_max_line_length(MAX_MESSAGE_BYTES + 1);
                 let mode = ClientLifecycleMode::Initialize;
-                match serve_client_with_lifecycle(callbacks(), transport, mode).await {
-                    Ok(service) => (service, Some(program)),
+                match serve_client_with_lifecycle(handler(), transport, mode).await {
+                    Ok(service) => (service, Some(process)),
                     Err(error) => {
                         // The last lines of its standard error may not have been read yet.
                         tokio::time::sleep(Duration::from_millis(50)).await;
-                        let mut why = program.exit_reason();
+                        let mut why = process.exit_reason();
                         if why.is_empty() {
                             why = shorten(&error.to_string());
                         }
@@ -88,7 +88,7 @@ impl McpConnection {
                 }
             }
             McpTransport::Http { .. } => {
-                let service = crate::http::connect_http(callbacks, settings, folder).await;
+                let service = crate::http::connect_http(handler, settings, folder).await;
                 (service.map_err(not_started)?, None)
             }
         };
@@ -96,8 +96,8 @@ impl McpConnection {
         Ok(Self {
             service: Mutex::new(Some(service)),
             peer,
-            process: Mutex::new(program),
-            handler: callbacks(),
+            process: Mutex::new(process),
+            handler: handler(),
             in_flight: calls,
             connected_at: Instant::now(),
             listing_state: AtomicU8::new(LISTING_IDLE),
@@ -193,16 +193,16 @@ impl McpConnection {
         call: &Arc<McpInFlightCall>,
     ) -> InputResponses {
         let mut responses = InputResponses::new();
-        let (callbacks, origin) = (&self.handler, ServerRequestOrigin::Call(call));
+        let (handler, origin) = (&self.handler, ServerRequestOrigin::Call(call));
         // Such a request cannot be cancelled by itself, only with its call.
         let never = CancellationToken::new();
         for (key, request) in requests {
             let response = match request {
                 InputRequest::Elicitation(request) => {
-                    serde_json::to_value(callbacks.elicit(request.params, origin, &never).await)
+                    serde_json::to_value(handler.elicit(request.params, origin, &never).await)
                 }
                 InputRequest::CreateMessage(request) => {
-                    match callbacks.sample(request.params, origin, &never).await {
+                    match handler.sample(request.params, origin, &never).await {
                         Ok(response) => serde_json::to_value(response),
                         Err(_) => continue,
                     }
@@ -259,8 +259,8 @@ impl McpConnection {
         if self.unresponsive.load(Ordering::Acquire) {
             return "it did not respond to a ping".to_owned();
         }
-        let mut program = lock(&self.process);
-        program
+        let mut process = lock(&self.process);
+        process
             .as_mut()
             .map_or_else(String::new, ServerProcess::exit_reason)
     }
@@ -300,9 +300,9 @@ impl McpConnection {
         if let Some(mut service) = service {
             let _ = service.close_with_timeout(Duration::from_secs(1)).await;
         }
-        let program = lock(&self.process).take();
-        if let Some(program) = program {
-            program.stop().await;
+        let process = lock(&self.process).take();
+        if let Some(process) = process {
+            process.stop().await;
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::settings::{McpTransport, ServerSettings};
 
 /// Connects to an HTTP server, with the stored login if there is one in `folder`.
 pub(crate) async fn connect_http(
-    callbacks: impl Fn() -> McpClientHandler,
+    handler: impl Fn() -> McpClientHandler,
     settings: &ServerSettings,
     folder: Option<&Path>,
 ) -> Result<RunningService<RoleClient, McpClientHandler>, String> {
@@ -35,12 +35,12 @@ pub(crate) async fn connect_http(
             Some(manager) => {
                 let client = AuthClient::new(client.clone(), manager);
                 let transport = StreamableHttpClientTransport::with_client(client, config.clone());
-                serve_client_with_lifecycle(callbacks(), transport, lifecycle).await
+                serve_client_with_lifecycle(handler(), transport, lifecycle).await
             }
             None => {
                 let transport =
                     StreamableHttpClientTransport::with_client(client.clone(), config.clone());
-                serve_client_with_lifecycle(callbacks(), transport, lifecycle).await
+                serve_client_with_lifecycle(handler(), transport, lifecycle).await
             }
         };
         match connected {
@@ -59,9 +59,13 @@ pub(crate) async fn connect_http(
 
 /// Returns the `WWW-Authenticate` challenge of the server, which may be empty; `None` if it
 /// requires no login.
-pub(crate) async fn fetch_auth_challenge(reach: &McpTransport) -> Result<Option<String>, String> {
-    let transport =
-        StreamableHttpClientTransport::with_client(shared_http_client()?, transport_config(reach)?);
+pub(crate) async fn fetch_auth_challenge(
+    transport: &McpTransport,
+) -> Result<Option<String>, String> {
+    let transport = StreamableHttpClientTransport::with_client(
+        shared_http_client()?,
+        transport_config(transport)?,
+    );
     match serve_client_with_lifecycle((), transport, ClientLifecycleMode::Initialize).await {
         Ok(_) => Ok(None),
         Err(error) if error.is_authorization_required() => {
@@ -72,12 +76,14 @@ pub(crate) async fn fetch_auth_challenge(reach: &McpTransport) -> Result<Option<
 }
 
 /// Converts the settings of an HTTP server to those of the transport.
-fn transport_config(reach: &McpTransport) -> Result<StreamableHttpClientTransportConfig, String> {
+fn transport_config(
+    transport: &McpTransport,
+) -> Result<StreamableHttpClientTransportConfig, String> {
     let McpTransport::Http {
         url,
         bearer_token_env_var,
         headers,
-    } = reach
+    } = transport
     else {
         return Err("not an HTTP server".to_owned());
     };

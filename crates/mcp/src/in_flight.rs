@@ -30,7 +30,7 @@ pub(crate) struct McpInFlightCall {
     /// Token of the call's progress notifications; set when the call is sent.
     progress_token: Mutex<Option<ProgressToken>>,
     timer: Mutex<SilenceTimer>,
-    /// Notified when the clock continues.
+    /// Notified when the timer continues.
     timer_resumed: Notify,
     request_count: AtomicU32,
 }
@@ -42,7 +42,7 @@ struct SilenceTimer {
     started_at: Instant,
     /// Last time the server sent something about the call.
     last_activity: Instant,
-    /// Number of unanswered requests of the server. The clock is paused if it is not zero.
+    /// Number of unanswered requests of the server. The timer is paused if it is not zero.
     open_requests: usize,
     /// Start of the current pause.
     paused_at: Instant,
@@ -110,14 +110,14 @@ impl McpInFlightCalls {
         run: Option<String>,
         candidates: Vec<Arc<McpInFlightCall>>,
     ) -> Result<PendingServerRequest, &'static str> {
-        let charged = candidates
+        let counted = candidates
             .iter()
             .find(|in_flight| in_flight.try_count_request());
-        let charged = charged.ok_or("too many requests during one call")?;
+        let counted = counted.ok_or("too many requests during one call")?;
         Ok(PendingServerRequest {
             in_flight: self.clone(),
             run_id: run,
-            counted_call: charged.clone(),
+            counted_call: counted.clone(),
             candidate_calls: candidates,
         })
     }
@@ -164,42 +164,42 @@ impl McpInFlightCall {
     }
 
     fn pause_timer(&self) {
-        let mut clock = self.lock_timer();
-        if clock.open_requests == 0 {
-            clock.paused_at = Instant::now();
+        let mut timer = self.lock_timer();
+        if timer.open_requests == 0 {
+            timer.paused_at = Instant::now();
         }
-        clock.open_requests += 1;
+        timer.open_requests += 1;
     }
 
     fn resume_timer(&self) {
-        let mut clock = self.lock_timer();
-        clock.open_requests = clock.open_requests.saturating_sub(1);
-        if clock.open_requests == 0 {
+        let mut timer = self.lock_timer();
+        timer.open_requests = timer.open_requests.saturating_sub(1);
+        if timer.open_requests == 0 {
             let now = Instant::now();
-            let waited = now.duration_since(clock.paused_at);
-            clock.started_at += waited;
-            clock.last_activity = now;
+            let waited = now.duration_since(timer.paused_at);
+            timer.started_at += waited;
+            timer.last_activity = now;
         }
-        drop(clock);
+        drop(timer);
         self.timer_resumed.notify_waiters();
     }
 
     /// Waits until the server has been silent for `silence_limit`, or the call has taken
-    /// `total_limit`. Pauses of the clock do not count.
+    /// `total_limit`. Pauses of the timer do not count.
     pub(crate) async fn wait_for_timeout(&self, silence_limit: Duration, total_limit: Duration) {
         loop {
             let changed = self.timer_resumed.notified();
             tokio::pin!(changed);
-            // Registered before the clock is read: a notification in between is not lost.
+            // Registered before the timer is read: a notification in between is not lost.
             changed.as_mut().enable();
             let deadline = {
-                let clock = self.lock_timer();
-                let latest = clock.started_at + total_limit;
-                let silent = clock
+                let timer = self.lock_timer();
+                let latest = timer.started_at + total_limit;
+                let silent = timer
                     .last_activity
                     .checked_add(silence_limit)
                     .unwrap_or(latest);
-                (clock.open_requests == 0).then(|| silent.min(latest))
+                (timer.open_requests == 0).then(|| silent.min(latest))
             };
             match deadline {
                 None => changed.await,

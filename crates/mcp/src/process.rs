@@ -63,14 +63,16 @@ pub(crate) struct ServerOutputLog {
 impl ServerProcess {
     /// Starts the program. Returns it with the stream to read messages from and the pipe to write
     /// messages to.
-    pub(crate) fn spawn(reach: &McpTransport) -> std::io::Result<(Self, DuplexStream, ChildStdin)> {
+    pub(crate) fn spawn(
+        transport: &McpTransport,
+    ) -> std::io::Result<(Self, DuplexStream, ChildStdin)> {
         let McpTransport::Stdio {
             command,
             args,
             env,
             env_vars,
             cwd,
-        } = reach
+        } = transport
         else {
             return Err(std::io::Error::other("not a local program"));
         };
@@ -124,11 +126,11 @@ impl ServerProcess {
         let mut lines = output_log.stderr_tail.iter().rev();
         let stderr = lines.find(|line| !line.trim().is_empty());
         let stderr = stderr.map(|line| format!("stderr: {line}"));
-        let garbage = output_log
+        let non_message_line = output_log
             .first_non_message_line
             .as_ref()
             .filter(|_| stderr.is_none());
-        let stdout = garbage.map(|line| format!("stdout: {line}"));
+        let stdout = non_message_line.map(|line| format!("stdout: {line}"));
         let parts: Vec<_> = [status, stderr, stdout].into_iter().flatten().collect();
         parts.join("; ")
     }
@@ -136,17 +138,17 @@ impl ServerProcess {
     /// Returns protocol violations of the server, for `mcp list`.
     pub(crate) fn notes(&self) -> Vec<String> {
         let output_log = lock(&self.output_log);
-        let (garbage, oversized, limit) = (
+        let (non_message_lines, oversized, limit) = (
             output_log.non_message_lines,
             output_log.oversized_messages,
             MAX_MESSAGE_BYTES >> 20,
         );
-        let garbage = output_log.first_non_message_line.as_ref().map(|line| {
-            format!("{garbage} lines on standard output are not MCP messages, such as `{line}`")
+        let non_messages = output_log.first_non_message_line.as_ref().map(|line| {
+            format!("{non_message_lines} lines on standard output are not MCP messages, such as `{line}`")
         });
         let oversized =
             (oversized > 0).then(|| format!("{oversized} messages were larger than {limit} MB"));
-        garbage.into_iter().chain(oversized).collect()
+        non_messages.into_iter().chain(oversized).collect()
     }
 
     /// Waits until the server exits after its standard input was closed. Sends SIGTERM if it does
@@ -193,7 +195,7 @@ async fn forward_messages(
 ) {
     let mut from = BufReader::with_capacity(64 << 10, from);
     let mut line = Vec::new();
-    let mut garbage = 0;
+    let mut non_message_bytes = 0;
     loop {
         line.clear();
         let read = (&mut from)
@@ -224,18 +226,18 @@ async fn forward_messages(
             continue;
         }
         if !(text.starts_with(b"{") && text.ends_with(b"}")) {
-            garbage += line.len();
+            non_message_bytes += line.len();
             let mut output_log = lock(&output_log);
             output_log.non_message_lines += 1;
             output_log
                 .first_non_message_line
                 .get_or_insert_with(|| printable_line(text));
-            if garbage > MAX_NON_MESSAGE_BYTES {
+            if non_message_bytes > MAX_NON_MESSAGE_BYTES {
                 return;
             }
             continue;
         }
-        garbage = 0;
+        non_message_bytes = 0;
         if to.write_all(&line).await.is_err() {
             return;
         }

@@ -193,13 +193,13 @@ mod tests {
             (sampling.messages[0].text.as_str(), sampling.max_tokens),
             ("one\ntwo", MAX_SAMPLING_TOKENS)
         );
-        let wish = sampling.approval_request();
+        let action = sampling.approval_request();
         assert!(
-            wish.reason.contains("srv asks your model: 16 characters")
-                && wish.reason.contains("4096 tokens")
+            action.reason.contains("srv asks your model: 16 characters")
+                && action.reason.contains("4096 tokens")
         );
         assert_eq!(
-            wish.preview.view,
+            action.preview.view,
             Some(PreviewContent::Commands(
                 "system: Be short.\nuser: one\ntwo".into()
             ))
@@ -218,12 +218,12 @@ mod tests {
 
     #[test]
     fn the_preview_shows_the_end_of_a_long_request() {
-        let wish = read(request_with(
+        let action = read(request_with(
             json!({"type": "text", "text": "y".repeat(9000) + "the end"}),
         ))
         .unwrap()
         .approval_request();
-        let Some(PreviewContent::Commands(view)) = wish.preview.view else {
+        let Some(PreviewContent::Commands(view)) = action.preview.view else {
             panic!()
         };
         assert!(

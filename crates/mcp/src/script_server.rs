@@ -107,9 +107,9 @@ const SCRIPT_WAIT_DESCRIPTION: &str = "Waits for a script with status `running`.
 
 impl ScriptServerSession {
     /// Creates a session with a new id.
-    pub fn new(offer: Arc<ScriptServerConfig>) -> Self {
+    pub fn new(config: Arc<ScriptServerConfig>) -> Self {
         Self {
-            config: offer,
+            config,
             store: ScriptStore::default(),
             session_id: new_id("ses"),
             change_watcher: Mutex::default(),

@@ -65,8 +65,8 @@ impl HttpServer {
     /// Binds the address. An address that is not a loopback address requires a token.
     pub async fn bind(
         address: &str,
-        entrance: HttpAccess,
-        offer: Arc<ScriptServerConfig>,
+        access: HttpAccess,
+        config: Arc<ScriptServerConfig>,
     ) -> Result<Self, ServeError> {
         let failed = |error| ServeError::Bind {
             address: address.to_owned(),
@@ -74,7 +74,7 @@ impl HttpServer {
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        if !bound.ip().is_loopback() && entrance.token.is_none() {
+        if !bound.ip().is_loopback() && access.token.is_none() {
             return Err(ServeError::TokenRequired(bound));
         }
         let cancel = CancellationToken::new();
@@ -82,7 +82,7 @@ impl HttpServer {
         if !bound.ip().is_loopback() && !bound.ip().is_unspecified() {
             hosts.push(bound.ip().to_string());
         }
-        hosts.extend(entrance.allowed_hosts.iter().cloned());
+        hosts.extend(access.allowed_hosts.iter().cloned());
         let origins = hosts.iter().flat_map(|host| {
             let host = if host.contains(':') && !host.starts_with('[') {
                 format!("[{host}]")
@@ -91,7 +91,7 @@ impl HttpServer {
             };
             [format!("http://{host}:*"), format!("https://{host}:*")]
         });
-        let config = StreamableHttpServerConfig::default()
+        let http_config = StreamableHttpServerConfig::default()
             .with_allowed_hosts(hosts.clone())
             .with_allowed_origins(origins)
             .enforce_origin_validation()
@@ -99,12 +99,12 @@ impl HttpServer {
             .with_cancellation_token(cancel.clone());
         let sessions = Arc::new(LocalSessionManager::default());
         let service = StreamableHttpService::new(
-            move || Ok(ScriptServerSession::new(offer.clone())),
+            move || Ok(ScriptServerSession::new(config.clone())),
             sessions,
-            config,
+            http_config,
         );
         let mut router = Router::new().route_service("/mcp", service);
-        if let Some(token) = entrance.token {
+        if let Some(token) = access.token {
             router = router.layer(axum::middleware::from_fn_with_state(
                 Arc::<str>::from(token),
                 require_token,

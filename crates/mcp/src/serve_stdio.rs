@@ -7,11 +7,11 @@ use crate::script_server::{ScriptServerConfig, ScriptServerSession};
 
 /// Serves until the client closes standard input, or `shutdown` resolves.
 pub async fn serve_stdio(
-    offer: Arc<ScriptServerConfig>,
+    config: Arc<ScriptServerConfig>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let server = rmcp::serve_server(
-        ScriptServerSession::new(offer),
+        ScriptServerSession::new(config),
         rmcp::transport::io::stdio_pipes(),
     );
     tokio::pin!(shutdown);

@@ -116,11 +116,8 @@ impl ServerForm {
             MAX_FORM_MESSAGE_CHARS,
         );
         if request["mode"] == "url" {
-            let wants = FormContent::Url(parse_url(request["url"].as_str().unwrap_or_default())?);
-            return Ok(Self {
-                message,
-                content: wants,
-            });
+            let content = FormContent::Url(parse_url(request["url"].as_str().unwrap_or_default())?);
+            return Ok(Self { message, content });
         }
         let schema = &request["requestedSchema"];
         let Some(fields) = schema["properties"].as_object() else {
@@ -135,11 +132,11 @@ impl ServerForm {
         }
         let required = schema["required"].as_array().into_iter().flatten();
         let fields = fields.iter().map(|(name, schema)| {
-            let need = match required.clone().any(|one| one == name) {
+            let presence = match required.clone().any(|one| one == name) {
                 true => FormFieldPresence::Required,
                 false => FormFieldPresence::Optional,
             };
-            parse_field(name, schema, need)
+            parse_field(name, schema, presence)
         });
         Ok(Self {
             message,
@@ -261,7 +258,7 @@ fn compile_schema(schema: &Value) -> Option<Validator> {
 fn parse_field(
     name: &str,
     schema: &Value,
-    need: FormFieldPresence,
+    presence: FormFieldPresence,
 ) -> Result<FormField, FormError> {
     if name.is_empty() || name.chars().count() > MAX_FIELD_NAME_CHARS {
         let why = format!(
@@ -302,7 +299,7 @@ fn parse_field(
         title: text("title", MAX_FIELD_NAME_CHARS),
         description: text("description", MAX_FIELD_DESCRIPTION_CHARS),
         kind,
-        presence: need,
+        presence,
         default: None,
         schema: schema.clone(),
     };

@@ -45,22 +45,22 @@ impl Servers {
     /// `cache`; `None` turns that off.
     pub fn new(
         settings: Vec<ServerSettings>,
-        asked: ServerRequestHandlers,
+        handlers: ServerRequestHandlers,
         cache: Option<PathBuf>,
     ) -> Self {
-        let common = Arc::new(McpSharedState {
-            handlers: asked,
+        let shared = Arc::new(McpSharedState {
+            handlers,
             storage_dir: cache,
             generation: AtomicU64::new(0),
             change_notify: Default::default(),
         });
         let list = settings
             .into_iter()
-            .map(|settings| ConfiguredServer::new(settings, common.clone()))
+            .map(|settings| ConfiguredServer::new(settings, shared.clone()))
             .collect();
         Self {
             servers: Arc::new(list),
-            shared: common,
+            shared,
             cached_registry: Arc::default(),
             filter: None,
         }
@@ -120,15 +120,17 @@ impl Servers {
 
     fn build_registry(&self, base: &Registry) -> Registry {
         let mut registry = base.clone();
-        let mut spaces = HashSet::new();
+        let mut namespaces = HashSet::new();
         for server in self.servers.iter() {
-            let space = to_identifier(&server.settings.name);
+            let namespace = to_identifier(&server.settings.name);
             // If two server names become the same identifier, the first server has it.
-            if !spaces.insert(space.clone()) {
+            if !namespaces.insert(namespace.clone()) {
                 continue;
             }
             match (server.catalogue(), server.unavailable_reason()) {
-                (Some(catalogue), _) => register_tools(&mut registry, server, &catalogue, &space),
+                (Some(catalogue), _) => {
+                    register_tools(&mut registry, server, &catalogue, &namespace)
+                }
                 (None, Some(_)) => {
                     registry.register_catch_all(UnavailableServerTool(server.clone()))
                 }
@@ -238,14 +240,14 @@ fn may_call_server(mentions: &ToolMentions, server: &str) -> bool {
         || mentions.paths.iter().any(uses_server)
 }
 
-/// Registers the tools of a server in the namespace `mcp.<space>`.
+/// Registers the tools of a server in the namespace `mcp.<namespace>`.
 fn register_tools(
     registry: &mut Registry,
     server: &Arc<ConfiguredServer>,
     catalogue: &Catalogue,
-    space: &str,
+    namespace: &str,
 ) {
-    registry.reserve_namespace(&format!("mcp.{space}"));
+    registry.reserve_namespace(&format!("mcp.{namespace}"));
     let mut taken = HashSet::new();
     for listed in catalogue
         .tools
@@ -265,7 +267,7 @@ fn register_tools(
         let _ = registry.register(McpTool::new(
             server.clone(),
             listed,
-            format!("mcp.{space}.{unique}"),
+            format!("mcp.{namespace}.{unique}"),
         ));
     }
 }

@@ -49,10 +49,10 @@ pub enum McpTransport {
 
 impl ServerSettings {
     /// Creates settings with default options.
-    pub fn new(name: impl Into<String>, reach: McpTransport) -> Self {
+    pub fn new(name: impl Into<String>, transport: McpTransport) -> Self {
         Self {
             name: name.into(),
-            transport: reach,
+            transport,
             options: McpServerOptions::default(),
             config_error: None,
         }

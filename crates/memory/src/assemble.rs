@@ -207,8 +207,8 @@ fn parse_bands(line: &str) -> Option<Vec<Band>> {
 /// An assembled history, the new plan if one was made, and the id of the session.
 type AssemblyWithPlan = (AssembledHistory, Option<StoredPlan>, i64);
 
-/// Renders the stored plan, or a new one if the number of turns has passed a multiple of ten since, or
-/// if a turn after the plan does not fit into the budget.
+/// Renders the stored plan, or a new one if the number of turns has passed a multiple of ten since,
+/// or if a turn after the plan does not fit into the budget.
 fn assemble_gradient(
     connection: &Connection,
     name: &str,

@@ -59,7 +59,8 @@ impl Memory {
     /// model or it fails. Call it again while turns remain ([`DistillReport::remaining_turns`]).
     ///
     /// If the model has a batch API, all turns are submitted at once, and a later call learns from
-    /// the answers. Fails with [`MemoryError::DistillLocked`] while another process distills the session.
+    /// the answers. Fails with [`MemoryError::DistillLocked`] while another process distills the
+    /// session.
     pub async fn distill(
         &self,
         session: &str,

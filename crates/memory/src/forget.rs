@@ -21,7 +21,8 @@ pub struct ForgottenCounts {
 }
 
 impl Memory {
-    /// Forgets a whole session. Fails with [`MemoryError::DistillLocked`] while a process distills it.
+    /// Forgets a whole session. Fails with [`MemoryError::DistillLocked`] while a process distills
+    /// it.
     pub fn forget_session(&self, session: &str) -> Result<ForgottenCounts, MemoryError> {
         let _lease = self.lock_for_distilling(session)?;
         let forgotten = self.write(|connection| {
@@ -48,8 +49,8 @@ impl Memory {
     }
 
     /// Forgets one turn. The numbers of the other turns do not change. Forgetting a turn again is
-    /// not an error, so that an interrupted call can be repeated. Fails with [`MemoryError::DistillLocked`]
-    /// while a process distills the session.
+    /// not an error, so that an interrupted call can be repeated. Fails with
+    /// [`MemoryError::DistillLocked`] while a process distills the session.
     pub fn forget_turn(&self, session: &str, number: u32) -> Result<ForgottenCounts, MemoryError> {
         let _lease = self.lock_for_distilling(session)?;
         let forgotten = self.write(|connection| {

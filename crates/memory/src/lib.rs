@@ -8,7 +8,9 @@
 //! ```
 //! use std::sync::Arc;
 //! use selvedge_journal::Redactor;
-//! use selvedge_memory::{AssemblyStrategy, Gradient, Memory, NewTurn, PinMode, RecallRequest};
+//! use selvedge_memory::{
+//!     AssemblyMode, GradientOptions, Memory, NewTurn, PlanStorage, RecallRequest,
+//! };
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! # let home = tempfile::tempdir().unwrap();
@@ -19,9 +21,10 @@
 //! memory.write_levels(Some("session"))?;
 //!
 //! // Before each turn: the history for the prompt, and what is relevant to the new message.
-//! let strategy = Strategy::Gradient(Gradient::new(100_000));
-//! let history = memory.assemble("session", strategy, Keep::Pinned)?;
-//! let recalled = memory.recall(&Recall::new("session", "Deploy to the staging server")).await;
+//! let mode = AssemblyMode::Gradient(GradientOptions::new(100_000));
+//! let history = memory.assemble("session", mode, PlanStorage::Store)?;
+//! let request = RecallRequest::new("session", "Deploy to the staging server");
+//! let recalled = memory.recall(&request).await;
 //! let newest_message = format!("{}Deploy to the staging server", recalled.text);
 //!
 //! assert_eq!(history.text, "<T-1-R>\nThe staging server is called heron.\n</T-1-R>\n");
@@ -30,9 +33,9 @@
 //! # }).unwrap();
 //! ```
 //!
-//! [`get_turn_tool`] is the tool with which a model fetches a turn in more detail, and [`MEMORY_PROMPT`]
-//! is the part of the system prompt that explains the tags. A [`SmallModel`] and an [`Encoder`]
-//! improve recall. [`Memory::distill`] learns lessons.
+//! [`get_turn_tool`] is the tool with which a model fetches a turn in more detail, and
+//! [`MEMORY_PROMPT`] is the part of the system prompt that explains the tags. A [`SmallModel`] and
+//! an [`Encoder`] improve recall. [`Memory::distill`] learns lessons.
 // Standard streams belong to the embedding program.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 

@@ -30,7 +30,7 @@ impl Default for PocketEncoder {
 
 impl std::fmt::Debug for PocketEncoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Pocket").field(&self.name).finish()
+        f.debug_tuple("PocketEncoder").field(&self.name).finish()
     }
 }
 

@@ -77,7 +77,8 @@ pub(crate) struct SearchableTurns {
 /// A question in the form that ranking needs.
 #[derive(Debug, Default)]
 pub(crate) struct RankQuery {
-    /// For each term: the index in [`SearchableTurns`] of each turn that contains it, and how often.
+    /// For each term: the index in [`SearchableTurns`] of each turn that contains it, and how
+    /// often.
     pub(crate) postings: Vec<Vec<(u32, u32)>>,
     /// The speakers and roles that the question names, by ranges of turns.
     pub(crate) named_speakers: Vec<SessionSpeakerHints>,
@@ -104,8 +105,8 @@ pub(crate) fn score_turns(
 ) -> Vec<f64> {
     let mut scores = bm25_of_turns(turns, query);
     normalise(&mut scores);
-    if let (Some(likeness), true) = (&query.similarities, weights.vectors != 0.0) {
-        add_similarity(&mut scores, likeness, weights.vectors);
+    if let (Some(similarities), true) = (&query.similarities, weights.vectors != 0.0) {
+        add_similarity(&mut scores, similarities, weights.vectors);
     }
     if weights.neighbours != 0.0 {
         add_neighbour_scores(&mut scores, &turns.parts, weights.neighbours);
@@ -229,13 +230,13 @@ fn normalise(scores: &mut [f64]) {
 }
 
 /// Adds the z-scores of similarities. The divisor 6 brings them to the range of the BM25 scores.
-fn add_similarity(scores: &mut [f64], likeness: &[f32], weight: f64) {
-    let count = likeness.len().max(1) as f64;
-    let mean = likeness.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
-    let squares = likeness.iter().map(|x| (f64::from(*x) - mean).powi(2));
+fn add_similarity(scores: &mut [f64], similarities: &[f32], weight: f64) {
+    let count = similarities.len().max(1) as f64;
+    let mean = similarities.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
+    let squares = similarities.iter().map(|x| (f64::from(*x) - mean).powi(2));
     let spread = (squares.sum::<f64>() / count).sqrt();
     if spread > 1e-9 {
-        for (score, x) in scores.iter_mut().zip(likeness) {
+        for (score, x) in scores.iter_mut().zip(similarities) {
             *score += weight * (f64::from(*x) - mean) / spread / 6.0;
         }
     }

@@ -61,9 +61,9 @@ impl ModelClient {
         let body = request_body(prompt, model, &self.provider).to_string();
         let acted = NoRetryFlag::default();
         let (http, provider) = (self.http.clone(), self.provider.clone());
-        let asking = RequestLoop::new(http, provider, &model.name, body, acted.clone());
-        let events = unfold(asking, |mut asking| async {
-            asking.next().await.map(|event| (event, asking))
+        let request_loop = RequestLoop::new(http, provider, &model.name, body, acted.clone());
+        let events = unfold(request_loop, |mut request_loop| async {
+            request_loop.next().await.map(|event| (event, request_loop))
         });
         ModelStream {
             events: events.boxed(),

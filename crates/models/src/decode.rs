@@ -15,9 +15,9 @@ const MAX_ANSWER_ITEMS: usize = 4096;
 ///
 /// ```
 /// use selvedge_models::{Decoder, ModelEvent};
-/// use selvedge_protocol::{Origin, WireApi};
+/// use selvedge_protocol::{ModelOrigin, WireApi};
 ///
-/// let origin = Origin { wire: WireApi::Chat, provider: "local".into(), model: "m".into() };
+/// let origin = ModelOrigin { wire: WireApi::Chat, provider: "local".into(), model: "m".into() };
 /// let mut decoder = Decoder::new(origin);
 /// let mut events = Vec::new();
 /// decoder.feed(b"data: {\"choices\":[{\"delta\":{\"content\":\"Hel", &mut events)?;
@@ -178,11 +178,8 @@ impl Decoder {
                 Some(_) => AnswerFraming::Events(SseParser::default()),
             };
         }
-        let (answer, allowance) = (&mut self.answer, &mut self.limits);
-        let mut out = EventCollector {
-            events,
-            limits: allowance,
-        };
+        let (answer, limits) = (&mut self.answer, &mut self.limits);
+        let mut out = EventCollector { events, limits };
         match &mut self.framing {
             AnswerFraming::Unknown => Ok(()),
             AnswerFraming::Events(parser) => parser.feed(bytes, |name, data| {
@@ -201,11 +198,8 @@ impl Decoder {
     /// Decodes the end of the input and appends the last events. Fails if the answer is
     /// incomplete.
     pub fn finish(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let (answer, allowance) = (&mut self.answer, &mut self.limits);
-        let mut out = EventCollector {
-            events,
-            limits: allowance,
-        };
+        let (answer, limits) = (&mut self.answer, &mut self.limits);
+        let mut out = EventCollector { events, limits };
         match &mut self.framing {
             AnswerFraming::Unknown => {}
             AnswerFraming::Events(parser) => {

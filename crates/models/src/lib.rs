@@ -5,19 +5,19 @@
 //!
 //! ```no_run
 //! use selvedge_models::{Model, ModelClient, ModelEvent, ModelTool, Prompt, Provider, Secret};
-//! use selvedge_protocol::{FinishReason, Item, Role};
+//! use selvedge_protocol::{ConversationItem, FinishReason, MessageRole};
 //! use serde_json::json;
 //!
 //! # async fn ask() -> Result<(), selvedge_models::ModelError> {
-//! let mut provider = Provider::named("anthropic").expect("it is built in");
+//! let mut provider = Provider::find_built_in("anthropic").expect("it is built in");
 //! provider.key = Some(Secret::new("sk-…"));
-//! let client = Client::new(provider)?;
-//! let model = Model::known("claude-sonnet-5");
+//! let client = ModelClient::new(provider)?;
+//! let model = Model::from_table("claude-sonnet-5");
 //!
 //! let mut prompt = Prompt {
 //!     system: "You know the weather.".into(),
-//!     history: vec![Item::message(Role::User, "How warm is it in Paris?")],
-//!     tools: vec![Tool::function("temperature", "Degrees in a city.", json!({
+//!     history: vec![ConversationItem::message(MessageRole::User, "How warm is it in Paris?")],
+//!     tools: vec![ModelTool::function("temperature", "Degrees in a city.", json!({
 //!         "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
 //!     }))],
 //!     ..Prompt::default()
@@ -29,7 +29,7 @@
 //!     while let Some(event) = stream.next().await {
 //!         match event? {
 //!             ModelEvent::Text { text, .. } => print!("{text}"),
-//!             ModelEvent::ItemDone { done, .. } => answer.push(done),
+//!             ModelEvent::ItemDone { value, .. } => answer.push(value),
 //!             // The answer starts again: discard what was received so far.
 //!             ModelEvent::Retrying { .. } | ModelEvent::Restarted => answer.clear(),
 //!             ModelEvent::Finished { reason, .. } => finish = reason,
@@ -38,11 +38,12 @@
 //!     }
 //!     // The items contain reasoning, signatures and ids, which are sent back unchanged.
 //!     let calls: Vec<String> = answer.iter().filter_map(|item| match item {
-//!         Item::FunctionCall(call) => Some(call.call_id.clone()),
+//!         ConversationItem::FunctionCall(call) => Some(call.call_id.clone()),
 //!         _ => None,
 //!     }).collect();
 //!     prompt.history.extend(answer);
-//!     prompt.history.extend(calls.iter().map(|id| Item::output(id, "21")));
+//!     let result = |id| ConversationItem::function_call_output(id, "21");
+//!     prompt.history.extend(calls.iter().map(result));
 //!     // After `Paused`, send the conversation again to continue the answer.
 //!     if calls.is_empty() && finish != FinishReason::Paused {
 //!         break;

@@ -1,8 +1,8 @@
 //! Conversations with models: the items that are stored in history and sent with each request.
 //!
-//! An [`ConversationItem`] contains what all wire APIs have in common. Data that only one provider understands,
-//! such as a signature or encrypted reasoning, is attached as [`NativePayload`] and sent back only to the
-//! model it came from.
+//! An [`ConversationItem`] contains what all wire APIs have in common. Data that only one provider
+//! understands, such as a signature or encrypted reasoning, is attached as [`NativePayload`] and
+//! sent back only to the model it came from.
 
 use std::ops::AddAssign;
 

@@ -252,7 +252,7 @@ impl Runtime for LazyWasmRuntime {
 
 impl std::fmt::Debug for WasmRuntime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wasm")
+        f.debug_struct("WasmRuntime")
             .field("budget", &self.budget)
             .finish_non_exhaustive()
     }

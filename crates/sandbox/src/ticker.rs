@@ -33,8 +33,8 @@ struct TickerState {
 
 impl fmt::Debug for TickerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("computing", &self.computing_scripts)
+        f.debug_struct("TickerState")
+            .field("computing_scripts", &self.computing_scripts)
             .finish_non_exhaustive()
     }
 }

@@ -327,13 +327,13 @@ impl Harness {
         };
         let buffer = Arc::new(Mutex::new(buffer));
         let tasks = self.tasks.as_ref().map(|tasks| {
-            let means = TaskContext {
+            let task_context = TaskContext {
                 orchestrator: self.orchestrator.clone(),
                 limits: ScopeLimits::from(&self.limits),
                 directory: options.context.working_directory.clone(),
                 session: options.context.session_id.clone(),
             };
-            (tasks.clone(), means)
+            (tasks.clone(), task_context)
         });
         let context = RunContext {
             runtime: self.runtime.as_ref(),

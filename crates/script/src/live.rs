@@ -376,8 +376,8 @@ impl LiveRun {
 
     /// Answers a question. Returns whether the question was still open.
     pub fn answer(&self, question: &str, reply: QuestionAnswer) -> AnswerDelivery {
-        let asked = self.0.lock_state().close_question(question);
-        match asked.map(|asked| asked.answer_sender.send(reply)) {
+        let open_question = self.0.lock_state().close_question(question);
+        match open_question.map(|open_question| open_question.answer_sender.send(reply)) {
             Some(Ok(())) => AnswerDelivery::Delivered,
             _ => AnswerDelivery::TooLate,
         }
@@ -395,14 +395,16 @@ impl LiveRun {
     pub fn requeue_question_silently(&self, question: &str) {
         let mut state = self.0.lock_state();
         let mut questions = state.questions.iter_mut();
-        if let Some(asked) = questions.find(|asked| asked.question.id == question) {
-            asked.reported = false;
+        if let Some(open_question) =
+            questions.find(|open_question| open_question.question.id == question)
+        {
+            open_question.reported = false;
         }
     }
 
     /// Waits until a question is answered or withdrawn, or its run has ended.
     pub async fn wait_until_closed(&self, question: &str) {
-        let open = |asked: &OpenQuestion| asked.question.id == question;
+        let open = |open_question: &OpenQuestion| open_question.question.id == question;
         let settled = |state: &mut LiveRunState| (!state.questions.iter().any(open)).then_some(());
         self.0.wait_for(settled).await;
     }
@@ -411,7 +413,9 @@ impl LiveRun {
     pub fn open_questions(&self) -> Vec<RunQuestion> {
         let state = self.0.lock_state();
         let questions = state.questions.iter();
-        questions.map(|asked| asked.question.clone()).collect()
+        questions
+            .map(|open_question| open_question.question.clone())
+            .collect()
     }
 
     /// Returns the run as an item of status `running`: its calls and logs so far, and these
@@ -451,14 +455,14 @@ impl LiveRunEntry {
     /// Waits until `ready` returns a value. It is called after every change.
     async fn wait_for<T>(&self, ready: impl Fn(&mut LiveRunState) -> Option<T>) -> T {
         loop {
-            let news = self.changed.notified();
-            tokio::pin!(news);
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
             // Registered before the check, so that no change in between is missed.
-            news.as_mut().enable();
+            changed.as_mut().enable();
             if let Some(value) = ready(&mut self.lock_state()) {
                 return value;
             }
-            news.await;
+            changed.await;
         }
     }
 
@@ -505,7 +509,10 @@ impl LiveRunEntry {
     /// Returns the time until the run is overdue. Time spent waiting for a person does not count.
     fn time_left(&self) -> Duration {
         let state = self.lock_state();
-        let open = state.questions.iter().map(|asked| asked.asked_at.elapsed());
+        let open = state
+            .questions
+            .iter()
+            .map(|open_question| open_question.asked_at.elapsed());
         let waiting = state.time_waiting + open.max().unwrap_or_default();
         let worked = self.started_at.elapsed().saturating_sub(waiting);
         self.max_work_time.saturating_sub(worked)
@@ -551,9 +558,15 @@ impl LiveRunState {
         if let Some(output) = &self.output {
             return Some(LiveRunReport::Ended(output.clone()));
         }
-        if let Some(asked) = self.questions.iter_mut().find(|asked| !asked.reported) {
-            asked.reported = true;
-            return Some(LiveRunReport::Question(Box::new(asked.question.clone())));
+        if let Some(open_question) = self
+            .questions
+            .iter_mut()
+            .find(|open_question| !open_question.reported)
+        {
+            open_question.reported = true;
+            return Some(LiveRunReport::Question(Box::new(
+                open_question.question.clone(),
+            )));
         }
         std::mem::take(&mut self.yielded).then_some(LiveRunReport::Yielded)
     }
@@ -561,11 +574,11 @@ impl LiveRunState {
     /// Removes an open question.
     pub(crate) fn close_question(&mut self, question: &str) -> Option<OpenQuestion> {
         let mut questions = self.questions.iter();
-        let at = questions.position(|asked| asked.question.id == question)?;
-        let asked = self.questions.remove(at);
+        let at = questions.position(|open_question| open_question.question.id == question)?;
+        let open_question = self.questions.remove(at);
         if self.questions.is_empty() {
-            self.time_waiting += asked.asked_at.elapsed();
+            self.time_waiting += open_question.asked_at.elapsed();
         }
-        Some(asked)
+        Some(open_question)
     }
 }

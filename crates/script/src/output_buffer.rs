@@ -18,8 +18,8 @@ pub(crate) const MAX_NOTIFICATIONS: u32 = 50;
 /// Maximum number of warnings in an output.
 const MAX_WARNINGS: usize = 20;
 
-/// Output of a script, within its limits. Shared by the bridge, which the sandbox owns, and the
-/// run. Part of a suspended run's state.
+/// Output of a script, within its limits. Shared by the script host, which the sandbox owns, and
+/// the run. Part of a suspended run's state.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct OutputBuffer {
     pub(crate) logs: LogLimiter,

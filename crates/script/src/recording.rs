@@ -162,20 +162,20 @@ impl Recorder {
     /// Lets the script deviate from the recording from here on. The answers of these calls are
     /// used.
     pub(crate) fn allow_divergence(&mut self, used: HashSet<String>) {
-        if let RecorderMode::Replaying(position) = &mut self.mode {
-            position.used_calls = Some(used);
+        if let RecorderMode::Replaying(cursor) = &mut self.mode {
+            cursor.used_calls = Some(used);
         }
     }
 
     /// Whether the script may deviate from the recording.
     pub(crate) fn may_diverge(&self) -> bool {
-        matches!(&self.mode, RecorderMode::Replaying(position) if position.used_calls.is_some())
+        matches!(&self.mode, RecorderMode::Replaying(cursor) if cursor.used_calls.is_some())
     }
 
     /// Takes the description of the first difference between the script and the recording.
     pub(crate) fn take_divergence(&mut self) -> Option<String> {
         match &mut self.mode {
-            RecorderMode::Replaying(position) => position.divergence.take(),
+            RecorderMode::Replaying(cursor) => cursor.divergence.take(),
             _ => None,
         }
     }
@@ -194,7 +194,7 @@ impl Recorder {
 
     /// Returns the script's time, in milliseconds since 1970; on replay, the recorded one.
     pub(crate) fn now(&mut self) -> i64 {
-        let RecorderMode::Replaying(position) = &mut self.mode else {
+        let RecorderMode::Replaying(cursor) = &mut self.mode else {
             let now = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| since.as_millis() as i64);
@@ -206,32 +206,32 @@ impl Recorder {
             }
             return now;
         };
-        match self.recording.entries.get(position.next) {
+        match self.recording.entries.get(cursor.next) {
             Some(RecordingEntry::Now(now, reads)) => {
-                position.clock_reads += 1;
-                position.now = *now;
-                if position.clock_reads >= *reads {
-                    position.next += 1;
-                    position.clock_reads = 0;
+                cursor.clock_reads += 1;
+                cursor.now = *now;
+                if cursor.clock_reads >= *reads {
+                    cursor.next += 1;
+                    cursor.clock_reads = 0;
                 }
                 return *now;
             }
-            Some(_) if position.used_calls.is_none() => {
-                position.set_divergence(|| {
+            Some(_) if cursor.used_calls.is_none() => {
+                cursor.set_divergence(|| {
                     "the script reads the clock, the recorded run did not".to_owned()
                 });
             }
             _ => {}
         }
         // Without a recorded value the clock still advances, so that a script that polls it ends.
-        position.now = position.now.saturating_add(1);
-        position.now
+        cursor.now = cursor.now.saturating_add(1);
+        cursor.now
     }
 
     /// Returns the recorded reply to a message on replay. The outer `None` means that the host must
     /// reply itself.
     pub(crate) fn recorded_reply(&mut self, channel: &str, text: &str) -> Option<Option<String>> {
-        let RecorderMode::Replaying(position) = &mut self.mode else {
+        let RecorderMode::Replaying(cursor) = &mut self.mode else {
             return None;
         };
         let same = |input: &RecordingEntry| match input {
@@ -243,16 +243,16 @@ impl Recorder {
             _ => None,
         };
         let inputs = &self.recording.entries;
-        let what_if = position.used_calls.is_some();
-        let recorded = match what_if {
+        let may_diverge = cursor.used_calls.is_some();
+        let recorded = match may_diverge {
             true => inputs.iter().find_map(same),
-            false => inputs.get(position.next).and_then(same),
+            false => inputs.get(cursor.next).and_then(same),
         };
         match recorded {
-            _ if what_if => {}
-            Some(_) => position.next += 1,
-            None if position.next < inputs.len() => {
-                position.set_divergence(|| {
+            _ if may_diverge => {}
+            Some(_) => cursor.next += 1,
+            None if cursor.next < inputs.len() => {
+                cursor.set_divergence(|| {
                     format!("the script asks for `{channel}` {text}, the recorded run did not")
                 });
             }
@@ -273,7 +273,7 @@ impl Recorder {
 
     /// Records a call, or checks on replay that it is the recorded one.
     pub(crate) fn record_or_check_call(&mut self, path: &str, args: &str) {
-        let RecorderMode::Replaying(position) = &mut self.mode else {
+        let RecorderMode::Replaying(cursor) = &mut self.mode else {
             if matches!(self.mode, RecorderMode::Recording) {
                 self.record(RecordingEntry::Call {
                     path: path.to_owned(),
@@ -282,10 +282,10 @@ impl Recorder {
             }
             return;
         };
-        if position.used_calls.is_some() {
+        if cursor.used_calls.is_some() {
             return;
         }
-        match self.recording.entries.get(position.next) {
+        match self.recording.entries.get(cursor.next) {
             // The recorded run was stopped here: the call stays unanswered.
             None => {}
             Some(RecordingEntry::Call {
@@ -293,10 +293,10 @@ impl Recorder {
                 args: recorded_args,
             }) if recorded == path => {
                 if recorded_args == args || recorded_args.contains(REDACTED_PLACEHOLDER) {
-                    position.next += 1;
+                    cursor.next += 1;
                     return;
                 }
-                position.set_divergence(|| {
+                cursor.set_divergence(|| {
                     let (args, recorded_args) = (
                         truncate_bytes(args, 120),
                         truncate_bytes(recorded_args, 120),
@@ -307,12 +307,12 @@ impl Recorder {
                 });
             }
             Some(RecordingEntry::Call { path: recorded, .. }) => {
-                position.set_divergence(|| {
+                cursor.set_divergence(|| {
                     format!("the script calls {path}, the recorded run {recorded}")
                 });
             }
             Some(_) => {
-                position.set_divergence(|| {
+                cursor.set_divergence(|| {
                     format!("the script calls {path}, the recorded run did not")
                 });
             }
@@ -322,17 +322,13 @@ impl Recorder {
     /// Returns the next settled call or fired timer of a replay. `None` at the end of the
     /// recording.
     pub(crate) fn next_settlement(&mut self) -> Option<RecordingEntry> {
-        let RecorderMode::Replaying(position) = &mut self.mode else {
+        let RecorderMode::Replaying(cursor) = &mut self.mode else {
             return None;
         };
-        let input = self.recording.entries.get(position.next)?.clone();
+        let input = self.recording.entries.get(cursor.next)?.clone();
         match input {
-            RecordingEntry::Settled { .. } | RecordingEntry::TimerFired { .. } => {
-                position.next += 1
-            }
-            _ => {
-                position.set_divergence(|| "the script waits, the recorded run did not".to_owned())
-            }
+            RecordingEntry::Settled { .. } | RecordingEntry::TimerFired { .. } => cursor.next += 1,
+            _ => cursor.set_divergence(|| "the script waits, the recorded run did not".to_owned()),
         }
         Some(input)
     }
@@ -344,10 +340,10 @@ impl Recorder {
         &mut self,
         pending: impl Fn(&str, &str) -> Option<u32>,
     ) -> Option<(u32, String, Option<String>)> {
-        let RecorderMode::Replaying(position) = &mut self.mode else {
+        let RecorderMode::Replaying(cursor) = &mut self.mode else {
             return None;
         };
-        let used = position.used_calls.as_mut()?;
+        let used = cursor.used_calls.as_mut()?;
         let inputs = &self.recording.entries;
         let calls: Vec<(&str, &str)> = inputs
             .iter()

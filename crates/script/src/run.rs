@@ -96,7 +96,7 @@ impl<'a> ScriptRun<'a> {
     /// Starts the guest, or restores it from its snapshot.
     async fn start(&mut self, script_context: Value) -> Result<StartedExecution, RunExit> {
         let context = self.context;
-        let bridge = Box::new(ScriptHost {
+        let host = Box::new(ScriptHost {
             output: context.output.clone(),
             recorder: context.recorder.clone(),
             compiled: context.compiled.clone(),
@@ -117,7 +117,7 @@ impl<'a> ScriptRun<'a> {
         let (interrupt, deadline) = (self.interrupt.clone(), self.clock.deadline());
         if let StartMode::Restore(suspension) = context.start {
             let snapshot = suspension.snapshot();
-            let restore = context.runtime.restore(&snapshot, program, bridge);
+            let restore = context.runtime.restore(&snapshot, program, host);
             let restored = self
                 .calls
                 .while_computing(&interrupt, deadline, restore)
@@ -135,7 +135,7 @@ impl<'a> ScriptRun<'a> {
             self.wait_for_write(context.ensure_entry_written())
                 .await??;
         }
-        let start = context.runtime.start(program, bridge);
+        let start = context.runtime.start(program, host);
         let started = self
             .calls
             .while_computing(&interrupt, deadline, start)

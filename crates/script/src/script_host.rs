@@ -177,11 +177,11 @@ impl ScriptHost {
     /// Starts a task: a call that continues after the script has ended. Replies with its id.
     async fn start_task(&self, text: &str) -> String {
         let list: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
-        let Some((tasks, means)) = &self.tasks else {
+        let Some((tasks, task_context)) = &self.tasks else {
             return error_reply("Error", "tasks are not available in this run");
         };
         let started = tasks
-            .start_from_script(list, &self.scope, means.clone())
+            .start_from_script(list, &self.scope, task_context.clone())
             .await;
         started.unwrap_or_else(|failure| failure_reply(&failure, SPAWN_TOOL))
     }
@@ -302,8 +302,8 @@ impl ScriptHost {
         if written.is_some() {
             return written;
         }
-        let shelf = self.lock_output().session.backend();
-        let loaded = shelf.get(&key).await;
+        let backend = self.lock_output().session.backend();
+        let loaded = backend.get(&key).await;
         loaded
             .unwrap_or_else(|error| Some(error_reply("Error", &format!("load({key:?}): {error}"))))
     }
@@ -311,8 +311,8 @@ impl ScriptHost {
     async fn store(&self, text: &str) -> Option<String> {
         let (key, json) = text.split_once('\n')?;
         let key: String = serde_json::from_str(key).ok()?;
-        let shelf = self.lock_output().session.backend();
-        let stored = match shelf.total_bytes().await {
+        let backend = self.lock_output().session.backend();
+        let stored = match backend.total_bytes().await {
             Ok(stored_bytes) => self.lock_output().session.store(&key, json, stored_bytes),
             Err(error) => Err(format!("store({key:?}): {error}")),
         };

@@ -27,8 +27,8 @@ pub(crate) struct ScriptStoreView {
 
 impl ScriptStore {
     /// Creates a session whose values are stored there.
-    pub fn new(shelf: Arc<dyn ScriptValueStore>) -> Self {
-        Self { backend: shelf }
+    pub fn new(backend: Arc<dyn ScriptValueStore>) -> Self {
+        Self { backend }
     }
 
     /// Returns the value stored under `key`, as JSON.
@@ -94,11 +94,11 @@ impl ScriptStoreView {
     /// Writes the script's values to the session. Called when a script returns or fails, but not
     /// when it is cancelled or suspended.
     pub(crate) fn commit(&mut self) -> impl Future<Output = Result<(), LedgerError>> + use<> {
-        let (shelf, written) = (self.backend(), std::mem::take(&mut self.written));
+        let (backend, written) = (self.backend(), std::mem::take(&mut self.written));
         async move {
             match written.is_empty() {
                 true => Ok(()),
-                false => shelf.put(written).await,
+                false => backend.put(written).await,
             }
         }
     }

@@ -5,11 +5,11 @@ use selvedge_protocol::ScriptError;
 /// State of a run that has not ended.
 ///
 /// ```text
-/// Running           saved ► WaitingForPerson   save failed ► Unsaved   deferred ► Suspending
-/// WaitingForPerson  progress ► Running         deferred ► Suspended
-/// Unsaved           progress ► Running         deferred ► Suspending
-/// Suspending        saved ► Suspended
-/// Suspended         progress ► Suspending
+/// Running         saved ► WaitingSaved  save failed ► WaitingUnsaved  deferred ► Suspending
+/// WaitingSaved    progress ► Running    deferred ► Suspended
+/// WaitingUnsaved  progress ► Running    deferred ► Suspending
+/// Suspending      saved ► Suspended
+/// Suspended       progress ► Suspending
 /// ```
 ///
 /// "Progress" means that an approval request ended or that the guest continues; a saved snapshot is

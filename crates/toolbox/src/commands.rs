@@ -360,26 +360,26 @@ impl CommandRunner {
             inner.turn_diff.before_command();
         }
         let support = inner.support.get_or_init(ConfinementSupport::probe);
-        let wall = if request.unconfined_justification.is_some() {
+        let mode = if request.unconfined_justification.is_some() {
             ConfinementMode::Unconfined
         } else {
             self.confinement_mode()
         };
         let argv = request.argv.iter().map(OsString::from).collect();
         let env = inner.environment.build(&request.env);
-        let hold = inner
+        let keep_open_fd = inner
             .keep_open_file
             .get()
-            .and_then(|hold| hold.try_clone().ok());
+            .and_then(|file| file.try_clone().ok());
         selvedge_confine::spawn(
             ChildCommand {
                 argv,
                 cwd,
                 env,
                 stdio,
-                keep_open_fd: hold,
+                keep_open_fd,
             },
-            &wall,
+            &mode,
             support,
         )
         .map_err(|error| spawn_error(error, request))

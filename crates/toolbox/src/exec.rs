@@ -344,7 +344,7 @@ fn looks_sandbox_denied(output: &str) -> bool {
         output.ceil_char_boundary(end),
     );
     let text = format!("{}{}", &output[..start], &output[end..]).to_lowercase();
-    DENIAL_PHRASES.iter().any(|sign| text.contains(sign))
+    DENIAL_PHRASES.iter().any(|phrase| text.contains(phrase))
 }
 
 /// Returns the same call without the sandbox if the sandbox probably blocked the command.

@@ -54,10 +54,10 @@ impl RunningCommand {
             ToolError::new(format!("cannot wait for the command: {error}")).outcome_unknown()
         };
         let ended = watch(child.exit_fd().try_clone_to_owned()).map_err(watch_error)?;
-        let gone = watch(child.tree_exit_fd().try_clone_to_owned()).map_err(watch_error)?;
+        let tree_exit_fd = watch(child.tree_exit_fd().try_clone_to_owned()).map_err(watch_error)?;
         Ok(Self {
             exit_fd: ended,
-            tree_exit_fd: gone,
+            tree_exit_fd,
             child: Mutex::new(Some(child)),
         })
     }
@@ -94,28 +94,28 @@ impl RunningCommand {
         let _ = tokio::time::timeout(KILL_TIMEOUT, self.tree_exit_fd.readable()).await;
     }
 
-    /// Hands over a command that has exited. If it has background processes, the scope owns them and
-    /// kills them at its end. If not, the kernel removes its namespaces in the background, and the
-    /// end of the scope waits for that.
+    /// Hands over a command that has exited. If it has background processes, the scope owns them
+    /// and kills them at its end. If not, the kernel removes its namespaces in the background, and
+    /// the end of the scope waits for that.
     pub(crate) fn release(
         self,
         end: CommandExit,
-        leaving: &ExitedCommands,
-        belongings: &ScopeResources,
+        exited: &ExitedCommands,
+        resources: &ScopeResources,
     ) {
         let child = self
             .child
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
         match child {
-            Some(child) if end.has_background_processes => belongings.add(child),
+            Some(child) if end.has_background_processes => resources.add(child),
             Some(child) => {
-                leaving
+                exited
                     .0
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(child);
-                belongings.add(WaitForExited(leaving.clone()));
+                resources.add(WaitForExited(exited.clone()));
             }
             None => {}
         }

@@ -280,7 +280,7 @@ impl Workspace {
 
     /// Opens a file by its canonical path. This system cannot forbid links.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn open_without_links(&self, path: &Path) -> io::Result<std::fs::File> {
+    pub(crate) fn open_no_follow(&self, path: &Path) -> io::Result<std::fs::File> {
         self.open_file(path)
             .map_err(|error| io::Error::other(error.message))
     }

@@ -41,11 +41,11 @@ impl Orchestrator {
             .iter()
             .map(|(prepared, _)| prepared.request.id.clone())
             .collect();
-        let decision = self
+        let decisions = self
             .request_approval_for_calls(scope, &gated, ids, ApprovalTiming::BeforeStart, reports)
             .await;
         let mut allowed = Vec::new();
-        for ((prepared, _), decision) in gated.into_iter().zip(decision) {
+        for ((prepared, _), decision) in gated.into_iter().zip(decisions) {
             let tool = &prepared.tool.spec.name;
             let failure = match decision {
                 ApprovalOutcome::ApprovedOnce => {
@@ -98,7 +98,7 @@ impl Orchestrator {
         reports: &UnboundedSender<BatchReport>,
     ) -> Option<PreparedCall> {
         let gated = [(prepared, reason)];
-        let decision = self
+        let decisions = self
             .request_approval_for_calls(
                 scope,
                 &gated,
@@ -108,7 +108,7 @@ impl Orchestrator {
             )
             .await;
         let [(prepared, _)] = gated;
-        match decision.first() {
+        match decisions.first() {
             Some(ApprovalOutcome::ApprovedOnce) => Some(prepared),
             Some(ApprovalOutcome::ApprovedForScript) => {
                 scope.remember_approval(prepared.approval_key());
@@ -129,7 +129,7 @@ impl Orchestrator {
         scope: &Scope,
         gated: &[(PreparedCall, String)],
         waiting: Vec<String>,
-        so_far: ApprovalTiming,
+        timing: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
     ) -> Vec<ApprovalOutcome> {
         let request = ApprovalRequest {
@@ -146,7 +146,7 @@ impl Orchestrator {
                 .map(|(prepared, _)| prepared.request.cancel.cancelled()),
         )
         .map(drop);
-        self.submit_approval_request(scope, request, cancelled, waiting, so_far, reports)
+        self.submit_approval_request(scope, request, cancelled, waiting, timing, reports)
             .await
     }
 
@@ -158,7 +158,7 @@ impl Orchestrator {
         request: ApprovalRequest,
         cancelled: impl Future<Output = ()>,
         waiting: Vec<String>,
-        so_far: ApprovalTiming,
+        timing: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
     ) -> Vec<ApprovalOutcome> {
         let calls = request.calls.len();
@@ -166,7 +166,7 @@ impl Orchestrator {
         let _ = reports.send(BatchReport::ApprovalRequested {
             request_id: request.id.clone(),
             calls: waiting.clone(),
-            progress: so_far,
+            progress: timing,
         });
         let ledger = self.ledger.as_ref();
         let record_request = async {
@@ -181,10 +181,10 @@ impl Orchestrator {
             scope.events.emit(RuntimeEvent::ApprovalRequested {
                 request: request.clone(),
             });
-            self.await_decisions(scope, &request, cancelled, so_far, reports)
+            self.await_decisions(scope, &request, cancelled, timing, reports)
                 .await
         };
-        let ((), mut decision) = tokio::join!(biased; record_request, decide);
+        let ((), mut decisions) = tokio::join!(biased; record_request, decide);
         if let Some(ledger) = ledger {
             // If a snapshot of the run was saved meanwhile, another process may have claimed the
             // run.
@@ -195,13 +195,13 @@ impl Orchestrator {
                 }
                 Err(error) => {
                     let reason = format!("cannot claim the run in the journal: {error}");
-                    decision = vec![ApprovalOutcome::Denied(Some(reason)); calls];
+                    decisions = vec![ApprovalOutcome::Denied(Some(reason)); calls];
                 }
                 Ok(()) => {}
             }
         }
         let _ = reports.send(BatchReport::ApprovalEnded(waiting));
-        let answers: Vec<String> = decision.iter().map(ApprovalOutcome::to_text).collect();
+        let answers: Vec<String> = decisions.iter().map(ApprovalOutcome::to_text).collect();
         if let Some(ledger) = ledger {
             let _ = scope
                 .wait_for_write(ledger.record_approval_answers(&request.id, &answers))
@@ -211,7 +211,7 @@ impl Orchestrator {
             id: request.id,
             answers,
         });
-        decision
+        decisions
     }
 
     /// Waits for the response or a cancellation, and returns one decision per call.
@@ -220,14 +220,14 @@ impl Orchestrator {
         scope: &Scope,
         request: &ApprovalRequest,
         cancelled: impl Future<Output = ()>,
-        so_far: ApprovalTiming,
+        timing: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
     ) -> Vec<ApprovalOutcome> {
         let all = |decision: ApprovalOutcome| vec![decision; request.calls.len()];
         tokio::select! {
             biased;
             () = cancelled => all(ApprovalOutcome::Cancelled),
-            decision = self.await_response(scope, request, so_far, reports) => match decision {
+            response = self.await_response(scope, request, timing, reports) => match response {
                 None => all(ApprovalOutcome::TimedOut),
                 Some(ApprovalResponse::Decided(answers)) => {
                     let mut answers = answers.into_iter();
@@ -257,23 +257,23 @@ impl Orchestrator {
         &self,
         scope: &Scope,
         request: &ApprovalRequest,
-        so_far: ApprovalTiming,
+        timing: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
     ) -> Option<ApprovalResponse> {
         let asked = self.approver.ask(request);
-        let decision = match scope.limits.approval_timeout {
+        let response = match scope.limits.approval_timeout {
             Some(limit) => tokio::time::timeout(limit, asked).await.ok()?,
             None => asked.await,
         };
         let can_suspend = scope.suspend_policy == SuspendPolicy::OnDeferredApproval
-            && so_far == ApprovalTiming::BeforeStart;
-        if decision == ApprovalResponse::Deferred
+            && timing == ApprovalTiming::BeforeStart;
+        if response == ApprovalResponse::Deferred
             && can_suspend
             && reports.send(BatchReport::ApprovalDeferred).is_ok()
         {
             std::future::pending::<()>().await;
         }
-        Some(decision)
+        Some(response)
     }
 }
 

@@ -112,12 +112,12 @@ impl CallGate {
 
     /// Requests approval. The error says why it was not given.
     ///
-    /// The request is cancelled with the call, or when `abandoned` completes. Do not drop the
+    /// The request is cancelled with the call, or when `withdrawn` completes. Do not drop the
     /// future instead: the request would stay open in the journal.
     pub async fn request_approval(
         &self,
         action: GatedAction,
-        abandoned: impl Future<Output = ()>,
+        withdrawn: impl Future<Output = ()>,
     ) -> Result<(), ToolError> {
         let Some(context) = &self.0 else {
             return Err(ToolError::new("approval is not possible here"));
@@ -165,11 +165,11 @@ impl CallGate {
         let cancelled = async {
             tokio::select! {
                 () = cancel.cancelled() => {}
-                () = abandoned => {}
+                () = withdrawn => {}
             }
         };
         let waiting = vec![call.clone()];
-        let decision = orchestrator
+        let decisions = orchestrator
             .submit_approval_request(
                 scope,
                 request,
@@ -179,7 +179,7 @@ impl CallGate {
                 &reports,
             )
             .await;
-        match decision.into_iter().next() {
+        match decisions.into_iter().next() {
             Some(ApprovalOutcome::ApprovedOnce) => Ok(()),
             Some(ApprovalOutcome::ApprovedForScript | ApprovalOutcome::ApprovedAlways) => {
                 scope.remember_approval(action.approval_key);
@@ -210,7 +210,7 @@ impl CallGate {
 
 impl std::fmt::Debug for CallGate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Gate")
+        f.write_str("CallGate")
     }
 }
 

@@ -134,8 +134,8 @@ impl PreparedCall {
     /// Returns the key of an approval "for this script": the tool's own key, or else a digest of
     /// the arguments.
     pub(crate) fn approval_key(&self) -> String {
-        let agreement = self.tool.tool.approval_key(&self.args);
-        let key = agreement.unwrap_or_else(|| {
+        let own_key = self.tool.tool.approval_key(&self.args);
+        let key = own_key.unwrap_or_else(|| {
             let fields = self.tool.tool.field_case();
             digest(&[0; 32], &self.tool.spec.name, &self.args, fields)
         });
@@ -354,11 +354,11 @@ impl Orchestrator {
         );
         let digest = prepared.digest.clone();
         let outcome = self.attempt(scope, prepared, reports).await;
-        let again = match &outcome.result {
+        let retry = match &outcome.result {
             Ok(ToolOutput {
-                unconfined_retry: Some(again),
+                unconfined_retry: Some(retry),
                 ..
-            }) if self.policy == ApprovalPolicy::OnFailure => again.clone(),
+            }) if self.policy == ApprovalPolicy::OnFailure => retry.clone(),
             _ => return self.finish(scope, reports, outcome).await,
         };
         // Recorded before approval is requested, so that the outcome of the first attempt is known
@@ -375,10 +375,10 @@ impl Orchestrator {
             line,
             cancel,
         };
-        let read_only = is_read_only_call(&tool, &again.args);
-        let second = PreparedCall {
+        let read_only = is_read_only_call(&tool, &retry.args);
+        let retry_call = PreparedCall {
             request,
-            args: again.args,
+            args: retry.args,
             tool,
             // Both attempts are the same call of the script: either answers it in a resumed run.
             digest,
@@ -387,30 +387,30 @@ impl Orchestrator {
             idempotency_key: None,
         };
         // An earlier approval may cover the retry.
-        let agreed = apply_policy(self.policy, risk_of(&second)) == PolicyVerdict::Run
-            || scope.is_approved(&second.approval_key());
-        let second = match agreed {
-            true => Some(second),
+        let is_approved = apply_policy(self.policy, risk_of(&retry_call)) == PolicyVerdict::Run
+            || scope.is_approved(&retry_call.approval_key());
+        let retry_call = match is_approved {
+            true => Some(retry_call),
             false => {
-                self.approve_retry(scope, second, again.reason, &outcome.record.id, reports)
+                self.approve_retry(scope, retry_call, retry.reason, &outcome.record.id, reports)
                     .await
             }
         };
-        match second {
+        match retry_call {
             None => self.finish(scope, reports, outcome).await,
-            Some(second) => {
-                let settles = outcome.record.id.clone();
+            Some(retry_call) => {
+                let requested_id = outcome.record.id.clone();
                 scope.events.emit(RuntimeEvent::CallFinished {
                     parent_id: scope.id.clone(),
                     call: outcome.record.clone(),
                 });
                 let _ = reports.send(BatchReport::Retrying(outcome.record));
-                let second = self.attempt(scope, second, reports).await;
-                let second = Box::new(CallOutcome {
-                    requested_id: settles,
-                    ..*second
+                let retried = self.attempt(scope, retry_call, reports).await;
+                let retried = Box::new(CallOutcome {
+                    requested_id,
+                    ..*retried
                 });
-                self.finish(scope, reports, second).await;
+                self.finish(scope, reports, retried).await;
             }
         }
     }
@@ -450,7 +450,7 @@ impl Orchestrator {
             return stopped(&request, name, digest);
         };
         // A call that is not recorded must not run.
-        let intent = CallStart {
+        let start = CallStart {
             run: &scope.id,
             id: &request.id,
             tool: &name,
@@ -460,15 +460,15 @@ impl Orchestrator {
             line: request.line,
             origin: origin.as_deref(),
         };
-        let intended = match &self.ledger {
+        let recorded = match &self.ledger {
             Some(ledger) => tokio::select! {
                 biased;
-                intended = ledger.record_call_start(intent) => intended,
+                recorded = ledger.record_call_start(start) => recorded,
                 () = request.cancel.cancelled() => return stopped(&request, name, digest),
             },
             None => Ok(()),
         };
-        if let Err(error) = intended {
+        if let Err(error) = recorded {
             let message = format!("{name} did not run, because it could not be recorded: {error}");
             return not_run_outcome(
                 &request,
@@ -500,10 +500,10 @@ impl Orchestrator {
             ),
         };
         let span = tracing::info_span!("tool_call", tool = name, call = request.id, run = scope.id);
-        let (result, stubborn) = supervise(scope, &tool, args, call).instrument(span).await;
+        let (result, ignored_cancel) = supervise(scope, &tool, args, call).instrument(span).await;
         let status = match &result {
             Ok(_) => CallStatus::Done,
-            Err(_) if stubborn => CallStatus::OutcomeUnknown,
+            Err(_) if ignored_cancel => CallStatus::OutcomeUnknown,
             Err(failure) if failure.code == ErrorCode::ToolAbortedError => CallStatus::Aborted,
             Err(failure) if failure.outcome_unknown && !read_only => CallStatus::OutcomeUnknown,
             Err(_) => CallStatus::Failed,
@@ -519,12 +519,12 @@ impl Orchestrator {
             line: request.line,
             error: result.as_ref().err().map(call_error),
         };
-        let settles = record.id.clone();
+        let requested_id = record.id.clone();
         Box::new(CallOutcome {
-            requested_id: settles,
+            requested_id,
             record,
             result,
-            ignored_cancel: stubborn,
+            ignored_cancel,
             dispatched: true,
             resume_as,
             unrecorded_start: None,

@@ -147,7 +147,7 @@ impl TaskSet {
 
     /// Sets the lookup for tasks of other sessions: a script that was suspended may wait in another
     /// process for a task it started. Later calls have no effect.
-    pub fn set_recorded_lookup<F>(&self, recall: impl Fn(String) -> F + Send + Sync + 'static)
+    pub fn set_recorded_lookup<F>(&self, lookup: impl Fn(String) -> F + Send + Sync + 'static)
     where
         F: Future<Output = Option<PriorOutcome>> + Send + 'static,
     {
@@ -155,7 +155,7 @@ impl TaskSet {
         let _ = self
             .0
             .recorded_lookup
-            .set(Box::new(move |id| recall(id).boxed()));
+            .set(Box::new(move |id| lookup(id).boxed()));
     }
 
     /// Returns the number of running tasks.
@@ -193,11 +193,11 @@ impl TaskSet {
         &self,
         list: Vec<Value>,
         scope: &Scope,
-        means: TaskContext,
+        context: TaskContext,
     ) -> Result<String, CallFailure> {
         scope.reserve_call()?;
         let (tool, args) = self.parse_spawn_args(list)?;
-        let spawn = SpawnCall::new(&means.orchestrator, &scope.id, &tool, &args);
+        let spawn = SpawnCall::new(&context.orchestrator, &scope.id, &tool, &args);
         let id = new_id("tsk");
         let (origin, idempotency_key) = match spawn.look_up(scope, &id) {
             PriorLookup::New => (None, None),
@@ -234,7 +234,7 @@ impl TaskSet {
         };
         let call_id = new.id.clone();
         let how = TaskOrigin::Started { repeats: origin };
-        let started = self.start(new, means, spawn, how).await;
+        let started = self.start(new, context, spawn, how).await;
         if let (Err(_), Some(prior)) = (&started, &scope.prior) {
             prior.release(&call_id);
         }
@@ -268,15 +268,11 @@ impl TaskSet {
 
     /// Adds a task that has already ended, because the script decided what it returns.
     fn add_finished(&self, id: String, value: Value) {
-        let (_, came_to) = watch::channel(Some(Ok(value)));
+        let (_, result) = watch::channel(Some(Ok(value)));
         let cancel = CancellationToken::new();
         push_task(
             &mut self.lock_tasks(),
-            BackgroundTask {
-                id,
-                cancel,
-                result: came_to,
-            },
+            BackgroundTask { id, cancel, result },
         );
     }
 
@@ -289,7 +285,7 @@ impl TaskSet {
             events,
             idempotency_key,
         }: NewTask,
-        means: TaskContext,
+        context: TaskContext,
         spawn: SpawnCall,
         how: TaskOrigin,
     ) -> Result<String, CallFailure> {
@@ -312,18 +308,18 @@ impl TaskSet {
         let limits = ScopeLimits {
             max_calls: 1,
             max_concurrent: 1,
-            ..means.limits.clone()
+            ..context.limits.clone()
         };
         let mut scope = Scope::new(id.clone(), limits, &self.0.cancel, events);
         scope.idempotency_key = idempotency_key;
-        let (sender, came_to) = watch::channel(None);
+        let (sender, result) = watch::channel(None);
         let cancel = scope.cancel.child_token();
         push_task(
             &mut self.lock_tasks(),
             BackgroundTask {
                 id: id.clone(),
                 cancel: cancel.clone(),
-                result: came_to,
+                result,
             },
         );
         let request = CallRequest {
@@ -340,7 +336,7 @@ impl TaskSet {
             let recorded = spawn.record(&scope.id, how).await;
             let _ = record_sender.send(recorded.clone());
             let result = match recorded {
-                Ok(()) => run_task(&means, &scope, request).await,
+                Ok(()) => run_task(&context, &scope, request).await,
                 Err(failure) => Err(failure),
             };
             sender.send_replace(Some(result));
@@ -350,7 +346,7 @@ impl TaskSet {
     }
 
     async fn wait(&self, id: &str, cancel: &CancellationToken) -> Result<Value, ToolError> {
-        let mut came_to = match self.find(id, |task| task.result.clone()) {
+        let mut receiver = match self.find(id, |task| task.result.clone()) {
             Ok(task) => task,
             Err(error) => return self.recorded_result(id).await.unwrap_or(Err(error)),
         };
@@ -358,7 +354,7 @@ impl TaskSet {
             () = cancel.cancelled() => {
                 return Err(ToolError::new("the wait was cancelled; the task is still running"));
             }
-            result = came_to.wait_for(Option::is_some) => result,
+            result = receiver.wait_for(Option::is_some) => result,
         };
         match result.map(|result| result.clone()).unwrap_or_default() {
             Some(Ok(value)) => Ok(value),
@@ -369,8 +365,8 @@ impl TaskSet {
 
     /// Returns the recorded result of a task of another session.
     async fn recorded_result(&self, id: &str) -> Option<Result<Value, ToolError>> {
-        let recall = self.0.recorded_lookup.get()?;
-        Some(match recall(id.to_owned()).await? {
+        let lookup = self.0.recorded_lookup.get()?;
+        Some(match lookup(id.to_owned()).await? {
             PriorOutcome::Succeeded(value) => Ok(value),
             PriorOutcome::Unknown => {
                 let message = format!("the outcome of task {id} is unknown");
@@ -565,14 +561,14 @@ struct TaskIdArgs {
 }
 
 /// Runs the call of a task. In the ledger it is a run of its own.
-async fn run_task(means: &TaskContext, scope: &Scope, request: CallRequest) -> TaskResult {
+async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) -> TaskResult {
     let failed = |message: String| Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
     let TaskContext {
         orchestrator,
         directory,
         session,
         ..
-    } = means;
+    } = context;
     let ledger = orchestrator.ledger().cloned();
     if let Some(ledger) = &ledger {
         let args = match &request.args {
@@ -580,15 +576,14 @@ async fn run_task(means: &TaskContext, scope: &Scope, request: CallRequest) -> T
             _ => String::new(),
         };
         let source = format!("return await tools.{}({args})", request.tool);
-        let (seed, setting) = ("", "");
         let start = RunStart {
             id: &scope.id,
             source: &source,
             directory,
             session,
-            seed,
+            seed: "",
             resumes: None,
-            saved_config: setting,
+            saved_config: "",
         };
         if let Err(error) = scope.wait_for_write(ledger.begin_run(start)).await {
             return failed(format!(

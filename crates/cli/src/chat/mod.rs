@@ -1,8 +1,8 @@
 //! `selvedge` and `selvedge continue`: a chat in the terminal.
 //!
-//! A turn runs in its own task and reports to the chat through the channel in [`updates`] only. Pure
-//! functions render the state as rows ([`turn_view`], [`markdown`], [`call_list`], [`approval_prompt`],
-//! [`status`]). Only [`screen`] writes to the terminal.
+//! A turn runs in its own task and reports to the chat through the channel in [`updates`] only.
+//! Pure functions render the state as rows ([`turn_view`], [`markdown`], [`call_list`],
+//! [`approval_prompt`], [`status`]). Only [`screen`] writes to the terminal.
 
 mod app;
 mod approval_prompt;

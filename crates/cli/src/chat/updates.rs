@@ -40,7 +40,8 @@ pub(crate) enum ChatUpdate {
     SessionDiffReady(Box<WorkspaceDiff>),
 }
 
-/// Creates the channel. After each call that changed files it inserts an [`RuntimeEvent::DiffUpdated`].
+/// Creates the channel. After each call that changed files it inserts an
+/// [`RuntimeEvent::DiffUpdated`].
 pub(crate) fn update_channel(
     turn_diff: TurnDiffTracker,
 ) -> (UnboundedSender<ChatUpdate>, UnboundedReceiver<ChatUpdate>) {

@@ -49,18 +49,18 @@ impl ChatCallAssembler {
     /// Adds a delta to its call, which may be a new one.
     pub(super) fn add_delta(
         &mut self,
-        piece: &ChatCallDelta<'_>,
+        delta: &ChatCallDelta<'_>,
         items: &mut u32,
         out: &mut EventCollector<'_>,
     ) -> Result<(), ModelError> {
-        let function = piece.function.as_ref();
+        let function = delta.function.as_ref();
         let name = function.and_then(|function| function.name.get());
-        let position = match self.find(piece.index.0, piece.id.get(), name) {
+        let position = match self.find(delta.index.0, delta.id.get(), name) {
             Some(position) => position,
-            None => self.start_call(piece.index.0, piece.id.or_empty(), items, out)?,
+            None => self.start_call(delta.index.0, delta.id.or_empty(), items, out)?,
         };
         let call = &mut self.0[position];
-        if let Some(extra) = piece.extra_content {
+        if let Some(extra) = delta.extra_content {
             out.count_bytes(extra.get().len())?;
             call.extra = Some(parse_part(extra)?);
         }
@@ -85,7 +85,7 @@ impl ChatCallAssembler {
     pub(super) fn emit_all(
         &mut self,
         origin: &ModelOrigin,
-        last_is_cut: bool,
+        last_is_truncated: bool,
         out: &mut EventCollector<'_>,
     ) -> bool {
         let count = self.0.len();
@@ -96,9 +96,9 @@ impl ChatCallAssembler {
             if call.name.is_empty() {
                 continue;
             }
-            let is_cut = last_is_cut && position + 1 == count;
+            let is_truncated = last_is_truncated && position + 1 == count;
             let arguments = match call.arguments.trim().is_empty() {
-                true if !is_cut => "{}".to_owned(),
+                true if !is_truncated => "{}".to_owned(),
                 _ => call.arguments,
             };
             let call = FunctionCall {
@@ -111,7 +111,7 @@ impl ChatCallAssembler {
                     json: json!({"extra_content": extra}),
                 }),
             };
-            if is_cut {
+            if is_truncated {
                 out.push(ModelEvent::CallTruncated { item, call });
             } else {
                 any_complete = true;

@@ -92,10 +92,10 @@ impl WireDecoder for ChatAnswerDecoder {
             return Err(incomplete_answer());
         }
         let mut reason = self.finish_reason.take().unwrap_or(FinishReason::Stop);
-        if let Some((item, thought)) = self.reasoning.take() {
+        if let Some((item, reasoning)) = self.reasoning.take() {
             out.item_done(
                 item,
-                ConversationItem::Reasoning(thought.into_item(&self.origin)),
+                ConversationItem::Reasoning(reasoning.into_item(&self.origin)),
             );
         }
         if let Some((item, text)) = self.text.take() {
@@ -104,8 +104,8 @@ impl WireDecoder for ChatAnswerDecoder {
                 ConversationItem::message(MessageRole::Assistant, text),
             );
         }
-        let last_is_cut = reason == FinishReason::Length;
-        let has_calls = self.calls.emit_all(&self.origin, last_is_cut, out);
+        let last_is_truncated = reason == FinishReason::Length;
+        let has_calls = self.calls.emit_all(&self.origin, last_is_truncated, out);
         if has_calls && reason == FinishReason::Stop {
             // Some servers send "stop" after calls.
             reason = FinishReason::ToolCalls;
@@ -172,24 +172,24 @@ impl ChatAnswerDecoder {
             || delta.reasoning_details.is_some_and(|raw| raw.get() != "[]")
             || delta.extra_content.is_some();
         if has_reasoning {
-            let (item, thought) =
+            let (item, reasoning) =
                 get_or_start_item(&mut self.reasoning, &mut self.item_count, out)?;
             let texts = [
-                thought.add_text("reasoning_content", delta.reasoning_content.or_empty()),
-                thought.add_text("reasoning", delta.reasoning.or_empty()),
+                reasoning.add_text("reasoning_content", delta.reasoning_content.or_empty()),
+                reasoning.add_text("reasoning", delta.reasoning.or_empty()),
                 match delta.reasoning_details {
-                    Some(details) => thought.add_details(parse_part(details)?),
+                    Some(details) => reasoning.add_details(parse_part(details)?),
                     None => String::new(),
                 },
             ];
             // The fields repeat the same text.
             let text = texts.into_iter().find(|text| !text.is_empty());
             let text = text.unwrap_or_default();
-            thought.set_field("extra_content", parse_optional_part(delta.extra_content)?);
-            thought.set_field("thought_signature", delta.thought_signature.get().into());
+            reasoning.set_field("extra_content", parse_optional_part(delta.extra_content)?);
+            reasoning.set_field("thought_signature", delta.thought_signature.get().into());
             let details = delta.reasoning_details.map_or(0, |raw| raw.get().len());
             out.count_bytes(2 * text.len() + details)?;
-            thought.text.push_str(&text);
+            reasoning.text.push_str(&text);
             out.reasoning(item, ReasoningView::Raw, &text);
         }
         match &delta.content {
@@ -202,8 +202,9 @@ impl ChatAnswerDecoder {
             self.refusal.push_str(refusal);
             self.add_text(refusal, out)?;
         }
-        for piece in delta.tool_calls.iter().flatten() {
-            self.calls.add_delta(piece, &mut self.item_count, out)?;
+        for call_delta in delta.tool_calls.iter().flatten() {
+            self.calls
+                .add_delta(call_delta, &mut self.item_count, out)?;
         }
         if let Some(function) = &delta.function_call {
             self.calls
@@ -222,7 +223,7 @@ impl ChatAnswerDecoder {
                 self.add_text(text, out)?;
             }
             let thinking = part.thinking.map(RawValue::get).unwrap_or_default();
-            let reasoning = match thinking.starts_with('[') {
+            let text = match thinking.starts_with('[') {
                 true => serde_json::from_str::<Vec<ChatContentPart<'_>>>(thinking)
                     .map(|parts| parts.iter().map(|part| part.text.or_empty()).collect())
                     .unwrap_or_default(),
@@ -230,12 +231,12 @@ impl ChatAnswerDecoder {
                     .map(|text| text.or_empty().to_owned())
                     .unwrap_or_default(),
             };
-            if !reasoning.is_empty() {
-                out.count_bytes(reasoning.len())?;
-                let (item, thought) =
+            if !text.is_empty() {
+                out.count_bytes(text.len())?;
+                let (item, reasoning) =
                     get_or_start_item(&mut self.reasoning, &mut self.item_count, out)?;
-                thought.text.push_str(&reasoning);
-                out.reasoning(item, ReasoningView::Raw, &reasoning);
+                reasoning.text.push_str(&text);
+                out.reasoning(item, ReasoningView::Raw, &text);
             }
         }
         Ok(())

@@ -139,7 +139,7 @@ impl ChatMessageBuilder {
         let Self {
             text,
             calls,
-            reasoning: thought,
+            reasoning,
         } = std::mem::take(self);
         if text.is_empty() && calls.is_empty() {
             return;
@@ -149,7 +149,7 @@ impl ChatMessageBuilder {
         if !calls.is_empty() {
             // Reasoning is sent back only with the calls that follow it. Some servers reject it in
             // other messages.
-            for (key, value) in thought {
+            for (key, value) in reasoning {
                 message[key] = value;
             }
             message["tool_calls"] = calls.into();

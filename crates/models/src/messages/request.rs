@@ -14,9 +14,9 @@ use crate::{Effort, Model, ModelTool, Prompt, Provider, Thinking};
 /// Returns the body of a request.
 pub(crate) fn request_body(prompt: &Prompt, model: &Model, provider: &Provider) -> Value {
     let limit = prompt.max_output_tokens.unwrap_or(model.max_output_tokens);
-    let turns = build_messages(prompt, model, provider);
+    let messages = build_messages(prompt, model, provider);
     let mut body =
-        json!({"model": model.name, "max_tokens": limit, "messages": turns, "stream": true});
+        json!({"model": model.name, "max_tokens": limit, "messages": messages, "stream": true});
     let mut set = |key: &str, value: Value| body[key] = value;
     if !prompt.system.is_empty() {
         set("system", json!([{"type": "text", "text": prompt.system}]));
@@ -114,7 +114,7 @@ fn lacks_thinking_before_calls(prompt: &Prompt, model: &Model, provider: &Provid
 fn build_messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Value> {
     let origin = provider.origin(&model.name);
     let history = request_history(prompt);
-    let mut turns: Vec<(MessageRole, Vec<Value>)> = Vec::new();
+    let mut messages: Vec<(MessageRole, Vec<Value>)> = Vec::new();
     for item in &history {
         let (role, blocks) = match item.as_ref() {
             ConversationItem::Message(message) => (
@@ -137,30 +137,30 @@ fn build_messages(prompt: &Prompt, model: &Model, provider: &Provider) -> Vec<Va
             }
             ConversationItem::Native(_) => continue,
         };
-        append_blocks(&mut turns, role, blocks);
+        append_blocks(&mut messages, role, blocks);
     }
     // A message that becomes empty is dropped, and its neighbours are merged.
-    let mut messages: Vec<(MessageRole, Vec<Value>)> = Vec::new();
-    for (role, blocks) in turns {
+    let mut merged: Vec<(MessageRole, Vec<Value>)> = Vec::new();
+    for (role, blocks) in messages {
         let blocks = strip_trailing_thinking(blocks);
         if !blocks.is_empty() {
-            append_blocks(&mut messages, role, blocks);
+            append_blocks(&mut merged, role, blocks);
         }
     }
     let message =
         |(role, blocks): (MessageRole, _)| json!({"role": role_name(role), "content": blocks});
-    messages.into_iter().map(message).collect()
+    merged.into_iter().map(message).collect()
 }
 
 /// Appends blocks to the last message if it has the same role, else as a new message.
 fn append_blocks(
-    turns: &mut Vec<(MessageRole, Vec<Value>)>,
+    messages: &mut Vec<(MessageRole, Vec<Value>)>,
     role: MessageRole,
     blocks: Vec<Value>,
 ) {
-    match turns.last_mut() {
+    match messages.last_mut() {
         Some((last, all)) if *last == role => all.extend(blocks),
-        _ => turns.push((role, blocks)),
+        _ => messages.push((role, blocks)),
     }
 }
 

@@ -206,7 +206,7 @@ impl DangerSearch {
     fn simple_commands(
         &mut self,
         words: &[ShellWord],
-        shells: usize,
+        shell_depth: usize,
     ) -> Result<Vec<Vec<ShellWord>>, &'static str> {
         if let Some(ShellInvocation::Script {
             script,
@@ -214,18 +214,20 @@ impl DangerSearch {
             ..
         }) = shell_call(words)
         {
-            let script = self.parse(&script.text, shells + 1).ok_or(TOO_DEEP)?;
+            let script = self.parse(&script.text, shell_depth + 1).ok_or(TOO_DEEP)?;
             if let Some(why) = script.not_plain_reason {
                 return Err(why);
             }
             let nested = script
                 .commands
                 .iter()
-                .map(|simple| self.simple_commands(&simple.words, shells + 1));
+                .map(|simple| self.simple_commands(&simple.words, shell_depth + 1));
             return Ok(nested.collect::<Result<Vec<_>, _>>()?.concat());
         }
         match read_only::strip_transparent_wrapper(words) {
-            Some(rest) if shells < MAX_SHELL_DEPTH => self.simple_commands(rest, shells + 1),
+            Some(rest) if shell_depth < MAX_SHELL_DEPTH => {
+                self.simple_commands(rest, shell_depth + 1)
+            }
             _ => Ok(vec![words.to_vec()]),
         }
     }
@@ -234,11 +236,11 @@ impl DangerSearch {
     fn command_danger(
         &mut self,
         simple: &SimpleCommand,
-        shells: usize,
-        wrappers: usize,
+        shell_depth: usize,
+        wrapper_depth: usize,
     ) -> Option<DangerousPart> {
         self.checked_commands += 1;
-        if wrappers > MAX_WRAPPER_DEPTH || self.checked_commands > MAX_SIMPLE_COMMANDS {
+        if wrapper_depth > MAX_WRAPPER_DEPTH || self.checked_commands > MAX_SIMPLE_COMMANDS {
             self.limit_exceeded = true;
             return None;
         }
@@ -259,10 +261,12 @@ impl DangerSearch {
                     words,
                     input: simple.input.clone(),
                 },
-                shells,
-                wrappers + 1,
+                shell_depth,
+                wrapper_depth + 1,
             ),
-            InnerCommand::Script(script) => self.script_danger(&script, &simple.input, shells + 1),
+            InnerCommand::Script(script) => {
+                self.script_danger(&script, &simple.input, shell_depth + 1)
+            }
         });
         inner.or_else(|| {
             dangerous::danger(simple).map(|why| DangerousPart::in_words(why, &simple.words))
@@ -274,9 +278,9 @@ impl DangerSearch {
         &mut self,
         text: &str,
         input: &CommandInput,
-        shells: usize,
+        shell_depth: usize,
     ) -> Option<DangerousPart> {
-        let script = self.parse(text, shells)?;
+        let script = self.parse(text, shell_depth)?;
         if script.is_fork_bomb {
             return Some(DangerousPart::in_script("is a fork bomb", text));
         }
@@ -292,7 +296,7 @@ impl DangerSearch {
                     words: simple.words.clone(),
                     input,
                 },
-                shells,
+                shell_depth,
                 0,
             )
         });
@@ -313,12 +317,16 @@ impl DangerSearch {
     }
 
     /// Parses a script, or returns the cached result. `None` if a limit is exceeded.
-    fn parse(&mut self, text: &str, shells: usize) -> Option<Rc<ParsedScript>> {
-        if let Some(script) = self.scripts.get(text).filter(|_| shells <= MAX_SHELL_DEPTH) {
+    fn parse(&mut self, text: &str, shell_depth: usize) -> Option<Rc<ParsedScript>> {
+        if let Some(script) = self
+            .scripts
+            .get(text)
+            .filter(|_| shell_depth <= MAX_SHELL_DEPTH)
+        {
             return Some(script.clone());
         }
         self.parsed_bytes += text.len();
-        if shells > MAX_SHELL_DEPTH
+        if shell_depth > MAX_SHELL_DEPTH
             || self.scripts.len() == MAX_SCRIPTS
             || self.parsed_bytes > MAX_SCRIPT_BYTES
         {

@@ -67,8 +67,9 @@ fn starts_with_rule(words: &[ShellWord], rule: &[String]) -> bool {
     !rule.is_empty() && words.len() >= rule.len() && words.iter().zip(rule).all(same)
 }
 
-/// Returns whether a simple command may run next to commands that a rule covers. It may if it is read-only: `npm test |
-/// tail` is covered by `npm test`. `cd` is not, because it selects the project whose tests run.
+/// Returns whether a simple command may run next to commands that a rule covers. It may if it is
+/// read-only: `npm test | tail` is covered by `npm test`. `cd` is not, because it selects the
+/// project whose tests run.
 fn needs_no_rule(words: &[ShellWord]) -> bool {
     words.first().is_some_and(|word| word.text != "cd") && read_only::objection(words).is_none()
 }

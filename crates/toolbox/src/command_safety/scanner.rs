@@ -359,7 +359,7 @@ impl PartialWord {
 }
 
 fn finish_word(pieces: &[WordPiece], open: bool, origin: Option<CodeOrigin>) -> ShellWord {
-    let sort = if open || has_active_braces(pieces) {
+    let kind = if open || has_active_braces(pieces) {
         WordKind::Dynamic
     } else if pieces
         .iter()
@@ -376,7 +376,7 @@ fn finish_word(pieces: &[WordPiece], open: bool, origin: Option<CodeOrigin>) -> 
     });
     ShellWord {
         text: text.collect(),
-        kind: sort,
+        kind,
         origin,
     }
 }

@@ -1,6 +1,6 @@
 //! Parses patches and applies them to files. Both formats, the envelope (`*** Begin Patch`) and the
-//! unified diff, are parsed into [`PatchOperation`]s. A [`PatchDraft`] applies them in memory before anything
-//! is written.
+//! unified diff, are parsed into [`PatchOperation`]s. A [`PatchDraft`] applies them in memory
+//! before anything is written.
 
 mod draft;
 mod envelope;

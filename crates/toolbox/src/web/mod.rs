@@ -64,7 +64,7 @@ pub struct WebService {
 
 impl std::fmt::Debug for WebService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Service")
+        f.debug_struct("WebService")
             .field("base_url", &self.base_url)
             .finish_non_exhaustive()
     }
