@@ -595,6 +595,12 @@ pub(crate) fn is_read_only_call(tool: &RegisteredTool, args: &Value) -> bool {
     tool.spec.read_only || judged().unwrap_or(false)
 }
 
+/// Returns whether a resumed run always makes a call again, because it changes nothing and costs
+/// nothing.
+pub(crate) fn always_reruns(tool: &RegisteredTool, read_only: bool) -> bool {
+    read_only && !tool.tool.costs_money()
+}
+
 /// Returns what a call means to a run that resumes this one. If the tool panics over its own value,
 /// the outcome counts as unknown.
 fn classify_for_resume(
@@ -604,7 +610,7 @@ fn classify_for_resume(
     status: CallStatus,
 ) -> ResumeAs {
     match (result, status) {
-        (Ok(_), _) if read_only && !tool.tool.costs_money() => ResumeAs::Rerun,
+        (Ok(_), _) if always_reruns(tool, read_only) => ResumeAs::Rerun,
         (Ok(output), _) => {
             let classify = AssertUnwindSafe(|| tool.tool.resume_as(&output.value));
             std::panic::catch_unwind(classify).unwrap_or(ResumeAs::Undecided)

@@ -13,7 +13,7 @@ use selvedge_protocol::{CallDetails, CallStatus, ErrorCode, ResumeAs};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::orchestrator::{PreparedCall, refused_outcome};
+use crate::orchestrator::{PreparedCall, always_reruns, refused_outcome};
 use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput, camel_case};
 
 /// Undecided calls that an error names, and reused calls that a warning names.
@@ -343,7 +343,7 @@ impl Orchestrator {
         let Some(prior) = &scope.prior else {
             return Ok(prepared);
         };
-        if prepared.read_only && !prepared.tool.tool.costs_money() {
+        if always_reruns(&prepared.tool, prepared.read_only) {
             return Ok(prepared);
         }
         let PreparedCall { request, tool, .. } = &prepared;

@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::orchestrator::is_read_only_call;
+use crate::orchestrator::{always_reruns, is_read_only_call};
 use crate::prior::{CallEffect, PriorLookup};
 use crate::stop::run_until_stop_request;
 use crate::{
@@ -449,6 +449,8 @@ struct SpawnCall {
     args: Value,
     digest: String,
     effect: CallEffect,
+    /// What a started task means to a resumed run: `Rerun` if it only reads and costs nothing.
+    resume_as: ResumeAs,
 }
 
 /// Where a task comes from.
@@ -470,13 +472,16 @@ impl SpawnCall {
         };
         let accepted = found.and_then(|tool| {
             let args = tool.validate(CallArguments::Object(given.clone())).ok()?;
-            Some((
-                tool.spec.name.as_str(),
-                CallEffect::from_read_only(is_read_only_call(tool, &args)),
-                args,
-            ))
+            let read_only = is_read_only_call(tool, &args);
+            let resume_as = match always_reruns(tool, read_only) {
+                true => ResumeAs::Rerun,
+                false => ResumeAs::Answer,
+            };
+            let effect = CallEffect::from_read_only(read_only);
+            Some((tool.spec.name.as_str(), effect, resume_as, args))
         });
-        let (tool, effect, args) = accepted.unwrap_or((tool, CallEffect::MayChange, given));
+        let (tool, effect, resume_as, args) =
+            accepted.unwrap_or((tool, CallEffect::MayChange, ResumeAs::Answer, given));
         let args = json!({"tool": tool, "args": args});
         let digest = orchestrator.digest_of(SPAWN_TOOL, &args, FieldCase::Camel);
         Self {
@@ -485,13 +490,14 @@ impl SpawnCall {
             args,
             digest,
             effect,
+            resume_as,
         }
     }
 
-    /// Looks up the recorded calls of the resumed run. A task that only reads runs again.
+    /// Looks up the recorded calls of the resumed run.
     fn look_up(&self, scope: &Scope, id: &str) -> PriorLookup {
         match &scope.prior {
-            Some(prior) if self.effect == CallEffect::MayChange => {
+            Some(prior) if self.resume_as != ResumeAs::Rerun => {
                 prior.look_up(id, &self.digest, self.effect)
             }
             _ => PriorLookup::New,
@@ -503,7 +509,7 @@ impl SpawnCall {
             return Ok(());
         };
         let (origin, reused, resume_as) = match how {
-            SpawnRecord::Started { repeats } => (repeats, false, ResumeAs::Answer),
+            SpawnRecord::Started { repeats } => (repeats, false, self.resume_as),
             SpawnRecord::Reused => (Some(id.to_owned()), true, ResumeAs::Answer),
             SpawnRecord::Skipped => (None, true, ResumeAs::Rerun),
         };
