@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::digest::without_explanations;
 use crate::orchestrator::{always_reruns, is_read_only_call};
 use crate::prior::{CallEffect, PriorLookup};
 use crate::stop::run_until_stop_request;
@@ -482,12 +483,13 @@ impl SpawnCall {
         });
         let (tool, effect, resume_as, args) =
             accepted.unwrap_or((tool, CallEffect::MayChange, ResumeAs::Answer, given));
-        let args = json!({"tool": tool, "args": args});
-        let digest = orchestrator.digest_of(SPAWN_TOOL, &args, FieldCase::Camel);
+        let fields = found.map_or(FieldCase::Camel, |tool| tool.tool.field_case());
+        let compared = json!({"tool": tool, "args": without_explanations(args.clone(), fields)});
+        let digest = orchestrator.digest_of(SPAWN_TOOL, &compared, FieldCase::Camel);
         Self {
             ledger: orchestrator.ledger().cloned(),
             run: run.to_owned(),
-            args,
+            args: json!({"tool": tool, "args": args}),
             digest,
             effect,
             resume_as,
