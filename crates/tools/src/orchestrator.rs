@@ -569,6 +569,7 @@ impl Orchestrator {
         let Some(ledger) = &self.ledger else {
             return Ok(());
         };
+        scope.add_recorded(outcome.resume_as);
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
         // Without a script, a model reads the result.
         let shown = match (&scope.source, &outcome.result) {

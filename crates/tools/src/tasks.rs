@@ -199,6 +199,7 @@ impl TaskSet {
         scope.reserve_call()?;
         let (tool, args) = self.parse_spawn_args(list)?;
         let spawn = SpawnCall::new(&means.orchestrator, &scope.id, &tool, &args);
+        scope.add_recorded(spawn.resume_as);
         let id = new_id("tsk");
         let (origin, idempotency_key) = match spawn.look_up(scope, &id) {
             PriorLookup::New => (None, None),
