@@ -30,7 +30,10 @@ fn type_names_are_unique() {
             if let Some(name) = defined_type(line) {
                 // A type may have several definitions in one file, for several platforms.
                 let lines = places.entry(name.to_owned()).or_default();
-                if !lines.iter().any(|line| line.starts_with(&format!("{path}:"))) {
+                if !lines
+                    .iter()
+                    .any(|line| line.starts_with(&format!("{path}:")))
+                {
                     lines.push(format!("{path}:{number}"));
                 }
             }

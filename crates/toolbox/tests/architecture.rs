@@ -15,7 +15,9 @@ const ARCHITECTURE: &str = include_str!("../../../ARCHITECTURE.md");
 
 #[tokio::test]
 async fn the_worked_example_of_a_tool_counts_lines() {
-    let (_, example) = EXAMPLE.split_once("\n\n/// Arguments of `count_lines`.").unwrap();
+    let (_, example) = EXAMPLE
+        .split_once("\n\n/// Arguments of `count_lines`.")
+        .unwrap();
     assert!(
         ARCHITECTURE.contains(example),
         "ARCHITECTURE.md and {} differ",
