@@ -89,6 +89,7 @@ pub use change_tracker::ChangeTracker;
 pub use error::AgentError;
 pub use history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
 pub use options::{AfterBlock, AgentOptions, AgentToolOffer, BudgetLimits};
+pub use recovery::cancelled_output;
 pub use resume::{ResumeTarget, find_resume_target, load_resume_calls, task_outcome};
 pub use sampling::{TurnSamplingRequest, TurnSamplingResponse};
 pub use session::{Session, TurnInput};

@@ -11,8 +11,8 @@ use selvedge_journal::{
     Journal, JournalError, StoredCall, StoredCallState, StoredRun, StoredRunState,
 };
 use selvedge_protocol::{
-    CallRecord, CallStatus, ConversationItem, ErrorCode, FunctionCallOutput, Phase, RunStatus,
-    ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
+    CallRecord, CallStatus, ConversationItem, ErrorCode, FunctionCallOutput, Phase, ResumeAs,
+    RunStatus, ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
 };
 use selvedge_script::Resume;
 use selvedge_script::detect::{Segment, detect};
@@ -62,15 +62,35 @@ fn run_chain(journal: &Journal, id: &str) -> Result<Vec<StoredRun>, JournalError
 
 /// Returns the output of a script whose process died, with its recorded calls.
 pub(crate) fn interrupted_output(run: &StoredRun, item: &ScriptToolCall) -> ScriptToolCallOutput {
-    let mut output = ScriptToolCallOutput::new(item.id.clone(), item.call_id.clone());
+    ScriptToolCallOutput {
+        id: item.id.clone(),
+        call_id: item.call_id.clone(),
+        ..unfinished_output(run, "the script was interrupted when its process died")
+    }
+}
+
+/// Returns the output of a suspended script that was cancelled with `selvedge runs cancel`, with
+/// its recorded calls.
+pub fn cancelled_output(run: &StoredRun) -> ScriptToolCallOutput {
+    unfinished_output(run, "the script was cancelled with `selvedge runs cancel`")
+}
+
+fn unfinished_output(run: &StoredRun, message: &str) -> ScriptToolCallOutput {
+    let mut output = ScriptToolCallOutput::new(&run.summary.id, "");
     output.status = RunStatus::Error;
-    let message = "the script was interrupted when its process died";
     let error = ScriptError::new(ErrorCode::ScriptCancelledError, Phase::Executing, message);
     let suggestion = format!(
         "send it with `resume: \"{}\"`: the results of completed calls are reused",
         run.summary.id
     );
-    output.error = Some(error.suggest(suggestion));
+    let should_resume = run
+        .calls
+        .iter()
+        .any(|call| call.resume_as != ResumeAs::Rerun);
+    output.error = Some(match should_resume {
+        true => error.suggest(suggestion),
+        false => error,
+    });
     output.calls = run.calls.iter().map(call_record).collect();
     output.metadata.tool_calls_made = run.calls.len() as u32;
     output
@@ -400,7 +420,7 @@ mod tests {
                     record: &record,
                     value: Some(&args),
                     shown: None,
-                    resume_as: selvedge_protocol::ResumeAs::Answer,
+                    resume_as: ResumeAs::Answer,
                     unrecorded_start: None,
                 };
                 journal.record_call_end(settled).await.unwrap();
@@ -429,6 +449,34 @@ mod tests {
         assert!(output.error.unwrap().suggestions[0].contains("resume: \"scr_1\""));
     }
 
+    #[tokio::test]
+    async fn a_cancelled_script_is_reported_and_not_run_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        let start = RunStart {
+            id: "scr_1",
+            source: "",
+            directory: "/",
+            session: "",
+            seed: "0",
+            resumes: None,
+            saved_config: "",
+        };
+        journal.begin_run(start).await.unwrap();
+        let run = journal.run("scr_1").unwrap();
+        journal
+            .cancel_suspended_run(&cancelled_output(&run))
+            .unwrap();
+        let known = load_recorded_script(&journal, "scr_1", "call_1").unwrap();
+        let Some(RecordedScript::Ended(output)) = known else {
+            panic!("{known:?}");
+        };
+        assert_eq!(output.call_id, "call_1");
+        let error = output.error.unwrap();
+        assert_eq!(error.code, ErrorCode::ScriptCancelledError);
+        assert!(error.message.contains("runs cancel"), "{}", error.message);
+    }
+
     #[test]
     fn an_aborted_call_that_may_have_taken_effect_is_not_repeated() {
         let call = |args, read_only| StoredCall {
@@ -447,7 +495,7 @@ mod tests {
             duration_ms: None,
             began_ns: None,
             origin: None,
-            resume_as: selvedge_protocol::ResumeAs::Undecided,
+            resume_as: ResumeAs::Undecided,
         };
         let args = || Some(serde_json::json!({"command": ["true"]}));
         assert!(recorded_output("trn_1", &call(args(), false)).is_some_and(|output| output.failed));

@@ -177,11 +177,9 @@ fn spawn_outcome(
     spawn: &StoredCall,
     started: PriorOutcome,
 ) -> Result<Option<PriorOutcome>, JournalError> {
-    if spawn.read_only {
-        return Ok(None);
-    }
     let task = match journal.run(&spawn.id) {
         Ok(task) => task,
+        Err(JournalError::RunNotFound(_)) if spawn.read_only => return Ok(None),
         // The process ended before the task started, or the run was deleted.
         Err(JournalError::RunNotFound(_)) => return Ok(Some(PriorOutcome::Unknown)),
         Err(error) => return Err(error),
@@ -211,5 +209,74 @@ pub fn task_outcome(journal: &Journal, id: &str, directory: &str) -> Option<Prio
     match call.resume_as {
         ResumeAs::Undecided => Some(PriorOutcome::Unknown),
         ResumeAs::Answer | ResumeAs::Rerun => call.value.clone().map(PriorOutcome::Succeeded),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use selvedge_protocol::{ScriptToolCallOutput, ToolSpec};
+    use selvedge_script::{Harness, RunOptions};
+    use selvedge_tools::{
+        CallContext, CallFuture, Orchestrator, Registry, TaskSet, Tool, spec_of, tool, typed_call,
+    };
+
+    use super::*;
+
+    #[derive(serde::Deserialize, schemars::JsonSchema)]
+    struct NoArgs {}
+
+    /// A tool that only reads and costs money. Counts its calls.
+    struct PaidSearch(Arc<AtomicU32>);
+
+    impl Tool for PaidSearch {
+        fn spec(&self) -> ToolSpec {
+            spec_of::<NoArgs, u32>("search", "Searches.").as_read_only()
+        }
+
+        fn costs_money(&self) -> bool {
+            true
+        }
+
+        fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
+            let count = || Ok(self.0.fetch_add(1, Ordering::SeqCst));
+            typed_call(args, move |_: NoArgs| async move { count() }, |_| None)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_task_that_only_reads_is_reused_if_it_cost_money() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        let [paid, free] = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+        let (tasks, mut registry) = (TaskSet::default(), Registry::new());
+        registry.register(PaidSearch(paid.clone())).unwrap();
+        let looks = free.clone();
+        let look = tool("look", "Looks.", move |_: NoArgs| {
+            std::future::ready(Ok(looks.fetch_add(1, Ordering::SeqCst)))
+        });
+        registry.register(look.read_only()).unwrap();
+        tasks.register(&mut registry).unwrap();
+        let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
+        let harness = Harness::new(orchestrator).unwrap().with_tasks(&tasks);
+        let script =
+            b"await tools.spawn.exec('look').done; const task = tools.spawn.exec('search');
+            await task.done; throw task.id";
+        let message = |output: ScriptToolCallOutput| output.error.unwrap().message;
+        let first = harness.run_with(script, RunOptions::default()).await;
+        let target = find_resume_target(&journal, &first.id, "").unwrap();
+        let ResumeTarget::Ready(resume) = target else {
+            panic!("{target:?}");
+        };
+        let options = RunOptions {
+            resume: Some(resume),
+            ..RunOptions::default()
+        };
+        let second = harness.run_with(script, options).await;
+        assert_eq!(message(first), message(second));
+        let counts = [paid, free].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!(counts, [1, 2]);
     }
 }

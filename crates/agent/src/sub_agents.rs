@@ -12,8 +12,8 @@ use selvedge_journal::Journal;
 use selvedge_models::{Model, ModelClient, ModelEvent, Prompt};
 use selvedge_protocol::{
     ConversationItem, DocumentKind, DocumentStore, EventSink, Ledger, Limits, MessageRole,
-    NewDocument, RunStart, RunStatus, RuntimeEvent, ScriptToolCallOutput, TurnEnd, TurnError,
-    Usage, new_id,
+    NewDocument, ResumeAs, RunStart, RunStatus, RuntimeEvent, ScriptToolCallOutput, TurnEnd,
+    TurnError, Usage, new_id,
 };
 use selvedge_tools::{
     CallContext, Registry, RegistryError, ToolError, camel_case, snake_case, tool_with_context,
@@ -114,6 +114,8 @@ impl SubAgents {
                 async move { shared?.launch_in_background(args, &call).await }
             },
         );
+        // The agent ends with its turn, and what it has changed is not recorded with this call.
+        let launch = launch.resume_as(ResumeAs::Undecided);
         registry.register(launch.positional(&["prompt"]))?;
         let own = shared();
         let wait = tool_with_context(

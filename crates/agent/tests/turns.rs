@@ -437,6 +437,46 @@ async fn sub_agents_share_one_budget_and_have_a_maximum_depth() {
 }
 
 #[tokio::test]
+async fn a_resumed_script_does_not_reuse_an_agent_of_an_earlier_turn() {
+    let script = "const { agentId } = await tools.agents.launch.async('work');\n\
+                  await tools.agents.wait(agentId);\nthrow 'later'";
+    let server = Server::start(move |asked| {
+        let messages = asked.body["messages"].as_array().unwrap();
+        let is_agent = messages.last().unwrap()["content"] == "work";
+        match text_of(&asked.body["messages"]).contains("Result of the script") || is_agent {
+            true => vec![text("done")].into(),
+            false => vec![text(&block(script))].into(),
+        }
+    })
+    .await;
+    let desk = Desk::new(WireApi::Chat);
+    let mut session = desk.session().await;
+    desk.agent(&server)
+        .run_turn(&mut session, "go", &desk.options())
+        .await;
+    let items = session.history();
+    let first = items.iter().find_map(|(_, item)| match item {
+        TurnItem::ScriptToolCall(call) => Some(call.id.clone()),
+        _ => None,
+    });
+    let pragma = format!("// @exec: {{\"resume\": \"{}\"}}\n", first.unwrap());
+    let again = block(&format!("{pragma}{script}"));
+    let server = Server::saying(vec![vec![text(&again)], vec![text("I see.")]]).await;
+    desk.agent(&server)
+        .run_turn(&mut session, "again", &desk.options())
+        .await;
+    let failed: Vec<String> = history(&session)
+        .into_iter()
+        .filter(|item| item.starts_with("script failed"))
+        .collect();
+    assert!(failed[0].contains("later"), "{failed:?}");
+    assert!(
+        failed[1].starts_with("script failed: OutcomeUnknownError"),
+        "{failed:?}"
+    );
+}
+
+#[tokio::test]
 async fn a_full_context_is_compacted_and_the_originals_remain() {
     let long = "x".repeat(3_000);
     let server = Server::start(move |asked| {

@@ -245,7 +245,7 @@ fn dead_runs_are_distinguished_from_running_ones() {
         advice[0]
             .as_str()
             .unwrap()
-            .contains("the outcome of tool_2 (exec) is unknown"),
+            .contains(&format!("the outcome of {id}/tool_2 (exec) is unknown")),
         "{advice}"
     );
 }

@@ -318,7 +318,9 @@ fn a_command_left_in_its_terminal_is_undecided() {
     let shown = workspace.command(&["runs", "show", &id]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(
-        shown.contains("the outcome of tool_1 (exec_command) is unknown"),
+        shown.contains(&format!(
+            "the outcome of {id}/tool_1 (exec_command) is unknown"
+        )),
         "{shown}"
     );
     assert_eq!(code(&resume(&workspace, &id, open)), "OutcomeUnknownError");

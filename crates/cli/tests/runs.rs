@@ -35,8 +35,33 @@ fn last_run(workspace: &TestWorkspace) -> String {
         .to_owned()
 }
 
-/// A script that fails after a completed call.
-const FAILS: &str = "await tools.listDir({ path: '.' }); throw new Error('no')";
+/// A script that fails after a completed call that changed something.
+const FAILS: &str = "await tools.writeFile({ path: 'a', content: '' }); throw new Error('no')";
+
+#[test]
+fn a_run_without_a_reusable_call_is_not_suggested_for_resuming() {
+    let workspace = TestWorkspace::new();
+    workspace.config("[script_harness.expose]\nenable_spawn = true\n");
+    for (calls, reusable) in [
+        ("await tools.listDir({ path: '.' })", false),
+        ("await tools.exec({ command: ['false'] })", false),
+        (
+            "await tools.spawn.exec('list_dir', { path: '.' }).done",
+            false,
+        ),
+        ("await tools.writeFile({ path: 'a', content: '' })", true),
+        (
+            "await tools.spawn.exec('write_file', { path: 'b', content: '' }).done",
+            true,
+        ),
+    ] {
+        let script = format!("{calls}; throw new Error('no')");
+        let item = json_of(&workspace, &["run", "--json", "-e", &script]);
+        assert_eq!(item["error"]["message"], "Error: no", "{item}");
+        let suggested = item["error"]["suggestions"].to_string().contains("resume");
+        assert_eq!(suggested, reusable, "{item}");
+    }
+}
 
 #[test]
 fn suggestions_to_resume_differ_for_people_and_models() {

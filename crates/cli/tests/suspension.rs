@@ -373,6 +373,8 @@ fn a_suspended_run_can_be_cancelled() {
         workspace.json(&["runs", "list", "--json"])[0]["state"],
         json!("failed")
     );
+    let shown = workspace.json(&["runs", "show", &id, "--json"]);
+    assert_eq!(shown["error"]["code"], "ScriptCancelledError", "{shown:#}");
     let (status, _, err) = workspace.run(&["runs", "answer", &id, "--approve"]);
     assert!(status == 2 && err.contains("has ended"), "{err}");
     assert_eq!(workspace.effects(), "");

@@ -101,17 +101,16 @@ impl Journal {
         })
     }
 
-    /// Ends a suspended run that this process has claimed, and cancels its open approvals.
-    pub fn cancel_suspended_run(&self, run: &str) -> Result<(), JournalError> {
+    /// Ends a suspended run that this process has claimed with this output, and cancels its open
+    /// approvals.
+    pub fn cancel_suspended_run(&self, output: &ScriptToolCallOutput) -> Result<(), JournalError> {
+        let (run, end) = (&output.id, StoredRunEnd::new(output, None));
         self.write(|connection| {
             self.prepare_run_write(connection, run)?;
             let sql = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2
                  WHERE run = ?1 AND answered_ms IS NULL";
             execute(connection, sql, params![run, now_ms()])?;
-            let ended = format!(
-                "UPDATE runs SET status = 'error', ended_ms = ?2, {SET_CALL_SUMMARY} WHERE id = ?1"
-            );
-            execute(connection, &ended, params![run, now_ms()])
+            self.end_run(connection, &end)
         })
     }
 

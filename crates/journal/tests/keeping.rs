@@ -211,7 +211,9 @@ fn a_list_counts_and_filters_calls_of_runs_in_every_state() {
         )
         .wait()
         .unwrap();
-    journal.cancel_suspended_run("scr_given_up").unwrap();
+    journal
+        .cancel_suspended_run(&output("scr_given_up"))
+        .unwrap();
     journal
         .record_finished_run(start("scr_computed"), &output("scr_computed"), None)
         .wait()

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use selvedge_protocol::{ApprovalRequirement, McpApproval, Preview, ToolSpec};
+use selvedge_protocol::{ApprovalRequirement, McpApproval, Preview, ResumeAs, ToolSpec};
 use selvedge_tools::{CallContext, CallFuture, FieldCase, Risk, Tool, ToolError};
 use serde_json::{Map, Value, json};
 
 use crate::catalogue::CatalogueTool;
 use crate::configured_server::ConfiguredServer;
 use crate::error::ServerError;
-use crate::tool_result::{parse_tool_result, raw_result_schema};
+use crate::tool_result::{is_error_result, parse_tool_result, raw_result_schema};
 
 /// A tool of an MCP server.
 #[derive(Clone)]
@@ -103,6 +103,13 @@ impl Tool for McpTool {
 
     fn is_read_only(&self, _: &Value) -> bool {
         self.declared_read_only
+    }
+
+    fn resume_as(&self, value: &Value) -> ResumeAs {
+        match self.result_form {
+            McpResultForm::Raw if is_error_result(value) => ResumeAs::Rerun,
+            McpResultForm::Raw | McpResultForm::Value => ResumeAs::Answer,
+        }
     }
 
     fn preview(&self, args: &Value) -> Preview {

@@ -11,6 +11,7 @@ const MAX_ERROR_CHARS: usize = 2048;
 /// That is its structured content; else its only text block, parsed if it is a JSON object or
 /// array; else the array of all content blocks. A result with `isError` is an error.
 pub(crate) fn parse_tool_result(result: Value) -> Result<ToolOutput, ToolError> {
+    let failed = is_error_result(&result);
     let Value::Object(mut result) = result else {
         let why = "the server did not return a tool result";
         return Err(ToolError::new(why));
@@ -19,7 +20,7 @@ pub(crate) fn parse_tool_result(result: Value) -> Result<ToolOutput, ToolError> 
         Some(Value::Array(blocks)) => blocks,
         _ => Vec::new(),
     };
-    if result.get("isError") == Some(&Value::Bool(true)) {
+    if failed {
         return Err(error_from_result(
             &content,
             result.remove("structuredContent"),
@@ -83,6 +84,11 @@ fn error_from_result(content: &[Value], structured: Option<Value>) -> ToolError 
         error.metadata = Map::from_iter([("structuredContent".to_owned(), details)]);
     }
     error
+}
+
+/// Returns whether a result reports that the call failed.
+pub(crate) fn is_error_result(result: &Value) -> bool {
+    result.get("isError") == Some(&Value::Bool(true))
 }
 
 /// Returns the JSON Schema of a whole `CallToolResult`.

@@ -45,6 +45,8 @@ pub(crate) struct RunLaunch<'a> {
     recorder: Arc<Mutex<Recorder>>,
     /// Output that a restored run had before it was suspended.
     output: Option<OutputBuffer>,
+    /// Whether a call was recorded that a resumed run reuses or has to decide.
+    should_resume: bool,
 }
 
 impl<'a> RunLaunch<'a> {
@@ -54,6 +56,7 @@ impl<'a> RunLaunch<'a> {
             seed,
             recorder: Arc::new(Mutex::new(recorder)),
             output: None,
+            should_resume: false,
         }
     }
 
@@ -242,11 +245,9 @@ impl Harness {
         if let Some(ledger) = self.orchestrator.ledger()
             && !suspended
         {
-            // After calls that may have had an effect, the run should be resumed, not repeated.
-            use CallStatus::{Aborted, Done, OutcomeUnknown};
-            let may_have_effect =
-                |call: &CallRecord| matches!(call.status, Done | OutcomeUnknown | Aborted);
-            if output.calls.iter().any(may_have_effect)
+            // The end of a call that did not stop in time is not recorded.
+            let is_unknown = |call: &CallRecord| call.status == CallStatus::OutcomeUnknown;
+            if (launch.should_resume || output.calls.iter().any(is_unknown))
                 && let Some(error) = &mut output.error
             {
                 let suggestion = options.author.resume_suggestion(&output.id);
@@ -358,6 +359,7 @@ impl Harness {
             let run = pin!(ScriptRun::new(&context).run_to_end(script_context));
             run_or_stop_on_request(self.orchestrator.ledger(), &scope, run).await
         };
+        launch.should_resume = scope.should_resume();
         let mut internal_failure = false;
         if let RunExit::Failed(error) = &mut ended.exit {
             internal_failure = error.code == ErrorCode::HarnessInternalError;

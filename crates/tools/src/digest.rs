@@ -14,16 +14,22 @@ const EXPLANATORY_FIELDS: [&str; 2] = ["approval_context", "justification"];
 /// It does not depend on the order of object fields or on [`EXPLANATORY_FIELDS`]. Without the key
 /// the arguments cannot be guessed from the digest.
 pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value, fields: FieldCase) -> String {
-    let mut args = sorted(args);
-    if let (Value::Object(fields), FieldCase::Camel) = (&mut args, fields) {
-        fields.retain(|name, _| !EXPLANATORY_FIELDS.contains(&name.as_str()));
-    }
+    let args = without_explanations(sorted(args), fields);
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
         unreachable!("HMAC takes keys of any length");
     };
     mac.update(format!("{tool}\n{args}").as_bytes());
     let hash = mac.finalize().into_bytes();
     selvedge_text::hex(&hash[..16])
+}
+
+/// Removes [`EXPLANATORY_FIELDS`] from the arguments of a call. Other tools than the built-in ones,
+/// whose fields are spelled as in their schema, may give these names another meaning.
+pub(crate) fn without_explanations(mut args: Value, fields: FieldCase) -> Value {
+    if let (Value::Object(fields), FieldCase::Camel) = (&mut args, fields) {
+        fields.retain(|name, _| !EXPLANATORY_FIELDS.contains(&name.as_str()));
+    }
+    args
 }
 
 /// Sorts the fields of all objects in a value by name.

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use selvedge_protocol::ToolSpec;
+use selvedge_protocol::{ResumeAs, ToolSpec};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -53,6 +53,7 @@ where
         render: None,
         approval_key: None,
         waits_for_model: false,
+        resume_as: ResumeAs::Answer,
         types: PhantomData,
     }
 }
@@ -72,6 +73,7 @@ pub struct FunctionTool<A, R> {
     render: Option<Box<RenderFn<R>>>,
     approval_key: Option<Box<ApprovalKeyFn>>,
     waits_for_model: bool,
+    resume_as: ResumeAs,
     types: PhantomData<fn(A) -> R>,
 }
 
@@ -125,6 +127,12 @@ impl<A, R> FunctionTool<A, R> {
         self.waits_for_model = true;
         self
     }
+
+    /// Sets what a successful call means to a run that resumes its run.
+    pub fn resume_as(mut self, resume_as: ResumeAs) -> Self {
+        self.resume_as = resume_as;
+        self
+    }
 }
 
 impl<A, R> Tool for FunctionTool<A, R>
@@ -138,6 +146,10 @@ where
 
     fn waits_for_model(&self) -> bool {
         self.waits_for_model
+    }
+
+    fn resume_as(&self, _: &Value) -> ResumeAs {
+        self.resume_as
     }
 
     fn risk(&self, args: &Value) -> Risk {

@@ -569,6 +569,7 @@ impl Orchestrator {
         let Some(ledger) = &self.ledger else {
             return Ok(());
         };
+        scope.add_recorded(outcome.resume_as);
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
         // Without a script, a model reads the result.
         let shown = match (&scope.source, &outcome.result) {
@@ -595,6 +596,12 @@ pub(crate) fn is_read_only_call(tool: &RegisteredTool, args: &Value) -> bool {
     tool.spec.read_only || judged().unwrap_or(false)
 }
 
+/// Returns whether a resumed run always makes a call again, because it changes nothing and costs
+/// nothing.
+pub(crate) fn always_reruns(tool: &RegisteredTool, read_only: bool) -> bool {
+    read_only && !tool.tool.costs_money()
+}
+
 /// Returns what a call means to a run that resumes this one. If `Tool::resume_as` panics, the call
 /// is undecided.
 fn classify_for_resume(
@@ -604,7 +611,7 @@ fn classify_for_resume(
     status: CallStatus,
 ) -> ResumeAs {
     match (result, status) {
-        (Ok(_), _) if read_only && !tool.tool.costs_money() => ResumeAs::Rerun,
+        (Ok(_), _) if always_reruns(tool, read_only) => ResumeAs::Rerun,
         (Ok(output), _) => {
             let classify = AssertUnwindSafe(|| tool.tool.resume_as(&output.value));
             std::panic::catch_unwind(classify).unwrap_or(ResumeAs::Undecided)

@@ -13,7 +13,7 @@ use selvedge_protocol::{CallStatus, ErrorCode, ResumeAs, UnrecordedStart};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::orchestrator::{PreparedCall, not_run_outcome};
+use crate::orchestrator::{PreparedCall, always_reruns, not_run_outcome};
 use crate::{CallFailure, CallOutcome, Orchestrator, Scope, ToolOutput, camel_case};
 
 /// Number of recorded calls that an error names.
@@ -241,17 +241,12 @@ impl PriorCalls {
         let progress = self.progress();
         let undecided: Vec<&PriorCall> = self.undecided_calls(&progress).collect();
         let named = &undecided[..undecided.len().min(MAX_NAMED)];
-        let list: Vec<String> = named.iter().map(|call| call.describe()).collect();
-        let more = match undecided.len() - named.len() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
         let message = format!(
             "{} did not run: it may change something, and {} left calls of unknown outcome that \
-             have to be decided first: {}{more}",
+             have to be decided first: {}",
             camel_case(tool),
             self.run,
-            list.join("; ")
+            describe_calls(&undecided)
         );
         let mut failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
         failure.suggestions.push(
@@ -278,7 +273,7 @@ impl PriorCalls {
         failure
     }
 
-    /// Returns warnings that name each recorded call that answered a call of this run, and each
+    /// Returns warnings that name the recorded calls that answered calls of this run, and each
     /// decision that no identical call used.
     pub fn warnings(&self) -> Vec<String> {
         self.reuse_warning()
@@ -301,19 +296,31 @@ impl PriorCalls {
     fn reuse_warning(&self) -> Option<String> {
         let progress = self.progress();
         let is_reused = |call: &&PriorCall| {
-            let decision = progress.decisions.get(&call.id);
-            progress.used.contains_key(&call.id) && decision != Some(&ResumeDecision::Repeat)
+            progress.used.contains_key(&call.id) && !progress.decisions.contains_key(&call.id)
         };
         let reused: Vec<&PriorCall> = self.calls.iter().filter(is_reused).collect();
         let first = reused.first()?;
-        let named: Vec<String> = reused.iter().map(|call| call.describe()).collect();
         Some(format!(
             "reused recorded results instead of running these calls: {}; resume.repeat(\"{}\") \
              before such a call makes it run",
-            named.join("; "),
+            describe_calls(&reused),
             first.id
         ))
     }
+}
+
+/// Describes the first [`MAX_NAMED`] calls and counts the others.
+fn describe_calls(calls: &[&PriorCall]) -> String {
+    let named: Vec<String> = calls
+        .iter()
+        .take(MAX_NAMED)
+        .map(|call| call.describe())
+        .collect();
+    let more = match calls.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    named.join("; ") + &more
 }
 
 impl PriorCall {
@@ -344,7 +351,7 @@ impl Orchestrator {
         let Some(prior) = &scope.prior else {
             return Ok(prepared);
         };
-        if prepared.read_only && !prepared.tool.tool.costs_money() {
+        if always_reruns(&prepared.tool, prepared.read_only) {
             return Ok(prepared);
         }
         let PreparedCall { request, tool, .. } = &prepared;

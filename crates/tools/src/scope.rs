@@ -2,11 +2,11 @@
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use selvedge_protocol::{ErrorCode, EventSink, LedgerError, Limits};
+use selvedge_protocol::{ErrorCode, EventSink, LedgerError, Limits, ResumeAs};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +34,7 @@ pub struct Scope {
     pub(crate) limits: ScopeLimits,
     pub(crate) call_slots: Arc<Semaphore>,
     calls_made: Arc<AtomicU32>,
+    should_resume: Arc<AtomicBool>,
     approved_keys: Arc<Mutex<HashSet<String>>>,
     pub(crate) resources: ScopeResources,
 }
@@ -56,6 +57,8 @@ pub struct ScopeSnapshot {
     #[serde(rename = "agreed")]
     approved_keys: BTreeSet<String>,
     prior: Option<PriorProgress>,
+    #[serde(default)]
+    should_resume: bool,
 }
 
 /// Resources that outlive their call and end with the scope: background processes, terminals.
@@ -144,6 +147,7 @@ impl Scope {
             call_slots: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
             limits,
             calls_made: Arc::default(),
+            should_resume: Arc::default(),
             approved_keys: Arc::default(),
             resources: ScopeResources::default(),
         }
@@ -179,6 +183,19 @@ impl Scope {
             .saturating_sub(self.calls_made.load(Ordering::Relaxed))
     }
 
+    /// Returns whether the run should be resumed rather than repeated: a call was recorded that a
+    /// resumed run reuses or has to decide.
+    pub fn should_resume(&self) -> bool {
+        self.should_resume.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of what a recorded call means to a resumed run.
+    pub(crate) fn add_recorded(&self, resume_as: ResumeAs) {
+        if resume_as != ResumeAs::Rerun {
+            self.should_resume.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Returns a snapshot for another process. `open_calls` calls are not counted, because the
     /// restored scope makes them again.
     pub fn snapshot(&self, open_calls: usize) -> ScopeSnapshot {
@@ -193,6 +210,7 @@ impl Scope {
                 .cloned()
                 .collect(),
             prior: self.prior.as_ref().map(|prior| prior.snapshot()),
+            should_resume: self.should_resume(),
         }
     }
 
@@ -200,6 +218,8 @@ impl Scope {
     pub fn restore(&self, snapshot: &ScopeSnapshot) {
         self.calls_made
             .store(snapshot.calls_made, Ordering::Relaxed);
+        self.should_resume
+            .store(snapshot.should_resume, Ordering::Relaxed);
         self.approved_keys
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

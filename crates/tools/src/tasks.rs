@@ -20,7 +20,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::orchestrator::is_read_only_call;
+use crate::digest::without_explanations;
+use crate::orchestrator::{always_reruns, is_read_only_call};
 use crate::prior::{CallEffect, PriorLookup};
 use crate::stop::run_or_stop_on_request;
 use crate::{
@@ -198,6 +199,7 @@ impl TaskSet {
         scope.reserve_call()?;
         let (tool, args) = self.parse_spawn_args(list)?;
         let spawn = SpawnCall::new(&context.orchestrator, &scope.id, &tool, &args);
+        scope.add_recorded(spawn.resume_as);
         let id = new_id("tsk");
         let (origin, idempotency_key) = match spawn.look_up(scope, &id) {
             PriorLookup::New => (None, None),
@@ -445,6 +447,8 @@ struct SpawnCall {
     args: Value,
     digest: String,
     effect: CallEffect,
+    /// What a started task means to a resumed run: `Rerun` if it only reads and costs nothing.
+    resume_as: ResumeAs,
 }
 
 /// Where a task comes from.
@@ -466,28 +470,33 @@ impl SpawnCall {
         };
         let accepted = found.and_then(|tool| {
             let args = tool.validate(CallArguments::Object(given.clone())).ok()?;
-            Some((
-                tool.spec.name.as_str(),
-                CallEffect::from_read_only(is_read_only_call(tool, &args)),
-                args,
-            ))
+            let read_only = is_read_only_call(tool, &args);
+            let resume_as = match always_reruns(tool, read_only) {
+                true => ResumeAs::Rerun,
+                false => ResumeAs::Answer,
+            };
+            let effect = CallEffect::from_read_only(read_only);
+            Some((tool.spec.name.as_str(), effect, resume_as, args))
         });
-        let (tool, effect, args) = accepted.unwrap_or((tool, CallEffect::MayChange, given));
-        let args = json!({"tool": tool, "args": args});
-        let digest = orchestrator.digest_of(SPAWN_TOOL, &args, FieldCase::Camel);
+        let (tool, effect, resume_as, args) =
+            accepted.unwrap_or((tool, CallEffect::MayChange, ResumeAs::Answer, given));
+        let fields = found.map_or(FieldCase::Camel, |tool| tool.tool.field_case());
+        let compared = json!({"tool": tool, "args": without_explanations(args.clone(), fields)});
+        let digest = orchestrator.digest_of(SPAWN_TOOL, &compared, FieldCase::Camel);
         Self {
             ledger: orchestrator.ledger().cloned(),
             run: run.to_owned(),
-            args,
+            args: json!({"tool": tool, "args": args}),
             digest,
             effect,
+            resume_as,
         }
     }
 
-    /// Looks up the recorded calls of the resumed run. A task that only reads runs again.
+    /// Looks up the recorded calls of the resumed run.
     fn look_up(&self, scope: &Scope, id: &str) -> PriorLookup {
         match &scope.prior {
-            Some(prior) if self.effect == CallEffect::MayChange => {
+            Some(prior) if self.resume_as != ResumeAs::Rerun => {
                 prior.look_up(id, &self.digest, self.effect)
             }
             _ => PriorLookup::New,
@@ -499,7 +508,7 @@ impl SpawnCall {
             return Ok(());
         };
         let (origin, reused, resume_as) = match how {
-            TaskOrigin::Started { repeats } => (repeats, false, ResumeAs::Answer),
+            TaskOrigin::Started { repeats } => (repeats, false, self.resume_as),
             TaskOrigin::Reused => (Some(id.to_owned()), true, ResumeAs::Answer),
             TaskOrigin::Skipped => (None, true, ResumeAs::Rerun),
         };

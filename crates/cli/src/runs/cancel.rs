@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use selvedge_agent::cancelled_output;
 use selvedge_journal::{Journal, StoredRun, StoredRunState};
 use selvedge_protocol::ErrorCode;
 
@@ -32,13 +33,14 @@ pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<CliStat
         return stop_running(journal, &run.summary.id);
     }
     require_suspended(&run)?;
-    cancel_suspended(journal, &run.summary.id)
+    cancel_suspended(journal, &run)
 }
 
 /// Ends a suspended run without resuming it.
-fn cancel_suspended(journal: &Journal, id: &str) -> Result<CliStatus> {
+fn cancel_suspended(journal: &Journal, run: &StoredRun) -> Result<CliStatus> {
+    let id = &run.summary.id;
     claim_run(journal, id)?;
-    journal.cancel_suspended_run(id)?;
+    journal.cancel_suspended_run(&cancelled_output(run))?;
     Ok(report_cancelled(id))
 }
 
@@ -58,7 +60,7 @@ fn stop_running(journal: &Journal, id: &str) -> Result<CliStatus> {
     let error = error.map(|error| error.code);
     match run.summary.state {
         // The run was suspended before its process saw the request.
-        StoredRunState::Suspended => cancel_suspended(journal, id),
+        StoredRunState::Suspended => cancel_suspended(journal, &run),
         _ if error == Some(ErrorCode::ScriptCancelledError) => Ok(report_cancelled(id)),
         _ if error == Some(ErrorCode::ToolAbortedError) => {
             eprint_line!("note: cancelled {id}; run `selvedge runs show {id}` to see its calls");

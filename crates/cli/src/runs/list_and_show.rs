@@ -129,7 +129,7 @@ fn next_steps(run: &StoredRun) -> Vec<String> {
     };
     let undecided = with(ResumeAs::Undecided).map(|call| {
         format!(
-            "the outcome of {} ({}) is unknown: check what it changed before you resume",
+            "the outcome of {id}/{} ({}) is unknown: check what it changed before you resume",
             call.id, call.tool
         )
     });

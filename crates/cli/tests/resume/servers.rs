@@ -2,10 +2,10 @@
 
 use std::process::Stdio;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::TestWorkspace;
-use crate::{code, done, last, resume, run, status_and_stderr, support, until};
+use crate::{code, done, failed, last, resume, run, status_and_stderr, support, until};
 
 /// Configures a server with tools that pay, and one that returns the number of payments.
 fn bank(workspace: &TestWorkspace) {
@@ -154,4 +154,19 @@ fn not_sent_again(answer: &'static str) {
         assert_eq!(code(&output), "OutcomeUnknownError", "{output:#}");
     }
     assert!(requests.try_recv().is_err(), "it was sent again");
+}
+
+#[test]
+fn a_raw_result_with_an_error_runs_again() {
+    let workspace = TestWorkspace::new();
+    workspace.config(&TestWorkspace::odd("odd", "good"));
+    let script = "await odd.echo.raw({x: 1}); await odd.fail.raw({})";
+    let id = failed(&workspace, script);
+    let output = resume(&workspace, &id, script);
+    let reused = |call: usize| &output["calls"][call]["reused"];
+    assert_eq!(
+        (reused(0), reused(1)),
+        (&json!(true), &json!(false)),
+        "{output:#}"
+    );
 }

@@ -108,3 +108,16 @@ fn a_restored_script_gets_the_outcome_of_its_tasks() {
         );
     }
 }
+
+#[test]
+fn the_justification_of_a_task_does_not_count() {
+    let workspace = workspace_with(SPAWN, "");
+    let task = |why: &str| {
+        format!(
+            "await tools.spawn.exec('exec', {{command: ['./pay', '5'], justification: '{why}'}}).done"
+        )
+    };
+    let id = failed(&workspace, &task("rent"));
+    let output = resume(&workspace, &id, &task("the rent of May"));
+    assert_eq!((&output["error"], done(&workspace)), (&Value::Null, 1));
+}
