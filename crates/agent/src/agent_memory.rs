@@ -51,7 +51,7 @@ pub struct AgentMemory(Arc<AgentMemoryInner>);
 
 struct AgentMemoryInner {
     memory: Arc<Memory>,
-    settings: AgentMemoryOptions,
+    options: AgentMemoryOptions,
     small_model: Option<Arc<dyn SmallModel>>,
     /// The beginning of the prompts of each session, by session id.
     prompt_prefixes: Mutex<HashMap<String, PromptPrefix>>,
@@ -70,8 +70,8 @@ struct PromptPrefix {
 }
 
 impl AgentMemory {
-    /// Connects an agent to `memory`. The small model, if given, writes summaries and filters
-    /// recall.
+    /// Connects an agent to `memory`. The small model, if given, writes summaries, removes irrelevant
+    /// turns from recall, and distills lessons.
     pub fn new(
         memory: Arc<Memory>,
         settings: AgentMemoryOptions,
@@ -79,7 +79,7 @@ impl AgentMemory {
     ) -> Self {
         Self(Arc::new(AgentMemoryInner {
             memory,
-            settings,
+            options: settings,
             small_model: small,
             prompt_prefixes: Mutex::default(),
             background_task: Mutex::default(),
@@ -93,14 +93,14 @@ impl AgentMemory {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the missing turns, and returns the part of memory that the prompts of this turn start
-    /// with.
+    /// Stores the turns that memory does not have yet, and returns the rendered history with which the
+    /// prompts of this turn begin.
     async fn prepare_prefix(
         &self,
         session: &Session,
         missing: Vec<Vec<u8>>,
     ) -> Result<PromptPrefix, MemoryError> {
-        let history = self.0.settings.history;
+        let history = self.0.options.history;
         let (id, turn) = (session.id().to_owned(), session.turn_number());
         let first_full_turn = steps_since_compaction(session.steps())
             .first()
@@ -121,7 +121,7 @@ impl AgentMemory {
             let text = assembled.text.get(..assembled.planned_bytes);
             Ok(PromptPrefix {
                 text: text.unwrap_or_default().to_owned(),
-                last_turn: assembled.planned_turns,
+                last_turn: assembled.last_planned_turn,
                 first_full_turn: raw.last().map_or(turn, |band| band.span.first),
             })
         };
@@ -163,7 +163,7 @@ impl AgentMemory {
             if let Some(small) = &inner.small_model {
                 let _ = inner.memory.summarise(&id, small.as_ref()).await;
             }
-            let Some(idle_time) = inner.settings.distill_idle_time else {
+            let Some(idle_time) = inner.options.distill_idle_time else {
                 return;
             };
             tokio::time::sleep(idle_time).await;
@@ -240,8 +240,8 @@ impl TurnHook for AgentMemory {
                 .insert(session.id().to_owned(), prefix);
             let recall = RecallRequest {
                 exclude_from: first_full_turn,
-                timeout: self.0.settings.recall_timeout?,
-                max_tokens: self.0.settings.max_recall_tokens,
+                timeout: self.0.options.recall_timeout?,
+                max_tokens: self.0.options.max_recall_tokens,
                 model: self.0.small_model.clone(),
                 ..RecallRequest::new(session.id(), prompt)
             };
@@ -293,7 +293,7 @@ impl TurnHook for AgentMemory {
 
 impl HistoryStrategy for AgentMemory {
     fn earlier_items(&self, past: &PastTurns<'_>) -> Vec<ConversationItem> {
-        let prefix = match self.0.settings.history {
+        let prefix = match self.0.options.history {
             HistoryMode::Regular => return RegularHistory.earlier_items(past),
             HistoryMode::OneShot => return OneShotHistory.earlier_items(past),
             HistoryMode::Gradient(_) => self
@@ -334,7 +334,7 @@ impl HistoryStrategy for AgentMemory {
 
 fn store_turns(memory: &Memory, session: &str, turns: &[Vec<u8>]) -> Result<(), MemoryError> {
     if !turns.is_empty() {
-        memory.append_all(turns.iter().map(|raw| (session, NewTurn::exchange(raw))))?;
+        memory.append_all(turns.iter().map(|raw| (session, NewTurn::from_items(raw))))?;
     }
     Ok(())
 }

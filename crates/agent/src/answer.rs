@@ -30,7 +30,7 @@ pub(crate) enum AnswerPiece {
 
 impl AnswerPiece {
     /// Returns whether the piece has to be run.
-    pub(crate) fn is_action(&self) -> bool {
+    pub(crate) fn must_run(&self) -> bool {
         matches!(self, Self::Script(_) | Self::Call(_))
     }
 }
@@ -74,7 +74,7 @@ pub(crate) struct TurnAnswer {
     /// Why the model stopped; `None` if the answer was not read to its end.
     pub(crate) finish_reason: Option<FinishReason>,
     /// The provider's explanation of the finish reason.
-    pub(crate) detail: Option<String>,
+    pub(crate) finish_detail: Option<String>,
 }
 
 /// Whether to continue reading the stream.
@@ -109,11 +109,11 @@ pub(crate) struct AnswerItemState {
     pieces: Vec<PieceWithItemId>,
     detector: BlockDetector,
     /// All text of the item.
-    raw: String,
+    full_text: String,
     /// The text since the last script block.
-    text: String,
+    pending_text: String,
     /// The item id of the events that are being emitted.
-    item_id: Option<String>,
+    event_item_id: Option<String>,
     /// The reasoning text that no `ItemCompleted` event contains yet.
     reasoning: String,
     /// Whether `ItemCompleted` was emitted for the reasoning before the provider reported its end,
@@ -151,14 +151,18 @@ impl AnswerReader<'_> {
             }
             ModelEvent::CallDelta { item, text } => self.emit_delta(item, text),
             ModelEvent::CallTruncated { item, .. } => {
-                if let Some(id) = self.items.remove(&item).and_then(|state| state.item_id) {
+                if let Some(id) = self
+                    .items
+                    .remove(&item)
+                    .and_then(|state| state.event_item_id)
+                {
                     self.events.emit(RuntimeEvent::ItemDropped { item_id: id });
                 }
             }
             ModelEvent::ItemDone { item, value: done } => return self.handle_item_done(item, done),
             ModelEvent::Usage(usage) => self.answer.usage = Some(usage),
             ModelEvent::Finished { reason, detail } => {
-                (self.answer.finish_reason, self.answer.detail) = (Some(reason), detail);
+                (self.answer.finish_reason, self.answer.finish_detail) = (Some(reason), detail);
             }
             ModelEvent::Restarted => self.discard(),
             ModelEvent::Retrying {
@@ -180,7 +184,7 @@ impl AnswerReader<'_> {
     pub(crate) fn finish(mut self) -> TurnAnswer {
         let unfinished = self.items.iter().filter(|(_, state)| !state.done);
         let unfinished: Vec<_> = unfinished
-            .map(|(item, state)| (*item, state.raw.clone()))
+            .map(|(item, state)| (*item, state.full_text.clone()))
             .collect();
         for (item, raw) in unfinished {
             self.finish_text(item);
@@ -216,7 +220,7 @@ impl AnswerReader<'_> {
     /// Adds text to an item and handles the segments that it completes.
     fn push_text(&mut self, item: u32, text: &str) -> StreamControl {
         let state = self.items.entry(item).or_default();
-        state.raw.push_str(text);
+        state.full_text.push_str(text);
         let segments = state.detector.push(text);
         self.handle_segments(item, segments, AnswerScriptForm::Block)
     }
@@ -250,8 +254,8 @@ impl AnswerReader<'_> {
     /// Removes the text after a block from the answer.
     fn drop_text_after_block(&mut self, item: u32, block: &str) {
         let state = self.items.entry(item).or_default();
-        if let Some(start) = state.raw.rfind(block) {
-            state.raw.truncate(start + block.len());
+        if let Some(start) = state.full_text.rfind(block) {
+            state.full_text.truncate(start + block.len());
         }
         state.detector = BlockDetector::default();
     }
@@ -261,13 +265,13 @@ impl AnswerReader<'_> {
         let live = self.emit_live;
         self.complete_reasoning(item);
         let state = self.items.entry(item).or_default();
-        state.text.push_str(text);
-        if !live || state.text.trim().is_empty() {
+        state.pending_text.push_str(text);
+        if !live || state.pending_text.trim().is_empty() {
             return;
         }
         let mut delta = text.to_owned();
-        if state.item_id.is_none() {
-            delta = state.text.clone();
+        if state.event_item_id.is_none() {
+            delta = state.pending_text.clone();
             self.emit_started(
                 item,
                 ConversationItem::message(MessageRole::Assistant, "").into(),
@@ -279,7 +283,10 @@ impl AnswerReader<'_> {
     /// Ends the current text of an item and makes it a piece.
     fn end_plain_text(&mut self, item: u32) {
         let state = self.items.entry(item).or_default();
-        let (text, id) = (std::mem::take(&mut state.text), state.item_id.take());
+        let (text, id) = (
+            std::mem::take(&mut state.pending_text),
+            state.event_item_id.take(),
+        );
         if text.trim().is_empty() {
             // Reasoning or a call whose end did not arrive.
             if let Some(item_id) = id {
@@ -342,7 +349,7 @@ impl AnswerReader<'_> {
         let state = self.items.entry(item).or_default();
         let restarted = state.completed_early && state.reasoning.is_empty();
         state.reasoning.push_str(&text);
-        if state.item_id.is_none() || restarted {
+        if state.event_item_id.is_none() || restarted {
             self.emit_started(
                 item,
                 ConversationItem::Reasoning(Reasoning::default()).into(),
@@ -356,7 +363,7 @@ impl AnswerReader<'_> {
     fn complete_reasoning(&mut self, except: u32) {
         let others = self.items.iter_mut().filter(|(item, _)| **item != except);
         for (_, state) in others.filter(|(_, state)| !state.reasoning.is_empty()) {
-            if let Some(item_id) = state.item_id.clone() {
+            if let Some(item_id) = state.event_item_id.clone() {
                 let item = reasoning_item(std::mem::take(&mut state.reasoning));
                 state.completed_early = true;
                 self.events
@@ -368,7 +375,7 @@ impl AnswerReader<'_> {
     fn emit_started(&mut self, item: u32, started: TurnItem) {
         let id = (self.next_item_id)();
         self.emitted_ids.push(id.clone());
-        self.items.entry(item).or_default().item_id = Some(id.clone());
+        self.items.entry(item).or_default().event_item_id = Some(id.clone());
         self.events.emit(RuntimeEvent::ItemStarted {
             item_id: id,
             item: started,
@@ -379,7 +386,7 @@ impl AnswerReader<'_> {
         if let Some(id) = self
             .items
             .get(&item)
-            .and_then(|state| state.item_id.clone())
+            .and_then(|state| state.event_item_id.clone())
         {
             self.events
                 .emit(RuntimeEvent::ItemUpdated { item_id: id, delta });
@@ -390,7 +397,10 @@ impl AnswerReader<'_> {
         match done {
             ConversationItem::Message(message) => {
                 let text = message.text();
-                let received = self.items.get(&item).map_or(0, |state| state.raw.len());
+                let received = self
+                    .items
+                    .get(&item)
+                    .map_or(0, |state| state.full_text.len());
                 // Text that did not arrive in deltas.
                 if let Some(rest) = text.get(received..).filter(|rest| !rest.is_empty())
                     && self.push_text(item, rest) == StreamControl::Stop
@@ -433,7 +443,7 @@ impl AnswerReader<'_> {
             && self
                 .items
                 .get(&item)
-                .is_none_or(|state| state.item_id.is_none())
+                .is_none_or(|state| state.event_item_id.is_none())
     }
 
     fn finish_text(&mut self, item: u32) {
@@ -473,7 +483,10 @@ impl AnswerReader<'_> {
     /// Ends an item: emits `ItemCompleted` and makes the item a piece.
     fn complete_item(&mut self, item: u32, whole: TurnItem, piece: AnswerPiece) {
         let state = self.items.entry(item).or_default();
-        let (id, rest) = (state.item_id.take(), std::mem::take(&mut state.reasoning));
+        let (id, rest) = (
+            state.event_item_id.take(),
+            std::mem::take(&mut state.reasoning),
+        );
         state.done = true;
         let whole = match state.completed_early {
             false => Some(whole),

@@ -102,10 +102,10 @@ impl Budget {
     }
 
     /// Returns whether only one more request may be made.
-    pub(crate) fn is_last_round(&self) -> bool {
+    pub(crate) fn next_round_is_last(&self) -> bool {
         let next = self.spent().rounds + 1;
         let own = self.0.limits.max_rounds.is_some_and(|limit| next >= limit);
-        own || self.0.parent.as_ref().is_some_and(Self::is_last_round)
+        own || self.0.parent.as_ref().is_some_and(Self::next_round_is_last)
     }
 
     /// Returns whether no round is left. False if only one round was allowed: its answer may call
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(child.reached_limit(), None);
         child.add_request(usage(10), Some(0.5));
         assert_eq!(child.reached_limit(), Some(TurnEnd::MaxCost));
-        assert!(turn.is_last_round() && turn.reached_limit().is_none());
+        assert!(turn.next_round_is_last() && turn.reached_limit().is_none());
         turn.add_request(usage(90), None);
         assert_eq!(
             (turn.reached_limit(), session.reached_limit()),

@@ -61,7 +61,8 @@ pub(crate) async fn compact_if_needed(session: &Session, agent: &Agent) -> Compa
     shorter.map_or(CompactionOutcome::Unchanged, CompactionOutcome::Compacted)
 }
 
-/// Compacts the session after the provider has refused it as too long, whatever the estimate is.
+/// Compacts the session whatever the estimate is: the provider rejected it as too long, or the user
+/// asked for it.
 pub(crate) async fn force_compact(
     session: &Session,
     agent: &Agent,

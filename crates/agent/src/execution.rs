@@ -216,12 +216,12 @@ impl AgentTurn<'_> {
         let span = tracing::info_span!(
             "script",
             run = options.id.as_deref(),
-            mode = self.mode.as_str(),
+            mode = self.script_mode.as_str(),
             status = tracing::field::Empty,
             calls = tracing::field::Empty
         );
         let id = options.id.clone().unwrap_or_default();
-        self.agent.sub_agents.register_run(&id, self.context());
+        self.agent.sub_agents.register_run(&id, self.turn_context());
         let output = self
             .agent
             .harness
@@ -231,7 +231,7 @@ impl AgentTurn<'_> {
         self.agent.sub_agents.unregister_run(&id);
         span.record("status", tracing::field::debug(output.status));
         span.record("calls", output.metadata.tool_calls_made);
-        crate::metrics::record_script(self.mode, &output);
+        crate::metrics::record_script(self.script_mode, &output);
         output
     }
 
@@ -240,7 +240,7 @@ impl AgentTurn<'_> {
         RunOptions {
             id: Some(id.to_owned()),
             call_id: Some(call_id.to_owned()),
-            mode: Some(self.mode),
+            mode: Some(self.script_mode),
             cancel: self.turn_cancel.clone(),
             caller_gone: self.options.caller_gone.clone(),
             saved_config: self.options.saved_config.clone(),
@@ -307,7 +307,7 @@ impl AgentTurn<'_> {
         let (run_id, resumed) = (id.clone(), run.summary.resumes.clone());
         let taken = journal.spawn_blocking(move |journal| {
             // If several processes try this, one succeeds.
-            journal.claim_suspended_run(&run_id)?;
+            journal.take_over_suspended_run(&run_id)?;
             let state = journal.read_suspension(&run_id)?;
             let resume = resumed.map(|resumed| load_resume_calls(journal, &journal.run(&resumed)?));
             Ok::<_, JournalError>((state, resume.transpose()?))
@@ -326,7 +326,7 @@ impl AgentTurn<'_> {
             state,
             values: values.collect(),
         };
-        self.agent.sub_agents.register_run(&id, self.context());
+        self.agent.sub_agents.register_run(&id, self.turn_context());
         let output = self
             .agent
             .harness
@@ -349,7 +349,7 @@ impl AgentTurn<'_> {
         let mut outputs: Vec<Option<FunctionCallOutput>> = Vec::new();
         for call in &calls {
             let call_id = self.unique_call_id(&call.call_id);
-            self.used_call_ids.push(call_id.clone());
+            self.ledger_call_ids.push(call_id.clone());
             let known = self.recorded_results.calls.remove(&call_id);
             let known = known.or_else(|| self.refused_output(call));
             if known.is_none() {
@@ -390,7 +390,7 @@ impl AgentTurn<'_> {
     /// Returns the error output of a call that must not run: any call in a last answer, or a call
     /// of `script` when scripts are disabled or its arguments cannot be parsed.
     fn refused_output(&self, call: &FunctionCall) -> Option<FunctionCallOutput> {
-        let text = match self.mode {
+        let text = match self.script_mode {
             _ if call.name != crate::prompt::SCRIPT_TOOL_NAME => self
                 .is_last_answer
                 .then(|| format!("error: {LAST_ANSWER_ERROR}"))?,
@@ -407,7 +407,7 @@ impl AgentTurn<'_> {
     pub(crate) fn unique_call_id(&self, id: &str) -> String {
         let numbered = (2..).map(|number| format!("{id}.{number}"));
         let mut ids = std::iter::once(id.to_owned()).chain(numbered);
-        ids.find(|id| !self.used_call_ids.contains(id))
+        ids.find(|id| !self.ledger_call_ids.contains(id))
             .unwrap_or_else(|| id.to_owned())
     }
 
@@ -423,11 +423,13 @@ impl AgentTurn<'_> {
             ..ScopeLimits::from(agent.harness.limits())
         };
         let scope = Scope::new(id, limits, &self.turn_cancel, self.events.clone());
-        agent.sub_agents.register_run(&scope.id, self.context());
+        agent
+            .sub_agents
+            .register_run(&scope.id, self.turn_context());
         self.structured_scope = Some(scope.clone());
         if let Some(ledger) = agent.harness.orchestrator().ledger() {
             let source = format!("// structured calls of turn {}", self.session.turn_number());
-            let begin = ledger.begin_run(RunStart {
+            let begin = ledger.record_run_start(RunStart {
                 id: &scope.id,
                 source: &source,
                 directory: &agent.options.directory,
@@ -469,7 +471,10 @@ impl AgentTurn<'_> {
                 false => RunStatus::Error,
             };
             output.calls = std::mem::take(&mut self.call_records);
-            if let Err(error) = scope.wait_for_write(ledger.finish_run(&output, None)).await {
+            if let Err(error) = scope
+                .wait_for_write(ledger.record_run_end(&output, None))
+                .await
+            {
                 self.events.emit(RuntimeEvent::Error {
                     message: format!("cannot record the end of the structured calls: {error}"),
                 });

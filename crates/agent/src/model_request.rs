@@ -26,10 +26,10 @@ impl AgentTurn<'_> {
             CompactionOutcome::Compacted(compacted) => self.record_compaction(compacted).await?,
             CompactionOutcome::NoRoom { fixed } => self.warn_no_room(fixed),
         }
-        self.is_last_answer = self.budget.is_last_round() && self.budget.spent().rounds > 0;
+        self.is_last_answer = self.budget.next_round_is_last() && self.budget.spent().rounds > 0;
         let history = self.build_history();
         let mut tools = self.agent.tools.clone();
-        if self.mode == ScriptMode::Disabled {
+        if self.script_mode == ScriptMode::Disabled {
             tools.retain(|tool| tool.name != crate::prompt::SCRIPT_TOOL_NAME);
         }
         // In the last round the model can only answer. Everything else stays the same, so that
@@ -40,7 +40,7 @@ impl AgentTurn<'_> {
             calls => calls,
         };
         Ok(Prompt {
-            system: self.agent.system_prompt(self.mode),
+            system: self.agent.system_prompt(self.script_mode),
             history,
             tools,
             call_mode: calls,
@@ -84,7 +84,7 @@ impl AgentTurn<'_> {
     }
 
     /// Returns the conversation of the next request: earlier turns, then the current turn with the
-    /// recalled text in its user message.
+    /// text of the turn hook in its user message.
     fn build_history(&self) -> Vec<ConversationItem> {
         let turn = self.session.turn_number();
         let steps = steps_since_compaction(self.session.steps());

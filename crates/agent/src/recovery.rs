@@ -26,7 +26,7 @@ use crate::answer::{
 use crate::execution::{AnswerResults, text_output};
 use crate::resume::{later_runs, load_resume_calls};
 use crate::session_record::{SessionStep, SessionStepKind};
-use crate::turn::{AgentTurn, run_in_use};
+use crate::turn::{AgentTurn, run_in_use_error};
 
 /// What the journal recorded of the scripts and calls of an unfinished answer.
 #[derive(Debug, Default)]
@@ -162,7 +162,7 @@ impl AgentTurn<'_> {
             // finds it.
             self.structured_run_id = run.clone();
         }
-        self.used_call_ids = self.earlier_call_ids(run.as_deref());
+        self.ledger_call_ids = self.earlier_call_ids(run.as_deref());
         for item in items {
             match item {
                 TurnItem::Conversation(ConversationItem::FunctionCall(call)) => {
@@ -176,7 +176,7 @@ impl AgentTurn<'_> {
         }
         for run in calls.into_iter().flatten() {
             if run.summary.state == StoredRunState::Running {
-                return Err(run_in_use(&run.summary.id));
+                return Err(run_in_use_error(&run.summary.id));
             }
             known.run = Some(run.summary.id.clone());
             for call in run.calls {
@@ -213,11 +213,11 @@ impl AgentTurn<'_> {
             }
             _ => None,
         });
-        self.used_call_ids.clear();
+        self.ledger_call_ids.clear();
         for id in calls.collect::<Vec<_>>() {
-            self.used_call_ids.push(self.unique_call_id(&id));
+            self.ledger_call_ids.push(self.unique_call_id(&id));
         }
-        std::mem::take(&mut self.used_call_ids)
+        std::mem::take(&mut self.ledger_call_ids)
     }
 }
 
@@ -252,7 +252,7 @@ fn load_recorded_script(
         return Ok(None);
     };
     Ok(Some(match (last.summary.state, &last.output) {
-        (StoredRunState::Running, _) => return Err(run_in_use(&last.summary.id)),
+        (StoredRunState::Running, _) => return Err(run_in_use_error(&last.summary.id)),
         (StoredRunState::Suspended, _) => RecordedScript::Suspended(Box::new(last)),
         (_, Some(output)) => {
             let output = ScriptToolCallOutput {
@@ -390,7 +390,7 @@ mod tests {
             resumes: None,
             saved_config: "",
         };
-        journal.begin_run(start).await.unwrap();
+        journal.record_run_start(start).await.unwrap();
         let args = serde_json::json!({});
         for id in ["tool_1", "tool_2", "tool_3"] {
             let intent = CallStart {
@@ -462,7 +462,7 @@ mod tests {
             resumes: None,
             saved_config: "",
         };
-        journal.begin_run(start).await.unwrap();
+        journal.record_run_start(start).await.unwrap();
         let run = journal.run("scr_1").unwrap();
         journal
             .cancel_suspended_run(&cancelled_output(&run))

@@ -25,7 +25,7 @@ pub struct Session {
     steps: Vec<SessionStep>,
     turn_number: u32,
     /// Whether the last turn has ended.
-    ended: bool,
+    turn_ended: bool,
     /// Tokens and cost of launched agents and sampling requests, of all turns.
     delegated: DelegatedUsage,
     /// The values that scripts of the session store.
@@ -152,13 +152,13 @@ impl Session {
             Some(journal) => script::ScriptStore::new(Arc::new(journal.script_values(&id))),
             None => script::ScriptStore::default(),
         };
-        let ended = reader.ended || reader.turn == 0;
+        let ended = reader.turn_ended || reader.turn == 0;
         Self {
             id,
             journal,
             steps: reader.steps,
             turn_number: reader.turn,
-            ended,
+            turn_ended: ended,
             delegated: reader.delegated,
             script_store,
             emitted_items: 0,
@@ -190,7 +190,7 @@ impl Session {
 
     /// Returns whether the last turn has not ended. [`crate::Agent::continue_turn`] continues it.
     pub fn has_open_turn(&self) -> bool {
-        !self.ended
+        !self.turn_ended
     }
 
     /// Returns all steps of the session, oldest first.
@@ -240,7 +240,7 @@ impl Session {
     /// Starts a turn with a user message.
     pub(crate) async fn begin_turn(&mut self, input: TurnInput) -> Result<(), AgentError> {
         self.turn_number += 1;
-        self.ended = false;
+        self.turn_ended = false;
         let item = ConversationItem::Message(Message {
             role: MessageRole::User,
             content: input.0,
@@ -287,7 +287,7 @@ impl Session {
             Ok(end) => (Some(end), None),
             Err(error) => (None, Some(error)),
         };
-        self.ended = true;
+        self.turn_ended = true;
         let end = SessionLine::Mark(SessionMark::TurnEnd {
             finish_reason,
             error,
@@ -296,7 +296,7 @@ impl Session {
         let written = self.append_lines(&[end]).await;
         match written {
             Ok(()) => self.delegated.add(others),
-            Err(_) => self.ended = false,
+            Err(_) => self.turn_ended = false,
         }
         written
     }

@@ -146,14 +146,14 @@ pub(crate) struct SessionReader {
     pending_items: Vec<TurnItem>,
     pub(crate) turn: u32,
     /// Whether the last turn has ended.
-    pub(crate) ended: bool,
+    pub(crate) turn_ended: bool,
     pub(crate) delegated: DelegatedUsage,
 }
 
 impl SessionReader {
     pub(crate) fn push_line(&mut self, turn: u32, line: SessionLine) {
         if turn != self.turn {
-            (self.turn, self.ended) = (turn, false);
+            (self.turn, self.turn_ended) = (turn, false);
         }
         match line {
             SessionLine::Item(TurnItem::Conversation(ConversationItem::Message(message)))
@@ -191,7 +191,7 @@ impl SessionReader {
                 self.push_step(SessionStepKind::Compaction, Vec::new(), Some(wire))
             }
             SessionLine::Mark(SessionMark::TurnEnd { others, .. }) => {
-                self.ended = true;
+                self.turn_ended = true;
                 self.delegated.add(others);
             }
         }

@@ -375,7 +375,7 @@ impl PreparedSubAgent {
             id: self.id.clone(),
         };
         if let Some(ledger) = &ledger {
-            let begin = ledger.begin_run(RunStart {
+            let begin = ledger.record_run_start(RunStart {
                 id: &self.id,
                 source: &self.prompt,
                 directory: &self.agent.options.directory,
@@ -416,9 +416,12 @@ impl PreparedSubAgent {
                 _ => RunStatus::Error,
             };
             output.output_json = serde_json::to_string(&outcome.message).ok();
-            ledger.finish_run(&output, None).await.map_err(|error| {
-                ToolError::new(format!("cannot record the end of the agent: {error}"))
-            })?;
+            ledger
+                .record_run_end(&output, None)
+                .await
+                .map_err(|error| {
+                    ToolError::new(format!("cannot record the end of the agent: {error}"))
+                })?;
         }
         let status = match outcome.end {
             // The agent may have changed something before it was cancelled.
@@ -479,7 +482,7 @@ impl Drop for SubAgentRunGuard {
         if let Some(ledger) = &self.ledger {
             let output = ScriptToolCallOutput::new(&self.id, "");
             // If this fails, the run counts as died once this process ends.
-            let _ = ledger.finish_run(&output, None).now_or_never();
+            let _ = ledger.record_run_end(&output, None).now_or_never();
         }
     }
 }

@@ -25,7 +25,8 @@ use crate::{Agent, Session, TurnInput, metrics};
 pub struct TurnOptions {
     /// Cancels the turn and everything it started. The session remains usable.
     pub cancel: CancellationToken,
-    /// The caller is gone: scripts that wait for a person are suspended, others are cancelled.
+    /// Cancelled when the caller has gone: scripts that wait for a person are then suspended, others are
+    /// stopped.
     pub caller_gone: CancellationToken,
     /// Receives the events of the turn.
     pub events: EventSink,
@@ -74,7 +75,7 @@ impl TurnOutcome {
 }
 
 /// Returns the error of a turn that depends on a run of another process. The turn stays open.
-pub(crate) fn run_in_use(run: &str) -> TurnError {
+pub(crate) fn run_in_use_error(run: &str) -> TurnError {
     TurnError::new(
         TurnErrorKind::InUse,
         format!("{run} is still running in another process"),
@@ -90,7 +91,7 @@ pub(crate) struct AgentTurn<'a> {
     pub(crate) documents: TurnDocuments,
     /// Cancels everything the turn started.
     pub(crate) turn_cancel: CancellationToken,
-    pub(crate) mode: ScriptMode,
+    pub(crate) script_mode: ScriptMode,
     pub(crate) budget: Budget,
     /// The text that the turn hook adds to the newest message.
     pub(crate) hook_text: Option<String>,
@@ -110,7 +111,7 @@ pub(crate) struct AgentTurn<'a> {
     /// The records of the structured calls.
     pub(crate) call_records: Vec<CallRecord>,
     /// The ledger ids of the structured calls.
-    pub(crate) used_call_ids: Vec<String>,
+    pub(crate) ledger_call_ids: Vec<String>,
     /// The recorded results of an answer that an earlier process did not finish.
     pub(crate) recorded_results: RecordedResults,
     /// The agents that run in the background.
@@ -126,7 +127,7 @@ impl Agent {
         input: impl Into<TurnInput>,
         options: &TurnOptions,
     ) -> TurnOutcome {
-        let begun = match self.close_open_turn(session, options).await {
+        let begun = match self.interrupt_open_turn(session, options).await {
             Ok(()) => session
                 .begin_turn(input.into())
                 .await
@@ -163,7 +164,7 @@ impl Agent {
             changes.begin_turn();
         }
         let mut turn = AgentTurn::new(self, session, options);
-        let end = turn.run_to_end().instrument(span.clone()).await;
+        let end = turn.run_with_time_limit().instrument(span.clone()).await;
         turn.stop_children().await;
         self.emit_changes(&options.events).await;
         let spent @ BudgetSpent { usage, cost, .. } = turn.budget.spent();
@@ -213,7 +214,7 @@ impl Agent {
     }
 
     /// Ends an interrupted turn before a new one begins. Its calls get their recorded results.
-    async fn close_open_turn(
+    async fn interrupt_open_turn(
         &self,
         session: &mut Session,
         options: &TurnOptions,
@@ -262,7 +263,7 @@ impl<'a> AgentTurn<'a> {
             events: documents.observe(options.events.clone()),
             documents,
             turn_cancel: options.cancel.child_token(),
-            mode: options.mode.unwrap_or(agent.options.mode),
+            script_mode: options.mode.unwrap_or(agent.options.mode),
             budget: budget.child(agent.options.turn_limits, so_far),
             hook_text: None,
             call_mode: match agent.model.tools {
@@ -275,14 +276,14 @@ impl<'a> AgentTurn<'a> {
             structured_scope: None,
             structured_run_id: None,
             call_records: Vec::new(),
-            used_call_ids: Vec::new(),
+            ledger_call_ids: Vec::new(),
             recorded_results: RecordedResults::default(),
             background: BackgroundAgents::default(),
         }
     }
 
     /// Runs the rounds of the turn. Cancels everything when the time limit is reached.
-    async fn run_to_end(&mut self) -> Result<TurnEnd, TurnError> {
+    async fn run_with_time_limit(&mut self) -> Result<TurnEnd, TurnError> {
         let stop = self.turn_cancel.clone();
         let timeout = match self.budget.deadline() {
             Some(deadline) => tokio::time::sleep_until(deadline.into()),
@@ -321,9 +322,9 @@ impl<'a> AgentTurn<'a> {
                     continue;
                 }
             };
-            let (finish, detail) = (answer.finish_reason.clone(), answer.detail.clone());
+            let (finish, detail) = (answer.finish_reason.clone(), answer.finish_detail.clone());
             let pieces = self.record_answer(answer).await?;
-            let has_actions = pieces.iter().any(|entry| entry.piece.is_action());
+            let has_actions = pieces.iter().any(|entry| entry.piece.must_run());
             let results = self.run_pieces(pieces).await;
             if results.suspended {
                 return Ok(TurnEnd::Suspended);
@@ -400,7 +401,7 @@ impl<'a> AgentTurn<'a> {
         self.end_structured_scope().await;
     }
 
-    pub(crate) fn context(&self) -> TurnContext {
+    pub(crate) fn turn_context(&self) -> TurnContext {
         TurnContext {
             budget: self.budget.clone(),
             depth: self.agent.depth,

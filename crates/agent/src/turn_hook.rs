@@ -10,7 +10,7 @@ use crate::Session;
 /// message of each request and is never stored, so that everything before that message stays
 /// unchanged and prompt caches remain valid.
 pub trait TurnHook: Send + Sync {
-    /// Returns a text for the section `Memory` of the system prompt.
+    /// Returns the text of the section "Memory" of the system prompt; `None` leaves the section out.
     fn system_prompt_section(&self) -> Option<&str> {
         None
     }

@@ -143,7 +143,7 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
             resumes: None,
             saved_config: "",
         };
-        third.begin_run(start).await.unwrap();
+        third.record_run_start(start).await.unwrap();
         let refused = Session::forget(&other, &id, Some(3));
         assert!(
             matches!(refused, Err(AgentError::Journal(JournalError::RunNotEnded(run))) if run == "scr_open")

@@ -30,7 +30,7 @@ const MAX_AGENTS_MD_BYTES: usize = 32 << 10;
 /// Options for building an agent.
 pub(crate) struct AgentBuildOptions<'a> {
     pub(crate) model: &'a ModelChoiceArgs,
-    pub(crate) limits: &'a ScriptLimitArgs,
+    pub(crate) script_limits: &'a ScriptLimitArgs,
     pub(crate) turn_limits: &'a TurnLimitArgs,
     /// Decides about approvals; `None` denies every call that needs one.
     pub(crate) approver: Option<Arc<dyn Approver>>,
@@ -50,11 +50,11 @@ pub(crate) enum SessionChoice {
 }
 
 /// Sets up the tools of a workspace, including those that start sub-agents.
-pub(crate) fn setup_with_agents(workspace: &WorkspaceArgs) -> Result<CliSetup> {
+pub(crate) fn setup_with_sub_agents(workspace: &WorkspaceArgs) -> Result<CliSetup> {
     let mut setup = CliSetup::new(workspace)?.with_journal(workspace)?;
     let agents = SubAgents::default();
     agents.store_results_in(setup.toolbox.cabinet.clone());
-    setup.agents = Some(agents);
+    setup.sub_agents = Some(agents);
     Ok(setup)
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn mcp_request_handlers(
     person: Option<Arc<dyn ElicitationHandler>>,
 ) -> ServerRequestHandlers {
     let model = setup
-        .agents
+        .sub_agents
         .clone()
         .map(|agents| Arc::new(TurnSampler(agents)) as _);
     ServerRequestHandlers {
@@ -144,7 +144,7 @@ pub(crate) async fn open_session(
 
 /// Opens the memory for the agent, and sets it in `setup` for the tools that read it.
 pub(crate) fn open_memory(setup: &mut CliSetup) -> Result<Option<Arc<Memory>>> {
-    setup.memory = crate::memory_setup::open_memory_of(setup)?;
+    setup.memory = crate::memory_setup::open_configured_memory(setup)?;
     Ok(setup.memory.clone())
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn build_agent(
         setup.config.tool_pack = Some(pack);
     }
     let modes = ScriptModeLevels {
-        turn: options.limits.mode,
+        turn: options.script_limits.mode,
         provider: model.script_mode.or(provider.script_mode),
         global: Some(setup.config.script_harness.mode),
     };
@@ -214,7 +214,7 @@ pub(crate) fn build_agent(
         };
         config.offer(registry)
     };
-    let harness = setup.harness(options.limits, options.approver);
+    let harness = setup.harness(options.script_limits, options.approver);
     let harness = harness.with_tools(servers.script_registry(&setup.built_in_tools()?));
     let client = ModelClient::new(provider).map_err(|error| Problem::new(error.to_string()))?;
     let mut agent = Agent::new(client, model, harness, settings).with_offer(offer);
@@ -224,7 +224,7 @@ pub(crate) fn build_agent(
     if let Some(memory) = &memory {
         agent = agent.with_memory(memory);
     }
-    Ok(match &setup.agents {
+    Ok(match &setup.sub_agents {
         Some(agents) => agent.with_sub_agents(agents, setup.journal.clone()),
         None => agent,
     })

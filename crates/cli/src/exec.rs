@@ -46,7 +46,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
             .open(file);
         opened.map_err(|error| cannot_write_file(file, &error))?;
     }
-    let mut setup = agent_setup::setup_with_agents(&args.workspace)?;
+    let mut setup = agent_setup::setup_with_sub_agents(&args.workspace)?;
     let runtime = runtime()?;
     let (cancel, caller_gone) = (CancellationToken::new(), CancellationToken::new());
     let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
@@ -75,7 +75,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     let work = async {
         let agent_options = AgentBuildOptions {
             model: &args.model,
-            limits: &args.limits,
+            script_limits: &args.limits,
             turn_limits: &args.turn,
             approver: None,
             elicitation_handler: person.map(|person| person as _),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Result;
 use futures_util::FutureExt;
 use selvedge_mcp::{
-    ElicitationHandler, ElicitationRequest, ElicitationResponse, HttpAccess, HttpServer, Login,
-    LoginError, ScriptServerConfig, ServeError, ServerRequestError, ServerRequestHandlers,
+    ElicitationHandler, ElicitationRequest, ElicitationResponse, HttpAccess, Login, LoginError,
+    ScriptHttpServer, ScriptServerConfig, ServeError, ServerRequestError, ServerRequestHandlers,
     ServerState, ServerStatus, serve_stdio,
 };
 use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind};
@@ -115,7 +115,7 @@ async fn serve_http(
         token,
         allowed_hosts: args.allow_host.clone(),
     };
-    let server = HttpServer::bind(address, access, config)
+    let server = ScriptHttpServer::bind(address, access, config)
         .await
         .map_err(|error| {
             let hint = match &error {

@@ -17,7 +17,7 @@ use crate::providers::{self, ModelChoice};
 use crate::setup::CliSetup;
 
 /// Opens the memory in Selvedge's folder; `None` without a journal.
-pub(crate) fn open_memory_of(setup: &CliSetup) -> Result<Option<Arc<Memory>>> {
+pub(crate) fn open_configured_memory(setup: &CliSetup) -> Result<Option<Arc<Memory>>> {
     let (Some(home), Some(_)) = (&setup.home, &setup.journal) else {
         return Ok(None);
     };
@@ -42,7 +42,8 @@ pub(crate) fn open_memory_in(home: &Path, config: &Config) -> Result<Memory> {
         .with_built_in_encoder())
 }
 
-/// Returns how an agent with this model uses the memory. `small` summarises and distils.
+/// Connects the memory to an agent with this model, as configured. `small` is the small model, which
+/// writes summaries and distills lessons.
 pub(crate) fn memory_for_agent(
     config: &Config,
     memory: Arc<Memory>,

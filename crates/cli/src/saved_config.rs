@@ -1,4 +1,4 @@
-//! The configuration that a run was started with, as the journal stores it. A resumed run uses it
+//! The configuration that a run was started with, as the journal stores it. A restored run uses it
 //! instead of the current configuration. Only the saved approval rules are read again.
 
 use std::path::PathBuf;

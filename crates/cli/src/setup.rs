@@ -43,7 +43,7 @@ pub(crate) struct CliSetup {
     /// Id of the session that scripts belong to; empty without a session.
     pub(crate) session: String,
     /// Sub-agents; `None` in commands without an agent.
-    pub(crate) agents: Option<SubAgents>,
+    pub(crate) sub_agents: Option<SubAgents>,
     /// Background tasks; `None` unless the configuration enables them.
     pub(crate) tasks: Option<TaskSet>,
 }
@@ -197,7 +197,7 @@ impl CliSetup {
             session: String::new(),
             #[cfg(unix)]
             _server_lock: None,
-            agents: None,
+            sub_agents: None,
             tasks,
         })
     }
@@ -227,7 +227,7 @@ impl CliSetup {
             };
             all.register(recall_tool(journal, ours))?;
         }
-        if let Some(agents) = &self.agents {
+        if let Some(agents) = &self.sub_agents {
             agents.register(&mut all)?;
         }
         if let Some(memory) = &self.memory {
@@ -254,7 +254,7 @@ impl CliSetup {
     }
 
     /// Returns a predicate for the tools that the tool pack and the configuration include. It is
-    /// applied in [`Servers::extend_registry`](selvedge_mcp::Servers::script_registry), through
+    /// applied in [`Servers::script_registry`](selvedge_mcp::Servers::script_registry), through
     /// which every command gets its tools.
     pub(crate) fn tool_filter(&self) -> Result<impl Fn(&ToolSpec) -> bool + Send + Sync + use<>> {
         let packs = self.packs();

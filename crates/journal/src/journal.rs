@@ -109,7 +109,7 @@ impl Journal {
         connection
     }
 
-    pub(crate) fn is_alive(&self, owner: &str) -> bool {
+    pub(crate) fn is_owner_alive(&self, owner: &str) -> bool {
         JournalOwner::is_alive(&self.folder.join("live"), owner)
     }
 

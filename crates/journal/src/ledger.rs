@@ -24,7 +24,7 @@ pub(crate) struct StoredRunRow {
     seed: String,
     pub(crate) resumes: Option<String>,
     saved_config: String,
-    began_ms: i64,
+    started_ms: i64,
     end: Option<StoredRunEnd>,
 }
 
@@ -48,7 +48,7 @@ impl StoredRunRow {
             seed: run.seed.to_owned(),
             resumes: run.resumes.map(str::to_owned),
             saved_config: run.saved_config.to_owned(),
-            began_ms: end
+            started_ms: end
                 .as_ref()
                 .map_or_else(now_ms, |end| end.at_ms - took(end)),
             end,
@@ -77,14 +77,14 @@ impl StoredRunEnd {
 impl Journal {
     /// Claims a suspended run so that this process can restore it. If several processes try at the
     /// same time, one succeeds and the others fail with [`JournalError::TakenOver`].
-    pub fn claim_suspended_run(&self, run: &str) -> Result<(), JournalError> {
+    pub fn take_over_suspended_run(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "SELECT claimed_by FROM suspensions WHERE run = ?1";
             let claimed: Option<Option<String>> = query_first(connection, sql, params![run])?;
             match claimed {
                 None => return Err(JournalError::NotSuspended(run.to_owned())),
                 // A claim of a process that no longer runs does not count.
-                Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => {
+                Some(Some(other)) if other != self.owner.id && self.is_owner_alive(&other) => {
                     return Err(JournalError::TakenOver);
                 }
                 Some(_) => {}
@@ -106,11 +106,11 @@ impl Journal {
     pub fn cancel_suspended_run(&self, output: &ScriptToolCallOutput) -> Result<(), JournalError> {
         let (run, end) = (&output.id, StoredRunEnd::new(output, None));
         self.write(|connection| {
-            self.prepare_run_write(connection, run)?;
+            self.check_owner_and_delete_suspension(connection, run)?;
             let sql = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2
                  WHERE run = ?1 AND answered_ms IS NULL";
             execute(connection, sql, params![run, now_ms()])?;
-            self.end_run(connection, &end)
+            self.update_run_end(connection, &end)
         })
     }
 
@@ -163,7 +163,7 @@ impl Journal {
                 run.seed,
                 self.owner.id,
                 end.map_or_else(|| "running".to_owned(), StoredRunEnd::status),
-                run.began_ms,
+                run.started_ms,
                 setting,
                 output,
                 end.map(|end| end.at_ms),
@@ -174,7 +174,7 @@ impl Journal {
         );
         match (inserted, end) {
             (Err(error), _) if !self.is_running_here(connection, &run.id)? => Err(error),
-            (Err(_), Some(end)) => self.end_run(connection, end),
+            (Err(_), Some(end)) => self.update_run_end(connection, end),
             _ => Ok(()),
         }
     }
@@ -200,7 +200,11 @@ impl Journal {
         Ok([Some(output), recording])
     }
 
-    fn end_run(&self, connection: &Connection, end: &StoredRunEnd) -> Result<(), JournalError> {
+    fn update_run_end(
+        &self,
+        connection: &Connection,
+        end: &StoredRunEnd,
+    ) -> Result<(), JournalError> {
         let output = &end.output;
         let [stored, recording] = self.store_run_end(connection, end)?;
         // Calls that never started may have no row yet.
@@ -236,7 +240,11 @@ impl Journal {
 
     /// Must precede every write for a run. Checks the owner and deletes the suspension, because the
     /// write makes its state outdated.
-    fn prepare_run_write(&self, connection: &Connection, run: &str) -> Result<(), JournalError> {
+    fn check_owner_and_delete_suspension(
+        &self,
+        connection: &Connection,
+        run: &str,
+    ) -> Result<(), JournalError> {
         self.check_run_owner(connection, run)?;
         self.close_inherited_approvals(connection, run)?;
         execute(
@@ -273,7 +281,7 @@ impl Ledger for Journal {
         self.digest_key
     }
 
-    async fn begin_run(&self, run: RunStart<'_>) -> Result<(), LedgerError> {
+    async fn record_run_start(&self, run: RunStart<'_>) -> Result<(), LedgerError> {
         let row = StoredRunRow::new(&run, None);
         let insert = move |journal: &Self, connection: &_| journal.insert_run(connection, &row);
         Ok(self.write_async(insert).await?)
@@ -287,7 +295,7 @@ impl Ledger for Journal {
         let origin = start.origin.map(str::to_owned);
         let (began_ms, began_ns) = (now_ms(), next_ns());
         let insert = move |journal: &Self, connection: &Connection| {
-            journal.prepare_run_write(connection, &run)?;
+            journal.check_owner_and_delete_suspension(connection, &run)?;
             let args = journal.payloads.put(connection, &args)?;
             execute(
                 connection,
@@ -320,7 +328,7 @@ impl Ledger for Journal {
         let resume_as = end.resume_as.as_str();
         let (settled_ms, settled_ns) = (now_ms(), next_ns());
         let upsert = move |journal: &Self, connection: &Connection| {
-            journal.prepare_run_write(connection, &run)?;
+            journal.check_owner_and_delete_suspension(connection, &run)?;
             let put = |bytes: Option<&[u8]>| {
                 bytes
                     .map(|bytes| journal.payloads.put(connection, bytes))
@@ -400,7 +408,7 @@ impl Ledger for Journal {
         Ok(self.write_async(update).await?)
     }
 
-    async fn suspend_run(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError> {
+    async fn save_suspension(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError> {
         let (run, written_ms) = (run.to_owned(), now_ms());
         // Queued, because compressing the state takes long.
         let insert = move |journal: &Self| {
@@ -439,20 +447,20 @@ impl Ledger for Journal {
             .unwrap_or(false)
     }
 
-    async fn finish_run(
+    async fn record_run_end(
         &self,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
         let end = StoredRunEnd::new(output, recording);
         let update = move |journal: &Self, connection: &Connection| {
-            journal.prepare_run_write(connection, &end.output.id)?;
-            journal.end_run(connection, &end)
+            journal.check_owner_and_delete_suspension(connection, &end.output.id)?;
+            journal.update_run_end(connection, &end)
         };
         Ok(self.write_async(update).await?)
     }
 
-    async fn record_finished_run(
+    async fn record_run_start_and_end(
         &self,
         run: RunStart<'_>,
         output: &ScriptToolCallOutput,

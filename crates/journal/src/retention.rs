@@ -89,7 +89,7 @@ impl Journal {
             let open: Vec<(String, String)> = read
                 .query_map(params![before_ms], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<Result<_, _>>()?;
-            for (id, _) in open.iter().filter(|(_, owner)| !self.is_alive(owner)) {
+            for (id, _) in open.iter().filter(|(_, owner)| !self.is_owner_alive(owner)) {
                 let over = format!(
                     "UPDATE runs SET ended_ms = started_ms, {SET_CALL_SUMMARY} WHERE id = ?1"
                 );

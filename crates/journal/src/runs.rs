@@ -187,7 +187,7 @@ impl Journal {
                 Some(known) => *known,
                 None => *alive
                     .entry(owner.to_owned())
-                    .or_insert(self.is_alive(owner)),
+                    .or_insert(self.is_owner_alive(owner)),
             };
             runs.push(read_run_summary(row, is_alive)?);
         }
@@ -210,7 +210,7 @@ impl Journal {
         let mut read = connection.prepare_cached(&format!("{SELECT_RUN_SUMMARY} WHERE id = ?1"))?;
         let mut rows = read.query(params![id])?;
         let summary = match rows.next()? {
-            Some(row) => read_run_summary(row, |owner| self.is_alive(owner))?,
+            Some(row) => read_run_summary(row, |owner| self.is_owner_alive(owner))?,
             None => return Err(JournalError::RunNotFound(id.to_owned())),
         };
         let mut read = connection.prepare_cached(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
-use selvedge_protocol::{LedgerError, ScriptValueStore};
+use selvedge_protocol::{LedgerError, ScriptStoreBackend};
 
 use crate::Journal;
 use crate::connection::query_first;
@@ -29,7 +29,7 @@ impl Journal {
 }
 
 #[async_trait]
-impl ScriptValueStore for SessionValueStore {
+impl ScriptStoreBackend for SessionValueStore {
     async fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
         let (session, key) = (self.session.clone(), key.to_owned());
         let read = move |journal: &Journal, connection: &Connection| {

@@ -126,7 +126,7 @@ impl Journal {
         let owner: Option<Option<String>> = query_first(connection, sql, params![id])?;
         match owner {
             None => Err(JournalError::SessionNotFound(id.to_owned())),
-            Some(Some(other)) if other != self.owner.id && self.is_alive(&other) => {
+            Some(Some(other)) if other != self.owner.id && self.is_owner_alive(&other) => {
                 Err(JournalError::SessionInUse(id.to_owned()))
             }
             Some(_) => Ok(()),

@@ -26,7 +26,7 @@ fn start(id: &str) -> RunStart<'_> {
 }
 
 fn begin(journal: &Journal, id: &str) {
-    journal.begin_run(start(id)).wait().unwrap();
+    journal.record_run_start(start(id)).wait().unwrap();
 }
 
 fn record(id: &str, status: CallStatus) -> CallRecord {
@@ -74,7 +74,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
 }
 
 fn end(journal: &Journal, id: &str) {
-    journal.finish_run(&output(id), None).wait().unwrap();
+    journal.record_run_end(&output(id), None).wait().unwrap();
 }
 
 fn output(id: &str) -> ScriptToolCallOutput {
@@ -202,7 +202,7 @@ fn a_list_counts_and_filters_calls_of_runs_in_every_state() {
         ..record("tool_3", CallStatus::NotStarted)
     };
     journal
-        .finish_run(
+        .record_run_end(
             &ScriptToolCallOutput {
                 calls: vec![never_began],
                 ..output("scr_over")
@@ -215,7 +215,7 @@ fn a_list_counts_and_filters_calls_of_runs_in_every_state() {
         .cancel_suspended_run(&output("scr_given_up"))
         .unwrap();
     journal
-        .record_finished_run(start("scr_computed"), &output("scr_computed"), None)
+        .record_run_start_and_end(start("scr_computed"), &output("scr_computed"), None)
         .wait()
         .unwrap();
     let listed = |journal: &Journal, tool: Option<&str>| {
@@ -381,7 +381,7 @@ fn an_encrypted_journal_cannot_be_read_without_its_key() {
             .wait()
             .unwrap();
         journal
-            .suspend_run("scr_a", b"the hushed state".repeat(1000))
+            .save_suspension("scr_a", b"the hushed state".repeat(1000))
             .wait()
             .unwrap();
         let run = journal.run("scr_a").unwrap();
@@ -453,7 +453,10 @@ fn a_script_that_is_suspended_repeatedly_does_not_grow_the_file() {
             .collect::<Vec<u8>>()
     };
     for n in 0..100 {
-        journal.suspend_run("scr_a", noise(n << 24)).wait().unwrap();
+        journal
+            .save_suspension("scr_a", noise(n << 24))
+            .wait()
+            .unwrap();
     }
     assert_eq!(
         journal.read_suspension("scr_a").unwrap().unwrap(),
@@ -473,7 +476,7 @@ fn retention_keeps_suspended_runs_and_removes_old_dead_ones() {
         let journal = Journal::open(dir.path()).unwrap();
         begin(&journal, "scr_waits");
         journal
-            .suspend_run("scr_waits", vec![1; 5000])
+            .save_suspension("scr_waits", vec![1; 5000])
             .wait()
             .unwrap();
         begin(&journal, "scr_died");
@@ -505,11 +508,11 @@ fn a_suspended_run_belongs_to_one_process_at_a_time() {
     let first = Journal::open(dir.path()).unwrap();
     begin(&first, "scr_a");
     first
-        .suspend_run("scr_a", b"state".to_vec())
+        .save_suspension("scr_a", b"state".to_vec())
         .wait()
         .unwrap();
     let second = Journal::open(dir.path()).unwrap();
-    second.claim_suspended_run("scr_a").unwrap();
+    second.take_over_suspended_run("scr_a").unwrap();
     assert_eq!(first.claim_run("scr_a").wait(), Err(LedgerError::TakenOver));
     second.claim_run("scr_a").wait().unwrap();
     // The second process ends before it writes anything, so that others can claim the run.
@@ -524,18 +527,18 @@ fn a_suspended_run_belongs_to_one_process_at_a_time() {
         "the first process does not get the run back"
     );
     let third = Journal::open(dir.path()).unwrap();
-    third.claim_suspended_run("scr_a").unwrap();
+    third.take_over_suspended_run("scr_a").unwrap();
     assert!(matches!(
         Journal::open(dir.path())
             .unwrap()
-            .claim_suspended_run("scr_a"),
+            .take_over_suspended_run("scr_a"),
         Err(JournalError::TakenOver)
     ));
     // The first write for the run deletes the suspended state.
     call(&third, "scr_a", "tool_1", Some(&json!(1)));
     assert_eq!(third.read_suspension("scr_a").unwrap(), None);
     assert!(matches!(
-        first.claim_suspended_run("scr_a"),
+        first.take_over_suspended_run("scr_a"),
         Err(JournalError::NotSuspended(_))
     ));
 }
@@ -546,15 +549,15 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
     let first = Journal::open(dir.path()).unwrap();
     begin(&first, "scr_a");
     first
-        .suspend_run("scr_a", b"at the first question".to_vec())
+        .save_suspension("scr_a", b"at the first question".to_vec())
         .wait()
         .unwrap();
     // Another process resumes the run, makes a call, and suspends it again.
     let second = Journal::open(dir.path()).unwrap();
-    second.claim_suspended_run("scr_a").unwrap();
+    second.take_over_suspended_run("scr_a").unwrap();
     call(&second, "scr_a", "tool_1", Some(&json!("done")));
     second
-        .suspend_run("scr_a", b"at the second question".to_vec())
+        .save_suspension("scr_a", b"at the second question".to_vec())
         .wait()
         .unwrap();
     drop(second);
@@ -588,18 +591,18 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
     );
     assert_eq!(
         first
-            .suspend_run("scr_a", b"at the first question".to_vec())
+            .save_suspension("scr_a", b"at the first question".to_vec())
             .wait(),
         taken
     );
-    assert_eq!(first.finish_run(&output("scr_a"), None).wait(), taken);
+    assert_eq!(first.record_run_end(&output("scr_a"), None).wait(), taken);
     let run = first.run("scr_a").unwrap();
     assert_eq!(
         (run.summary.state, run.calls[0].value.as_ref()),
         (StoredRunState::Suspended, Some(&json!("done")))
     );
     let third = Journal::open(dir.path()).unwrap();
-    third.claim_suspended_run("scr_a").unwrap();
+    third.take_over_suspended_run("scr_a").unwrap();
     assert_eq!(
         third.read_suspension("scr_a").unwrap().unwrap(),
         b"at the second question"
@@ -632,7 +635,7 @@ fn retention_keeps_runs_that_an_open_run_resumed_and_ignores_the_size_of_session
         resumes: Some("scr_first"),
         ..start("scr_open")
     };
-    journal.begin_run(resumed).wait().unwrap();
+    journal.record_run_start(resumed).wait().unwrap();
     begin(&journal, "scr_other");
     end(&journal, "scr_other");
     wait_for_next_millisecond();
@@ -693,7 +696,7 @@ fn runs_that_resumed_each_other_are_kept_or_removed_together() {
         .collect();
     for (id, resumes) in &runs {
         journal
-            .begin_run(RunStart {
+            .record_run_start(RunStart {
                 resumes: *resumes,
                 ..start(id)
             })

@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use selvedge_journal::{Journal, JournalError, StoredCallState, StoredRunState};
 use selvedge_protocol::{
     CallEnd, CallRecord, CallStart, CallStatus, Ledger, ResumeAs, RunStart, RunStatus,
-    ScriptToolCallOutput, ScriptValueStore,
+    ScriptStoreBackend, ScriptToolCallOutput,
 };
 use serde_json::json;
 use support::Wait;
@@ -90,7 +90,7 @@ async fn settle(journal: &Journal, id: &str) {
 async fn end(journal: &Journal, id: &str) {
     let mut output = ScriptToolCallOutput::new(id, "call");
     output.status = RunStatus::Completed;
-    journal.finish_run(&output, None).await.unwrap();
+    journal.record_run_end(&output, None).await.unwrap();
 }
 
 /// Polls a write once and drops it. It must neither finish nor block the thread.
@@ -103,7 +103,7 @@ fn poll_and_drop(write: impl Future<Output = ()>) {
 fn locked() -> (tempfile::TempDir, Arc<Journal>, Lock) {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::open(dir.path()).unwrap();
-    journal.begin_run(start("scr_a")).wait().unwrap();
+    journal.record_run_start(start("scr_a")).wait().unwrap();
     let lock = Lock::take(dir.path());
     (dir, journal, lock)
 }
@@ -119,7 +119,7 @@ fn dropped_writes_are_made_in_order_when_the_lock_is_released() {
     poll_and_drop(end(&journal, "scr_a"));
     lock.release();
     // A later write comes after the queued ones.
-    journal.begin_run(start("scr_b")).wait().unwrap();
+    journal.record_run_start(start("scr_b")).wait().unwrap();
     let run = journal.run("scr_a").unwrap();
     assert_eq!(run.summary.state, StoredRunState::Completed);
     let calls: Vec<_> = run
@@ -155,7 +155,7 @@ fn flushing_or_dropping_the_journal_makes_the_queued_writes() {
     );
     // A thread may still make the last write. It keeps the journal open until then.
     let lock = Lock::take(dir.path());
-    poll_and_drop(async { journal.begin_run(start("scr_b")).await.unwrap() });
+    poll_and_drop(async { journal.record_run_start(start("scr_b")).await.unwrap() });
     poll_and_drop(end(&journal, "scr_b"));
     drop(journal);
     lock.release();
@@ -176,12 +176,13 @@ fn a_run_whose_start_was_dropped_is_recorded_once_with_its_end() {
         if behind {
             journal.enable_write_behind();
         }
-        poll_and_drop(async { journal.begin_run(start("scr_b")).await.unwrap() });
-        poll_and_drop(async { journal.begin_run(start("scr_b")).await.unwrap() });
-        poll_and_drop(async { journal.begin_run(start("scr_c")).await.unwrap() });
+        poll_and_drop(async { journal.record_run_start(start("scr_b")).await.unwrap() });
+        poll_and_drop(async { journal.record_run_start(start("scr_b")).await.unwrap() });
+        poll_and_drop(async { journal.record_run_start(start("scr_c")).await.unwrap() });
         let mut output = ScriptToolCallOutput::new("scr_b", "call");
         output.status = RunStatus::Completed;
-        let ended = journal.record_finished_run(start("scr_b"), &output, Some(b"tape".to_vec()));
+        let ended =
+            journal.record_run_start_and_end(start("scr_b"), &output, Some(b"tape".to_vec()));
         assert_eq!(
             ended.now_or_never().is_some(),
             behind,
@@ -197,7 +198,7 @@ fn a_run_whose_start_was_dropped_is_recorded_once_with_its_end() {
             StoredRunState::Running
         );
         // A run that has ended cannot start again under its id.
-        assert!(journal.begin_run(start("scr_b")).wait().is_err());
+        assert!(journal.record_run_start(start("scr_b")).wait().is_err());
     }
 }
 

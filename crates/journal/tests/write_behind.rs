@@ -31,7 +31,7 @@ fn compute(journal: &Journal, id: &str) {
     output.status = RunStatus::Completed;
     output.output_json = Some("2".to_owned());
     journal
-        .record_finished_run(start(id, None), &output, Some(b"tape".to_vec()))
+        .record_run_start_and_end(start(id, None), &output, Some(b"tape".to_vec()))
         .wait()
         .unwrap();
 }
@@ -54,7 +54,7 @@ fn every_read_and_write_flushes_queued_rows_in_order() {
         compute(&journal, &format!("scr_{n:03}"));
         if n % 50 == 0 {
             journal
-                .begin_run(start(&format!("scr_{n:03}b"), None))
+                .record_run_start(start(&format!("scr_{n:03}b"), None))
                 .wait()
                 .unwrap();
         }
@@ -119,13 +119,13 @@ fn resuming_runs_and_runs_with_full_durability_are_written_at_once() {
     journal.enable_write_behind();
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
     journal
-        .record_finished_run(start("scr_b", Some("scr_a")), &output, None)
+        .record_run_start_and_end(start("scr_b", Some("scr_a")), &output, None)
         .wait()
         .unwrap();
     assert_eq!(other.resumed_by("scr_a").unwrap().as_deref(), Some("scr_b"));
     let output = ScriptToolCallOutput::new("scr_c".to_owned(), "call".to_owned());
     let refused = journal
-        .record_finished_run(start("scr_c", Some("scr_a")), &output, None)
+        .record_run_start_and_end(start("scr_c", Some("scr_a")), &output, None)
         .wait()
         .unwrap_err();
     assert!(
@@ -147,7 +147,7 @@ fn a_failed_flush_keeps_the_rows_and_the_next_run_gets_the_error() {
     assert!(matches!(journal.flush(), Err(JournalError::Sqlite(_))));
     let output = ScriptToolCallOutput::new("scr_b".to_owned(), "call".to_owned());
     journal
-        .record_finished_run(start("scr_b", None), &output, None)
+        .record_run_start_and_end(start("scr_b", None), &output, None)
         .wait()
         .unwrap_err();
     other

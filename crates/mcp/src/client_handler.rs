@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ServerRequestError;
 use crate::configured_server::ConfiguredServer;
 use crate::connection::shorten;
-use crate::in_flight::{McpInFlightCall, McpInFlightCalls, PendingServerRequest};
+use crate::in_flight::{AttributedServerRequest, McpInFlightCall, McpInFlightCalls};
 use crate::sampling::{McpSamplingRequest, McpSamplingResponse, SAMPLING_TIMEOUT};
 use crate::server_form::{ServerForm, fill_in_defaults};
 
@@ -135,9 +135,9 @@ pub(crate) enum ServerRequestOrigin<'a> {
     Call(&'a Arc<McpInFlightCall>),
 }
 
-/// A request of a server that has not been answered yet.
+/// A pending request of a server, which the server can cancel.
 struct CancellableServerRequest<'a> {
-    pending: PendingServerRequest,
+    pending: AttributedServerRequest,
     /// Cancelled when the server cancels its request.
     server_cancel: &'a CancellationToken,
 }
@@ -189,13 +189,13 @@ impl McpClientHandler {
         server_cancel: &CancellationToken,
     ) -> Result<ElicitationResponse, String> {
         let person = self.handlers.elicitation.as_ref();
-        let person = person.ok_or("no interactive terminal")?;
+        let person = person.ok_or("no person can be asked")?;
         let open = CancellableServerRequest {
             pending: self.begin_request(origin)?,
             server_cancel,
         };
         let pending = &open.pending;
-        if let Some(why) = pending.counted_call.call.gate.unavailable_reason() {
+        if let Some(why) = pending.counted_call.context.gate.unavailable_reason() {
             return Err(why.to_owned());
         }
         let request = serde_json::to_value(request).map_err(|error| error.to_string())?;
@@ -258,7 +258,7 @@ impl McpClientHandler {
         let sampling = McpSamplingRequest::parse(&self.server_name, run, &request)?;
         if self.sampling == McpSampling::Prompt {
             let _paused = pending.pause_calls(WaitTarget::Person);
-            let gate = &pending.counted_call.call.gate;
+            let gate = &pending.counted_call.context.gate;
             let approved = gate
                 .request_approval(sampling.approval_request(), open.until_obsolete())
                 .await;
@@ -278,7 +278,7 @@ impl McpClientHandler {
     fn begin_request(
         &self,
         origin: ServerRequestOrigin<'_>,
-    ) -> Result<PendingServerRequest, &'static str> {
+    ) -> Result<AttributedServerRequest, &'static str> {
         match origin {
             ServerRequestOrigin::UnknownCall => self.in_flight.begin_request(),
             ServerRequestOrigin::Call(call) => self.in_flight.begin_request_for(call),

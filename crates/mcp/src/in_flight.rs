@@ -26,10 +26,10 @@ pub(crate) struct McpInFlightCalls {
 
 /// A call in flight.
 pub(crate) struct McpInFlightCall {
-    pub(crate) call: CallContext,
+    pub(crate) context: CallContext,
     /// Token of the call's progress notifications; set when the call is sent.
     progress_token: Mutex<Option<ProgressToken>>,
-    timer: Mutex<SilenceTimer>,
+    timer: Mutex<McpCallTimer>,
     /// Notified when the timer continues.
     timer_resumed: Notify,
     request_count: AtomicU32,
@@ -37,7 +37,7 @@ pub(crate) struct McpInFlightCall {
 
 /// Measures how long the server has been silent. It is paused while the server waits for the
 /// answer to one of its requests.
-struct SilenceTimer {
+struct McpCallTimer {
     /// Start of the call, plus the time during which the timer was paused.
     started_at: Instant,
     /// Last time the server sent something about the call.
@@ -58,9 +58,9 @@ impl McpInFlightCalls {
     pub(crate) fn register(self: &Arc<Self>, call: &CallContext) -> InFlightCallGuard {
         let now = Instant::now();
         let in_flight = Arc::new(McpInFlightCall {
-            call: call.clone(),
+            context: call.clone(),
             progress_token: Mutex::default(),
-            timer: Mutex::new(SilenceTimer {
+            timer: Mutex::new(McpCallTimer {
                 started_at: now,
                 last_activity: now,
                 open_requests: 0,
@@ -83,15 +83,15 @@ impl McpInFlightCalls {
     /// Registers a request that does not name a call: it may belong to any call in flight.
     ///
     /// The error is the reason why the request is declined.
-    pub(crate) fn begin_request(self: &Arc<Self>) -> Result<PendingServerRequest, &'static str> {
+    pub(crate) fn begin_request(self: &Arc<Self>) -> Result<AttributedServerRequest, &'static str> {
         let candidates = self.lock_calls().clone();
         let Some(first) = candidates.first() else {
             return Err("the server has no call in flight");
         };
-        let run = &first.call.scope_id;
+        let run = &first.context.scope_id;
         let mut all = candidates.iter();
         let run = all
-            .all(|other| other.call.scope_id == *run)
+            .all(|other| other.context.scope_id == *run)
             .then(|| run.clone());
         self.new_request(run, candidates)
     }
@@ -100,8 +100,8 @@ impl McpInFlightCalls {
     pub(crate) fn begin_request_for(
         self: &Arc<Self>,
         in_flight: &Arc<McpInFlightCall>,
-    ) -> Result<PendingServerRequest, &'static str> {
-        let run = in_flight.call.scope_id.clone();
+    ) -> Result<AttributedServerRequest, &'static str> {
+        let run = in_flight.context.scope_id.clone();
         self.new_request(Some(run), vec![in_flight.clone()])
     }
 
@@ -109,12 +109,12 @@ impl McpInFlightCalls {
         self: &Arc<Self>,
         run: Option<String>,
         candidates: Vec<Arc<McpInFlightCall>>,
-    ) -> Result<PendingServerRequest, &'static str> {
+    ) -> Result<AttributedServerRequest, &'static str> {
         let counted = candidates
             .iter()
             .find(|in_flight| in_flight.try_count_request());
         let counted = counted.ok_or("too many requests during one call")?;
-        Ok(PendingServerRequest {
+        Ok(AttributedServerRequest {
             in_flight: self.clone(),
             run_id: run,
             counted_call: counted.clone(),
@@ -126,7 +126,7 @@ impl McpInFlightCalls {
     pub(crate) fn oldest(&self) -> Option<CallContext> {
         self.lock_calls()
             .first()
-            .map(|in_flight| in_flight.call.clone())
+            .map(|in_flight| in_flight.context.clone())
     }
 
     /// Records a progress notification. Returns its call, unless another notification was passed
@@ -142,12 +142,12 @@ impl McpInFlightCalls {
             return None;
         }
         *last = Some(Instant::now());
-        Some(in_flight.call.clone())
+        Some(in_flight.context.clone())
     }
 }
 
 impl McpInFlightCall {
-    fn lock_timer(&self) -> MutexGuard<'_, SilenceTimer> {
+    fn lock_timer(&self) -> MutexGuard<'_, McpCallTimer> {
         lock(&self.timer)
     }
 
@@ -234,7 +234,7 @@ impl Drop for InFlightCallGuard {
 }
 
 /// An elicitation or sampling request of a server, with the calls it may belong to.
-pub(crate) struct PendingServerRequest {
+pub(crate) struct AttributedServerRequest {
     in_flight: Arc<McpInFlightCalls>,
     /// Id of the run or turn of these calls; `None` if they belong to several.
     pub(crate) run_id: Option<String>,
@@ -244,12 +244,16 @@ pub(crate) struct PendingServerRequest {
     candidate_calls: Vec<Arc<McpInFlightCall>>,
 }
 
-impl PendingServerRequest {
-    /// Pauses the clocks of the calls until the returned guard is dropped.
+impl AttributedServerRequest {
+    /// Pauses the timers of the calls and the clocks of their scripts until the returned guard is
+    /// dropped.
     pub(crate) fn pause_calls(&self, waits_for: WaitTarget) -> PausedCalls {
         let paused = self.candidate_calls.iter().map(|in_flight| {
             in_flight.pause_timer();
-            (in_flight.clone(), in_flight.call.gate.begin_wait(waits_for))
+            (
+                in_flight.clone(),
+                in_flight.context.gate.begin_wait(waits_for),
+            )
         });
         PausedCalls(paused.collect())
     }
@@ -264,14 +268,14 @@ impl PendingServerRequest {
             let is_active = |in_flight: &&Arc<McpInFlightCall>| {
                 let list = self.in_flight.lock_calls();
                 let listed = list.iter().any(|other| Arc::ptr_eq(other, in_flight));
-                listed && !in_flight.call.cancel.is_cancelled()
+                listed && !in_flight.context.cancel.is_cancelled()
             };
             let Some(active) = self.candidate_calls.iter().find(is_active) else {
                 return;
             };
             tokio::select! {
                 () = removed => {}
-                () = active.call.cancel.cancelled() => {}
+                () = active.context.cancel.cancelled() => {}
             }
         }
     }

@@ -45,7 +45,7 @@ pub use sampling::{
     McpSamplingMessage, McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason,
 };
 pub use script_server::{LoadResume, ScriptServerConfig, ScriptServerSession};
-pub use serve_http::{HttpAccess, HttpServer, ServeError};
+pub use serve_http::{HttpAccess, ScriptHttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
 pub use server_form::{
     FormContent, FormField, FormFieldChoice, FormFieldKind, FormFieldPresence, FormUrl, ServerForm,

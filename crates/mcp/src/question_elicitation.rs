@@ -1,5 +1,5 @@
-//! Elicitation as an MCP server: converts approval requests and forms to elicitation requests for
-//! the client, and the client's results to replies.
+//! Converts questions of runs (approval requests, forms of other servers) to elicitation requests
+//! for the client, and the client's results to answers.
 
 use rmcp::model::{ElicitRequest, ElicitRequestParams, ElicitationCapability};
 use selvedge_protocol::{
@@ -39,7 +39,7 @@ impl OutgoingElicitation {
     }
 }
 
-/// Converts a question to an elicitation request; `None` if it has no such form.
+/// Converts a question to an elicitation request; `None` if that is not possible.
 pub(crate) fn elicitation_for(question: &RunQuestion) -> Option<OutgoingElicitation> {
     let params = match &question.kind {
         RunQuestionKind::Approval(request) => json!({
@@ -69,7 +69,7 @@ pub(crate) fn elicitation_for(question: &RunQuestion) -> Option<OutgoingElicitat
     serde_json::from_value(params).ok().map(OutgoingElicitation)
 }
 
-/// Converts the client's `ElicitResult` to a reply.
+/// Converts the client's `ElicitResult` to the answer to a question.
 pub(crate) fn parse_answer(question: &RunQuestion, result: &Value) -> QuestionAnswer {
     let RunQuestionKind::Approval(request) = &question.kind else {
         return QuestionAnswer::Form(result.clone());

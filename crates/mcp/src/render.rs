@@ -131,7 +131,7 @@ pub(crate) fn help_output(tools: &Registry, topic: &str) -> ScriptToolCallOutput
 }
 
 /// Shortens a text of the client to one line of at most 80 characters.
-pub(crate) fn shorten_name(text: &str) -> String {
+pub(crate) fn shorten_client_text(text: &str) -> String {
     selvedge_text::one_line(text, 80)
 }
 

@@ -28,9 +28,9 @@ use crate::serve_http::ServeError;
 use crate::servers::Servers;
 
 /// How long `tools/list` waits for servers whose tools are not known yet.
-const FIRST_LIST_TIMEOUT: Duration = Duration::from_millis(2500);
+const LIST_TOOLS_TIMEOUT: Duration = Duration::from_millis(2500);
 /// How long a script may run on after it sent messages, before the request returns with them.
-const MESSAGE_GRACE_PERIOD: Duration = Duration::from_millis(200);
+const NOTIFICATION_GRACE_PERIOD: Duration = Duration::from_millis(200);
 /// How long a request waits for a cancelled script to end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(4);
 /// Most scripts of one session that run at the same time.
@@ -50,7 +50,7 @@ pub struct ScriptServerConfig {
     pub tools: Registry,
     /// The MCP servers whose tools scripts can call.
     pub servers: Servers,
-    /// The runs in progress. Their approver replaces that of the harness.
+    /// The runs in progress. [`LiveRuns::approver`] replaces the approver of the harness.
     pub live_runs: LiveRuns,
     /// The `context` of scripts.
     pub context: ScriptContext,
@@ -131,14 +131,14 @@ impl ScriptServerSession {
         if let Some(id) = &answers.run_id {
             let Some(run) = self.config.live_runs.find(id) else {
                 // Starting it again would repeat its calls.
-                let id = render::shorten_name(id);
+                let id = render::shorten_client_text(id);
                 return Ok(render::error_response(&format!(
                     "there is no script `{id}`: it has ended, and its result was discarded"
                 )));
             };
             let progress = ProgressNotifier::for_live_run(&run, context);
             answers.deliver(&run);
-            let max_wait = self.max_wait(&args, &run, began);
+            let max_wait = self.remaining_wait(&args, &run, began);
             return self
                 .wait_for_run(&run, max_wait, OnRequestCancel::StopRun, progress, context)
                 .await;
@@ -217,12 +217,12 @@ impl ScriptServerSession {
                 )));
             }
         };
-        let max_wait = self.max_wait(&args, &run, began);
+        let max_wait = self.remaining_wait(&args, &run, began);
         self.wait_for_run(&run, max_wait, OnRequestCancel::StopRun, progress, context)
             .await
     }
 
-    fn max_wait(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
+    fn remaining_wait(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
         let requested = args.yield_after_ms.map(Duration::from_millis);
         let max_wait = requested.or(run.yield_after());
         let max_wait = max_wait.unwrap_or(self.config.default_wait);
@@ -247,7 +247,7 @@ impl ScriptServerSession {
                 ids if ids.is_empty() => "no script is running".to_owned(),
                 ids => format!("running scripts: {}", ids.join(", ")),
             };
-            let id = render::shorten_name(&args.id);
+            let id = render::shorten_client_text(&args.id);
             let why = format!("there is no script `{id}`: {running}");
             return Ok(render::error_response(&why));
         };
@@ -308,7 +308,7 @@ impl ScriptServerSession {
                 }
                 LiveRunReport::Notified(new) => {
                     messages.extend(new);
-                    until = until.min(Instant::now() + MESSAGE_GRACE_PERIOD);
+                    until = until.min(Instant::now() + NOTIFICATION_GRACE_PERIOD);
                 }
                 LiveRunReport::Question(question) => {
                     if let Some(asked) = self.send_question(run, *question, context).await {
@@ -341,8 +341,8 @@ impl ScriptServerSession {
 
     /// Sends a question to the client as elicitation.
     ///
-    /// Since protocol version 2026-07-28, the question is the response to the current request; it
-    /// is then returned.
+    /// Since protocol version 2026-07-28, a server cannot send requests: the returned response asks
+    /// the question. With older versions a request is sent, and `None` is returned.
     async fn send_question(
         &self,
         run: &LiveRun,
@@ -534,7 +534,7 @@ impl ServerHandler for ScriptServerSession {
     ) -> Result<ListToolsResult, ErrorData> {
         // A server that takes longer causes `notifications/tools/list_changed` later.
         let _ = tokio::time::timeout(
-            FIRST_LIST_TIMEOUT,
+            LIST_TOOLS_TIMEOUT,
             self.config.servers.ensure_all_catalogues(),
         )
         .await;
@@ -570,7 +570,7 @@ impl ServerHandler for ScriptServerSession {
                 Err(error) => Ok(render::error_response(&format!("script_wait: {error}"))),
             },
             other => {
-                let other = render::shorten_name(other);
+                let other = render::shorten_client_text(other);
                 let message = format!("there is no tool `{other}`: use script or script_wait");
                 Err(ErrorData::invalid_params(message, None))
             }

@@ -54,14 +54,14 @@ pub enum ServeError {
 }
 
 /// An MCP server that is bound to an address.
-pub struct HttpServer {
+pub struct ScriptHttpServer {
     listener: TcpListener,
     local_addr: SocketAddr,
     router: Router,
     cancel: CancellationToken,
 }
 
-impl HttpServer {
+impl ScriptHttpServer {
     /// Binds the address. An address that is not a loopback address requires a token.
     pub async fn bind(
         address: &str,

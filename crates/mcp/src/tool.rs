@@ -24,12 +24,12 @@ pub(crate) struct McpTool {
     /// Whether the server declares the tool read-only. A resumed run calls such a tool again.
     /// Approval is decided by `spec.read_only`, which also needs the user's trust in the server.
     declared_read_only: bool,
-    result_form: McpResultForm,
+    result_part: McpResultPart,
 }
 
 /// Which part of the result a script receives.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum McpResultForm {
+enum McpResultPart {
     Value,
     Raw,
 }
@@ -71,7 +71,7 @@ impl McpTool {
             spec,
             destructive,
             declared_read_only: listed.read_only,
-            result_form: McpResultForm::Value,
+            result_part: McpResultPart::Value,
         }
     }
 }
@@ -106,9 +106,9 @@ impl Tool for McpTool {
     }
 
     fn resume_as(&self, value: &Value) -> ResumeAs {
-        match self.result_form {
-            McpResultForm::Raw if is_error_result(value) => ResumeAs::Rerun,
-            McpResultForm::Raw | McpResultForm::Value => ResumeAs::Answer,
+        match self.result_part {
+            McpResultPart::Raw if is_error_result(value) => ResumeAs::Rerun,
+            McpResultPart::Raw | McpResultPart::Value => ResumeAs::Answer,
         }
     }
 
@@ -117,11 +117,11 @@ impl Tool for McpTool {
     }
 
     fn raw(&self) -> Option<Box<dyn Tool>> {
-        if self.result_form == McpResultForm::Raw {
+        if self.result_part == McpResultPart::Raw {
             return None;
         }
         let mut raw = self.clone();
-        raw.result_form = McpResultForm::Raw;
+        raw.result_part = McpResultPart::Raw;
         raw.spec.output_schema = Some(raw_result_schema(self.spec.output_schema.as_ref()));
         raw.spec.name.push_str(".raw");
         raw.spec.js_name.push_str(".raw");
@@ -139,10 +139,10 @@ impl Tool for McpTool {
                 .call_tool(&self.server_tool_name, args, &call)
                 .await;
             let result = result.map_err(to_tool_error)?;
-            match self.result_form {
-                McpResultForm::Value => parse_tool_result(result),
+            match self.result_part {
+                McpResultPart::Value => parse_tool_result(result),
                 // An error result is returned, not thrown: the script checks `isError`.
-                McpResultForm::Raw => Ok(result.into()),
+                McpResultPart::Raw => Ok(result.into()),
             }
         }
         .boxed()
@@ -185,7 +185,7 @@ impl Tool for UnavailableServerTool {
         ToolSpec {
             name: format!("mcp.{server}"),
             js_name: format!("mcp.{}", crate::catalogue::to_identifier(server)),
-            description: format!("The MCP server {server}, which did not start."),
+            description: format!("The MCP server {server}, which is not available."),
             input_schema: json!({"type": "object"}),
             output_schema: None,
             read_only: true,

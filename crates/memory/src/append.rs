@@ -57,7 +57,7 @@ impl<'a> NewTurn<'a> {
 
     /// A turn of an agent, with the current time: the items from a user's message to the model's
     /// final answer, as JSON lines.
-    pub fn exchange(raw: &'a [u8]) -> Self {
+    pub fn from_items(raw: &'a [u8]) -> Self {
         Self {
             format: TurnFormat::Items,
             raw,

@@ -1,5 +1,5 @@
 //! Renders the history of a session for a prompt: plans the gradient, renders its bands as tagged
-//! text, and pins that text until the next plan, so that the beginning of a prompt stays
+//! text, and stores that text until the next plan, so that the beginning of a prompt stays
 //! cacheable.
 
 use rusqlite::{Connection, params};
@@ -22,7 +22,7 @@ pub enum AssemblyMode {
     /// Every turn; older turns at lower levels of detail.
     Gradient(GradientOptions),
     /// The newest turns in full, as many as fit into this number of tokens, and no others.
-    Regular(u32),
+    NewestTurns(u32),
     /// No turns.
     OneShot,
 }
@@ -48,7 +48,7 @@ pub struct AssembledHistory {
     /// Tokens left for the turns before the next plan.
     pub reserve_tokens: u32,
     /// The last turn that the plan covers. Later turns are appended in full.
-    pub planned_turns: u32,
+    pub last_planned_turn: u32,
     /// Bytes of `text` that render the plan. They do not change until the next plan.
     pub planned_bytes: usize,
 }
@@ -64,7 +64,7 @@ impl Memory {
     ) -> Result<AssembledHistory, MemoryError> {
         let gradient = match strategy {
             AssemblyMode::Gradient(gradient) => gradient,
-            AssemblyMode::Regular(budget) => return self.assemble_newest(session, budget),
+            AssemblyMode::NewestTurns(budget) => return self.assemble_newest(session, budget),
             AssemblyMode::OneShot => return Ok(AssembledHistory::default()),
         };
         if self.turn_count(session)? == 0 {
@@ -97,7 +97,7 @@ impl Memory {
                 &mut metrics,
             )?;
             let mut assembled = AssembledHistory {
-                planned_turns: session.turn_count,
+                last_planned_turn: session.turn_count,
                 ..AssembledHistory::default()
             };
             let mut left = budget;
@@ -106,7 +106,7 @@ impl Memory {
                 else {
                     break;
                 };
-                (left, assembled.planned_turns) = (rest, number - 1);
+                (left, assembled.last_planned_turn) = (rest, number - 1);
             }
             assembled.append_unplanned(connection, &session, &metrics)?;
             Ok(assembled)
@@ -116,7 +116,7 @@ impl Memory {
 
 /// A plan and its rendered text, as stored in `memory_gradients`.
 struct StoredPlan {
-    planned_turns: u32,
+    last_planned_turn: u32,
     reserve_tokens: u32,
     bands: Vec<Band>,
     text: String,
@@ -138,7 +138,7 @@ impl StoredPlan {
         Ok(found.and_then(|(planned, reserve, bands, text)| {
             let bands = parse_bands(&bands)?;
             Some(Self {
-                planned_turns: planned,
+                last_planned_turn: planned,
                 reserve_tokens: reserve,
                 bands,
                 text,
@@ -161,7 +161,7 @@ impl StoredPlan {
                 session,
                 budget,
                 shares,
-                self.planned_turns,
+                self.last_planned_turn,
                 self.reserve_tokens,
                 bands,
                 self.text
@@ -218,19 +218,19 @@ fn assemble_gradient(
     let turns = session.turn_count;
     let pin = StoredPlan::read(connection, session.id, gradient)?;
     let pin = pin.filter(|pin| {
-        pin.planned_turns <= turns
-            && pin.planned_turns / REPLAN_INTERVAL_TURNS == turns / REPLAN_INTERVAL_TURNS
+        pin.last_planned_turn <= turns
+            && pin.last_planned_turn / REPLAN_INTERVAL_TURNS == turns / REPLAN_INTERVAL_TURNS
     });
     let mut metrics = Vec::new();
     let (mut new_pin, mut assembled) = (None, AssembledHistory::default());
     match pin {
         Some(pin) => {
             // The metrics of turns that the pinned plan covers are not needed, so they stay empty.
-            metrics.resize(pin.planned_turns as usize, TurnMetrics::default());
+            metrics.resize(pin.last_planned_turn as usize, TurnMetrics::default());
             turn_metrics::read_metrics(
                 connection,
                 session.id,
-                pin.planned_turns + 1,
+                pin.last_planned_turn + 1,
                 turns,
                 &mut metrics,
             )?;
@@ -260,7 +260,7 @@ impl AssembledHistory {
             bands: pin.bands.clone(),
             tokens: pin.bands.iter().map(|band| band.tokens).sum(),
             reserve_tokens: pin.reserve_tokens,
-            planned_turns: pin.planned_turns,
+            last_planned_turn: pin.last_planned_turn,
             planned_bytes: pin.text.len(),
         }
     }
@@ -285,7 +285,7 @@ impl AssembledHistory {
             render_band(connection, session, band, &mut text)?;
         }
         let pin = StoredPlan {
-            planned_turns: planned,
+            last_planned_turn: planned,
             reserve_tokens: reserve,
             bands,
             text,
@@ -297,7 +297,7 @@ impl AssembledHistory {
     /// Returns the first turn after the plan that does not fit into the budget as raw text.
     fn first_overflowing_turn(&self, metrics: &[TurnMetrics], budget: u32) -> Option<u32> {
         let mut tokens = self.tokens;
-        let overflowing = unplanned_bands(self.planned_turns, metrics).find(|band| {
+        let overflowing = unplanned_bands(self.last_planned_turn, metrics).find(|band| {
             tokens += band.tokens;
             tokens > budget
         });
@@ -311,7 +311,7 @@ impl AssembledHistory {
         session: &MemorySessionRow,
         metrics: &[TurnMetrics],
     ) -> Result<(), MemoryError> {
-        for band in unplanned_bands(self.planned_turns, metrics) {
+        for band in unplanned_bands(self.last_planned_turn, metrics) {
             render_band(connection, session, &band, &mut self.text)?;
             self.tokens += band.tokens;
             self.reserve_tokens = self.reserve_tokens.saturating_sub(band.tokens);

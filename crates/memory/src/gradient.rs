@@ -91,7 +91,7 @@ pub(crate) trait EraLookup {
     fn eras_covering(&self, turns: u32) -> Option<Vec<Band>>;
 }
 
-/// Tokens of a turn that has tags of its own.
+/// Returns the tokens of a turn that is rendered with its own tags, tags included.
 pub(crate) fn standalone_cost(number: u32, metrics: &TurnMetrics, level: Level) -> u32 {
     metrics.tokens_at(level) + TaggedSpan::single(number, level).tag_tokens()
 }
@@ -210,8 +210,9 @@ impl<'a> CostSums<'a> {
     }
 }
 
-/// Where the bands end. `raw`, `smoothed` and `compressed` are indexes from the newest turn; the
-/// turns from `compressed` on are tiny. `era_turns` is how many of the oldest turns eras cover.
+/// Where the bands end. `raw_end`, `smoothed_end` and `compressed_end` are exclusive indexes, counted
+/// from the newest turn, which is 0. Older turns than `compressed_end` are tiny, except the oldest
+/// `era_turns` turns, which eras cover.
 #[derive(Debug, Clone, Copy)]
 struct BandBoundaries {
     raw_end: usize,

@@ -23,7 +23,7 @@ pub struct Memory {
     pub(crate) folder: PathBuf,
     writer: Mutex<Connection>,
     readers: Mutex<Vec<PooledReader>>,
-    seal: ColumnEncryption,
+    encryption: ColumnEncryption,
     pub(crate) redactor: Redactor,
     pub(crate) encoder: Option<Arc<dyn Encoder>>,
 }
@@ -98,11 +98,11 @@ impl Memory {
             folder: folder.to_owned(),
             writer: Mutex::new(connection),
             readers: Mutex::default(),
-            seal,
+            encryption: seal,
             redactor,
             encoder: None,
         };
-        match (memory.seal.key_fingerprint(), sealed_with) {
+        match (memory.encryption.key_fingerprint(), sealed_with) {
             (ours, stored) if ours == stored => {}
             (Some(proof), None) => memory.encrypt_existing_data(&proof)?,
             _ => return Err(JournalError::WrongKey.into()),
@@ -184,7 +184,7 @@ impl Memory {
     ) -> Result<T, MemoryError> {
         let mut connection = self.writer();
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        if stored_key_proof(&transaction)? != self.seal.key_fingerprint() {
+        if stored_key_proof(&transaction)? != self.encryption.key_fingerprint() {
             // Another process encrypted the memory: plain text must not be written to it.
             return Err(JournalError::WrongKey.into());
         }
@@ -207,7 +207,7 @@ impl Memory {
         let mut reader = match pooled {
             Some(reader) => reader,
             None => PooledReader {
-                connection: MEMORY_TABLES.connect(&self.folder, &self.seal)?,
+                connection: MEMORY_TABLES.connect(&self.folder, &self.encryption)?,
                 scope: None,
             },
         };

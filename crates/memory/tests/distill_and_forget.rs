@@ -200,7 +200,7 @@ async fn each_turn_is_distilled_once_and_by_one_process_at_a_time() {
         lines.concat()
     };
     memory
-        .append("s", &NewTurn::exchange(exchange(1).as_bytes()))
+        .append("s", &NewTurn::from_items(exchange(1).as_bytes()))
         .unwrap();
     distill_all(&memory, "s").await;
     let status = |memory: &Memory, kind: LessonKind| {
@@ -213,7 +213,7 @@ async fn each_turn_is_distilled_once_and_by_one_process_at_a_time() {
     // A problem that was solved once is not used; solved twice, it is.
     assert_eq!(status(&memory, LessonKind::Problem), [LessonStatus::Seen]);
     memory
-        .append("s", &NewTurn::exchange(exchange(2).as_bytes()))
+        .append("s", &NewTurn::from_items(exchange(2).as_bytes()))
         .unwrap();
     distill_all(&memory, "s").await;
     distill_all(&memory, "s").await;
@@ -452,7 +452,7 @@ fn an_export_can_be_imported() {
             &NewTurn {
                 ts: Some("2024-02-03T04:05:06Z"),
                 part: Some("p"),
-                ..NewTurn::exchange(items.as_bytes())
+                ..NewTurn::from_items(items.as_bytes())
             },
         )
         .unwrap();

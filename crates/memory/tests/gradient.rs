@@ -137,16 +137,17 @@ fn the_text_only_grows_at_its_end_between_plans() {
             "{} tokens at {at}",
             tokens(&now.text)
         );
-        if now.planned_turns == planned {
+        if now.last_planned_turn == planned {
             assert!(now.text.starts_with(&before), "at {at}");
         } else {
             assert!(
-                now.planned_turns.is_multiple_of(10) || now.planned_turns as usize == at + 1,
+                now.last_planned_turn.is_multiple_of(10)
+                    || now.last_planned_turn as usize == at + 1,
                 "planned at {}",
-                now.planned_turns
+                now.last_planned_turn
             );
         }
-        (before, planned) = (now.text, now.planned_turns);
+        (before, planned) = (now.text, now.last_planned_turn);
     }
 }
 
@@ -174,7 +175,7 @@ fn pinned_text_stays_when_a_level_is_rewritten() {
             && after.text.ends_with("<T-101-R>\none more\n</T-101-R>\n")
     );
     assert_eq!(
-        (after.planned_turns, after.bands.len()),
+        (after.last_planned_turn, after.bands.len()),
         (100, pinned.bands.len() + 1)
     );
 }
@@ -200,7 +201,7 @@ fn other_strategies_render_the_newest_turns_or_none() {
         memory.append("s", &NewTurn::text("user", turn)).unwrap();
     }
     let regular = memory
-        .assemble("s", AssemblyMode::Regular(1_000), PlanStorage::Discard)
+        .assemble("s", AssemblyMode::NewestTurns(1_000), PlanStorage::Discard)
         .unwrap();
     let tags = covered(&regular.text);
     assert!(tokens(&regular.text) <= 1_000 && tags.len() > 2);

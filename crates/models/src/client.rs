@@ -28,7 +28,7 @@ pub struct ModelClient {
 /// The events of an answer. Dropping the stream cancels the request.
 pub struct ModelStream {
     events: BoxStream<'static, Result<ModelEvent, ModelError>>,
-    acted: NoRetryFlag,
+    no_retry: NoRetryFlag,
 }
 
 impl ModelClient {
@@ -67,7 +67,7 @@ impl ModelClient {
         });
         ModelStream {
             events: events.boxed(),
-            acted,
+            no_retry: acted,
         }
     }
 
@@ -109,7 +109,7 @@ impl ModelStream {
     /// Records that the caller has acted on the answer so far, such as by running a script in it.
     /// A failure is then not retried. A complete call in the answer has the same effect.
     pub fn forbid_retries(&self) {
-        self.acted.set();
+        self.no_retry.set();
     }
 }
 

@@ -31,7 +31,7 @@ const MAX_ANSWER_ITEMS: usize = 4096;
 #[derive(Debug)]
 pub struct Decoder {
     framing: AnswerFraming,
-    answer: Box<dyn WireDecoder>,
+    wire_decoder: Box<dyn WireDecoder>,
     limits: AnswerLimits,
 }
 
@@ -61,7 +61,7 @@ pub(crate) trait WireDecoder: std::fmt::Debug + Send + Sync {
     /// Whether the answer is complete and no further input is needed.
     fn is_finished(&self) -> bool;
     /// Whether [`decode_end`](Self::decode_end) would succeed now.
-    fn can_end(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.is_finished()
     }
 }
@@ -155,7 +155,7 @@ impl Decoder {
     pub fn new(origin: ModelOrigin) -> Self {
         Self {
             framing: AnswerFraming::Unknown,
-            answer: match origin.wire {
+            wire_decoder: match origin.wire {
                 WireApi::Responses => Box::new(responses::ResponsesAnswerDecoder::new(origin)),
                 WireApi::Chat => Box::new(chat::ChatAnswerDecoder::new(origin)),
                 WireApi::Messages => Box::new(messages::MessagesAnswerDecoder::new(origin)),
@@ -178,7 +178,7 @@ impl Decoder {
                 Some(_) => AnswerFraming::Events(SseParser::default()),
             };
         }
-        let (answer, limits) = (&mut self.answer, &mut self.limits);
+        let (answer, limits) = (&mut self.wire_decoder, &mut self.limits);
         let mut out = EventCollector { events, limits };
         match &mut self.framing {
             AnswerFraming::Unknown => Ok(()),
@@ -198,7 +198,7 @@ impl Decoder {
     /// Decodes the end of the input and appends the last events. Fails if the answer is
     /// incomplete.
     pub fn finish(&mut self, events: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let (answer, limits) = (&mut self.answer, &mut self.limits);
+        let (answer, limits) = (&mut self.wire_decoder, &mut self.limits);
         let mut out = EventCollector { events, limits };
         match &mut self.framing {
             AnswerFraming::Unknown => {}
@@ -212,13 +212,13 @@ impl Decoder {
 
     /// Whether the answer is complete and no further input is needed.
     pub fn is_finished(&self) -> bool {
-        self.answer.is_finished()
+        self.wire_decoder.is_finished()
     }
 
     /// Whether the answer would be complete if the input ended now. Usage numbers may still be
     /// missing.
-    pub fn can_end(&self) -> bool {
-        self.answer.can_end()
+    pub fn is_complete(&self) -> bool {
+        self.wire_decoder.is_complete()
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use selvedge_protocol::{ConversationItem, ModelErrorKind};
 
 use crate::transport::{
-    check_response, connection_error, request_headers, resource_path, resource_url,
+    check_response, connection_error, prompt_resource_path, request_headers, resource_url,
 };
 use crate::{Decoder, ModelError, ModelEvent, Provider, Secret};
 
@@ -37,7 +37,7 @@ pub(crate) struct RequestLoop {
     provider: Arc<Provider>,
     model: String,
     body: String,
-    acted: NoRetryFlag,
+    no_retry: NoRetryFlag,
     retries: RetryCounters,
     step: RequestStep,
     /// Decoded events that were not returned yet.
@@ -88,7 +88,7 @@ impl RequestLoop {
             provider,
             model: model.to_owned(),
             body,
-            acted,
+            no_retry: acted,
             step: RequestStep::Send,
             ready_events: VecDeque::new(),
         }
@@ -102,7 +102,7 @@ impl RequestLoop {
                     ..
                 } = event
                 {
-                    self.acted.set();
+                    self.no_retry.set();
                 }
                 return Some(Ok(event));
             }
@@ -130,7 +130,10 @@ impl RequestLoop {
         provider.require_key()?;
         let request = self
             .http
-            .post(resource_url(provider, resource_path(provider.wire_api))?)
+            .post(resource_url(
+                provider,
+                prompt_resource_path(provider.wire_api),
+            )?)
             .headers(request_headers(provider)?)
             .header("content-type", "application/json")
             .header("accept", "text/event-stream, application/json")
@@ -144,7 +147,7 @@ impl RequestLoop {
     async fn read(&mut self, mut reading: Box<(reqwest::Response, Decoder)>) {
         let (response, decoder) = &mut *reading;
         let mut timeout = self.provider.stream_idle_timeout();
-        if decoder.can_end() {
+        if decoder.is_complete() {
             timeout = timeout.min(TRAILING_EVENTS_TIMEOUT);
         }
         let mut events = Vec::new();
@@ -159,7 +162,7 @@ impl RequestLoop {
             },
             Ok(Ok(None)) => decoder.finish(&mut events),
             // The answer is complete, even if the connection failed.
-            Ok(Err(_)) | Err(_) if decoder.can_end() => decoder.finish(&mut events),
+            Ok(Err(_)) | Err(_) if decoder.is_complete() => decoder.finish(&mut events),
             Ok(Err(error)) => Err(connection_error(&self.provider, error)),
             Err(_) => Err(idle_timeout_error(&self.provider)),
         };
@@ -177,7 +180,7 @@ impl RequestLoop {
             AttemptStage::Stream => &mut self.retries.stream_retries_left,
         };
         let delay = retry_delay(&error, self.retries.retries_made);
-        if error.is_transient() && *left > 0 && !self.acted.get() && delay <= MAX_RETRY_DELAY {
+        if error.is_transient() && *left > 0 && !self.no_retry.get() && delay <= MAX_RETRY_DELAY {
             *left -= 1;
             self.retries.retries_made += 1;
             self.ready_events.push_back(ModelEvent::Retrying {

@@ -75,7 +75,7 @@ pub(crate) fn resource_url(
 }
 
 /// Returns the path of the resource that answers prompts, relative to the base URL.
-pub(crate) fn resource_path(wire: WireApi) -> &'static str {
+pub(crate) fn prompt_resource_path(wire: WireApi) -> &'static str {
     match wire {
         WireApi::Responses => "responses",
         WireApi::Chat => "chat/completions",
@@ -240,7 +240,7 @@ mod tests {
     fn a_url_keeps_its_version_segment() {
         let mut provider = Provider::new("x", "https://host/api/v1/", WireApi::Chat);
         provider.query.insert("api-version".into(), "2026 1".into());
-        let url = resource_url(&provider, resource_path(provider.wire_api)).unwrap();
+        let url = resource_url(&provider, prompt_resource_path(provider.wire_api)).unwrap();
         assert_eq!(
             url.as_str(),
             "https://host/api/v1/chat/completions?api-version=2026+1"

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{ErrorCode, LogLevel, ScriptError};
 
-/// A script the model wants to run.
+/// A script that is about to run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename = "script_tool_call")]
 pub struct ScriptToolCall {
@@ -146,7 +146,8 @@ pub enum CallStatus {
     /// The call never ran.
     #[serde(rename = "not started")]
     NotStarted,
-    /// The call was started; how it ended was not recorded.
+    /// The call was started, and it is not known how it ended: it did not stop when it was
+    /// cancelled, it panicked, or its end was not recorded.
     #[serde(rename = "outcome unknown")]
     OutcomeUnknown,
 }

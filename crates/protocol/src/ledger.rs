@@ -22,7 +22,7 @@ pub trait Ledger: Send + Sync {
     /// Returns the key of the keyed digests that identify calls.
     fn digest_key(&self) -> [u8; 32];
     /// Records a run before its script starts. A run that is already recorded is not changed.
-    async fn begin_run(&self, run: RunStart<'_>) -> Result<(), LedgerError>;
+    async fn record_run_start(&self, run: RunStart<'_>) -> Result<(), LedgerError>;
     /// Records a call before its tool is invoked.
     async fn record_call_start(&self, intent: CallStart<'_>) -> Result<(), LedgerError>;
     /// Records the end of a call, or that it never started.
@@ -39,9 +39,9 @@ pub trait Ledger: Send + Sync {
         request_id: &str,
         answers: &[String],
     ) -> Result<(), LedgerError>;
-    /// Stores the state of a run that waits only for approvals. The state is deleted as soon as
-    /// anything else of the run is recorded.
-    async fn suspend_run(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError>;
+    /// Stores a snapshot of a run that waits only for approvals; the run may still continue in this
+    /// process. The snapshot is deleted as soon as a call or the end of the run is recorded.
+    async fn save_suspension(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError>;
     /// Claims a run before it continues from a suspended state. Only one process can claim a run:
     /// the others get [`LedgerError::TakenOver`], here and for every later record of the run.
     async fn claim_run(&self, run: &str) -> Result<(), LedgerError>;
@@ -49,29 +49,30 @@ pub trait Ledger: Send + Sync {
     async fn is_stop_requested(&self, _run: &str) -> bool {
         false
     }
-    /// Records the end of a run, with the recording of its host inputs for replay.
-    async fn finish_run(
+    /// Records the end of a run. `recording` holds what the script received from its host, for
+    /// replay; `None` if it is incomplete.
+    async fn record_run_end(
         &self,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError>;
-    /// Records start and end of a run that made no calls. Its start has no record, or one that is
-    /// not written yet.
-    async fn record_finished_run(
+    /// Records start and end of a run that made no calls, in one write. If an earlier
+    /// `begin_run` of the run is still queued or was written, only the end is added.
+    async fn record_run_start_and_end(
         &self,
         run: RunStart<'_>,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        self.begin_run(run).await?;
-        self.finish_run(output, recording).await
+        self.record_run_start(run).await?;
+        self.record_run_end(output, recording).await
     }
 }
 
 /// Stores the values that scripts of a session share with `store` and `load`, as JSON text. Writes
 /// follow the rules of [`Ledger`].
 #[async_trait]
-pub trait ScriptValueStore: Send + Sync {
+pub trait ScriptStoreBackend: Send + Sync {
     /// Returns the value of a key.
     async fn get(&self, key: &str) -> Result<Option<String>, LedgerError>;
     /// Stores all values, or none if it fails.
@@ -95,7 +96,7 @@ pub struct RunStart<'a> {
     pub seed: &'a str,
     /// Id of the run that this run resumes.
     pub resumes: Option<&'a str>,
-    /// Saved configuration from which the same tools can be assembled when the run is resumed.
+    /// Saved configuration from which the same tools can be assembled when the run is restored.
     pub saved_config: &'a str,
 }
 

@@ -37,7 +37,8 @@ pub use item::{
     ScriptToolCall, ScriptToolCallOutput,
 };
 pub use ledger::{
-    CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptValueStore, UnrecordedStart,
+    CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend,
+    UnrecordedStart,
 };
 pub use limits::{Limits, ScriptMode, ScriptModeLevels};
 pub use settings::{

@@ -17,7 +17,7 @@ pub(crate) struct CallLog {
     #[serde(rename = "kept")]
     result_bytes: usize,
     /// Number of calls that were handed to a tool.
-    pub(crate) dispatched: u32,
+    pub(crate) invoked_count: u32,
     /// Calls that did not stop when they were cancelled, described as `id (tool)`.
     #[serde(skip)]
     pub(crate) unstoppable: Vec<String>,

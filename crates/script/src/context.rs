@@ -15,7 +15,7 @@ use crate::globals::is_global;
 use crate::output_buffer::OutputBuffer;
 use crate::recording::Recorder;
 use crate::replay_calls::RecordedCalls;
-use crate::run_entry::RunEntry;
+use crate::run_entry::LedgerRunEntry;
 use crate::suspension::Suspension;
 
 /// The inputs of a run, which do not change while it runs. Everything that the run starts belongs
@@ -30,7 +30,7 @@ pub(crate) struct RunContext<'a> {
     pub(crate) seed: u64,
     pub(crate) output: &'a Arc<Mutex<OutputBuffer>>,
     pub(crate) recorder: &'a Arc<Mutex<Recorder>>,
-    pub(crate) start: StartMode<'a>,
+    pub(crate) start_mode: StartMode<'a>,
     /// Suspends the run at its next await.
     pub(crate) suspend: &'a CancellationToken,
     /// The caller is gone: suspends a run that waits for a person, and cancels any other.
@@ -47,7 +47,7 @@ pub(crate) struct RunContext<'a> {
 pub(crate) enum StartMode<'a> {
     /// From the beginning. The entry is written to the ledger before the script's first effect;
     /// `None` if there is no ledger.
-    Fresh(Option<&'a RunEntry<'a>>),
+    Fresh(Option<&'a LedgerRunEntry<'a>>),
     /// From the snapshot of a suspended run.
     Restore(&'a Suspension),
     /// From the beginning with the recording of a suspended run, and then live. Used if another
@@ -76,7 +76,7 @@ impl<'a> StartMode<'a> {
 impl<'a> RunContext<'a> {
     /// Writes the run's entry to the ledger, unless it is written.
     pub(crate) async fn ensure_entry_written(&self) -> Result<(), ScriptError> {
-        match self.start {
+        match self.start_mode {
             StartMode::Fresh(Some(entry)) => entry.ensure_written().await,
             _ => Ok(()),
         }
@@ -113,7 +113,7 @@ impl<'a> RunContext<'a> {
 
     /// Returns the tool's canonical name; on replay, the recorded one.
     pub(crate) fn tool_name(&self, path: &str, call_id: &str) -> String {
-        let recorded = self.start.recorded().and_then(|recorded| {
+        let recorded = self.start_mode.recorded().and_then(|recorded| {
             let mut records = recorded.records.iter();
             records.find(|record| record.id == call_id)
         });

@@ -25,7 +25,7 @@ use crate::preflight;
 use crate::recording::{Recorder, Recording};
 use crate::replay_calls::RecordedCalls;
 use crate::run::ScriptRun;
-use crate::run_entry::RunEntry;
+use crate::run_entry::LedgerRunEntry;
 use crate::run_output::{
     TAKEN_OVER_WARNING, dry_run_output, elapsed_millis, fill_result, preflight_error,
     rejected_output,
@@ -40,7 +40,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What all attempts of a run share: how it starts, its seed, its recorder.
 pub(crate) struct RunLaunch<'a> {
-    start: StartMode<'a>,
+    start_mode: StartMode<'a>,
     seed: u64,
     recorder: Arc<Mutex<Recorder>>,
     /// Output that a restored run had before it was suspended.
@@ -52,7 +52,7 @@ pub(crate) struct RunLaunch<'a> {
 impl<'a> RunLaunch<'a> {
     pub(crate) fn new(start: StartMode<'a>, seed: u64, recorder: Recorder) -> Self {
         Self {
-            start,
+            start_mode: start,
             seed,
             recorder: Arc::new(Mutex::new(recorder)),
             output: None,
@@ -84,7 +84,7 @@ struct RunAttempt {
 
 impl RunAttempt {
     /// Writes the values that the script stored to its session, if it returned or failed.
-    async fn commit(&self) {
+    async fn save_stored_values(&self) {
         let store_values = match &self.ended.exit {
             RunExit::Returned(_) => true,
             RunExit::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
@@ -164,7 +164,7 @@ impl Harness {
                 resumes: options.resume.as_ref().map(|resume| resume.run_id.as_str()),
                 saved_config: &options.saved_config,
             };
-            RunEntry::new(ledger, start)
+            LedgerRunEntry::new(ledger, start)
         });
         let timeout = self.effective_timeout(compiled.pragma.as_ref(), options);
         let recorder = ledger.map(|_| Recorder::append_to(Recording::new(&self.limits, timeout)));
@@ -296,21 +296,21 @@ impl Harness {
             output.status = RunStatus::Error;
             return output;
         }
-        let mut attempt = self.attempt(&output, compiled, options, launch).await;
+        let mut attempt = self.run_once(&output, compiled, options, launch).await;
         if attempt.may_retry {
             launch.discard_recording();
             // Boxed, because a retry is rare and should not double the size of every run's future.
-            attempt = Box::pin(self.attempt(&output, compiled, options, launch)).await;
+            attempt = Box::pin(self.run_once(&output, compiled, options, launch)).await;
         }
         output.metadata.random_seed = launch.seed.to_string();
-        attempt.commit().await;
+        attempt.save_stored_values().await;
         self.fill_output(&mut output, compiled, attempt);
         output.metadata.duration_ms = elapsed_millis(started);
         output
     }
 
     /// Runs the script once, in its own scope.
-    async fn attempt(
+    async fn run_once(
         &self,
         output: &ScriptToolCallOutput,
         compiled: &Arc<CompiledScript>,
@@ -318,7 +318,7 @@ impl Harness {
         launch: &mut RunLaunch<'_>,
     ) -> RunAttempt {
         let timeout = self.effective_timeout(compiled.pragma.as_ref(), options);
-        let scope = self.new_scope(&output.id, compiled, options, launch.start);
+        let scope = self.new_scope(&output.id, compiled, options, launch.start_mode);
         let buffer = match launch.output.take() {
             Some(mut restored) => {
                 restored.session.set_store(&options.store);
@@ -346,7 +346,7 @@ impl Harness {
             seed: launch.seed,
             output: &buffer,
             recorder: &launch.recorder,
-            start: launch.start,
+            start_mode: launch.start_mode,
             suspend: &options.suspend,
             caller_gone: &options.caller_gone,
             call_id: &output.call_id,
@@ -355,7 +355,7 @@ impl Harness {
         };
         let script_context = self.script_context(&output.id, options, timeout);
         let (mut ended, stopped) = {
-            // Pinned in place, because moving the future would need its size twice.
+            // Pinned here instead of moved into the call, which would store the large future twice.
             let run = pin!(ScriptRun::new(&context).run_to_end(script_context));
             run_or_stop_on_request(self.orchestrator.ledger(), &scope, run).await
         };
@@ -368,7 +368,7 @@ impl Harness {
             }
         }
         let may_retry = internal_failure
-            && matches!(launch.start, StartMode::Fresh(_))
+            && matches!(launch.start_mode, StartMode::Fresh(_))
             && ended.calls.is_empty()
             && scope.calls_left() == self.limits.max_tool_calls;
         RunAttempt {
@@ -389,7 +389,7 @@ impl Harness {
         let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
         (output.logs, output.warnings) = buffer.take_logs_and_warnings();
         output.output = std::mem::take(&mut buffer.output);
-        output.metadata.tool_calls_made = ended.dispatched;
+        output.metadata.tool_calls_made = ended.invoked_calls;
         output.metadata.memory_used_mb = (ended.heap_peak as f64 / 104_857.6).round() / 10.0;
         fill_result(output, self.limits.max_return_bytes, ended);
         let silent =
@@ -417,7 +417,7 @@ impl Harness {
             options.events.clone(),
         );
         scope.source = Some(ScriptSource(compiled.source.clone()));
-        scope.prior = options
+        scope.prior_calls = options
             .resume
             .as_ref()
             .map(|resume| resume.prior_calls.clone());
@@ -480,9 +480,9 @@ async fn write_end(
         recording if recording.truncated => None,
         recording => serde_json::to_vec(recording).ok(),
     };
-    match launch.start {
-        StartMode::Fresh(Some(entry)) => entry.end(output, recording).await,
-        _ => ledger.finish_run(output, recording).await,
+    match launch.start_mode {
+        StartMode::Fresh(Some(entry)) => entry.write_end(output, recording).await,
+        _ => ledger.record_run_end(output, recording).await,
     }
 }
 

@@ -121,9 +121,9 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Lets the guest compute while calls continue. A cancellation or the deadline interrupts the
-    /// guest. A guest that has not stopped after a grace period, for example because it still waits
-    /// for a free slot, is dropped.
-    pub(crate) async fn while_computing<T>(
+    /// guest. A guest that has not stopped after a grace period, for example because the runtime has
+    /// no free instance for it yet, is dropped.
+    pub(crate) async fn run_guest<T>(
         &mut self,
         interrupt: &InterruptHandle,
         deadline: Option<Instant>,
@@ -290,7 +290,7 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Whether every pending call waits for a person and has not started.
-    pub(crate) fn no_call_has_started(&self) -> bool {
+    pub(crate) fn all_wait_before_start(&self) -> bool {
         let untouched =
             |pending: &PendingCall| pending.open_approval == Some(ApprovalTiming::BeforeStart);
         self.reports.is_empty() && self.pending.values().all(untouched)
@@ -298,7 +298,7 @@ impl<'a> InFlightCalls<'a> {
 
     /// Whether the run waits only for people and timers.
     pub(crate) fn can_suspend(&self) -> bool {
-        self.held_answers.is_empty() && !self.pending.is_empty() && self.no_call_has_started()
+        self.held_answers.is_empty() && !self.pending.is_empty() && self.all_wait_before_start()
     }
 
     /// Whether every pending call waits for a person, before it started or while it runs. The clock
@@ -343,7 +343,7 @@ impl<'a> InFlightCalls<'a> {
         let id = *id;
         let at = self.pending.remove(&id)?.call.at;
         let record = outcome.record;
-        self.log.dispatched += u32::from(outcome.dispatched);
+        self.log.invoked_count += u32::from(outcome.tool_invoked);
         if outcome.ignored_cancel {
             self.log.add_unstoppable(&record.id, &record.tool);
         }

@@ -44,7 +44,7 @@ pub(crate) enum GuestAnswer {
 pub(crate) enum WakeReason {
     Answer(GuestAnswer),
     /// The state of a call changed, or a snapshot is due.
-    Changed,
+    Recheck,
     /// The caller wants the run suspended.
     Suspend,
     RecordingEnded,
@@ -52,7 +52,7 @@ pub(crate) enum WakeReason {
 
 impl<'a> ScriptRun<'a> {
     pub(crate) fn new(context: &'a RunContext<'a>) -> Self {
-        let left = match context.start {
+        let left = match context.start_mode {
             StartMode::Restore(suspension) => suspension.left,
             _ => context.timeout,
         };
@@ -115,13 +115,10 @@ impl<'a> ScriptRun<'a> {
             interrupt: self.interrupt.clone(),
         };
         let (interrupt, deadline) = (self.interrupt.clone(), self.clock.deadline());
-        if let StartMode::Restore(suspension) = context.start {
+        if let StartMode::Restore(suspension) = context.start_mode {
             let snapshot = suspension.snapshot();
             let restore = context.runtime.restore(&snapshot, program, host);
-            let restored = self
-                .calls
-                .while_computing(&interrupt, deadline, restore)
-                .await;
+            let restored = self.calls.run_guest(&interrupt, deadline, restore).await;
             let guest = restored.map_err(|fault| self.fault_exit(&fault))?;
             self.calls.restore(&suspension.calls);
             let pump = GuestStep {
@@ -136,10 +133,7 @@ impl<'a> ScriptRun<'a> {
                 .await??;
         }
         let start = context.runtime.start(program, host);
-        let started = self
-            .calls
-            .while_computing(&interrupt, deadline, start)
-            .await;
+        let started = self.calls.run_guest(&interrupt, deadline, start).await;
         started.map_err(|fault| self.fault_exit(&fault))
     }
 
@@ -170,10 +164,7 @@ impl<'a> ScriptRun<'a> {
         };
         let computing = guest.settle(id, settlement);
         let interrupt = self.interrupt.clone();
-        let pump = self
-            .calls
-            .while_computing(&interrupt, deadline, computing)
-            .await;
+        let pump = self.calls.run_guest(&interrupt, deadline, computing).await;
         pump.map_err(|fault| self.fault_exit(&fault))
     }
 
@@ -189,9 +180,9 @@ impl<'a> ScriptRun<'a> {
             }
             match self.next_wake().await? {
                 WakeReason::Answer(answer) => return Ok(answer),
-                WakeReason::Changed => {}
+                WakeReason::Recheck => {}
                 WakeReason::Suspend => {
-                    self.finish_calls().await?;
+                    self.wait_for_running_calls().await?;
                     if !self.state.has_snapshot() {
                         let saved = self.save(guest).await?;
                         saved.map_err(|error| self.end_after_suspend_error(error))?;
@@ -274,7 +265,7 @@ impl<'a> ScriptRun<'a> {
 
     /// Called at the end of the recording: a suspended run continues live, a replay ends.
     fn restore_after_replay(&mut self) -> Result<(), RunExit> {
-        let StartMode::ReplayThenRestore(_, suspension) = self.context.start else {
+        let StartMode::ReplayThenRestore(_, suspension) = self.context.start_mode else {
             self.check_not_stuck()?;
             return Err(RunExit::RecordingEnded);
         };
@@ -289,7 +280,7 @@ impl<'a> ScriptRun<'a> {
         if let Some(held) = self.calls.held_answers.pop_front() {
             return Ok(WakeReason::Answer(GuestAnswer::Call(held)));
         }
-        match self.context.start.recorded() {
+        match self.context.start_mode.recorded() {
             Some(recorded) if self.context.lock_recorder().is_replaying() => {
                 Ok(self.calls.replay_next(recorded)?)
             }
@@ -315,13 +306,14 @@ impl<'a> ScriptRun<'a> {
         tokio::select! {
             biased;
             () = context.scope.cancel.cancelled() => Err(self.fault_exit(&Fault::Cancelled)),
-            // Before the deadline: calls that have finished count, and their number is limited.
+            // Polled before the deadline, so that calls that have finished still count. This cannot
+            // postpone the deadline for long, because the number of calls is limited.
             Some(report) = self.calls.reports.recv() => {
                 let answer = self.handle_report(report)?;
-                Ok(answer.map_or(WakeReason::Changed, |answer| WakeReason::Answer(GuestAnswer::Call(answer))))
+                Ok(answer.map_or(WakeReason::Recheck, |answer| WakeReason::Answer(GuestAnswer::Call(answer))))
             }
             Some(()) = self.calls.batches.next(), if !self.calls.batches.is_empty() => {
-                Ok(WakeReason::Changed)
+                Ok(WakeReason::Recheck)
             }
             () = sleep_until(self.clock.deadline()) => Err(self.timeout_exit()),
             () = context.caller_gone.cancelled() => match self.state.has_snapshot() {
@@ -331,16 +323,16 @@ impl<'a> ScriptRun<'a> {
             () = context.suspend.cancelled(), if self.suspender.is_enabled() => Ok(WakeReason::Suspend),
             () = sleep_until(timer) => Ok(match self.calls.timers.pop_first() {
                 Some((_, id)) => WakeReason::Answer(GuestAnswer::Timer(id)),
-                None => WakeReason::Changed,
+                None => WakeReason::Recheck,
             }),
-            () = sleep_until(save_at) => Ok(WakeReason::Changed),
+            () = sleep_until(save_at) => Ok(WakeReason::Recheck),
         }
     }
 
     /// Waits until no call is running. Answers are held back from the guest.
-    async fn finish_calls(&mut self) -> Result<(), RunExit> {
+    async fn wait_for_running_calls(&mut self) -> Result<(), RunExit> {
         let deadline = self.clock.deadline();
-        while !self.calls.no_call_has_started() {
+        while !self.calls.all_wait_before_start() {
             tokio::select! {
                 biased;
                 () = self.context.scope.cancel.cancelled() => {
@@ -390,7 +382,7 @@ impl<'a> ScriptRun<'a> {
             BatchReport::ApprovalDeferred => self.state.on_answer_deferred(),
             BatchReport::TakenOver => return Err(self.state.on_taken_over()),
             BatchReport::Retrying(record) => {
-                calls.log.dispatched += 1;
+                calls.log.invoked_count += 1;
                 calls.log.add_record(record);
             }
             BatchReport::Finished(outcome) => return Ok(calls.finish_call(*outcome)),

@@ -15,7 +15,7 @@ use selvedge_protocol::{
 pub(crate) const ENTRY_DELAY: Duration = Duration::from_millis(20);
 
 /// The entry of one run, and whether it is written.
-pub(crate) struct RunEntry<'a> {
+pub(crate) struct LedgerRunEntry<'a> {
     ledger: &'a Arc<dyn Ledger>,
     start: RunStart<'a>,
     state: Mutex<EntryState>,
@@ -23,18 +23,18 @@ pub(crate) struct RunEntry<'a> {
 
 #[derive(Clone, Copy, PartialEq)]
 enum EntryState {
-    Missing,
+    Unconfirmed,
     Written,
     /// The ledger refused the entry: another run has resumed the run that this one would resume.
     Refused,
 }
 
-impl<'a> RunEntry<'a> {
+impl<'a> LedgerRunEntry<'a> {
     pub(crate) fn new(ledger: &'a Arc<dyn Ledger>, start: RunStart<'a>) -> Self {
         Self {
             ledger,
             start,
-            state: Mutex::new(EntryState::Missing),
+            state: Mutex::new(EntryState::Unconfirmed),
         }
     }
 
@@ -43,7 +43,7 @@ impl<'a> RunEntry<'a> {
         if *self.state() == EntryState::Written {
             return Ok(());
         }
-        let Err(error) = self.ledger.begin_run(self.start).await else {
+        let Err(error) = self.ledger.record_run_start(self.start).await else {
             *self.state() = EntryState::Written;
             return Ok(());
         };
@@ -69,7 +69,7 @@ impl<'a> RunEntry<'a> {
 
     /// Writes the end of the run. Also writes its entry, unless it is known to be written.
     /// Writes nothing if the ledger refused the entry.
-    pub(crate) async fn end(
+    pub(crate) async fn write_end(
         &self,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
@@ -77,11 +77,11 @@ impl<'a> RunEntry<'a> {
         let state = *self.state();
         match state {
             EntryState::Refused => Ok(()),
-            EntryState::Written => self.ledger.finish_run(output, recording).await,
-            EntryState::Missing => {
+            EntryState::Written => self.ledger.record_run_end(output, recording).await,
+            EntryState::Unconfirmed => {
                 let start = self.start;
                 self.ledger
-                    .record_finished_run(start, output, recording)
+                    .record_run_start_and_end(start, output, recording)
                     .await
             }
         }

@@ -192,7 +192,7 @@ impl ScriptHost {
         let value = (args.len() > 1).then(|| args.swap_remove(1));
         let id = args.first().and_then(Value::as_str).unwrap_or_default();
         let decision = value.map_or(ResumeDecision::Repeat, ResumeDecision::Skip);
-        let decided = match &self.scope.prior {
+        let decided = match &self.scope.prior_calls {
             Some(prior) => prior.decide(id, decision),
             None => Err(DecisionError::NotResumed(id.chars().take(80).collect())),
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use selvedge_protocol::{LedgerError, ScriptValueStore};
+use selvedge_protocol::{LedgerError, ScriptStoreBackend};
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of bytes that a session may store.
@@ -13,7 +13,7 @@ const MAX_STORE_BYTES: usize = 16 << 20;
 /// The stored values of a session, as JSON by key. Clones share them.
 #[derive(Clone)]
 pub struct ScriptStore {
-    backend: Arc<dyn ScriptValueStore>,
+    backend: Arc<dyn ScriptStoreBackend>,
 }
 
 /// The stored values as one script sees them: with its own writes, which other scripts see when it
@@ -27,7 +27,7 @@ pub(crate) struct ScriptStoreView {
 
 impl ScriptStore {
     /// Creates a session whose values are stored there.
-    pub fn new(backend: Arc<dyn ScriptValueStore>) -> Self {
+    pub fn new(backend: Arc<dyn ScriptStoreBackend>) -> Self {
         Self { backend }
     }
 
@@ -69,7 +69,7 @@ impl ScriptStoreView {
     }
 
     /// Returns the store of the session's values.
-    pub(crate) fn backend(&self) -> Arc<dyn ScriptValueStore> {
+    pub(crate) fn backend(&self) -> Arc<dyn ScriptStoreBackend> {
         self.store.backend.clone()
     }
 
@@ -109,7 +109,7 @@ impl ScriptStoreView {
 struct InMemoryScriptStore(Mutex<BTreeMap<String, String>>);
 
 #[async_trait]
-impl ScriptValueStore for InMemoryScriptStore {
+impl ScriptStoreBackend for InMemoryScriptStore {
     async fn get(&self, key: &str) -> Result<Option<String>, LedgerError> {
         Ok(self
             .0

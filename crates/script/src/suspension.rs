@@ -77,7 +77,7 @@ impl<'a> Suspender<'a> {
     /// Saves the bytes of a [`Suspension`].
     pub(crate) async fn save(&self, run_id: &str, state: Vec<u8>) -> Result<(), SuspendError> {
         match self.ledger {
-            Some(ledger) => Ok(ledger.suspend_run(run_id, state).await?),
+            Some(ledger) => Ok(ledger.save_suspension(run_id, state).await?),
             None => Ok(()),
         }
     }

@@ -24,7 +24,7 @@ pub(crate) struct EndedRun {
     pub(crate) calls: Vec<CallRecord>,
     /// Results of completed calls: call id, tool, JSON.
     pub(crate) results: Vec<(String, String, String)>,
-    pub(crate) dispatched: u32,
+    pub(crate) invoked_calls: u32,
     pub(crate) heap_peak: u64,
 }
 
@@ -35,7 +35,7 @@ impl ScriptRun<'_> {
             Ok(value) => RunExit::Returned(value),
             Err(end) => end,
         };
-        let unfinished = match (&end, self.context.start) {
+        let unfinished = match (&end, self.context.start_mode) {
             (RunExit::Suspended | RunExit::TakenOver, _) => {
                 self.calls.drop_pending(CallStatus::NotStarted);
                 Vec::new()
@@ -56,13 +56,13 @@ impl ScriptRun<'_> {
         {
             end = RunExit::Failed(detached_promise_error(&log.unstoppable, value.as_deref()));
         }
-        let dispatched = log.dispatched;
+        let dispatched = log.invoked_count;
         let (calls, results) = log.into_records_and_results();
         EndedRun {
             exit: end,
             calls,
             results,
-            dispatched,
+            invoked_calls: dispatched,
             heap_peak: self.heap_peak,
         }
     }

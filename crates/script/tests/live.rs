@@ -308,7 +308,7 @@ impl Ledger for BlockedLedger {
     fn digest_key(&self) -> [u8; 32] {
         [0; 32]
     }
-    async fn begin_run(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
+    async fn record_run_start(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
     async fn record_call_start(&self, _: CallStart<'_>) -> Result<(), LedgerError> {
@@ -327,13 +327,13 @@ impl Ledger for BlockedLedger {
     async fn record_approval_answers(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn suspend_run(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
+    async fn save_suspension(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
         Ok(())
     }
     async fn claim_run(&self, _: &str) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn finish_run(
+    async fn record_run_end(
         &self,
         _: &ScriptToolCallOutput,
         _: Option<Vec<u8>>,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use selvedge_protocol::{
     ApprovalRequest, CallDecision, CallEnd, CallStart, CallStatus, ErrorCode, Ledger, LedgerError,
-    Limits, RunStart, ScriptToolCallOutput, ScriptValueStore,
+    Limits, RunStart, ScriptStoreBackend, ScriptToolCallOutput,
 };
 use selvedge_script::{RunOptions, ScriptStore};
 use support::{FixedApprover, TestFixture};
@@ -48,7 +48,7 @@ impl Ledger for SlowLedger {
     fn digest_key(&self) -> [u8; 32] {
         [0; 32]
     }
-    async fn begin_run(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
+    async fn record_run_start(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
         self.write("begin").await;
         Ok(())
     }
@@ -72,7 +72,7 @@ impl Ledger for SlowLedger {
         self.write("answer").await;
         Ok(())
     }
-    async fn suspend_run(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
+    async fn save_suspension(&self, _: &str, _: Vec<u8>) -> Result<(), LedgerError> {
         self.write("suspend").await;
         Ok(())
     }
@@ -80,7 +80,7 @@ impl Ledger for SlowLedger {
         self.write("go_on").await;
         Ok(())
     }
-    async fn finish_run(
+    async fn record_run_end(
         &self,
         _: &ScriptToolCallOutput,
         _: Option<Vec<u8>>,
@@ -88,7 +88,7 @@ impl Ledger for SlowLedger {
         self.write("end").await;
         Ok(())
     }
-    async fn record_finished_run(
+    async fn record_run_start_and_end(
         &self,
         _: RunStart<'_>,
         _: &ScriptToolCallOutput,
@@ -100,7 +100,7 @@ impl Ledger for SlowLedger {
 }
 
 #[async_trait]
-impl ScriptValueStore for SlowLedger {
+impl ScriptStoreBackend for SlowLedger {
     async fn get(&self, _: &str) -> Result<Option<String>, LedgerError> {
         self.write("load").await;
         Ok(None)

@@ -106,7 +106,7 @@ impl Tool for ApplyPatch {
     }
 
     fn approval_key(&self, args: &Value) -> Option<String> {
-        approval_scope_key(&self.0, args)
+        approval_key(&self.0, args)
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
@@ -130,7 +130,7 @@ pub(crate) fn risk(workspace: &Workspace, args: &Value) -> Risk {
 /// Returns the key that an approval for the whole script is stored under: the same kinds of changes
 /// to the same files. Symbolic links are resolved now, so a link that later points elsewhere does
 /// not match.
-pub(crate) fn approval_scope_key(workspace: &Workspace, args: &Value) -> Option<String> {
+pub(crate) fn approval_key(workspace: &Workspace, args: &Value) -> Option<String> {
     let changes = planned_changes(args);
     let resolve = |path: &PathBuf| {
         let path = workspace.absolute(path, None);

@@ -41,7 +41,7 @@ struct CommandRunnerInner {
     support: OnceLock<ConfinementSupport>,
     environment: EnvironmentBuilder,
     exited: ExitedCommands,
-    keep_open_file: OnceLock<OwnedFd>,
+    keep_open_fd: OnceLock<OwnedFd>,
 }
 
 /// Settings for commands.
@@ -56,8 +56,8 @@ pub struct CommandSettings {
     pub network: bool,
     /// Whether confined commands can create Unix sockets that have a path.
     pub unix_sockets: UnixSocketAccess,
-    /// The weakest confinement that is still accepted if this machine lacks features for the full
-    /// one. `None`: commands then fail.
+    /// The weakest confinement to accept if this machine does not support the full one. With
+    /// `None`, commands fail on such a machine.
     pub accepted_weaker: Option<WeakerConfinement>,
     /// Limits on processes, file size and memory.
     pub limits: CommandLimits,
@@ -77,7 +77,7 @@ pub type SaveCommandRule = Box<dyn Fn(&CommandRule) + Send + Sync>;
 pub struct CommandRules {
     /// Prefixes of commands that run confined.
     pub confined: Vec<Vec<String>>,
-    /// Prefixes of commands that may also run without the sandbox.
+    /// Prefixes of commands that may also run without confinement.
     pub unconfined: Vec<Vec<String>>,
 }
 
@@ -86,7 +86,7 @@ pub struct CommandRules {
 pub struct CommandRule {
     /// The first words of the commands that the rule covers.
     pub prefix: Vec<String>,
-    /// Whether the rule also covers commands without the sandbox.
+    /// Whether the rule also covers commands that run without confinement.
     pub unconfined: bool,
 }
 
@@ -121,7 +121,7 @@ impl CommandRunner {
                 support,
                 environment,
                 exited: ExitedCommands::default(),
-                keep_open_file: OnceLock::new(),
+                keep_open_fd: OnceLock::new(),
             }),
         }
     }
@@ -130,7 +130,7 @@ impl CommandRunner {
     /// process exits before. Later calls have no effect.
     pub fn keep_open_while_running(&self, file: OwnedFd) {
         // A process has one journal, so the first file is enough.
-        let _ = self.inner.keep_open_file.set(file);
+        let _ = self.inner.keep_open_fd.set(file);
     }
 
     /// Returns the risk of a command: `Harmless` if it is read-only or a rule allows it,
@@ -286,7 +286,7 @@ impl CommandRunner {
     /// command, or the files of a patch. `None` covers only this call.
     pub(crate) fn approval_key(&self, request: &CommandRequest) -> Option<String> {
         if let Some(patch) = patch_args(request) {
-            return apply_patch::approval_scope_key(&self.inner.workspace, &patch);
+            return apply_patch::approval_key(&self.inner.workspace, &patch);
         }
         self.rule_for(request).map(|rule| format!("{rule:?}"))
     }
@@ -368,7 +368,7 @@ impl CommandRunner {
         let argv = request.argv.iter().map(OsString::from).collect();
         let env = inner.environment.build(&request.env);
         let keep_open_fd = inner
-            .keep_open_file
+            .keep_open_fd
             .get()
             .and_then(|file| file.try_clone().ok());
         selvedge_confine::spawn(

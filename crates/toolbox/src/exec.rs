@@ -347,7 +347,7 @@ fn looks_sandbox_denied(output: &str) -> bool {
     DENIAL_PHRASES.iter().any(|phrase| text.contains(phrase))
 }
 
-/// Returns the same call without the sandbox if the sandbox probably blocked the command.
+/// Returns the same call without confinement if the confinement probably blocked the command.
 fn unconfined_retry(
     output: &ExecToolOutput,
     args: &Value,

@@ -20,7 +20,7 @@ use crate::scope::{Scope, SuspendPolicy};
 impl Orchestrator {
     /// Requests approval for these calls, each with the reason why it needs one. Returns the calls
     /// that may run; the others end here as denied, timed out or cancelled.
-    pub(crate) async fn approve_calls(
+    pub(crate) async fn request_approval_of_batch(
         &self,
         scope: &Scope,
         gated: Vec<(PreparedCall, String)>,
@@ -32,7 +32,7 @@ impl Orchestrator {
         for (prepared, _) in cancelled {
             let name = prepared.tool.spec.name.clone();
             let outcome = not_run_outcome(&prepared.request, name.clone(), aborted_failure(&name));
-            self.finish(scope, reports, outcome).await;
+            self.record_and_report(scope, reports, outcome).await;
         }
         if gated.is_empty() {
             return Vec::new();
@@ -48,29 +48,29 @@ impl Orchestrator {
         for ((prepared, _), decision) in gated.into_iter().zip(decisions) {
             let tool = &prepared.tool.spec.name;
             let failure = match decision {
-                ApprovalOutcome::ApprovedOnce => {
+                ApprovalResult::ApprovedOnce => {
                     allowed.push(prepared);
                     continue;
                 }
-                ApprovalOutcome::ApprovedForScript => {
+                ApprovalResult::ApprovedForScript => {
                     scope.remember_approval(prepared.approval_key());
                     allowed.push(prepared);
                     continue;
                 }
-                ApprovalOutcome::ApprovedAlways => {
+                ApprovalResult::ApprovedAlways => {
                     prepared.tool.tool.allow_always(&prepared.args);
                     scope.remember_approval(prepared.approval_key());
                     allowed.push(prepared);
                     continue;
                 }
-                ApprovalOutcome::Denied(None) => {
+                ApprovalResult::Denied(None) => {
                     CallFailure::new(ErrorCode::ApprovalDeniedError, format!("{tool} was denied"))
                 }
-                ApprovalOutcome::Denied(Some(reason)) => CallFailure::new(
+                ApprovalResult::Denied(Some(reason)) => CallFailure::new(
                     ErrorCode::ApprovalDeniedError,
                     format!("{tool} was denied: {reason}"),
                 ),
-                ApprovalOutcome::TimedOut => {
+                ApprovalResult::TimedOut => {
                     let limit = scope.limits.approval_timeout.unwrap_or_default();
                     let seconds = limit.as_secs_f64();
                     CallFailure::new(
@@ -78,18 +78,18 @@ impl Orchestrator {
                         format!("approval of {tool} timed out after {seconds} s"),
                     )
                 }
-                ApprovalOutcome::Cancelled => aborted_failure(tool),
-                ApprovalOutcome::TakenOver => continue,
+                ApprovalResult::Cancelled => aborted_failure(tool),
+                ApprovalResult::TakenOver => continue,
             };
             let outcome = not_run_outcome(&prepared.request, tool.clone(), failure);
-            self.finish(scope, reports, outcome).await;
+            self.record_and_report(scope, reports, outcome).await;
         }
         allowed
     }
 
     /// Requests approval to retry a call outside the confinement that seems to have blocked it.
     /// `first` is the id of the first attempt.
-    pub(crate) async fn approve_retry(
+    pub(crate) async fn request_approval_of_retry(
         &self,
         scope: &Scope,
         prepared: PreparedCall,
@@ -109,12 +109,12 @@ impl Orchestrator {
             .await;
         let [(prepared, _)] = gated;
         match decisions.first() {
-            Some(ApprovalOutcome::ApprovedOnce) => Some(prepared),
-            Some(ApprovalOutcome::ApprovedForScript) => {
+            Some(ApprovalResult::ApprovedOnce) => Some(prepared),
+            Some(ApprovalResult::ApprovedForScript) => {
                 scope.remember_approval(prepared.approval_key());
                 Some(prepared)
             }
-            Some(ApprovalOutcome::ApprovedAlways) => {
+            Some(ApprovalResult::ApprovedAlways) => {
                 prepared.tool.tool.allow_always(&prepared.args);
                 scope.remember_approval(prepared.approval_key());
                 Some(prepared)
@@ -131,7 +131,7 @@ impl Orchestrator {
         waiting: Vec<String>,
         timing: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
-    ) -> Vec<ApprovalOutcome> {
+    ) -> Vec<ApprovalResult> {
         let request = ApprovalRequest {
             id: new_id("apr"),
             script_id: Some(scope.id.clone()),
@@ -160,7 +160,7 @@ impl Orchestrator {
         waiting: Vec<String>,
         timing: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
-    ) -> Vec<ApprovalOutcome> {
+    ) -> Vec<ApprovalResult> {
         let calls = request.calls.len();
         // If the receiver is gone, the batch has ended and the report is not needed.
         let _ = reports.send(BatchReport::ApprovalRequested {
@@ -191,17 +191,17 @@ impl Orchestrator {
             match scope.wait_for_write(ledger.claim_run(&scope.id)).await {
                 Err(LedgerError::TakenOver) => {
                     let _ = reports.send(BatchReport::TakenOver);
-                    return vec![ApprovalOutcome::TakenOver; calls];
+                    return vec![ApprovalResult::TakenOver; calls];
                 }
                 Err(error) => {
                     let reason = format!("cannot claim the run in the journal: {error}");
-                    decisions = vec![ApprovalOutcome::Denied(Some(reason)); calls];
+                    decisions = vec![ApprovalResult::Denied(Some(reason)); calls];
                 }
                 Ok(()) => {}
             }
         }
         let _ = reports.send(BatchReport::ApprovalEnded(waiting));
-        let answers: Vec<String> = decisions.iter().map(ApprovalOutcome::to_text).collect();
+        let answers: Vec<String> = decisions.iter().map(ApprovalResult::to_text).collect();
         if let Some(ledger) = ledger {
             let _ = scope
                 .wait_for_write(ledger.record_approval_answers(&request.id, &answers))
@@ -222,27 +222,27 @@ impl Orchestrator {
         cancelled: impl Future<Output = ()>,
         timing: ApprovalTiming,
         reports: &UnboundedSender<BatchReport>,
-    ) -> Vec<ApprovalOutcome> {
-        let all = |decision: ApprovalOutcome| vec![decision; request.calls.len()];
+    ) -> Vec<ApprovalResult> {
+        let all = |decision: ApprovalResult| vec![decision; request.calls.len()];
         tokio::select! {
             biased;
-            () = cancelled => all(ApprovalOutcome::Cancelled),
+            () = cancelled => all(ApprovalResult::Cancelled),
             response = self.await_response(scope, request, timing, reports) => match response {
-                None => all(ApprovalOutcome::TimedOut),
+                None => all(ApprovalResult::TimedOut),
                 Some(ApprovalResponse::Decided(answers)) => {
                     let mut answers = answers.into_iter();
                     request.calls.iter().map(|_| match answers.next() {
-                        Some(CallDecision::Once) => ApprovalOutcome::ApprovedOnce,
-                        Some(CallDecision::ThisScript) => ApprovalOutcome::ApprovedForScript,
-                        Some(CallDecision::Always) => ApprovalOutcome::ApprovedAlways,
-                        Some(CallDecision::Deny(reason)) => ApprovalOutcome::Denied(reason),
-                        None => ApprovalOutcome::Denied(None),
+                        Some(CallDecision::Once) => ApprovalResult::ApprovedOnce,
+                        Some(CallDecision::ThisScript) => ApprovalResult::ApprovedForScript,
+                        Some(CallDecision::Always) => ApprovalResult::ApprovedAlways,
+                        Some(CallDecision::Deny(reason)) => ApprovalResult::Denied(reason),
+                        None => ApprovalResult::Denied(None),
                     }).collect()
                 }
-                Some(ApprovalResponse::Cancelled) => all(ApprovalOutcome::Cancelled),
-                Some(ApprovalResponse::Unavailable(reason)) => all(ApprovalOutcome::Denied(Some(reason))),
+                Some(ApprovalResponse::Cancelled) => all(ApprovalResult::Cancelled),
+                Some(ApprovalResponse::Unavailable(reason)) => all(ApprovalResult::Denied(Some(reason))),
                 Some(ApprovalResponse::Deferred) => {
-                    all(ApprovalOutcome::Denied(Some("approval is not possible here".to_owned())))
+                    all(ApprovalResult::Denied(Some("approval is not possible here".to_owned())))
                 }
             },
         }
@@ -279,7 +279,7 @@ impl Orchestrator {
 
 /// Result of an approval request for one call.
 #[derive(Debug, Clone)]
-pub(crate) enum ApprovalOutcome {
+pub(crate) enum ApprovalResult {
     ApprovedOnce,
     ApprovedForScript,
     ApprovedAlways,
@@ -289,7 +289,7 @@ pub(crate) enum ApprovalOutcome {
     TakenOver,
 }
 
-impl ApprovalOutcome {
+impl ApprovalResult {
     /// Returns the text that the journal and events contain.
     fn to_text(&self) -> String {
         match self {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio_util::sync::CancellationToken;
 
-use crate::batch_gate::ApprovalOutcome;
+use crate::batch_gate::ApprovalResult;
 use crate::orchestrator::{ApprovalTiming, BatchReport, Orchestrator};
 use crate::{PolicyVerdict, Risk, Scope, ToolError, apply_policy};
 
@@ -180,17 +180,17 @@ impl CallGate {
             )
             .await;
         match decisions.into_iter().next() {
-            Some(ApprovalOutcome::ApprovedOnce) => Ok(()),
-            Some(ApprovalOutcome::ApprovedForScript | ApprovalOutcome::ApprovedAlways) => {
+            Some(ApprovalResult::ApprovedOnce) => Ok(()),
+            Some(ApprovalResult::ApprovedForScript | ApprovalResult::ApprovedAlways) => {
                 scope.remember_approval(action.approval_key);
                 Ok(())
             }
-            Some(ApprovalOutcome::Denied(Some(reason))) => Err(ToolError::new(reason)),
-            Some(ApprovalOutcome::TimedOut) => Err(ToolError::new("approval timed out")),
-            Some(ApprovalOutcome::Cancelled) => {
+            Some(ApprovalResult::Denied(Some(reason))) => Err(ToolError::new(reason)),
+            Some(ApprovalResult::TimedOut) => Err(ToolError::new("approval timed out")),
+            Some(ApprovalResult::Cancelled) => {
                 Err(ToolError::new("the approval request was cancelled"))
             }
-            Some(ApprovalOutcome::Denied(None) | ApprovalOutcome::TakenOver) | None => {
+            Some(ApprovalResult::Denied(None) | ApprovalResult::TakenOver) | None => {
                 Err(ToolError::new("it was denied"))
             }
         }

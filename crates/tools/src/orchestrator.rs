@@ -19,7 +19,7 @@ use crate::call_summary::summarise_args;
 use crate::digest::digest;
 use crate::failure::{CallFailure, call_error};
 use crate::registry::{RegisteredTool, Registry, ToolLookup};
-use crate::supervise::supervise;
+use crate::supervise::run_tool_call;
 use crate::{
     ArgumentError, CallContext, FieldCase, PolicyVerdict, Risk, Scope, ToolOutput, apply_policy,
 };
@@ -68,7 +68,8 @@ pub enum BatchReport {
     WaitStarted(String, WaitTarget),
     /// A wait of a running call ended. Sent once for each start of a wait.
     WaitEnded(String, WaitTarget),
-    /// A first attempt ended and the call is retried. The outcome of the retry settles the call.
+    /// The first attempt at a call ended, and the call is retried without confinement. This is the
+    /// record of the first attempt; the outcome of the retry is the outcome of the call.
     Retrying(CallRecord),
     /// A call ended.
     Finished(Box<CallOutcome>),
@@ -99,10 +100,11 @@ pub struct CallOutcome {
     /// Whether the tool did not stop in time after a cancellation.
     pub ignored_cancel: bool,
     /// Whether the tool was invoked.
-    pub dispatched: bool,
+    pub tool_invoked: bool,
     /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,
-    /// Details of a call that was answered without running. `None` for other calls.
+    /// Details of a call whose start was not recorded: it was answered without running, or started a
+    /// task. `None` for other calls.
     pub unrecorded_start: Option<UnrecordedStart>,
 }
 
@@ -125,7 +127,7 @@ pub(crate) struct PreparedCall {
     /// Whether the call changes nothing.
     pub(crate) read_only: bool,
     /// Id of the recorded call of the resumed run that this call repeats.
-    pub(crate) origin: Option<String>,
+    pub(crate) origin_call_id: Option<String>,
     /// Idempotency key to use instead of one derived from the ids.
     pub(crate) idempotency_key: Option<String>,
 }
@@ -226,7 +228,7 @@ impl Orchestrator {
                 .prepare(scope, request)
                 .and_then(|prepared| self.check_prior(scope, prepared))
             {
-                Err(outcome) => self.finish(scope, reports, outcome).await,
+                Err(outcome) => self.record_and_report(scope, reports, outcome).await,
                 Ok(prepared) => match apply_policy(self.policy, risk_of(&prepared)) {
                     PolicyVerdict::Ask { .. } if scope.is_approved(&prepared.approval_key()) => {
                         free.push(prepared)
@@ -240,22 +242,22 @@ impl Orchestrator {
                             format!("{name} was not allowed: {reason}"),
                         );
                         let outcome = not_run_outcome(&prepared.request, name, failure);
-                        self.finish(scope, reports, outcome).await;
+                        self.record_and_report(scope, reports, outcome).await;
                     }
                 },
             }
         }
         let free = join_all(
             free.into_iter()
-                .map(|prepared| self.run(scope, prepared, reports)),
+                .map(|prepared| self.run_with_retry(scope, prepared, reports)),
         );
         let gated = async {
             if !gated.is_empty() {
-                let allowed = self.approve_calls(scope, gated, reports).await;
+                let allowed = self.request_approval_of_batch(scope, gated, reports).await;
                 join_all(
                     allowed
                         .into_iter()
-                        .map(|prepared| self.run(scope, prepared, reports)),
+                        .map(|prepared| self.run_with_retry(scope, prepared, reports)),
                 )
                 .await;
             }
@@ -291,7 +293,7 @@ impl Orchestrator {
                     tool,
                     digest,
                     read_only,
-                    origin: None,
+                    origin_call_id: None,
                     idempotency_key: scope.idempotency_key.clone(),
                 })
             }
@@ -341,7 +343,7 @@ impl Orchestrator {
     }
 
     /// Runs a call. If its confinement seems to have blocked it, requests approval to retry it.
-    async fn run(
+    async fn run_with_retry(
         &self,
         scope: &Scope,
         prepared: PreparedCall,
@@ -353,13 +355,13 @@ impl Orchestrator {
             prepared.request.cancel.clone(),
         );
         let digest = prepared.digest.clone();
-        let outcome = self.attempt(scope, prepared, reports).await;
+        let outcome = self.run_once(scope, prepared, reports).await;
         let retry = match &outcome.result {
             Ok(ToolOutput {
                 unconfined_retry: Some(retry),
                 ..
             }) if self.policy == ApprovalPolicy::OnFailure => retry.clone(),
-            _ => return self.finish(scope, reports, outcome).await,
+            _ => return self.record_and_report(scope, reports, outcome).await,
         };
         // Recorded before approval is requested, so that the outcome of the first attempt is known
         // even if the process ends meanwhile.
@@ -383,7 +385,7 @@ impl Orchestrator {
             // Both attempts are the same call of the script: either answers it in a resumed run.
             digest,
             read_only,
-            origin: None,
+            origin_call_id: None,
             idempotency_key: None,
         };
         // An earlier approval may cover the retry.
@@ -392,12 +394,18 @@ impl Orchestrator {
         let retry_call = match is_approved {
             true => Some(retry_call),
             false => {
-                self.approve_retry(scope, retry_call, retry.reason, &outcome.record.id, reports)
-                    .await
+                self.request_approval_of_retry(
+                    scope,
+                    retry_call,
+                    retry.reason,
+                    &outcome.record.id,
+                    reports,
+                )
+                .await
             }
         };
         match retry_call {
-            None => self.finish(scope, reports, outcome).await,
+            None => self.record_and_report(scope, reports, outcome).await,
             Some(retry_call) => {
                 let requested_id = outcome.record.id.clone();
                 scope.events.emit(RuntimeEvent::CallFinished {
@@ -405,18 +413,18 @@ impl Orchestrator {
                     call: outcome.record.clone(),
                 });
                 let _ = reports.send(BatchReport::Retrying(outcome.record));
-                let retried = self.attempt(scope, retry_call, reports).await;
+                let retried = self.run_once(scope, retry_call, reports).await;
                 let retried = Box::new(CallOutcome {
                     requested_id,
                     ..*retried
                 });
-                self.finish(scope, reports, retried).await;
+                self.record_and_report(scope, reports, retried).await;
             }
         }
     }
 
     /// Waits for a free slot, records the call, and runs its tool once.
-    async fn attempt(
+    async fn run_once(
         &self,
         scope: &Scope,
         prepared: PreparedCall,
@@ -428,7 +436,7 @@ impl Orchestrator {
             tool,
             digest,
             read_only,
-            origin,
+            origin_call_id: origin,
             idempotency_key,
         } = prepared;
         let name = tool.spec.name.clone();
@@ -500,7 +508,9 @@ impl Orchestrator {
             ),
         };
         let span = tracing::info_span!("tool_call", tool = name, call = request.id, run = scope.id);
-        let (result, ignored_cancel) = supervise(scope, &tool, args, call).instrument(span).await;
+        let (result, ignored_cancel) = run_tool_call(scope, &tool, args, call)
+            .instrument(span)
+            .await;
         let status = match &result {
             Ok(_) => CallStatus::Done,
             Err(_) if ignored_cancel => CallStatus::OutcomeUnknown,
@@ -525,7 +535,7 @@ impl Orchestrator {
             record,
             result,
             ignored_cancel,
-            dispatched: true,
+            tool_invoked: true,
             resume_as,
             unrecorded_start: None,
         })
@@ -534,14 +544,14 @@ impl Orchestrator {
 
 impl Orchestrator {
     /// Records the outcome of a call, and sends it as an event and as a report.
-    pub(crate) async fn finish(
+    pub(crate) async fn record_and_report(
         &self,
         scope: &Scope,
         reports: &UnboundedSender<BatchReport>,
         mut outcome: Box<CallOutcome>,
     ) {
-        let was_refused = !outcome.dispatched && !outcome.record.reused;
-        if let Some(prior) = scope.prior.as_ref().filter(|_| was_refused) {
+        let was_refused = !outcome.tool_invoked && !outcome.record.reused;
+        if let Some(prior) = scope.prior_calls.as_ref().filter(|_| was_refused) {
             prior.release(&outcome.requested_id);
         }
         let written = self.record_outcome(scope, &outcome).await;
@@ -657,7 +667,7 @@ pub(crate) fn not_run_outcome(
         },
         result: Err(failure),
         ignored_cancel: false,
-        dispatched: false,
+        tool_invoked: false,
         resume_as: ResumeAs::Rerun,
         unrecorded_start: None,
     })

@@ -348,7 +348,7 @@ impl Orchestrator {
         scope: &Scope,
         mut prepared: PreparedCall,
     ) -> Result<PreparedCall, Box<CallOutcome>> {
-        let Some(prior) = &scope.prior else {
+        let Some(prior) = &scope.prior_calls else {
             return Ok(prepared);
         };
         if always_reruns(&prepared.tool, prepared.read_only) {
@@ -363,7 +363,7 @@ impl Orchestrator {
                 origin,
                 idempotency_key,
             } => {
-                prepared.origin = Some(origin);
+                prepared.origin_call_id = Some(origin);
                 prepared.idempotency_key = idempotency_key;
                 return Ok(prepared);
             }

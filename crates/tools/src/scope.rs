@@ -25,7 +25,7 @@ pub struct Scope {
     /// Source of the script that makes the calls. `None` for structured calls.
     pub source: Option<ScriptSource>,
     /// Recorded calls of the run that the script resumes.
-    pub prior: Option<Arc<PriorCalls>>,
+    pub prior_calls: Option<Arc<PriorCalls>>,
     /// Idempotency key for the calls, instead of one per call. Set if the scope repeats a recorded
     /// call.
     pub(crate) idempotency_key: Option<String>,
@@ -141,7 +141,7 @@ impl Scope {
             cancel: parent.child_token(),
             events,
             source: None,
-            prior: None,
+            prior_calls: None,
             idempotency_key: None,
             suspend_policy: SuspendPolicy::Never,
             call_slots: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
@@ -209,7 +209,7 @@ impl Scope {
                 .iter()
                 .cloned()
                 .collect(),
-            prior: self.prior.as_ref().map(|prior| prior.snapshot()),
+            prior: self.prior_calls.as_ref().map(|prior| prior.snapshot()),
             should_resume: self.should_resume(),
         }
     }
@@ -224,7 +224,7 @@ impl Scope {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .extend(snapshot.approved_keys.iter().cloned());
-        if let Some((prior, progress)) = self.prior.as_ref().zip(snapshot.prior.as_ref()) {
+        if let Some((prior, progress)) = self.prior_calls.as_ref().zip(snapshot.prior.as_ref()) {
             prior.restore(progress);
         }
     }

@@ -13,7 +13,7 @@ use crate::{CallContext, Scope, ToolOutput};
 
 /// Runs a call. After a cancellation the tool has the scope's `abort_grace` to stop. The flag is
 /// true if it did not stop in time and its future was dropped.
-pub(crate) async fn supervise(
+pub(crate) async fn run_tool_call(
     scope: &Scope,
     tool: &RegisteredTool,
     args: Value,

@@ -209,7 +209,7 @@ impl TaskSet {
             } => (Some(origin), idempotency_key),
             PriorLookup::Blocked => {
                 let undecided = scope
-                    .prior
+                    .prior_calls
                     .as_ref()
                     .map(|prior| prior.undecided_failure(SPAWN_TOOL));
                 return Err(
@@ -237,7 +237,7 @@ impl TaskSet {
         let call_id = new.id.clone();
         let how = TaskOrigin::Started { repeats: origin };
         let started = self.start(new, context, spawn, how).await;
-        if let (Err(_), Some(prior)) = (&started, &scope.prior) {
+        if let (Err(_), Some(prior)) = (&started, &scope.prior_calls) {
             prior.release(&call_id);
         }
         started
@@ -495,7 +495,7 @@ impl SpawnCall {
 
     /// Looks up the recorded calls of the resumed run.
     fn look_up(&self, scope: &Scope, id: &str) -> PriorLookup {
-        match &scope.prior {
+        match &scope.prior_calls {
             Some(prior) if self.resume_as != ResumeAs::Rerun => {
                 prior.look_up(id, &self.digest, self.effect)
             }
@@ -594,7 +594,7 @@ async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) ->
             resumes: None,
             saved_config: "",
         };
-        if let Err(error) = scope.wait_for_write(ledger.begin_run(start)).await {
+        if let Err(error) = scope.wait_for_write(ledger.record_run_start(start)).await {
             return failed(format!(
                 "the task did not run, because it could not be recorded: {error}"
             ));
@@ -620,7 +620,9 @@ async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) ->
     let output = task_output(&scope.id, &outcome);
     if let Some(ledger) = &ledger {
         // A failure is ignored: the outcome of the call is already recorded.
-        let _ = scope.wait_for_write(ledger.finish_run(&output, None)).await;
+        let _ = scope
+            .wait_for_write(ledger.record_run_end(&output, None))
+            .await;
     }
     outcome.result.map(|output| output.value)
 }

@@ -332,7 +332,7 @@ pub(super) fn build_agent(
 ) -> Result<Agent> {
     let wanted = AgentBuildOptions {
         model: &args.model,
-        limits: &args.limits,
+        script_limits: &args.limits,
         turn_limits: &args.turn,
         approver: Some(Arc::new(ChatApprover(sender.clone()))),
         // Only needed to create the servers, which `parts` already has.

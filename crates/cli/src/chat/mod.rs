@@ -51,7 +51,7 @@ pub(crate) fn continue_session(args: ContinueArgs) -> Result<CliStatus> {
 
 fn run_chat(args: ChatCommandArgs, opening: SessionChoice) -> Result<CliStatus> {
     terminal::require_terminal()?;
-    let setup = agent_setup::setup_with_agents(&args.workspace)?;
+    let setup = agent_setup::setup_with_sub_agents(&args.workspace)?;
     // Two workers besides the thread that draws: a script that blocks one leaves the other free.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

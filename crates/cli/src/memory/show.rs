@@ -34,7 +34,7 @@ pub(super) fn show(
     if args.json {
         let answer = json!({
             "session": session, "budget": gradient.budget, "tokens": shown.tokens,
-            "reserve": shown.reserve_tokens, "planned": shown.planned_turns, "bands": shown.bands, "text": text,
+            "reserve": shown.reserve_tokens, "planned": shown.last_planned_turn, "bands": shown.bands, "text": text,
         });
         print_line(&serde_json::to_string(&answer)?)?;
         return Ok(CliStatus::Success);

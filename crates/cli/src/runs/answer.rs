@@ -158,7 +158,7 @@ pub(super) fn require_suspended(run: &StoredRun) -> Result<(), Problem> {
 /// Makes this process the one that resumes or ends a suspended run.
 pub(super) fn claim_run(journal: &Journal, id: &str) -> Result<()> {
     journal
-        .claim_suspended_run(id)
+        .take_over_suspended_run(id)
         .map_err(|error| match error {
             JournalError::TakenOver | JournalError::NotSuspended(_) => already_claimed(id).into(),
             other => other.into(),

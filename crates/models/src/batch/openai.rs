@@ -11,7 +11,7 @@ use super::{
 };
 use crate::ModelError;
 use crate::lenient_json::string_at;
-use crate::transport::resource_path;
+use crate::transport::prompt_resource_path;
 
 /// The resources `/files` and `/batches`.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl BatchApi for OpenAiBatches {
         bodies: Vec<(String, Value)>,
     ) -> BoxFuture<'a, Result<String, ModelError>> {
         async move {
-            let endpoint = format!("/v1/{}", resource_path(wire.provider.wire_api));
+            let endpoint = format!("/v1/{}", prompt_resource_path(wire.provider.wire_api));
             let content_type = format!("multipart/form-data; boundary={MULTIPART_BOUNDARY}");
             let upload = multipart_body(&endpoint, bodies);
             let file = wire.post("files", &content_type, upload).await?;

@@ -57,7 +57,7 @@ impl WireDecoder for ChatAnswerDecoder {
         self.finished || self.saw_done_marker
     }
 
-    fn can_end(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.is_finished() || self.finish_reason.is_some()
     }
 

@@ -144,7 +144,7 @@ impl WireDecoder for MessagesAnswerDecoder {
         self.finished
     }
 
-    fn can_end(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.finished || self.stop_reason.is_some()
     }
 }

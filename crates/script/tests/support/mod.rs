@@ -486,7 +486,7 @@ impl Ledger for MemoryLedger {
     fn digest_key(&self) -> [u8; 32] {
         [7; 32]
     }
-    async fn begin_run(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
+    async fn record_run_start(&self, _: RunStart<'_>) -> Result<(), LedgerError> {
         Ok(())
     }
     async fn record_call_start(&self, intent: CallStart<'_>) -> Result<(), LedgerError> {
@@ -517,7 +517,7 @@ impl Ledger for MemoryLedger {
     async fn record_approval_answers(&self, _: &str, _: &[String]) -> Result<(), LedgerError> {
         Ok(())
     }
-    async fn suspend_run(&self, _: &str, state: Vec<u8>) -> Result<(), LedgerError> {
+    async fn save_suspension(&self, _: &str, state: Vec<u8>) -> Result<(), LedgerError> {
         if self.full.load(Ordering::SeqCst) {
             return Err(LedgerError::Failed("disk full".into()));
         }
@@ -535,7 +535,7 @@ impl Ledger for MemoryLedger {
         self.looks.fetch_add(1, Ordering::SeqCst);
         self.stop.load(Ordering::SeqCst)
     }
-    async fn finish_run(
+    async fn record_run_end(
         &self,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
