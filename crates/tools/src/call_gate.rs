@@ -185,7 +185,9 @@ impl CallGate {
                 scope.remember_approval(action.approval_key);
                 Ok(())
             }
-            Some(ApprovalOutcome::Denied(Some(reason))) => Err(ToolError::new(reason)),
+            Some(ApprovalOutcome::Denied(Some(reason)) | ApprovalOutcome::Unavailable(reason)) => {
+                Err(ToolError::new(reason))
+            }
             Some(ApprovalOutcome::TimedOut) => Err(ToolError::new("approval timed out")),
             Some(ApprovalOutcome::Cancelled) => {
                 Err(ToolError::new("the approval request was cancelled"))
