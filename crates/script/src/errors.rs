@@ -148,11 +148,8 @@ pub(crate) fn from_fault(fault: &Fault, limits: &Limits, timeout_ms: u64) -> Scr
             ErrorCode::ScriptCancelledError,
             "the script was cancelled".to_owned(),
         ),
-        Fault::Memory => new(
-            ErrorCode::ScriptMemoryError,
-            memory_message(limits),
-        )
-        .suggest("work on less at a time, or keep only the fields you need"),
+        Fault::Memory => new(ErrorCode::ScriptMemoryError, memory_message(limits))
+            .suggest("work on less at a time, or keep only the fields you need"),
         Fault::Stack => new(
             ErrorCode::ScriptStackError,
             "the script recursed too deeply".to_owned(),
