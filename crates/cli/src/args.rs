@@ -16,7 +16,12 @@ use crate::units;
 
 /// Run small TypeScript programs that call tools, in a sandbox.
 #[derive(Debug, Parser)]
-#[command(name = "selvedge", version, propagate_version = true)]
+#[command(
+    name = "selvedge",
+    version,
+    propagate_version = true,
+    args_override_self = true
+)]
 #[command(after_help = "Without a command, selvedge starts a chat with an agent in this terminal.")]
 pub(crate) struct SelvedgeCli {
     /// Write spans and counters to FILE, as lines of JSON

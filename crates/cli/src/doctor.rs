@@ -2,13 +2,14 @@
 //! servers and the model on this machine.
 
 use std::env::consts;
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
 use selvedge_config::Severity;
 use selvedge_confine::{ConfinementBackend, FeatureSupport};
 use selvedge_protocol::SandboxPolicy;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::CliStatus;
 use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
@@ -20,17 +21,37 @@ use crate::setup::{CliSetup, load_valid_configuration};
 #[derive(Debug, Serialize)]
 struct DoctorFinding {
     what: &'static str,
-    ok: bool,
+    #[serde(rename = "ok", serialize_with = "serialize_is_ok")]
+    status: FindingStatus,
     details: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FindingStatus {
+    Passed,
+    Warning,
+    Failed,
+}
+
+fn serialize_is_ok<S: Serializer>(status: &FindingStatus, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_bool(*status != FindingStatus::Failed)
 }
 
 impl DoctorFinding {
     fn new(what: &'static str, ok: bool, details: impl Into<String>) -> Self {
+        let status = match ok {
+            true => FindingStatus::Passed,
+            false => FindingStatus::Failed,
+        };
         Self {
             what,
-            ok,
+            status,
             details: details.into(),
         }
+    }
+
+    fn has_passed(&self) -> bool {
+        self.status != FindingStatus::Failed
     }
 }
 
@@ -42,9 +63,11 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
     let setup =
         load_valid_configuration(&args.workspace).and_then(|(configuration, diagnostics)| {
             let findings_of_files = diagnostics.iter().map(|one| match one.severity {
-                Severity::Warning => {
-                    DoctorFinding::new("configuration", true, format!("warning: {one}"))
-                }
+                Severity::Warning => DoctorFinding {
+                    what: "configuration",
+                    status: FindingStatus::Warning,
+                    details: format!("warning: {one}"),
+                },
                 Severity::Error => DoctorFinding::new("configuration", false, one.to_string()),
             });
             findings.extend(findings_of_files);
@@ -52,7 +75,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
         });
     match setup {
         Ok(setup) => {
-            if findings.iter().all(|finding| finding.ok) {
+            if findings.iter().all(DoctorFinding::has_passed) {
                 findings.push(check_configuration(&setup));
             }
             findings.extend(check_sandbox(&setup));
@@ -66,14 +89,23 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
             format!("{error:#}"),
         )),
     }
+    findings.extend(selvedge_config::home().map(|home| check_folder(&home)));
     findings.push(check_memory());
-    let all_ok = findings.iter().all(|finding| finding.ok);
+    let all_ok = findings.iter().all(DoctorFinding::has_passed);
     if args.json {
         print_line(&serde_json::to_string_pretty(&findings)?)?;
     } else {
         for finding in &findings {
-            let DoctorFinding { what, ok, details } = finding;
-            let mark = if *ok { "✓" } else { "✗" };
+            let DoctorFinding {
+                what,
+                status,
+                details,
+            } = finding;
+            let mark = match status {
+                FindingStatus::Passed => "✓",
+                FindingStatus::Warning => "!",
+                FindingStatus::Failed => "✗",
+            };
             print_line(&format!("{mark} {what:<14} {details}"))?;
         }
     }
@@ -220,6 +252,26 @@ fn check_model(setup: &CliSetup) -> DoctorFinding {
         Err(error) => format!("{error}; scripts need none"),
     };
     DoctorFinding::new("model", true, details)
+}
+
+/// Writes a file to Selvedge's folder, and removes it. If there is no folder yet, writes to the one
+/// in which it would be created.
+fn check_folder(home: &Path) -> DoctorFinding {
+    let existing = home.ancestors().find(|folder| folder.exists());
+    let probe = existing
+        .unwrap_or(home)
+        .join(format!(".selvedge-doctor-{}", std::process::id()));
+    let written = std::fs::write(&probe, [0; 4096]);
+    // If it was not created, there is nothing to remove.
+    let _ = std::fs::remove_file(&probe);
+    let home = home.display();
+    let details = match &written {
+        Ok(()) => format!("{home} is writable"),
+        Err(error) => {
+            format!("cannot write to {home}: {error}; set SELVEDGE_HOME to a writable folder")
+        }
+    };
+    DoctorFinding::new("folder", written.is_ok(), details)
 }
 
 fn check_memory() -> DoctorFinding {

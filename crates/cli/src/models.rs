@@ -374,7 +374,11 @@ pub(crate) fn request_problem(
             "lmstudio" => "start the server with `lms server start`".to_owned(),
             "llamacpp" => "start the server with `llama-server -m MODEL.gguf`".to_owned(),
             _ if provider.is_local() => {
-                format!("start the server, or set `model_providers.{name}.base_url` in config.toml")
+                let file = selvedge_config::home().map(|home| home.join("config.toml"));
+                let file = file.map_or("config.toml".to_owned(), |file| file.display().to_string());
+                format!(
+                    "start the server, or change base_url under [model_providers.{name}] in {file}"
+                )
             }
             _ => format!("check the connection with `curl -I {}`", provider.base_url),
         },

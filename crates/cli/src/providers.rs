@@ -3,7 +3,7 @@
 use anyhow::Result;
 use selvedge_config::{Config, ModelProvider};
 use selvedge_models::{Effort, Model, Provider, Secret, discover_servers};
-use selvedge_protocol::WireApi;
+use selvedge_protocol::{ModelErrorKind, WireApi};
 
 use crate::args::ModelChoiceArgs;
 use crate::problem::Problem;
@@ -192,7 +192,10 @@ async fn first_local_model(provider: &Provider) -> Result<String> {
     let client = selvedge_models::ModelClient::new(provider.clone())
         .map_err(|error| missing(format!(": {error}")))?;
     let models = client.list_models().await;
-    let models = models.map_err(|error| missing(format!(": {error}")))?;
+    let models = models.map_err(|error| match error.kind {
+        ModelErrorKind::Network => crate::models::model_problem(provider, &error),
+        _ => missing(format!(": {error}")),
+    })?;
     let first = models.into_iter().next();
     Ok(first.ok_or_else(|| missing(", and it lists none".to_owned()))?)
 }

@@ -258,6 +258,7 @@ fn flag_hint(
 ) -> Option<String> {
     use CallStatus::{Aborted, Done, OutcomeUnknown};
     let limits = setup.limits(&args.limits);
+    let never_asks = setup.config.approval_policy == ApprovalPolicy::Never;
     let own_timeout = || pragma_of(source)?.timeout_ms;
     let (flag, then) = match output.error.as_ref()?.code {
         ErrorCode::ScriptTimeoutError if own_timeout().is_some() => {
@@ -276,23 +277,36 @@ fn flag_hint(
             let doubled = limits.max_tool_calls.saturating_mul(2);
             (format!("--max-calls {doubled}"), "")
         }
-        ErrorCode::ApprovalDeniedError if setup.config.approval_policy == ApprovalPolicy::Never => {
+        ErrorCode::ApprovalDeniedError if can_ask && never_asks => {
             ("--approval on-request".to_owned(), "")
         }
         ErrorCode::ApprovalDeniedError if !can_ask && setup.journal.is_some() => {
-            let then = ", then approve the call with `selvedge runs answer RUN --approve`";
-            ("--suspend".to_owned(), then)
+            let policy = if never_asks {
+                "--approval on-request "
+            } else {
+                ""
+            };
+            (format!("{policy}--suspend"), " to approve it later")
         }
         _ => return None,
     };
     // Calls that may have had an effect should not be repeated.
     let may_have_effect =
         |call: &CallRecord| matches!(call.status, Done | Aborted | OutcomeUnknown);
-    let resume = match setup.journal.is_some() && output.calls.iter().any(may_have_effect) {
-        true => format!(" --resume {}", output.id),
-        false => String::new(),
-    };
-    Some(format!("pass {flag}{resume}{then}"))
+    let id = &output.id;
+    if setup.journal.is_none() || !output.calls.iter().any(may_have_effect) {
+        return Some(format!("pass {flag}{then}"));
+    }
+    // A resumed run fails until its script decides each cancelled call.
+    let resume = setup.load_resume_by_id(id).ok();
+    Some(
+        match resume.is_none_or(|resume| resume.prior_calls.has_undecided()) {
+            true => format!(
+                "pass {flag}{then}; run `selvedge runs show {id}` to see which call was cancelled"
+            ),
+            false => format!("pass {flag} --resume {id}{then}"),
+        },
+    )
 }
 
 /// Reads the script. Returns the name for error messages, and the source.
@@ -387,10 +401,28 @@ pub(crate) fn script_problem(error: &ScriptError, name: &str, source: &[u8]) -> 
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         problem = problem.with_excerpt(name, text, line, column);
     }
+    if error.code == ErrorCode::OutcomeUnknownError && !error.suggestions.is_empty() {
+        return problem.hint(join_suggestions(&error.suggestions));
+    }
     for suggestion in &error.suggestions {
         if !error.message.contains(suggestion.as_str()) {
             problem = problem.hint(suggestion);
         }
     }
     problem
+}
+
+/// Joins an instruction and the lines of code that it introduces. The comment of a line follows it
+/// in parentheses.
+fn join_suggestions(suggestions: &[String]) -> String {
+    let Some((instruction, lines)) = suggestions.split_first() else {
+        return String::new();
+    };
+    let lines = lines.iter().map(|line| match line.split_once(" // ") {
+        Some((code, comment)) => format!("`{code}` ({comment})"),
+        None => line.clone(),
+    });
+    format!("{instruction} {}", lines.collect::<Vec<_>>().join(", "))
+        .trim_end()
+        .to_owned()
 }

@@ -447,7 +447,7 @@ impl CliSetup {
         };
         let no_approver = || {
             Arc::new(NoApprover {
-                reason: "no interactive terminal".to_owned(),
+                reason: "there is no terminal to ask on".to_owned(),
             }) as _
         };
         let orchestrator = Orchestrator::new(Registry::new())

@@ -249,6 +249,12 @@ fn flags_override_configured_limits() {
         "model = 'x'\n[script_harness.limits]\nmemory_mb = 8\ntimeout_ms = 200\n",
     );
     let fill = "const a = []; for (;;) a.push('x'.repeat(1e5))";
+    let seen = workspace.run(&["run", "-q", "--timeout", "20s", "-e", fill]);
+    assert!(
+        seen.err
+            .contains("ScriptMemoryError: the script exceeded its memory limit of 8 MB\n"),
+        "{seen:?}"
+    );
     let code = |seen: &CliOutput| seen.json()["error"]["code"].as_str().unwrap().to_owned();
     // Long enough to fill the memory on a busy machine.
     assert_eq!(
@@ -275,6 +281,9 @@ fn flags_override_configured_limits() {
         shown,
     ];
     assert_eq!(workspace.run(&flags).out, "64,2000,5,2\n");
+    // The last value of a repeated flag is used.
+    let repeated = [&flags[..], &["--timeout", "3s", "--memory", "32MB"]].concat();
+    assert_eq!(workspace.run(&repeated).out, "32,3000,5,2\n");
 }
 
 #[test]
@@ -295,12 +304,12 @@ fn errors_about_limits_and_approval_name_the_flag_to_pass() {
             "--memory 16MB\n",
         ),
         (&["--max-calls", "1"], write, "--max-calls 2 --resume scr_"),
-        (&["--approval", "never"], remove, "--approval on-request\n"),
         (
-            &[],
+            &["--approval", "never"],
             remove,
-            "--suspend, then approve the call with `selvedge runs answer",
+            "--approval on-request --suspend to approve it later\n",
         ),
+        (&[], remove, "--suspend to approve it later\n"),
     ] {
         let seen = workspace.run(&[&["run", "-q"], args, &["-e", code]].concat());
         assert_eq!(seen.status, 1, "{seen:?}");
@@ -310,6 +319,22 @@ fn errors_about_limits_and_approval_name_the_flag_to_pass() {
         );
         assert_eq!(seen.err.matches("hint: ").count(), 1, "{seen:?}");
     }
+    // A resumed run would fail because of the cancelled call.
+    let sleep = "await tools.exec({ command: ['sleep', '60'] })";
+    let seen = workspace.run(&["run", "-q", "--timeout", "1s", "-e", sleep]);
+    let (_, run) = seen
+        .err
+        .split_once("\nhint: pass --timeout 2s; run `selvedge runs show ")
+        .unwrap_or_else(|| panic!("{seen:?}"));
+    let (run, rest) = run.split_once('`').unwrap();
+    assert_eq!(rest, " to see which call was cancelled\n");
+    let seen = workspace.run(&["run", "-q", "--resume", run, "-e", sleep]);
+    assert!(
+        seen.err.contains("OutcomeUnknownError") && seen.err.matches("hint: ").count() == 1,
+        "{seen:?}"
+    );
+    let lines = format!("`resume.repeat(\"{run}/tool_1\")` (it had no effect");
+    assert!(seen.err.contains(&lines), "{seen:?}");
     let code = "// @exec: {\"timeout_ms\": 50}\nfor (;;) {}";
     let seen = workspace.run(&["run", "-q", "-e", code]);
     assert!(
@@ -556,10 +581,31 @@ fn doctor_tests_the_sandbox() {
     let seen = TestWorkspace::new().run(&["doctor", "--json"]);
     assert_eq!(seen.status, 0, "{seen:?}");
     let findings = seen.json();
-    for what in ["sandbox", "realm", "deadline"] {
+    for what in ["sandbox", "realm", "deadline", "folder"] {
         let is_ok = |finding: &Value| finding["what"] == what && finding["ok"] == true;
         assert!(findings.as_array().unwrap().iter().any(is_ok), "{what}");
     }
+}
+
+#[test]
+fn doctor_marks_warnings_and_a_folder_that_is_not_writable() {
+    let workspace = TestWorkspace::new();
+    workspace.write("home/config.toml", "[script_harness]\nmood = 'good'\n");
+    let seen = workspace.run(&["doctor"]);
+    assert!(
+        seen.status == 0 && seen.out.contains("\n! configuration  warning: "),
+        "{seen:?}"
+    );
+    let file = workspace.dir.path().join("home/config.toml");
+    let output = workspace
+        .command(&["doctor"])
+        .env("SELVEDGE_HOME", file.join("below"))
+        .output();
+    let seen = CliOutput::of(output.unwrap());
+    assert!(
+        seen.status == 1 && seen.out.contains("\n✗ folder         cannot write to "),
+        "{seen:?}"
+    );
 }
 
 #[test]
@@ -824,7 +870,7 @@ fn configured_rules_replace_approval() {
     ];
     let seen = workspace.run(&script);
     assert!(
-        seen.status == 1 && seen.err.contains("no interactive terminal"),
+        seen.status == 1 && seen.err.contains("there is no terminal to ask on"),
         "{seen:?}"
     );
     workspace.write("home/config.toml", "allow_commands = [[\"touch\"]]\n");

@@ -366,6 +366,20 @@ fn configuration_mistakes_are_reported_before_any_request() {
         "{}",
         seen.err
     );
+    let workspace =
+        TestWorkspace::new("[model_providers.own]\nbase_url = 'http://127.0.0.1:9/v1'\n");
+    let seen = workspace.run(&["test", "--provider", "own"], &[]);
+    assert!(
+        seen.status == 2
+            && seen
+                .err
+                .starts_with("error: cannot connect to provider `own` at http://127.0.0.1:9/v1: ")
+            && seen.err.contains(
+                "\nhint: start the server, or change base_url under [model_providers.own] in /"
+            ),
+        "{}",
+        seen.err
+    );
 }
 
 #[test]

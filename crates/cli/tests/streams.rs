@@ -152,11 +152,24 @@ fn writes_beyond_the_file_size_limit_are_reported() {
     let run = workspace.command(&["run", "-e", "return 1"]);
     let (status, _, err) = parts(&with_file_size_limit(&run, 4).output().unwrap());
     assert_eq!(status, Some(2), "{err}");
+    let cannot_write = format!(
+        "error: cannot write the journal {}: no space left on the disk",
+        workspace.dir.path().join("home/journal.sqlite").display()
+    );
     assert!(
-        err.starts_with("error: ")
+        err.starts_with(&cannot_write)
             && err.contains("\nhint: free disk space, or pass --ephemeral\n"),
         "{err}"
     );
+    for list in ["runs", "sessions"] {
+        let list = workspace.command(&[list, "list"]);
+        let (status, _, err) = parts(&with_file_size_limit(&list, 4).output().unwrap());
+        assert_eq!(status, Some(2), "{err}");
+        assert!(
+            err.starts_with(&cannot_write) && err.contains("\nhint: free disk space\n"),
+            "{err}"
+        );
+    }
     // The memory of the sandbox is a file, too.
     let run = workspace.command(&["run", "--ephemeral", "-e", "return 1"]);
     let (status, _, err) = parts(&with_file_size_limit(&run, 4).output().unwrap());

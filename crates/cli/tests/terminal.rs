@@ -200,7 +200,10 @@ fn without_a_terminal_the_call_is_denied() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
-        stderr.contains("exec was denied: no interactive terminal"),
+        stderr.contains(
+            "exec needs approval: `rm -rf doomed`: deletes files by force; there is no terminal to \
+             ask on\n"
+        ),
         "{stderr}"
     );
     assert!(dir.path().join("work/doomed").exists());

@@ -85,7 +85,10 @@ fn without_approval_only_configured_hosts_are_fetched() {
         format!("return (await tools.fetchUrl('http://127.0.0.1:{port}/')).fetches[0].content");
     let denied = TestWorkspace::new("").error(&script);
     assert!(
-        denied.contains("ApprovalDeniedError: fetch_url was denied: no interactive terminal"),
+        denied.contains(&format!(
+            "ApprovalDeniedError: fetch_url needs approval: fetches http://127.0.0.1:{port}/ \
+             (a private address); there is no terminal to ask on\n"
+        )),
         "{denied}"
     );
     let workspace = TestWorkspace::new(&format!("[web]\nallow_hosts = [\"127.0.0.1:{port}\"]\n"));

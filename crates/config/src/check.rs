@@ -174,12 +174,19 @@ impl FileCheck<'_> {
             all.into_iter()
                 .find(|key| key.rsplit('.').next() == Some(wrong))
         };
+        // A misspelled security setting must not leave the default in place.
+        let is_security_setting =
+            |near: &String| ["sandbox_mode", "approval_policy"].contains(&near.as_str());
+        let severity = match near.as_ref().is_some_and(is_security_setting) {
+            true => Severity::Error,
+            false => Severity::Warning,
+        };
         let hint = near
             .or_else(in_other_table)
             .map(|near| format!("; did you mean `{near}`?"))
             .unwrap_or_default();
         self.report(
-            Severity::Warning,
+            severity,
             name.span().start,
             format!("unknown key `{key}`{hint}"),
         );

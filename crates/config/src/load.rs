@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_warnings_with_a_suggestion() {
+    fn unknown_keys_are_reported_with_a_suggestion() {
         for (text, message) in [
             (
                 "[script_harness.limits]\nmemory = 3\n",
@@ -305,8 +305,12 @@ mod tests {
             ),
             (
                 "aproval_policy = \"never\"\n",
-                "warning: config.toml:1: unknown key `aproval_policy`; did you mean \
+                "error: config.toml:1: unknown key `aproval_policy`; did you mean \
                  `approval_policy`?",
+            ),
+            (
+                "sandbox_mod = \"read-only\"\n",
+                "error: config.toml:1: unknown key `sandbox_mod`; did you mean `sandbox_mode`?",
             ),
             (
                 "\ntimeout_ms = 3\n",

@@ -1,10 +1,12 @@
 //! The error type of this crate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use selvedge_protocol::LedgerError;
 
 use crate::connection::is_busy;
+
+const DISK_FULL: &str = "no space left on the disk";
 
 /// Why the journal could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +26,14 @@ pub enum JournalError {
         /// The journal's folder.
         path: PathBuf,
         /// Why writing is necessary, as the end of a sentence about the journal.
+        why: &'static str,
+    },
+    /// The disk or a quota is full, or the file size limit is reached.
+    #[error("cannot write the journal {path}: {why}")]
+    DiskFull {
+        /// The journal's file.
+        path: PathBuf,
+        /// What is full.
         why: &'static str,
     },
     /// The schema is newer than this version of Selvedge.
@@ -104,6 +114,30 @@ pub enum JournalError {
 }
 
 impl JournalError {
+    /// Names the file in the error of a write for which there was no space.
+    pub(crate) fn naming_full_disk(self, file: &Path) -> Self {
+        use rusqlite::ffi::{SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_WRITE};
+        let why = match &self {
+            Self::Sqlite(error) => match error.sqlite_error() {
+                Some(error) if error.code == rusqlite::ErrorCode::DiskFull => DISK_FULL,
+                // SQLite reports only a failed write of its main files as a full disk.
+                Some(error)
+                    if [SQLITE_IOERR_SHMSIZE, SQLITE_IOERR_WRITE]
+                        .contains(&error.extended_code) =>
+                {
+                    "no space left on the disk, or the file size limit is reached"
+                }
+                _ => return self,
+            },
+            Self::File { .. } if self.is_disk_full() => DISK_FULL,
+            _ => return self,
+        };
+        Self::DiskFull {
+            path: file.to_owned(),
+            why,
+        }
+    }
+
     /// Returns whether another connection has locked the file.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, Self::Sqlite(error) if is_busy(error))
@@ -147,6 +181,7 @@ impl JournalError {
         use rusqlite::ErrorCode::{DiskFull, SystemIoFailure};
         use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match self {
+            Self::DiskFull { .. } => true,
             Self::File { error, .. } => {
                 matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
             }

@@ -52,6 +52,11 @@ impl Journal {
 
     /// Opens the journal of a folder with these options, and creates it if there is none.
     pub fn open_with(folder: &Path, options: &JournalOptions) -> Result<Arc<Self>, JournalError> {
+        let file = folder.join(connection::FILE_NAME);
+        Self::open_file(folder, options).map_err(|error| error.naming_full_disk(&file))
+    }
+
+    fn open_file(folder: &Path, options: &JournalOptions) -> Result<Arc<Self>, JournalError> {
         let file = |error| JournalError::File {
             path: folder.to_owned(),
             error,
@@ -135,7 +140,11 @@ pub(crate) fn in_transaction<T>(
     work: impl FnOnce(&Connection) -> Result<T, JournalError>,
 ) -> Result<T, JournalError> {
     // Cached statements, because parsing them takes as long as a small write.
-    let run = |sql| execute(connection, sql, []);
+    let naming_file = |error: JournalError| match connection.path() {
+        Some(file) => error.naming_full_disk(Path::new(file)),
+        None => error,
+    };
+    let run = |sql| execute(connection, sql, []).map_err(naming_file);
     if !connection.is_autocommit() {
         // The previous write panicked inside its transaction.
         run("ROLLBACK")?;
@@ -145,7 +154,7 @@ pub(crate) fn in_transaction<T>(
     if result.is_err() && !connection.is_autocommit() {
         run("ROLLBACK")?;
     }
-    result
+    result.map_err(naming_file)
 }
 
 /// Returns the key for digests of arguments, which is created when the journal is first opened.

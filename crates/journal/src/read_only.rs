@@ -20,7 +20,11 @@ impl Journal {
         keeping: &JournalOptions,
     ) -> Result<Arc<Self>, JournalError> {
         match Self::open_with(folder, keeping) {
-            Err(error @ (JournalError::File { .. } | JournalError::Sqlite(_))) => {
+            Err(
+                error @ (JournalError::File { .. }
+                | JournalError::DiskFull { .. }
+                | JournalError::Sqlite(_)),
+            ) => {
                 match open_current_read_only(folder) {
                     Ok(connection) => {
                         let key = load_digest_key(&connection)?.ok_or(error)?;
@@ -32,6 +36,7 @@ impl Journal {
                             keeping,
                         ))
                     }
+                    Err(JournalError::ReadOnly { .. }) if error.is_disk_full() => Err(error),
                     Err(
                         specific @ (JournalError::ReadOnly { .. }
                         | JournalError::NewerSchema { .. }),

@@ -81,7 +81,12 @@ enum McpConnectionState {
     Idle,
     Starting(SharedStart),
     Ready(Arc<McpConnection>),
-    BackingOff { why: String, until: Instant },
+    BackingOff {
+        why: String,
+        until: Instant,
+        /// The error of the failed start, which the first call reports.
+        unreported: Option<ServerError>,
+    },
 }
 
 /// Status of a server, for `mcp list`.
@@ -182,7 +187,9 @@ impl ConfiguredServer {
             }
             (Some(blocked), _) => Some(blocked.clone()),
             // After the delay it may be started again.
-            (None, McpConnectionState::BackingOff { why, until }) if *until > Instant::now() => {
+            (None, McpConnectionState::BackingOff { why, until, .. })
+                if *until > Instant::now() =>
+            {
                 Some(self.backing_off_error(why, *until))
             }
             _ => None,
@@ -201,12 +208,17 @@ impl ConfiguredServer {
             if let Some(blocked) = &inner.blocked {
                 return Err(blocked.clone());
             }
-            match &inner.state {
+            match &mut inner.state {
                 McpConnectionState::Ready(connection) if !connection.is_closed() => {
                     return Ok(connection.clone());
                 }
-                McpConnectionState::BackingOff { why, until } if *until > Instant::now() => {
-                    return Err(self.backing_off_error(why, *until));
+                McpConnectionState::BackingOff {
+                    why,
+                    until,
+                    unreported,
+                } if *until > Instant::now() => {
+                    let repeated = || self.backing_off_error(why, *until);
+                    return Err(unreported.take().unwrap_or_else(repeated));
                 }
                 McpConnectionState::Starting(starting) => starting.clone(),
                 McpConnectionState::Ready(connection) => {
@@ -240,17 +252,23 @@ impl ConfiguredServer {
         if inner.failures <= 1 {
             return None;
         }
-        let until = self.back_off(inner, why);
+        let until = self.back_off(inner, why, None);
         Some(self.backing_off_error(why, until))
     }
 
     /// Sets a delay before the next start, which doubles with each failure up to 60 s.
-    fn back_off(&self, inner: &mut ConfiguredServerInner, why: &str) -> Instant {
+    fn back_off(
+        &self,
+        inner: &mut ConfiguredServerInner,
+        why: &str,
+        unreported: Option<ServerError>,
+    ) -> Instant {
         let wait = Duration::from_secs(1 << inner.failures.saturating_sub(1).min(6));
         let until = Instant::now() + wait.min(Duration::from_secs(60));
         inner.state = McpConnectionState::BackingOff {
             why: why.to_owned(),
             until,
+            unreported,
         };
         until
     }
@@ -343,13 +361,20 @@ impl ConfiguredServer {
                 let why = match &error {
                     ServerError::StartFailed { why, .. }
                     | ServerError::Disconnected { why, .. } => why.clone(),
+                    ServerError::CommandNotFound { command, .. } => {
+                        format!("`{command}` was not found")
+                    }
                     other => other.to_string(),
                 };
+                let error = match error {
+                    not_found @ ServerError::CommandNotFound { .. } => not_found,
+                    _ => self.start_error(why.clone()),
+                };
                 inner.failures += 1;
-                self.back_off(&mut inner, &why);
+                self.back_off(&mut inner, &why, Some(error.clone()));
                 drop(inner);
                 self.shared.notify_change();
-                Err(self.start_error(why))
+                Err(error)
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The connection to a running MCP server.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -67,10 +68,18 @@ impl McpConnection {
             why,
         };
         let (service, process) = match &settings.transport {
-            McpTransport::Stdio { command, .. } => {
+            McpTransport::Stdio { command, cwd, .. } => {
                 let started = ServerProcess::spawn(&settings.transport);
-                let (mut process, read, write) = started
-                    .map_err(|error| not_started(format!("cannot run `{command}`: {error}")))?;
+                let (mut process, read, write) = started.map_err(|error| {
+                    let folder_exists = cwd.as_ref().is_none_or(|cwd| cwd.is_dir());
+                    match error.kind() {
+                        ErrorKind::NotFound if folder_exists => ServerError::CommandNotFound {
+                            server: settings.name.clone(),
+                            command: command.clone(),
+                        },
+                        _ => not_started(format!("cannot run `{command}`: {error}")),
+                    }
+                })?;
                 let transport = AsyncRwTransport::new_client(read, write)
                     .with_max_line_length(MAX_MESSAGE_BYTES + 1);
                 let mode = ClientLifecycleMode::Initialize;

@@ -28,6 +28,14 @@ pub enum ServerError {
         /// Reason, in one line.
         why: String,
     },
+    /// The program of the server does not exist.
+    #[error("the MCP server `{server}` did not start: `{command}` was not found")]
+    CommandNotFound {
+        /// Name of the server in the configuration.
+        server: String,
+        /// Name or path of the program.
+        command: String,
+    },
     /// The server failed recently and is not started again before a delay has passed.
     #[error("the MCP server `{server}` failed ({why}); next attempt in {retry_in_secs} s")]
     BackingOff {

@@ -170,6 +170,11 @@ pub(crate) fn to_tool_error(error: ServerError) -> ToolError {
     let mut tool_error = ToolError::new(error.to_string());
     tool_error.retryable = error.is_retryable();
     tool_error.outcome_unknown = error.is_outcome_unknown();
+    if let ServerError::CommandNotFound { server, .. } = &error {
+        tool_error = tool_error.suggest(format!(
+            "install it, or change `command` under [mcp_servers.{server}]"
+        ));
+    }
     if let ServerError::ErrorResponse { code, .. } = error {
         tool_error.metadata = Map::from_iter([("code".to_owned(), json!(code))]);
     }
@@ -211,7 +216,10 @@ impl Tool for UnavailableServerTool {
             Err(ToolError::new(why).retryable())
         }
         .map(|result| {
-            result.map_err(|error: ToolError| error.suggest("run `selvedge mcp list` for details"))
+            result.map_err(|error: ToolError| match error.suggestions.is_empty() {
+                true => error.suggest("run `selvedge mcp list` for details"),
+                false => error,
+            })
         })
         .boxed()
     }

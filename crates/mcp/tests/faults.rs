@@ -244,9 +244,15 @@ async fn a_missing_program_is_reported() {
     let servers = servers(vec![program("gone", "/nonexistent/server", &[])]);
     let error = run(&servers, "return await gone.x()").await.error.unwrap();
     assert!(
-        error.message.contains("cannot run `/nonexistent/server`"),
+        error
+            .message
+            .contains("the MCP server `gone` did not start: `/nonexistent/server` was not found"),
         "{}",
         error.message
+    );
+    assert_eq!(
+        error.suggestions,
+        ["install it, or change `command` under [mcp_servers.gone]"]
     );
     let error = run(&servers, "return await tools.mcp.unknown.x()")
         .await

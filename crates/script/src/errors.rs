@@ -34,6 +34,7 @@ pub(crate) fn from_thrown(
     json: &str,
     compiled: &CompiledScript,
     registry: &Registry,
+    limits: &Limits,
     made: impl Fn(&str) -> bool,
 ) -> ScriptError {
     let fields: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();
@@ -64,7 +65,7 @@ pub(crate) fn from_thrown(
         _ => ErrorCode::ScriptRuntimeError,
     };
     let message = match code {
-        ErrorCode::ScriptMemoryError => "the script used up its memory".to_owned(),
+        ErrorCode::ScriptMemoryError => memory_message(limits),
         ErrorCode::ScriptStackError => "the script recursed too deeply".to_owned(),
         ErrorCode::ScriptRuntimeError if fields.contains_key("thrown") => {
             format!("the script threw {message}")
@@ -147,11 +148,8 @@ pub(crate) fn from_fault(fault: &Fault, limits: &Limits, timeout_ms: u64) -> Scr
             ErrorCode::ScriptCancelledError,
             "the script was cancelled".to_owned(),
         ),
-        Fault::Memory => new(
-            ErrorCode::ScriptMemoryError,
-            format!("the script used up its memory ({} MB)", limits.memory_mb),
-        )
-        .suggest("work on less at a time, or keep only the fields you need"),
+        Fault::Memory => new(ErrorCode::ScriptMemoryError, memory_message(limits))
+            .suggest("work on less at a time, or keep only the fields you need"),
         Fault::Stack => new(
             ErrorCode::ScriptStackError,
             "the script recursed too deeply".to_owned(),
@@ -159,6 +157,13 @@ pub(crate) fn from_fault(fault: &Fault, limits: &Limits, timeout_ms: u64) -> Scr
         .suggest("use a loop instead of recursion"),
         other => new(ErrorCode::HarnessInternalError, other.to_string()),
     }
+}
+
+fn memory_message(limits: &Limits) -> String {
+    format!(
+        "the script exceeded its memory limit of {} MB",
+        limits.memory_mb
+    )
 }
 
 pub(crate) fn timeout_error(timeout_ms: u64) -> ScriptError {

@@ -403,6 +403,7 @@ impl<'a> ScriptRun<'a> {
                     &replace_lone_surrogates(&error),
                     compiled,
                     registry,
+                    self.context.limits,
                     made,
                 ))
             }

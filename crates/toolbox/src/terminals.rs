@@ -290,8 +290,9 @@ async fn read_until_exit(
 }
 
 fn open_pty() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let master = openpt(flags)?;
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    // macOS has no flag for it. Programs are started by `confine`, which closes other descriptors.
+    rustix::io::fcntl_setfd(&master, rustix::io::FdFlags::CLOEXEC)?;
     grantpt(&master)?;
     unlockpt(&master)?;
     tcsetwinsize(&master, TERMINAL_SIZE)?;

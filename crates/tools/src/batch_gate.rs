@@ -45,7 +45,7 @@ impl Orchestrator {
             .request_approval_for_calls(scope, &gated, ids, ApprovalTiming::BeforeStart, reports)
             .await;
         let mut allowed = Vec::new();
-        for ((prepared, _), decision) in gated.into_iter().zip(decisions) {
+        for ((prepared, risk), decision) in gated.into_iter().zip(decisions) {
             let tool = &prepared.tool.spec.name;
             let failure = match decision {
                 ApprovalResult::ApprovedOnce => {
@@ -69,6 +69,10 @@ impl Orchestrator {
                 ApprovalResult::Denied(Some(reason)) => CallFailure::new(
                     ErrorCode::ApprovalDeniedError,
                     format!("{tool} was denied: {reason}"),
+                ),
+                ApprovalResult::Unavailable(why) => CallFailure::new(
+                    ErrorCode::ApprovalDeniedError,
+                    format!("{tool} needs approval: {risk}; {why}"),
                 ),
                 ApprovalResult::TimedOut => {
                     let limit = scope.limits.approval_timeout.unwrap_or_default();
@@ -240,9 +244,9 @@ impl Orchestrator {
                     }).collect()
                 }
                 Some(ApprovalResponse::Cancelled) => all(ApprovalResult::Cancelled),
-                Some(ApprovalResponse::Unavailable(reason)) => all(ApprovalResult::Denied(Some(reason))),
+                Some(ApprovalResponse::Unavailable(why)) => all(ApprovalResult::Unavailable(why)),
                 Some(ApprovalResponse::Deferred) => {
-                    all(ApprovalResult::Denied(Some("approval is not possible here".to_owned())))
+                    all(ApprovalResult::Unavailable("approval is not possible here".to_owned()))
                 }
             },
         }
@@ -284,6 +288,8 @@ pub(crate) enum ApprovalResult {
     ApprovedForScript,
     ApprovedAlways,
     Denied(Option<String>),
+    /// No approver is available. The text says why.
+    Unavailable(String),
     TimedOut,
     Cancelled,
     TakenOver,
@@ -297,7 +303,7 @@ impl ApprovalResult {
             Self::ApprovedForScript => "yes, for this script".into(),
             Self::ApprovedAlways => "yes, always".into(),
             Self::Denied(None) => "no".into(),
-            Self::Denied(Some(reason)) => format!("no: {reason}"),
+            Self::Denied(Some(reason)) | Self::Unavailable(reason) => format!("no: {reason}"),
             Self::TimedOut => "no answer".into(),
             Self::Cancelled => "cancelled".into(),
             Self::TakenOver => "answered elsewhere".into(),

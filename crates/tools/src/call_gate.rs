@@ -185,7 +185,9 @@ impl CallGate {
                 scope.remember_approval(action.approval_key);
                 Ok(())
             }
-            Some(ApprovalResult::Denied(Some(reason))) => Err(ToolError::new(reason)),
+            Some(ApprovalResult::Denied(Some(reason)) | ApprovalResult::Unavailable(reason)) => {
+                Err(ToolError::new(reason))
+            }
             Some(ApprovalResult::TimedOut) => Err(ToolError::new("approval timed out")),
             Some(ApprovalResult::Cancelled) => {
                 Err(ToolError::new("the approval request was cancelled"))

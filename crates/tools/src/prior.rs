@@ -235,6 +235,11 @@ impl PriorCalls {
         })
     }
 
+    /// Whether a recorded call has to be decided before the first call that changes something.
+    pub fn has_undecided(&self) -> bool {
+        self.undecided_calls(&self.progress()).next().is_some()
+    }
+
     /// Returns the failure of a call that must not run yet. It names each undecided call and how to
     /// decide it.
     pub(crate) fn undecided_failure(&self, tool: &str) -> CallFailure {
