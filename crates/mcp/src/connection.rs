@@ -73,10 +73,12 @@ impl McpConnection {
                 let (mut process, read, write) = started.map_err(|error| {
                     let folder_exists = cwd.as_ref().is_none_or(|cwd| cwd.is_dir());
                     match error.kind() {
-                        ErrorKind::NotFound if folder_exists => ServerError::CommandNotFound {
-                            server: settings.name.clone(),
-                            command: command.clone(),
-                        },
+                        ErrorKind::NotFound | ErrorKind::NotADirectory if folder_exists => {
+                            ServerError::CommandNotFound {
+                                server: settings.name.clone(),
+                                command: command.clone(),
+                            }
+                        }
                         _ => not_started(format!("cannot run `{command}`: {error}")),
                     }
                 })?;
