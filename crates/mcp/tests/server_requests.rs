@@ -233,7 +233,7 @@ async fn requests_without_a_handler_or_against_the_policy_are_declined_and_repor
     assert_eq!(got[1]["message"], "declined: no model is available");
     let progress = setup.progress();
     assert!(
-        progress.contains("MCP server odd: elicitation declined: no interactive terminal"),
+        progress.contains("MCP server odd: elicitation declined: no person can be asked"),
         "{progress}"
     );
     assert!(

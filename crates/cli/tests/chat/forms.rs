@@ -319,7 +319,7 @@ fn without_a_terminal_forms_are_declined_with_a_message() {
     let value: Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!(value[0], json!({"action": "decline"}), "{stderr}");
     assert!(
-        stderr.contains("MCP server odd: elicitation declined: no interactive terminal"),
+        stderr.contains("MCP server odd: elicitation declined: no person can be asked"),
         "{stderr}"
     );
     assert!(
@@ -334,7 +334,7 @@ fn without_a_terminal_forms_are_declined_with_a_message() {
             .any(|line| line.contains("script.progress") && line.contains(text))
     };
     assert!(
-        has_progress("MCP server odd: elicitation declined: no interactive terminal"),
+        has_progress("MCP server odd: elicitation declined: no person can be asked"),
         "{events}"
     );
     assert!(
