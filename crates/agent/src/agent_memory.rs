@@ -70,8 +70,8 @@ struct PromptPrefix {
 }
 
 impl AgentMemory {
-    /// Connects an agent to `memory`. The small model, if given, writes summaries, removes irrelevant
-    /// turns from recall, and distills lessons.
+    /// Connects an agent to `memory`. The small model, if given, writes summaries, removes
+    /// irrelevant turns from recall, and distills lessons.
     pub fn new(
         memory: Arc<Memory>,
         settings: AgentMemoryOptions,
@@ -93,8 +93,8 @@ impl AgentMemory {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the turns that memory does not have yet, and returns the rendered history with which the
-    /// prompts of this turn begin.
+    /// Stores the turns that memory does not have yet, and returns the rendered history with which
+    /// the prompts of this turn begin.
     async fn prepare_prefix(
         &self,
         session: &Session,

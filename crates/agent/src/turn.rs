@@ -25,8 +25,8 @@ use crate::{Agent, Session, TurnInput, metrics};
 pub struct TurnOptions {
     /// Cancels the turn and everything it started. The session remains usable.
     pub cancel: CancellationToken,
-    /// Cancelled when the caller has gone: scripts that wait for a person are then suspended, others are
-    /// stopped.
+    /// Cancelled when the caller has gone: scripts that wait for a person are then suspended,
+    /// others are stopped.
     pub caller_gone: CancellationToken,
     /// Receives the events of the turn.
     pub events: EventSink,

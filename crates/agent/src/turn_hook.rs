@@ -10,7 +10,8 @@ use crate::Session;
 /// message of each request and is never stored, so that everything before that message stays
 /// unchanged and prompt caches remain valid.
 pub trait TurnHook: Send + Sync {
-    /// Returns the text of the section "Memory" of the system prompt; `None` leaves the section out.
+    /// Returns the text of the section "Memory" of the system prompt; `None` leaves the section
+    /// out.
     fn system_prompt_section(&self) -> Option<&str> {
         None
     }

@@ -121,8 +121,8 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Lets the guest compute while calls continue. A cancellation or the deadline interrupts the
-    /// guest. A guest that has not stopped after a grace period, for example because the runtime has
-    /// no free instance for it yet, is dropped.
+    /// guest. A guest that has not stopped after a grace period, for example because the runtime
+    /// has no free instance for it yet, is dropped.
     pub(crate) async fn run_guest<T>(
         &mut self,
         interrupt: &InterruptHandle,

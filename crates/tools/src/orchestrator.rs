@@ -103,8 +103,8 @@ pub struct CallOutcome {
     pub tool_invoked: bool,
     /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,
-    /// Details of a call whose start was not recorded: it was answered without running, or started a
-    /// task. `None` for other calls.
+    /// Details of a call whose start was not recorded: it was answered without running, or started
+    /// a task. `None` for other calls.
     pub unrecorded_start: Option<UnrecordedStart>,
 }
 
