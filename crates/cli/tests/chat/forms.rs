@@ -338,7 +338,7 @@ fn without_a_terminal_forms_are_declined_with_a_message() {
         "{events}"
     );
     assert!(
-        has_progress("MCP server odd: sampling declined: no interactive terminal"),
+        has_progress("MCP server odd: sampling declined: there is no terminal to ask on"),
         "{events}"
     );
     assert_eq!(
