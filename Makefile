@@ -6,6 +6,7 @@
 # make bench        benchmark against other programs, and print a table
 # make bench-memory DATA=dir  measure quality and speed of recall on files in LoCoMo format
 # make bench-tokens count requests and tokens of the README's tasks, as scripts and as calls
+# make attack       run all collected attacks against the debug binary, and print a table
 # make fuzz         fuzz detector, compiler, sandbox and decoders for five minutes
 # make docs         write the generated parts of docs/ and the README
 # make lint         check formatting, clippy and rustdoc without warnings
@@ -16,7 +17,7 @@ CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens fuzz docs lint check deny setup
+.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens attack fuzz docs lint check deny setup
 
 setup:
 	@scripts/setup
@@ -74,6 +75,10 @@ bench-memory:
 
 bench-tokens: setup
 	scripts/with-compiler $(CARGO) run --release --quiet -p selvedge-bench -- tokens
+
+attack: setup
+	scripts/with-compiler $(CARGO) build -p selvedge -p selvedge-attack
+	target/debug/selvedge-attack --binary $(or $(BINARY),target/debug/selvedge)
 
 fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS)

@@ -1,0 +1,148 @@
+//! The place where an attack runs: a home, a workspace, a secret outside of both, and the binary
+//! under attack.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// Content of the file outside the workspace that no attack may read.
+pub(crate) const SECRET: &str = "canary-5b1f-outside-the-workspace";
+
+/// A process that runs longer than this is killed, and its attack has succeeded.
+pub(crate) const ATTACK_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A fresh home and workspace.
+pub(crate) struct Lab {
+    dir: tempfile::TempDir,
+    binary: PathBuf,
+}
+
+/// What a process did.
+pub(crate) struct Observation {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    pub(crate) elapsed: Duration,
+    pub(crate) timed_out: bool,
+}
+
+impl Observation {
+    /// Returns everything the process printed.
+    pub(crate) fn output(&self) -> String {
+        format!("{}{}", self.stdout, self.stderr)
+    }
+
+    /// Whether the process ended by itself, without a panic and without a signal.
+    pub(crate) fn ended_cleanly(&self) -> bool {
+        !self.timed_out
+            && self.signal.is_none()
+            && self.exit_code != Some(101)
+            && !self.stderr.contains("panicked at")
+    }
+}
+
+impl Lab {
+    pub(crate) fn new(binary: &Path) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        for folder in ["work", "home", "outside"] {
+            std::fs::create_dir(dir.path().join(folder))?;
+        }
+        std::fs::write(dir.path().join("outside/secret"), SECRET)?;
+        Ok(Self {
+            dir,
+            binary: binary.to_owned(),
+        })
+    }
+
+    /// The workspace.
+    pub(crate) fn work(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+
+    /// Selvedge's home.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    /// A folder that the workspace does not contain. Its file `secret` contains [`SECRET`].
+    pub(crate) fn outside(&self) -> PathBuf {
+        self.dir.path().join("outside")
+    }
+
+    /// Writes a file of the workspace, with its folders.
+    pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) -> Result<()> {
+        let path = self.work().join(path);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        std::fs::write(&path, content).with_context(|| path.display().to_string())
+    }
+
+    /// Returns a command that runs `selvedge` in the workspace.
+    pub(crate) fn selvedge(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(args)
+            .env("SELVEDGE_HOME", self.home())
+            .env("HOME", self.home())
+            .current_dir(self.work());
+        command
+    }
+
+    /// Runs `selvedge` to its end.
+    pub(crate) fn run(&self, args: &[&str]) -> Result<Observation> {
+        observe(self.selvedge(args), "")
+    }
+
+    /// Runs a script. Returns its `script_tool_call_output` item and what the process did.
+    pub(crate) fn script(&self, source: &str, args: &[&str]) -> Result<(Value, Observation)> {
+        let all = [&["run", "--json", "-"], args].concat();
+        let seen = observe(self.selvedge(&all), source)?;
+        let item = serde_json::from_str(&seen.stdout).unwrap_or(Value::Null);
+        Ok((item, seen))
+    }
+}
+
+/// Runs a command to its end, with `input` on its standard input. Kills it after
+/// [`ATTACK_TIMEOUT`].
+pub(crate) fn observe(mut command: Command, input: &str) -> Result<Observation> {
+    let started = Instant::now();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A process that does not read its input is not an error.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let (output, timed_out) = wait_with_timeout(child)?;
+    Ok(Observation {
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        exit_code: output.status.code(),
+        signal: output.status.signal(),
+        elapsed: started.elapsed(),
+        timed_out,
+    })
+}
+
+/// Waits for a process. Returns its output, and whether it was killed.
+fn wait_with_timeout(child: Child) -> Result<(Output, bool)> {
+    let pid = child.id().to_string();
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(child.wait_with_output()));
+    match receive.recv_timeout(ATTACK_TIMEOUT) {
+        Ok(output) => Ok((output?, false)),
+        Err(_) => {
+            Command::new("kill").args(["-9", &pid]).status()?;
+            Ok((receive.recv()??, true))
+        }
+    }
+}
