@@ -155,7 +155,10 @@ pub(crate) fn run_with_signals<T>(
         tokio::spawn(async move {
             match stop_signal().await {
                 StopSignal::Interrupt => signals.cancel.cancel(),
-                StopSignal::Terminate => signals.terminate.cancel(),
+                StopSignal::Terminate => {
+                    signals.terminate.cancel();
+                    eprint_line!("note: stopping after SIGTERM; a second signal exits at once");
+                }
             }
             stop_signal().await;
             std::process::exit(130);

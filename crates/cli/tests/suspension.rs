@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(unix)]
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -214,6 +215,7 @@ fn sigterm_suspends_the_script() {
         await tools.exec({command: ['sh', '-c', 'echo second >> effects']}); return Number(first.stdout)";
     let mut child = workspace
         .command(&["run", "--suspend", "--json", "-e", source])
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     while workspace.effects().is_empty() {
@@ -224,6 +226,9 @@ fn sigterm_suspends_the_script() {
         .args(["-TERM", &child.id().to_string()])
         .status()
         .unwrap();
+    // The command ends only after the process has handled the signal.
+    let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(stderr.any(|line| line.unwrap().contains("stopping after SIGTERM")));
     std::fs::write(workspace.path("work/go"), "").unwrap();
     let output: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
     assert_eq!(

@@ -306,6 +306,8 @@ impl<'a> ScriptRun<'a> {
         tokio::select! {
             biased;
             () = context.scope.cancel.cancelled() => Err(self.fault_exit(&Fault::Cancelled)),
+            // Polled before reports, so that no answer starts further calls.
+            () = context.suspend.cancelled(), if self.suspender.is_enabled() => Ok(WakeReason::Suspend),
             // Polled before the deadline, so that calls that have finished still count. This cannot
             // postpone the deadline for long, because the number of calls is limited.
             Some(report) = self.calls.reports.recv() => {
@@ -320,7 +322,6 @@ impl<'a> ScriptRun<'a> {
                 true => Ok(WakeReason::Suspend),
                 false => Err(self.fault_exit(&Fault::Cancelled)),
             },
-            () = context.suspend.cancelled(), if self.suspender.is_enabled() => Ok(WakeReason::Suspend),
             () = sleep_until(timer) => Ok(match self.calls.timers.pop_first() {
                 Some((_, id)) => WakeReason::Answer(GuestAnswer::Timer(id)),
                 None => WakeReason::Recheck,
