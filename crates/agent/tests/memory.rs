@@ -246,7 +246,7 @@ async fn a_saved_document_is_on_the_board_for_five_turns() {
     // The first turn makes two requests.
     for (turn, asked) in (2..).zip(&server.asked()[2..]) {
         let told = newest(asked);
-        let there = told.contains("A plan") && told.contains("tools.fetchFromFC(");
+        let there = told.contains("A plan") && told.contains("tools.fetchFromFc(");
         assert_eq!(there, turn <= 1 + ANNOUNCEMENT_TURNS, "{turn}: {told}");
         assert!(!told.contains("secret words"));
     }
@@ -254,6 +254,6 @@ async fn a_saved_document_is_on_the_board_for_five_turns() {
         !session
             .history()
             .iter()
-            .any(|(_, item)| format!("{item:?}").contains("tools.fetchFromFC"))
+            .any(|(_, item)| format!("{item:?}").contains("tools.fetchFromFc"))
     );
 }

@@ -399,7 +399,7 @@ impl<'a> InFlightCalls<'a> {
         let line = call.line().map(|line| format!(" in line {line}"));
         let line = line.unwrap_or_default();
         Some(format!(
-            "{id} (tools.{tool}{line}) was still running when the script ended"
+            "{id} (tools.{tool}{line}) had not finished when the script ended"
         ))
     }
 }

@@ -70,15 +70,15 @@ impl<'a> ScriptRun<'a> {
 
     /// The main loop. Returns the script's value as JSON, or how the run ended otherwise.
     pub(crate) async fn drive(&mut self, context: Value) -> Result<Option<String>, RunExit> {
-        let (mut guest, mut pump) = self.start(context).await?;
+        let (mut guest, mut step) = self.start(context).await?;
         loop {
             self.heap_peak = guest.heap_peak();
-            if !pump.requests.is_empty() || matches!(pump.state, GuestStepState::Waiting) {
+            if !step.requests.is_empty() || matches!(step.state, GuestStepState::Waiting) {
                 self.wait_for_write(self.context.ensure_entry_written())
                     .await??;
             }
-            self.calls.handle_requests(pump.requests)?;
-            if let GuestStepState::Finished(finish) = pump.state {
+            self.calls.handle_requests(step.requests)?;
+            if let GuestStepState::Finished(finish) = step.state {
                 return Ok(self.script_result(finish)?);
             }
             let answer = self.next_answer(guest.as_mut()).await?;
@@ -89,7 +89,7 @@ impl<'a> ScriptRun<'a> {
                 claimed.map_err(|error| self.end_after_suspend_error(error))?;
                 self.state.on_progress();
             }
-            pump = self.settle(guest.as_mut(), answer).await?;
+            step = self.settle(guest.as_mut(), answer).await?;
         }
     }
 
@@ -121,11 +121,11 @@ impl<'a> ScriptRun<'a> {
             let restored = self.calls.run_guest(&interrupt, deadline, restore).await;
             let guest = restored.map_err(|fault| self.fault_exit(&fault))?;
             self.calls.restore(&suspension.calls);
-            let pump = GuestStep {
+            let step = GuestStep {
                 requests: Vec::new(),
                 state: GuestStepState::Waiting,
             };
-            return Ok((guest, pump));
+            return Ok((guest, step));
         }
         // The script can start a task while it computes, before its first call.
         if context.tasks.is_some() {
@@ -164,8 +164,8 @@ impl<'a> ScriptRun<'a> {
         };
         let computing = guest.settle(id, settlement);
         let interrupt = self.interrupt.clone();
-        let pump = self.calls.run_guest(&interrupt, deadline, computing).await;
-        pump.map_err(|fault| self.fault_exit(&fault))
+        let step = self.calls.run_guest(&interrupt, deadline, computing).await;
+        step.map_err(|fault| self.fault_exit(&fault))
     }
 
     /// Waits for the next answer to the guest. Meanwhile saves snapshots, and suspends the run if
