@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let _tracing_guard = match log::start_tracing(cli.log.as_deref()) {
-        Ok(watched) => watched,
+        Ok(guard) => guard,
         Err(error) => {
             Problem::from_error(&error).print();
             return CliStatus::NotStarted.into();

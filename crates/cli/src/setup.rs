@@ -517,7 +517,7 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
             true => UnixSocketAccess::On,
             false => UnixSocketAccess::Off,
         },
-        accepted_weaker: config.weaker_wall,
+        accepted_weaker: config.weaker_confinement,
         limits: config.command_limits.clone(),
         rules: CommandRules {
             confined: [config.allow_commands.clone(), saved.allow.clone()].concat(),

@@ -14,7 +14,6 @@ pub(crate) struct CallLog {
     pub(crate) records: Vec<Vec<CallRecord>>,
     /// Results of completed calls: call id, tool, JSON.
     results: Vec<(String, String, String)>,
-    #[serde(rename = "kept")]
     result_bytes: usize,
     /// Number of calls that were handed to a tool.
     pub(crate) invoked_count: u32,

@@ -425,7 +425,7 @@ impl Harness {
             scope.suspend_policy = SuspendPolicy::OnDeferredApproval;
         }
         if let Some(suspension) = start.suspension() {
-            scope.restore(&suspension.standing);
+            scope.restore(&suspension.scope);
         }
         scope
     }

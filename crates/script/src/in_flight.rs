@@ -62,7 +62,7 @@ pub(crate) struct GuestCall {
     /// Line and column in the script.
     pub(crate) at: Option<(u32, u32)>,
     /// The script itself cancelled the call, because it lost a race.
-    #[serde(rename = "given_up", default)]
+    #[serde(default)]
     abandoned: bool,
 }
 

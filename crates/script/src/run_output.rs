@@ -120,7 +120,7 @@ pub(crate) fn preflight_error(report: Preflight) -> Option<ScriptError> {
     Some(if others.is_empty() {
         first
     } else {
-        first.with("alsoWrong", Value::Array(others))
+        first.with("otherErrors", Value::Array(others))
     })
 }
 

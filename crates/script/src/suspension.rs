@@ -105,18 +105,15 @@ pub(crate) struct Suspension {
     pub(crate) call_id: String,
     pub(crate) seed: u64,
     /// A [`crate::recording::Recording`], replayed if the snapshot cannot be restored.
-    #[serde(rename = "tape")]
     pub(crate) recording: Box<RawValue>,
     /// The time limit.
     pub(crate) timeout: Duration,
     /// What is left of the time limit.
     pub(crate) left: Duration,
-    #[serde(rename = "traffic")]
     pub(crate) calls: SuspendedCalls,
     /// An [`crate::output_buffer::OutputBuffer`].
-    #[serde(rename = "said")]
     pub(crate) output: Box<RawValue>,
-    pub(crate) standing: ScopeSnapshot,
+    pub(crate) scope: ScopeSnapshot,
     /// The snapshot of the guest. Stored as raw bytes after the JSON.
     #[serde(skip)]
     pub(crate) snapshot_bytes: Vec<u8>,
@@ -130,7 +127,6 @@ pub(crate) struct SuspendedCalls {
     /// Pending calls, all of which wait for a person.
     pub(crate) waiting: Vec<GuestCall>,
     /// Answers that the guest has not received yet.
-    #[serde(rename = "untold")]
     pub(crate) held_answers: Vec<CallAnswer>,
     #[serde(flatten)]
     pub(crate) log: CallLog,
@@ -172,7 +168,7 @@ impl Suspension {
             recording: to_raw_value(&run.lock_recorder().recording)?,
             timeout: run.timeout,
             left,
-            standing: run.scope.snapshot(calls.waiting.len()),
+            scope: run.scope.snapshot(calls.waiting.len()),
             calls,
             output: to_raw_value(&*run.lock_output())?,
             snapshot_bytes: snapshot.bytes,
