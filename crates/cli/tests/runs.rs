@@ -405,10 +405,10 @@ fn a_run_of_another_process_is_cancelled() {
     assert_eq!(states, ["done", "aborted"], "{shown}");
     // The stop request is removed, and a run that has ended cannot be cancelled again.
     let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
-    let stops: i64 = file
-        .query_row("SELECT count(*) FROM stops", [], |row| row.get(0))
+    let requests: i64 = file
+        .query_row("SELECT count(*) FROM cancel_requests", [], |row| row.get(0))
         .unwrap();
-    assert_eq!(stops, 0);
+    assert_eq!(requests, 0);
     let (status, _, err) = run(&workspace, &["runs", "cancel", &id]);
     assert!(status == 2 && err.contains("has ended"), "{err}");
 }

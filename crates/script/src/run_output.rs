@@ -8,9 +8,9 @@ use selvedge_protocol::{
 use serde_json::{Value, json};
 
 use crate::preflight::Preflight;
-use crate::preview::preview;
 use crate::state::RunExit;
 use crate::teardown::EndedRun;
+use crate::truncate_json::truncate_json;
 use crate::unicode::replace_lone_surrogates;
 
 /// Warning of a run that another process has taken over.
@@ -46,7 +46,7 @@ pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: 
                 output.output_json = value;
                 return;
             }
-            output.output_json = parsed.map(|value| preview(&value, max));
+            output.output_json = parsed.map(|value| truncate_json(&value, max));
             too_large_error(bytes, max)
         }
         RunExit::Failed(error) => {
@@ -147,7 +147,7 @@ fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String
     if text.len() <= max {
         text
     } else {
-        preview(&whole, max)
+        truncate_json(&whole, max)
     }
 }
 

@@ -108,8 +108,8 @@ pub(crate) struct Suspension {
     pub(crate) recording: Box<RawValue>,
     /// The time limit.
     pub(crate) timeout: Duration,
-    /// What is left of the time limit.
-    pub(crate) left: Duration,
+    /// What remains of the time limit.
+    pub(crate) remaining: Duration,
     pub(crate) calls: SuspendedCalls,
     /// An [`crate::output_buffer::OutputBuffer`].
     pub(crate) output: Box<RawValue>,
@@ -153,11 +153,11 @@ pub enum RestoreError {
 }
 
 impl Suspension {
-    /// Takes a snapshot of the guest, with its calls. `left` is what remains of its time limit.
+    /// Takes a snapshot of the guest, with its calls. `remaining` is what remains of its time limit.
     pub(crate) fn of(
         run: &RunContext<'_>,
         guest: &mut dyn Execution,
-        left: Duration,
+        remaining: Duration,
         calls: SuspendedCalls,
     ) -> Result<Self, SuspendError> {
         let snapshot = guest.snapshot()?;
@@ -167,7 +167,7 @@ impl Suspension {
             seed: run.seed,
             recording: to_raw_value(&run.lock_recorder().recording)?,
             timeout: run.timeout,
-            left,
+            remaining,
             scope: run.scope.snapshot(calls.waiting.len()),
             calls,
             output: to_raw_value(&*run.lock_output())?,

@@ -170,7 +170,7 @@ impl Orchestrator {
         let _ = reports.send(BatchReport::ApprovalRequested {
             request_id: request.id.clone(),
             calls: waiting.clone(),
-            progress: timing,
+            timing,
         });
         let ledger = self.ledger.as_ref();
         let record_request = async {
