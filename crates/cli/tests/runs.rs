@@ -70,9 +70,18 @@ fn suggestions_to_resume_differ_for_people_and_models() {
     let id = last_run(&workspace);
     assert_eq!(status, 1);
     assert!(
-        err.contains(&format!("`selvedge run FILE --resume {id}`")),
+        err.contains(&format!("correct the script and pass `--resume {id}`")),
         "{err}"
     );
+    for (file, word) in [("fails.ts", "fails.ts"), ("it fails.ts", "'it fails.ts'")] {
+        std::fs::write(workspace.work().join(file), FAILS).unwrap();
+        let (_, _, err) = run(&workspace, &["run", file]);
+        let id = last_run(&workspace);
+        assert!(
+            err.contains(&format!("`selvedge run {word} --resume {id}`")),
+            "{err}"
+        );
+    }
     assert!(err.contains(&format!("`selvedge runs show {id}`")), "{err}");
     let item = json_of(&workspace, &["run", "--json", "-e", FAILS]);
     let suggestions = item["error"]["suggestions"].to_string();

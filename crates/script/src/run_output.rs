@@ -15,7 +15,7 @@ use crate::unicode::replace_lone_surrogates;
 
 /// Warning of a run that another process has taken over.
 pub(crate) const TAKEN_OVER_WARNING: &str =
-    "the approval request was answered elsewhere: another process continues the script";
+    "another process answered the approval request and continues the script";
 
 /// Writes the value or the error into the output. A value of more than `max` bytes is an error.
 pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: EndedRun) {
@@ -30,7 +30,7 @@ pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: 
             output.warnings.push(TAKEN_OVER_WARNING.to_owned());
             return;
         }
-        // The replay knows how the recorded run was stopped.
+        // `RecordedRun::replay` fills in the recorded output.
         RunExit::RecordingEnded => return,
         RunExit::Returned(value) => {
             let value = value.map(|json| replace_lone_surrogates(&json).into_owned());

@@ -68,8 +68,8 @@ impl<'a> Suspender<'a> {
 
     /// Returns the earliest time of the next snapshot. `None` means now.
     ///
-    /// A script whose timers fire while a question is open is not saved each time: an older
-    /// snapshot is valid as long as no call was made since.
+    /// While only timers fire, at most one snapshot per second is saved; an older snapshot stays
+    /// valid until the next call.
     pub(crate) fn next_save_time(&self) -> Option<Instant> {
         self.last_saved.map(|saved| saved + SAVE_INTERVAL)
     }

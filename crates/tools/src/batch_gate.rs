@@ -306,7 +306,7 @@ impl ApprovalResult {
             Self::Denied(Some(reason)) | Self::Unavailable(reason) => format!("no: {reason}"),
             Self::TimedOut => "no answer".into(),
             Self::Cancelled => "cancelled".into(),
-            Self::TakenOver => "answered elsewhere".into(),
+            Self::TakenOver => "answered by another process".into(),
         }
     }
 }
