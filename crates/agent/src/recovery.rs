@@ -2,8 +2,8 @@
 //!
 //! Calls whose end is recorded keep their recorded results. Scripts and calls that never started
 //! run now. An interrupted script runs again and reuses the results of its completed calls. A call
-//! that started and may have changed something is never repeated automatically: the model is told
-//! that its outcome is unknown.
+//! that started and may have changed something is never repeated automatically: its result for the
+//! model says that its outcome is unknown.
 
 use std::collections::HashMap;
 

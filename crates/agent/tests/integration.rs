@@ -313,7 +313,7 @@ async fn i6_a_timeout_is_in_the_history_and_reported_to_the_model() {
 }
 
 #[tokio::test]
-async fn i7_disabled_scripts_are_not_run_and_the_model_is_told() {
+async fn i7_disabled_scripts_are_not_run_and_the_result_says_so() {
     for api in APIS {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); return 1";
         let answers = vec![

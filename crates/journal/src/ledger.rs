@@ -271,7 +271,7 @@ impl Journal {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(run);
         for request in requests.unwrap_or_default() {
-            let sql = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2
+            let sql = "UPDATE approvals SET answers = '[\"asked again\"]', answered_ms = ?2
                  WHERE id = ?1 AND answered_ms IS NULL";
             execute(connection, sql, params![request, now_ms()])?;
         }

@@ -12,8 +12,8 @@ pub struct Limits {
     /// instead.
     #[schemars(range(max = Limits::DAY_MS))]
     pub timeout_ms: u64,
-    /// Largest time limit of a script, in milliseconds. Waiting for models is limited to twice this,
-    /// separately.
+    /// Largest time limit of a script, in milliseconds. Waiting for models is limited to twice
+    /// this, separately.
     #[schemars(range(max = Limits::DAY_MS))]
     pub max_timeout_ms: u64,
     /// Heap of a script in megabytes.

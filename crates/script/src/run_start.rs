@@ -25,7 +25,8 @@ pub(crate) struct RunStartRecord<'a> {
 enum RunStartState {
     Unconfirmed,
     Recorded,
-    /// The ledger refused to record the start: another run has resumed the run that this one would resume.
+    /// The ledger refused to record the start: another run has resumed the run that this one would
+    /// resume.
     Refused,
 }
 

@@ -12,8 +12,8 @@ use selvedge_protocol::ScriptError;
 /// Suspended       obsolete ► Suspending
 /// ```
 ///
-/// A saved snapshot becomes obsolete when an approval request ends or the guest continues. Every state becomes `TakenOver` if the ledger reports that another process
-/// claimed the run.
+/// A saved snapshot becomes obsolete when an approval request ends or the guest continues. Every
+/// state becomes `TakenOver` if the ledger reports that another process claimed the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ActiveRunState {
     /// The guest computes, or calls and timers are in flight.

@@ -153,7 +153,8 @@ pub enum RestoreError {
 }
 
 impl Suspension {
-    /// Takes a snapshot of the guest, with its calls. `remaining` is what remains of its time limit.
+    /// Takes a snapshot of the guest, with its calls. `remaining` is the unused part of its
+    /// time limit.
     pub(crate) fn of(
         run: &RunContext<'_>,
         guest: &mut dyn Execution,

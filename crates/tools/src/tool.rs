@@ -26,8 +26,8 @@ pub trait Tool: Send + Sync {
         Risk::Harmless
     }
 
-    /// Returns whether a call with these arguments changes nothing. Called only if the spec does not
-    /// declare the whole tool read-only.
+    /// Returns whether a call with these arguments changes nothing. Called only if the spec does
+    /// not declare the whole tool read-only.
     fn is_read_only(&self, args: &Value) -> bool {
         let _ = args;
         false
