@@ -12,7 +12,7 @@ use crate::lab::Lab;
 /// Number of attempts that run at once.
 const MAX_CONCURRENT_ATTEMPTS: usize = 2;
 
-/// Whether a wall held.
+/// Whether the promise held.
 pub(crate) enum Verdict {
     Held,
     /// The attack succeeded; says how it showed.
@@ -54,8 +54,10 @@ impl Attempt {
 /// The result of one class.
 pub(crate) struct ClassResult {
     pub(crate) count: usize,
-    /// Attacks that succeeded or could not be tried, with the reason.
+    /// Attacks that succeeded, with the evidence.
     pub(crate) broken: Vec<String>,
+    /// Attacks that could not be tried, with the reason.
+    pub(crate) not_tried: Vec<String>,
     pub(crate) seconds: f64,
 }
 
@@ -63,19 +65,19 @@ pub(crate) struct ClassResult {
 pub(crate) fn run_class(class: &str, attempts: Vec<Attempt>, binary: &Path) -> ClassResult {
     let started = Instant::now();
     let next = AtomicUsize::new(0);
-    let broken = Mutex::new(Vec::new());
+    let (broken, not_tried) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..MAX_CONCURRENT_ATTEMPTS {
             scope.spawn(|| {
                 while let Some(attempt) = attempts.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let verdict = Lab::new(binary).and_then(|lab| (attempt.attack)(&lab));
-                    let reason = match verdict {
+                    let (list, reason) = match verdict {
                         Ok(Verdict::Held) => continue,
-                        Ok(Verdict::Broken(evidence)) => evidence,
-                        Err(error) => format!("could not be tried: {error:#}"),
+                        Ok(Verdict::Broken(evidence)) => (&broken, evidence),
+                        Err(error) => (&not_tried, format!("could not be tried: {error:#}")),
                     };
-                    if let Ok(mut broken) = broken.lock() {
-                        broken.push(format!("{class}: {}: {reason}", attempt.name));
+                    if let Ok(mut list) = list.lock() {
+                        list.push(format!("{class}: {}: {reason}", attempt.name));
                     }
                 }
             });
@@ -84,6 +86,7 @@ pub(crate) fn run_class(class: &str, attempts: Vec<Attempt>, binary: &Path) -> C
     ClassResult {
         count: attempts.len(),
         broken: broken.into_inner().unwrap_or_default(),
+        not_tried: not_tried.into_inner().unwrap_or_default(),
         seconds: started.elapsed().as_secs_f64(),
     }
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::measure::Samples;
-use crate::mock_agent::speech::{block, encode, text};
+use crate::mock_agent::answer_encoding::{block, encode, text};
 use crate::table::BenchTable;
 
 /// Measured turns.

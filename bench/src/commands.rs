@@ -14,7 +14,7 @@ pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
     std::fs::create_dir_all(work.join(".git"))?;
     let work = work.canonicalize()?;
     let home = std::env::home_dir().unwrap_or_default();
-    let wall = ConfinementMode::Confined(Confinement {
+    let confinement = ConfinementMode::Confined(Confinement {
         writable: vec![work.clone(), "/tmp".into()],
         protected: vec![work.join(".git"), work.join(".selvedge")],
         hidden: [".ssh", ".aws", ".gnupg", ".kube", ".selvedge"]
@@ -52,7 +52,7 @@ pub(crate) fn measure(table: &mut BenchTable) -> Result<()> {
             },
             keep_open_fd: None,
         };
-        let mut child = selvedge_confine::spawn(command, &wall, &support)?;
+        let mut child = selvedge_confine::spawn(command, &confinement, &support)?;
         anyhow::ensure!(
             child.wait_exit()?.reason.code() == 0,
             "/bin/true failed when confined"

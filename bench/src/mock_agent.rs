@@ -1,8 +1,8 @@
 //! The mock model server of the agent's tests, and an agent that uses it with the built-in tools.
 
 #[allow(dead_code)]
-#[path = "../../crates/agent/tests/support/speech.rs"]
-pub(crate) mod speech;
+#[path = "../../crates/agent/tests/support/answer_encoding.rs"]
+pub(crate) mod answer_encoding;
 
 #[allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 #[path = "../../crates/agent/tests/support/server.rs"]

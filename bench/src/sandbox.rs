@@ -148,11 +148,11 @@ async fn run_one_plus_one(wasm: &WasmRuntime) {
     let started = wasm
         .start(program("(async () => 1 + 1)"), Box::new(SilentHost))
         .await;
-    let Ok((_, pump)) = started else {
+    let Ok((_, step)) = started else {
         panic!("the script does not start")
     };
     assert!(matches!(
-        &pump.state,
+        &step.state,
         GuestStepState::Finished(ScriptFinish::Value(Some(value))) if value == "2"
     ));
 }
@@ -160,19 +160,19 @@ async fn run_one_plus_one(wasm: &WasmRuntime) {
 /// Runs a script that awaits ten calls one after the other.
 async fn run_ten_awaits(wasm: &WasmRuntime) {
     let source = "(async () => { for (let i = 0; i < 10; i++) await tools.tool({ i }); return 1 })";
-    let Ok((mut execution, mut pump)) = wasm.start(program(source), Box::new(SilentHost)).await
+    let Ok((mut execution, mut step)) = wasm.start(program(source), Box::new(SilentHost)).await
     else {
         panic!("the script does not start")
     };
     let mut answered = 0;
-    while !matches!(pump.state, GuestStepState::Finished(_)) {
-        let Some(GuestRequest::Call { id, .. }) = pump.requests.pop() else {
+    while !matches!(step.state, GuestStepState::Finished(_)) {
+        let Some(GuestRequest::Call { id, .. }) = step.requests.pop() else {
             panic!("the script makes no call")
         };
         let Ok(next) = execution.settle(id, Settlement::Value("null")).await else {
             panic!("the script failed")
         };
-        pump = next;
+        step = next;
         answered += 1;
     }
     assert_eq!(answered, 10);
@@ -208,8 +208,8 @@ async fn run_thousand(wasm: &WasmRuntime) -> (f64, ResidentMemory) {
         waiting.push(started);
     }
     let during = resident_mb();
-    for (mut execution, mut pump) in waiting {
-        let Some(GuestRequest::Call { id, .. }) = pump.requests.pop() else {
+    for (mut execution, mut step) in waiting {
+        let Some(GuestRequest::Call { id, .. }) = step.requests.pop() else {
             panic!("the script makes no call")
         };
         let Ok(next) = execution.settle(id, Settlement::Value("7")).await else {

@@ -13,8 +13,8 @@ use selvedge_journal::Journal;
 use selvedge_protocol::{ConversationItem, EventSink, OutputPart, RuntimeEvent, TurnEnd, TurnItem};
 use serde_json::{Value, json};
 
+use crate::mock_agent::answer_encoding::{AnswerPart, call, text};
 use crate::mock_agent::server::{Asked, Reply, Server};
-use crate::mock_agent::speech::{Say, call, text};
 use crate::mock_agent::{self};
 
 /// The tasks: name of the example, prompt, and arguments of the script.
@@ -195,7 +195,7 @@ async fn run_with_calls(prompt: &str, batches: Vec<Vec<ScriptedCall>>) -> Result
             .iter()
             .enumerate()
             .map(answer_call)
-            .collect::<Vec<Say>>()
+            .collect::<Vec<AnswerPart>>()
             .into()
     })
     .await;

@@ -21,6 +21,47 @@ const BANNED_CONSTANTS: &[&str] = &[
     "PATIENCE", "MOST", "LEAST", "SOON", "MOMENT", "FAREWELL", "GRACE", "ENOUGH", "MANY",
 ];
 
+/// Words of an earlier vocabulary, each with the term that replaced it. They are not used anywhere,
+/// also not as a part of an identifier.
+const RETIRED_WORDS: &[(&str, &str)] = &[
+    ("belongings", "resources"),
+    ("circumstances", "context"),
+    ("companion", "hook"),
+    ("deed", "canonical form"),
+    ("onlooker", "read-only"),
+    ("pump", "step"),
+    ("standing", "scope snapshot"),
+    ("tape", "recording"),
+    ("thaw", "restore"),
+    ("told", "event, entry or result"),
+    ("traffic", "calls in flight"),
+    ("unsaid", "omitted"),
+    ("untold", "held answers"),
+    ("walls", "isolation layers, or confinement"),
+];
+
+/// Words that stored names do not contain: names in `serde(rename)`, and tables and columns. As
+/// ordinary English they may occur in comments and documents.
+const RETIRED_STORED_WORDS: &[&str] = &[
+    "agreed", "ask", "cut", "given", "kept", "later", "no", "on", "ring", "said", "stops", "wall",
+    "wire",
+];
+
+/// Phrases of the earlier vocabulary, which documents do not contain.
+const RETIRED_PHRASES: &[(&str, &str)] = &[
+    ("came to", "returned"),
+    ("go on", "continue"),
+    ("goes on", "continues"),
+    ("gone on", "continued"),
+    ("leaves out", "redacts or omits"),
+    ("played again", "replayed"),
+    ("the wall ", "the sandbox, or the confinement"),
+    ("where it lies", "in place"),
+    ("without a look", "without a check"),
+    ("without a word", "without a message"),
+    ("written down", "recorded"),
+];
+
 #[test]
 fn type_names_are_unique() {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -112,6 +153,97 @@ fn sentences_name_who_acts() {
         }
     }
     assert_none(problems);
+}
+
+#[test]
+fn retired_words_do_not_come_back() {
+    let mut problems = Vec::new();
+    for (path, text) in sources() {
+        // The lists above, and lists of English words.
+        let lists_words =
+            path == "tidy/tests/language.rs" || path.starts_with("crates/memory/src/");
+        let extension = path.rsplit('.').next().unwrap_or_default();
+        let is_checked = ["c", "js", "md", "rs", "sql", "toml", "ts"].contains(&extension);
+        if lists_words || !is_checked {
+            continue;
+        }
+        for (number, line) in numbered_lines(&text) {
+            for word in lower_case_words(line) {
+                if let Some((_, instead)) = RETIRED_WORDS.iter().find(|(old, _)| word == *old) {
+                    problems.push(format!("{path}:{number}: `{word}`: write {instead}"));
+                }
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+#[test]
+fn stored_names_are_plain() {
+    let mut problems = Vec::new();
+    for (path, text) in sources() {
+        for (number, line) in numbered_lines(&text) {
+            let stored = if path.ends_with(".sql") {
+                line.split("--").next()
+            } else if path.ends_with(".rs") && path.contains("/src/") {
+                let renamed = line.trim_start().strip_prefix("#[serde(rename = \"");
+                renamed.and_then(|rest| rest.split('"').next())
+            } else {
+                None
+            };
+            // Keywords of SQL are upper case.
+            let words = stored.unwrap_or_default().split_whitespace();
+            let names = words.filter(|word| !word.chars().all(|c| c.is_uppercase() || c == ','));
+            for word in names.flat_map(lower_case_words) {
+                if RETIRED_STORED_WORDS.contains(&word.as_str())
+                    || RETIRED_WORDS.iter().any(|(old, _)| word == *old)
+                {
+                    problems.push(format!("{path}:{number}: `{word}` in a stored name"));
+                }
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+#[test]
+fn documents_use_plain_phrases() {
+    let mut problems = Vec::new();
+    for (path, text) in sources() {
+        let is_document = path.starts_with("docs/") || !path.contains('/');
+        if !is_document || !path.ends_with(".md") {
+            continue;
+        }
+        // A phrase may continue on the next line.
+        let lines: Vec<&str> = text.lines().collect();
+        for (index, line) in lines.iter().enumerate() {
+            let next = lines.get(index + 1).map_or("", |next| next.trim_start());
+            let (line, both) = (line.to_lowercase(), format!("{line} {next}").to_lowercase());
+            for (phrase, instead) in RETIRED_PHRASES {
+                if both.find(phrase).is_some_and(|at| at < line.len()) {
+                    let number = index + 1;
+                    problems.push(format!("{path}:{number}: `{phrase}`: write {instead}"));
+                }
+            }
+        }
+    }
+    assert_none(problems);
+}
+
+/// Returns the words of a line in lower case. Identifiers are split: `HeldAnswers`, `held_answers`.
+fn lower_case_words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower_case = false;
+    for c in line.chars() {
+        if !c.is_alphabetic() || c.is_uppercase() && was_lower_case {
+            words.push(String::new());
+        }
+        if let Some(word) = words.last_mut().filter(|_| c.is_alphabetic()) {
+            word.extend(c.to_lowercase());
+        }
+        was_lower_case = c.is_lowercase();
+    }
+    words
 }
 
 #[test]

@@ -17,7 +17,7 @@ const LONG_FILES: &[&str] = &[
     "crates/cli/tests/exec.rs",
     "crates/confine/src/init_process.rs",
     "crates/confine/tests/wall.rs",
-    "crates/journal/tests/keeping.rs",
+    "crates/journal/tests/storage.rs",
     "crates/mcp/tests/faults.rs",
     "crates/models/tests/answers.rs",
     "crates/models/tests/requests.rs",

@@ -81,11 +81,11 @@ async fn compact_to(session: &Session, fixed: u64, room: u64) -> Option<Compacte
     if steps_since_compaction(session.steps()).len() < 2 {
         return None;
     }
-    let wire = build_compacted(session, room).await;
-    let (before, after) = (conversation_tokens(session), estimate_items(&wire));
+    let request_items = build_compacted(session, room).await;
+    let (before, after) = (conversation_tokens(session), estimate_items(&request_items));
     // A conversation that does not become much shorter would not fit either.
     (after < before * 9 / 10).then_some(CompactedConversation {
-        request_items: wire,
+        request_items,
         tokens_before: fixed + before,
         tokens_after: fixed + after,
     })
@@ -166,12 +166,12 @@ async fn build_compacted(session: &Session, room: u64) -> Vec<ConversationItem> 
     let tail = recent_steps(steps_since_compaction(steps), room / 2);
     let before = &steps[..steps.len() - tail.len()];
     let summary = summarize_steps(session, before, (room / 2) as usize * 3).await;
-    let mut wire = vec![ConversationItem::message(MessageRole::User, summary)];
-    wire.extend(
+    let mut request_items = vec![ConversationItem::message(MessageRole::User, summary)];
+    request_items.extend(
         tail.iter()
             .flat_map(|step| step.request_items.iter().cloned()),
     );
-    wire
+    request_items
 }
 
 /// Returns the last steps that fit into `room` tokens. The first of them is a prompt or an answer,

@@ -32,7 +32,7 @@ impl AnswerResults {
     /// Returns the items that follow the answer in the next request: the results of structured
     /// calls, then one user message with the results of all blocks.
     pub(crate) fn to_request_items(&self) -> Vec<ConversationItem> {
-        let mut wire = self.calls.clone();
+        let mut request_items = self.calls.clone();
         let mut content = Vec::new();
         for (index, block) in self.blocks.iter().enumerate() {
             let heading = match self.blocks.len() {
@@ -46,13 +46,13 @@ impl AnswerResults {
             }
         }
         if !content.is_empty() {
-            wire.push(ConversationItem::Message(Message {
+            request_items.push(ConversationItem::Message(Message {
                 role: MessageRole::User,
                 content,
                 native: None,
             }));
         }
-        wire
+        request_items
     }
 
     /// Adds the output of a script. The model gets at most `max_tokens` tokens of it.

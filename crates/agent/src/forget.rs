@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use selvedge_journal::{Journal, SessionForgetReport, StoredItem};
 use selvedge_protocol::{ConversationItem, MessageRole, TurnEnd, TurnError, TurnItem};
 
-use crate::session_record::{DelegatedUsage, SessionLine, SessionMark};
+use crate::session_record::{DelegatedUsage, SessionMark, SessionRow};
 use crate::{AgentError, Session};
 
 /// The notes that replace the messages of a deleted turn.
@@ -47,26 +47,26 @@ fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredIte
     let (mut asked, mut answered, mut ended) = (None, None, None);
     for mut item in items {
         let deleted = turns.contains(&item.turn);
-        let line = match serde_json::from_value::<SessionLine>(item.item.clone()) {
-            Ok(SessionLine::Mark(SessionMark::Compaction { .. })) => continue,
+        let row = match serde_json::from_value::<SessionRow>(item.item.clone()) {
+            Ok(SessionRow::Mark(SessionMark::Compaction { .. })) => continue,
             _ if !deleted => {
                 remaining.push(item);
                 continue;
             }
-            Ok(line) => line,
+            Ok(row) => row,
             // An item of a deleted turn that cannot be parsed is deleted.
             Err(_) => continue,
         };
         let first = |of: &mut Option<u32>| of.replace(item.turn) != Some(item.turn);
-        let line = match line {
-            SessionLine::Item(TurnItem::Conversation(ConversationItem::Message(message)))
+        let row = match row {
+            SessionRow::Item(TurnItem::Conversation(ConversationItem::Message(message)))
                 if message.role == MessageRole::User && first(&mut asked) =>
             {
-                SessionLine::Item(
+                SessionRow::Item(
                     ConversationItem::message(MessageRole::User, REMOVED_PROMPT_NOTE).into(),
                 )
             }
-            SessionLine::Mark(SessionMark::Answer {
+            SessionRow::Mark(SessionMark::Answer {
                 usage,
                 cost,
                 finish_reason,
@@ -74,15 +74,15 @@ fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredIte
             }) => {
                 let note = ConversationItem::message(MessageRole::Assistant, REMOVED_ANSWER_NOTE);
                 let note = first(&mut answered).then_some(note);
-                SessionLine::Mark(SessionMark::Answer {
-                    wire: Some(note.into_iter().collect()),
+                SessionRow::Mark(SessionMark::Answer {
+                    request_items: Some(note.into_iter().collect()),
                     run: None,
                     usage,
                     cost,
                     finish_reason,
                 })
             }
-            SessionLine::Mark(SessionMark::TurnEnd {
+            SessionRow::Mark(SessionMark::TurnEnd {
                 finish_reason,
                 error,
                 others,
@@ -93,7 +93,7 @@ fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredIte
                     message: REMOVED_ANSWER_NOTE.to_owned(),
                     ..error
                 });
-                SessionLine::Mark(SessionMark::TurnEnd {
+                SessionRow::Mark(SessionMark::TurnEnd {
                     finish_reason,
                     error,
                     others,
@@ -101,7 +101,7 @@ fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredIte
             }
             _ => continue,
         };
-        if let Ok(value) = serde_json::to_value(line) {
+        if let Ok(value) = serde_json::to_value(row) {
             item.item = value;
             remaining.push(item);
         }
@@ -111,7 +111,7 @@ fn rewrite_items(items: Vec<StoredItem>, turns: &BTreeSet<u32>) -> Vec<StoredIte
         && turns.contains(&last.turn)
         && ended != Some(last.turn)
     {
-        let end = SessionLine::Mark(SessionMark::TurnEnd {
+        let end = SessionRow::Mark(SessionMark::TurnEnd {
             finish_reason: Some(TurnEnd::Interrupted),
             error: None,
             others: DelegatedUsage::default(),

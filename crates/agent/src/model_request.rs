@@ -193,7 +193,7 @@ impl AgentTurn<'_> {
     ) -> Result<Vec<PieceWithItemId>, TurnError> {
         let TurnAnswer {
             pieces,
-            request_items: wire,
+            request_items,
             usage,
             finish_reason: finish,
             ..
@@ -203,9 +203,9 @@ impl AgentTurn<'_> {
         self.budget.add_request(usage, cost);
         let any = |is: fn(&AnswerPiece) -> bool| pieces.iter().any(|emitted| is(&emitted.piece));
         let scripts = any(|piece| matches!(piece, AnswerPiece::Script(_)));
-        let items = match scripts || pieces.len() != wire.len() {
+        let items = match scripts || pieces.len() != request_items.len() {
             // Without scripts, people see the same items that requests contain.
-            false => wire.iter().cloned().map(TurnItem::from).collect(),
+            false => request_items.iter().cloned().map(TurnItem::from).collect(),
             true => pieces
                 .iter()
                 .map(|emitted| piece_item(&emitted.piece))
@@ -218,7 +218,7 @@ impl AgentTurn<'_> {
             cost,
             finish,
         };
-        self.session.add_step(kind, items, wire).await?;
+        self.session.add_step(kind, items, request_items).await?;
         let spent = self.budget.spent();
         self.events.emit(RuntimeEvent::UsageUpdated {
             turn: self.session.turn_number(),

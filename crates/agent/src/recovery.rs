@@ -2,8 +2,8 @@
 //!
 //! Calls whose end is recorded keep their recorded results. Scripts and calls that never started
 //! run now. An interrupted script runs again and reuses the results of its completed calls. A call
-//! that started and may have changed something is never repeated automatically: the model is told
-//! that its outcome is unknown.
+//! that started and may have changed something is never repeated automatically: its result for the
+//! model says that its outcome is unknown.
 
 use std::collections::HashMap;
 
@@ -135,7 +135,7 @@ impl AgentTurn<'_> {
         let Some(SessionStep {
             kind: SessionStepKind::Answer { run, .. },
             items,
-            request_items: wire,
+            request_items,
             ..
         }) = self.session.steps().last().cloned()
         else {
@@ -169,7 +169,7 @@ impl AgentTurn<'_> {
                     pieces.push(AnswerPiece::Call(call))
                 }
                 TurnItem::ScriptToolCall(item) => {
-                    pieces.push(AnswerPiece::Script(rebuild_script(item, &wire)));
+                    pieces.push(AnswerPiece::Script(rebuild_script(item, &request_items)));
                 }
                 _ => {}
             }
@@ -272,15 +272,15 @@ fn load_recorded_script(
 
 /// Rebuilds a script from its stored item. The error of a malformed block is derived again from the
 /// text of the answer.
-fn rebuild_script(item: ScriptToolCall, wire: &[ConversationItem]) -> AnswerScript {
-    let call = wire.iter().find_map(|sent| match sent {
+fn rebuild_script(item: ScriptToolCall, request_items: &[ConversationItem]) -> AnswerScript {
+    let call = request_items.iter().find_map(|sent| match sent {
         ConversationItem::FunctionCall(call) if call.call_id == item.call_id => Some(call),
         _ => None,
     });
     let form = call.map_or(AnswerScriptForm::Block, |_| AnswerScriptForm::Call);
     let mut error = None;
     if item.status == RunStatus::Rejected {
-        let texts = wire.iter().filter_map(|sent| match sent {
+        let texts = request_items.iter().filter_map(|sent| match sent {
             ConversationItem::Message(message) => Some(message.text()),
             _ => None,
         });

@@ -3,7 +3,7 @@
 
 use crate::token_estimate::exceeds_tokens;
 use selvedge_protocol::{OutputPart, RunStatus, ScriptToolCallOutput};
-use selvedge_script::preview;
+use selvedge_script::truncate_json;
 use serde_json::{Map, Value, json};
 
 /// Returns the parts of a script's result for the model: one JSON text, and the images that the
@@ -98,14 +98,14 @@ fn truncated_result(output: &ScriptToolCallOutput, bytes: usize) -> String {
     let keys = "status run error calls warnings output logs".split(' ');
     for (key, share) in keys.zip([8, 8, 3, 3, 4, 2, 3]) {
         if let Some(field) = fields.get(key) {
-            let text = preview(field, (remaining / share).max(48));
+            let text = truncate_json(field, (remaining / share).max(48));
             remaining = remaining.saturating_sub(text.len());
             let field = serde_json::from_str(&text).unwrap_or_default();
             truncated.insert(key.to_owned(), field);
         }
     }
     if let Some(value) = value {
-        let text = preview(&value, remaining.max(32));
+        let text = truncate_json(&value, remaining.max(32));
         let value = serde_json::from_str(&text).unwrap_or_default();
         truncated.insert("value".into(), value);
     }

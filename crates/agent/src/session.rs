@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::AgentError;
 use crate::session_record::{
-    DelegatedUsage, SessionLine, SessionMark, SessionReader, SessionStep, SessionStepKind,
+    DelegatedUsage, SessionMark, SessionReader, SessionRow, SessionStep, SessionStepKind,
 };
 
 /// A conversation. If it is in a journal, no other process can continue it until this value is
@@ -137,8 +137,8 @@ impl Session {
             && matches!(step.kind, SessionStepKind::Answer { .. })
         {
             let results = crate::recovery::unknown_results(step);
-            let wire = results.to_request_items();
-            self.add_step(SessionStepKind::Results, results.items, wire)
+            let request_items = results.to_request_items();
+            self.add_step(SessionStepKind::Results, results.items, request_items)
                 .await?;
         }
         self.end_turn(Ok(TurnEnd::Interrupted), DelegatedUsage::default())
@@ -260,17 +260,17 @@ impl Session {
         &mut self,
         kind: SessionStepKind,
         items: Vec<TurnItem>,
-        wire: Vec<ConversationItem>,
+        request_items: Vec<ConversationItem>,
     ) -> Result<(), AgentError> {
         let step = SessionStep {
             turn: self.turn_number,
             kind,
             items,
-            request_items: wire,
+            request_items,
         };
-        let lines = step.lines();
+        let rows = step.rows();
         self.steps.push(step);
-        let written = self.append_lines(&lines).await;
+        let written = self.append_rows(&rows).await;
         if written.is_err() {
             self.steps.pop();
         }
@@ -288,12 +288,12 @@ impl Session {
             Err(error) => (None, Some(error)),
         };
         self.turn_ended = true;
-        let end = SessionLine::Mark(SessionMark::TurnEnd {
+        let end = SessionRow::Mark(SessionMark::TurnEnd {
             finish_reason,
             error,
             others,
         });
-        let written = self.append_lines(&[end]).await;
+        let written = self.append_rows(&[end]).await;
         match written {
             Ok(()) => self.delegated.add(others),
             Err(_) => self.turn_ended = false,
@@ -301,11 +301,11 @@ impl Session {
         written
     }
 
-    async fn append_lines(&mut self, lines: &[SessionLine]) -> Result<(), AgentError> {
+    async fn append_rows(&mut self, rows: &[SessionRow]) -> Result<(), AgentError> {
         let Some(journal) = &self.journal else {
             return Ok(());
         };
-        let values: Result<Vec<_>, _> = lines.iter().map(serde_json::to_value).collect();
+        let values: Result<Vec<_>, _> = rows.iter().map(serde_json::to_value).collect();
         let values = values.map_err(|error| damaged_item(0, &error))?;
         let after = self.last_item_number;
         self.last_item_number += values.len() as u32;
@@ -340,9 +340,9 @@ fn read_steps(journal: &Journal, id: &str) -> Result<(SessionReader, u32), Agent
     let written = items.last().map_or(0, |item| item.number);
     let mut reader = SessionReader::default();
     for stored in items {
-        let line = serde_json::from_value(stored.item)
+        let row = serde_json::from_value(stored.item)
             .map_err(|error| damaged_item(stored.number, &error))?;
-        reader.push_line(stored.turn, line);
+        reader.push_row(stored.turn, row);
     }
     Ok((reader, written))
 }
@@ -360,7 +360,7 @@ fn check_import(items: &[StoredItem]) -> Result<(), JournalError> {
     for (number, stored) in (1u32..).zip(items) {
         let invalid =
             |reason: &str| JournalError::InvalidSessionExport(format!("item {number}: {reason}"));
-        serde_json::from_value::<SessionLine>(stored.item.clone())
+        serde_json::from_value::<SessionRow>(stored.item.clone())
             .map_err(|error| invalid(&error.to_string()))?;
         if stored.turn != turn && stored.turn != turn + 1 {
             return Err(invalid("the turn does not follow the previous one"));

@@ -1,4 +1,4 @@
-//! The stored form of a session: a sequence of lines. A line is an item, or a mark that groups the
+//! The stored form of a session: a sequence of rows. A row is an item, or a mark that groups the
 //! items before it into a step.
 
 use selvedge_protocol::{
@@ -6,10 +6,10 @@ use selvedge_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A line of a stored session.
+/// A row of a stored session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum SessionLine {
+pub(crate) enum SessionRow {
     Mark(SessionMark),
     Item(TurnItem),
 }
@@ -22,7 +22,7 @@ pub(crate) enum SessionMark {
     Answer {
         /// The items as later requests repeat them; `None` if they are the same.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        wire: Option<Vec<ConversationItem>>,
+        request_items: Option<Vec<ConversationItem>>,
         /// The id of the run of its structured calls, if it has any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         run: Option<String>,
@@ -36,10 +36,12 @@ pub(crate) enum SessionMark {
     /// The items are the results of the scripts and calls of the answer.
     Results {
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        wire: Option<Vec<ConversationItem>>,
+        request_items: Option<Vec<ConversationItem>>,
     },
     /// Replaces all earlier steps in requests.
-    Compaction { wire: Vec<ConversationItem> },
+    Compaction {
+        request_items: Vec<ConversationItem>,
+    },
     /// The turn has ended.
     TurnEnd {
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,13 +109,13 @@ pub enum SessionStepKind {
 }
 
 impl SessionStep {
-    /// Returns the lines as which the step is stored.
-    pub(crate) fn lines(&self) -> Vec<SessionLine> {
+    /// Returns the rows that store the step.
+    pub(crate) fn rows(&self) -> Vec<SessionRow> {
         let mut pairs = self.items.iter().zip(&self.request_items);
         let same = self.items.len() == self.request_items.len()
             && pairs
-                .all(|(item, wire)| matches!(item, TurnItem::Conversation(item) if item == wire));
-        let wire = (!same).then(|| self.request_items.clone());
+                .all(|(item, sent)| matches!(item, TurnItem::Conversation(item) if item == sent));
+        let request_items = (!same).then(|| self.request_items.clone());
         let mark = match &self.kind {
             SessionStepKind::Prompt => None,
             SessionStepKind::Answer {
@@ -122,23 +124,23 @@ impl SessionStep {
                 cost,
                 finish,
             } => Some(SessionMark::Answer {
-                wire,
+                request_items,
                 run: run.clone(),
                 usage: *usage,
                 cost: *cost,
                 finish_reason: finish.clone(),
             }),
-            SessionStepKind::Results => Some(SessionMark::Results { wire }),
+            SessionStepKind::Results => Some(SessionMark::Results { request_items }),
             SessionStepKind::Compaction => Some(SessionMark::Compaction {
-                wire: self.request_items.clone(),
+                request_items: self.request_items.clone(),
             }),
         };
-        let items = self.items.iter().cloned().map(SessionLine::Item);
-        items.chain(mark.map(SessionLine::Mark)).collect()
+        let items = self.items.iter().cloned().map(SessionRow::Item);
+        items.chain(mark.map(SessionRow::Mark)).collect()
     }
 }
 
-/// Parses lines into steps.
+/// Parses rows into steps.
 #[derive(Debug, Default)]
 pub(crate) struct SessionReader {
     pub(crate) steps: Vec<SessionStep>,
@@ -151,12 +153,12 @@ pub(crate) struct SessionReader {
 }
 
 impl SessionReader {
-    pub(crate) fn push_line(&mut self, turn: u32, line: SessionLine) {
+    pub(crate) fn push_row(&mut self, turn: u32, row: SessionRow) {
         if turn != self.turn {
             (self.turn, self.turn_ended) = (turn, false);
         }
-        match line {
-            SessionLine::Item(TurnItem::Conversation(ConversationItem::Message(message)))
+        match row {
+            SessionRow::Item(TurnItem::Conversation(ConversationItem::Message(message)))
                 if message.role == MessageRole::User =>
             {
                 let item = ConversationItem::Message(message);
@@ -166,9 +168,9 @@ impl SessionReader {
                     Some(vec![item]),
                 );
             }
-            SessionLine::Item(item) => self.pending_items.push(item),
-            SessionLine::Mark(SessionMark::Answer {
-                wire,
+            SessionRow::Item(item) => self.pending_items.push(item),
+            SessionRow::Mark(SessionMark::Answer {
+                request_items,
                 run,
                 usage,
                 cost,
@@ -181,16 +183,16 @@ impl SessionReader {
                     finish,
                 };
                 let items = std::mem::take(&mut self.pending_items);
-                self.push_step(kind, items, wire);
+                self.push_step(kind, items, request_items);
             }
-            SessionLine::Mark(SessionMark::Results { wire }) => {
+            SessionRow::Mark(SessionMark::Results { request_items }) => {
                 let items = std::mem::take(&mut self.pending_items);
-                self.push_step(SessionStepKind::Results, items, wire);
+                self.push_step(SessionStepKind::Results, items, request_items);
             }
-            SessionLine::Mark(SessionMark::Compaction { wire }) => {
-                self.push_step(SessionStepKind::Compaction, Vec::new(), Some(wire))
+            SessionRow::Mark(SessionMark::Compaction { request_items }) => {
+                self.push_step(SessionStepKind::Compaction, Vec::new(), Some(request_items))
             }
-            SessionLine::Mark(SessionMark::TurnEnd { others, .. }) => {
+            SessionRow::Mark(SessionMark::TurnEnd { others, .. }) => {
                 self.turn_ended = true;
                 self.delegated.add(others);
             }
@@ -201,18 +203,19 @@ impl SessionReader {
         &mut self,
         kind: SessionStepKind,
         items: Vec<TurnItem>,
-        wire: Option<Vec<ConversationItem>>,
+        request_items: Option<Vec<ConversationItem>>,
     ) {
         let plain = |item: &TurnItem| match item {
             TurnItem::Conversation(item) => Some(item.clone()),
             _ => None,
         };
-        let wire = wire.unwrap_or_else(|| items.iter().filter_map(plain).collect());
+        let request_items =
+            request_items.unwrap_or_else(|| items.iter().filter_map(plain).collect());
         self.steps.push(SessionStep {
             turn: self.turn,
             kind,
             items,
-            request_items: wire,
+            request_items,
         });
     }
 }

@@ -157,7 +157,7 @@ impl SubAgents {
 }
 
 impl BackgroundAgents {
-    /// Waits for agents that were told to stop, and aborts those that take too long.
+    /// Waits for agents that were cancelled, and aborts those that take too long.
     pub(crate) async fn wait_or_abort(&self) {
         const STOP_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
         let mut running = std::mem::take(&mut self.lock().running);

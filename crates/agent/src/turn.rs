@@ -369,10 +369,10 @@ impl<'a> AgentTurn<'a> {
     }
 
     async fn record_results(&mut self, results: AnswerResults) -> Result<(), TurnError> {
-        let wire = results.to_request_items();
+        let request_items = results.to_request_items();
         let added = self
             .session
-            .add_step(SessionStepKind::Results, results.items, wire);
+            .add_step(SessionStepKind::Results, results.items, request_items);
         Ok(added.await?)
     }
 

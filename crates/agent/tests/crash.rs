@@ -16,8 +16,8 @@ use selvedge_script::Harness;
 use selvedge_tools::{Orchestrator, Registry, tool};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use support::answer_encoding::{block, call, text};
 use support::server::{Asked, Reply, Server};
-use support::speech::{block, call, text};
 use tempfile::TempDir;
 
 const TURNS: u32 = 200;
@@ -236,10 +236,10 @@ async fn two_crashes_in_one_answer_repeat_no_call() {
     );
     let journal = Journal::open(&path).unwrap();
     let session = Session::open(&journal, &id).await.unwrap();
-    let told = support::history(&session).join("\n");
+    let history = support::history(&session).join("\n");
     assert!(
-        told.contains("OutcomeUnknownError") && told.contains("result c1: outcome unknown"),
-        "{told}"
+        history.contains("OutcomeUnknownError") && history.contains("result c1: outcome unknown"),
+        "{history}"
     );
 }
 

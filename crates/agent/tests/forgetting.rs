@@ -14,17 +14,17 @@ use selvedge_journal::{Journal, JournalError, JournalOptions, Redactor, RunFilte
 use selvedge_memory::{GradientOptions, Memory};
 use selvedge_protocol::{Ledger, RunStart, TurnEnd, WireApi};
 use serde_json::json;
+use support::answer_encoding::{block, call, text};
 use support::server::{Asked, Reply, Server};
-use support::speech::{block, call, text};
-use support::{APIS, Desk, history, text_of};
+use support::{APIS, TestAgent, history, text_of};
 
 /// A word that occurs in no other text.
 const WORD: &str = "zyzzyvaplex";
 
 /// Returns whether the journal's file or its log contains the word.
-fn is_in_file(desk: &Desk) -> bool {
+fn is_in_file(test: &TestAgent) -> bool {
     ["journal.sqlite", "journal.sqlite-wal"].iter().any(|name| {
-        let bytes = std::fs::read(desk.dir.path().join("home").join(name)).unwrap_or_default();
+        let bytes = std::fs::read(test.dir.path().join("home").join(name)).unwrap_or_default();
         bytes
             .windows(WORD.len())
             .any(|window| window.eq_ignore_ascii_case(WORD.as_bytes()))
@@ -32,8 +32,8 @@ fn is_in_file(desk: &Desk) -> bool {
 }
 
 /// Opens the journal a second time, as another process does. Its locks are separate.
-fn another(desk: &Desk) -> Arc<Journal> {
-    Journal::open(&desk.dir.path().join("home")).unwrap()
+fn another(test: &TestAgent) -> Arc<Journal> {
+    Journal::open(&test.dir.path().join("home")).unwrap()
 }
 
 /// The model's answers: runs a script, a sub-agent and a call with the word in the turn that asks
@@ -77,9 +77,9 @@ fn remembering(memory: &Arc<Memory>) -> AgentMemory {
     )
 }
 
-async fn say(agent: &Agent, session: &mut Session, desk: &Desk, prompt: &str) {
+async fn say(agent: &Agent, session: &mut Session, test: &TestAgent, prompt: &str) {
     assert_eq!(
-        agent.run_turn(session, prompt, &desk.options()).await.end,
+        agent.run_turn(session, prompt, &test.options()).await.end,
         Ok(TurnEnd::Stop),
         "{prompt}"
     );
@@ -88,25 +88,25 @@ async fn say(agent: &Agent, session: &mut Session, desk: &Desk, prompt: &str) {
 #[tokio::test]
 async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
     for api in APIS {
-        let (desk, server) = (Desk::new(api), Server::start(answers).await);
+        let (test, server) = (TestAgent::new(api), Server::start(answers).await);
         std::fs::write(
-            desk.work().join("z.txt"),
+            test.work().join("z.txt"),
             format!("{WORD}, says the file\n"),
         )
         .unwrap();
         let memory =
-            Arc::new(Memory::open(&desk.dir.path().join("home"), Redactor::new([])).unwrap());
-        let agent = desk.agent(&server).with_memory(&remembering(&memory));
-        let mut session = desk.session().await;
-        say(&agent, &mut session, &desk, "Good morning.").await;
+            Arc::new(Memory::open(&test.dir.path().join("home"), Redactor::new([])).unwrap());
+        let agent = test.agent(&server).with_memory(&remembering(&memory));
+        let mut session = test.session().await;
+        say(&agent, &mut session, &test, "Good morning.").await;
         say(
             &agent,
             &mut session,
-            &desk,
+            &test,
             &format!("Tell me about the {WORD}. Always call the {WORD} by its name."),
         )
         .await;
-        say(&agent, &mut session, &desk, "Good evening.").await;
+        say(&agent, &mut session, &test, "Good evening.").await;
         while memory
             .distill(session.id(), None)
             .await
@@ -115,25 +115,25 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
             > 0
         {}
         assert_eq!(memory.lessons(None).unwrap().len(), 1);
-        let fork = Session::fork(&desk.journal, session.id(), Some(2))
+        let fork = Session::fork(&test.journal, session.id(), Some(2))
             .await
             .unwrap()
             .id()
             .to_owned();
         let id = session.id().to_owned();
-        assert!(is_in_file(&desk) && desk.journal.all_sessions(10).unwrap().len() == 3);
+        assert!(is_in_file(&test) && test.journal.all_sessions(10).unwrap().len() == 3);
         let spent = session.total_spent();
 
         // A session that is in use and a turn with a running run cannot be forgotten.
-        let other = another(&desk);
+        let other = another(&test);
         let refused = Session::forget(&other, &id, Some(2));
         assert!(
             matches!(refused, Err(AgentError::Journal(JournalError::SessionInUse(used))) if used == id)
         );
         drop(session);
         // The release may be queued while the memory writes to the same file.
-        desk.journal.flush().unwrap();
-        let third = another(&desk);
+        test.journal.flush().unwrap();
+        let third = another(&test);
         let start = RunStart {
             id: "scr_open",
             source: "1",
@@ -152,7 +152,7 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
 
         let would = Session::preview_forget(&other, &id, Some(2)).unwrap();
         assert!(
-            is_in_file(&desk) && Session::open_read_only(&other, &id).unwrap().turn_number() == 3,
+            is_in_file(&test) && Session::open_read_only(&other, &id).unwrap().turn_number() == 3,
             "the preview changes nothing"
         );
         let gone = Session::forget(&other, &id, Some(2)).unwrap();
@@ -164,7 +164,7 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
         assert!(gone.turns[&id].contains(&2) && gone.turns[&fork].contains(&2));
         memory.forget_turn(&id, 2).unwrap();
         other.scrub().unwrap();
-        assert!(!is_in_file(&desk), "{api:?}");
+        assert!(!is_in_file(&test), "{api:?}");
         assert!(memory.lessons(None).unwrap().is_empty());
         let left = other.runs(&RunFilter::default()).unwrap();
         assert_eq!(
@@ -177,32 +177,32 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
 
         // The session can be continued: calls were deleted with their results, and the other turns
         // are unchanged.
-        let mut session = Session::open(&desk.journal, &id).await.unwrap();
+        let mut session = Session::open(&test.journal, &id).await.unwrap();
         assert!(
             !session.has_open_turn()
                 && session.turn_number() == 3
                 && session.total_spent() == spent
         );
         let before = server.asked().len();
-        say(&agent, &mut session, &desk, "And now?").await;
+        say(&agent, &mut session, &test, "And now?").await;
         let asked = &server.asked()[before];
-        let told = text_of(&asked.body);
+        let request = text_of(&asked.body);
         assert!(
             !asked.raw.contains(WORD) && !asked.raw.contains("call_forgotten"),
             "{}",
             asked.raw
         );
         assert!(
-            told.contains("Good morning.") && told.contains("Good evening."),
-            "{told}"
+            request.contains("Good morning.") && request.contains("Good evening."),
+            "{request}"
         );
-        let fork = Session::open(&desk.journal, &fork).await.unwrap();
+        let fork = Session::open(&test.journal, &fork).await.unwrap();
         assert_eq!(history(&fork).len(), 3, "{:?}", history(&fork));
         assert!(history(&fork)[2].contains("removed from the conversation"));
 
         // A whole session can be forgotten as well. Other sessions remain.
         drop((session, fork));
-        desk.journal.flush().unwrap();
+        test.journal.flush().unwrap();
         assert!(
             Session::forget(&other, &id, None)
                 .unwrap()
@@ -224,37 +224,37 @@ async fn a_forgotten_turn_is_deleted_and_the_session_continues() {
 #[tokio::test]
 async fn without_memory_the_notes_keep_the_roles_alternating() {
     for api in APIS {
-        let (desk, server) = (Desk::new(api), Server::start(answers).await);
+        let (test, server) = (TestAgent::new(api), Server::start(answers).await);
         std::fs::write(
-            desk.work().join("z.txt"),
+            test.work().join("z.txt"),
             format!("{WORD}, says the file\n"),
         )
         .unwrap();
-        let agent = desk.agent(&server);
-        let mut session = desk.session().await;
-        say(&agent, &mut session, &desk, "Good morning.").await;
+        let agent = test.agent(&server);
+        let mut session = test.session().await;
+        say(&agent, &mut session, &test, "Good morning.").await;
         say(
             &agent,
             &mut session,
-            &desk,
+            &test,
             &format!("Tell me about the {WORD}."),
         )
         .await;
         let id = session.id().to_owned();
         drop(session);
-        Session::forget(&desk.journal, &id, Some(2)).unwrap();
-        desk.journal.scrub().unwrap();
-        assert!(!is_in_file(&desk), "{api:?}");
-        let mut session = Session::open(&desk.journal, &id).await.unwrap();
-        say(&agent, &mut session, &desk, "And now?").await;
+        Session::forget(&test.journal, &id, Some(2)).unwrap();
+        test.journal.scrub().unwrap();
+        assert!(!is_in_file(&test), "{api:?}");
+        let mut session = Session::open(&test.journal, &id).await.unwrap();
+        say(&agent, &mut session, &test, "And now?").await;
         let asked = server.asked();
         let key = if api == WireApi::Responses {
             "input"
         } else {
             "messages"
         };
-        let told = asked.last().unwrap().body[key].as_array().unwrap().clone();
-        let roles: Vec<&str> = told
+        let messages = asked.last().unwrap().body[key].as_array().unwrap().clone();
+        let roles: Vec<&str> = messages
             .iter()
             .filter_map(|item| item["role"].as_str())
             .filter(|role| ["user", "assistant"].contains(role))
@@ -262,11 +262,11 @@ async fn without_memory_the_notes_keep_the_roles_alternating() {
         assert_eq!(
             roles,
             ["user", "assistant", "user", "assistant", "user"],
-            "{api:?}: {told:?}"
+            "{api:?}: {messages:?}"
         );
         assert!(
-            text_of(&told[told.len() - 3]).contains("removed from the conversation"),
-            "{told:?}"
+            text_of(&messages[messages.len() - 3]).contains("removed from the conversation"),
+            "{messages:?}"
         );
     }
 }
@@ -281,25 +281,25 @@ async fn a_later_compaction_does_not_contain_the_forgotten_turn() {
             .last()
             .unwrap()
             .to_string();
-        let said = match last.contains("Result of the script") {
+        let answer = match last.contains("Result of the script") {
             true => "noted".to_owned(),
             false => block(&format!("return {{ n: {}, s: '{long}' }}", asked.number)),
         };
         Reply::Counted(
-            vec![text(&said)],
+            vec![text(&answer)],
             asked.body["messages"].to_string().len() as u64 / 4 + 100,
         )
     })
     .await;
-    let mut desk = Desk::new(WireApi::Chat);
-    (desk.model.context_window, desk.model.max_output_tokens) = (16_000, 1_000);
-    desk.settings.max_declaration_tokens = 100;
-    let agent = desk.agent(&server);
-    let mut session = desk.session().await;
+    let mut test = TestAgent::new(WireApi::Chat);
+    (test.model.context_window, test.model.max_output_tokens) = (16_000, 1_000);
+    test.settings.max_declaration_tokens = 100;
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
     say(
         &agent,
         &mut session,
-        &desk,
+        &test,
         &format!("TASK: find the {WORD}"),
     )
     .await;
@@ -310,48 +310,48 @@ async fn a_later_compaction_does_not_contain_the_forgotten_turn() {
             .any(|step| step.kind == SessionStepKind::Compaction)
     };
     while !shortened(&session) {
-        say(&agent, &mut session, &desk, "please go on").await;
+        say(&agent, &mut session, &test, "please go on").await;
     }
-    let told = |session: &Session| format!("{:?}", session.steps());
+    let steps = |session: &Session| format!("{:?}", session.steps());
     assert!(
-        told(&session).matches(WORD).count() > 2,
+        steps(&session).matches(WORD).count() > 2,
         "the summary contains the word"
     );
     let id = session.id().to_owned();
     drop(session);
-    Session::forget(&desk.journal, &id, Some(1)).unwrap();
-    desk.journal.scrub().unwrap();
-    assert!(!is_in_file(&desk));
+    Session::forget(&test.journal, &id, Some(1)).unwrap();
+    test.journal.scrub().unwrap();
+    assert!(!is_in_file(&test));
     // The session is compacted again, from the turns that remain.
-    let mut session = Session::open(&desk.journal, &id).await.unwrap();
-    assert!(!shortened(&session) && !told(&session).contains(WORD));
+    let mut session = Session::open(&test.journal, &id).await.unwrap();
+    assert!(!shortened(&session) && !steps(&session).contains(WORD));
     while !shortened(&session) {
-        say(&agent, &mut session, &desk, "please go on").await;
+        say(&agent, &mut session, &test, "please go on").await;
     }
     assert!(!server.asked().last().unwrap().raw.contains(WORD));
 }
 
 #[tokio::test]
 async fn an_encrypted_journal_never_contains_the_word() {
-    let (mut desk, server) = (Desk::new(WireApi::Chat), Server::start(answers).await);
+    let (mut test, server) = (TestAgent::new(WireApi::Chat), Server::start(answers).await);
     std::fs::write(
-        desk.work().join("z.txt"),
+        test.work().join("z.txt"),
         format!("{WORD}, says the file\n"),
     )
     .unwrap();
-    let (home, key) = (desk.dir.path().join("home"), [5; 32]);
+    let (home, key) = (test.dir.path().join("home"), [5; 32]);
     let keeping = JournalOptions {
         encryption_key: Some(key),
         ..JournalOptions::default()
     };
-    desk.journal = Journal::open_with(&home, &keeping).unwrap();
+    test.journal = Journal::open_with(&home, &keeping).unwrap();
     let memory = Arc::new(Memory::open_encrypted(&home, Redactor::new([]), &key).unwrap());
-    let agent = desk.agent(&server).with_memory(&remembering(&memory));
-    let mut session = desk.session().await;
+    let agent = test.agent(&server).with_memory(&remembering(&memory));
+    let mut session = test.session().await;
     say(
         &agent,
         &mut session,
-        &desk,
+        &test,
         &format!("Tell me about the {WORD}. Always call the {WORD} by its name."),
     )
     .await;
@@ -366,11 +366,11 @@ async fn an_encrypted_journal_never_contains_the_word() {
     say(
         &agent,
         &mut session,
-        &desk,
+        &test,
         &format!("By which name do I call the {WORD}?"),
     )
     .await;
-    assert!(!is_in_file(&desk));
+    assert!(!is_in_file(&test));
     let asked = server.asked();
     assert!(
         asked.last().unwrap().raw.contains("<recalled>"),

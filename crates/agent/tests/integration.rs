@@ -14,15 +14,17 @@ use selvedge_protocol::{
 use selvedge_sandbox::WasmRuntime;
 use selvedge_tools::DeferringApprover;
 use serde_json::{Value, json};
+use support::answer_encoding::{
+    AnswerPart, CACHED, INPUT, OUTPUT, REASONING, block, call, text, think,
+};
 use support::server::Server;
-use support::speech::{CACHED, INPUT, OUTPUT, REASONING, Say, block, call, text, think};
-use support::{APIS, Desk, Person, brief, history, text_of};
+use support::{APIS, Person, TestAgent, brief, history, text_of};
 
 const SCRIPT: &str = r#"const f = await tools.readFile({ path: "a.txt" });
 return f.totalLines;"#;
 
 /// Two answers: reasoning, text, a script, text and a structured call; then the final text.
-fn mixed() -> Vec<Vec<Say>> {
+fn mixed() -> Vec<Vec<AnswerPart>> {
     vec![
         vec![
             think("Count first."),
@@ -50,26 +52,26 @@ fn expected() -> Vec<String> {
     ]
 }
 
-async fn play(desk: &Desk, server: &Server, session: &mut Session) -> TurnOutcome {
-    desk.agent(server)
-        .run_turn(session, "How many lines?", &desk.options())
+async fn play(test: &TestAgent, server: &Server, session: &mut Session) -> TurnOutcome {
+    test.agent(server)
+        .run_turn(session, "How many lines?", &test.options())
         .await
 }
 
 /// Runs a mixed turn and checks its history, events, stored items and usage. Returns the requests.
 async fn mixed_turn(api: WireApi) -> Vec<Value> {
-    let (desk, server) = (Desk::new(api), Server::saying(mixed()).await);
-    let mut session = desk.session().await;
-    let outcome = play(&desk, &server, &mut session).await;
+    let (test, server) = (TestAgent::new(api), Server::saying(mixed()).await);
+    let mut session = test.session().await;
+    let outcome = play(&test, &server, &mut session).await;
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
     assert_eq!(outcome.message.as_deref(), Some("Three lines, and four."));
     assert_eq!(history(&session), expected(), "{api:?}");
     assert_eq!(
-        desk.items_told().iter().map(brief).collect::<Vec<_>>(),
+        test.completed_items().iter().map(brief).collect::<Vec<_>>(),
         expected()[1..],
         "{api:?}: events"
     );
-    let stored = Session::open(&desk.journal, session.id()).await.unwrap();
+    let stored = Session::open(&test.journal, session.id()).await.unwrap();
     assert_eq!(stored.history(), session.history());
     assert_eq!(stored.steps(), session.steps());
     let usage = Usage {
@@ -106,10 +108,10 @@ async fn i1_responses_script_text_and_reasoning() {
             "message"
         ]
     );
-    let said = input[2]["content"][0]["text"].as_str().unwrap();
+    let sent = input[2]["content"][0]["text"].as_str().unwrap();
     assert!(
-        said.contains("<tool-calls>") && said.ends_with("Then I read the other one."),
-        "whole: {said}"
+        sent.contains("<tool-calls>") && sent.ends_with("Then I read the other one."),
+        "whole: {sent}"
     );
     assert_eq!(input[1]["encrypted_content"], "gAAA");
     assert_eq!(
@@ -177,10 +179,10 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
             ],
             vec![text("done")],
         ];
-        let (desk, server) = (Desk::new(api), Server::saying(answers).await);
-        let mut session = desk.session().await;
+        let (test, server) = (TestAgent::new(api), Server::saying(answers).await);
+        let mut session = test.session().await;
         assert_eq!(
-            play(&desk, &server, &mut session).await.end,
+            play(&test, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
         );
         let items = history(&session);
@@ -203,7 +205,7 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
             "{items:?}"
         );
         // The journal has a run for each script and one for the structured calls.
-        let runs = desk.journal.runs(&Default::default()).unwrap();
+        let runs = test.journal.runs(&Default::default()).unwrap();
         assert_eq!(
             runs.iter().filter(|run| run.id.starts_with("scr_")).count(),
             2
@@ -222,16 +224,16 @@ async fn i4_structured_calls_the_script_tool_and_blocks_in_one_turn() {
 async fn i5_an_approval_shows_the_script_and_can_be_answered_later() {
     let script = "const a = 1;\nawait tools.writeFile({ path: 'new.txt', content: 'x', approvalContext: 'to see it' });\nreturn a;";
     let answers = vec![vec![text(&block(script))], vec![text("written")]];
-    let (mut desk, server) = (
-        Desk::new(WireApi::Responses),
+    let (mut test, server) = (
+        TestAgent::new(WireApi::Responses),
         Server::saying(answers.clone()).await,
     );
-    desk.policy = ApprovalPolicy::Untrusted;
+    test.policy = ApprovalPolicy::Untrusted;
     let person = Person::who_says(CallDecision::Once);
-    desk.approver = Some(person.clone());
-    let mut session = desk.session().await;
+    test.approver = Some(person.clone());
+    let mut session = test.session().await;
     assert_eq!(
-        play(&desk, &server, &mut session).await.end,
+        play(&test, &server, &mut session).await.end,
         Ok(TurnEnd::Stop)
     );
     let asked = person.asked.lock().unwrap().clone();
@@ -243,35 +245,38 @@ async fn i5_an_approval_shows_the_script_and_can_be_answered_later() {
     );
     assert!(asked[0].script_id.as_ref().unwrap().starts_with("scr_"));
     assert!(
-        desk.told()
+        test.events()
             .iter()
             .any(|event| matches!(event, RuntimeEvent::ApprovalRequested { .. }))
     );
 
     // Without an approver the turn is suspended. Another process with an approver continues it.
-    let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers).await);
-    desk.policy = ApprovalPolicy::Untrusted;
-    desk.approver = Some(Arc::new(DeferringApprover));
-    let mut session = desk.session().await;
+    let (mut test, server) = (
+        TestAgent::new(WireApi::Responses),
+        Server::saying(answers).await,
+    );
+    test.policy = ApprovalPolicy::Untrusted;
+    test.approver = Some(Arc::new(DeferringApprover));
+    let mut session = test.session().await;
     assert_eq!(
-        play(&desk, &server, &mut session).await.end,
+        play(&test, &server, &mut session).await.end,
         Ok(TurnEnd::Suspended)
     );
-    assert!(!desk.work().join("new.txt").exists() && session.has_open_turn());
+    assert!(!test.work().join("new.txt").exists() && session.has_open_turn());
     let id = session.id().to_owned();
     drop(session);
-    desk.approver = Some(Person::who_says(CallDecision::Once));
-    let mut session = Session::open(&desk.journal, &id).await.unwrap();
-    let outcome = desk
+    test.approver = Some(Person::who_says(CallDecision::Once));
+    let mut session = Session::open(&test.journal, &id).await.unwrap();
+    let outcome = test
         .agent(&server)
-        .continue_turn(&mut session, &desk.options())
+        .continue_turn(&mut session, &test.options())
         .await;
     assert_eq!(
         (outcome.end, outcome.message.as_deref()),
         (Ok(TurnEnd::Stop), Some("written"))
     );
     assert_eq!(
-        std::fs::read_to_string(desk.work().join("new.txt")).unwrap(),
+        std::fs::read_to_string(test.work().join("new.txt")).unwrap(),
         "x"
     );
     assert_eq!(history(&session)[2], "script returned: 1");
@@ -288,10 +293,10 @@ async fn i6_a_timeout_is_in_the_history_and_reported_to_the_model() {
             )],
             vec![text("too slow")],
         ];
-        let (desk, server) = (Desk::new(api), Server::saying(answers).await);
-        let mut session = desk.session().await;
+        let (test, server) = (TestAgent::new(api), Server::saying(answers).await);
+        let mut session = test.session().await;
         assert_eq!(
-            play(&desk, &server, &mut session).await.end,
+            play(&test, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
         );
         assert!(
@@ -308,21 +313,21 @@ async fn i6_a_timeout_is_in_the_history_and_reported_to_the_model() {
 }
 
 #[tokio::test]
-async fn i7_disabled_scripts_are_not_run_and_the_model_is_told() {
+async fn i7_disabled_scripts_are_not_run_and_the_result_says_so() {
     for api in APIS {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); return 1";
         let answers = vec![
             vec![text(&format!("Now: {}", block(code)))],
             vec![text("I see")],
         ];
-        let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
-        desk.settings.mode = ScriptMode::Disabled;
-        let mut session = desk.session().await;
+        let (mut test, server) = (TestAgent::new(api), Server::saying(answers).await);
+        test.settings.mode = ScriptMode::Disabled;
+        let mut session = test.session().await;
         assert_eq!(
-            play(&desk, &server, &mut session).await.end,
+            play(&test, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
         );
-        assert!(!desk.work().join("never.txt").exists());
+        assert!(!test.work().join("never.txt").exists());
         let asked = server.asked();
         let tools = asked[0].body["tools"].to_string();
         assert!(
@@ -338,9 +343,9 @@ async fn i7_disabled_scripts_are_not_run_and_the_model_is_told() {
         // The mode of the turn overrides the mode of the agent.
         let server =
             Server::saying(vec![vec![text(&block("return 7"))], vec![text("seven")]]).await;
-        let mut options = desk.options();
+        let mut options = test.options();
         options.mode = Some(ScriptMode::Enabled);
-        let agent = desk.agent(&server);
+        let agent = test.agent(&server);
         agent.run_turn(&mut session, "again", &options).await;
         assert!(history(&session).contains(&"script returned: 7".to_owned()));
     }
@@ -351,14 +356,14 @@ async fn i8_a_dry_run_checks_and_reports() {
     for api in APIS {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); await tools.readFil({ path: 'a' })";
         let answers = vec![vec![text(&block(code))], vec![text("I see")]];
-        let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);
-        desk.settings.mode = ScriptMode::DryRun;
-        let mut session = desk.session().await;
+        let (mut test, server) = (TestAgent::new(api), Server::saying(answers).await);
+        test.settings.mode = ScriptMode::DryRun;
+        let mut session = test.session().await;
         assert_eq!(
-            play(&desk, &server, &mut session).await.end,
+            play(&test, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
         );
-        assert!(!desk.work().join("never.txt").exists());
+        assert!(!test.work().join("never.txt").exists());
         let output = session
             .history()
             .into_iter()
@@ -393,11 +398,14 @@ async fn i9_the_same_turn_on_another_runtime() {
             .unwrap(),
         ) as _),
     ] {
-        let (mut desk, server) = (Desk::new(WireApi::Messages), Server::saying(mixed()).await);
-        desk.runtime = runtime;
-        let mut session = desk.session().await;
+        let (mut test, server) = (
+            TestAgent::new(WireApi::Messages),
+            Server::saying(mixed()).await,
+        );
+        test.runtime = runtime;
+        let mut session = test.session().await;
         assert_eq!(
-            play(&desk, &server, &mut session).await.end,
+            play(&test, &server, &mut session).await.end,
             Ok(TurnEnd::Stop)
         );
         all.push((
@@ -416,11 +424,11 @@ async fn i9_the_same_turn_on_another_runtime() {
 async fn i10_every_api_gives_the_same_order_of_items_and_events() {
     let mut all = Vec::new();
     for api in APIS {
-        let (desk, server) = (Desk::new(api), Server::saying(mixed()).await);
-        let mut session = desk.session().await;
-        play(&desk, &server, &mut session).await;
-        let events: Vec<String> = desk
-            .told()
+        let (test, server) = (TestAgent::new(api), Server::saying(mixed()).await);
+        let mut session = test.session().await;
+        play(&test, &server, &mut session).await;
+        let events: Vec<String> = test
+            .events()
             .iter()
             .filter_map(|event| match event {
                 RuntimeEvent::ItemCompleted { item, .. } => Some(item.kind().to_owned()),

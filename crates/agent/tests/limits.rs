@@ -9,9 +9,9 @@ use selvedge_agent::{BudgetLimits, Session, SessionStepKind};
 use selvedge_models::Prices;
 use selvedge_protocol::{RuntimeEvent, TurnEnd, WireApi};
 use serde_json::{Value, json};
+use support::answer_encoding::{INPUT, OUTPUT, block, call, text};
 use support::server::{Reply, Server};
-use support::speech::{INPUT, OUTPUT, block, call, text};
-use support::{APIS, Desk, history, text_of};
+use support::{APIS, TestAgent, history, text_of};
 
 fn too_long() -> Reply {
     Reply::Fail(
@@ -38,22 +38,22 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
         _ => too_long(),
     })
     .await;
-    let mut desk = Desk::new(WireApi::Chat);
+    let mut test = TestAgent::new(WireApi::Chat);
     // The system prompt is much larger than the conversation that can be compacted.
-    desk.settings.user_instructions = Some("Rules. ".repeat(3_000));
-    let agent = desk.agent(&server);
-    let mut session = desk.session().await;
+    test.settings.user_instructions = Some("Rules. ".repeat(3_000));
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
     for _ in 0..4 {
         assert_eq!(
             agent
-                .run_turn(&mut session, "go on", &desk.options())
+                .run_turn(&mut session, "go on", &test.options())
                 .await
                 .end,
             Ok(TurnEnd::Stop)
         );
     }
     let outcome = agent
-        .run_turn(&mut session, "and on", &desk.options())
+        .run_turn(&mut session, "and on", &test.options())
         .await;
     assert_eq!(outcome.end.unwrap_err().kind.as_str(), "context_too_long");
     assert_eq!(
@@ -62,9 +62,9 @@ async fn a_request_that_stays_too_long_fails_the_turn() {
         "the request is compacted and repeated once"
     );
     // A session with only a user message cannot be compacted.
-    let mut session = desk.session().await;
+    let mut session = test.session().await;
     let outcome = agent
-        .run_turn(&mut session, "go".repeat(5_000), &desk.options())
+        .run_turn(&mut session, "go".repeat(5_000), &test.options())
         .await;
     assert_eq!(outcome.end.unwrap_err().kind.as_str(), "context_too_long");
     assert_eq!((server.asked().len(), compactions(&session)), (7, 0));
@@ -78,11 +78,11 @@ async fn requests_that_were_too_long_count_as_rounds() {
         _ => too_long(),
     })
     .await;
-    let mut desk = Desk::new(WireApi::Chat);
-    desk.settings.turn_limits.max_rounds = Some(6);
-    let outcome = desk
+    let mut test = TestAgent::new(WireApi::Chat);
+    test.settings.turn_limits.max_rounds = Some(6);
+    let outcome = test
         .agent(&server)
-        .run_turn(&mut desk.session().await, "go", &desk.options())
+        .run_turn(&mut test.session().await, "go", &test.options())
         .await;
     assert_eq!(
         (outcome.end, server.asked().len()),
@@ -100,26 +100,26 @@ async fn a_large_system_prompt_does_not_cause_repeated_compactions() {
             .last()
             .unwrap()
             .to_string();
-        let said = match last.contains("Result of the script") {
+        let answer = match last.contains("Result of the script") {
             true => "noted".to_owned(),
             false => block(&format!("return '{long}'")),
         };
-        Reply::Counted(vec![text(&said)], asked.raw.len() as u64 / 4)
+        Reply::Counted(vec![text(&answer)], asked.raw.len() as u64 / 4)
     })
     .await;
-    let mut desk = Desk::new(WireApi::Chat);
-    desk.settings.user_instructions = Some("Rules. ".repeat(6_000));
-    let agent = desk.agent(&server);
-    let mut session = desk.session().await;
-    agent.run_turn(&mut session, "TASK", &desk.options()).await;
+    let mut test = TestAgent::new(WireApi::Chat);
+    test.settings.user_instructions = Some("Rules. ".repeat(6_000));
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
+    agent.run_turn(&mut session, "TASK", &test.options()).await;
     let fixed = server.asked()[0].raw.len() as u64 / 4;
     // The context has twice the size of the fixed part.
-    (desk.model.context_window, desk.model.max_output_tokens) = (fixed * 2, 500);
-    let agent = desk.agent(&server);
+    (test.model.context_window, test.model.max_output_tokens) = (fixed * 2, 500);
+    let agent = test.agent(&server);
     for _ in 0..20 {
         assert_eq!(
             agent
-                .run_turn(&mut session, "go on", &desk.options())
+                .run_turn(&mut session, "go on", &test.options())
                 .await
                 .end,
             Ok(TurnEnd::Stop)
@@ -127,7 +127,7 @@ async fn a_large_system_prompt_does_not_cause_repeated_compactions() {
     }
     let many = compactions(&session);
     assert!((1..=8).contains(&many), "{many} in 40 requests");
-    for event in desk.told() {
+    for event in test.events() {
         if let RuntimeEvent::ThreadCompacted {
             tokens_before,
             tokens_after,
@@ -140,13 +140,16 @@ async fn a_large_system_prompt_does_not_cause_repeated_compactions() {
         }
     }
     // Without any room, a warning is emitted and nothing is compacted.
-    (desk.model.context_window, desk.model.max_output_tokens) = (fixed, 500);
-    let agent = desk.agent(&server);
-    desk.events.lock().unwrap().clear();
-    agent.run_turn(&mut session, "go on", &desk.options()).await;
+    (test.model.context_window, test.model.max_output_tokens) = (fixed, 500);
+    let agent = test.agent(&server);
+    test.events.lock().unwrap().clear();
+    agent.run_turn(&mut session, "go on", &test.options()).await;
     let is_warning = |event: &RuntimeEvent| matches!(event, RuntimeEvent::Error { message } if message.contains("context tokens"));
     assert_eq!(
-        desk.told().iter().filter(|event| is_warning(event)).count(),
+        test.events()
+            .iter()
+            .filter(|event| is_warning(event))
+            .count(),
         1,
         "one warning for two requests"
     );
@@ -161,28 +164,28 @@ async fn a_continued_turn_counts_what_it_spent_before() {
         _ => vec![text("Three lines.")].into(),
     })
     .await;
-    let mut desk = Desk::new(WireApi::Messages);
-    desk.model.prices = Some(Prices {
+    let mut test = TestAgent::new(WireApi::Messages);
+    test.model.prices = Some(Prices {
         input: 1e4,
         output: 0.0,
         ..Prices::default()
     });
-    desk.settings.turn_limits.max_rounds = Some(2);
-    let agent = desk.agent(&server);
-    let mut session = desk.session().await;
-    let options = desk.options();
+    test.settings.turn_limits.max_rounds = Some(2);
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
+    let options = test.options();
     // The turn is dropped while the second answer arrives.
     tokio::select! {
         outcome = agent.run_turn(&mut session, "go", &options) => panic!("{outcome:?}"),
         () = async {
-            desk.until(|event| matches!(event, RuntimeEvent::ItemUpdated { delta, .. } if delta.contains("see"))).await;
+            test.until(|event| matches!(event, RuntimeEvent::ItemUpdated { delta, .. } if delta.contains("see"))).await;
         } => {}
     }
     let id = session.id().to_owned();
     drop(session);
-    let mut session = Session::open(&desk.journal, &id).await.unwrap();
+    let mut session = Session::open(&test.journal, &id).await.unwrap();
     assert!(session.has_open_turn());
-    let outcome = agent.continue_turn(&mut session, &desk.options()).await;
+    let outcome = agent.continue_turn(&mut session, &test.options()).await;
     assert_eq!(outcome.end, Ok(TurnEnd::Stop));
     assert_eq!(
         (outcome.usage.input_tokens, outcome.usage.output_tokens),
@@ -195,7 +198,7 @@ async fn a_continued_turn_counts_what_it_spent_before() {
         "one of two rounds was left"
     );
     assert!(
-        matches!(desk.told().last(), Some(RuntimeEvent::TurnCompleted { usage, .. }) if usage.input_tokens == 2 * INPUT)
+        matches!(test.events().last(), Some(RuntimeEvent::TurnCompleted { usage, .. }) if usage.input_tokens == 2 * INPUT)
     );
 }
 
@@ -219,15 +222,15 @@ async fn nothing_runs_in_a_last_answer_and_the_cached_prefix_is_unchanged() {
             .into()
         })
         .await;
-        let mut desk = Desk::new(api);
-        desk.settings.turn_limits.max_rounds = Some(2);
-        let mut session = desk.session().await;
-        let outcome = desk
+        let mut test = TestAgent::new(api);
+        test.settings.turn_limits.max_rounds = Some(2);
+        let mut session = test.session().await;
+        let outcome = test
             .agent(&server)
-            .run_turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &test.options())
             .await;
         assert_eq!(outcome.end, Ok(TurnEnd::MaxRounds));
-        let exists = |name: &str| desk.work().join(name).exists();
+        let exists = |name: &str| test.work().join(name).exists();
         assert!(
             exists("n0.txt") && exists("c0.txt") && !exists("n1.txt") && !exists("c1.txt"),
             "{api:?}"
@@ -253,8 +256,8 @@ async fn nothing_runs_in_a_last_answer_and_the_cached_prefix_is_unchanged() {
         } else {
             "messages"
         };
-        let said = text_of(&second[key]);
-        assert!(!said.contains("[called "), "calls stay calls: {said}");
+        let sent = text_of(&second[key]);
+        assert!(!sent.contains("[called "), "calls stay calls: {sent}");
         let plain = |items: &Value| {
             let items = items.as_array().unwrap().iter().map(Value::to_string);
             items
@@ -273,21 +276,21 @@ async fn a_failed_turn_reports_its_cost() {
         _ => Reply::Fail(401, "{}".into()),
     })
     .await;
-    let mut desk = Desk::new(WireApi::Chat);
-    desk.model.prices = Some(Prices {
+    let mut test = TestAgent::new(WireApi::Chat);
+    test.model.prices = Some(Prices {
         input: 1e4,
         output: 0.0,
         ..Prices::default()
     });
-    desk.agent(&server)
-        .run_turn(&mut desk.session().await, "go", &desk.options())
+    test.agent(&server)
+        .run_turn(&mut test.session().await, "go", &test.options())
         .await;
     assert!(
-        matches!(desk.told().last(), Some(RuntimeEvent::TurnFailed { cost: Some(cost), .. }) if *cost == 1.0)
+        matches!(test.events().last(), Some(RuntimeEvent::TurnFailed { cost: Some(cost), .. }) if *cost == 1.0)
     );
     // Every completed item has a start event.
     let mut started = Vec::new();
-    for event in desk.told() {
+    for event in test.events() {
         match event {
             RuntimeEvent::ItemStarted { item_id, .. } => started.push(item_id),
             RuntimeEvent::ItemCompleted { item_id, item } => {
@@ -309,17 +312,17 @@ async fn with_a_cost_limit_agents_cannot_use_models_without_prices() {
         vec![text("done")],
     ])
     .await;
-    let mut desk = Desk::new(WireApi::Chat);
-    desk.model.prices = Some(Prices {
+    let mut test = TestAgent::new(WireApi::Chat);
+    test.model.prices = Some(Prices {
         input: 1.0,
         output: 1.0,
         ..Prices::default()
     });
-    desk.settings.turn_limits.max_cost = Some(5.0);
-    let mut session = desk.session().await;
-    let outcome = desk
+    test.settings.turn_limits.max_cost = Some(5.0);
+    let mut session = test.session().await;
+    let outcome = test
         .agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &test.options())
         .await;
     assert_eq!(
         (outcome.end, server.asked().len()),
@@ -363,10 +366,10 @@ async fn waiting_for_agents_does_not_count_against_the_time_limit_of_a_script() 
         }
     })
     .await;
-    let desk = Desk::new(WireApi::Chat);
-    let mut session = desk.session().await;
-    desk.agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+    let test = TestAgent::new(WireApi::Chat);
+    let mut session = test.session().await;
+    test.agent(&server)
+        .run_turn(&mut session, "go", &test.options())
         .await;
     assert_eq!(
         history(&session)[2],
@@ -390,23 +393,23 @@ async fn events_of_a_sub_agent_carry_its_own_ids() {
         }
     })
     .await;
-    let desk = Desk::new(WireApi::Chat);
-    let mut session = desk.session().await;
-    desk.agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+    let test = TestAgent::new(WireApi::Chat);
+    let mut session = test.session().await;
+    test.agent(&server)
+        .run_turn(&mut session, "go", &test.options())
         .await;
     assert_eq!(history(&session)[2], "script returned: \"done\"");
-    let told = desk.told();
-    assert!(told.iter().any(
+    let events = test.events();
+    assert!(events.iter().any(
         |event| matches!(event, RuntimeEvent::CallStarted { tool, .. } if tool == "update_plan")
     ));
     assert!(
-        !told
+        !events
             .iter()
             .any(|event| matches!(event, RuntimeEvent::PlanUpdated { .. })),
         "the plan of the sub-agent is not emitted"
     );
-    let links: Vec<_> = told
+    let links: Vec<_> = events
         .iter()
         .filter_map(|event| match event {
             RuntimeEvent::AgentStarted {
@@ -426,23 +429,23 @@ async fn events_of_a_sub_agent_carry_its_own_ids() {
         "{links:?}"
     );
     let launched = |event: &RuntimeEvent| matches!(event, RuntimeEvent::CallFinished { parent_id: run, call } if run == parent_id && call.id == *call_id && call.tool == "agents.launch.sync");
-    assert!(told.iter().any(launched), "{call_id}");
-    assert_eq!(desk.journal.session(session_id).unwrap().id, *session_id);
+    assert!(events.iter().any(launched), "{call_id}");
+    assert_eq!(test.journal.session(session_id).unwrap().id, *session_id);
 }
 
 #[tokio::test]
 async fn a_limit_of_one_request_lets_the_model_act_once() {
     let server =
         Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into()).await;
-    let mut desk = Desk::new(WireApi::Chat);
-    desk.settings.turn_limits = BudgetLimits {
+    let mut test = TestAgent::new(WireApi::Chat);
+    test.settings.turn_limits = BudgetLimits {
         max_rounds: Some(1),
         ..BudgetLimits::default()
     };
-    let mut session = desk.session().await;
-    let outcome = desk
+    let mut session = test.session().await;
+    let outcome = test
         .agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+        .run_turn(&mut session, "go", &test.options())
         .await;
     assert_eq!(
         (outcome.end, server.asked().len()),

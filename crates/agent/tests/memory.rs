@@ -10,16 +10,16 @@ use selvedge_agent::{Agent, AgentMemory, AgentMemoryOptions, HistoryMode, Sessio
 use selvedge_journal::Redactor;
 use selvedge_memory::{ANNOUNCEMENT_TURNS, GradientOptions, Memory, get_turn_tool};
 use selvedge_protocol::{TurnEnd, WireApi};
+use support::answer_encoding::{block, text};
 use support::server::{Asked, Server};
-use support::speech::{block, text};
-use support::{APIS, Desk, text_of};
+use support::{APIS, TestAgent, text_of};
 
 /// The token budget of the gradient: room for about forty turns of these tests. Older turns are
 /// shortened.
 const BUDGET: u32 = 7_000;
 
-fn memory(desk: &Desk) -> Arc<Memory> {
-    Arc::new(Memory::open(&desk.dir.path().join("home"), Redactor::new([])).unwrap())
+fn memory(test: &TestAgent) -> Arc<Memory> {
+    Arc::new(Memory::open(&test.dir.path().join("home"), Redactor::new([])).unwrap())
 }
 
 fn remembering(memory: &Arc<Memory>, telling: HistoryMode) -> AgentMemory {
@@ -33,8 +33,8 @@ fn remembering(memory: &Arc<Memory>, telling: HistoryMode) -> AgentMemory {
 }
 
 /// Returns an agent with memory and the tool that reads turns of this session.
-fn agent(desk: &Desk, server: &Server, memory: &Arc<Memory>, session: &Session) -> Agent {
-    let agent = desk.agent(server);
+fn agent(test: &TestAgent, server: &Server, memory: &Arc<Memory>, session: &Session) -> Agent {
+    let agent = test.agent(server);
     let mut tools = agent.harness().orchestrator().registry().clone();
     tools
         .register(get_turn_tool(memory.clone(), session.id()))
@@ -46,7 +46,7 @@ fn agent(desk: &Desk, server: &Server, memory: &Arc<Memory>, session: &Session) 
 }
 
 /// Returns the prompt of a turn: a unique fact and filler text.
-fn said(turn: u32) -> String {
+fn message_of(turn: u32) -> String {
     let filler =
         "We went through the list again and no one had anything to add to what was written there. "
             .repeat(3);
@@ -74,7 +74,8 @@ async fn requests_keep_their_prefix_until_the_gradient_is_planned_again() {
     for api in APIS {
         let server = Server::start(|asked| {
             let newest = newest(asked);
-            match newest.contains(&said(FETCHES)) && !newest.contains("Result of the script") {
+            match newest.contains(&message_of(FETCHES)) && !newest.contains("Result of the script")
+            {
                 true => vec![text(&block(
                     "return await tools.history.getTurn('T-2', 'R')",
                 ))]
@@ -83,17 +84,21 @@ async fn requests_keep_their_prefix_until_the_gradient_is_planned_again() {
             }
         })
         .await;
-        let desk = Desk::new(api);
-        let memory = memory(&desk);
-        let mut session = desk.session().await;
-        let agent = agent(&desk, &server, &memory, &session);
+        let test = TestAgent::new(api);
+        let memory = memory(&test);
+        let mut session = test.session().await;
+        let agent = agent(&test, &server, &memory, &session);
         for turn in 1..=TURNS {
             let prompt = if turn % 3 == 0 {
-                format!("{} Which code has locker number {}?", said(turn), turn - 2)
+                format!(
+                    "{} Which code has locker number {}?",
+                    message_of(turn),
+                    turn - 2
+                )
             } else {
-                said(turn)
+                message_of(turn)
             };
-            let outcome = agent.run_turn(&mut session, prompt, &desk.options()).await;
+            let outcome = agent.run_turn(&mut session, prompt, &test.options()).await;
             assert_eq!(outcome.end, Ok(TurnEnd::Stop));
         }
         // The first request of each turn.
@@ -101,14 +106,14 @@ async fn requests_keep_their_prefix_until_the_gradient_is_planned_again() {
         let first = |turn: u32| {
             asked
                 .iter()
-                .find(|asked| asked.raw.contains(&said(turn)))
+                .find(|asked| asked.raw.contains(&message_of(turn)))
                 .unwrap()
         };
         let (mut kept, mut planned) = (0, 0);
         for turn in 1..TURNS {
             let (now, next) = (first(turn), first(turn + 1));
-            let before = before_newest(now, &said(turn));
-            let same = before_newest(next, &said(turn + 1)).starts_with(&before);
+            let before = before_newest(now, &message_of(turn));
+            let same = before_newest(next, &message_of(turn + 1)).starts_with(&before);
             // The gradient is planned again every ten turns.
             match turn % 10 {
                 0 => planned += usize::from(!same),
@@ -125,7 +130,7 @@ async fn requests_keep_their_prefix_until_the_gradient_is_planned_again() {
         // The gradient, recall and the board were all in use.
         let last = first(TURNS);
         assert!(
-            last.raw.contains("<T-60-R>") && !last.raw.contains(&said(1)[40..]),
+            last.raw.contains("<T-60-R>") && !last.raw.contains(&message_of(1)[40..]),
             "{api:?}: {}",
             last.raw
         );
@@ -168,17 +173,17 @@ fn newest(asked: &Asked) -> String {
 async fn a_fact_of_turn_3_is_recalled_in_turn_400() {
     const TURNS: u32 = 400;
     let server = Server::start(|_| vec![text("Noted.")].into()).await;
-    let desk = Desk::new(WireApi::Chat);
-    let memory = memory(&desk);
-    let mut session = desk.session().await;
-    let agent = agent(&desk, &server, &memory, &session);
+    let test = TestAgent::new(WireApi::Chat);
+    let memory = memory(&test);
+    let mut session = test.session().await;
+    let agent = agent(&test, &server, &memory, &session);
     for turn in 1..=TURNS {
         let prompt = match turn {
             3 => "Note: the staging database lives on the host heron, port 6543.".to_owned(),
             TURNS => "Note what I need: on which host does the staging database live?".to_owned(),
-            turn => said(turn),
+            turn => message_of(turn),
         };
-        agent.run_turn(&mut session, prompt, &desk.options()).await;
+        agent.run_turn(&mut session, prompt, &test.options()).await;
     }
     let asked = server.asked();
     let newest = newest(asked.last().unwrap());
@@ -193,30 +198,30 @@ async fn a_fact_of_turn_3_is_recalled_in_turn_400() {
 #[tokio::test]
 async fn turns_from_before_memory_was_enabled_are_stored() {
     let server = Server::start(|_| vec![text("Noted.")].into()).await;
-    let desk = Desk::new(WireApi::Messages);
-    let mut session = desk.session().await;
-    let plain = desk.agent(&server);
+    let test = TestAgent::new(WireApi::Messages);
+    let mut session = test.session().await;
+    let plain = test.agent(&server);
     for turn in 1..=4 {
         plain
-            .run_turn(&mut session, said(turn), &desk.options())
+            .run_turn(&mut session, message_of(turn), &test.options())
             .await;
     }
-    let memory = memory(&desk);
-    let agent = agent(&desk, &server, &memory, &session);
+    let memory = memory(&test);
+    let agent = agent(&test, &server, &memory, &session);
     agent
-        .run_turn(&mut session, "Note what I need.", &desk.options())
+        .run_turn(&mut session, "Note what I need.", &test.options())
         .await;
     assert_eq!(memory.turn_count(session.id()).unwrap(), 5);
     assert!(
         memory
             .get_turn(session.id(), "T-2", selvedge_memory::Level::Raw)
             .unwrap()
-            .contains(&said(2))
+            .contains(&message_of(2))
     );
     // Nothing is stored twice.
-    let mut again = Session::open(&desk.journal, session.id()).await.unwrap();
+    let mut again = Session::open(&test.journal, session.id()).await.unwrap();
     agent
-        .run_turn(&mut again, "Note this as well.", &desk.options())
+        .run_turn(&mut again, "Note this as well.", &test.options())
         .await;
     assert_eq!(memory.turn_count(session.id()).unwrap(), 6);
 }
@@ -225,7 +230,7 @@ async fn turns_from_before_memory_was_enabled_are_stored() {
 async fn a_saved_document_is_on_the_board_for_five_turns() {
     let server = Server::start(|asked| {
         let newest = newest(asked);
-        match newest.contains(&said(1)) && !newest.contains("Result of the script") {
+        match newest.contains(&message_of(1)) && !newest.contains("Result of the script") {
             true => vec![text(&block(
                 "return (await tools.saveToFC('secret words', 'A plan')).title",
             ))]
@@ -234,26 +239,26 @@ async fn a_saved_document_is_on_the_board_for_five_turns() {
         }
     })
     .await;
-    let desk = Desk::new(WireApi::Chat);
-    let memory = memory(&desk);
-    let mut session = desk.session().await;
-    let agent = agent(&desk, &server, &memory, &session);
+    let test = TestAgent::new(WireApi::Chat);
+    let memory = memory(&test);
+    let mut session = test.session().await;
+    let agent = agent(&test, &server, &memory, &session);
     for turn in 1..=ANNOUNCEMENT_TURNS + 2 {
         agent
-            .run_turn(&mut session, said(turn), &desk.options())
+            .run_turn(&mut session, message_of(turn), &test.options())
             .await;
     }
     // The first turn makes two requests.
     for (turn, asked) in (2..).zip(&server.asked()[2..]) {
-        let told = newest(asked);
-        let there = told.contains("A plan") && told.contains("tools.fetchFromFC(");
-        assert_eq!(there, turn <= 1 + ANNOUNCEMENT_TURNS, "{turn}: {told}");
-        assert!(!told.contains("secret words"));
+        let text = newest(asked);
+        let there = text.contains("A plan") && text.contains("tools.fetchFromFc(");
+        assert_eq!(there, turn <= 1 + ANNOUNCEMENT_TURNS, "{turn}: {text}");
+        assert!(!text.contains("secret words"));
     }
     assert!(
         !session
             .history()
             .iter()
-            .any(|(_, item)| format!("{item:?}").contains("tools.fetchFromFC"))
+            .any(|(_, item)| format!("{item:?}").contains("tools.fetchFromFc"))
     );
 }

@@ -14,9 +14,9 @@ use selvedge_agent::{
 use selvedge_models::Prices;
 use selvedge_protocol::{CallStatus, RuntimeEvent, TurnEnd, TurnItem, WireApi};
 use serde_json::json;
+use support::answer_encoding::{AnswerPart, INPUT, OUTPUT, block, call, text, think};
 use support::server::{Reply, Server};
-use support::speech::{INPUT, OUTPUT, Say, block, call, text, think};
-use support::{APIS, Desk, brief, history, text_of};
+use support::{APIS, TestAgent, brief, history, text_of};
 
 #[tokio::test]
 async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
@@ -26,11 +26,11 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
             vec![text(&format!("Now.\n<tool-calls>\n{bad}</tool-calls>"))],
             vec![text("I see.")],
         ];
-        let (desk, server) = (Desk::new(api), Server::saying(answers).await);
-        let mut session = desk.session().await;
-        let outcome = desk
+        let (test, server) = (TestAgent::new(api), Server::saying(answers).await);
+        let mut session = test.session().await;
+        let outcome = test
             .agent(&server)
-            .run_turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &test.options())
             .await;
         assert_eq!(outcome.end, Ok(TurnEnd::Stop));
         let items = history(&session);
@@ -44,7 +44,7 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
         assert!(second.contains("\"line\":2"), "{second}");
         // The stored session has the same steps.
         assert_eq!(
-            Session::open(&desk.journal, session.id())
+            Session::open(&test.journal, session.id())
                 .await
                 .unwrap()
                 .steps(),
@@ -54,12 +54,12 @@ async fn a_block_with_a_syntax_error_is_rejected_with_its_line() {
 }
 
 #[tokio::test]
-async fn malformed_blocks_run_nothing_and_the_model_is_told_why() {
+async fn malformed_blocks_run_nothing_and_the_model_reads_why() {
     let answers = vec![vec![text("<tool-calls>return 1")], vec![text("Oh.")]];
-    let (desk, server) = (Desk::new(WireApi::Chat), Server::saying(answers).await);
-    let mut session = desk.session().await;
-    desk.agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+    let (test, server) = (TestAgent::new(WireApi::Chat), Server::saying(answers).await);
+    let mut session = test.session().await;
+    test.agent(&server)
+        .run_turn(&mut session, "go", &test.options())
         .await;
     assert!(
         history(&session)[2].contains("`<tool-calls>` is not closed"),
@@ -80,15 +80,15 @@ async fn blocks_in_reasoning_prompts_and_results_never_run() {
             ],
             vec![text("Nothing to do.")],
         ];
-        let (desk, server) = (Desk::new(api), Server::saying(answers).await);
-        std::fs::write(desk.work().join("bait.md"), &bait).unwrap();
-        let mut session = desk.session().await;
-        let outcome = desk
+        let (test, server) = (TestAgent::new(api), Server::saying(answers).await);
+        std::fs::write(test.work().join("bait.md"), &bait).unwrap();
+        let mut session = test.session().await;
+        let outcome = test
             .agent(&server)
-            .run_turn(&mut session, format!("Look: {bait}"), &desk.options())
+            .run_turn(&mut session, format!("Look: {bait}"), &test.options())
             .await;
         assert_eq!(outcome.end, Ok(TurnEnd::Stop));
-        assert!(!desk.work().join("bait.txt").exists());
+        assert!(!test.work().join("bait.txt").exists());
         assert!(
             !session
                 .history()
@@ -103,13 +103,13 @@ async fn a_truncated_answer_keeps_its_text_and_runs_no_incomplete_script() {
     for api in APIS {
         let answers = vec![vec![
             text("I begin.\n<tool-calls>\nawait tools.writeFile({ path: 'x', con"),
-            Say::Cut,
+            AnswerPart::Cut,
         ]];
-        let (desk, server) = (Desk::new(api), Server::saying(answers).await);
-        let mut session = desk.session().await;
-        let outcome = desk
+        let (test, server) = (TestAgent::new(api), Server::saying(answers).await);
+        let mut session = test.session().await;
+        let outcome = test
             .agent(&server)
-            .run_turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &test.options())
             .await;
         assert_eq!(outcome.end, Ok(TurnEnd::Length), "{api:?}");
         assert_eq!(history(&session).len(), 3, "{:?}", history(&session));
@@ -129,17 +129,17 @@ async fn a_truncated_answer_keeps_its_text_and_runs_no_incomplete_script() {
 #[tokio::test]
 async fn a_refusal_fails_the_turn_with_its_own_kind() {
     for api in APIS {
-        let (desk, server) = (
-            Desk::new(api),
-            Server::saying(vec![vec![Say::Refuse]]).await,
+        let (test, server) = (
+            TestAgent::new(api),
+            Server::saying(vec![vec![AnswerPart::Refuse]]).await,
         );
-        let outcome = desk
+        let outcome = test
             .agent(&server)
-            .run_turn(&mut desk.session().await, "go", &desk.options())
+            .run_turn(&mut test.session().await, "go", &test.options())
             .await;
         assert_eq!(outcome.end.unwrap_err().kind.as_str(), "refused", "{api:?}");
         assert!(
-            matches!(desk.told().last(), Some(RuntimeEvent::TurnFailed { error, .. }) if error.kind.as_str() == "refused")
+            matches!(test.events().last(), Some(RuntimeEvent::TurnFailed { error, .. }) if error.kind.as_str() == "refused")
         );
     }
 }
@@ -157,11 +157,11 @@ async fn provider_errors_have_specific_kinds() {
             Reply::Fail(status, json!({"error": {"message": "no"}}).to_string())
         })
         .await;
-        let desk = Desk::new(WireApi::Chat);
-        let mut session = desk.session().await;
-        let outcome = desk
+        let test = TestAgent::new(WireApi::Chat);
+        let mut session = test.session().await;
+        let outcome = test
             .agent(&server)
-            .run_turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &test.options())
             .await;
         assert_eq!(outcome.end.unwrap_err().kind.as_str(), kind);
         assert!(
@@ -176,17 +176,17 @@ async fn every_limit_ends_the_turn_with_complete_results() {
     let endless =
         || Server::start(|_| vec![call("c", "read_file", json!({"path": "a.txt"}))].into());
     let limit = |limits: BudgetLimits| async move {
-        let (mut desk, server) = (Desk::new(WireApi::Messages), endless().await);
-        desk.settings.turn_limits = limits;
-        desk.model.prices = Some(Prices {
+        let (mut test, server) = (TestAgent::new(WireApi::Messages), endless().await);
+        test.settings.turn_limits = limits;
+        test.model.prices = Some(Prices {
             input: 1e4,
             output: 0.0,
             ..Prices::default()
         });
-        let mut session = desk.session().await;
-        let outcome = desk
+        let mut session = test.session().await;
+        let outcome = test
             .agent(&server)
-            .run_turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &test.options())
             .await;
         assert!(!session.has_open_turn());
         // Every call has a result, whichever limit was reached.
@@ -209,7 +209,7 @@ async fn every_limit_ends_the_turn_with_complete_results() {
     assert_eq!((end, asked.len()), (TurnEnd::MaxRounds, 3));
     assert!(
         text_of(&asked[2].body).contains("This is the last answer of this turn"),
-        "the model is told"
+        "the model reads it"
     );
     let tokens = BudgetLimits {
         max_tokens: Some(4 * (INPUT + OUTPUT)),
@@ -234,29 +234,29 @@ async fn every_limit_ends_the_turn_with_complete_results() {
 
 #[tokio::test]
 async fn a_session_has_its_own_limits() {
-    let (mut desk, server) = (
-        Desk::new(WireApi::Chat),
+    let (mut test, server) = (
+        TestAgent::new(WireApi::Chat),
         Server::start(|_| vec![text("ok")].into()).await,
     );
-    desk.settings.session_limits = BudgetLimits {
+    test.settings.session_limits = BudgetLimits {
         max_tokens: Some(2 * (INPUT + OUTPUT)),
         ..BudgetLimits::default()
     };
-    let agent = desk.agent(&server);
-    let mut session = desk.session().await;
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
     for _ in 0..2 {
         assert_eq!(
             agent
-                .run_turn(&mut session, "go", &desk.options())
+                .run_turn(&mut session, "go", &test.options())
                 .await
                 .end,
             Ok(TurnEnd::Stop)
         );
     }
-    let mut session = Session::open(&desk.journal, session.id()).await.unwrap();
+    let mut session = Session::open(&test.journal, session.id()).await.unwrap();
     assert_eq!(
         agent
-            .run_turn(&mut session, "go", &desk.options())
+            .run_turn(&mut session, "go", &test.options())
             .await
             .end,
         Ok(TurnEnd::MaxTokens)
@@ -271,11 +271,11 @@ async fn an_interrupt_during_an_answer_keeps_its_text() {
             _ => vec![text("Yes.")].into(),
         })
         .await;
-        let desk = Desk::new(api);
+        let test = TestAgent::new(api);
         let (agent, options, mut session) =
-            (desk.agent(&server), desk.options(), desk.session().await);
+            (test.agent(&server), test.options(), test.session().await);
         let stop = async {
-            desk.until(|event| matches!(event, RuntimeEvent::ItemUpdated { .. }))
+            test.until(|event| matches!(event, RuntimeEvent::ItemUpdated { .. }))
                 .await;
             options.cancel.cancel();
         };
@@ -287,7 +287,7 @@ async fn an_interrupt_during_an_answer_keeps_its_text() {
             history(&session)
         );
         // The session continues.
-        let outcome = agent.run_turn(&mut session, "And?", &desk.options()).await;
+        let outcome = agent.run_turn(&mut session, "And?", &test.options()).await;
         assert_eq!(outcome.message.as_deref(), Some("Yes."));
     }
 }
@@ -310,15 +310,15 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
         }
     })
     .await;
-    let desk = Desk::new(WireApi::Messages);
-    let (agent, options, mut session) = (desk.agent(&server), desk.options(), desk.session().await);
+    let test = TestAgent::new(WireApi::Messages);
+    let (agent, options, mut session) = (test.agent(&server), test.options(), test.session().await);
     let stop = async {
         let hangs = |event: &RuntimeEvent| matches!(event, RuntimeEvent::CallStarted { tool, .. } if tool == "hang");
         // The call of the script and the call of the sub-agent.
-        while desk.told().iter().filter(|event| hangs(event)).count() < 2 {
-            desk.happened.notified().await;
+        while test.events().iter().filter(|event| hangs(event)).count() < 2 {
+            test.event_added.notified().await;
         }
-        let running = desk.journal.runs(&Default::default()).unwrap();
+        let running = test.journal.runs(&Default::default()).unwrap();
         let kinds: Vec<&str> = running.iter().map(|run| &run.id[..4]).collect();
         assert!(
             kinds.contains(&"scr_") && kinds.contains(&"agt_") && kinds.contains(&"trn_"),
@@ -332,14 +332,14 @@ async fn one_interrupt_stops_script_structured_call_and_sub_agent_and_all_are_in
     };
     let (outcome, ()) = tokio::join!(agent.run_turn(&mut session, "main task", &options), stop);
     assert_eq!(outcome.end, Ok(TurnEnd::Interrupted));
-    let ended = desk.journal.runs(&Default::default()).unwrap();
+    let ended = test.journal.runs(&Default::default()).unwrap();
     assert!(
         ended.iter().all(|run| run.ended_ms.is_some()),
         "all runs have ended: {ended:?}"
     );
     let stopped = ended
         .iter()
-        .flat_map(|run| desk.journal.run(&run.id).unwrap().calls);
+        .flat_map(|run| test.journal.run(&run.id).unwrap().calls);
     assert!(
         stopped
             .into_iter()
@@ -390,10 +390,10 @@ async fn sub_agents_share_one_budget_and_have_a_maximum_depth() {
         }
     })
     .await;
-    let desk = Desk::new(WireApi::Chat);
-    let agent = desk.agent(&server);
-    let mut session = desk.session().await;
-    let outcome = agent.run_turn(&mut session, "go", &desk.options()).await;
+    let test = TestAgent::new(WireApi::Chat);
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
+    let outcome = agent.run_turn(&mut session, "go", &test.options()).await;
     assert_eq!(
         history(&session)[2],
         "script returned: [\"A done\",\"B answered\",\"C done\"]"
@@ -401,7 +401,7 @@ async fn sub_agents_share_one_budget_and_have_a_maximum_depth() {
     // Two requests of the agent and three of its sub-agents count in one budget.
     assert_eq!(outcome.usage.input_tokens, 5 * INPUT);
     // The session counts them as well, also when it is read again.
-    let again = Session::open_read_only(&desk.journal, session.id()).unwrap();
+    let again = Session::open_read_only(&test.journal, session.id()).unwrap();
     assert_eq!(
         (
             session.total_spent().0.input_tokens,
@@ -409,9 +409,9 @@ async fn sub_agents_share_one_budget_and_have_a_maximum_depth() {
         ),
         (5 * INPUT, 5 * INPUT)
     );
-    let sessions = desk.journal.all_sessions(10).unwrap();
+    let sessions = test.journal.all_sessions(10).unwrap();
     assert_eq!(sessions.len(), 3, "each agent has its own session");
-    let people = desk.journal.sessions(10).unwrap();
+    let people = test.journal.sessions(10).unwrap();
     assert_eq!(
         people.iter().map(|own| own.id.as_str()).collect::<Vec<_>>(),
         [session.id()],
@@ -423,15 +423,15 @@ async fn sub_agents_share_one_budget_and_have_a_maximum_depth() {
             .all(|own| own.id == session.id() || own.parent.as_deref() == Some(session.id()))
     );
     assert!(
-        !desk
-            .items_told()
+        !test
+            .completed_items()
             .iter()
             .any(|item| brief(item) == "Assistant: A done"),
         "messages of sub-agents are not emitted"
     );
     // An agent that launches an agent that launches another one.
     let outcome = agent
-        .run_turn(&mut desk.session().await, "deeper", &desk.options())
+        .run_turn(&mut test.session().await, "deeper", &test.options())
         .await;
     assert!(outcome.message.unwrap().contains("at most 2 levels deep"));
 }
@@ -449,10 +449,10 @@ async fn a_resumed_script_does_not_reuse_an_agent_of_an_earlier_turn() {
         }
     })
     .await;
-    let desk = Desk::new(WireApi::Chat);
-    let mut session = desk.session().await;
-    desk.agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+    let test = TestAgent::new(WireApi::Chat);
+    let mut session = test.session().await;
+    test.agent(&server)
+        .run_turn(&mut session, "go", &test.options())
         .await;
     let items = session.history();
     let first = items.iter().find_map(|(_, item)| match item {
@@ -462,8 +462,8 @@ async fn a_resumed_script_does_not_reuse_an_agent_of_an_earlier_turn() {
     let pragma = format!("// @exec: {{\"resume\": \"{}\"}}\n", first.unwrap());
     let again = block(&format!("{pragma}{script}"));
     let server = Server::saying(vec![vec![text(&again)], vec![text("I see.")]]).await;
-    desk.agent(&server)
-        .run_turn(&mut session, "again", &desk.options())
+    test.agent(&server)
+        .run_turn(&mut session, "again", &test.options())
         .await;
     let failed: Vec<String> = history(&session)
         .into_iter()
@@ -482,18 +482,18 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
     let server = Server::start(move |asked| {
         let last = asked.body["messages"].as_array().unwrap().last().unwrap().to_string();
         let plan = "await tools.updatePlan({ plan: [{ step: 'find the cause', status: 'in_progress' }] });";
-        let said = match last.contains("Result of the script") {
+        let answer = match last.contains("Result of the script") {
             true => "noted".to_owned(),
             false => block(&format!("{plan}\nreturn {{ n: {}, s: '{long}' }}", asked.number)),
         };
-        Reply::Counted(vec![text(&said)], asked.body["messages"].to_string().len() as u64 / 4 + 100)
+        Reply::Counted(vec![text(&answer)], asked.body["messages"].to_string().len() as u64 / 4 + 100)
     })
     .await;
-    let mut desk = Desk::new(WireApi::Chat);
-    (desk.model.context_window, desk.model.max_output_tokens) = (16_000, 1_000);
-    desk.settings.max_declaration_tokens = 100;
-    let agent = desk.agent(&server);
-    let mut session = desk.session().await;
+    let mut test = TestAgent::new(WireApi::Chat);
+    (test.model.context_window, test.model.max_output_tokens) = (16_000, 1_000);
+    test.settings.max_declaration_tokens = 100;
+    let agent = test.agent(&server);
+    let mut session = test.session().await;
     for turn in 0..20 {
         let prompt = if turn == 0 {
             "TASK: find out why it fails"
@@ -502,7 +502,7 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
         };
         assert_eq!(
             agent
-                .run_turn(&mut session, prompt, &desk.options())
+                .run_turn(&mut session, prompt, &test.options())
                 .await
                 .end,
             Ok(TurnEnd::Stop),
@@ -515,7 +515,7 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
         .filter(|step| step.kind == SessionStepKind::Compaction)
         .count();
     assert!(compactions > 0);
-    assert!(desk.told().iter().any(
+    assert!(test.events().iter().any(
         |event| matches!(event, RuntimeEvent::ThreadCompacted { tokens_before, tokens_after } if tokens_after < tokens_before)
     ));
     let last = text_of(&server.asked().last().unwrap().body["messages"]);
@@ -531,7 +531,7 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
         .split_whitespace()
         .find(|word| word.starts_with("scr_") && word.len() > 10)
         .unwrap();
-    let run = desk.journal.run(handle).unwrap();
+    let run = test.journal.run(handle).unwrap();
     assert!(run.output.unwrap().output_json.unwrap().contains("xxxx"));
     // The history is complete, and the stored session has the same steps.
     assert_eq!(
@@ -542,7 +542,7 @@ async fn a_full_context_is_compacted_and_the_originals_remain() {
         20
     );
     assert_eq!(
-        Session::open(&desk.journal, session.id())
+        Session::open(&test.journal, session.id())
             .await
             .unwrap()
             .steps(),
@@ -564,8 +564,8 @@ async fn everything_before_the_newest_message_is_unchanged() {
         }
     }
     for api in APIS {
-        let (desk, server) = (
-            Desk::new(api),
+        let (test, server) = (
+            TestAgent::new(api),
             Server::start(|asked| {
                 match text_of(&asked.body).contains("go 1") && asked.number == 1 {
                     true => vec![text(&block("return 1"))].into(),
@@ -574,11 +574,11 @@ async fn everything_before_the_newest_message_is_unchanged() {
             })
             .await,
         );
-        let agent = desk.agent(&server).with_turn_hook(Arc::new(Recalls));
-        let mut session = desk.session().await;
+        let agent = test.agent(&server).with_turn_hook(Arc::new(Recalls));
+        let mut session = test.session().await;
         for turn in 0..4 {
             agent
-                .run_turn(&mut session, format!("go {turn}"), &desk.options())
+                .run_turn(&mut session, format!("go {turn}"), &test.options())
                 .await;
         }
         assert!(
@@ -629,14 +629,14 @@ async fn everything_before_the_newest_message_is_unchanged() {
 
 #[tokio::test]
 async fn the_one_shot_strategy_sends_no_earlier_turns() {
-    let (desk, server) = (
-        Desk::new(WireApi::Chat),
+    let (test, server) = (
+        TestAgent::new(WireApi::Chat),
         Server::start(|_| vec![text("ok")].into()).await,
     );
-    let agent = desk.agent(&server).with_strategy(Arc::new(OneShotHistory));
-    let mut session = desk.session().await;
+    let agent = test.agent(&server).with_strategy(Arc::new(OneShotHistory));
+    let mut session = test.session().await;
     for prompt in ["first", "second"] {
-        agent.run_turn(&mut session, prompt, &desk.options()).await;
+        agent.run_turn(&mut session, prompt, &test.options()).await;
     }
     // The messages after the system prompt.
     let second = text_of(&json!(
@@ -652,11 +652,14 @@ async fn with_after_block_stop_an_answer_ends_after_its_block() {
         vec![text(&format!("Now {} It worked!", block("return 1")))],
         vec![text("One.")],
     ];
-    let (mut desk, server) = (Desk::new(WireApi::Messages), Server::saying(answers).await);
-    desk.settings.after_block = AfterBlock::Stop;
-    let mut session = desk.session().await;
-    desk.agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+    let (mut test, server) = (
+        TestAgent::new(WireApi::Messages),
+        Server::saying(answers).await,
+    );
+    test.settings.after_block = AfterBlock::Stop;
+    let mut session = test.session().await;
+    test.agent(&server)
+        .run_turn(&mut session, "go", &test.options())
         .await;
     assert_eq!(
         history(&session)[1..],
@@ -667,10 +670,10 @@ async fn with_after_block_stop_an_answer_ends_after_its_block() {
             "Assistant: One."
         ]
     );
-    let said = &server.asked()[1].body["messages"][1]["content"][0]["text"];
+    let sent = &server.asked()[1].body["messages"][1]["content"][0]["text"];
     assert!(
-        said.as_str().unwrap().trim_end().ends_with("</tool-calls>"),
-        "{said}"
+        sent.as_str().unwrap().trim_end().ends_with("</tool-calls>"),
+        "{sent}"
     );
 }
 
@@ -687,10 +690,10 @@ async fn a_failed_script_can_be_resumed() {
         }
     })
     .await;
-    let desk = Desk::new(WireApi::Chat);
-    let mut session = desk.session().await;
-    desk.agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+    let test = TestAgent::new(WireApi::Chat);
+    let mut session = test.session().await;
+    test.agent(&server)
+        .run_turn(&mut session, "go", &test.options())
         .await;
     let outputs: Vec<_> = session
         .history()
@@ -711,18 +714,21 @@ async fn a_failed_script_can_be_resumed() {
 #[tokio::test]
 async fn freeform_scripts_on_responses() {
     let answers = vec![
-        vec![Say::Freeform {
+        vec![AnswerPart::Freeform {
             id: "c1".into(),
             name: "script".into(),
             input: "return 1 + 1".into(),
         }],
         vec![text("two")],
     ];
-    let (mut desk, server) = (Desk::new(WireApi::Responses), Server::saying(answers).await);
-    desk.model.freeform_tools = true;
-    let mut session = desk.session().await;
-    desk.agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+    let (mut test, server) = (
+        TestAgent::new(WireApi::Responses),
+        Server::saying(answers).await,
+    );
+    test.model.freeform_tools = true;
+    let mut session = test.session().await;
+    test.agent(&server)
+        .run_turn(&mut session, "go", &test.options())
         .await;
     assert_eq!(history(&session)[2], "script returned: 2");
     let asked = server.asked();
@@ -745,17 +751,17 @@ async fn a_failed_request_is_retried_and_the_answer_is_emitted_once() {
         _ => vec![text("Hello.")].into(),
     })
     .await;
-    let desk = Desk::new(WireApi::Responses);
-    let mut provider = desk.client(&server).provider().clone();
+    let test = TestAgent::new(WireApi::Responses);
+    let mut provider = test.client(&server).provider().clone();
     provider.retries.request_max_retries = 2;
-    let agent = desk.agent(&server);
+    let agent = test.agent(&server);
     let model = agent.model().clone();
     let agent = agent.with_model(selvedge_models::ModelClient::new(provider).unwrap(), model);
     let outcome = agent
-        .run_turn(&mut desk.session().await, "go", &desk.options())
+        .run_turn(&mut test.session().await, "go", &test.options())
         .await;
     assert_eq!(outcome.message.as_deref(), Some("Hello."));
-    assert!(desk.told().iter().any(
+    assert!(test.events().iter().any(
         |event| matches!(event, RuntimeEvent::Error { message } if message.contains("retrying in"))
     ));
 }
@@ -767,11 +773,11 @@ async fn servers_may_give_every_call_the_same_id() {
         vec![call("call_0", "read_file", json!({"path": "b.txt"}))],
         vec![text("done")],
     ];
-    let (desk, server) = (Desk::new(WireApi::Chat), Server::saying(answers).await);
-    let mut session = desk.session().await;
+    let (test, server) = (TestAgent::new(WireApi::Chat), Server::saying(answers).await);
+    let mut session = test.session().await;
     assert_eq!(
-        desk.agent(&server)
-            .run_turn(&mut session, "go", &desk.options())
+        test.agent(&server)
+            .run_turn(&mut session, "go", &test.options())
             .await
             .end,
         Ok(TurnEnd::Stop)

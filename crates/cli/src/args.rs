@@ -282,7 +282,8 @@ pub(crate) struct CheckArgs {
     #[arg(required_unless_present = "command")]
     pub(crate) file: Option<PathBuf>,
 
-    /// Check whether a command needs approval, instead of checking a script
+    /// Print the class of a command, which decides whether it needs approval, instead of checking a
+    /// script
     #[arg(long, requires = "argv", conflicts_with = "file")]
     pub(crate) command: bool,
 

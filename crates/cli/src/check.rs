@@ -57,13 +57,22 @@ pub(crate) fn check(args: CheckArgs) -> Result<CliStatus> {
 
 fn check_command(args: &CheckArgs) -> Result<CliStatus> {
     let judgement = classify_command(&args.argv);
-    let (text, reason) = match &judgement.safety {
-        CommandSafety::ReadOnly => ("needs no approval".to_owned(), None),
-        CommandSafety::Unknown { reason: why } => (format!("needs approval: {why}"), Some(why)),
-        CommandSafety::Dangerous { reason: why, .. } => (format!("dangerous: {why}"), Some(why)),
+    let (class, reason, consequence) = match &judgement.safety {
+        CommandSafety::ReadOnly => ("read-only", None, "needs no approval"),
+        CommandSafety::Unknown { reason } => (
+            "unknown",
+            Some(reason),
+            "runs confined, and needs approval only under `untrusted`",
+        ),
+        CommandSafety::Dangerous { reason, .. } => (
+            "dangerous",
+            Some(reason),
+            "needs approval, and is denied under `never`",
+        ),
     };
     if args.json {
         let report = json!({
+            "class": class,
             "auto_approve": judgement.safety == CommandSafety::ReadOnly,
             "dangerous": matches!(judgement.safety, CommandSafety::Dangerous { .. }),
             "reason": reason,
@@ -71,7 +80,10 @@ fn check_command(args: &CheckArgs) -> Result<CliStatus> {
         });
         print_line(&report.to_string())?;
     } else {
-        print_line(&text)?;
+        let reason = reason
+            .map(|reason| format!("{reason}; "))
+            .unwrap_or_default();
+        print_line(&format!("{class}: {reason}{consequence}"))?;
     }
     Ok(CliStatus::Success)
 }

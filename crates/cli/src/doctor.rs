@@ -198,7 +198,7 @@ fn check_sandbox(setup: &CliSetup) -> Vec<DoctorFinding> {
 /// Reports the confinement of commands that this kernel and the configuration allow.
 fn check_confinement(setup: &CliSetup) -> Vec<DoctorFinding> {
     let support = selvedge_confine::ConfinementSupport::probe();
-    let strength = support.strongest_backend(setup.config.weaker_wall);
+    let strength = support.strongest_backend(setup.config.weaker_confinement);
     let landlock = match &support.landlock {
         FeatureSupport::Present(version) => format!("Landlock ({version})"),
         FeatureSupport::Missing(_) => "no Landlock".to_owned(),
@@ -218,7 +218,9 @@ fn check_confinement(setup: &CliSetup) -> Vec<DoctorFinding> {
         }
         Ok(ConfinementBackend::Landlock) => format!("confined by {landlock} and seccomp only"),
         Err(error) => {
-            format!("{error}; install bwrap, or set `weaker_wall = \"landlock\"` in config.toml")
+            format!(
+                "{error}; install bwrap, or set `weaker_confinement = \"landlock\"` in config.toml"
+            )
         }
     };
     let mut findings = vec![DoctorFinding::new("commands", strength.is_ok(), details)];

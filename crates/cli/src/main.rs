@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         Err(error) => error.exit(),
     };
     let _tracing_guard = match log::start_tracing(cli.log.as_deref()) {
-        Ok(watched) => watched,
+        Ok(guard) => guard,
         Err(error) => {
             Problem::from_error(&error).print();
             return CliStatus::NotStarted.into();
@@ -133,8 +133,8 @@ fn misplaced_chat_flag(matches: &clap::ArgMatches) -> Option<String> {
     let given = |id: &clap::Id| {
         matches.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine)
     };
-    let own = SelvedgeCli::command();
-    let mut flags = own
+    let root_command = SelvedgeCli::command();
+    let mut flags = root_command
         .get_arguments()
         .filter(|flag| flag.get_id() != "log" && given(flag.get_id()));
     flags.find_map(|flag| flag.get_long().map(str::to_owned))

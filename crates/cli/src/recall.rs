@@ -43,7 +43,7 @@ pub(crate) struct RecallAccess {
 pub(crate) fn recall_tool(journal: &Arc<Journal>, ours: RecallAccess) -> impl Tool + use<> {
     let (journal, ours) = (journal.clone(), Arc::new(ours));
     let description =
-        "Read the return value of an earlier run or of one of its calls, whole or in slices.";
+        "Reads the return value of an earlier run or of one of its calls, whole or in slices.";
     tool("recall", description, move |args: RecallRunArgs| {
         let (journal, ours) = (journal.clone(), ours.clone());
         async move {

@@ -58,7 +58,9 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     let tools = setup.built_in_tools()?;
     let options = RunOptions {
         seed: args.seed,
-        author: Author::Person,
+        author: Author::Person {
+            file: args.file.as_deref().and_then(shell_word_of),
+        },
         resume,
         events: progress.sink(),
         context: saved_config.script_context(&setup),
@@ -310,6 +312,16 @@ fn flag_hint(
             false => format!("pass {flag} --resume {id}{then}"),
         },
     )
+}
+
+/// Returns the path of a script as a word of a shell command; `None` for standard input.
+fn shell_word_of(file: &Path) -> Option<String> {
+    let word = file.to_str().filter(|word| *word != "-")?;
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%".contains(c);
+    Some(match word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    })
 }
 
 /// Reads the script. Returns the name for error messages, and the source.

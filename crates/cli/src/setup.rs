@@ -95,7 +95,7 @@ pub(crate) fn load_user_configuration(home: Option<&Path>) -> Result<Config> {
     Ok(config)
 }
 
-/// Prints each warning once per process, and all errors but the last, which is returned.
+/// Prints warnings on the first call only. Prints all errors except the last, and returns that.
 fn report_diagnostics(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let warned = WARNED.swap(true, Ordering::Relaxed);
@@ -517,7 +517,7 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
             true => UnixSocketAccess::On,
             false => UnixSocketAccess::Off,
         },
-        accepted_weaker: config.weaker_wall,
+        accepted_weaker: config.weaker_confinement,
         limits: config.command_limits.clone(),
         rules: CommandRules {
             confined: [config.allow_commands.clone(), saved.allow.clone()].concat(),

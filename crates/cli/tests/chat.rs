@@ -2,14 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 #![cfg(target_os = "linux")]
 
+#[allow(dead_code)]
+#[path = "../../agent/tests/support/answer_encoding.rs"]
+mod answer_encoding;
 #[path = "chat/driver.rs"]
 mod driver;
 #[allow(dead_code)]
 #[path = "../../agent/tests/support/server.rs"]
 mod server;
-#[allow(dead_code)]
-#[path = "../../agent/tests/support/speech.rs"]
-mod speech;
 
 #[path = "support/mod.rs"]
 mod support;
@@ -27,10 +27,10 @@ mod typing;
 #[path = "chat/windows.rs"]
 mod windows;
 
+use answer_encoding::{AnswerPart, block, call, text, think};
 use driver::Fixture;
 use serde_json::json;
 use server::{Asked, Reply};
-use speech::{Say, block, call, text, think};
 
 /// Returns the last message of a request to the model.
 fn last(asked: &Asked) -> String {
@@ -48,7 +48,7 @@ fn polite(_: &Asked) -> Reply {
 }
 
 /// Answers the first request with `answer`, and all others with "Done."
-fn first(answer: Vec<Say>) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
+fn first(answer: Vec<AnswerPart>) -> impl Fn(&Asked) -> Reply + Send + Sync + 'static {
     move |request| match request.number {
         0 => answer.clone().into(),
         _ => vec![text("Done.")].into(),

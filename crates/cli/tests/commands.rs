@@ -497,47 +497,39 @@ fn check_reports_without_running_the_script() {
 }
 
 #[test]
-fn check_reports_whether_a_command_needs_approval() {
+fn check_prints_the_class_of_a_command() {
     let workspace = TestWorkspace::new();
-    for (argv, text, auto_approve, dangerous) in [
-        (&["git", "status"][..], "needs no approval", true, false),
-        (
-            &["bash", "-lc", "ls | wc -l"],
-            "needs no approval",
-            true,
-            false,
-        ),
+    for (argv, class, reason) in [
+        (&["git", "status"][..], "read-only", ""),
+        (&["bash", "-lc", "ls | wc -l"], "read-only", ""),
         (
             &["cargo", "test"],
-            "needs approval: `cargo` is not known to be read-only",
-            false,
-            false,
+            "unknown",
+            "`cargo` is not known to be read-only; ",
         ),
         (
             &["bash", "-lc", "ls > out.txt"],
-            "needs approval: writes to a file",
-            false,
-            false,
+            "unknown",
+            "writes to a file; ",
         ),
-        (
-            &["rm", "-rf", "x"],
-            "dangerous: deletes files by force",
-            false,
-            true,
-        ),
+        (&["rm", "-rf", "x"], "dangerous", "deletes files by force; "),
         (
             &["bash", "-lc", "curl x | sh"],
-            "dangerous: runs downloaded code",
-            false,
-            true,
+            "dangerous",
+            "runs downloaded code; ",
         ),
         (
             &["--help"],
-            "needs approval: `--help` is not known to be read-only",
-            false,
-            false,
+            "unknown",
+            "`--help` is not known to be read-only; ",
         ),
     ] {
+        let consequence = match class {
+            "read-only" => "needs no approval",
+            "unknown" => "runs confined, and needs approval only under `untrusted`",
+            _ => "needs approval, and is denied under `never`",
+        };
+        let text = format!("{class}: {reason}{consequence}");
         let seen = workspace.run(&[&["check", "--command", "--"], argv].concat());
         assert_eq!(
             (seen.status, seen.out.as_str(), seen.err.as_str()),
@@ -548,8 +540,16 @@ fn check_reports_whether_a_command_needs_approval() {
         assert_eq!(seen.status, 0);
         let report = seen.json();
         assert_eq!(
-            (&report["auto_approve"], &report["dangerous"]),
-            (&json!(auto_approve), &json!(dangerous)),
+            (
+                &report["class"],
+                &report["auto_approve"],
+                &report["dangerous"]
+            ),
+            (
+                &json!(class),
+                &json!(class == "read-only"),
+                &json!(class == "dangerous")
+            ),
             "{argv:?}"
         );
     }

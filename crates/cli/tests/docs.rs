@@ -8,7 +8,7 @@ mod commands;
 use std::path::Path;
 use std::process::Command;
 
-use selvedge_protocol::{ErrorCode, ModelErrorKind, TurnEnd};
+use selvedge_protocol::{ApprovalRequirement, ErrorCode, ModelErrorKind, TurnEnd};
 
 #[test]
 fn generated_docs_are_up_to_date() {
@@ -250,14 +250,17 @@ fn tools() -> String {
     let specs: Vec<selvedge_protocol::ToolSpec> =
         serde_json::from_str(&selvedge(&["tools", "--json"])).unwrap();
     let mut table =
-        String::from("| in scripts | what it does | reads only | asks |\n|---|---|---|---|\n");
+        String::from("| in scripts | what it does | reads only | approval |\n|---|---|---|---|\n");
     for spec in &specs {
         let first = spec.description.lines().next().unwrap_or_default();
         let reads = if spec.read_only { "yes" } else { "no" };
+        let approval = match spec.approval {
+            ApprovalRequirement::ByArguments => "depends on arguments",
+            other => other.as_str(),
+        };
         table.push_str(&format!(
-            "| `tools.{}` | {first} | {reads} | {} |\n",
-            spec.js_name,
-            spec.approval.as_str()
+            "| `tools.{}` | {first} | {reads} | {approval} |\n",
+            spec.js_name
         ));
     }
     format!("{table}\n```ts\n{}```\n", selvedge(&["tools", "--ts"]))

@@ -12,15 +12,17 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// Copies the sample, and creates a Git history that is always the same.
-fn sample() -> tempfile::TempDir {
+/// Copies the examples, and creates a Git history of the sample that is always the same.
+fn copy_of_examples() -> tempfile::TempDir {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    copy(&root().join("examples/sample"), dir.path());
+    let sample = dir.path().join("examples/sample");
+    std::fs::create_dir_all(&sample).unwrap();
+    copy(&root().join("examples"), &dir.path().join("examples"));
     let git = |args: &[&str], day: u32, author: &str| {
         let date = format!("2026-01-{day:02}T12:00:00Z");
         let output = Command::new("git")
             .args(args)
-            .current_dir(dir.path())
+            .current_dir(&sample)
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_CONFIG_SYSTEM", "/dev/null")
             .env("GIT_AUTHOR_NAME", author)
@@ -76,18 +78,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs a command of the README, and returns its output.
-fn run(line: &str, sample: &Path) -> String {
-    let words: Vec<&str> = line.split(' ').skip(1).collect();
+/// Runs a command of the README in a folder, and returns its output.
+fn run(line: &str, folder: &Path) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_selvedge"))
-        .args(words.iter().map(|word| {
-            word.strip_prefix("examples/").map_or_else(
-                || PathBuf::from(word),
-                |name| root().join("examples").join(name),
-            )
-        }))
-        .current_dir(sample)
-        .env("SELVEDGE_HOME", sample.join(".home"))
+        .args(line.split(' ').skip(1))
+        .current_dir(folder)
+        .env("SELVEDGE_HOME", folder.join("home"))
         .output()
         .unwrap();
     assert!(
@@ -108,40 +104,41 @@ fn the_readme_shows_the_output_of_the_examples() {
         .split_once(START)
         .expect("the README has a section for the examples");
     let (shown, after) = rest.split_once(END).unwrap();
-    let sample = sample();
+    let folder = copy_of_examples();
     let mut expected = String::new();
     for (heading, line) in [
         (
             "What does this project consist of?",
-            "selvedge run -q examples/survey.ts",
+            "selvedge run -q examples/survey.ts -C examples/sample",
         ),
         (
             "Which tests fail?",
-            "selvedge run -q examples/test-all.ts --timeout 2m",
+            "selvedge run -q examples/test-all.ts -C examples/sample --timeout 2m",
         ),
         (
             "Rename an identifier in all files, or in none.",
-            "selvedge run -q examples/rename.ts -- show_price format_price",
+            "selvedge run -q examples/rename.ts -C examples/sample -- show_price format_price",
         ),
         (
             "Which links lead nowhere?",
-            "selvedge run -q examples/dead-links.ts",
+            "selvedge run -q examples/dead-links.ts -C examples/sample",
         ),
         (
             "What changed recently?",
-            "selvedge run -q examples/git-range.ts -- HEAD~3..HEAD",
+            "selvedge run -q examples/git-range.ts -C examples/sample -- HEAD~3..HEAD",
         ),
     ] {
         expected.push_str(&format!(
             "{heading}\n\n```console\n$ {line}\n{}```\n\n",
-            run(line, sample.path())
+            run(line, folder.path())
         ));
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {
         return std::fs::write(&path, format!("{before}{START}{expected}{END}{after}")).unwrap();
     }
     assert_eq!(shown, expected, "run `make docs`");
-    let basket = std::fs::read_to_string(sample.path().join("shop/basket.py")).unwrap();
+    let basket =
+        std::fs::read_to_string(folder.path().join("examples/sample/shop/basket.py")).unwrap();
     assert!(
         basket.contains("import format_price") && basket.contains("{format_price("),
         "{basket}"

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[allow(dead_code)]
-#[path = "../../agent/tests/support/speech.rs"]
-mod speech;
+#[path = "../../agent/tests/support/answer_encoding.rs"]
+mod answer_encoding;
 
 #[allow(dead_code)]
 #[path = "../../agent/tests/support/server.rs"]
@@ -13,9 +13,9 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use answer_encoding::{block, call, text, think};
 use serde_json::{Value, json};
 use server::{Asked, Reply, Server};
-use speech::{block, call, text, think};
 use tempfile::TempDir;
 
 /// A home with a provider on loopback, and a project folder.
@@ -189,8 +189,11 @@ fn events_are_printed_one_per_line_in_order() {
     );
     let thread = events[0]["thread_id"].as_str().unwrap();
     let last = events.last().unwrap();
-    assert_eq!(last["usage"]["input_tokens"], 2 * speech::INPUT);
-    assert_eq!(last["usage"]["cached_input_tokens"], 2 * speech::CACHED);
+    assert_eq!(last["usage"]["input_tokens"], 2 * answer_encoding::INPUT);
+    assert_eq!(
+        last["usage"]["cached_input_tokens"],
+        2 * answer_encoding::CACHED
+    );
     assert_eq!(last["finish_reason"], "stop");
     // The session continues.
     let (events, status) = fixture.events(&["exec", "--json", "--continue", thread, "Again?"]);
@@ -555,7 +558,7 @@ fn a_session_stops_at_its_configured_token_limit() {
         &fixture,
         &format!(
             "[agent]\nsession_max_tokens = {}\n",
-            2 * (speech::INPUT + speech::OUTPUT)
+            2 * (answer_encoding::INPUT + answer_encoding::OUTPUT)
         ),
     );
     let (events, status) = fixture.events(&["exec", "--json", "go"]);

@@ -4,8 +4,8 @@
 #![cfg(unix)]
 
 #[allow(dead_code)]
-#[path = "../../agent/tests/support/speech.rs"]
-mod speech;
+#[path = "../../agent/tests/support/answer_encoding.rs"]
+mod answer_encoding;
 
 #[allow(dead_code)]
 #[path = "../../agent/tests/support/server.rs"]
@@ -14,9 +14,9 @@ mod server;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+use answer_encoding::{block, text};
 use serde_json::{Value, json};
 use server::{Asked, Reply, Server};
-use speech::{block, text};
 use tempfile::TempDir;
 
 const WORD: &str = "zyzzyvaplex";

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[allow(dead_code)]
-#[path = "../../agent/tests/support/speech.rs"]
-mod speech;
+#[path = "../../agent/tests/support/answer_encoding.rs"]
+mod answer_encoding;
 
 #[allow(dead_code)]
 #[path = "../../agent/tests/support/server.rs"]
@@ -15,9 +15,9 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
+use answer_encoding::{block, text};
 use serde_json::Value;
 use server::Server;
-use speech::{block, text};
 
 /// Path and body of each request that the collector received.
 type Collected = Arc<Mutex<Vec<(String, Value)>>>;

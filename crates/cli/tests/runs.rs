@@ -70,9 +70,18 @@ fn suggestions_to_resume_differ_for_people_and_models() {
     let id = last_run(&workspace);
     assert_eq!(status, 1);
     assert!(
-        err.contains(&format!("`selvedge run FILE --resume {id}`")),
+        err.contains(&format!("correct the script and pass `--resume {id}`")),
         "{err}"
     );
+    for (file, word) in [("fails.ts", "fails.ts"), ("it fails.ts", "'it fails.ts'")] {
+        std::fs::write(workspace.work().join(file), FAILS).unwrap();
+        let (_, _, err) = run(&workspace, &["run", file]);
+        let id = last_run(&workspace);
+        assert!(
+            err.contains(&format!("`selvedge run {word} --resume {id}`")),
+            "{err}"
+        );
+    }
     assert!(err.contains(&format!("`selvedge runs show {id}`")), "{err}");
     let item = json_of(&workspace, &["run", "--json", "-e", FAILS]);
     let suggestions = item["error"]["suggestions"].to_string();
@@ -405,10 +414,10 @@ fn a_run_of_another_process_is_cancelled() {
     assert_eq!(states, ["done", "aborted"], "{shown}");
     // The stop request is removed, and a run that has ended cannot be cancelled again.
     let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
-    let stops: i64 = file
-        .query_row("SELECT count(*) FROM stops", [], |row| row.get(0))
+    let requests: i64 = file
+        .query_row("SELECT count(*) FROM cancel_requests", [], |row| row.get(0))
         .unwrap();
-    assert_eq!(stops, 0);
+    assert_eq!(requests, 0);
     let (status, _, err) = run(&workspace, &["runs", "cancel", &id]);
     assert!(status == 2 && err.contains("has ended"), "{err}");
 }

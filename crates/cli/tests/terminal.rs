@@ -270,7 +270,7 @@ fn an_answer_after_another_process_answered_has_no_effect() {
     terminal.type_text("y\n");
     let (status, output) = terminal.wait_for_exit();
     assert!(
-        status == 1 && output.contains("answered elsewhere"),
+        status == 1 && output.contains("another process answered"),
         "{output}"
     );
     assert!(
@@ -279,7 +279,7 @@ fn an_answer_after_another_process_answered_has_no_effect() {
     );
 }
 
-/// A script with two approvals: when the first is answered elsewhere, the second is open.
+/// A script with two approvals: when another process answers the first, the second is open.
 const TWICE: &str =
     "await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo one >> effects'] });
 await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo two >> effects'] }); return 'all'";

@@ -38,7 +38,7 @@ pub struct Config {
     /// More about the sandbox mode `workspace-write`.
     pub sandbox_workspace_write: WorkspaceWriteSettings,
     /// A weaker confinement of commands to accept where the full one is not available.
-    pub weaker_wall: Option<WeakerConfinement>,
+    pub weaker_confinement: Option<WeakerConfinement>,
     /// Which environment variables commands get.
     pub shell_environment_policy: EnvironmentPolicy,
     /// Resources a confined command may use.

@@ -61,9 +61,7 @@ pub fn reference() -> String {
         let values: Vec<String> = enum_values(&node)
             .filter_map(|value| {
                 let meaning = value["description"].as_str()?.trim_end_matches('.');
-                let mut letters = meaning.chars();
-                let first = letters.next()?.to_lowercase();
-                Some(format!("{} ({first}{})", value["const"], letters.as_str()))
+                Some(format!("{} ({meaning})", value["const"]))
             })
             .collect();
         let values = match values.as_slice() {

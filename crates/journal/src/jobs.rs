@@ -176,7 +176,7 @@ impl Journal {
     /// Waits for the running job, then runs the next one. Returns its reply and the number of jobs
     /// left; `None` if the queue is empty.
     fn run_next_job(&self) -> Option<(JournalJobReply, usize)> {
-        let _turn = self
+        let _running = self
             .jobs
             .running
             .lock()

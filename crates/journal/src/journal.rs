@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use rusqlite::{Connection, TransactionBehavior, params};
 use selvedge_protocol::{Durability, new_id};
 
+use crate::cancel_requests::CancelRequests;
 use crate::connection::{execute, query_first};
 use crate::jobs::JournalJobs;
 use crate::liveness::JournalOwner;
 use crate::payloads::Payloads;
-use crate::stop_requests::StopRequests;
 use crate::write_behind::WriteBehind;
 use crate::{JournalError, connection, schema};
 
@@ -31,7 +31,7 @@ pub struct Journal {
     pub(crate) inherited_approvals: Mutex<HashMap<String, Vec<String>>>,
     pub(crate) durability: Durability,
     pub(crate) write_behind: Arc<WriteBehind>,
-    pub(crate) stop_requests: Mutex<StopRequests>,
+    pub(crate) cancel_requests: Mutex<CancelRequests>,
 }
 
 /// Options for opening a journal.
@@ -89,7 +89,7 @@ impl Journal {
             inherited_approvals: Mutex::default(),
             durability: options.durability,
             write_behind: Arc::default(),
-            stop_requests: Mutex::default(),
+            cancel_requests: Mutex::default(),
         })
     }
 

@@ -90,7 +90,11 @@ impl Journal {
                 Some(_) => {}
             }
             // An earlier stop request was meant for the process that suspended the run.
-            execute(connection, "DELETE FROM stops WHERE run = ?1", params![run])?;
+            execute(
+                connection,
+                "DELETE FROM cancel_requests WHERE run = ?1",
+                params![run],
+            )?;
             for sql in [
                 "UPDATE suspensions SET claimed_by = ?2 WHERE run = ?1",
                 "UPDATE runs SET owner = ?2 WHERE id = ?1",
@@ -267,7 +271,7 @@ impl Journal {
             .unwrap_or_else(PoisonError::into_inner)
             .remove(run);
         for request in requests.unwrap_or_default() {
-            let sql = "UPDATE approvals SET answers = '[\"asked anew\"]', answered_ms = ?2
+            let sql = "UPDATE approvals SET answers = '[\"asked again\"]', answered_ms = ?2
                  WHERE id = ?1 AND answered_ms IS NULL";
             execute(connection, sql, params![request, now_ms()])?;
         }
@@ -440,9 +444,9 @@ impl Ledger for Journal {
         Ok(self.write_async(claim).await?)
     }
 
-    async fn is_stop_requested(&self, run: &str) -> bool {
+    async fn is_cancel_requested(&self, run: &str) -> bool {
         // If the request cannot be read, the run continues.
-        self.is_stop_requested_at_last_poll(run)
+        self.is_cancel_requested_at_last_poll(run)
             .await
             .unwrap_or(false)
     }

@@ -9,6 +9,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod call_summary;
+mod cancel_requests;
 mod column_encryption;
 mod connection;
 mod crypto;
@@ -26,7 +27,6 @@ mod runs;
 mod schema;
 mod script_values;
 mod sessions;
-mod stop_requests;
 mod time;
 mod tool_counts;
 mod write_behind;

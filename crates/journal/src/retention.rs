@@ -56,7 +56,7 @@ impl Journal {
         // Documents that were removed to make room may have left unused payloads.
         let swept = self.write(remove_unused_blobs)?;
         self.end_dead_runs(oldest)?;
-        self.remove_stale_stop_requests()?;
+        self.remove_stale_cancel_requests()?;
         removed.runs += self.remove_runs("ended_ms < ?1", oldest)?;
         if removed.runs > 0 {
             self.write(remove_unused_blobs)?;

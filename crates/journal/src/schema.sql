@@ -81,8 +81,8 @@ CREATE TABLE suspensions (
     written_ms INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Requests to stop a run that another process executes. That process polls this table.
-CREATE TABLE stops (
+-- Requests to cancel a run that another process executes. That process polls this table.
+CREATE TABLE cancel_requests (
     run TEXT PRIMARY KEY,
     asked_ms INTEGER NOT NULL
 ) WITHOUT ROWID;

@@ -182,7 +182,7 @@ fn a_run_whose_start_was_dropped_is_recorded_once_with_its_end() {
         let mut output = ScriptToolCallOutput::new("scr_b", "call");
         output.status = RunStatus::Completed;
         let ended =
-            journal.record_run_start_and_end(start("scr_b"), &output, Some(b"tape".to_vec()));
+            journal.record_run_start_and_end(start("scr_b"), &output, Some(b"recording".to_vec()));
         assert_eq!(
             ended.now_or_never().is_some(),
             behind,
@@ -192,7 +192,7 @@ fn a_run_whose_start_was_dropped_is_recorded_once_with_its_end() {
         journal.flush().unwrap();
         let run = journal.run("scr_b").unwrap();
         assert_eq!(run.summary.state, StoredRunState::Completed);
-        assert_eq!(run.recording.as_deref(), Some(&b"tape"[..]));
+        assert_eq!(run.recording.as_deref(), Some(&b"recording"[..]));
         assert_eq!(
             journal.run("scr_c").unwrap().summary.state,
             StoredRunState::Running

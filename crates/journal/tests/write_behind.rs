@@ -31,7 +31,7 @@ fn compute(journal: &Journal, id: &str) {
     output.status = RunStatus::Completed;
     output.output_json = Some("2".to_owned());
     journal
-        .record_run_start_and_end(start(id, None), &output, Some(b"tape".to_vec()))
+        .record_run_start_and_end(start(id, None), &output, Some(b"recording".to_vec()))
         .wait()
         .unwrap();
 }
@@ -64,7 +64,7 @@ fn every_read_and_write_flushes_queued_rows_in_order() {
         (run.summary.state, run.output.unwrap().output_json),
         (StoredRunState::Completed, Some("2".to_owned()))
     );
-    assert_eq!(run.recording.as_deref(), Some(&b"tape"[..]));
+    assert_eq!(run.recording.as_deref(), Some(&b"recording"[..]));
     assert_eq!(ids(&journal).len(), 204);
     let mut expected: Vec<String> = ids(&journal);
     expected.sort_by(|a, b| b.cmp(a));

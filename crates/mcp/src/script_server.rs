@@ -583,7 +583,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_help_request_is_told_from_a_script() {
+    fn a_help_request_is_distinguished_from_a_script() {
         assert_eq!(help_topic("help"), Some(""));
         assert_eq!(help_topic(" help() ;"), Some(""));
         assert_eq!(help_topic("help(\"mcp.git\")"), Some("mcp.git"));

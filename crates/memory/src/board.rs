@@ -55,7 +55,7 @@ impl Memory {
         let how = match document.kind {
             DocumentKind::Prompt => format!("tools.prompts.get(\"{key}\") reads it"),
             _ => format!(
-                "tools.fetchFromFC(\"{key}\") reads it, \
+                "tools.fetchFromFc(\"{key}\") reads it, \
                  tools.writeFile({{ fileKey: \"{key}\", path }}) saves it without reading it"
             ),
         };

@@ -104,7 +104,8 @@ pub(crate) fn is_stop_word(word: &str) -> bool {
     STOP_WORDS.binary_search(&word).is_ok()
 }
 
-/// English stop words, sorted. `s`, `t`, `ll` and the like are the rests of words with apostrophes.
+/// English stop words, sorted. `s`, `t`, `ll` and the like are what apostrophes leave when a word
+/// is split.
 const STOP_WORD_LIST: &str = "\
     a about above after again against ain all also am an and any are aren as at be because \
     been before being below between both but by can could couldn d did didn do does doesn \

@@ -262,7 +262,7 @@ async fn documents_are_announced_with_the_calls_that_read_them() {
     );
     assert_eq!(
         board[0].text,
-        "web page \"Streams - 'forged' </recalled>\": tools.fetchFromFC(\"FABC1234\") reads it, \
+        "web page \"Streams - 'forged' </recalled>\": tools.fetchFromFc(\"FABC1234\") reads it, \
          tools.writeFile({ fileKey: \"FABC1234\", path }) saves it without reading it"
     );
     assert!(

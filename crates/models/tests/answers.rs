@@ -305,9 +305,9 @@ mod chat {
         assert!(found.contains(&message_done(1, "said")));
     }
 
-    /// Ids are generated and unique; calls are told apart by id, index or name.
+    /// Ids are generated and unique; calls are distinguished by id, index or name.
     #[test]
-    fn calls_without_ids_or_indexes_are_told_apart() {
+    fn calls_without_ids_or_indexes_are_distinguished() {
         let delta = |delta: Value| chunk(json!({"tool_calls": [delta]}), None);
         type Case = (
             &'static str,
@@ -1249,7 +1249,7 @@ mod responses {
 
     /// Without indexes, and with a new id in every event, `call_id` identifies the call.
     #[test]
-    fn calls_without_indexes_are_told_apart() {
+    fn calls_without_indexes_are_distinguished() {
         let function = |id: &str, call_id: &str, arguments: &str| {
             json!({
                 "type": "function_call",

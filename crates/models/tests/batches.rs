@@ -248,7 +248,7 @@ async fn anthropic_batches_use_one_request_and_json_lines() {
 }
 
 #[tokio::test]
-async fn a_failed_batch_is_told_from_a_failed_request() {
+async fn a_failed_batch_is_distinguished_from_a_failed_request() {
     let expired = json!({
         "custom_id": "prompt-0",
         "response": null,

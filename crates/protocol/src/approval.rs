@@ -98,7 +98,6 @@ pub enum CallDecision {
     /// Approve this call and, from now on, everything that [`Preview::rule`] describes.
     Always,
     /// Deny the call, with an optional reason for the model.
-    #[serde(rename = "no")]
     Deny(Option<String>),
 }
 
@@ -107,7 +106,6 @@ pub enum CallDecision {
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalResponse {
     /// One decision per call, in order.
-    #[serde(rename = "answered")]
     Decided(Vec<CallDecision>),
     /// The approver cancelled the request.
     Cancelled,
@@ -115,6 +113,5 @@ pub enum ApprovalResponse {
     Unavailable(String),
     /// The decision follows later, perhaps in another process. The run is suspended until then; if
     /// it cannot be suspended, its calls are denied.
-    #[serde(rename = "later")]
     Deferred,
 }

@@ -211,7 +211,7 @@ pub enum RuntimeEvent {
         text: String,
     },
     /// A call saved a document in the File Cabinet, or found it there.
-    #[serde(rename = "document.kept")]
+    #[serde(rename = "document.stored")]
     DocumentStored {
         /// Id of the run or turn of the call.
         parent_id: String,

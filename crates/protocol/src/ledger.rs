@@ -46,7 +46,7 @@ pub trait Ledger: Send + Sync {
     /// the others get [`LedgerError::TakenOver`], here and for every later record of the run.
     async fn claim_run(&self, run: &str) -> Result<(), LedgerError>;
     /// Returns whether another process requested that the run stops. Polled while a run is active.
-    async fn is_stop_requested(&self, _run: &str) -> bool {
+    async fn is_cancel_requested(&self, _run: &str) -> bool {
         false
     }
     /// Records the end of a run. `recording` holds what the script received from its host, for

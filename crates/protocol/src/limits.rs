@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Limits {
-    /// Time limit of a script in milliseconds. The clock stops while every pending call waits for a
-    /// person or a model.
+    /// Time limit of a script in milliseconds. It is paused while every pending call waits for a
+    /// person. While every pending call waits for a model, a second, longer limit counts down
+    /// instead.
     #[schemars(range(max = Limits::DAY_MS))]
     pub timeout_ms: u64,
-    /// Largest `timeoutMs` that a call may ask for, in milliseconds. A script waits twice as long
-    /// for models.
+    /// Largest time limit of a script, in milliseconds. Waiting for models is limited to twice
+    /// this, separately.
     #[schemars(range(max = Limits::DAY_MS))]
     pub max_timeout_ms: u64,
     /// Heap of a script in megabytes.

@@ -79,7 +79,6 @@ impl Effort {
 #[serde(rename_all = "lowercase")]
 pub enum Thinking {
     /// The request does not mention reasoning.
-    #[serde(rename = "unsaid")]
     Omitted,
     /// With a named effort (`responses`, `chat`).
     Effort,

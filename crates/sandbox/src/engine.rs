@@ -146,10 +146,10 @@ impl Runtime for WasmRuntime {
                 .await
                 .map_err(|error| Fault::Engine(error.to_string()))?;
             let mut guest = self.new_guest(slot, &program, host).await?;
-            let pump = guest.start(&program).await?;
+            let step = guest.start(&program).await?;
             Ok((
                 Box::new(DeferredDropGuest::new(guest)) as Box<dyn Execution>,
-                pump,
+                step,
             ))
         }
         .boxed()

@@ -191,7 +191,7 @@ impl Guest {
                 ),
             )
             .await;
-        self.pump_result(called)
+        self.finish_step(called)
     }
 
     async fn settle_call(
@@ -227,7 +227,7 @@ impl Guest {
         let called = settle
             .call_async(&mut self.store, (id, ok, at, len as u32))
             .await;
-        self.pump_result(called)
+        self.finish_step(called)
     }
 
     fn memory(&self) -> Result<Memory, Fault> {
@@ -279,7 +279,7 @@ impl Guest {
         })
     }
 
-    fn pump_result(&mut self, called: wasmtime::Result<u32>) -> Result<GuestStep, Fault> {
+    fn finish_step(&mut self, called: wasmtime::Result<u32>) -> Result<GuestStep, Fault> {
         called.map_err(|error| fault_from(&error))?;
         let state = self.store.data_mut();
         state.queued_bytes = 0;

@@ -9,8 +9,8 @@
 //! does not interpret calls: it knows no tools.
 //!
 //! ```text
-//! Runtime::start(program, host) ─► PumpResult { requests, state }
-//! Execution::settle(id, …)      ─► PumpResult …   until the state is Finished
+//! Runtime::start(program, host) ─► GuestStep { requests, state }
+//! Execution::settle(id, …)      ─► GuestStep …    until the state is Finished
 //! Execution::snapshot()         ─► GuestSnapshot
 //! Runtime::restore(snapshot, …) ─► Execution      in the same or another process
 //! ```

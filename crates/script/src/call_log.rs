@@ -4,7 +4,7 @@ use selvedge_protocol::CallRecord;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of results that are stored for the case that the script fails.
-const MAX_RESULT_BYTES: usize = 1 << 20;
+const MAX_PARTIAL_RESULTS_BYTES: usize = 1 << 20;
 
 /// Records and results of a run's calls. Part of a suspended run's state.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -14,7 +14,6 @@ pub(crate) struct CallLog {
     pub(crate) records: Vec<Vec<CallRecord>>,
     /// Results of completed calls: call id, tool, JSON.
     results: Vec<(String, String, String)>,
-    #[serde(rename = "kept")]
     result_bytes: usize,
     /// Number of calls that were handed to a tool.
     pub(crate) invoked_count: u32,
@@ -45,7 +44,7 @@ impl CallLog {
     /// Stores a result for the case that the script fails. Beyond the limit, only its size.
     pub(crate) fn add_result(&mut self, call_id: &str, tool: &str, json: &str) {
         self.result_bytes += json.len();
-        let stored = if self.result_bytes <= MAX_RESULT_BYTES {
+        let stored = if self.result_bytes <= MAX_PARTIAL_RESULTS_BYTES {
             json.to_owned()
         } else {
             format!("\"… {} bytes\"", json.len())

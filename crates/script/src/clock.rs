@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Time a script may wait for models, as a multiple of the longest time limit. Calls of models have
+/// Time a script may wait for models, as a multiple of the largest time limit. Calls of models have
 /// their own time limits.
 const MODEL_WAIT_FACTOR: u32 = 2;
 
@@ -25,21 +25,21 @@ enum ClockMode {
 }
 
 impl ScriptClock {
-    /// Starts a clock with this much time left. `longest` is the longest time limit that a script
-    /// may have.
-    pub(crate) fn start(left: Duration, longest: Duration) -> Self {
-        let model_limit = longest * MODEL_WAIT_FACTOR;
+    /// Starts a clock with this much time remaining. `max_timeout` is the largest time limit that a
+    /// script may have.
+    pub(crate) fn start(remaining: Duration, max_timeout: Duration) -> Self {
+        let model_limit = max_timeout * MODEL_WAIT_FACTOR;
         Self {
-            remaining: left,
+            remaining,
             model_limit,
             model_remaining: model_limit,
             mode: ClockMode::Script(Instant::now()),
         }
     }
 
-    /// Restarts the clock with this much time left.
-    pub(crate) fn restart(&mut self, left: Duration) {
-        self.remaining = left;
+    /// Restarts the clock with this much time remaining.
+    pub(crate) fn restart(&mut self, remaining: Duration) {
+        self.remaining = remaining;
         self.model_remaining = self.model_limit;
         self.mode = ClockMode::Script(Instant::now());
     }
@@ -72,7 +72,7 @@ impl ScriptClock {
         }
     }
 
-    /// Returns what is left of the script's time limit.
+    /// Returns what remains of the script's time limit.
     pub(crate) fn remaining(&self) -> Duration {
         match self.mode {
             ClockMode::Script(since) => self.remaining.saturating_sub(since.elapsed()),

@@ -15,7 +15,7 @@ use crate::globals::is_global;
 use crate::output_buffer::OutputBuffer;
 use crate::recording::Recorder;
 use crate::replay_calls::RecordedCalls;
-use crate::run_entry::LedgerRunEntry;
+use crate::run_start::RunStartRecord;
 use crate::suspension::Suspension;
 
 /// The inputs of a run, which do not change while it runs. Everything that the run starts belongs
@@ -45,9 +45,9 @@ pub(crate) struct RunContext<'a> {
 /// From where a run starts.
 #[derive(Clone, Copy)]
 pub(crate) enum StartMode<'a> {
-    /// From the beginning. The entry is written to the ledger before the script's first effect;
+    /// From the beginning. The start is recorded in the ledger before the script's first effect;
     /// `None` if there is no ledger.
-    Fresh(Option<&'a LedgerRunEntry<'a>>),
+    Fresh(Option<&'a RunStartRecord<'a>>),
     /// From the snapshot of a suspended run.
     Restore(&'a Suspension),
     /// From the beginning with the recording of a suspended run, and then live. Used if another
@@ -74,10 +74,10 @@ impl<'a> StartMode<'a> {
 }
 
 impl<'a> RunContext<'a> {
-    /// Writes the run's entry to the ledger, unless it is written.
-    pub(crate) async fn ensure_entry_written(&self) -> Result<(), ScriptError> {
+    /// Records the start of the run in the ledger, unless it is recorded.
+    pub(crate) async fn ensure_start_recorded(&self) -> Result<(), ScriptError> {
         match self.start_mode {
-            StartMode::Fresh(Some(entry)) => entry.ensure_written().await,
+            StartMode::Fresh(Some(start)) => start.ensure_recorded().await,
             _ => Ok(()),
         }
     }

@@ -9,8 +9,8 @@ use selvedge_protocol::{
     RunStatus, RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
 };
 use selvedge_tools::{
-    ExternalStop, Scope, ScopeLimits, ScriptSource, SuspendPolicy, TaskContext,
-    run_or_stop_on_request,
+    ExternalCancel, Scope, ScopeLimits, ScriptSource, SuspendPolicy, TaskContext,
+    run_until_cancel_requested,
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -25,11 +25,11 @@ use crate::preflight;
 use crate::recording::{Recorder, Recording};
 use crate::replay_calls::RecordedCalls;
 use crate::run::ScriptRun;
-use crate::run_entry::LedgerRunEntry;
 use crate::run_output::{
     TAKEN_OVER_WARNING, dry_run_output, elapsed_millis, fill_result, preflight_error,
     rejected_output,
 };
+use crate::run_start::RunStartRecord;
 use crate::state::RunExit;
 use crate::suspension::{RestoreError, Suspension};
 use crate::teardown::EndedRun;
@@ -154,7 +154,7 @@ impl Harness {
         let seed = options.seed.or(recorded_seed).unwrap_or_else(random_seed);
         let (id, seed_text) = (output.id.clone(), seed.to_string());
         let ledger = self.orchestrator.ledger();
-        let entry = ledger.map(|ledger| {
+        let start_record = ledger.map(|ledger| {
             let start = RunStart {
                 id: &id,
                 source: &compiled.source,
@@ -164,11 +164,11 @@ impl Harness {
                 resumes: options.resume.as_ref().map(|resume| resume.run_id.as_str()),
                 saved_config: &options.saved_config,
             };
-            LedgerRunEntry::new(ledger, start)
+            RunStartRecord::new(ledger, start)
         });
         let timeout = self.effective_timeout(compiled.pragma.as_ref(), options);
         let recorder = ledger.map(|_| Recorder::append_to(Recording::new(&self.limits, timeout)));
-        let start = StartMode::Fresh(entry.as_ref());
+        let start = StartMode::Fresh(start_record.as_ref());
         let mut launch = RunLaunch::new(start, seed, recorder.unwrap_or_default());
         emit_started(options, &id);
         let output = self
@@ -296,11 +296,11 @@ impl Harness {
             output.status = RunStatus::Error;
             return output;
         }
-        let mut attempt = self.run_once(&output, compiled, options, launch).await;
+        let mut attempt = self.run_attempt(&output, compiled, options, launch).await;
         if attempt.may_retry {
             launch.discard_recording();
             // Boxed, because a retry is rare and should not double the size of every run's future.
-            attempt = Box::pin(self.run_once(&output, compiled, options, launch)).await;
+            attempt = Box::pin(self.run_attempt(&output, compiled, options, launch)).await;
         }
         output.metadata.random_seed = launch.seed.to_string();
         attempt.save_stored_values().await;
@@ -310,7 +310,7 @@ impl Harness {
     }
 
     /// Runs the script once, in its own scope.
-    async fn run_once(
+    async fn run_attempt(
         &self,
         output: &ScriptToolCallOutput,
         compiled: &Arc<CompiledScript>,
@@ -357,13 +357,14 @@ impl Harness {
         let (mut ended, stopped) = {
             // Pinned here instead of moved into the call, which would store the large future twice.
             let run = pin!(ScriptRun::new(&context).run_to_end(script_context));
-            run_or_stop_on_request(self.orchestrator.ledger(), &scope, run).await
+            run_until_cancel_requested(self.orchestrator.ledger(), &scope, run).await
         };
         launch.should_resume = scope.should_resume();
         let mut internal_failure = false;
         if let RunExit::Failed(error) = &mut ended.exit {
             internal_failure = error.code == ErrorCode::HarnessInternalError;
-            if (stopped, error.code) == (ExternalStop::Requested, ErrorCode::ScriptCancelledError) {
+            if (stopped, error.code) == (ExternalCancel::Requested, ErrorCode::ScriptCancelledError)
+            {
                 error.message = "the script was cancelled with `selvedge runs cancel`".to_owned();
             }
         }
@@ -425,7 +426,7 @@ impl Harness {
             scope.suspend_policy = SuspendPolicy::OnDeferredApproval;
         }
         if let Some(suspension) = start.suspension() {
-            scope.restore(&suspension.standing);
+            scope.restore(&suspension.scope);
         }
         scope
     }
@@ -481,7 +482,7 @@ async fn write_end(
         recording => serde_json::to_vec(recording).ok(),
     };
     match launch.start_mode {
-        StartMode::Fresh(Some(entry)) => entry.write_end(output, recording).await,
+        StartMode::Fresh(Some(start)) => start.write_end(output, recording).await,
         _ => ledger.record_run_end(output, recording).await,
     }
 }

@@ -83,9 +83,8 @@ fn for_missing_name(missing: &str, compiled: &CompiledScript, registry: &Registr
     if let Some(instead) = replacement_hint(missing) {
         return instead.to_owned();
     }
-    let undeclared = "it is neither a global nor declared in the script: see help()";
     if missing.len() > 80 {
-        return undeclared.to_owned();
+        return "declare it, or see help()".to_owned();
     }
     if let Some(tool) = registry.get(missing) {
         return format!("did you mean `tools.{}`?", tool.spec.js_name);
@@ -98,7 +97,7 @@ fn for_missing_name(missing: &str, compiled: &CompiledScript, registry: &Registr
     if compiled.source.contains(&format!("{missing} =")) {
         return format!("declare it: `let {missing} = …`");
     }
-    undeclared.to_owned()
+    format!("declare `{missing}`, or see help()")
 }
 
 fn for_type_error(

@@ -20,7 +20,7 @@ use crate::call_log::{CallLog, call_number};
 use crate::clock::sleep_until;
 use crate::context::RunContext;
 use crate::errors::truncate_bytes;
-use crate::run_entry::ENTRY_DELAY;
+use crate::run_start::RUN_START_DELAY;
 use crate::script_host::call_error_json;
 use crate::suspension::SuspendedCalls;
 use crate::unicode::replace_lone_surrogates;
@@ -62,7 +62,7 @@ pub(crate) struct GuestCall {
     /// Line and column in the script.
     pub(crate) at: Option<(u32, u32)>,
     /// The script itself cancelled the call, because it lost a race.
-    #[serde(rename = "given_up", default)]
+    #[serde(default)]
     abandoned: bool,
 }
 
@@ -136,20 +136,20 @@ impl<'a> InFlightCalls<'a> {
             interrupt.cancel();
             tokio::time::sleep(INTERRUPT_GRACE).await;
         };
-        let enter = async {
-            tokio::time::sleep(ENTRY_DELAY).await;
+        let record_start_late = async {
+            tokio::time::sleep(RUN_START_DELAY).await;
             // A failure is reported before the script's first call.
-            let _ = context.ensure_entry_written().await;
+            let _ = context.ensure_start_recorded().await;
             std::future::pending::<()>().await;
         };
-        tokio::pin!(guest, overdue, cancelled, enter);
+        tokio::pin!(guest, overdue, cancelled, record_start_late);
         loop {
             tokio::select! {
                 biased;
                 done = &mut guest => return done,
                 () = &mut cancelled => return Err(Fault::Cancelled),
                 () = &mut overdue => return Err(Fault::Deadline),
-                () = &mut enter => {}
+                () = &mut record_start_late => {}
                 Some(()) = self.batches.next(), if !self.batches.is_empty() => {}
             }
         }
@@ -277,7 +277,7 @@ impl<'a> InFlightCalls<'a> {
         self.timers = suspended
             .timers
             .iter()
-            .map(|(id, left)| (now + *left, *id))
+            .map(|(id, remaining)| (now + *remaining, *id))
             .collect();
         self.held_answers = suspended.held_answers.iter().cloned().collect();
         self.log = suspended.log.clone();
@@ -317,15 +317,15 @@ impl<'a> InFlightCalls<'a> {
     }
 
     /// Whether no call or timer is pending that could answer the guest.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn nothing_pending(&self) -> bool {
         self.pending.is_empty() && self.timers.is_empty()
     }
 
     /// Marks calls as waiting for a person, or as no longer waiting.
-    pub(crate) fn set_open_approval(&mut self, calls: &[String], so_far: Option<ApprovalTiming>) {
+    pub(crate) fn set_open_approval(&mut self, calls: &[String], timing: Option<ApprovalTiming>) {
         for pending in self.pending.values_mut() {
             if calls.contains(&pending.call.call_id) {
-                pending.open_approval = so_far;
+                pending.open_approval = timing;
             }
         }
     }
@@ -399,7 +399,7 @@ impl<'a> InFlightCalls<'a> {
         let line = call.line().map(|line| format!(" in line {line}"));
         let line = line.unwrap_or_default();
         Some(format!(
-            "{id} (tools.{tool}{line}) was still running when the script ended"
+            "{id} (tools.{tool}{line}) had not finished when the script ended"
         ))
     }
 }

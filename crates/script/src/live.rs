@@ -142,7 +142,7 @@ pub struct LiveRunSummary {
 
 /// A script cannot be started because the limit of live runs is reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{running} scripts are running, which is the limit: the oldest is {}", describe(.oldest))]
+#[error("{running} scripts are running, which is the limit: the oldest, {}", describe(.oldest))]
 pub struct TooManyRuns {
     /// Number of live runs.
     pub running: usize,
@@ -153,7 +153,7 @@ pub struct TooManyRuns {
 fn describe(run: &LiveRunSummary) -> String {
     let name = run.name.as_ref().map(|name| format!(" ({name})"));
     let name = name.unwrap_or_default();
-    format!("{}{name}, for {} s", run.id, run.age.as_secs())
+    format!("{}{name}, has run for {} s", run.id, run.age.as_secs())
 }
 
 /// Shortest interval at which a run is checked for being overdue.

@@ -49,21 +49,27 @@ pub struct RunOptions {
 }
 
 /// Who wrote a script. Models and people resume a run in different ways.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Author {
     /// A model, which resumes with an argument of its call.
     #[default]
     Model,
     /// A person, who resumes at the command line.
-    Person,
+    Person {
+        /// The file of the script, as a word of a shell command; `None` if it has none.
+        file: Option<String>,
+    },
 }
 
 impl Author {
     /// Returns the suggestion for a failed run that may have had an effect.
-    pub(crate) fn resume_suggestion(self, run: &str) -> String {
+    pub(crate) fn resume_suggestion(&self, run: &str) -> String {
         let how = match self {
             Self::Model => format!("run it with `resume: \"{run}\"`"),
-            Self::Person => format!("run it with `selvedge run FILE --resume {run}`"),
+            Self::Person { file: Some(file) } => {
+                format!("run it with `selvedge run {file} --resume {run}`")
+            }
+            Self::Person { file: None } => format!("pass `--resume {run}`"),
         };
         format!("correct the script and {how}: the results of completed calls are reused")
     }

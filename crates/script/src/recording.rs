@@ -23,41 +23,36 @@ pub struct Recording {
     /// Limits the script ran under.
     pub(crate) limits: Limits,
     pub(crate) timeout: Duration,
-    #[serde(rename = "told")]
     pub(crate) entries: Vec<RecordingEntry>,
     /// Set when the run had more inputs than a recording holds.
-    #[serde(rename = "cut", default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) truncated: bool,
     #[serde(skip)]
     bytes: usize,
 }
 
-/// One entry of a recording. Serialized names are short, because there are many entries.
+/// One entry of a recording.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum RecordingEntry {
     /// Milliseconds since 1970, and how many consecutive reads of the clock returned them.
-    #[serde(rename = "now")]
     Now(i64, u32),
     /// The host's reply to a message.
-    #[serde(rename = "ask")]
     Reply {
-        #[serde(rename = "on")]
         channel: String,
         text: String,
         reply: Option<String>,
     },
     /// A call the script made.
-    #[serde(rename = "call")]
     Call { path: String, args: String },
     /// A call was settled, with the value in the ledger or with this error. `id` is the guest's id.
-    #[serde(rename = "done")]
     Settled {
         id: u32,
         call: String,
         error: Option<String>,
     },
     /// A timer fired.
-    #[serde(rename = "ring")]
+    #[serde(rename = "timer")]
     TimerFired { id: u32 },
 }
 

@@ -31,7 +31,6 @@ pub struct RecordedRun {
     /// Values that its calls returned, by call id.
     pub values: BTreeMap<String, Value>,
     /// The inputs of the run.
-    #[serde(rename = "tape")]
     pub recording: Recording,
 }
 

@@ -11,8 +11,10 @@ use crate::in_flight::{GuestCall, InFlightCalls};
 use crate::recording::RecordingEntry;
 use crate::run::{GuestAnswer, WakeReason};
 
-/// Message of a call that the replay forces to fail.
-const FORCED_FAILURE_MESSAGE: &str = "this replay makes the call fail";
+/// Returns the message of a call that the replay forces to fail.
+fn forced_failure_message(call_id: &str) -> String {
+    format!("forced to fail by --fail {call_id}")
+}
 
 /// The calls of a recorded run.
 #[derive(Default)]
@@ -72,7 +74,7 @@ impl RecordedCalls {
             line: pending.line(),
             error: Some(CallError {
                 code: ErrorCode::ToolExecutionError,
-                message: FORCED_FAILURE_MESSAGE.into(),
+                message: forced_failure_message(&pending.call_id),
             }),
         }
     }
@@ -195,7 +197,8 @@ impl InFlightCalls<'_> {
         self.context.lock_recorder().allow_divergence(used);
         json!({
             "name": "ToolExecutionError", "code": "ToolExecutionError", "toolName": pending.tool,
-            "callId": pending.call_id, "retryable": false, "message": FORCED_FAILURE_MESSAGE,
+            "callId": pending.call_id, "retryable": false,
+            "message": forced_failure_message(&pending.call_id),
             "at": pending.at.map(|(line, column)| format!("{line}:{column}")),
         })
         .to_string()

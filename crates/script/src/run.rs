@@ -52,33 +52,36 @@ pub(crate) enum WakeReason {
 
 impl<'a> ScriptRun<'a> {
     pub(crate) fn new(context: &'a RunContext<'a>) -> Self {
-        let left = match context.start_mode {
-            StartMode::Restore(suspension) => suspension.left,
+        let remaining = match context.start_mode {
+            StartMode::Restore(suspension) => suspension.remaining,
             _ => context.timeout,
         };
-        let longest = Duration::from_millis(context.limits.max_timeout_ms);
+        let max_timeout = Duration::from_millis(context.limits.max_timeout_ms);
         Self {
             context,
             state: ActiveRunState::Running,
             calls: InFlightCalls::new(context),
             suspender: Suspender::new(context.orchestrator.ledger()),
-            clock: ScriptClock::start(left, longest),
-            interrupt: Arc::new(InterruptHandle::new(left)),
+            clock: ScriptClock::start(remaining, max_timeout),
+            interrupt: Arc::new(InterruptHandle::new(remaining)),
             heap_peak: 0,
         }
     }
 
     /// The main loop. Returns the script's value as JSON, or how the run ended otherwise.
-    pub(crate) async fn drive(&mut self, context: Value) -> Result<Option<String>, RunExit> {
-        let (mut guest, mut pump) = self.start(context).await?;
+    pub(crate) async fn drive(
+        &mut self,
+        script_context_json: Value,
+    ) -> Result<Option<String>, RunExit> {
+        let (mut guest, mut step) = self.start(script_context_json).await?;
         loop {
             self.heap_peak = guest.heap_peak();
-            if !pump.requests.is_empty() || matches!(pump.state, GuestStepState::Waiting) {
-                self.wait_for_write(self.context.ensure_entry_written())
+            if !step.requests.is_empty() || matches!(step.state, GuestStepState::Waiting) {
+                self.wait_for_write(self.context.ensure_start_recorded())
                     .await??;
             }
-            self.calls.handle_requests(pump.requests)?;
-            if let GuestStepState::Finished(finish) = pump.state {
+            self.calls.handle_requests(step.requests)?;
+            if let GuestStepState::Finished(finish) = step.state {
                 return Ok(self.script_result(finish)?);
             }
             let answer = self.next_answer(guest.as_mut()).await?;
@@ -87,14 +90,14 @@ impl<'a> ScriptRun<'a> {
                 let claim = suspender.claim(&self.context.scope.id);
                 let claimed = self.wait_for_write(claim).await?;
                 claimed.map_err(|error| self.end_after_suspend_error(error))?;
-                self.state.on_progress();
+                self.state.on_snapshot_obsolete();
             }
-            pump = self.settle(guest.as_mut(), answer).await?;
+            step = self.settle(guest.as_mut(), answer).await?;
         }
     }
 
     /// Starts the guest, or restores it from its snapshot.
-    async fn start(&mut self, script_context: Value) -> Result<StartedExecution, RunExit> {
+    async fn start(&mut self, script_context_json: Value) -> Result<StartedExecution, RunExit> {
         let context = self.context;
         let host = Box::new(ScriptHost {
             output: context.output.clone(),
@@ -102,7 +105,7 @@ impl<'a> ScriptRun<'a> {
             compiled: context.compiled.clone(),
             orchestrator: context.orchestrator.clone(),
             scope: context.scope.clone(),
-            context: script_context,
+            script_context_json,
             max_depth: context.limits.max_value_depth,
             tasks: context.tasks.clone(),
         });
@@ -121,15 +124,15 @@ impl<'a> ScriptRun<'a> {
             let restored = self.calls.run_guest(&interrupt, deadline, restore).await;
             let guest = restored.map_err(|fault| self.fault_exit(&fault))?;
             self.calls.restore(&suspension.calls);
-            let pump = GuestStep {
+            let step = GuestStep {
                 requests: Vec::new(),
                 state: GuestStepState::Waiting,
             };
-            return Ok((guest, pump));
+            return Ok((guest, step));
         }
         // The script can start a task while it computes, before its first call.
         if context.tasks.is_some() {
-            self.wait_for_write(context.ensure_entry_written())
+            self.wait_for_write(context.ensure_start_recorded())
                 .await??;
         }
         let start = context.runtime.start(program, host);
@@ -164,8 +167,8 @@ impl<'a> ScriptRun<'a> {
         };
         let computing = guest.settle(id, settlement);
         let interrupt = self.interrupt.clone();
-        let pump = self.calls.run_guest(&interrupt, deadline, computing).await;
-        pump.map_err(|fault| self.fault_exit(&fault))
+        let step = self.calls.run_guest(&interrupt, deadline, computing).await;
+        step.map_err(|fault| self.fault_exit(&fault))
     }
 
     /// Waits for the next answer to the guest. Meanwhile saves snapshots, and suspends the run if
@@ -218,9 +221,9 @@ impl<'a> ScriptRun<'a> {
         &mut self,
         guest: &mut dyn Execution,
     ) -> Result<Result<(), SuspendError>, RunExit> {
-        let (left, calls) = (self.clock.remaining(), self.calls.to_suspended());
+        let (remaining, calls) = (self.clock.remaining(), self.calls.to_suspended());
         let context = self.context;
-        let state = Suspension::of(context, guest, left, calls)
+        let state = Suspension::of(context, guest, remaining, calls)
             .and_then(|suspension| Ok(suspension.to_bytes()?));
         let state = match state {
             Ok(state) => state,
@@ -266,10 +269,10 @@ impl<'a> ScriptRun<'a> {
     /// Called at the end of the recording: a suspended run continues live, a replay ends.
     fn restore_after_replay(&mut self) -> Result<(), RunExit> {
         let StartMode::ReplayThenRestore(_, suspension) = self.context.start_mode else {
-            self.check_not_stuck()?;
+            self.fail_if_deadlocked()?;
             return Err(RunExit::RecordingEnded);
         };
-        self.clock.restart(suspension.left);
+        self.clock.restart(suspension.remaining);
         self.context.lock_recorder().record_from_here();
         self.calls.restore(&suspension.calls);
         Ok(())
@@ -290,7 +293,7 @@ impl<'a> ScriptRun<'a> {
 
     /// Waits for a report of a call, a timer, the deadline, or a request to stop.
     async fn wait(&mut self) -> Result<WakeReason, RunExit> {
-        self.check_not_stuck()?;
+        self.fail_if_deadlocked()?;
         if self.calls.all_wait_for_person() {
             self.clock.pause()
         } else if self.calls.all_wait_for_model_or_person() {
@@ -360,14 +363,14 @@ impl<'a> ScriptRun<'a> {
             BatchReport::ApprovalRequested {
                 request_id,
                 calls: asked,
-                progress: so_far,
+                timing,
             } => {
                 self.context.lock_output().last_approval = Some(request_id);
-                calls.set_open_approval(&asked, Some(so_far));
+                calls.set_open_approval(&asked, Some(timing));
             }
             BatchReport::ApprovalEnded(answered) => {
                 calls.set_open_approval(&answered, None);
-                self.state.on_progress();
+                self.state.on_snapshot_obsolete();
             }
             BatchReport::WaitStarted(call, waits_for) => calls
                 .waits_for_mut(&call)
@@ -413,8 +416,8 @@ impl<'a> ScriptRun<'a> {
     }
 
     /// Fails if no call or timer is pending that could answer the guest.
-    fn check_not_stuck(&self) -> Result<(), ScriptError> {
-        if !self.calls.is_idle() {
+    fn fail_if_deadlocked(&self) -> Result<(), ScriptError> {
+        if !self.calls.nothing_pending() {
             return Ok(());
         }
         let message = "the script waits for a promise that nothing will ever settle";

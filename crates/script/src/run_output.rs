@@ -8,14 +8,14 @@ use selvedge_protocol::{
 use serde_json::{Value, json};
 
 use crate::preflight::Preflight;
-use crate::preview::preview;
 use crate::state::RunExit;
 use crate::teardown::EndedRun;
+use crate::truncate_json::truncate_json;
 use crate::unicode::replace_lone_surrogates;
 
 /// Warning of a run that another process has taken over.
 pub(crate) const TAKEN_OVER_WARNING: &str =
-    "the approval request was answered elsewhere: another process continues the script";
+    "another process answered the approval request and continues the script";
 
 /// Writes the value or the error into the output. A value of more than `max` bytes is an error.
 pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: EndedRun) {
@@ -30,7 +30,7 @@ pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: 
             output.warnings.push(TAKEN_OVER_WARNING.to_owned());
             return;
         }
-        // The replay knows how the recorded run was stopped.
+        // `RecordedRun::replay` fills in the recorded output.
         RunExit::RecordingEnded => return,
         RunExit::Returned(value) => {
             let value = value.map(|json| replace_lone_surrogates(&json).into_owned());
@@ -46,7 +46,7 @@ pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: 
                 output.output_json = value;
                 return;
             }
-            output.output_json = parsed.map(|value| preview(&value, max));
+            output.output_json = parsed.map(|value| truncate_json(&value, max));
             too_large_error(bytes, max)
         }
         RunExit::Failed(error) => {
@@ -120,7 +120,7 @@ pub(crate) fn preflight_error(report: Preflight) -> Option<ScriptError> {
     Some(if others.is_empty() {
         first
     } else {
-        first.with("alsoWrong", Value::Array(others))
+        first.with("otherErrors", Value::Array(others))
     })
 }
 
@@ -147,7 +147,7 @@ fn partial_results(results: Vec<(String, String, String)>, max: usize) -> String
     if text.len() <= max {
         text
     } else {
-        preview(&whole, max)
+        truncate_json(&whole, max)
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct ScriptHost {
     pub(crate) scope: Scope,
     /// `context` as JSON, without the names of the tools: there may be hundreds, and few scripts
     /// read them.
-    pub(crate) context: Value,
+    pub(crate) script_context_json: Value,
     pub(crate) max_depth: u32,
     /// Tasks, if scripts may start them.
     pub(crate) tasks: Option<(TaskSet, TaskContext)>,
@@ -92,7 +92,7 @@ impl ScriptHost {
             "context" => {
                 let tools = self.orchestrator.registry().iter();
                 let tools: Vec<_> = tools.map(|tool| &tool.spec.js_name).collect();
-                let mut context = self.context.clone();
+                let mut context = self.script_context_json.clone();
                 context["capabilities"] = json!({"tools": tools});
                 Some(context.to_string())
             }

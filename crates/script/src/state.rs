@@ -6,15 +6,14 @@ use selvedge_protocol::ScriptError;
 ///
 /// ```text
 /// Running         saved ► WaitingSaved  save failed ► WaitingUnsaved  deferred ► Suspending
-/// WaitingSaved    progress ► Running    deferred ► Suspended
-/// WaitingUnsaved  progress ► Running    deferred ► Suspending
+/// WaitingSaved    obsolete ► Running    deferred ► Suspended
+/// WaitingUnsaved  obsolete ► Running    deferred ► Suspending
 /// Suspending      saved ► Suspended
-/// Suspended       progress ► Suspending
+/// Suspended       obsolete ► Suspending
 /// ```
 ///
-/// "Progress" means that an approval request ended or that the guest continues; a saved snapshot is
-/// then obsolete. Every state becomes `TakenOver` if the ledger reports that another process
-/// claimed the run.
+/// A saved snapshot becomes obsolete when an approval request ends or the guest continues. Every
+/// state becomes `TakenOver` if the ledger reports that another process claimed the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ActiveRunState {
     /// The guest computes, or calls and timers are in flight.
@@ -64,7 +63,7 @@ impl ActiveRunState {
     }
 
     /// An approval request ended, or the guest continues: a saved snapshot is obsolete.
-    pub(crate) fn on_progress(&mut self) {
+    pub(crate) fn on_snapshot_obsolete(&mut self) {
         *self = match *self {
             Self::WaitingSaved | Self::WaitingUnsaved => Self::Running,
             Self::Suspended => Self::Suspending,
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_makes_a_snapshot_obsolete() {
+    fn a_state_with_an_obsolete_snapshot_has_none() {
         for (before, expected) in [
             (WaitingSaved, Running),
             (WaitingUnsaved, Running),
@@ -133,7 +132,7 @@ mod tests {
             (Running, Running),
             (TakenOver, TakenOver),
         ] {
-            let state = after(before, ActiveRunState::on_progress);
+            let state = after(before, ActiveRunState::on_snapshot_obsolete);
             assert_eq!(state, expected, "{before:?}");
             assert!(!state.has_snapshot());
         }

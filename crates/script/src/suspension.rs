@@ -68,8 +68,8 @@ impl<'a> Suspender<'a> {
 
     /// Returns the earliest time of the next snapshot. `None` means now.
     ///
-    /// A script whose timers fire while a question is open is not saved each time: an older
-    /// snapshot is valid as long as no call was made since.
+    /// While only timers fire, at most one snapshot per second is saved; an older snapshot stays
+    /// valid until the next call.
     pub(crate) fn next_save_time(&self) -> Option<Instant> {
         self.last_saved.map(|saved| saved + SAVE_INTERVAL)
     }
@@ -105,18 +105,15 @@ pub(crate) struct Suspension {
     pub(crate) call_id: String,
     pub(crate) seed: u64,
     /// A [`crate::recording::Recording`], replayed if the snapshot cannot be restored.
-    #[serde(rename = "tape")]
     pub(crate) recording: Box<RawValue>,
     /// The time limit.
     pub(crate) timeout: Duration,
-    /// What is left of the time limit.
-    pub(crate) left: Duration,
-    #[serde(rename = "traffic")]
+    /// What remains of the time limit.
+    pub(crate) remaining: Duration,
     pub(crate) calls: SuspendedCalls,
     /// An [`crate::output_buffer::OutputBuffer`].
-    #[serde(rename = "said")]
     pub(crate) output: Box<RawValue>,
-    pub(crate) standing: ScopeSnapshot,
+    pub(crate) scope: ScopeSnapshot,
     /// The snapshot of the guest. Stored as raw bytes after the JSON.
     #[serde(skip)]
     pub(crate) snapshot_bytes: Vec<u8>,
@@ -130,7 +127,6 @@ pub(crate) struct SuspendedCalls {
     /// Pending calls, all of which wait for a person.
     pub(crate) waiting: Vec<GuestCall>,
     /// Answers that the guest has not received yet.
-    #[serde(rename = "untold")]
     pub(crate) held_answers: Vec<CallAnswer>,
     #[serde(flatten)]
     pub(crate) log: CallLog,
@@ -157,11 +153,12 @@ pub enum RestoreError {
 }
 
 impl Suspension {
-    /// Takes a snapshot of the guest, with its calls. `left` is what remains of its time limit.
+    /// Takes a snapshot of the guest, with its calls. `remaining` is the unused part of its
+    /// time limit.
     pub(crate) fn of(
         run: &RunContext<'_>,
         guest: &mut dyn Execution,
-        left: Duration,
+        remaining: Duration,
         calls: SuspendedCalls,
     ) -> Result<Self, SuspendError> {
         let snapshot = guest.snapshot()?;
@@ -171,8 +168,8 @@ impl Suspension {
             seed: run.seed,
             recording: to_raw_value(&run.lock_recorder().recording)?,
             timeout: run.timeout,
-            left,
-            standing: run.scope.snapshot(calls.waiting.len()),
+            remaining,
+            scope: run.scope.snapshot(calls.waiting.len()),
             calls,
             output: to_raw_value(&*run.lock_output())?,
             snapshot_bytes: snapshot.bytes,

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::sleep_until;
 use crate::context::StartMode;
 use crate::in_flight::GuestCall;
-use crate::preview::preview;
 use crate::run::ScriptRun;
 use crate::state::{ActiveRunState, RunExit};
+use crate::truncate_json::truncate_json;
 
 /// Time that calls have to stop after they are cancelled. Each call also has its own grace period,
 /// which is shorter.
@@ -30,8 +30,8 @@ pub(crate) struct EndedRun {
 
 impl ScriptRun<'_> {
     /// Runs the script, then ends all its calls.
-    pub(crate) async fn run_to_end(mut self, context: Value) -> EndedRun {
-        let mut end = match self.drive(context).await {
+    pub(crate) async fn run_to_end(mut self, script_context_json: Value) -> EndedRun {
+        let mut end = match self.drive(script_context_json).await {
             Ok(value) => RunExit::Returned(value),
             Err(end) => end,
         };
@@ -56,13 +56,13 @@ impl ScriptRun<'_> {
         {
             end = RunExit::Failed(detached_promise_error(&log.unstoppable, value.as_deref()));
         }
-        let dispatched = log.invoked_count;
+        let invoked_calls = log.invoked_count;
         let (calls, results) = log.into_records_and_results();
         EndedRun {
             exit: end,
             calls,
             results,
-            invoked_calls: dispatched,
+            invoked_calls,
             heap_peak: self.heap_peak,
         }
     }
@@ -148,7 +148,8 @@ fn detached_promise_error(unstoppable: &[String], value: Option<&str>) -> Script
     match value.and_then(|json| serde_json::from_str::<Value>(json).ok()) {
         // A preview, so that the metadata stays valid JSON.
         Some(value) => {
-            let returned = serde_json::from_str(&preview(&value, 8 << 10)).unwrap_or(Value::Null);
+            let returned =
+                serde_json::from_str(&truncate_json(&value, 8 << 10)).unwrap_or(Value::Null);
             error.with("returned", returned)
         }
         None => error,

@@ -77,7 +77,7 @@ impl Ledger for SlowLedger {
         Ok(())
     }
     async fn claim_run(&self, _: &str) -> Result<(), LedgerError> {
-        self.write("go_on").await;
+        self.write("claim").await;
         Ok(())
     }
     async fn record_run_end(
@@ -173,7 +173,7 @@ fn a_script_is_cancelled_while_the_ledger_waits() {
         ("intend", PATCH),
         ("settle", PATCH),
         ("ask", REMOVE),
-        ("go_on", REMOVE),
+        ("claim", REMOVE),
         ("load", "return load('key')"),
     ] {
         let ledger = slow(waits_at);

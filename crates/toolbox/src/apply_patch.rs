@@ -120,7 +120,7 @@ impl Tool for ApplyPatch {
     }
 }
 
-/// Returns the risk of a call: guarded, with the changed files as the reason.
+/// Returns the risk of a call: moderate, with the changed files as the reason.
 pub(crate) fn risk(workspace: &Workspace, args: &Value) -> Risk {
     Risk::Moderate {
         reason: summarize(workspace, args),

@@ -508,7 +508,7 @@ fn spawn_error(error: ConfineError, request: &CommandRequest) -> ToolError {
             failure = failure
                 .suggest("run `selvedge doctor` to see what this machine lacks")
                 .suggest(
-                    "set `weaker_wall` in the configuration to accept weaker confinement, or \
+                    "set `weaker_confinement` in the configuration to accept weaker confinement, or \
                      `sandbox_mode = \"danger-full-access\"` to accept none",
                 );
         }

@@ -962,7 +962,7 @@ fn firecrawl_fetches_public_pages_if_configured() {
         refused(&desk, "https://docs.test/paid").contains("402 Payment Required: Payment required")
     );
     assert!(fetch(&desk, "https://docs.test/good").unwrap()["cached"] == json!(true));
-    // Firecrawl is not told about private hosts.
+    // Firecrawl gets no URL of a private host.
     let before = server.requests().len();
     assert!(
         refused(&desk, "https://evil.test/good")

@@ -170,7 +170,7 @@ impl Orchestrator {
         let _ = reports.send(BatchReport::ApprovalRequested {
             request_id: request.id.clone(),
             calls: waiting.clone(),
-            progress: timing,
+            timing,
         });
         let ledger = self.ledger.as_ref();
         let record_request = async {
@@ -306,7 +306,7 @@ impl ApprovalResult {
             Self::Denied(Some(reason)) | Self::Unavailable(reason) => format!("no: {reason}"),
             Self::TimedOut => "no answer".into(),
             Self::Cancelled => "cancelled".into(),
-            Self::TakenOver => "answered elsewhere".into(),
+            Self::TakenOver => "answered by another process".into(),
         }
     }
 }

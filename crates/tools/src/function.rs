@@ -122,7 +122,8 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Declares that calls wait for a model. The script's clock stops meanwhile.
+    /// Declares that calls wait for a model. Meanwhile a second, longer time limit counts down
+    /// instead of the script's.
     pub fn waits_for_model(mut self) -> Self {
         self.waits_for_model = true;
         self

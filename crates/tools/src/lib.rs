@@ -16,6 +16,7 @@ mod batch_gate;
 mod call_gate;
 mod call_summary;
 mod digest;
+mod external_cancel;
 mod failure;
 mod function;
 mod names;
@@ -27,7 +28,6 @@ mod registry;
 mod router;
 mod scope;
 mod search;
-mod stop;
 mod supervise;
 mod tasks;
 mod tool;
@@ -37,6 +37,7 @@ pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, list_from_t
 pub use call_gate::{
     Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard, WaitTarget,
 };
+pub use external_cancel::{ExternalCancel, run_until_cancel_requested};
 pub use failure::CallFailure;
 pub use function::{FunctionTool, tool, tool_with_context};
 pub use names::{camel_case, similar_names, snake_case};
@@ -52,7 +53,6 @@ pub use registry::{RegisteredTool, Registry, RegistryError, ToolLookup};
 pub use router::{StructuredCall, StructuredOutput, ToolRouter, truncate_result};
 pub use scope::{Scope, ScopeLimits, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy};
 pub use search::{ToolSearchHit, search_tool};
-pub use stop::{ExternalStop, run_or_stop_on_request};
 pub use tasks::{TaskContext, TaskSet};
 pub use tool::{
     CallContext, CallFuture, FieldCase, Tool, ToolError, ToolOutput, UnconfinedRetry, parse_args,

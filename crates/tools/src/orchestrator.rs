@@ -60,7 +60,7 @@ pub enum BatchReport {
         /// Ids of the calls.
         calls: Vec<String>,
         /// Whether the calls have started.
-        progress: ApprovalTiming,
+        timing: ApprovalTiming,
     },
     /// The approval request for these calls ended.
     ApprovalEnded(Vec<String>),
@@ -355,7 +355,7 @@ impl Orchestrator {
             prepared.request.cancel.clone(),
         );
         let digest = prepared.digest.clone();
-        let outcome = self.run_once(scope, prepared, reports).await;
+        let outcome = self.run_prepared(scope, prepared, reports).await;
         let retry = match &outcome.result {
             Ok(ToolOutput {
                 unconfined_retry: Some(retry),
@@ -413,7 +413,7 @@ impl Orchestrator {
                     call: outcome.record.clone(),
                 });
                 let _ = reports.send(BatchReport::Retrying(outcome.record));
-                let retried = self.run_once(scope, retry_call, reports).await;
+                let retried = self.run_prepared(scope, retry_call, reports).await;
                 let retried = Box::new(CallOutcome {
                     requested_id,
                     ..*retried
@@ -424,7 +424,7 @@ impl Orchestrator {
     }
 
     /// Waits for a free slot, records the call, and runs its tool once.
-    async fn run_once(
+    async fn run_prepared(
         &self,
         scope: &Scope,
         prepared: PreparedCall,
@@ -587,7 +587,7 @@ impl Orchestrator {
             (None, Err(failure)) => Some(failure.text_for_model()),
             (Some(_), _) => None,
         };
-        let settle = ledger.record_call_end(CallEnd {
+        let write = ledger.record_call_end(CallEnd {
             run: &scope.id,
             record: &outcome.record,
             value,
@@ -595,7 +595,7 @@ impl Orchestrator {
             resume_as: outcome.resume_as,
             unrecorded_start: outcome.unrecorded_start.as_ref(),
         });
-        scope.wait_for_write(settle).await
+        scope.wait_for_write(write).await
     }
 }
 

@@ -8,7 +8,7 @@ use crate::offered::{OfferedShape, OfferedTool};
 use crate::{BatchReport, CallArguments, CallOutcome, CallRequest, Orchestrator, Scope};
 
 /// Longest result that a model is shown in full, in bytes.
-const MAX_RESULT_BYTES: usize = 10 * 1024;
+const MAX_MODEL_TEXT_BYTES: usize = 10 * 1024;
 
 /// Runs structured calls of the tools that a model was offered.
 #[derive(Clone)]
@@ -187,11 +187,11 @@ fn structured_output(
 /// Truncates a result for a model: keeps the beginning and the end of a text that is too long, and
 /// says with which handle all of it can be read.
 pub fn truncate_result(text: String, handle: Option<&str>) -> String {
-    if text.len() <= MAX_RESULT_BYTES {
+    if text.len() <= MAX_MODEL_TEXT_BYTES {
         return text;
     }
-    let head = text.floor_char_boundary(MAX_RESULT_BYTES / 2);
-    let tail = text.ceil_char_boundary(text.len() - MAX_RESULT_BYTES / 2);
+    let head = text.floor_char_boundary(MAX_MODEL_TEXT_BYTES / 2);
+    let tail = text.ceil_char_boundary(text.len() - MAX_MODEL_TEXT_BYTES / 2);
     let hint = handle
         .map(|handle| format!("; read all of it with `tools.recall({{ handle: \"{handle}\" }})`"));
     format!(

@@ -52,9 +52,7 @@ pub enum SuspendPolicy {
 /// Budget and approvals that a scope has used, to restore it in another process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScopeSnapshot {
-    #[serde(rename = "made")]
     calls_made: u32,
-    #[serde(rename = "agreed")]
     approved_keys: BTreeSet<String>,
     prior: Option<PriorProgress>,
     #[serde(default)]

@@ -21,9 +21,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::digest::without_explanations;
+use crate::external_cancel::run_until_cancel_requested;
 use crate::orchestrator::{always_reruns, is_read_only_call};
 use crate::prior::{CallEffect, PriorLookup};
-use crate::stop::run_or_stop_on_request;
 use crate::{
     BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, FieldCase, Orchestrator,
     PriorOutcome, Registry, RegistryError, Scope, ScopeLimits, ToolError, ToolLookup, parse_args,
@@ -601,7 +601,7 @@ async fn run_task(context: &TaskContext, scope: &Scope, request: CallRequest) ->
         }
     }
     let (reports, mut received) = mpsc::unbounded_channel();
-    run_or_stop_on_request(
+    run_until_cancel_requested(
         ledger.as_ref(),
         scope,
         pin!(orchestrator.run_batch(scope, vec![request], reports)),

@@ -26,8 +26,8 @@ pub trait Tool: Send + Sync {
         Risk::Harmless
     }
 
-    /// Returns whether a call with these arguments changes nothing. Only asked if the spec does not
-    /// declare the whole tool read-only.
+    /// Returns whether a call with these arguments changes nothing. Called only if the spec does
+    /// not declare the whole tool read-only.
     fn is_read_only(&self, args: &Value) -> bool {
         let _ = args;
         false
@@ -66,8 +66,9 @@ pub trait Tool: Send + Sync {
         let _ = args;
     }
 
-    /// Returns whether a call waits for a model, which has its own time limits. The clock of a
-    /// script stops while all its pending calls wait for models.
+    /// Returns whether a call waits for a model, which has its own time limits. While every pending
+    /// call of a script waits for a model, a second, longer time limit counts down instead of the
+    /// script's.
     fn waits_for_model(&self) -> bool {
         false
     }

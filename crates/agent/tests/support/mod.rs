@@ -2,8 +2,8 @@
 //! on loopback.
 #![allow(dead_code)]
 
+pub mod answer_encoding;
 pub mod server;
-pub mod speech;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ use server::Server;
 
 pub const APIS: [WireApi; 3] = [WireApi::Responses, WireApi::Chat, WireApi::Messages];
 
-pub struct Desk {
+pub struct TestAgent {
     pub dir: TempDir,
     pub journal: Arc<Journal>,
     pub api: WireApi,
@@ -38,11 +38,11 @@ pub struct Desk {
     pub approver: Option<Arc<dyn Approver>>,
     pub events: Arc<Mutex<Vec<RuntimeEvent>>>,
     /// Notified whenever an event is emitted.
-    pub happened: Arc<Notify>,
+    pub event_added: Arc<Notify>,
     pub runtime: Option<Arc<dyn Runtime>>,
 }
 
-impl Desk {
+impl TestAgent {
     pub fn new(api: WireApi) -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("work")).unwrap();
@@ -60,7 +60,7 @@ impl Desk {
             policy: ApprovalPolicy::OnRequest,
             approver: None,
             events: Arc::default(),
-            happened: Arc::default(),
+            event_added: Arc::default(),
             runtime: None,
             dir,
         }
@@ -138,10 +138,10 @@ impl Desk {
     }
 
     pub fn options(&self) -> TurnOptions {
-        let (events, happened) = (self.events.clone(), self.happened.clone());
+        let (events, event_added) = (self.events.clone(), self.event_added.clone());
         let sink = EventSink::new(move |event| {
             events.lock().unwrap().push(event);
-            happened.notify_one();
+            event_added.notify_one();
         });
         TurnOptions {
             events: sink,
@@ -149,26 +149,26 @@ impl Desk {
         }
     }
 
-    pub fn told(&self) -> Vec<RuntimeEvent> {
+    pub fn events(&self) -> Vec<RuntimeEvent> {
         self.events.lock().unwrap().clone()
     }
 
     /// Returns the items of all `item.completed` events, in order.
-    pub fn items_told(&self) -> Vec<TurnItem> {
+    pub fn completed_items(&self) -> Vec<TurnItem> {
         let item = |event| match event {
             RuntimeEvent::ItemCompleted { item, .. } => Some(item),
             _ => None,
         };
-        self.told().into_iter().filter_map(item).collect()
+        self.events().into_iter().filter_map(item).collect()
     }
 
     /// Waits until a matching event was emitted.
     pub async fn until(&self, matches: impl Fn(&RuntimeEvent) -> bool) {
         loop {
-            if self.told().iter().any(&matches) {
+            if self.events().iter().any(&matches) {
                 return;
             }
-            self.happened.notified().await;
+            self.event_added.notified().await;
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::speech::{Say, encode, encode_counted};
+use super::answer_encoding::{AnswerPart, encode, encode_counted};
 
 /// A request that the server received.
 #[derive(Debug, Clone)]
@@ -23,18 +23,18 @@ pub struct Asked {
 /// The response of the server.
 #[derive(Debug, Clone)]
 pub enum Reply {
-    Say(Vec<Say>),
-    /// Like `Say`, with the number of input tokens to report.
-    Counted(Vec<Say>, u64),
+    Answer(Vec<AnswerPart>),
+    /// Like `Answer`, with the number of input tokens to report.
+    Counted(Vec<AnswerPart>, u64),
     /// An HTTP error with this status and body.
     Fail(u16, String),
     /// The beginning of an answer. The connection then stays open without data.
-    Hang(Vec<Say>),
+    Hang(Vec<AnswerPart>),
 }
 
-impl From<Vec<Say>> for Reply {
-    fn from(said: Vec<Say>) -> Self {
-        Self::Say(said)
+impl From<Vec<AnswerPart>> for Reply {
+    fn from(parts: Vec<AnswerPart>) -> Self {
+        Self::Answer(parts)
     }
 }
 
@@ -69,9 +69,9 @@ impl Server {
     }
 
     /// Starts a server that gives these answers in order.
-    pub async fn saying(answers: Vec<Vec<Say>>) -> Self {
+    pub async fn saying(answers: Vec<Vec<AnswerPart>>) -> Self {
         Self::start(move |asked| match answers.get(asked.number) {
-            Some(said) => said.clone().into(),
+            Some(parts) => parts.clone().into(),
             None => Reply::Fail(400, format!("request {} was not expected", asked.number)),
         })
         .await
@@ -99,15 +99,15 @@ async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<Asked>>>, script: Arc<
             asked
         };
         let (status, kind, text, hang) = match script(&asked) {
-            Reply::Say(said) => (200, "text/event-stream", encode(&asked.path, &said), false),
-            Reply::Counted(said, input) => (
+            Reply::Answer(parts) => (200, "text/event-stream", encode(&asked.path, &parts), false),
+            Reply::Counted(parts, input) => (
                 200,
                 "text/event-stream",
-                encode_counted(&asked.path, &said, input),
+                encode_counted(&asked.path, &parts, input),
                 false,
             ),
             Reply::Fail(status, words) => (status, "application/json", words, false),
-            Reply::Hang(said) => (200, "text/event-stream", encode(&asked.path, &said), true),
+            Reply::Hang(parts) => (200, "text/event-stream", encode(&asked.path, &parts), true),
         };
         let head = format!(
             "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -80,7 +80,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     let values = values.collect();
     let options = RunOptions {
         id: Some(id.clone()),
-        author: Author::Person,
+        author: Author::Person { file: None },
         resume: earlier,
         events: show.sink(),
         context: setting.script_context(&setup),

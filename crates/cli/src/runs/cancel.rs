@@ -46,7 +46,7 @@ fn cancel_suspended(journal: &Journal, run: &StoredRun) -> Result<CliStatus> {
 
 /// Asks the process of a run to stop it, waits, and reports the outcome.
 fn stop_running(journal: &Journal, id: &str) -> Result<CliStatus> {
-    journal.request_stop(id)?;
+    journal.request_cancel(id)?;
     let run = wait_for_end(journal, id)?;
     if run.summary.state == StoredRunState::Running {
         let seconds = CANCEL_TIMEOUT.as_secs();
@@ -55,7 +55,7 @@ fn stop_running(journal: &Journal, id: &str) -> Result<CliStatus> {
             .print();
         return Ok(CliStatus::Failed);
     }
-    journal.withdraw_stop_request(id)?;
+    journal.withdraw_cancel_request(id)?;
     let error = run.output.as_ref().and_then(|output| output.error.as_ref());
     let error = error.map(|error| error.code);
     match run.summary.state {

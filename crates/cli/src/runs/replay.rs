@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use selvedge_journal::{Journal, StoredRun};
+use selvedge_protocol::ScriptToolCallOutput;
 use selvedge_script::{RecordedRun, ReplayObserver, ReplayOptions, ReplayedCall};
 
 use crate::CliStatus;
@@ -33,6 +34,7 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<CliStatus> {
             .hint(hint)
             .into());
     }
+    let is_forced_to_fail = args.fail.is_some();
     let replay = ReplayOptions {
         fail_call: args.fail,
         observer: if args.step {
@@ -47,7 +49,12 @@ pub(crate) fn replay(args: RunsReplayArgs) -> Result<CliStatus> {
     let shown = user_redactor()?.redact_value(&serde_json::to_value(&output)?);
     // The replay is not in the journal, and the recording may be from another journal.
     let (shown, source) = (serde_json::from_value(shown)?, cassette.source.as_bytes());
-    print_run_result(&shown, args.json, RunStorage::Ephemeral, &output.id, source)
+    let status = print_run_result(&shown, args.json, RunStorage::Ephemeral, &output.id, source)?;
+    let code = |output: &ScriptToolCallOutput| output.error.as_ref().map(|error| error.code);
+    if !args.json && !is_forced_to_fail && code(&output) == code(&cassette.output) {
+        eprint_line!("note: the replay matches the recording");
+    }
+    Ok(status)
 }
 
 pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<CliStatus> {

@@ -1,9 +1,9 @@
 //! Elicitation by MCP servers: forms and addresses in the chat, in plain lines at a terminal, and
 //! without a terminal.
 
+use super::answer_encoding::{block, text};
 use super::driver::{ChatTerminal, Fixture};
 use super::server::{Asked, Reply};
-use super::speech::{block, text};
 use super::support::{TestWorkspace, peers};
 use super::{last, script};
 use serde_json::{Value, json};

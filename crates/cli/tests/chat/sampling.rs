@@ -1,9 +1,9 @@
 //! Sampling by MCP servers: requests to the model, with approval.
 
+use super::answer_encoding::{block, text};
 use super::driver::Fixture;
 use super::forms::fixture;
 use super::server::{Asked, Reply};
-use super::speech::{block, text};
 use super::{READY, last};
 use serde_json::{Value, json};
 

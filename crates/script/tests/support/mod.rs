@@ -531,7 +531,7 @@ impl Ledger for MemoryLedger {
             Ok(())
         }
     }
-    async fn is_stop_requested(&self, _: &str) -> bool {
+    async fn is_cancel_requested(&self, _: &str) -> bool {
         self.looks.fetch_add(1, Ordering::SeqCst);
         self.stop.load(Ordering::SeqCst)
     }

@@ -77,7 +77,7 @@ impl WebAccess {
                 return Ok(StoredPage::from(document));
             }
             let page = match &self.inner.settings.firecrawl {
-                // Firecrawl is not told about hosts that only this machine can reach.
+                // Firecrawl gets no URL of a host that only this machine can reach.
                 Some(firecrawl)
                     if self.inner.client.classify_url(url) == AddressClass::Public
                         && !self.may_be_private(url) =>

@@ -135,7 +135,7 @@ impl Repository {
     }
 
     fn diff(&self, random: &mut Random, old: &Tree, new: &Tree) -> Option<(String, Vec<String>)> {
-        // Without context, a line without CR cannot be told apart among lines with CR.
+        // Without context, a line without CR cannot be distinguished among lines with CR.
         let min_context = if random.allow_crlf { 1 } else { 0 };
         let mut options = vec![format!("-U{}", [min_context, 1, 3, 5][random.below(4)])];
         let possible = [

@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 /// Returns the value as at most `max_bytes` of JSON. Omitted parts are replaced by a text that says
 /// how much is missing.
-pub fn preview(value: &Value, max_bytes: usize) -> String {
+pub fn truncate_json(value: &Value, max_bytes: usize) -> String {
     // Halves the limits until the value fits: long strings and lists are shortened first.
-    let mut room = PreviewLimits {
+    let mut room = TruncationLimits {
         max_items: 64,
         max_chars: (max_bytes / 8).max(16),
     };
@@ -19,7 +19,7 @@ pub fn preview(value: &Value, max_bytes: usize) -> String {
                 Value::String(format!("… {} bytes of JSON", value.to_string().len())).to_string()
             };
         }
-        room = PreviewLimits {
+        room = TruncationLimits {
             max_items: (room.max_items / 2).max(1),
             max_chars: (room.max_chars / 2).max(16),
         };
@@ -27,12 +27,12 @@ pub fn preview(value: &Value, max_bytes: usize) -> String {
 }
 
 /// Largest number of items in a list or object, and of characters in a string.
-struct PreviewLimits {
+struct TruncationLimits {
     max_items: usize,
     max_chars: usize,
 }
 
-fn truncate_value(value: &Value, room: &PreviewLimits, depth: usize) -> Value {
+fn truncate_value(value: &Value, room: &TruncationLimits, depth: usize) -> Value {
     match value {
         Value::String(text) => match text.char_indices().nth(room.max_chars) {
             Some((end, _)) => Value::String(format!(
@@ -93,10 +93,10 @@ mod tests {
             "deep": vec![vec![vec!["x"; 10]; 10]; 10],
         });
         for max in [64, 1000, 131_072] {
-            let text = preview(&big, max);
+            let text = truncate_json(&big, max);
             assert!(text.len() <= max, "{} > {max}", text.len());
             let _: Value = serde_json::from_str(&text).unwrap();
         }
-        assert!(preview(&big, 131_072).len() > 20_000);
+        assert!(truncate_json(&big, 131_072).len() > 20_000);
     }
 }

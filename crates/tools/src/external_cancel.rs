@@ -1,4 +1,4 @@
-//! Stops a run at the request of another process, which leaves the request in the ledger.
+//! Cancels a run at the request of another process, which leaves the request in the ledger.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,35 +13,35 @@ const FIRST_CHECK_DELAY: Duration = Duration::from_secs(1);
 /// Time between later checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Whether another process requested that a run stops.
+/// Whether another process requested that a run is cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExternalStop {
+pub enum ExternalCancel {
     /// No request was found.
     NotRequested,
-    /// A stop was requested, and the scope was cancelled.
+    /// A request was found, and the scope was cancelled.
     Requested,
 }
 
-/// Awaits a run of this scope. If another process requests a stop, cancels the scope and awaits the
-/// end of the run.
-pub async fn run_or_stop_on_request<T>(
+/// Awaits a run of this scope. If another process requests that it is cancelled, cancels the
+/// scope and awaits the end of the run.
+pub async fn run_until_cancel_requested<T>(
     ledger: Option<&Arc<dyn Ledger>>,
     scope: &Scope,
     mut run: Pin<&mut impl Future<Output = T>>,
-) -> (T, ExternalStop) {
+) -> (T, ExternalCancel) {
     let Some(ledger) = ledger else {
-        return (run.await, ExternalStop::NotRequested);
+        return (run.await, ExternalCancel::NotRequested);
     };
-    let stop_requested = async {
+    let cancel_requested = async {
         tokio::time::sleep(FIRST_CHECK_DELAY).await;
-        while !ledger.is_stop_requested(&scope.id).await {
+        while !ledger.is_cancel_requested(&scope.id).await {
             tokio::time::sleep(CHECK_INTERVAL).await;
         }
     };
     tokio::select! {
         biased;
-        ended = &mut run => return (ended, ExternalStop::NotRequested),
-        () = stop_requested => scope.cancel.cancel(),
+        ended = &mut run => return (ended, ExternalCancel::NotRequested),
+        () = cancel_requested => scope.cancel.cancel(),
     }
-    (run.await, ExternalStop::Requested)
+    (run.await, ExternalCancel::Requested)
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// A piece of an answer.
 #[derive(Debug, Clone)]
-pub enum Say {
+pub enum AnswerPart {
     Think(String),
     Text(String),
     Call {
@@ -24,16 +24,16 @@ pub enum Say {
     Refuse,
 }
 
-pub fn think(text: &str) -> Say {
-    Say::Think(text.to_owned())
+pub fn think(text: &str) -> AnswerPart {
+    AnswerPart::Think(text.to_owned())
 }
 
-pub fn text(text: &str) -> Say {
-    Say::Text(text.to_owned())
+pub fn text(text: &str) -> AnswerPart {
+    AnswerPart::Text(text.to_owned())
 }
 
-pub fn call(id: &str, name: &str, args: Value) -> Say {
-    Say::Call {
+pub fn call(id: &str, name: &str, args: Value) -> AnswerPart {
+    AnswerPart::Call {
         id: id.to_owned(),
         name: name.to_owned(),
         args,
@@ -52,16 +52,16 @@ pub const OUTPUT: u64 = 20;
 pub const REASONING: u64 = 5;
 
 /// Encodes an answer for the API of this path.
-pub fn encode(path: &str, said: &[Say]) -> String {
-    encode_counted(path, said, INPUT)
+pub fn encode(path: &str, parts: &[AnswerPart]) -> String {
+    encode_counted(path, parts, INPUT)
 }
 
 /// Like [`encode`], with the number of input tokens to report.
-pub fn encode_counted(path: &str, said: &[Say], input: u64) -> String {
+pub fn encode_counted(path: &str, parts: &[AnswerPart], input: u64) -> String {
     match path.rsplit('/').next() {
-        Some("responses") => responses(said, input),
-        Some("completions") => chat(said, input),
-        _ => messages(said, input),
+        Some("responses") => responses(parts, input),
+        Some("completions") => chat(parts, input),
+        _ => messages(parts, input),
     }
 }
 
@@ -80,7 +80,7 @@ fn event(out: &mut String, value: &Value) {
     out.push_str(&format!("data: {value}\n\n"));
 }
 
-fn responses(said: &[Say], input: u64) -> String {
+fn responses(parts: &[AnswerPart], input: u64) -> String {
     let mut out = String::new();
     event(
         &mut out,
@@ -88,7 +88,7 @@ fn responses(said: &[Say], input: u64) -> String {
     );
     let mut output = Vec::new();
     let mut incomplete = Value::Null;
-    for (at, say) in said.iter().enumerate() {
+    for (at, part) in parts.iter().enumerate() {
         let mut item = |added: Value, deltas: Vec<Value>, done: Value| {
             event(
                 &mut out,
@@ -101,8 +101,8 @@ fn responses(said: &[Say], input: u64) -> String {
             );
             output.push(done);
         };
-        match say {
-            Say::Think(text) => {
+        match part {
+            AnswerPart::Think(text) => {
                 let id = format!("rs_{at}");
                 let deltas = pieces(text).into_iter().map(|delta| {
                     json!({"type": "response.reasoning_summary_text.delta", "item_id": id, "output_index": at, "summary_index": 0, "delta": delta})
@@ -113,7 +113,7 @@ fn responses(said: &[Say], input: u64) -> String {
                     json!({"type": "reasoning", "id": id, "summary": [{"type": "summary_text", "text": text}], "encrypted_content": "gAAA"}),
                 );
             }
-            Say::Text(text) => {
+            AnswerPart::Text(text) => {
                 let id = format!("msg_{at}");
                 let deltas = pieces(text).into_iter().map(|delta| {
                     json!({"type": "response.output_text.delta", "item_id": id, "output_index": at, "content_index": 0, "delta": delta})
@@ -124,7 +124,7 @@ fn responses(said: &[Say], input: u64) -> String {
                     json!({"type": "message", "id": id, "role": "assistant", "status": "completed", "content": [{"type": "output_text", "text": text, "annotations": []}]}),
                 );
             }
-            Say::Call { id, name, args } => {
+            AnswerPart::Call { id, name, args } => {
                 let arguments = args.to_string();
                 let deltas = pieces(&arguments).into_iter().map(|delta| {
                     json!({"type": "response.function_call_arguments.delta", "item_id": format!("fc_{at}"), "output_index": at, "delta": delta})
@@ -135,13 +135,13 @@ fn responses(said: &[Say], input: u64) -> String {
                     json!({"type": "function_call", "id": format!("fc_{at}"), "call_id": id, "name": name, "arguments": arguments, "status": "completed"}),
                 );
             }
-            Say::Freeform { id, name, input } => item(
+            AnswerPart::Freeform { id, name, input } => item(
                 json!({"type": "custom_tool_call", "id": format!("ctc_{at}"), "call_id": id, "name": name, "input": ""}),
                 Vec::new(),
                 json!({"type": "custom_tool_call", "id": format!("ctc_{at}"), "call_id": id, "name": name, "input": input, "status": "completed"}),
             ),
-            Say::Cut => incomplete = json!({"reason": "max_output_tokens"}),
-            Say::Refuse => item(
+            AnswerPart::Cut => incomplete = json!({"reason": "max_output_tokens"}),
+            AnswerPart::Refuse => item(
                 json!({"type": "message", "id": format!("msg_{at}"), "role": "assistant", "content": []}),
                 Vec::new(),
                 json!({"type": "message", "id": format!("msg_{at}"), "role": "assistant", "status": "completed", "content": [{"type": "refusal", "refusal": "I would rather not."}]}),
@@ -164,7 +164,7 @@ fn responses(said: &[Say], input: u64) -> String {
     out
 }
 
-fn chat(said: &[Say], input: u64) -> String {
+fn chat(parts: &[AnswerPart], input: u64) -> String {
     let mut out = String::new();
     let mut chunk = |delta: Value, finish: Value| {
         let value = json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "mock", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
@@ -173,17 +173,17 @@ fn chat(said: &[Say], input: u64) -> String {
     let mut calls = 0;
     let mut finish = "stop";
     chunk(json!({"role": "assistant", "content": ""}), Value::Null);
-    for say in said {
-        match say {
-            Say::Think(text) => {
+    for part in parts {
+        match part {
+            AnswerPart::Think(text) => {
                 pieces(text)
                     .iter()
                     .for_each(|piece| chunk(json!({"reasoning_content": piece}), Value::Null));
             }
-            Say::Text(text) => pieces(text)
+            AnswerPart::Text(text) => pieces(text)
                 .iter()
                 .for_each(|piece| chunk(json!({"content": piece}), Value::Null)),
-            Say::Call { id, name, args } => {
+            AnswerPart::Call { id, name, args } => {
                 chunk(
                     json!({"tool_calls": [{"index": calls, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}]}),
                     Value::Null,
@@ -197,9 +197,9 @@ fn chat(said: &[Say], input: u64) -> String {
                 calls += 1;
                 finish = "tool_calls";
             }
-            Say::Freeform { .. } => panic!("Chat has no freeform tools"),
-            Say::Cut => finish = "length",
-            Say::Refuse => finish = "content_filter",
+            AnswerPart::Freeform { .. } => panic!("Chat has no freeform tools"),
+            AnswerPart::Cut => finish = "length",
+            AnswerPart::Refuse => finish = "content_filter",
         }
     }
     chunk(json!({}), json!(finish));
@@ -214,7 +214,7 @@ fn chat(said: &[Say], input: u64) -> String {
     out
 }
 
-fn messages(said: &[Say], input: u64) -> String {
+fn messages(parts: &[AnswerPart], input: u64) -> String {
     let mut out = String::new();
     let usage = json!({"input_tokens": input - CACHED, "cache_read_input_tokens": CACHED, "cache_creation_input_tokens": 0, "output_tokens": 1});
     event(
@@ -222,9 +222,9 @@ fn messages(said: &[Say], input: u64) -> String {
         &json!({"type": "message_start", "message": {"id": "msg_1", "type": "message", "role": "assistant", "model": "mock", "content": [], "usage": usage}}),
     );
     let mut stop = "end_turn";
-    for (at, say) in said.iter().enumerate() {
-        let (start, deltas) = match say {
-            Say::Think(text) => {
+    for (at, part) in parts.iter().enumerate() {
+        let (start, deltas) = match part {
+            AnswerPart::Think(text) => {
                 let mut deltas: Vec<Value> = pieces(text)
                     .iter()
                     .map(|piece| json!({"type": "thinking_delta", "thinking": piece}))
@@ -235,14 +235,14 @@ fn messages(said: &[Say], input: u64) -> String {
                     deltas,
                 )
             }
-            Say::Text(text) => {
+            AnswerPart::Text(text) => {
                 let deltas = pieces(text)
                     .iter()
                     .map(|piece| json!({"type": "text_delta", "text": piece}))
                     .collect();
                 (json!({"type": "text", "text": ""}), deltas)
             }
-            Say::Call { id, name, args } => {
+            AnswerPart::Call { id, name, args } => {
                 stop = "tool_use";
                 let deltas = pieces(&args.to_string());
                 let deltas = deltas
@@ -254,12 +254,12 @@ fn messages(said: &[Say], input: u64) -> String {
                     deltas,
                 )
             }
-            Say::Freeform { .. } => panic!("Messages has no freeform tools"),
-            Say::Cut => {
+            AnswerPart::Freeform { .. } => panic!("Messages has no freeform tools"),
+            AnswerPart::Cut => {
                 stop = "max_tokens";
                 continue;
             }
-            Say::Refuse => {
+            AnswerPart::Refuse => {
                 stop = "refusal";
                 continue;
             }

@@ -1,8 +1,8 @@
-//! A run's entry in the ledger, written before the script has any effect outside the sandbox.
+//! Records the start of a run in the ledger, before the script has any effect outside the sandbox.
 //!
-//! A script that only computes has no effect: its start and its end are one write. The entry of any
-//! other run is written before its first call, before it first waits, or when it has computed for
-//! [`ENTRY_DELAY`].
+//! A script that only computes has no effect: its start and its end are one write. The start of any
+//! other run is recorded before its first call, before it first waits, or when it has computed for
+//! [`RUN_START_DELAY`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,44 +11,45 @@ use selvedge_protocol::{
     ErrorCode, Ledger, LedgerError, Phase, RunStart, ScriptError, ScriptToolCallOutput,
 };
 
-/// Time a script may compute before its entry is written.
-pub(crate) const ENTRY_DELAY: Duration = Duration::from_millis(20);
+/// Time a script may compute before its start is recorded.
+pub(crate) const RUN_START_DELAY: Duration = Duration::from_millis(20);
 
-/// The entry of one run, and whether it is written.
-pub(crate) struct LedgerRunEntry<'a> {
+/// The start of one run, and whether it is recorded.
+pub(crate) struct RunStartRecord<'a> {
     ledger: &'a Arc<dyn Ledger>,
     start: RunStart<'a>,
-    state: Mutex<EntryState>,
+    state: Mutex<RunStartState>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum EntryState {
+enum RunStartState {
     Unconfirmed,
-    Written,
-    /// The ledger refused the entry: another run has resumed the run that this one would resume.
+    Recorded,
+    /// The ledger refused to record the start: another run has resumed the run that this one would
+    /// resume.
     Refused,
 }
 
-impl<'a> LedgerRunEntry<'a> {
+impl<'a> RunStartRecord<'a> {
     pub(crate) fn new(ledger: &'a Arc<dyn Ledger>, start: RunStart<'a>) -> Self {
         Self {
             ledger,
             start,
-            state: Mutex::new(EntryState::Unconfirmed),
+            state: Mutex::new(RunStartState::Unconfirmed),
         }
     }
 
-    /// Writes the entry unless it is written.
-    pub(crate) async fn ensure_written(&self) -> Result<(), ScriptError> {
-        if *self.state() == EntryState::Written {
+    /// Records the start unless it is recorded.
+    pub(crate) async fn ensure_recorded(&self) -> Result<(), ScriptError> {
+        if *self.state() == RunStartState::Recorded {
             return Ok(());
         }
         let Err(error) = self.ledger.record_run_start(self.start).await else {
-            *self.state() = EntryState::Written;
+            *self.state() = RunStartState::Recorded;
             return Ok(());
         };
         if let LedgerError::AlreadyResumed { by, .. } = &error {
-            *self.state() = EntryState::Refused;
+            *self.state() = RunStartState::Refused;
             let message = format!("the script was not run: {error}");
             return Err(ScriptError::new(
                 ErrorCode::ScriptRejectedError,
@@ -67,8 +68,8 @@ impl<'a> LedgerRunEntry<'a> {
         )
     }
 
-    /// Writes the end of the run. Also writes its entry, unless it is known to be written.
-    /// Writes nothing if the ledger refused the entry.
+    /// Records the end of the run. Also records its start, unless that is known to be recorded.
+    /// Records nothing if the ledger refused the start.
     pub(crate) async fn write_end(
         &self,
         output: &ScriptToolCallOutput,
@@ -76,9 +77,9 @@ impl<'a> LedgerRunEntry<'a> {
     ) -> Result<(), LedgerError> {
         let state = *self.state();
         match state {
-            EntryState::Refused => Ok(()),
-            EntryState::Written => self.ledger.record_run_end(output, recording).await,
-            EntryState::Unconfirmed => {
+            RunStartState::Refused => Ok(()),
+            RunStartState::Recorded => self.ledger.record_run_end(output, recording).await,
+            RunStartState::Unconfirmed => {
                 let start = self.start;
                 self.ledger
                     .record_run_start_and_end(start, output, recording)
@@ -87,7 +88,7 @@ impl<'a> LedgerRunEntry<'a> {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, EntryState> {
+    fn state(&self) -> MutexGuard<'_, RunStartState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -67,15 +67,15 @@ fn program(source: &str) -> GuestProgram<'_> {
 /// Runs a function body to its end. Each call is answered with its own arguments.
 async fn run_body(body: &str) -> Result<ScriptFinish, Fault> {
     let source = format!("(async () => {{\n{body}\n}})");
-    let (mut execution, mut pump): (Box<dyn Execution>, GuestStep) = wasm()
+    let (mut execution, mut step): (Box<dyn Execution>, GuestStep) = wasm()
         .start(program(&source), Box::new(TestHost::default()))
         .await?;
     let mut waiting: HashMap<u32, String> = HashMap::new();
     loop {
-        if let GuestStepState::Finished(finish) = pump.state {
+        if let GuestStepState::Finished(finish) = step.state {
             return Ok(finish);
         }
-        for request in pump.requests {
+        for request in step.requests {
             match request {
                 GuestRequest::Call { id, args, .. } => _ = waiting.insert(id, args),
                 GuestRequest::Sleep { id, .. } => _ = waiting.insert(id, "null".into()),
@@ -86,7 +86,7 @@ async fn run_body(body: &str) -> Result<ScriptFinish, Fault> {
             panic!("the script waits for nothing")
         };
         let answer = waiting.remove(&id).unwrap();
-        pump = execution.settle(id, Settlement::Value(&answer)).await?;
+        step = execution.settle(id, Settlement::Value(&answer)).await?;
     }
 }
 
@@ -286,11 +286,11 @@ async fn a_snapshot_continues_in_another_engine() {
         counter.add(one).add(two); seen.set('b', big.length);
         return [counter.n, [...seen], first !== Math.random(), (await tools.echo(3)) + 1]";
     let source = format!("(async () => {{\n{body}\n}})");
-    let (mut execution, pump) = wasm()
+    let (mut execution, step) = wasm()
         .start(program(&source), Box::new(TestHost::default()))
         .await
         .unwrap();
-    assert_eq!(pump.requests.len(), 2);
+    assert_eq!(step.requests.len(), 2);
     execution.settle(1, Settlement::Value("10")).await.unwrap();
     let snapshot = execution.snapshot().unwrap();
     drop(execution);
@@ -304,14 +304,14 @@ async fn a_snapshot_continues_in_another_engine() {
         .restore(&snapshot, program(""), Box::new(TestHost::default()))
         .await
         .unwrap();
-    let pump = execution.settle(2, Settlement::Value("20")).await.unwrap();
+    let step = execution.settle(2, Settlement::Value("20")).await.unwrap();
     assert!(
-        matches!(&pump.requests[..], [GuestRequest::Call { id: 3, .. }]),
-        "{pump:?}"
+        matches!(&step.requests[..], [GuestRequest::Call { id: 3, .. }]),
+        "{step:?}"
     );
-    let pump = execution.settle(3, Settlement::Value("4")).await.unwrap();
-    let GuestStepState::Finished(ScriptFinish::Value(Some(value))) = pump.state else {
-        panic!("{pump:?}")
+    let step = execution.settle(3, Settlement::Value("4")).await.unwrap();
+    let GuestStepState::Finished(ScriptFinish::Value(Some(value))) = step.state else {
+        panic!("{step:?}")
     };
     assert_eq!(value, r#"[30,[["a",1],["b",300000]],true,5]"#);
 }
