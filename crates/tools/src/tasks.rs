@@ -291,7 +291,8 @@ impl TaskSet {
         spawn: SpawnCall,
         how: TaskOrigin,
     ) -> Result<String, CallFailure> {
-        if tool.starts_with("spawn") {
+        let found = context.orchestrator.registry().get(&tool);
+        if found.is_some_and(|found| found.spec.name == SPAWN_TOOL) {
             return Err(ToolError::new("a task cannot start a task").into());
         }
         if self.0.cancel.is_cancelled() {
