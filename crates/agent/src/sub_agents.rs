@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::arguments::{
     LaunchAgentArgs, LaunchAgentOutput, LaunchedAgentId, LlmChatArgs, LlmChatOutput,
-    WaitForAgentArgs,
+    SubAgentStatus, WaitForAgentArgs,
 };
 use crate::budget::Budget;
 use crate::{Agent, BudgetLimits, Session, TurnOptions};
@@ -329,7 +329,7 @@ impl SubAgentsInner {
             let launched = launch.run(cancel, events).await;
             let _ = done.send(Some(launched.unwrap_or_else(|error| LaunchAgentOutput {
                 agent_id: failed,
-                status: "failed".to_owned(),
+                status: SubAgentStatus::Failed,
                 message: error.message,
                 ..LaunchAgentOutput::default()
             })));
@@ -428,7 +428,7 @@ impl PreparedSubAgent {
             Ok(TurnEnd::Interrupted) => {
                 return Err(ToolError::new("the agent was cancelled").outcome_unknown());
             }
-            Ok(end) => end.as_str().to_owned(),
+            Ok(end) => SubAgentStatus::Ended(end),
             Err(TurnError { kind, message }) => {
                 let message = format!("the agent failed ({kind}): {message}");
                 return Err(ToolError::new(message).outcome_unknown());
