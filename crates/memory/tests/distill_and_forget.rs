@@ -14,8 +14,8 @@ use selvedge_memory::{
 };
 use serde_json::json;
 
-fn open(dir: &tempfile::TempDir) -> Memory {
-    Memory::open(dir.path(), Redactor::new([])).unwrap()
+fn open(dir: &tempfile::TempDir) -> Arc<Memory> {
+    Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap())
 }
 
 /// The bytes of all files in a folder.
@@ -36,14 +36,15 @@ fn has(bytes: &[u8], text: &str) -> bool {
         .any(|window| window.eq_ignore_ascii_case(text.as_bytes()))
 }
 
-async fn distill_all(memory: &Memory, session: &str) {
+async fn distill_all(memory: &Arc<Memory>, session: &str) {
     while memory.distill(session, None).await.unwrap().remaining_turns > 0 {}
 }
 
 #[tokio::test]
 async fn forgotten_text_is_removed_from_every_file() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = open(&dir).with_encoder(Arc::new(LetterPairs));
+    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Arc::new(memory.with_encoder(Arc::new(LetterPairs)));
     for line in chats::chat(2, 10).lines {
         memory
             .append("keep", &NewTurn::text("user", &line.text))
@@ -539,6 +540,7 @@ fn vectors_find_what_keywords_miss() {
             .unwrap();
         hits.iter().position(|hit| hit.number == expected)
     };
+    let memory = Arc::into_inner(memory).unwrap();
     let memory = memory.with_encoder(Arc::new(LetterPairs));
     let mut written = 0;
     loop {

@@ -33,16 +33,14 @@ impl Encoder for Letters {
     }
 }
 
-fn open_encrypted(dir: &tempfile::TempDir) -> Memory {
-    Memory::open_encrypted(dir.path(), Redactor::new([]), &KEY)
-        .unwrap()
-        .with_encoder(Arc::new(Letters))
+fn open_encrypted(dir: &tempfile::TempDir) -> Arc<Memory> {
+    let memory = Memory::open_encrypted(dir.path(), Redactor::new([]), &KEY).unwrap();
+    Arc::new(memory.with_encoder(Arc::new(Letters)))
 }
 
-fn open_plain(dir: &tempfile::TempDir) -> Memory {
-    Memory::open(dir.path(), Redactor::new([]))
-        .unwrap()
-        .with_encoder(Arc::new(Letters))
+fn open_plain(dir: &tempfile::TempDir) -> Arc<Memory> {
+    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    Arc::new(memory.with_encoder(Arc::new(Letters)))
 }
 
 /// Unique words, one for each kind of stored text.
@@ -57,7 +55,7 @@ const WORDS: &[&str] = &[
     "wishword",
 ];
 
-async fn fill(memory: &Memory) {
+async fn fill(memory: &Arc<Memory>) {
     for line in chats::chat(5, 12).lines {
         let turn = NewTurn {
             speaker: Some(&line.speaker),
