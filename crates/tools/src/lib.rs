@@ -51,7 +51,7 @@ pub use prior::{
 pub use registry::{RegisteredTool, Registry, RegistryError, ToolLookup};
 pub use router::{ResultHint, StructuredCall, StructuredOutput, ToolRouter, truncate_result};
 pub use scope::{Scope, ScopeLimits, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy};
-pub use search::{ToolSearchHit, search_tool};
+pub use search::ToolSearch;
 pub use stop::{ExternalStop, run_or_stop_on_request};
 pub use tasks::{TaskContext, TaskSet};
 pub use tool::{
