@@ -104,11 +104,11 @@ async fn recall_keeps_its_deadline_while_levels_cannot_be_written() {
     let (dir, memory) = memory();
     let held = lock(dir.path());
     let since = Instant::now();
-    let recalled = memory.recall(&RecallRequest {
+    let request = RecallRequest {
         model: Some(Arc::new(EmptyAnswer)),
         ..RecallRequest::new("s", "which staging database do we use?")
-    });
-    let recalled = recalled.await;
+    };
+    let recalled = memory.recall(&request).await;
     assert!(since.elapsed() < WAIT_TIMEOUT, "{:?}", since.elapsed());
     assert_eq!(recalled.hits.len(), 1);
     let missing = recalled.missing.join("\n");
