@@ -351,6 +351,7 @@ impl Chat {
                 self.servers_ready = true;
                 self.start_next_turn();
             }
+            ChatUpdate::JournalRead(show) => show(self),
             ChatUpdate::ServersChecked(status) => self.show_servers(&status),
             ChatUpdate::SessionDiffReady(diff) => self.show_diff(&diff),
         }

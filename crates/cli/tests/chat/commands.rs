@@ -137,6 +137,23 @@ fn runs_are_listed_and_sessions_are_listed_and_continued() {
 }
 
 #[test]
+fn a_journal_that_cannot_be_read_is_an_error_instead_of_an_empty_list() {
+    let fixture = Fixture::new(|_| vec![text("Done.")].into());
+    let mut terminal = fixture.chat();
+    let file = fixture.home().join("journal.sqlite");
+    let journal = rusqlite::Connection::open(file).unwrap();
+    journal
+        .execute_batch("ALTER TABLE sessions RENAME TO hidden; ALTER TABLE runs RENAME TO gone;")
+        .unwrap();
+    terminal.send("/resume");
+    terminal.wait_for("error: cannot access the journal: no such table: sessions");
+    terminal.send("/runs");
+    terminal.wait_for("error: cannot access the journal: no such table: runs");
+    terminal.type_text("/resume ");
+    terminal.wait_for("  cannot access the journal: no such table: sessions");
+}
+
+#[test]
 fn compact_shortens_the_conversation() {
     let answer = "Some words that take room. ".repeat(400);
     let fixture = Fixture::new(move |_| Reply::Counted(vec![text(&answer)], 9_000));
