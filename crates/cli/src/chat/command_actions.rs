@@ -40,7 +40,7 @@ impl Chat {
                 self.print_text(format!("{name}: {meaning}"));
             }
             SlashCommand::Diff => self.compute_session_diff(),
-            SlashCommand::Resume(None) => self.list_sessions(),
+            SlashCommand::Continue(None) => self.list_sessions(),
             SlashCommand::Runs => self.list_runs(),
             SlashCommand::Mcp => self.check_servers(),
             SlashCommand::Thinking => self.show_thinking(),
@@ -54,7 +54,7 @@ impl Chat {
             SlashCommand::Model(Some(name)) => self.switch_model(&name),
             SlashCommand::Approvals(Some(policy)) => self.switch_policy(policy),
             SlashCommand::Compact => self.compact(),
-            SlashCommand::Resume(Some(id)) => {
+            SlashCommand::Continue(Some(id)) => {
                 if let Err(error) = self.open_session(Some(&id)) {
                     self.print_error(&error);
                 }
@@ -236,7 +236,7 @@ impl Chat {
                     .indented(2)
             };
             let rows = sessions.map(|sessions| sessions.into_iter().map(row).collect());
-            let hint = "type /resume ID to continue a session";
+            let hint = "type /continue ID to continue a session";
             chat.print_list(rows, "no sessions in this folder", hint);
         });
     }
