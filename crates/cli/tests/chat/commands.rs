@@ -141,6 +141,7 @@ fn runs_are_listed_and_sessions_are_listed_and_continued() {
 fn a_journal_that_cannot_be_read_is_an_error_instead_of_an_empty_list() {
     let fixture = Fixture::new(|_| vec![text("Done.")].into());
     let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
     let file = fixture.home().join("journal.sqlite");
     let journal = rusqlite::Connection::open(file).unwrap();
     journal
