@@ -114,8 +114,7 @@ impl AgentMemory {
                     ..PromptPrefix::default()
                 });
             };
-            let strategy = selvedge_memory::AssemblyMode::Gradient(gradient);
-            let assembled = memory.assemble(&id, strategy, PlanStorage::Store)?;
+            let assembled = memory.assemble(&id, gradient, PlanStorage::Store)?;
             let bands = assembled.bands.iter().rev();
             let raw = bands.take_while(|band| band.span.level == Level::Raw);
             let text = assembled.text.get(..assembled.planned_bytes);

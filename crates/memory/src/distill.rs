@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
-use crate::cleaning::truncate_chars;
+use crate::cleaning::truncate_words;
 use crate::distill_batch::{DistillAnswers, PendingBatch, PromptTurnRange};
 use crate::lesson_rules::{
     ObservedTurn, extract_keywords, find_fixes, find_preferences, find_topics, topic_category,
@@ -441,7 +441,7 @@ fn parse_drafts(value: &Value) -> Vec<LessonDraft> {
             drafts.push(LessonDraft {
                 kind,
                 status,
-                title: truncate_chars(item["title"].as_str().unwrap_or(content), 100).into_owned(),
+                title: truncate_words(item["title"].as_str().unwrap_or(content), 100).into_owned(),
                 topics: words("topics"),
                 keywords: found,
                 content: content.to_owned(),

@@ -9,8 +9,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    AssemblyMode, Encoder, GradientOptions, LessonKind, LessonStatus, Level, Memory, MemoryError,
-    MemoryQuery, NewTurn, PlanStorage, ProposalDecision, SmallModel, SmallModelError,
+    Encoder, GradientOptions, LessonKind, LessonStatus, Level, Memory, MemoryError, MemoryQuery,
+    NewTurn, PlanStorage, ProposalDecision, SmallModel, SmallModelError,
 };
 use serde_json::json;
 
@@ -78,11 +78,7 @@ async fn forgotten_text_is_removed_from_every_file() {
         distill_all(&memory, session).await;
         while memory.write_vectors(session).unwrap() > 0 {}
         memory
-            .assemble(
-                session,
-                AssemblyMode::Gradient(GradientOptions::new(1500)),
-                PlanStorage::Store,
-            )
+            .assemble(session, GradientOptions::new(1500), PlanStorage::Store)
             .unwrap();
         memory.get_turn(session, "T-2", Level::Raw).unwrap();
     }
@@ -154,11 +150,7 @@ async fn forgotten_text_is_removed_from_every_file() {
             .is_empty()
     );
     let shown = memory
-        .assemble(
-            "keep",
-            AssemblyMode::Gradient(GradientOptions::new(1500)),
-            PlanStorage::Discard,
-        )
+        .assemble("keep", GradientOptions::new(1500), PlanStorage::Discard)
         .unwrap();
     assert_eq!(shown.bands.last().unwrap().span.last, turns);
     assert_eq!(

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{
-    AssemblyMode, Encoder, GradientOptions, Level, Memory, MemoryError, MemoryQuery, NewTurn,
-    PlanStorage,
+    Encoder, GradientOptions, Level, Memory, MemoryError, MemoryQuery, NewTurn, PlanStorage,
 };
 
 const KEY: [u8; 32] = [7; 32];
@@ -93,11 +92,7 @@ async fn fill(memory: &Arc<Memory>) {
     while memory.distill("s", None).await.unwrap().remaining_turns > 0 {}
     while memory.write_vectors("s").unwrap() > 0 {}
     memory
-        .assemble(
-            "s",
-            AssemblyMode::Gradient(GradientOptions::new(2_000)),
-            PlanStorage::Store,
-        )
+        .assemble("s", GradientOptions::new(2_000), PlanStorage::Store)
         .unwrap();
     memory
         .announce("s", "file", "boardword is on the board")
@@ -146,11 +141,7 @@ fn contents(memory: &Memory) -> Vec<String> {
         );
     }
     let shown = memory
-        .assemble(
-            "s",
-            AssemblyMode::Gradient(GradientOptions::new(2_000)),
-            PlanStorage::Discard,
-        )
+        .assemble("s", GradientOptions::new(2_000), PlanStorage::Discard)
         .unwrap();
     let lessons = memory.lessons(None).unwrap().into_iter().map(|lesson| {
         format!(
