@@ -225,6 +225,7 @@ impl Tool for ToolSearch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tool;
 
     #[test]
     fn words_are_split_and_stemmed() {
