@@ -104,7 +104,8 @@ impl RecalledMemory {
 
 impl Memory {
     /// Recalls what is relevant to a new message. Returns by the deadline; only composing the text
-    /// may exceed it, by at most two seconds. Errors do not fail the recall: see [`RecalledMemory::missing`].
+    /// may exceed it, by at most two seconds. Errors do not fail the recall: see
+    /// [`RecalledMemory::missing`].
     pub async fn recall(self: &Arc<Self>, request: &RecallRequest<'_>) -> RecalledMemory {
         let deadline = Instant::now() + request.timeout.saturating_sub(COMPOSE_TIME);
         let mut recalled = RecalledMemory::default();
