@@ -1,7 +1,7 @@
 //! Rules about files, dependencies and signatures: one test per rule.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use selvedge_tidy::{assert_none, numbered_lines, root, sources};
@@ -27,7 +27,6 @@ const LONG_FILES: &[&str] = &[
     "crates/toolbox/tests/turn_diff.rs",
     "crates/toolbox/tests/web.rs",
     "crates/tools/src/orchestrator.rs",
-    "crates/tools/src/tasks.rs",
 ];
 
 /// Files that are used with `include!`, where `//!` is not allowed.
@@ -130,30 +129,30 @@ fn rust_files_are_short_enough() {
     assert_none(problems);
 }
 
-/// Names of built-in tools, which only `toolbox` and the crates above it may use.
-const BUILT_IN_TOOLS: &[&str] = &[
-    "exec",
-    "exec_command",
-    "write_stdin",
-    "read_file",
-    "readFile",
-    "write_file",
-    "writeFile",
-    "apply_patch",
-    "applyPatch",
-    "grep_files",
-    "list_dir",
-    "file_search",
-    "update_plan",
-    "view_image",
-    "web_search",
-    "fetch_url",
-    "http",
-    "shell",
-];
+/// Tools that the crate `tools` defines itself.
+const TOOLS_OF_TOOLS: &[&str] = &["search", "spawn.exec", "spawn.wait", "spawn.cancel"];
+
+/// Returns the documented names of tools, as in scripts and in snake_case.
+fn documented_tools() -> BTreeSet<String> {
+    let docs = fs::read_to_string(root().join("docs/tools.md")).unwrap();
+    let headings = docs.lines().filter_map(|line| line.strip_prefix("### `"));
+    let names = headings.filter_map(|rest| rest.strip_suffix('`'));
+    let mut tools = BTreeSet::new();
+    for name in names.filter(|name| !TOOLS_OF_TOOLS.contains(name)) {
+        let snake = |c: char| match c.is_ascii_uppercase() {
+            true => format!("_{}", c.to_ascii_lowercase()),
+            false => c.to_string(),
+        };
+        tools.insert(name.chars().map(snake).collect());
+        tools.insert(name.to_owned());
+    }
+    tools
+}
 
 #[test]
 fn the_tools_crate_names_no_built_in_tool() {
+    let tools = documented_tools();
+    assert!(tools.contains("read_file") && tools.contains("agents.launch.sync"));
     let mut problems = Vec::new();
     for (path, text) in sources() {
         if !path.starts_with("crates/tools/src/") {
@@ -161,7 +160,11 @@ fn the_tools_crate_names_no_built_in_tool() {
         }
         for (number, line) in numbered_lines(&text) {
             let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
-            if let Some(name) = words.find(|word| BUILT_IN_TOOLS.contains(word)) {
+            let dotted = tools
+                .iter()
+                .find(|name| name.contains('.') && line.contains(*name));
+            let named = words.find(|word| tools.contains(*word));
+            if let Some(name) = named.or(dotted.map(String::as_str)) {
                 problems.push(format!("{path}:{number}: names the tool `{name}`"));
             }
         }

@@ -10,6 +10,7 @@ use selvedge_tools::{OfferedTool, Orchestrator, Registry, ToolRouter, offerable_
 
 use crate::budget::Budget;
 use crate::history::{HistoryStrategy, RegularHistory};
+use crate::script_result::recall_hint;
 use crate::session_record::SessionStepKind;
 use crate::sub_agents::SubAgents;
 use crate::{
@@ -208,7 +209,7 @@ impl Agent {
     fn rebuild_prompts_and_tools(mut self) -> Self {
         let orchestrator = self.harness.orchestrator();
         let offered = (self.offer)(orchestrator.registry(), &self.model);
-        self.router = ToolRouter::new(orchestrator.clone(), offered);
+        self.router = ToolRouter::new(orchestrator.clone(), offered).with_result_hint(recall_hint);
         let wire = self.client.provider().wire_api;
         self.tools = prompt::model_tools(
             &self.options,

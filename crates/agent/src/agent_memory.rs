@@ -105,7 +105,7 @@ impl AgentMemory {
         let first_full_turn = steps_since_compaction(session.steps())
             .first()
             .map_or(turn, |step| step.turn);
-        let prepare = move |memory: &Memory| {
+        let prepare = move |memory: &Arc<Memory>| {
             store_turns(memory, &id, &missing)?;
             let HistoryMode::Gradient(gradient) = history else {
                 let regular = history == HistoryMode::Regular;
@@ -114,8 +114,7 @@ impl AgentMemory {
                     ..PromptPrefix::default()
                 });
             };
-            let strategy = selvedge_memory::AssemblyMode::Gradient(gradient);
-            let assembled = memory.assemble(&id, strategy, PlanStorage::Store)?;
+            let assembled = memory.assemble(&id, gradient, PlanStorage::Store)?;
             let bands = assembled.bands.iter().rev();
             let raw = bands.take_while(|band| band.span.level == Level::Raw);
             let text = assembled.text.get(..assembled.planned_bytes);
@@ -125,21 +124,7 @@ impl AgentMemory {
                 first_full_turn: raw.last().map_or(turn, |band| band.span.first),
             })
         };
-        self.run_blocking(prepare).await
-    }
-
-    /// Runs work that may block on the blocking thread pool.
-    async fn run_blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Memory) -> Result<T, MemoryError> + Send + 'static,
-    ) -> Result<T, MemoryError> {
-        let memory = self.0.memory.clone();
-        let done = tokio::task::spawn_blocking(move || work(&memory)).await;
-        done.unwrap_or_else(|_| {
-            Err(MemoryError::Damaged(
-                "the task that reads the memory panicked or was cancelled".to_owned(),
-            ))
-        })
+        self.0.memory.run_blocking(prepare).await
     }
 
     /// Starts a background task that writes the shorter levels, and distills lessons once the
@@ -150,13 +135,12 @@ impl AgentMemory {
         };
         let (inner, id) = (self.0.clone(), session.to_owned());
         let task = runtime.spawn(async move {
-            let (memory, name) = (inner.memory.clone(), id.clone());
-            let written = tokio::task::spawn_blocking(move || {
+            let name = id.clone();
+            let written = inner.memory.run_blocking(move |memory| {
                 while memory.write_levels(Some(&name))?.remaining_turns > 0 {}
                 // Writes some vectors now and the others after later turns, so that the process can
                 // exit quickly.
-                memory.write_vectors(&name)?;
-                Ok::<_, MemoryError>(())
+                memory.write_vectors(&name)
             });
             // If this fails, the levels are written when they are needed.
             let _ = written.await;
@@ -198,9 +182,8 @@ impl AgentMemory {
         last: u32,
     ) -> Result<Vec<Vec<u8>>, MemoryError> {
         let id = session.id().to_owned();
-        let stored = self
-            .run_blocking(move |memory| memory.turn_count(&id))
-            .await?;
+        let count = move |memory: &Arc<Memory>| memory.turn_count(&id);
+        let stored = self.0.memory.run_blocking(count).await?;
         Ok((stored + 1..=last)
             .map(|turn| encode_turn(&session.turn_items(turn)))
             .collect())
@@ -260,7 +243,7 @@ impl TurnHook for AgentMemory {
         documents: Vec<DocumentInfo>,
     ) -> BoxFuture<'a, ()> {
         let id = session.id().to_owned();
-        let announce = move |memory: &Memory| {
+        let announce = move |memory: &Arc<Memory>| {
             for document in documents {
                 if let Err(error) = memory.announce_document(&id, &document) {
                     tracing::warn!(target: "selvedge::memory", %error, "a document is not announced");
@@ -268,15 +251,15 @@ impl TurnHook for AgentMemory {
             }
             Ok(())
         };
-        self.run_blocking(announce).map(drop).boxed()
+        self.0.memory.run_blocking(announce).map(drop).boxed()
     }
 
     fn after_turn<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, ()> {
         let stored = async {
             let missing = self.missing_turns(session, session.turn_number()).await?;
             let id = session.id().to_owned();
-            self.run_blocking(move |memory| store_turns(memory, &id, &missing))
-                .await
+            let store = move |memory: &Arc<Memory>| store_turns(memory, &id, &missing);
+            self.0.memory.run_blocking(store).await
         };
         async move {
             match stored.await {

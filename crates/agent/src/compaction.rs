@@ -10,7 +10,7 @@ use selvedge_protocol::{
     CallStatus, ConversationItem, MessageRole, OutputPart, RunStatus, TurnItem, Usage,
 };
 use selvedge_text::truncate_bytes;
-use serde_json::Value;
+use selvedge_tools::Registry;
 
 use crate::session_record::{SessionStep, SessionStepKind};
 use crate::turn::steps_since_compaction;
@@ -57,7 +57,7 @@ pub(crate) async fn compact_if_needed(session: &Session, agent: &Agent) -> Compa
     if room < MIN_CONVERSATION_TOKENS {
         return CompactionOutcome::NoRoom { fixed };
     }
-    let shorter = compact_to(session, fixed, room / 2).await;
+    let shorter = compact_to(session, agent, fixed, room / 2).await;
     shorter.map_or(CompactionOutcome::Unchanged, CompactionOutcome::Compacted)
 }
 
@@ -73,15 +73,20 @@ pub(crate) async fn force_compact(
         0 => conversation,
         left => conversation.min(left),
     };
-    compact_to(session, fixed, room / 3).await
+    compact_to(session, agent, fixed, room / 3).await
 }
 
-async fn compact_to(session: &Session, fixed: u64, room: u64) -> Option<CompactedConversation> {
+async fn compact_to(
+    session: &Session,
+    agent: &Agent,
+    fixed: u64,
+    room: u64,
+) -> Option<CompactedConversation> {
     // The newest message is never compacted.
     if steps_since_compaction(session.steps()).len() < 2 {
         return None;
     }
-    let request_items = build_compacted(session, room).await;
+    let request_items = build_compacted(session, agent, room).await;
     let (before, after) = (conversation_tokens(session), estimate_items(&request_items));
     // A conversation that does not become much shorter would not fit either.
     (after < before * 9 / 10).then_some(CompactedConversation {
@@ -161,11 +166,12 @@ pub(crate) fn estimate_items(items: &[ConversationItem]) -> u64 {
     items.iter().map(|item| one(item) + 4).sum()
 }
 
-async fn build_compacted(session: &Session, room: u64) -> Vec<ConversationItem> {
+async fn build_compacted(session: &Session, agent: &Agent, room: u64) -> Vec<ConversationItem> {
     let steps = session.steps();
     let tail = recent_steps(steps_since_compaction(steps), room / 2);
     let before = &steps[..steps.len() - tail.len()];
-    let summary = summarize_steps(session, before, (room / 2) as usize * 3).await;
+    let registry = agent.harness.orchestrator().registry();
+    let summary = summarize_steps(session, before, registry, (room / 2) as usize * 3).await;
     let mut request_items = vec![ConversationItem::message(MessageRole::User, summary)];
     request_items.extend(
         tail.iter()
@@ -196,7 +202,12 @@ fn recent_steps(steps: &[SessionStep], room: u64) -> &[SessionStep] {
 }
 
 /// Returns the text that replaces the steps before, with about `bytes` bytes at most.
-async fn summarize_steps(session: &Session, before: &[SessionStep], bytes: usize) -> String {
+async fn summarize_steps(
+    session: &Session,
+    before: &[SessionStep],
+    registry: &Registry,
+    bytes: usize,
+) -> String {
     let mut text = String::from(
         "[The conversation so far was compacted to fit the context. This is a summary; truncated \
          results can be read in full.]\n",
@@ -221,7 +232,7 @@ async fn summarize_steps(session: &Session, before: &[SessionStep], bytes: usize
     if let [_, .., (turn, last)] = &asked[..] {
         section(&format!("Latest request (T-{turn})"), last);
     }
-    if let Some(plan) = last_plan(session, before).await {
+    if let Some(plan) = last_plan(session, before, registry).await {
         section("The plan", &plan);
     }
     let open = open_runs(session, before).await;
@@ -299,36 +310,30 @@ fn status_text(status: RunStatus) -> &'static str {
 }
 
 /// Returns the last plan, from a structured call or from a call of a script.
-async fn last_plan(session: &Session, steps: &[SessionStep]) -> Option<String> {
+async fn last_plan(
+    session: &Session,
+    steps: &[SessionStep],
+    registry: &Registry,
+) -> Option<String> {
+    let reader = |tool: &str| registry.get(tool)?.tool.plan_reader();
     for item in steps.iter().rev().flat_map(|step| step.items.iter().rev()) {
-        let args = match item {
-            TurnItem::Conversation(ConversationItem::FunctionCall(call))
-                if call.name == "update_plan" =>
-            {
-                serde_json::from_str(&call.arguments).ok()
-            }
+        let plan = match item {
+            TurnItem::Conversation(ConversationItem::FunctionCall(call)) => reader(&call.name)
+                .and_then(|read| read(&serde_json::from_str(&call.arguments).ok()?)),
             TurnItem::ScriptToolCallOutput(output)
-                if output.calls.iter().any(|call| call.tool == "update_plan") =>
+                if output.calls.iter().any(|call| reader(&call.tool).is_some()) =>
             {
-                plan_of_run(session, &output.id).await
+                let run = session.stored_run(&output.id).await;
+                let mut calls = run.into_iter().flat_map(|run| run.calls.into_iter().rev());
+                calls.find_map(|call| reader(&call.tool)?(&call.args?))
             }
             _ => None,
         };
-        let args: Value = args.unwrap_or_default();
-        if let Some(steps) = args["plan"].as_array() {
-            let one = |step: &Value| {
-                let status = step["status"].as_str().unwrap_or("pending");
-                format!("[{status}] {}", step["step"].as_str().unwrap_or_default())
-            };
-            return Some(steps.iter().map(one).collect::<Vec<_>>().join("\n"));
+        if plan.is_some() {
+            return plan;
         }
     }
     None
-}
-
-async fn plan_of_run(session: &Session, run: &str) -> Option<Value> {
-    let mut calls = session.stored_run(run).await?.calls.into_iter().rev();
-    calls.find(|call| call.tool == "update_plan")?.args
 }
 
 /// Returns the runs that are running or suspended, and the calls whose outcome is unknown.

@@ -25,6 +25,7 @@ use crate::answer::{
 };
 use crate::execution::{AnswerResults, text_output};
 use crate::resume::{later_runs, load_resume_calls};
+use crate::script_result::recall_hint;
 use crate::session_record::{SessionStep, SessionStepKind};
 use crate::turn::{AgentTurn, run_in_use_error};
 
@@ -328,7 +329,7 @@ fn recorded_output(run: &str, call: &StoredCall) -> Option<FunctionCallOutput> {
     };
     let shown = call.shown.clone().or(text).unwrap_or_default();
     let handle = format!("{run}/{}", call.id);
-    let shown = truncate_result(shown, Some(&handle));
+    let shown = truncate_result(shown, Some(&recall_hint(&handle)));
     Some(text_output(&call.id, shown, failed))
 }
 

@@ -83,6 +83,11 @@ fn result_fields(output: &ScriptToolCallOutput) -> Map<String, Value> {
     fields
 }
 
+/// Says how a model can read a whole result: of a run, or of a call of it.
+pub(crate) fn recall_hint(handle: &str) -> String {
+    format!("read all of it with `tools.recall({{ handle: \"{handle}\" }})`")
+}
+
 /// Returns the result in about `bytes` bytes. The value is truncated first; the error and the calls
 /// get a larger share.
 fn truncated_result(output: &ScriptToolCallOutput, bytes: usize) -> String {

@@ -3,28 +3,26 @@
 //! requests count against that agent's budget.
 
 mod arguments;
+mod tools;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use futures_util::FutureExt;
 use selvedge_journal::Journal;
 use selvedge_models::{Model, ModelClient, ModelEvent, Prompt};
 use selvedge_protocol::{
     ConversationItem, DocumentKind, DocumentStore, EventSink, Ledger, Limits, MessageRole,
-    NewDocument, ResumeAs, RunStart, RunStatus, RuntimeEvent, ScriptToolCallOutput, TurnEnd,
-    TurnError, Usage, new_id,
+    NewDocument, RunStart, RunStatus, RuntimeEvent, ScriptToolCallOutput, TurnEnd, TurnError,
+    Usage, new_id,
 };
-use selvedge_tools::{
-    CallContext, Registry, RegistryError, ToolError, camel_case, snake_case, tool_with_context,
-};
+use selvedge_tools::{CallContext, ToolError, camel_case, snake_case};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::arguments::{
-    LaunchAgentArgs, LaunchAgentOutput, LaunchedAgentId, LlmChatArgs, LlmChatOutput,
-    WaitForAgentArgs,
+    LaunchAgentArgs, LaunchAgentOutput, LaunchedAgentId, LlmChatArgs, LlmChatOutput, SubAgentStatus,
 };
 use crate::budget::Budget;
 use crate::{Agent, BudgetLimits, Session, TurnOptions};
@@ -74,62 +72,6 @@ struct BackgroundAgentsState {
 }
 
 impl SubAgents {
-    /// Registers the tools.
-    pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
-        let shared = || {
-            let shared = Arc::downgrade(&self.0);
-            move || upgrade_shared(&shared)
-        };
-        let own = shared();
-        let chat = tool_with_context(
-            "agents.llm.chat",
-            "Asks a model one question, without tools or history.",
-            move |args: LlmChatArgs, call| {
-                let shared = own();
-                async move { shared?.chat(args, &call).await }
-            },
-        );
-        registry.register(chat.positional(&["prompt"]).waits_for_model())?;
-        let own = shared();
-        let launch = tool_with_context(
-            "agents.launch.sync",
-            "Launches an agent with its own task and waits for its result. Use Promise.all to run \
-             several in parallel.",
-            move |args: LaunchAgentArgs, call| {
-                let shared = own();
-                async move {
-                    let launch = shared?.prepare_launch(args, &call).await?;
-                    launch.run(call.cancel.clone(), call.events.clone()).await
-                }
-            },
-        );
-        registry.register(launch.positional(&["prompt"]).waits_for_model())?;
-        let own = shared();
-        let launch = tool_with_context(
-            "agents.launch.async",
-            "Launches an agent in the background, at most until this turn ends. agents.wait \
-             returns its result.",
-            move |args: LaunchAgentArgs, call| {
-                let shared = own();
-                async move { shared?.launch_in_background(args, &call).await }
-            },
-        );
-        // The agent ends with its turn, and what it has changed is not recorded with this call.
-        let launch = launch.resume_as(ResumeAs::Undecided);
-        registry.register(launch.positional(&["prompt"]))?;
-        let own = shared();
-        let wait = tool_with_context(
-            "agents.wait",
-            "Waits for an agent that runs in the background, and returns its result.",
-            move |args: WaitForAgentArgs, call| {
-                let shared = own();
-                async move { shared?.wait(&args.agent_id, &call).await }
-            },
-        );
-        let wait = wait.positional(&["agent_id"]);
-        registry.register(wait.waits_for_model().read_only())
-    }
-
     /// Also stores the results of agents in this File Cabinet. Only the first call has an effect.
     pub fn store_results_in(&self, cabinet: Arc<dyn DocumentStore>) {
         let _ = self.0.cabinet.set(cabinet);
@@ -178,12 +120,6 @@ impl BackgroundAgents {
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn upgrade_shared(shared: &Weak<SubAgentsInner>) -> Result<Arc<SubAgentsInner>, ToolError> {
-    shared
-        .upgrade()
-        .ok_or_else(|| ToolError::new("agents cannot be launched here"))
 }
 
 impl SubAgentsInner {
@@ -329,7 +265,7 @@ impl SubAgentsInner {
             let launched = launch.run(cancel, events).await;
             let _ = done.send(Some(launched.unwrap_or_else(|error| LaunchAgentOutput {
                 agent_id: failed,
-                status: "failed".to_owned(),
+                status: SubAgentStatus::Failed,
                 message: error.message,
                 ..LaunchAgentOutput::default()
             })));
@@ -428,7 +364,7 @@ impl PreparedSubAgent {
             Ok(TurnEnd::Interrupted) => {
                 return Err(ToolError::new("the agent was cancelled").outcome_unknown());
             }
-            Ok(end) => end.as_str().to_owned(),
+            Ok(end) => SubAgentStatus::Ended(end),
             Err(TurnError { kind, message }) => {
                 let message = format!("the agent failed ({kind}): {message}");
                 return Err(ToolError::new(message).outcome_unknown());

@@ -50,7 +50,14 @@ struct ListedProvider {
 #[derive(Debug, Serialize)]
 struct ListedKey {
     variable: String,
-    state: &'static str,
+    state: KeyState,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum KeyState {
+    Set,
+    Missing,
 }
 
 #[derive(Debug, Serialize)]
@@ -82,7 +89,9 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
     }
     for provider in &listed {
         let state = match (&provider.key, &provider.error, provider.models.len()) {
-            (Some(key), ..) if key.state == "missing" => format!("{} is not set", key.variable),
+            (Some(key), ..) if key.state == KeyState::Missing => {
+                format!("{} is not set", key.variable)
+            }
             (_, Some(error), _) => error.clone(),
             (_, None, 1) => "1 model".to_owned(),
             (_, None, count) => format!("{count} models"),
@@ -129,7 +138,10 @@ async fn list_provider(
     let ready = providers::load_key(provider.clone());
     listed.key = variable.map(|variable| ListedKey {
         variable,
-        state: if ready.is_ok() { "set" } else { "missing" },
+        state: match ready {
+            Ok(_) => KeyState::Set,
+            Err(_) => KeyState::Missing,
+        },
     });
     let Ok(provider) = ready else { return listed };
     let local = provider.is_local();

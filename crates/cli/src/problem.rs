@@ -66,12 +66,9 @@ impl Problem {
         }
     }
 
-    /// Returns the message and the hints, each with its label.
-    pub(crate) fn lines(&self) -> Vec<(&'static str, String)> {
-        let hints = self.hints.iter().map(|hint| ("hint", hint.clone()));
-        std::iter::once(("error", self.message.clone()))
-            .chain(hints)
-            .collect()
+    /// Returns the hints.
+    pub(crate) fn hints(&self) -> &[String] {
+        &self.hints
     }
 
     /// Prints the error on standard error.

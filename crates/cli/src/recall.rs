@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use selvedge_journal::{Journal, JournalError, StoredRun};
-use selvedge_tools::{Tool, ToolError, tool};
+use selvedge_protocol::ToolSpec;
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, spec_of, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -40,20 +41,26 @@ pub(crate) struct RecallAccess {
     pub(crate) session: String,
 }
 
-pub(crate) fn recall_tool(journal: &Arc<Journal>, ours: RecallAccess) -> impl Tool + use<> {
-    let (journal, ours) = (journal.clone(), Arc::new(ours));
-    let description =
-        "Reads the return value of an earlier run or of one of its calls, whole or in slices.";
-    tool("recall", description, move |args: RecallRunArgs| {
-        let (journal, ours) = (journal.clone(), ours.clone());
-        async move {
+/// The tool `recall`.
+pub(crate) struct RecallTool(pub(crate) Arc<Journal>, pub(crate) RecallAccess);
+
+impl Tool for RecallTool {
+    fn spec(&self) -> ToolSpec {
+        let description =
+            "Reads the return value of an earlier run or of one of its calls, whole or in slices.";
+        let spec = spec_of::<RecallRunArgs, RecalledRunValue>("recall", description);
+        spec.as_read_only().with_positional(&["handle"])
+    }
+
+    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
+        let run = async |args: RecallRunArgs| {
+            let ours = self.1.clone();
             let read = move |journal: &Journal| Ok(read_value(journal, &ours, &args));
             let failed = |error: JournalError| Err(ToolError::new(error.to_string()));
-            journal.spawn_blocking(read).await.unwrap_or_else(failed)
-        }
-    })
-    .read_only()
-    .positional(&["handle"])
+            self.0.spawn_blocking(read).await.unwrap_or_else(failed)
+        };
+        typed_call(args, run, |_| None)
+    }
 }
 
 fn read_value(

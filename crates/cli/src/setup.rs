@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::problem::Problem;
 use crate::providers::secret_variables;
-use crate::recall::{RecallAccess, recall_tool};
+use crate::recall::{RecallAccess, RecallTool};
 
 /// Everything that a command needs to run scripts.
 pub(crate) struct CliSetup {
@@ -225,7 +225,7 @@ impl CliSetup {
                 directory: self.directory.display().to_string(),
                 session: self.session.clone(),
             };
-            all.register(recall_tool(journal, ours))?;
+            all.register(RecallTool(journal.clone(), ours))?;
         }
         if let Some(agents) = &self.sub_agents {
             agents.register(&mut all)?;

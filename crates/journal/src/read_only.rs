@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -37,6 +38,7 @@ impl Journal {
                         ))
                     }
                     Err(JournalError::ReadOnly { .. }) if error.is_disk_full() => Err(error),
+                    Err(busy) if busy.is_busy() => Err(busy),
                     Err(
                         specific @ (JournalError::ReadOnly { .. }
                         | JournalError::NewerSchema { .. }),
@@ -52,7 +54,7 @@ impl Journal {
 
 /// Opens a read-only connection. Fails if the journal needs a migration.
 fn open_current_read_only(folder: &Path) -> Result<Connection, JournalError> {
-    let connection = open_read_only(folder)?;
+    let connection = open_read_only(folder, BUSY_TIMEOUT)?;
     if JOURNAL_SCHEMA.missing_migrations(&connection)?.is_empty() {
         return Ok(connection);
     }
@@ -62,12 +64,13 @@ fn open_current_read_only(folder: &Path) -> Result<Connection, JournalError> {
     })
 }
 
-/// Opens a connection that writes neither to the file nor to files next to it.
-fn open_read_only(folder: &Path) -> Result<Connection, JournalError> {
+/// Opens a connection that writes neither to the file nor to files next to it. Fails if another
+/// process has locked the file and does not release it in time.
+fn open_read_only(folder: &Path, busy_timeout: Duration) -> Result<Connection, JournalError> {
     let file = folder.join(FILE_NAME);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let readable = |connection: Connection| {
-        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.busy_timeout(busy_timeout)?;
         connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
         Ok::<_, rusqlite::Error>(connection)
     };
@@ -79,7 +82,7 @@ fn open_read_only(folder: &Path) -> Result<Connection, JournalError> {
     };
     if matches!(
         refused.sqlite_error_code(),
-        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt)
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::DatabaseBusy)
     ) {
         return Err(refused.into());
     }
@@ -120,4 +123,27 @@ fn percent_encode(path: &Path) -> String {
         .iter()
         .map(encoded)
         .collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_another_connection_has_locked_is_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = Connection::open(dir.path().join(FILE_NAME)).unwrap();
+        // Without a log, and with one that only the writer can read.
+        for lock in [
+            "CREATE TABLE t (x); BEGIN EXCLUSIVE; INSERT INTO t VALUES (1);",
+            "COMMIT; PRAGMA locking_mode = exclusive; PRAGMA journal_mode = wal;
+             INSERT INTO t VALUES (2);",
+        ] {
+            writer.execute_batch(lock).unwrap();
+            let opened = open_read_only(dir.path(), Duration::from_millis(10));
+            let error = opened.unwrap_err();
+            assert!(error.is_busy(), "{error}");
+        }
+    }
 }

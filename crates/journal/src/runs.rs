@@ -126,12 +126,12 @@ impl StoredCallState {
         }
     }
 
-    fn parse(word: &str, alive: bool) -> Self {
-        match serde_json::from_value(Value::from(word)) {
-            Ok(status) => Self::Ended(status),
-            // The start of the call was recorded, but not its end.
-            Err(_) if alive => Self::Running,
-            Err(_) => Self::Ended(CallStatus::OutcomeUnknown),
+    /// Returns the state of a call whose end was recorded as `ended`, or not recorded.
+    fn new(ended: Option<CallStatus>, alive: bool) -> Self {
+        match ended {
+            Some(status) => Self::Ended(status),
+            None if alive => Self::Running,
+            None => Self::Ended(CallStatus::OutcomeUnknown),
         }
     }
 }
@@ -341,12 +341,14 @@ fn read_calls(
     let mut calls = Vec::new();
     while let Some(row) = rows.next()? {
         let state: String = row.get(2)?;
+        // The state of a call without a recorded end is no `CallStatus`.
+        let ended: Option<CallStatus> = serde_json::from_value(Value::from(state)).ok();
         let read_only = row.get(5)?;
         let resume_as: Option<String> = row.get(15)?;
         calls.push(StoredCall {
             id: row.get(0)?,
             tool: row.get(1)?,
-            state: StoredCallState::parse(&state, alive),
+            state: StoredCallState::new(ended, alive),
             args: payloads.get_json(connection, row.get_ref(3)?)?,
             digest: row.get(4)?,
             read_only,
@@ -364,7 +366,7 @@ fn read_calls(
             // Without a recorded end, the outcome of a call that may change something is unknown.
             resume_as: match resume_as {
                 Some(word) => serde_json::from_value(Value::from(word))?,
-                None if read_only || state != "intended" => ResumeAs::Rerun,
+                None if read_only || ended.is_some() => ResumeAs::Rerun,
                 None => ResumeAs::Undecided,
             },
         });

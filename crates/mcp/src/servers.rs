@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::future::join_all;
 use selvedge_protocol::ToolSpec;
 use selvedge_script::{Harness, ToolMentions};
-use selvedge_tools::{Registry, Tool, search_tool};
+use selvedge_tools::{Registry, Tool, ToolSearch};
 
 use crate::catalogue::{Catalogue, to_identifier};
 use crate::client_handler::ServerRequestHandlers;
@@ -141,7 +141,7 @@ impl Servers {
         if let Some(keep) = &self.filter {
             registry = registry.filtered(|spec| keep(spec));
         }
-        let search = search_tool(registry.clone());
+        let search = ToolSearch(registry.clone());
         // Tools of servers can only be found with `search`. Without them, the filter decides.
         let needed = registry.is_namespace("mcp");
         if needed || self.filter.as_ref().is_none_or(|keep| keep(&search.spec())) {

@@ -85,6 +85,11 @@ impl Tool for McpTool {
         FieldCase::Verbatim
     }
 
+    /// There may be hundreds: structured calls go through `mcp_call_tool`.
+    fn is_script_only(&self) -> bool {
+        true
+    }
+
     fn risk(&self, _: &Value) -> Risk {
         let tool = format!(
             "`{}` of the server {}",

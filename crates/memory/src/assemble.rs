@@ -16,17 +16,6 @@ use crate::store::{
 use crate::turn_metrics::{self, TurnMetrics};
 use crate::{Memory, MemoryError};
 
-/// Which turns of a session are part of a prompt.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum AssemblyMode {
-    /// Every turn; older turns at lower levels of detail.
-    Gradient(GradientOptions),
-    /// The newest turns in full, as many as fit into this number of tokens, and no others.
-    NewestTurns(u32),
-    /// No turns.
-    OneShot,
-}
-
 /// Whether a new plan is stored, so that its text stays the same until the next plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlanStorage {
@@ -54,19 +43,15 @@ pub struct AssembledHistory {
 }
 
 impl Memory {
-    /// Renders the history of a session for a prompt. Until the number of turns reaches the next
+    /// Renders the history of a session for a prompt: every turn, older turns at lower levels of
+    /// detail. Until the number of turns reaches the next
     /// multiple of ten, the text only grows at its end.
     pub fn assemble(
         &self,
         session: &str,
-        strategy: AssemblyMode,
+        gradient: GradientOptions,
         keep: PlanStorage,
     ) -> Result<AssembledHistory, MemoryError> {
-        let gradient = match strategy {
-            AssemblyMode::Gradient(gradient) => gradient,
-            AssemblyMode::NewestTurns(budget) => return self.assemble_newest(session, budget),
-            AssemblyMode::OneShot => return Ok(AssembledHistory::default()),
-        };
         if self.turn_count(session)? == 0 {
             return Ok(AssembledHistory {
                 reserve_tokens: gradient.budget,
@@ -80,37 +65,6 @@ impl Memory {
             self.write(|connection| pin.write(connection, id, &gradient))?;
         }
         Ok(assembled)
-    }
-
-    /// Renders the newest turns in full, as many as fit.
-    fn assemble_newest(&self, session: &str, budget: u32) -> Result<AssembledHistory, MemoryError> {
-        self.write_missing_levels(session)?;
-        self.read(|reader| {
-            let connection = &reader.connection;
-            let session = require_session(connection, session)?;
-            let mut metrics = Vec::new();
-            turn_metrics::read_metrics(
-                connection,
-                session.id,
-                1,
-                session.turn_count,
-                &mut metrics,
-            )?;
-            let mut assembled = AssembledHistory {
-                last_planned_turn: session.turn_count,
-                ..AssembledHistory::default()
-            };
-            let mut left = budget;
-            for (number, metrics) in (1..=session.turn_count).rev().zip(metrics.iter().rev()) {
-                let Some(rest) = left.checked_sub(standalone_cost(number, metrics, Level::Raw))
-                else {
-                    break;
-                };
-                (left, assembled.last_planned_turn) = (rest, number - 1);
-            }
-            assembled.append_unplanned(connection, &session, &metrics)?;
-            Ok(assembled)
-        })
     }
 }
 

@@ -175,7 +175,7 @@ pub(crate) fn collapse_whitespace(text: &str) -> String {
 
 /// Truncates a text to at most `characters` characters, if possible between words, and marks the
 /// cut with `…`.
-pub(crate) fn truncate_chars(text: &str, characters: usize) -> Cow<'_, str> {
+pub(crate) fn truncate_words(text: &str, characters: usize) -> Cow<'_, str> {
     match text.char_indices().nth(characters) {
         None => Cow::Borrowed(text),
         Some((end, _)) => {
@@ -268,7 +268,7 @@ mod tests {
             split_sentences("Hi there. It costs 3.50! Ok\nnext"),
             ["Hi there.", "It costs 3.50!", "Ok", "next"]
         );
-        assert_eq!(truncate_chars("one two three", 9), "one two…");
+        assert_eq!(truncate_words("one two three", 9), "one two…");
         assert_eq!(select_lines(&"same\n".repeat(9000), 400), ["same"]);
     }
 }

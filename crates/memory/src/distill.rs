@@ -8,11 +8,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
+use std::sync::Arc;
 
 use rusqlite::{Connection, params};
 use serde_json::Value;
 
-use crate::cleaning::truncate_chars;
+use crate::cleaning::truncate_words;
 use crate::distill_batch::{DistillAnswers, PendingBatch, PromptTurnRange};
 use crate::lesson_rules::{
     ObservedTurn, extract_keywords, find_fixes, find_preferences, find_topics, topic_category,
@@ -54,6 +55,16 @@ pub struct DistillReport {
     pub submitted_turns: u32,
 }
 
+/// Turns that are distilled together.
+pub(crate) struct DistillGroup {
+    session: String,
+    pub(crate) found: MemorySessionRow,
+    /// The last turn; equal to `found.distilled_to` if there is none.
+    last: u32,
+    /// The turns that were not forgotten.
+    turns: Vec<ObservedTurn>,
+}
+
 impl Memory {
     /// Distills the next turns of a session: with the model's answers, or by rules if there is no
     /// model or it fails. Call it again while turns remain ([`DistillReport::remaining_turns`]).
@@ -62,12 +73,16 @@ impl Memory {
     /// the answers. Fails with [`MemoryError::DistillLocked`] while another process distills the
     /// session.
     pub async fn distill(
-        &self,
+        self: &Arc<Self>,
         session: &str,
         model: Option<&dyn SmallModel>,
     ) -> Result<DistillReport, MemoryError> {
-        self.write_missing_levels(session)?;
-        let _lease = self.lock_for_distilling(session)?;
+        let name = session.to_owned();
+        let prepare = move |memory: &Arc<Self>| {
+            memory.write_missing_levels(&name)?;
+            memory.lock_for_distilling(&name)
+        };
+        let _lease = self.run_blocking(prepare).await?;
         let batch_model = model.and_then(|model| model.batch_model());
         if let Some(done) = self.distill_group(session, model, batch_model).await? {
             return Ok(done);
@@ -78,17 +93,56 @@ impl Memory {
 
     /// Distills one group of turns. Returns `None` if the provider rejects batches.
     async fn distill_group(
-        &self,
+        self: &Arc<Self>,
         session: &str,
         model: Option<&dyn SmallModel>,
         batch_model: Option<&dyn BatchSmallModel>,
     ) -> Result<Option<DistillReport>, MemoryError> {
-        let (pending_batch, max_turns) = match batch_model {
-            Some(_) => (self.pending_batch(session)?, MAX_BATCH_TURNS),
-            None => (None, TURNS_PER_TRANSACTION),
+        let (name, uses_batches) = (session.to_owned(), batch_model.is_some());
+        let load = move |memory: &Arc<Self>| memory.load_distill_group(name, uses_batches);
+        let (group, pending_batch) = self.run_blocking(load).await?;
+        let group = Arc::new(group);
+        if group.last == group.found.distilled_to {
+            return Ok(Some(DistillReport::default()));
+        }
+        let answers = match (model, batch_model) {
+            (_, Some(batch_model)) => {
+                let polled = self.poll_or_submit_batch(&group, pending_batch, batch_model);
+                match polled.await? {
+                    DistillAnswers::Ready(answers) => answers,
+                    DistillAnswers::Pending => {
+                        return Ok(Some(DistillReport {
+                            submitted_turns: group.turns.len() as u32,
+                            ..DistillReport::default()
+                        }));
+                    }
+                    DistillAnswers::Unsupported => return Ok(None),
+                }
+            }
+            (Some(model), None) => {
+                let (texts, spans) = self.distill_prompts(&group).await?;
+                let answers = model.ask_all(&texts).await.into_iter().map(Result::ok);
+                spans.into_iter().zip(answers).collect()
+            }
+            (None, None) => vec![((group.found.distilled_to + 1, group.last), None)],
         };
-        let (found, last, turns) = self.read(|reader| {
-            let found = require_session(&reader.connection, session)?;
+        let learn = move |memory: &Arc<Self>| memory.learn_from_group(&group, answers);
+        self.run_blocking(learn).await.map(Some)
+    }
+
+    /// Loads the next turns to distill: those of the pending batch, if batches are used and there
+    /// is one.
+    fn load_distill_group(
+        &self,
+        session: String,
+        uses_batches: bool,
+    ) -> Result<(DistillGroup, Option<PendingBatch>), MemoryError> {
+        let (pending_batch, max_turns) = match uses_batches {
+            true => (self.pending_batch(&session)?, MAX_BATCH_TURNS),
+            false => (None, TURNS_PER_TRANSACTION),
+        };
+        self.read(|reader| {
+            let found = require_session(&reader.connection, &session)?;
             let last = pending_batch.as_ref().map(PendingBatch::last_turn);
             let last = last
                 .unwrap_or(found.distilled_to + max_turns)
@@ -100,35 +154,29 @@ impl Memory {
                     turns.push(ObservedTurn { number, pieces });
                 }
             }
-            Ok((found, last, turns))
-        })?;
-        if last == found.distilled_to {
-            return Ok(Some(DistillReport::default()));
-        }
-        let answers = match (model, batch_model) {
-            (_, Some(batch_model)) => {
-                let polled =
-                    self.poll_or_submit_batch(&found, session, &turns, pending_batch, batch_model);
-                match polled.await? {
-                    DistillAnswers::Ready(answers) => answers,
-                    DistillAnswers::Pending => {
-                        return Ok(Some(DistillReport {
-                            submitted_turns: turns.len() as u32,
-                            ..DistillReport::default()
-                        }));
-                    }
-                    DistillAnswers::Unsupported => return Ok(None),
-                }
-            }
-            (Some(model), None) => {
-                let (texts, spans): (Vec<String>, Vec<PromptTurnRange>) =
-                    self.distill_prompts(session, &turns)?.into_iter().unzip();
-                let answers = model.ask_all(&texts).await.into_iter().map(Result::ok);
-                spans.into_iter().zip(answers).collect()
-            }
-            (None, None) => vec![((found.distilled_to + 1, last), None)],
-        };
-        let mut drafts = draft_lessons(&turns, answers);
+            let group = DistillGroup {
+                session,
+                found,
+                last,
+                turns,
+            };
+            Ok((group, pending_batch))
+        })
+    }
+
+    /// Writes the lessons from a group of turns, and that the turns were distilled.
+    fn learn_from_group(
+        &self,
+        group: &DistillGroup,
+        answers: Vec<(PromptTurnRange, Option<String>)>,
+    ) -> Result<DistillReport, MemoryError> {
+        let DistillGroup {
+            session,
+            found,
+            last,
+            turns,
+        } = group;
+        let mut drafts = draft_lessons(turns, answers);
         let mut topics_by_group = Vec::new();
         for group in turns.chunks(TURNS_PER_TRANSACTION as usize) {
             let topics = find_topics(group);
@@ -138,7 +186,7 @@ impl Memory {
         self.write(|connection| {
             let sql = "UPDATE memory_sessions SET distilled = ?3 WHERE id = ?1 AND distilled = ?2";
             if execute(connection, sql, params![found.id, found.distilled_to, last])? == 0 {
-                return Err(MemoryError::DistillLocked(session.to_owned()));
+                return Err(MemoryError::DistillLocked(session.clone()));
             }
             let sql = "DELETE FROM memory_batches WHERE session = ?1";
             execute(connection, sql, params![found.id])?;
@@ -146,15 +194,15 @@ impl Memory {
                 learn_lesson(connection, found.id, draft)?;
             }
             for (topics, turns) in &topics_by_group {
-                update_topic_weights(connection, &found, topics, *turns)?;
+                update_topic_weights(connection, found, topics, *turns)?;
             }
-            Ok(Some(DistillReport {
+            Ok(DistillReport {
                 distilled_turns: last - found.distilled_to,
                 learned: drafts.len() as u32,
                 dropped: prune_lessons(connection)?,
                 remaining_turns: found.turn_count - last,
                 submitted_turns: 0,
-            }))
+            })
         })
     }
 
@@ -194,16 +242,25 @@ impl Memory {
         }
     }
 
-    /// Builds the prompts about these turns, with as many turns in a prompt as fit.
-    pub(crate) fn distill_prompts(
+    /// Builds the prompts about these turns, with as many turns in a prompt as fit, and returns
+    /// them with their turns.
+    pub(crate) async fn distill_prompts(
+        self: &Arc<Self>,
+        group: &Arc<DistillGroup>,
+    ) -> Result<(Vec<String>, Vec<PromptTurnRange>), MemoryError> {
+        let group = group.clone();
+        let prompts = self.run_blocking(move |memory| memory.build_prompts(&group));
+        Ok(prompts.await?.into_iter().unzip())
+    }
+
+    fn build_prompts(
         &self,
-        session: &str,
-        turns: &[ObservedTurn],
+        group: &DistillGroup,
     ) -> Result<Vec<(String, PromptTurnRange)>, MemoryError> {
         let mut prompts: Vec<(String, PromptTurnRange)> = Vec::new();
         let mut used = 0;
-        for turn in turns {
-            let line = self.turn_text_at_level(session, turn.number, Level::Compressed)?;
+        for turn in &group.turns {
+            let line = self.turn_text_at_level(&group.session, turn.number, Level::Compressed)?;
             let line = format!("T-{}: {line}\n", turn.number);
             let cost = tokens::count(&line);
             used += cost;
@@ -384,7 +441,7 @@ fn parse_drafts(value: &Value) -> Vec<LessonDraft> {
             drafts.push(LessonDraft {
                 kind,
                 status,
-                title: truncate_chars(item["title"].as_str().unwrap_or(content), 100).into_owned(),
+                title: truncate_words(item["title"].as_str().unwrap_or(content), 100).into_owned(),
                 topics: words("topics"),
                 keywords: found,
                 content: content.to_owned(),

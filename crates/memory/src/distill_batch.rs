@@ -4,11 +4,13 @@
 //! The batch's id is stored as soon as the provider has returned it. If the process dies, the next
 //! one asks for the same batch instead of paying for another.
 
-use rusqlite::params;
+use std::sync::Arc;
 
-use crate::lesson_rules::ObservedTurn;
+use rusqlite::{Connection, params};
+
+use crate::distill::DistillGroup;
 use crate::model::{BatchSmallModel, SmallModelBatchStatus};
-use crate::store::{MemorySessionRow, now_ms, query_first, require_session};
+use crate::store::{now_ms, query_first, require_session};
 use crate::{Memory, MemoryError};
 
 /// How often turns are submitted before rules are used instead: a failed batch is retried once.
@@ -65,10 +67,8 @@ impl Memory {
     /// Fetches the answers of the pending batch. Submits a new batch if there is none, or if the
     /// pending one failed and may be retried.
     pub(crate) async fn poll_or_submit_batch(
-        &self,
-        found: &MemorySessionRow,
-        session: &str,
-        turns: &[ObservedTurn],
+        self: &Arc<Self>,
+        group: &Arc<DistillGroup>,
         pending_batch: Option<PendingBatch>,
         batch_model: &dyn BatchSmallModel,
     ) -> Result<DistillAnswers, MemoryError> {
@@ -94,12 +94,11 @@ impl Memory {
             }
             attempt = pending.attempt + 1;
         }
-        let prompts = self.distill_prompts(session, turns)?;
-        if prompts.is_empty() {
+        let (texts, spans) = self.distill_prompts(group).await?;
+        if texts.is_empty() {
             // All turns that were to be submitted have been forgotten.
             return Ok(DistillAnswers::Ready(Vec::new()));
         }
-        let (texts, spans): (Vec<String>, Vec<PromptTurnRange>) = prompts.into_iter().unzip();
         let Some(batch) = batch_model
             .submit(&texts)
             .await
@@ -107,13 +106,15 @@ impl Memory {
         else {
             return Ok(DistillAnswers::Unsupported);
         };
-        self.write(|connection| {
+        let id = group.found.id;
+        let store = move |connection: &Connection| {
             connection.execute(
                 "INSERT OR REPLACE INTO memory_batches VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![found.id, batch, format_ranges(&spans), attempt, now_ms()],
+                params![id, batch, format_ranges(&spans), attempt, now_ms()],
             )?;
             Ok(DistillAnswers::Pending)
-        })
+        };
+        self.run_blocking(move |memory| memory.write(store)).await
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 use crate::cleaning::{
     clean_text, collapse_whitespace, find_key_line, format_arguments, is_notable, select_lines,
-    split_sentences, truncate_chars,
+    split_sentences, truncate_words,
 };
 use crate::turn_pieces::TurnPiece;
 use crate::words::{for_each_word, is_stop_word};
@@ -194,7 +194,7 @@ fn add_call(
 ) {
     let arguments_text = format_arguments(args);
     let head = |characters| {
-        format!("{name} {}", truncate_chars(&arguments_text, characters))
+        format!("{name} {}", truncate_words(&arguments_text, characters))
             .trim_end()
             .to_owned()
     };
@@ -202,7 +202,7 @@ fn add_call(
     let key_line = find_key_line(output);
     let short = match key_line.is_empty() {
         true => format!("{{{title}}}"),
-        false => format!("{{{title}: {}}}", truncate_chars(&key_line, 100)),
+        false => format!("{{{title}: {}}}", truncate_words(&key_line, 100)),
     };
     let factor = if failed { FAILURE_FACTOR } else { CALL_FACTOR };
     let text = head(400);

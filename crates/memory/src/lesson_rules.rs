@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cleaning::{
-    clean_text, find_key_line, format_arguments, is_notable, split_sentences, truncate_chars,
+    clean_text, find_key_line, format_arguments, is_notable, split_sentences, truncate_words,
 };
 use crate::lessons::{LessonDraft, LessonKind, LessonStatus};
 use crate::turn_metrics::SpeakerRole;
@@ -81,7 +81,7 @@ pub(crate) fn find_fixes(turns: &[ObservedTurn]) -> Vec<LessonDraft> {
                 }
                 _ => ("", false),
             };
-            let call = format!("{name} {}", truncate_chars(&arguments_text, 120));
+            let call = format!("{name} {}", truncate_words(&arguments_text, 120));
             if failed {
                 let failure = failures.entry(call).or_insert_with(|| OpenFailure {
                     error: find_key_line(output),
@@ -126,13 +126,13 @@ impl OpenFailure {
         self.turns.push(turn);
         self.turns.sort_unstable();
         self.turns.dedup();
-        let error = truncate_chars(&self.error, 200).into_owned();
+        let error = truncate_words(&self.error, 200).into_owned();
         let steps = self.steps.join("; ");
         let content = format!("{call} failed with: {error}\nWhat helped: {steps}");
         let title = format!(
             "{} fails: {}",
-            truncate_chars(call, 40),
-            truncate_chars(&error, 60)
+            truncate_words(call, 40),
+            truncate_words(&error, 60)
         );
         let (kind, status) = (LessonKind::Problem, LessonStatus::Seen);
         Some(LessonDraft {
@@ -178,7 +178,7 @@ fn new_draft(
     LessonDraft {
         kind,
         status,
-        title: truncate_chars(title, 100).into_owned(),
+        title: truncate_words(title, 100).into_owned(),
         topics: keywords.iter().take(3).cloned().collect(),
         keywords,
         identity: signature(&content),

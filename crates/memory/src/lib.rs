@@ -9,7 +9,7 @@
 //! use std::sync::Arc;
 //! use selvedge_journal::Redactor;
 //! use selvedge_memory::{
-//!     AssemblyMode, GradientOptions, Memory, NewTurn, PlanStorage, RecallRequest,
+//!     GradientOptions, Memory, NewTurn, PlanStorage, RecallRequest,
 //! };
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -21,8 +21,8 @@
 //! memory.write_levels(Some("session"))?;
 //!
 //! // Before each turn: the history for the prompt, and what is relevant to the new message.
-//! let mode = AssemblyMode::Gradient(GradientOptions::new(100_000));
-//! let history = memory.assemble("session", mode, PlanStorage::Store)?;
+//! let gradient = GradientOptions::new(100_000);
+//! let history = memory.assemble("session", gradient, PlanStorage::Store)?;
 //! let request = RecallRequest::new("session", "Deploy to the staging server");
 //! let recalled = memory.recall(&request).await;
 //! let newest_message = format!("{}Deploy to the staging server", recalled.text);
@@ -78,7 +78,7 @@ mod vectors;
 mod words;
 
 pub use append::{NewTurn, TurnFormat};
-pub use assemble::{AssembledHistory, AssemblyMode, PlanStorage};
+pub use assemble::{AssembledHistory, PlanStorage};
 pub use board::{ANNOUNCEMENT_TURNS, Announcement};
 pub use distill::{DistillReport, Topic};
 pub use error::MemoryError;

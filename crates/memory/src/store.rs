@@ -176,6 +176,20 @@ impl Memory {
         self.redactor.redact_text(text)
     }
 
+    /// Runs work that may wait for a lock on the blocking thread pool.
+    pub async fn run_blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, MemoryError> + Send + 'static,
+    ) -> Result<T, MemoryError> {
+        let memory = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&memory)).await;
+        done.unwrap_or_else(|_| {
+            Err(MemoryError::Damaged(
+                "the task that reads the memory panicked or was cancelled".to_owned(),
+            ))
+        })
+    }
+
     /// Runs `work` in a write transaction and commits it if `work` succeeds. Fails if another
     /// process has encrypted the memory since it was opened.
     pub(crate) fn write<T>(

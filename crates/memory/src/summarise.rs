@@ -2,6 +2,7 @@
 //! model does not provide stay as the rules wrote them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rusqlite::params;
 use serde_json::Value;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::board::truncate_to_tokens;
 use crate::extract::LowerLevels;
 use crate::level_writer::{CountedLevels, read_level_text, store_levels};
-use crate::model::{SmallModel, extract_json};
+use crate::model::{SmallModel, SmallModelError, extract_json};
 use crate::postings::PostingWriter;
 use crate::store::{load_turn, require_session};
 use crate::turn_metrics::MetricsRowCache;
@@ -40,26 +41,43 @@ impl Memory {
     /// returns how many turns were processed. Call it again until it returns 0. A turn without a
     /// usable answer keeps its levels.
     pub async fn summarise(
-        &self,
+        self: &Arc<Self>,
         session: &str,
         model: &dyn SmallModel,
     ) -> Result<u32, MemoryError> {
-        self.write_missing_levels(session)?;
-        let (id, from, turns) = self.turns_to_summarise(session)?;
+        let name = session.to_owned();
+        let load = move |memory: &Arc<Self>| {
+            memory.write_missing_levels(&name)?;
+            memory.turns_to_summarise(&name)
+        };
+        let (id, from, turns) = self.run_blocking(load).await?;
+        let prompts = split_prompts(&turns).into_iter().map(summary_prompt);
+        let prompts: Vec<String> = prompts.collect();
+        let answers = model.ask_all(&prompts).await;
+        self.run_blocking(move |memory| memory.store_summaries(id, from, &turns, answers))
+            .await
+    }
+
+    /// Stores the usable answers about turns, and that these turns were processed. Returns how many
+    /// turns were processed.
+    fn store_summaries(
+        &self,
+        id: i64,
+        from: u32,
+        turns: &[TurnToSummarise],
+        answers: Vec<Result<String, SmallModelError>>,
+    ) -> Result<u32, MemoryError> {
         let Some(last) = turns.last().map(|turn| turn.number) else {
             return Ok(0);
         };
-        let prompts = split_prompts(&turns);
-        let texts: Vec<String> = prompts.iter().map(|turns| summary_prompt(turns)).collect();
-        let answers = model.ask_all(&texts).await;
         let mut accepted = Vec::new();
-        for (batch, answer) in prompts.iter().zip(answers) {
+        for (batch, answer) in split_prompts(turns).into_iter().zip(answers) {
             let Some(Value::Array(summaries)) =
                 answer.ok().and_then(|answer| extract_json(&answer))
             else {
                 continue;
             };
-            for turn in *batch {
+            for turn in batch {
                 let is_about = |it: &&Value| it["turn"].as_u64() == Some(turn.number.into());
                 let summary = summaries.iter().find(is_about);
                 let lower = summary.and_then(|summary| accepted_levels(turn, summary));
@@ -155,7 +173,9 @@ fn split_prompts(turns: &[TurnToSummarise]) -> Vec<&[TurnToSummarise]> {
         }
         used += cost;
     }
-    batches.push(&turns[start..]);
+    if start < turns.len() {
+        batches.push(&turns[start..]);
+    }
     batches
 }
 

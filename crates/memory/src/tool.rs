@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use selvedge_tools::{Tool, ToolError, tool};
+use selvedge_protocol::ToolSpec;
+use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, spec_of, typed_call};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use crate::{Level, Memory, MemoryError};
+use crate::{Level, Memory};
 
 /// The arguments of `history.get_turn`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -37,35 +39,37 @@ pub(crate) struct GetTurnOutput {
 /// Creates the tool `history.get_turn` for a session. A fetched turn is announced on the board for
 /// the next turns.
 pub fn get_turn_tool(memory: Arc<Memory>, session: &str) -> impl Tool + use<> {
-    let session = session.to_owned();
-    let run = move |args: GetTurnArgs| {
-        let (memory, session) = (memory.clone(), session.clone());
-        async move {
-            let fetched = tokio::task::spawn_blocking(move || {
-                let text = memory.get_turn(&session, &args.turn, args.level)?;
-                Ok::<_, MemoryError>(GetTurnOutput {
-                    turn: args.turn,
-                    level: args.level,
-                    text,
-                })
-            });
-            match fetched.await {
-                Ok(Ok(output)) => Ok(output),
-                Ok(Err(error)) => {
-                    let hint = "use the name in a turn's tag: T-50 for <T-50-R>";
-                    Err(ToolError::new(error.to_string()).suggest(hint))
-                }
-                Err(_) => Err(ToolError::new("cannot fetch the turn: the task failed")),
-            }
+    GetTurnTool(memory, session.to_owned())
+}
+
+/// The tool `history.get_turn` of a session.
+struct GetTurnTool(Arc<Memory>, String);
+
+impl Tool for GetTurnTool {
+    fn spec(&self) -> ToolSpec {
+        let description =
+            "Returns an earlier turn of this session in more detail, by the name in its tag.";
+        let spec = spec_of::<GetTurnArgs, GetTurnOutput>("history.get_turn", description);
+        ToolSpec {
+            aliases: vec![("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")],
+            ..spec.as_read_only().with_positional(&["turn", "level"])
         }
-    };
-    tool(
-        "history.get_turn",
-        "Returns an earlier turn of this session in more detail, by the name in its tag.",
-        run,
-    )
-    .read_only()
-    .positional(&["turn", "level"])
-    .aliases([("turnId", "turn"), ("turn_id", "turn"), ("id", "turn")])
-    .render(|output| output.text.clone())
+    }
+
+    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
+        let run = async |GetTurnArgs { turn, level }| {
+            let session = self.1.clone();
+            let fetch = move |memory: &Arc<Memory>| {
+                let text = memory.get_turn(&session, &turn, level)?;
+                Ok(GetTurnOutput { turn, level, text })
+            };
+            self.0.run_blocking(fetch).await.map_err(|error| {
+                let hint = "use the name in a turn's tag: T-50 for <T-50-R>";
+                ToolError::new(error.to_string()).suggest(hint)
+            })
+        };
+        typed_call(args, run, |output: &GetTurnOutput| {
+            Some(output.text.clone())
+        })
+    }
 }

@@ -2,7 +2,7 @@
 //! by rules where answers are missing.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -64,8 +64,8 @@ impl BatchSmallModel for Provider {
     }
 }
 
-fn open(dir: &tempfile::TempDir) -> Memory {
-    Memory::open(dir.path(), Redactor::new([])).unwrap()
+fn open(dir: &tempfile::TempDir) -> Arc<Memory> {
+    Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap())
 }
 
 fn lesson(title: &str, turns: &[u32]) -> Result<String, SmallModelError> {

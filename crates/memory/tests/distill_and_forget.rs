@@ -9,13 +9,13 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use selvedge_journal::Redactor;
 use selvedge_memory::{
-    AssemblyMode, Encoder, GradientOptions, LessonKind, LessonStatus, Level, Memory, MemoryError,
-    MemoryQuery, NewTurn, PlanStorage, ProposalDecision, SmallModel, SmallModelError,
+    Encoder, GradientOptions, LessonKind, LessonStatus, Level, Memory, MemoryError, MemoryQuery,
+    NewTurn, PlanStorage, ProposalDecision, SmallModel, SmallModelError,
 };
 use serde_json::json;
 
-fn open(dir: &tempfile::TempDir) -> Memory {
-    Memory::open(dir.path(), Redactor::new([])).unwrap()
+fn open(dir: &tempfile::TempDir) -> Arc<Memory> {
+    Arc::new(Memory::open(dir.path(), Redactor::new([])).unwrap())
 }
 
 /// The bytes of all files in a folder.
@@ -36,14 +36,15 @@ fn has(bytes: &[u8], text: &str) -> bool {
         .any(|window| window.eq_ignore_ascii_case(text.as_bytes()))
 }
 
-async fn distill_all(memory: &Memory, session: &str) {
+async fn distill_all(memory: &Arc<Memory>, session: &str) {
     while memory.distill(session, None).await.unwrap().remaining_turns > 0 {}
 }
 
 #[tokio::test]
 async fn forgotten_text_is_removed_from_every_file() {
     let dir = tempfile::tempdir().unwrap();
-    let memory = open(&dir).with_encoder(Arc::new(LetterPairs));
+    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    let memory = Arc::new(memory.with_encoder(Arc::new(LetterPairs)));
     for line in chats::chat(2, 10).lines {
         memory
             .append("keep", &NewTurn::text("user", &line.text))
@@ -77,11 +78,7 @@ async fn forgotten_text_is_removed_from_every_file() {
         distill_all(&memory, session).await;
         while memory.write_vectors(session).unwrap() > 0 {}
         memory
-            .assemble(
-                session,
-                AssemblyMode::Gradient(GradientOptions::new(1500)),
-                PlanStorage::Store,
-            )
+            .assemble(session, GradientOptions::new(1500), PlanStorage::Store)
             .unwrap();
         memory.get_turn(session, "T-2", Level::Raw).unwrap();
     }
@@ -153,11 +150,7 @@ async fn forgotten_text_is_removed_from_every_file() {
             .is_empty()
     );
     let shown = memory
-        .assemble(
-            "keep",
-            AssemblyMode::Gradient(GradientOptions::new(1500)),
-            PlanStorage::Discard,
-        )
+        .assemble("keep", GradientOptions::new(1500), PlanStorage::Discard)
         .unwrap();
     assert_eq!(shown.bands.last().unwrap().span.last, turns);
     assert_eq!(
@@ -539,6 +532,7 @@ fn vectors_find_what_keywords_miss() {
             .unwrap();
         hits.iter().position(|hit| hit.number == expected)
     };
+    let memory = Arc::into_inner(memory).unwrap();
     let memory = memory.with_encoder(Arc::new(LetterPairs));
     let mut written = 0;
     loop {

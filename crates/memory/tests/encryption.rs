@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use selvedge_journal::{JournalError, Redactor};
 use selvedge_memory::{
-    AssemblyMode, Encoder, GradientOptions, Level, Memory, MemoryError, MemoryQuery, NewTurn,
-    PlanStorage,
+    Encoder, GradientOptions, Level, Memory, MemoryError, MemoryQuery, NewTurn, PlanStorage,
 };
 
 const KEY: [u8; 32] = [7; 32];
@@ -33,16 +32,14 @@ impl Encoder for Letters {
     }
 }
 
-fn open_encrypted(dir: &tempfile::TempDir) -> Memory {
-    Memory::open_encrypted(dir.path(), Redactor::new([]), &KEY)
-        .unwrap()
-        .with_encoder(Arc::new(Letters))
+fn open_encrypted(dir: &tempfile::TempDir) -> Arc<Memory> {
+    let memory = Memory::open_encrypted(dir.path(), Redactor::new([]), &KEY).unwrap();
+    Arc::new(memory.with_encoder(Arc::new(Letters)))
 }
 
-fn open_plain(dir: &tempfile::TempDir) -> Memory {
-    Memory::open(dir.path(), Redactor::new([]))
-        .unwrap()
-        .with_encoder(Arc::new(Letters))
+fn open_plain(dir: &tempfile::TempDir) -> Arc<Memory> {
+    let memory = Memory::open(dir.path(), Redactor::new([])).unwrap();
+    Arc::new(memory.with_encoder(Arc::new(Letters)))
 }
 
 /// Unique words, one for each kind of stored text.
@@ -57,7 +54,7 @@ const WORDS: &[&str] = &[
     "wishword",
 ];
 
-async fn fill(memory: &Memory) {
+async fn fill(memory: &Arc<Memory>) {
     for line in chats::chat(5, 12).lines {
         let turn = NewTurn {
             speaker: Some(&line.speaker),
@@ -95,11 +92,7 @@ async fn fill(memory: &Memory) {
     while memory.distill("s", None).await.unwrap().remaining_turns > 0 {}
     while memory.write_vectors("s").unwrap() > 0 {}
     memory
-        .assemble(
-            "s",
-            AssemblyMode::Gradient(GradientOptions::new(2_000)),
-            PlanStorage::Store,
-        )
+        .assemble("s", GradientOptions::new(2_000), PlanStorage::Store)
         .unwrap();
     memory
         .announce("s", "file", "boardword is on the board")
@@ -148,11 +141,7 @@ fn contents(memory: &Memory) -> Vec<String> {
         );
     }
     let shown = memory
-        .assemble(
-            "s",
-            AssemblyMode::Gradient(GradientOptions::new(2_000)),
-            PlanStorage::Discard,
-        )
+        .assemble("s", GradientOptions::new(2_000), PlanStorage::Discard)
         .unwrap();
     let lessons = memory.lessons(None).unwrap().into_iter().map(|lesson| {
         format!(

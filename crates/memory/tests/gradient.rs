@@ -4,9 +4,7 @@
 mod chats;
 
 use selvedge_journal::Redactor;
-use selvedge_memory::{
-    AssembledHistory, AssemblyMode, GradientOptions, Level, Memory, NewTurn, PlanStorage,
-};
+use selvedge_memory::{AssembledHistory, GradientOptions, Level, Memory, NewTurn, PlanStorage};
 
 fn memory() -> (tempfile::TempDir, Memory) {
     let dir = tempfile::tempdir().unwrap();
@@ -33,11 +31,7 @@ fn tokens(text: &str) -> usize {
 
 fn show(memory: &Memory, budget: u32) -> AssembledHistory {
     memory
-        .assemble(
-            "s",
-            AssemblyMode::Gradient(GradientOptions::new(budget)),
-            PlanStorage::Discard,
-        )
+        .assemble("s", GradientOptions::new(budget), PlanStorage::Discard)
         .unwrap()
 }
 
@@ -157,7 +151,7 @@ fn pinned_text_stays_when_a_level_is_rewritten() {
     for turn in turns(100) {
         memory.append("s", &NewTurn::text("user", &turn)).unwrap();
     }
-    let strategy = AssemblyMode::Gradient(GradientOptions::new(2_000));
+    let strategy = GradientOptions::new(2_000);
     let pinned = memory.assemble("s", strategy, PlanStorage::Store).unwrap();
     let store = rusqlite::Connection::open(dir.path().join("journal.sqlite")).unwrap();
     store
@@ -194,34 +188,13 @@ fn tags_in_turns_are_escaped_in_the_prompt_and_exact_in_the_store() {
 }
 
 #[test]
-fn other_strategies_render_the_newest_turns_or_none() {
+fn a_large_budget_shows_every_turn_and_an_unknown_session_has_none() {
     let (_dir, memory) = memory();
-    let turns = turns(50);
-    for turn in &turns {
-        memory.append("s", &NewTurn::text("user", turn)).unwrap();
+    for turn in turns(50) {
+        memory.append("s", &NewTurn::text("user", &turn)).unwrap();
     }
-    let regular = memory
-        .assemble("s", AssemblyMode::NewestTurns(1_000), PlanStorage::Discard)
-        .unwrap();
-    let tags = covered(&regular.text);
-    assert!(tokens(&regular.text) <= 1_000 && tags.len() > 2);
-    assert!(tags.iter().all(|(.., level)| *level == 'R') && tags.last().unwrap().1 == 50);
-    assert_eq!(
-        memory
-            .assemble("s", AssemblyMode::OneShot, PlanStorage::Discard)
-            .unwrap(),
-        AssembledHistory::default()
-    );
     assert_eq!(show(&memory, 1_000_000).bands.len(), 50);
-    assert!(
-        memory
-            .assemble(
-                "unknown",
-                AssemblyMode::Gradient(GradientOptions::new(100)),
-                PlanStorage::Discard
-            )
-            .unwrap()
-            .text
-            .is_empty()
-    );
+    let gradient = GradientOptions::new(100);
+    let unknown = memory.assemble("unknown", gradient, PlanStorage::Discard);
+    assert!(unknown.unwrap().text.is_empty());
 }

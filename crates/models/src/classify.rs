@@ -224,12 +224,8 @@ fn parse_retry_delay(message: &str) -> Option<Duration> {
 
 /// Replaces white space by single spaces and truncates to 500 characters.
 pub(crate) fn truncate_line(text: &str) -> String {
-    let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some((cut, _)) = line.char_indices().nth(500) {
-        line.truncate(cut);
-        line.push('…');
-    }
-    line
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    selvedge_text::truncate_chars(&line, 500).into_owned()
 }
 
 #[cfg(test)]

@@ -40,6 +40,12 @@ impl ToolSpec {
         self
     }
 
+    /// Sets the fields that may be given by position.
+    pub fn with_positional(mut self, fields: &'static [&'static str]) -> Self {
+        self.positional = fields;
+        self
+    }
+
     /// Marks the tool as one whose approval depends on the arguments.
     pub fn approval_by_arguments(mut self) -> Self {
         self.approval = ApprovalRequirement::ByArguments;

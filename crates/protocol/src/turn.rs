@@ -1,6 +1,7 @@
 //! Items that a turn adds to a conversation, in the order the model produced them, and how a turn
 //! ends.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{ConversationItem, MessageRole, ModelErrorKind, ScriptToolCall, ScriptToolCallOutput};
@@ -81,7 +82,7 @@ impl From<ConversationItem> for TurnItem {
 macro_rules! turn_ends {
     ($($(#[doc = $doc:literal])+ $end:ident = $name:literal;)+) => {
         /// Why a turn that did not fail ended.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "snake_case")]
         #[non_exhaustive]
         pub enum TurnEnd {

@@ -6,9 +6,9 @@
 //! recording contains only the id of the call.
 
 use std::collections::HashSet;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use selvedge_protocol::Limits;
+use selvedge_protocol::{Limits, now_ms};
 use serde::{Deserialize, Serialize};
 
 use crate::call_log::call_number;
@@ -190,9 +190,7 @@ impl Recorder {
     /// Returns the script's time, in milliseconds since 1970; on replay, the recorded one.
     pub(crate) fn now(&mut self) -> i64 {
         let RecorderMode::Replaying(cursor) = &mut self.mode else {
-            let now = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_millis() as i64);
+            let now = now_ms();
             match self.recording.entries.last_mut() {
                 Some(RecordingEntry::Now(last, reads)) if *last == now => {
                     *reads = reads.saturating_add(1);

@@ -83,6 +83,11 @@ impl TaskSession {
         registry
             .register(tool("look", "Looks.", |_: WordArgs| async { Ok("as it is") }).read_only())
             .unwrap();
+        registry
+            .register(tool("spawn_vm", "Starts a machine.", |_: WordArgs| async {
+                Ok("up")
+            }))
+            .unwrap();
         tasks.register(&mut registry).unwrap();
         let orchestrator = Orchestrator::new(registry)
             .with_policy(ApprovalPolicy::OnRequest)
@@ -200,12 +205,19 @@ async fn a_task_has_done_and_cancel() {
             "a task cannot start a task",
         ),
         (
+            "tools.spawn.exec('Spawn.Exec', { tool: 'slow' })",
+            "a task cannot start a task",
+        ),
+        (
             "tools.spawn.exec(...[3])",
             "spawn.exec takes a tool's name and its arguments",
         ),
     ] {
         assert_eq!(session.failed(source).await.1, message);
     }
+    // An embedder's tool may have a name that begins like the tools for tasks.
+    let source = "return await tools.spawn.exec('spawnVm', {}).done";
+    assert_eq!(session.value(source).await, json!("up"));
     let source = "try { await tools.spawn.exec('nonsense', {}).done } catch (error) { \
         return [error.message, error.metadata.code] }";
     let value = session.value(source).await;

@@ -366,7 +366,7 @@ impl CommandRunner {
             self.confinement_mode()
         };
         let argv = request.argv.iter().map(OsString::from).collect();
-        let env = inner.environment.build(&request.env);
+        let env = inner.environment.build(&request.env)?;
         let keep_open_fd = inner
             .keep_open_fd
             .get()

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use selvedge_protocol::{EnvironmentPolicy, InheritedVariables};
+use selvedge_tools::ToolError;
 
 /// The variables that commands inherit with `InheritedVariables::Core`.
 const CORE_VARIABLES: [&str; 12] = [
@@ -22,14 +23,17 @@ const SAFE_GIT_VARIABLES: [(&str, &str); 6] = [
     ("GIT_CONFIG_VALUE_0", "false"),
 ];
 
+/// The variables of a command, or why they cannot be decided.
+type BuiltEnvironment = Result<Vec<(OsString, OsString)>, ToolError>;
+
 /// Builds environments according to a policy.
 #[derive(Debug)]
 pub(crate) struct EnvironmentBuilder {
     policy: EnvironmentPolicy,
     /// Names of variables that commands never get, whatever the policy says.
     never_inherit: Vec<String>,
-    exclude: GlobSet,
-    include: GlobSet,
+    exclude: Result<GlobSet, globset::Error>,
+    include: Result<GlobSet, globset::Error>,
 }
 
 impl EnvironmentBuilder {
@@ -44,8 +48,9 @@ impl EnvironmentBuilder {
     }
 
     /// Returns the environment of a command: the filtered variables of this process, then those
-    /// that the policy sets, then those of the call. Later ones override earlier ones.
-    pub(crate) fn build(&self, call_env: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
+    /// that the policy sets, then those of the call. Later ones override earlier ones. Fails if a
+    /// pattern of the policy is invalid.
+    pub(crate) fn build(&self, call_env: &BTreeMap<String, String>) -> BuiltEnvironment {
         self.build_from(std::env::vars_os(), call_env)
     }
 
@@ -53,8 +58,10 @@ impl EnvironmentBuilder {
         &self,
         inherited: impl Iterator<Item = (OsString, OsString)>,
         call_env: &BTreeMap<String, String>,
-    ) -> Vec<(OsString, OsString)> {
+    ) -> BuiltEnvironment {
         let policy = &self.policy;
+        let exclude = self.exclude.as_ref().map_err(invalid_pattern)?;
+        let include = self.include.as_ref().map_err(invalid_pattern)?;
         let keep = |name: &str, value: &str| {
             (match policy.inherit {
                 InheritedVariables::All => true,
@@ -62,8 +69,8 @@ impl EnvironmentBuilder {
                 InheritedVariables::None => false,
             }) && (policy.ignore_default_excludes
                 || !selvedge_text::is_secret_variable(name, value))
-                && !self.exclude.is_match(name)
-                && (policy.include_only.is_empty() || self.include.is_match(name))
+                && !exclude.is_match(name)
+                && (policy.include_only.is_empty() || include.is_match(name))
         };
         let mut env: BTreeMap<OsString, OsString> = inherited
             .filter(|(name, value)| keep(&name.to_string_lossy(), &value.to_string_lossy()))
@@ -82,19 +89,21 @@ impl EnvironmentBuilder {
                 .iter()
                 .any(|never| name == never.as_str())
         });
-        env.into_iter().collect()
+        Ok(env.into_iter().collect())
     }
 }
 
-/// Builds a set of case-insensitive patterns. An invalid pattern is skipped.
-fn glob_set(patterns: &[String]) -> GlobSet {
+/// Builds a set of case-insensitive patterns.
+fn glob_set(patterns: &[String]) -> Result<GlobSet, globset::Error> {
     let mut set = GlobSetBuilder::new();
     for pattern in patterns {
-        if let Ok(glob) = GlobBuilder::new(pattern).case_insensitive(true).build() {
-            set.add(glob);
-        }
+        set.add(GlobBuilder::new(pattern).case_insensitive(true).build()?);
     }
-    set.build().unwrap_or_default()
+    set.build()
+}
+
+fn invalid_pattern(error: &globset::Error) -> ToolError {
+    ToolError::new(format!("invalid environment policy: {error}"))
 }
 
 #[cfg(test)]
@@ -129,7 +138,8 @@ mod tests {
             inherited.iter().map(|(n, v)| (n.into(), v.into())),
             &call_env,
         );
-        env.into_iter()
+        env.unwrap()
+            .into_iter()
             .map(|(name, _)| name.into_string().unwrap())
             .filter(|name| !name.starts_with("GIT_"))
             .collect()

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use schemars::JsonSchema;
 use selvedge_protocol::{PlanStep, PlanStepStatus, RuntimeEvent, ToolSpec};
-use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, typed_call};
+use selvedge_tools::{CallContext, CallFuture, PlanReader, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -77,6 +77,17 @@ impl Tool for UpdatePlan {
         let description = "Shows the user the steps of the task and their status.";
         built_in_spec::<UpdatePlanArgs, UpdatePlanOutput>("update_plan", &[], description)
             .as_read_only()
+    }
+
+    fn plan_reader(&self) -> Option<PlanReader> {
+        Some(|args| {
+            let line = |step: &Value| {
+                let status = step["status"].as_str().unwrap_or("pending");
+                format!("[{status}] {}", step["step"].as_str().unwrap_or_default())
+            };
+            let lines: Vec<String> = args["plan"].as_array()?.iter().map(line).collect();
+            Some(lines.join("\n"))
+        })
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {

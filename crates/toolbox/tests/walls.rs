@@ -8,7 +8,7 @@ mod support;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 
 use selvedge_confine::{ConfinementSupport, FeatureSupport};
-use selvedge_protocol::{ErrorCode, SandboxPolicy};
+use selvedge_protocol::{EnvironmentPolicy, ErrorCode, SandboxPolicy};
 use selvedge_toolbox::CommandSettings;
 use serde_json::{Value, json};
 use support::{BOTH, Desk, both_ways};
@@ -440,6 +440,33 @@ fn secrets_are_removed_from_the_environment() {
             let value = ran.value.as_ref().unwrap();
             assert!(!printed(value, "hunter2"), "{value}");
             assert!(printed(value, "SELVEDGE_TEST_VISIBLE=seen"), "{value}");
+        },
+    );
+}
+
+#[test]
+fn an_invalid_pattern_of_the_environment_policy_refuses_commands() {
+    let desk = || {
+        let desk = Desk::new();
+        *desk.settings.lock().unwrap() = Some(CommandSettings {
+            environment: EnvironmentPolicy {
+                exclude: vec!["[a".into()],
+                ..EnvironmentPolicy::default()
+            },
+            ..CommandSettings::default()
+        });
+        desk
+    };
+    both_ways(
+        desk,
+        "exec",
+        |_| json!({"command": ["env"]}),
+        |_, ran| {
+            let (_, failure) = ran.error.as_ref().unwrap();
+            assert!(
+                failure.contains("invalid environment policy") && failure.contains("[a"),
+                "{failure}"
+            );
         },
     );
 }

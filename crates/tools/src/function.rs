@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use schemars::JsonSchema;
-use selvedge_protocol::{ResumeAs, ToolSpec};
+use selvedge_protocol::ToolSpec;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -53,7 +53,6 @@ where
         render: None,
         approval_key: None,
         waits_for_model: false,
-        resume_as: ResumeAs::Answer,
         types: PhantomData,
     }
 }
@@ -73,7 +72,6 @@ pub struct FunctionTool<A, R> {
     render: Option<Box<RenderFn<R>>>,
     approval_key: Option<Box<ApprovalKeyFn>>,
     waits_for_model: bool,
-    resume_as: ResumeAs,
     types: PhantomData<fn(A) -> R>,
 }
 
@@ -107,31 +105,10 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Adds other names that are accepted for fields: `(alias, field)`.
-    pub fn aliases(
-        mut self,
-        aliases: impl IntoIterator<Item = (&'static str, &'static str)>,
-    ) -> Self {
-        self.spec.aliases.extend(aliases);
-        self
-    }
-
-    /// Sets the fields that may be given by position.
-    pub fn positional(mut self, fields: &'static [&'static str]) -> Self {
-        self.spec.positional = fields;
-        self
-    }
-
     /// Declares that calls wait for a model. Meanwhile a second, longer time limit counts down
     /// instead of the script's.
     pub fn waits_for_model(mut self) -> Self {
         self.waits_for_model = true;
-        self
-    }
-
-    /// Sets what a successful call means to a run that resumes its run.
-    pub fn resume_as(mut self, resume_as: ResumeAs) -> Self {
-        self.resume_as = resume_as;
         self
     }
 }
@@ -147,10 +124,6 @@ where
 
     fn waits_for_model(&self) -> bool {
         self.waits_for_model
-    }
-
-    fn resume_as(&self, _: &Value) -> ResumeAs {
-        self.resume_as
     }
 
     fn risk(&self, args: &Value) -> Risk {

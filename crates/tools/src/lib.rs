@@ -50,12 +50,12 @@ pub use prior::{
     DecisionError, PriorCall, PriorCalls, PriorOutcome, PriorProgress, ResumeDecision,
 };
 pub use registry::{RegisteredTool, Registry, RegistryError, ToolLookup};
-pub use router::{StructuredCall, StructuredOutput, ToolRouter, truncate_result};
+pub use router::{ResultHint, StructuredCall, StructuredOutput, ToolRouter, truncate_result};
 pub use scope::{Scope, ScopeLimits, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy};
-pub use search::{ToolSearchHit, search_tool};
+pub use search::ToolSearch;
 pub use tasks::{TaskContext, TaskSet};
 pub use tool::{
-    CallContext, CallFuture, FieldCase, Tool, ToolError, ToolOutput, UnconfinedRetry, parse_args,
-    spec_of, typed_call,
+    CallContext, CallFuture, FieldCase, PlanReader, Tool, ToolError, ToolOutput, UnconfinedRetry,
+    parse_args, spec_of, typed_call,
 };
 pub use typescript::{declarations, signature, signatures};

@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(camel_case("__proto__"), "__proto__");
         assert_eq!(snake_case("createIssue"), "create_issue");
         assert_eq!(snake_case("timeoutMs"), "timeout_ms");
-        assert_eq!(snake_case("saveToFC"), "save_to_fc");
+        assert_eq!(snake_case("exportToPDF"), "export_to_pdf");
     }
 
     #[test]

@@ -65,12 +65,10 @@ impl OfferedTool {
     }
 }
 
-/// Returns the tools that can be offered for structured calls. Tools of MCP servers, of which there
-/// may be hundreds, are called through `mcp_call_tool`; tasks can only be started by scripts.
+/// Returns the tools that can be offered for structured calls.
 pub fn offerable_tools(registry: &Registry) -> impl Iterator<Item = &RegisteredTool> {
-    let is_excluded = |name: &str| name.starts_with("mcp.") || name.starts_with("spawn.");
     let tools = registry.iter().map(AsRef::as_ref);
-    tools.filter(move |tool: &&RegisteredTool| !is_excluded(&tool.spec.name))
+    tools.filter(|tool: &&RegisteredTool| !tool.tool.is_script_only())
 }
 
 /// Converts a schema to strict form: no additional fields, every field required, optional fields

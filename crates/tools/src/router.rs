@@ -15,7 +15,11 @@ const MAX_MODEL_TEXT_BYTES: usize = 10 * 1024;
 pub struct ToolRouter {
     orchestrator: Orchestrator,
     offered: Vec<OfferedTool>,
+    result_hint: Option<ResultHint>,
 }
+
+/// Says how a model can read a whole result, given the handle of the call.
+pub type ResultHint = fn(&str) -> String;
 
 /// A structured call as a model made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +61,14 @@ impl ToolRouter {
         Self {
             orchestrator,
             offered,
+            result_hint: None,
         }
+    }
+
+    /// Sets the hint that is part of truncated results. It is used if there is a ledger.
+    pub fn with_result_hint(mut self, hint: ResultHint) -> Self {
+        self.result_hint = Some(hint);
+        self
     }
 
     /// Returns the tools that the model is offered.
@@ -90,11 +101,12 @@ impl ToolRouter {
                         .zip(&outputs)
                         .position(|(id, output)| *id == outcome.requested_id && output.is_none());
                     if let Some(index) = index {
-                        let handle = self
-                            .orchestrator
-                            .ledger()
-                            .map(|_| format!("{}/{}", scope.id, outcome.requested_id));
-                        outputs[index] = Some(structured_output(*outcome, first_attempts, handle));
+                        let handle = format!("{}/{}", scope.id, outcome.requested_id);
+                        let hint = self
+                            .result_hint
+                            .filter(|_| self.orchestrator.ledger().is_some());
+                        let hint = hint.map(|hint| hint(&handle));
+                        outputs[index] = Some(structured_output(*outcome, first_attempts, hint));
                     }
                 }
                 BatchReport::ApprovalRequested { .. }
@@ -164,7 +176,7 @@ fn drop_nulls(value: &mut Value) {
 fn structured_output(
     outcome: CallOutcome,
     first_attempts: Vec<CallRecord>,
-    handle: Option<String>,
+    hint: Option<String>,
 ) -> StructuredOutput {
     let (content, value) = match outcome.result {
         Ok(output) => (
@@ -178,22 +190,21 @@ fn structured_output(
     let records = first_attempts.into_iter().chain([outcome.record]).collect();
     StructuredOutput {
         call_id: outcome.requested_id,
-        content: truncate_result(content, handle.as_deref()),
+        content: truncate_result(content, hint.as_deref()),
         value,
         records,
     }
 }
 
 /// Truncates a result for a model: keeps the beginning and the end of a text that is too long, and
-/// says with which handle all of it can be read.
-pub fn truncate_result(text: String, handle: Option<&str>) -> String {
+/// adds the hint.
+pub fn truncate_result(text: String, hint: Option<&str>) -> String {
     if text.len() <= MAX_MODEL_TEXT_BYTES {
         return text;
     }
     let head = text.floor_char_boundary(MAX_MODEL_TEXT_BYTES / 2);
     let tail = text.ceil_char_boundary(text.len() - MAX_MODEL_TEXT_BYTES / 2);
-    let hint = handle
-        .map(|handle| format!("; read all of it with `tools.recall({{ handle: \"{handle}\" }})`"));
+    let hint = hint.map(|hint| format!("; {hint}"));
     format!(
         "{}\n… {} bytes left out{} …\n{}",
         &text[..head],

@@ -9,7 +9,7 @@ use selvedge_text::{bm25, stem};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{FunctionTool, Registry, signature, tool};
+use crate::{CallContext, CallFuture, Registry, Tool, signature, spec_of, typed_call};
 
 /// Weight of a word in a tool's name. A word in the description has weight 1.
 const NAME_WEIGHT: f64 = 3.0;
@@ -170,7 +170,7 @@ fn verb_synonyms(word: &str) -> Vec<String> {
 
 /// Arguments of the tool `search`.
 #[derive(Debug, Deserialize, JsonSchema)]
-pub struct ToolSearchArgs {
+struct ToolSearchArgs {
     /// What the tool should do, in a few words.
     query: String,
     /// Maximum number of results; 5 by default, at most 20.
@@ -179,7 +179,7 @@ pub struct ToolSearchArgs {
 
 /// A tool that matches a search.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ToolSearchHit {
+struct ToolSearchHit {
     /// Name of the tool: call it as `tools[name](args)`.
     pub name: String,
     /// What the tool does.
@@ -199,26 +199,33 @@ impl ToolSearchHit {
     }
 }
 
-/// Returns the tool `search`, which searches the tools of `registry`.
-pub fn search_tool(registry: Registry) -> FunctionTool<ToolSearchArgs, Vec<ToolSearchHit>> {
-    let find = move |args: ToolSearchArgs| {
-        let found = registry.search(&args.query, args.limit.unwrap_or(5).clamp(1, 20));
-        let found: Vec<ToolSearchHit> = found
-            .into_iter()
-            .map(|tool| ToolSearchHit::new(tool))
-            .collect();
-        async move { Ok(found) }
-    };
-    let description = "Finds tools by description, best match first: `const [t] = await \
-        tools.search(\"open an issue\")`, then `await tools[t.name](args)`.";
-    tool("search", description, find)
-        .read_only()
-        .positional(&["query", "limit"])
+/// The tool `search`, which searches the tools of a registry.
+pub struct ToolSearch(pub Registry);
+
+impl Tool for ToolSearch {
+    fn spec(&self) -> ToolSpec {
+        let description = "Finds tools by description, best match first: `const [t] = await \
+            tools.search(\"open an issue\")`, then `await tools[t.name](args)`.";
+        let spec = spec_of::<ToolSearchArgs, Vec<ToolSearchHit>>("search", description);
+        spec.as_read_only().with_positional(&["query", "limit"])
+    }
+
+    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
+        let run = async |args: ToolSearchArgs| {
+            let found = self
+                .0
+                .search(&args.query, args.limit.unwrap_or(5).clamp(1, 20));
+            let found = found.into_iter().map(|tool| ToolSearchHit::new(tool));
+            Ok(found.collect::<Vec<_>>())
+        };
+        typed_call(args, run, |_| None)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tool;
 
     #[test]
     fn words_are_split_and_stemmed() {

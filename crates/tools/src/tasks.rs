@@ -3,6 +3,8 @@
 //!
 //! A task is a batch of one call for the same orchestrator, in a scope of its own.
 
+mod spawn_tools;
+
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -10,12 +12,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
-use schemars::JsonSchema;
 use selvedge_protocol::{
     CallEnd, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs, RunMetadata, RunStart,
     RunStatus, SPAWN_TOOL, ScriptError, ScriptToolCallOutput, UnrecordedStart, new_id,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -26,9 +26,9 @@ use crate::orchestrator::{always_reruns, is_read_only_call};
 use crate::prior::{CallEffect, PriorLookup};
 use crate::{
     BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, FieldCase, Orchestrator,
-    PriorOutcome, Registry, RegistryError, Scope, ScopeLimits, ToolError, ToolLookup, parse_args,
-    tool, tool_with_context,
+    PriorOutcome, Scope, ScopeLimits, ToolError, ToolLookup, parse_args,
 };
+use spawn_tools::SpawnArgs;
 
 /// Largest number of running tasks of a session.
 const MAX_RUNNING_TASKS: usize = 8;
@@ -101,49 +101,6 @@ impl TaskSet {
         let default = self.0.default_task.as_ref();
         let args = default.map_or("\"name\", { … }", |(_, example)| example);
         format!("tools.{SPAWN_TOOL}({args})")
-    }
-
-    /// Registers the tools that start tasks, wait for them and cancel them.
-    pub fn register(&self, registry: &mut Registry) -> Result<(), RegistryError> {
-        let [for_wait, for_cancel] = [(); 2].map(|()| self.clone());
-        let example = format!("const task = {}", self.example());
-        let description = format!(
-            "Starts a call of another tool in the background and returns at once. The task \
-             continues after the script ends, until the session ends.\nIn scripts: {example}; \
-             later `await task.done`, `await task.cancel()`, or in another script \
-             tools.spawn.wait({{ id }})."
-        );
-        registry.register(
-            // Scripts start tasks through `start_from_script`; only structured calls come here.
-            tool(SPAWN_TOOL, &description, move |_: SpawnArgs| {
-                let error = ToolError::new("tasks can only be started by a script");
-                std::future::ready(Err::<SpawnOutput, _>(error.suggest(&example)))
-            })
-            .positional(&["tool", "args"]),
-        )?;
-        registry.register(
-            tool_with_context(
-                "spawn.wait",
-                "Waits for a task and returns its result.",
-                move |args: TaskIdArgs, call| {
-                    let tasks = for_wait.clone();
-                    async move { tasks.wait(&args.id, &call.cancel).await }
-                },
-            )
-            .read_only()
-            .positional(&["id"]),
-        )?;
-        registry.register(
-            tool(
-                "spawn.cancel",
-                "Cancels a task. Returns false if it had already ended.",
-                move |args: TaskIdArgs| {
-                    let tasks = for_cancel.clone();
-                    async move { tasks.cancel(&args.id).await }
-                },
-            )
-            .positional(&["id"]),
-        )
     }
 
     /// Sets the lookup for tasks of other sessions: a script that was suspended may wait in another
@@ -291,7 +248,8 @@ impl TaskSet {
         spawn: SpawnCall,
         how: TaskOrigin,
     ) -> Result<String, CallFailure> {
-        if tool.starts_with("spawn") {
+        let found = context.orchestrator.registry().get(&tool);
+        if found.is_some_and(|found| found.spec.name == SPAWN_TOOL) {
             return Err(ToolError::new("a task cannot start a task").into());
         }
         if self.0.cancel.is_cancelled() {
@@ -542,31 +500,6 @@ impl SpawnCall {
             ToolError::new(message).into()
         })
     }
-}
-
-/// Arguments of `spawn`.
-#[derive(Debug, Deserialize, JsonSchema)]
-struct SpawnArgs {
-    /// Name of the tool. Defaults to the tool that runs commands.
-    tool: Option<String>,
-    /// Arguments of the tool. They may also be given directly, beside `tool`.
-    args: Option<Map<String, Value>>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-/// Result of `spawn`.
-#[derive(Debug, Serialize, JsonSchema)]
-struct SpawnOutput {
-    /// Id for spawn.wait and spawn.cancel, in this script and later ones of the session.
-    id: String,
-}
-
-/// Arguments of the tools that wait for a task or cancel it.
-#[derive(Debug, Deserialize, JsonSchema)]
-struct TaskIdArgs {
-    /// Id of the task.
-    id: String,
 }
 
 /// Runs the call of a task. In the ledger it is a run of its own.

@@ -73,6 +73,18 @@ pub trait Tool: Send + Sync {
         false
     }
 
+    /// Returns whether only scripts can call the tool. Such a tool is not offered for structured
+    /// calls: because it needs a script, or because it is one of hundreds.
+    fn is_script_only(&self) -> bool {
+        false
+    }
+
+    /// Returns the function that reads the plan of the task from the arguments of a call; `None` if
+    /// the tool does not set a plan. The last plan stays in a compacted session.
+    fn plan_reader(&self) -> Option<PlanReader> {
+        None
+    }
+
     /// Runs a call with arguments that match the schema. Must stop soon after `call.cancel` is
     /// cancelled.
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_>;
@@ -88,6 +100,9 @@ pub trait Tool: Send + Sync {
         FieldCase::Camel
     }
 }
+
+/// Returns the plan in the arguments of a call, as text; `None` if they contain none.
+pub type PlanReader = fn(&Value) -> Option<String>;
 
 /// How argument fields are spelled in scripts. Calls may use either spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Arguments and results of the tools that launch sub-agents.
 
 use schemars::JsonSchema;
+use selvedge_protocol::TurnEnd;
 use serde::{Deserialize, Serialize};
 
 /// One question to a model.
@@ -51,8 +52,8 @@ pub(super) struct LaunchAgentOutput {
     pub(super) agent_id: String,
     /// The session of the agent.
     pub(super) session_id: String,
-    /// Why the agent ended: `stop`, or the limit it reached.
-    pub(super) status: String,
+    /// Why the agent ended: `stop`, the limit it reached, or `failed`.
+    pub(super) status: SubAgentStatus,
     /// The last message of the agent.
     pub(super) message: String,
     /// The key of the message in the File Cabinet.
@@ -61,6 +62,17 @@ pub(super) struct LaunchAgentOutput {
     pub(super) input_tokens: u64,
     /// Output tokens used.
     pub(super) output_tokens: u64,
+}
+
+/// Why an agent ended.
+#[derive(Debug, Clone, Copy, Default, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SubAgentStatus {
+    /// The message is the error.
+    #[default]
+    Failed,
+    #[serde(untagged)]
+    Ended(TurnEnd),
 }
 
 /// An agent that was launched in the background.

@@ -291,15 +291,13 @@ impl Chat {
     /// Prints an error and its hints.
     pub(super) fn print_problem(&mut self, problem: &Problem) {
         let theme = self.theme;
-        self.print_block(problem.lines().into_iter().map(|(label, text)| {
-            let style = if label == "error" {
-                theme.error()
-            } else {
-                theme.progress()
-            };
-            StyledRow::text(sanitize_line(&text))
-                .with_prefix(Span::styled(format!("{label}: "), style))
-        }));
+        let row = |label: &'static str, text: &str, style| {
+            StyledRow::text(sanitize_line(text)).with_prefix(Span::styled(label, style))
+        };
+        let hints = problem.hints().iter();
+        let hints = hints.map(|hint| row("hint: ", hint, theme.progress()));
+        let error = row("error: ", &problem.to_string(), theme.error());
+        self.print_block(std::iter::once(error).chain(hints));
     }
 
     fn handle_update(&mut self, update: ChatUpdate) {
@@ -353,6 +351,7 @@ impl Chat {
                 self.servers_ready = true;
                 self.start_next_turn();
             }
+            ChatUpdate::JournalRead(show) => show(self),
             ChatUpdate::ServersChecked(status) => self.show_servers(&status),
             ChatUpdate::SessionDiffReady(diff) => self.show_diff(&diff),
         }

@@ -1,7 +1,9 @@
 //! Runs the slash commands of the chat.
 
 use ratatui_core::text::Span;
-use selvedge_journal::{RunFilter, StoredRunState};
+use selvedge_journal::{
+    Journal, JournalError, RunFilter, RunSummary, SessionSummary, StoredRunState,
+};
 use selvedge_mcp::{ServerState, ServerStatus};
 use selvedge_protocol::ApprovalPolicy;
 use selvedge_toolbox::WorkspaceDiff;
@@ -38,7 +40,7 @@ impl Chat {
                 self.print_text(format!("{name}: {meaning}"));
             }
             SlashCommand::Diff => self.compute_session_diff(),
-            SlashCommand::Resume(None) => self.list_sessions(),
+            SlashCommand::Continue(None) => self.list_sessions(),
             SlashCommand::Runs => self.list_runs(),
             SlashCommand::Mcp => self.check_servers(),
             SlashCommand::Thinking => self.show_thinking(),
@@ -52,7 +54,7 @@ impl Chat {
             SlashCommand::Model(Some(name)) => self.switch_model(&name),
             SlashCommand::Approvals(Some(policy)) => self.switch_policy(policy),
             SlashCommand::Compact => self.compact(),
-            SlashCommand::Resume(Some(id)) => {
+            SlashCommand::Continue(Some(id)) => {
                 if let Err(error) = self.open_session(Some(&id)) {
                     self.print_error(&error);
                 }
@@ -180,54 +182,83 @@ impl Chat {
         self.print_block(rows);
     }
 
-    fn list_sessions(&mut self) {
-        let Some(journal) = self.setup.journal.clone() else {
+    /// Reads the journal in the background, then calls `show` with the result on the thread that
+    /// draws.
+    fn read_journal<T: Send + 'static>(
+        &mut self,
+        read: impl FnOnce(&Journal) -> Result<T, JournalError> + Send + 'static,
+        show: impl FnOnce(&mut Self, Result<T, JournalError>) + Send + 'static,
+    ) {
+        let Some(journal) = &self.setup.journal else {
             return self.print_no_journal_error();
         };
+        let (loaded, sender) = (journal.spawn_blocking(read), self.sender.clone());
+        tokio::spawn(async move {
+            let loaded = loaded.await;
+            let show = Box::new(move |chat: &mut Self| show(chat, loaded));
+            // Sending fails only if the chat has ended.
+            let _ = sender.send(ChatUpdate::JournalRead(show));
+        });
+    }
+
+    /// Reads the newest sessions of this folder whose ids begin with `prefix`, with their titles.
+    pub(super) fn load_sessions(
+        &mut self,
+        prefix: String,
+        show: impl FnOnce(&mut Self, Result<Vec<(SessionSummary, String)>, JournalError>)
+        + Send
+        + 'static,
+    ) {
         let here = self.setup.directory.display().to_string();
-        let now = selvedge_protocol::since_epoch();
-        let sessions = journal.sessions(100).unwrap_or_default();
         let redactor = self.setup.redactor();
-        let rows: Vec<StyledRow> = sessions
-            .iter()
-            .filter(|session| session.directory == here)
-            .take(MAX_LISTED_ROWS)
-            .map(|session| {
-                let name = crate::sessions::session_title(&journal, session, &redactor);
+        let read = move |journal: &Journal| {
+            let sessions = journal.sessions(100)?.into_iter();
+            let ours = sessions
+                .filter(|session| session.directory == here && session.id.starts_with(&prefix))
+                .take(MAX_LISTED_ROWS);
+            let titled = ours.map(|session| {
+                let title = crate::sessions::session_title(journal, &session, &redactor);
+                (session, title)
+            });
+            Ok(titled.collect())
+        };
+        self.read_journal(read, show);
+    }
+
+    fn list_sessions(&mut self) {
+        self.load_sessions(String::new(), |chat, sessions| {
+            let now = selvedge_protocol::since_epoch();
+            let row = |(session, title): (SessionSummary, String)| {
                 let when = format_age(now, session.touched_ms);
-                let text = format!("{}  {when:>7}  {name}", session.id);
+                let text = format!("{}  {when:>7}  {title}", session.id);
                 StyledRow::text(sanitize_line(&text))
                     .truncated()
                     .indented(2)
-            })
-            .collect();
-        let hint = "type /resume ID to continue a session";
-        self.print_list(rows, "no sessions in this folder", hint);
+            };
+            let rows = sessions.map(|sessions| sessions.into_iter().map(row).collect());
+            let hint = "type /continue ID to continue a session";
+            chat.print_list(rows, "no sessions in this folder", hint);
+        });
     }
 
     fn list_runs(&mut self) {
-        let Some(journal) = self.setup.journal.clone() else {
-            return self.print_no_journal_error();
-        };
         let session = self.session_id.clone().unwrap_or_default();
+        let theme = self.theme;
         let filter = RunFilter {
             since_ms: None,
             tool: None,
             limit: Some(500),
         };
-        let all = journal.runs(&filter).unwrap_or_default();
-        let now = selvedge_protocol::since_epoch();
-        let rows: Vec<StyledRow> = all
-            .iter()
-            .filter(|run| !session.is_empty() && run.session == session)
-            .take(MAX_LISTED_ROWS)
-            .map(|run| {
+        let read = move |journal: &Journal| journal.runs(&filter);
+        self.read_journal(read, move |chat, runs| {
+            let now = selvedge_protocol::since_epoch();
+            let row = |run: RunSummary| {
                 let (state, style) = match run.state {
-                    StoredRunState::Running => ("running", self.theme.progress()),
-                    StoredRunState::Completed => ("completed", self.theme.success()),
-                    StoredRunState::Failed => ("failed", self.theme.error()),
-                    StoredRunState::Suspended => ("suspended", self.theme.question()),
-                    StoredRunState::Died => ("died", self.theme.error()),
+                    StoredRunState::Running => ("running", theme.progress()),
+                    StoredRunState::Completed => ("completed", theme.success()),
+                    StoredRunState::Failed => ("failed", theme.error()),
+                    StoredRunState::Suspended => ("suspended", theme.question()),
+                    StoredRunState::Died => ("died", theme.error()),
                 };
                 let when = format_age(now, run.started_ms);
                 let body = vec![
@@ -236,14 +267,23 @@ impl Chat {
                     Span::raw(format!("  {when:>6}  {}", format_calls(run.calls))),
                 ];
                 StyledRow::spans(body).truncated().indented(2)
-            })
-            .collect();
-        let hint = "run `selvedge runs show ID` for details";
-        self.print_list(rows, "no runs in this session yet", hint);
+            };
+            let is_ours = |run: &RunSummary| !session.is_empty() && run.session == session;
+            let rows = runs.map(|runs| {
+                let ours = runs.into_iter().filter(is_ours);
+                ours.take(MAX_LISTED_ROWS).map(row).collect()
+            });
+            let hint = "run `selvedge runs show ID` for details";
+            chat.print_list(rows, "no runs in this session yet", hint);
+        });
     }
 
-    /// Prints the rows and the hint, or `empty` if there are no rows.
-    fn print_list(&mut self, rows: Vec<StyledRow>, empty: &str, hint: &str) {
+    /// Prints the rows and the hint, `empty` if there are no rows, or the error.
+    fn print_list(&mut self, rows: Result<Vec<StyledRow>, JournalError>, empty: &str, hint: &str) {
+        let rows = match rows {
+            Ok(rows) => rows,
+            Err(error) => return self.print_error(&error.into()),
+        };
         let last = if rows.is_empty() {
             StyledRow::text(empty)
         } else {

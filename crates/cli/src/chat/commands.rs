@@ -9,7 +9,7 @@ pub(crate) enum SlashCommand {
     Approvals(Option<ApprovalPolicy>),
     Diff,
     Compact,
-    Resume(Option<String>),
+    Continue(Option<String>),
     New,
     Runs,
     Mcp,
@@ -28,7 +28,7 @@ pub(crate) const SLASH_COMMANDS: [(&str, &str); 11] = [
     ("/diff", "Show what this session changed in the folder"),
     ("/compact", "Shorten the conversation to free context"),
     (
-        "/resume [ID]",
+        "/continue [ID]",
         "List the sessions of this folder, or continue session ID",
     ),
     ("/new", "Start a new session"),
@@ -123,7 +123,8 @@ pub(crate) fn parse_command(text: &str) -> Result<SlashCommand, (String, String)
         "/approvals" => SlashCommand::Approvals(argument.map(parse_policy).transpose()?),
         "/diff" => SlashCommand::Diff,
         "/compact" => SlashCommand::Compact,
-        "/resume" => SlashCommand::Resume(argument),
+        // The earlier name.
+        "/continue" | "/resume" => SlashCommand::Continue(argument),
         "/new" => SlashCommand::New,
         "/runs" => SlashCommand::Runs,
         "/mcp" => SlashCommand::Mcp,

@@ -61,7 +61,7 @@ pub(crate) fn completion_target(text: &str, cursor: usize) -> Option<(Completion
             _ if argument.contains(' ') => None,
             "/model" => Some((CompletionTarget::Model(argument), from)),
             "/approvals" => Some((CompletionTarget::Policy(argument), from)),
-            "/resume" => Some((CompletionTarget::Session(argument), from)),
+            "/continue" | "/resume" => Some((CompletionTarget::Session(argument), from)),
             _ => None,
         };
     }

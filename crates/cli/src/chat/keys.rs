@@ -17,8 +17,6 @@ use super::updates::ChatUpdate;
 
 /// Files offered as completions.
 const MAX_FILE_COMPLETIONS: usize = 50;
-/// Sessions offered as completions.
-const MAX_SESSION_COMPLETIONS: u32 = 20;
 
 impl Chat {
     pub(super) fn handle_key(&mut self, key: KeyEvent) {
@@ -156,7 +154,10 @@ impl Chat {
             CompletionTarget::Command(typed) => completion::command_completions(typed),
             CompletionTarget::Policy(typed) => completion::policy_completions(typed),
             CompletionTarget::Model(typed) => self.model_completions(typed),
-            CompletionTarget::Session(typed) => self.session_completions(typed),
+            CompletionTarget::Session(typed) => {
+                self.load_session_completions(typed);
+                Vec::new()
+            }
             CompletionTarget::File(typed) => {
                 self.search_files(typed.clone());
                 // Keep the files of the last search until this one ends.
@@ -248,22 +249,27 @@ impl Chat {
             .collect()
     }
 
-    fn session_completions(&self, typed: &str) -> Vec<InputCompletion> {
-        let Some(journal) = &self.setup.journal else {
-            return Vec::new();
-        };
-        let here = self.setup.directory.display().to_string();
-        let redactor = self.setup.redactor();
-        let all = journal
-            .sessions(MAX_SESSION_COMPLETIONS * 5)
-            .unwrap_or_default();
-        all.into_iter()
-            .filter(|session| session.directory == here && session.id.starts_with(typed))
-            .take(MAX_SESSION_COMPLETIONS as usize)
-            .map(|session| {
-                let about = crate::sessions::session_title(journal, &session, &redactor);
-                InputCompletion::new(session.id, about)
-            })
-            .collect()
+    /// Offers the sessions whose ids begin with `typed`, once they are read from the journal.
+    fn load_session_completions(&mut self, typed: &str) {
+        if self.setup.journal.is_none() {
+            return;
+        }
+        let wanted = CompletionTarget::Session(typed.to_owned());
+        self.load_sessions(typed.to_owned(), move |chat, sessions| {
+            let sessions = match sessions {
+                Ok(sessions) => sessions,
+                Err(error) => return chat.notice = Some(error.to_string()),
+            };
+            let (text, cursor) = chat.editor.text_and_cursor();
+            if let Some((target, start)) = completion::completion_target(text, cursor)
+                && target == wanted
+            {
+                let list = sessions
+                    .into_iter()
+                    .map(|(session, title)| InputCompletion::new(session.id, title))
+                    .collect();
+                chat.completions = CompletionMenu::new(target, start, list);
+            }
+        });
     }
 }

@@ -14,6 +14,7 @@ use selvedge_tools::Approver;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::app::Chat;
 use super::approval_prompt::ChatApprovalRequest;
 use super::form_prompt::FormQuestion;
 
@@ -34,6 +35,8 @@ pub(crate) enum ChatUpdate {
     },
     /// The catalogues of all MCP servers that answer are loaded.
     ServersReady,
+    /// Shows what was read from the journal.
+    JournalRead(Box<dyn FnOnce(&mut Chat) + Send>),
     /// The result of `/mcp`.
     ServersChecked(Vec<ServerStatus>),
     /// The result of `/diff`.

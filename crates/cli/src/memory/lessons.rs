@@ -1,5 +1,6 @@
 //! `selvedge memory distill`, `lessons` and `review`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -18,7 +19,7 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) fn distill(
-    memory: &Memory,
+    memory: &Arc<Memory>,
     args: &MemoryDistillArgs,
     config: &Config,
 ) -> Result<CliStatus> {

@@ -9,6 +9,8 @@ mod show;
 mod stats_and_export;
 mod turn;
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use selvedge_memory::{GradientOptions, Memory, MemoryError};
 
@@ -20,7 +22,7 @@ pub(crate) fn run_command(command: MemoryCommand) -> Result<CliStatus> {
     let home = selvedge_config::home()
         .ok_or_else(|| Problem::new("cannot find the home folder").hint("set SELVEDGE_HOME"))?;
     let config = crate::setup::load_user_configuration(Some(&home))?;
-    let memory = crate::memory_setup::open_memory_in(&home, &config)?;
+    let memory = Arc::new(crate::memory_setup::open_memory_in(&home, &config)?);
     let result = match command {
         MemoryCommand::Import(args) => import::import(&memory, &args),
         MemoryCommand::Search(args) => search::search(&memory, &args),

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use anyhow::Result;
 use selvedge_memory::{
-    AssembledHistory, AssemblyMode, Band, GradientOptions, Level, Memory, MemoryError, PlanStorage,
+    AssembledHistory, Band, GradientOptions, Level, Memory, MemoryError, PlanStorage,
 };
 use serde_json::json;
 
@@ -25,11 +25,7 @@ pub(super) fn show(
         budget: args.budget.unwrap_or(configured.budget),
         ..configured
     };
-    let shown = memory.assemble(
-        &session,
-        AssemblyMode::Gradient(gradient),
-        PlanStorage::Discard,
-    )?;
+    let shown = memory.assemble(&session, gradient, PlanStorage::Discard)?;
     let text = memory.redact(&shown.text);
     if args.json {
         let answer = json!({

@@ -22,7 +22,7 @@ selvedge
   /approvals [POLICY]  Show the approval policy, or switch to POLICY
   /diff                Show what this session changed in the folder
   /compact             Shorten the conversation to free context
-  /resume [ID]         List the sessions of this folder, or continue session ID
+  /continue [ID]       List the sessions of this folder, or continue session ID
   /new                 Start a new session
   /runs                List the runs of this session
   /mcp                 Show the MCP servers and their state
@@ -121,8 +121,9 @@ fn runs_are_listed_and_sessions_are_listed_and_continued() {
     });
     terminal.send("/new");
     terminal.wait_for("started a new session");
-    terminal.send("/resume");
-    terminal.wait_for("type /resume ID to continue a session");
+    terminal.send("/continue");
+    terminal.wait_for("type /continue ID to continue a session");
+    // The earlier name of the command.
     terminal.type_text("/resume ");
     terminal.wait_for("▸ ses_");
     terminal.type_text("\r");
@@ -134,6 +135,24 @@ fn runs_are_listed_and_sessions_are_listed_and_continued() {
         asked.contains("Count") && asked.contains("again"),
         "{asked}"
     );
+}
+
+#[test]
+fn a_journal_that_cannot_be_read_is_an_error_instead_of_an_empty_list() {
+    let fixture = Fixture::new(|_| vec![text("Done.")].into());
+    let mut terminal = fixture.chat();
+    terminal.wait_for(READY);
+    let file = fixture.home().join("journal.sqlite");
+    let journal = rusqlite::Connection::open(file).unwrap();
+    journal
+        .execute_batch("ALTER TABLE sessions RENAME TO hidden; ALTER TABLE runs RENAME TO gone;")
+        .unwrap();
+    terminal.send("/continue");
+    terminal.wait_for("error: cannot access the journal: no such table: sessions");
+    terminal.send("/runs");
+    terminal.wait_for("error: cannot access the journal: no such table: runs");
+    terminal.type_text("/continue ");
+    terminal.wait_for("  cannot access the journal: no such table: sessions");
 }
 
 #[test]

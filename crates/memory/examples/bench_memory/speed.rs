@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rusqlite::{Connection, params};
 use selvedge_journal::Redactor;
-use selvedge_memory::{AssemblyMode, GradientOptions, Memory, MemoryQuery, NewTurn, PlanStorage};
+use selvedge_memory::{GradientOptions, Memory, MemoryQuery, NewTurn, PlanStorage};
 
 use crate::chats::{SeededRandom, chat};
 
@@ -270,7 +270,7 @@ fn measure_assembly() {
         memory.append("s", &NewTurn::text("user", &text)).unwrap();
     }
     while memory.write_levels(None).unwrap().remaining_turns > 0 {}
-    let strategy = AssemblyMode::Gradient(GradientOptions::new(100_000));
+    let strategy = GradientOptions::new(100_000);
     let mut planning = Vec::new();
     for _ in 0..50 {
         let start = Instant::now();
