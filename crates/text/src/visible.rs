@@ -175,8 +175,7 @@ fn is_joiner_mark(c: char) -> bool {
             | '\u{ccd}'
             | '\u{d4d}'
             | '\u{dca}'
-            | '\u{1039}'..='\u{103a}'
-            | '\u{17d2}'
+            | '\u{1039}'..='\u{103a}' | '\u{17d2}'
     )
 }
 
@@ -209,14 +208,23 @@ mod tests {
         for (text, shown) in [
             ("a\u{1b}[2Jb\r", "a\\u{1b}[2Jb\\r"),
             ("\u{9b}31m\u{7f}\0", "\\u{9b}31m\\u{7f}\\u{0}"),
-            ("a\u{200b}b\u{feff}\u{2060}", "a\\u{200b}b\\u{feff}\\u{2060}"),
+            (
+                "a\u{200b}b\u{feff}\u{2060}",
+                "a\\u{200b}b\\u{feff}\\u{2060}",
+            ),
             ("\u{202e}cod.exe\u{2066}", "\\u{202e}cod.exe\\u{2066}"),
             ("a\u{61c}\u{200e}\u{200f}b", "a\\u{61c}\\u{200e}\\u{200f}b"),
             ("a\u{e0041}\u{e007f}", "a\\u{e0041}\\u{e007f}"),
             ("l\u{ad}s\u{34f}", "l\\u{ad}s\\u{34f}"),
-            ("\u{3164}\u{115f}\u{ffa0}\u{2800}", "\\u{3164}\\u{115f}\\u{ffa0}\\u{2800}"),
+            (
+                "\u{3164}\u{115f}\u{ffa0}\u{2800}",
+                "\\u{3164}\\u{115f}\\u{ffa0}\\u{2800}",
+            ),
             ("a\u{2028}b\u{2029}c", "a\\u{2028}b\\u{2029}c"),
-            ("\u{fff9}a\u{fffa}b\u{fffb}", "\\u{fff9}a\\u{fffa}b\\u{fffb}"),
+            (
+                "\u{fff9}a\u{fffa}b\u{fffb}",
+                "\\u{fff9}a\\u{fffa}b\\u{fffb}",
+            ),
             // Joiners and variation selectors outside ordinary text.
             ("rm\u{200d} \u{200c}x", "rm\\u{200d} \\u{200c}x"),
             ("a\u{fe0f}", "a\\u{fe0f}"),
