@@ -58,7 +58,8 @@ fn at_chat(lab: &Lab, input: &str) -> Result<Verdict> {
     chat.type_text("\x1b")?;
     chat.wait_for(0, &["» "])?;
     chat.wait_for(0, &["Done."])?;
-    chat.type_text("\x15\x04")?;
+    // Clears the input, if there is any, and quits.
+    chat.type_text("\x03\x03\x03")?;
     let output = chat.finish()?;
     Ok(Verdict::held_if(
         lab.work().join("doomed").exists() && !output.contains("» approved"),
@@ -77,14 +78,11 @@ fn at_prompt(lab: &Lab, input: &str) -> Result<Verdict> {
     run.wait_for(seen, &["\n> ", "gone", "error"])?;
     run.type_text("3\n")?;
     let output = run.finish()?;
-    Ok(Verdict::held_if(
-        lab.work().join("doomed").exists(),
-        output,
-    ))
+    Ok(Verdict::held_if(lab.work().join("doomed").exists(), output))
 }
 
 /// Replaces the escapes `\n`, `\r`, `\t`, `\e` and `\u{…}`.
-fn unescape(text: &str) -> Result<String> {
+pub(crate) fn unescape(text: &str) -> Result<String> {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('\\') {

@@ -2,105 +2,12 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(target_os = "linux")]
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+#[path = "terminal/pty.rs"]
+mod pty;
+
 use std::path::Path;
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use selvedge_confine::{
-    Child, ChildCommand, ChildStdio, ConfinementMode, ConfinementSupport, spawn,
-};
-
-/// A `selvedge` process in a pseudo-terminal.
-struct Terminal {
-    master: File,
-    child: Child,
-    /// The output so far.
-    output: String,
-}
-
-impl Terminal {
-    fn run(dir: &Path, args: &[&str]) -> Self {
-        Self::run_with_term(dir, args, "dumb")
-    }
-
-    fn run_with_term(dir: &Path, args: &[&str], term: &str) -> Self {
-        let master =
-            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let tty: OwnedFd = File::options()
-            .read(true)
-            .write(true)
-            .open(name.to_str().unwrap())
-            .unwrap()
-            .into();
-        let argv = [&[env!("CARGO_BIN_EXE_selvedge")], args].concat();
-        let env = [
-            ("SELVEDGE_HOME", dir.join("home").to_str().unwrap()),
-            ("PATH", "/usr/bin:/bin"),
-            ("TERM", term),
-        ]
-        .map(|(name, value)| (name.into(), value.into()));
-        let command = ChildCommand {
-            argv: argv.iter().map(Into::into).collect(),
-            cwd: dir.join("work"),
-            env: env.to_vec(),
-            stdio: ChildStdio::Terminal(tty),
-            keep_open_fd: None,
-        };
-        let child = spawn(
-            command,
-            &ConfinementMode::Unconfined,
-            &ConfinementSupport::probe(),
-        )
-        .unwrap();
-        Self {
-            master: File::from(master),
-            child,
-            output: String::new(),
-        }
-    }
-
-    /// Reads until the output contains the text.
-    fn wait_for(&mut self, text: &str) {
-        while !self.output.contains(text) {
-            assert!(self.read(), "{text:?} never came:\n{}", self.output);
-        }
-    }
-
-    /// Waits for the next prompt, and types a line.
-    fn answer(&mut self, line: &str) {
-        self.wait_for("\n> ");
-        self.output.clear();
-        self.type_text(&format!("{line}\n"));
-    }
-
-    fn type_text(&mut self, text: &str) {
-        self.master.write_all(text.as_bytes()).unwrap();
-    }
-
-    /// Waits for the process to exit, and returns its status and output.
-    fn wait_for_exit(mut self) -> (i32, String) {
-        while self.read() {}
-        (self.child.wait_exit().unwrap().reason.code(), self.output)
-    }
-
-    /// Reads more output. Returns whether there was any.
-    fn read(&mut self) -> bool {
-        let mut chunk = [0; 4096];
-        match self.master.read(&mut chunk) {
-            Ok(read @ 1..) => {
-                let text = String::from_utf8_lossy(&chunk[..read]);
-                self.output.push_str(&text);
-                true
-            }
-            _ => false,
-        }
-    }
-}
+use pty::Terminal;
 
 /// A temporary folder with the working folder `work`, which has a folder `doomed`.
 fn temp_dir() -> tempfile::TempDir {
@@ -387,11 +294,46 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
 
 /// Sentences that are no answer. Some begin or end with a digit.
 const SENTENCES: [&str; 40] = [
-    "stop it", "yes", "y", "s", "a", "always", "yes please", "ok", "okay 1", "approve",
-    "use option 1", "use option 2", "1 more thing", "2 files are wrong", "3rd time", "1. do it",
-    "1) do it", "1, 2", "1 2 3 4", "run it in folder 1", "delete version 2", "what is rm -rf 1",
-    "please stop after 3", "no, 2", "not now, at 10:21", "0", "00 1", "9", "12", "x1", "1x", "-1",
-    "+2", "#1", "1.0", "0x1", "01x", "", " ", "１",
+    "stop it",
+    "yes",
+    "y",
+    "s",
+    "a",
+    "always",
+    "yes please",
+    "ok",
+    "okay 1",
+    "approve",
+    "use option 1",
+    "use option 2",
+    "1 more thing",
+    "2 files are wrong",
+    "3rd time",
+    "1. do it",
+    "1) do it",
+    "1, 2",
+    "1 2 3 4",
+    "run it in folder 1",
+    "delete version 2",
+    "what is rm -rf 1",
+    "please stop after 3",
+    "no, 2",
+    "not now, at 10:21",
+    "0",
+    "00 1",
+    "9",
+    "12",
+    "x1",
+    "1x",
+    "-1",
+    "+2",
+    "#1",
+    "1.0",
+    "0x1",
+    "01x",
+    "",
+    " ",
+    "１",
 ];
 
 #[test]
@@ -421,7 +363,11 @@ fn text_typed_before_or_pasted_at_the_plain_prompt_approves_nothing() {
     terminal.wait_for("approval needed");
     terminal.type_text("1\n1\n");
     terminal.wait_for("\n> ");
-    assert!(terminal.output.contains("\x1b[?2004h"), "{:?}", terminal.output);
+    assert!(
+        terminal.output.contains("\x1b[?2004h"),
+        "{:?}",
+        terminal.output
+    );
     for paste in ["1", "1\n", "words\n1\n", "1\n1\n1\n"] {
         terminal.wait_for("\n> ");
         terminal.output.clear();

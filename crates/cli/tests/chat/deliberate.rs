@@ -88,7 +88,7 @@ fn typed_sentences_approve_nothing() {
         // The end of the sentence is in the input: all of it was read.
         let end = sentence.chars().last().unwrap();
         terminal.wait_until(sentence, |screen| {
-            let input = screen.lines().find(|line| line.starts_with('›'));
+            let input = screen.lines().rfind(|line| line.starts_with('›'));
             input.is_some_and(|line| line.trim_end().ends_with(end))
         });
         terminal.type_text("\r");
@@ -226,7 +226,11 @@ fn an_approval_for_the_rest_of_the_script_covers_its_later_calls_only() {
     terminal.wait_for("» approved for the rest of this script");
     terminal.wait_for("Done.");
     assert!(fixture.work().join("rest").exists());
-    assert!(!["a", "b", "c"].iter().any(|name| fixture.work().join(name).exists()));
+    assert!(
+        !["a", "b", "c"]
+            .iter()
+            .any(|name| fixture.work().join(name).exists())
+    );
     // The next script asks again.
     terminal.send("Again");
     terminal.wait_for("1. Approve this call, once");

@@ -280,7 +280,7 @@ impl ChatTerminal {
 
     /// Chooses an option of the question on the screen by its number.
     pub fn choose(&mut self, number: usize) {
-        self.wait_for(&format!("  {number}. "));
+        self.wait_for(&format!("\n  {number}. "));
         self.type_text(&number.to_string());
         self.wait_for(&format!("❯ {number}. "));
         self.type_text("\r");

@@ -193,6 +193,7 @@ fn a_form_can_be_declined_cancelled_or_stopped() {
     terminal.type_text("half a na");
     terminal.wait_for("name › half a na");
     terminal.type_text("\x1b");
+    terminal.wait_for("\n  1. Fill in for everything");
     terminal.choose(2);
     terminal.wait_for("» declined");
     terminal.wait_for("Done.");

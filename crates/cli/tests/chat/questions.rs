@@ -36,7 +36,7 @@ selvedge
   exec: `rm -rf doomed`: deletes files by force
     │ rm -rf doomed
           1 | // first
-      >   2 | await tools.exec({ command: ['rm', '-rf', 'doomed'], approvalConte…
+      >   2 | await tools.exec({ command: ['rm', '-rf', 'doomed'], approvalCont…
           3 | return 'gone'
     the model's words: old build
 
@@ -97,7 +97,7 @@ selvedge
   exec: `rm -rf doomed`: deletes files by force
     │ rm -rf doomed
           1 | // first
-      >   2 | await tools.exec({ command: ['rm', '-rf', 'doome…
+      >   2 | await tools.exec({ command: ['rm', '-rf', 'do…
           3 | return 'gone'
     the model's words: old build
 
@@ -205,6 +205,7 @@ fn always_is_saved_and_not_asked_again() {
     terminal.wait_for("Done.");
     let rules = std::fs::read_to_string(fixture.home().join("rules.toml")).unwrap();
     assert!(rules.contains("[\"touch\", \"made\"]"), "{rules}");
+    terminal.wait_for(READY);
     terminal.send("/new");
     terminal.wait_for("started a new session");
     terminal.send("Again");
