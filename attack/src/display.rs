@@ -21,7 +21,7 @@ const SURFACES: &[(&str, Surface)] = &[
     ("JSON output", json_output),
     ("runs show", runs_show),
     ("mcp list", mcp_list),
-    ("memory search", memory_search),
+    ("memory turn", memory_turn),
     ("sessions list", sessions_list),
     ("configuration warning", config_warning),
     ("answer", answer),
@@ -127,12 +127,12 @@ fn mcp_list(lab: &Lab, text: &str) -> Result<Vec<String>> {
 }
 
 /// An imported turn that contains the text.
-fn memory_search(lab: &Lab, text: &str) -> Result<Vec<String>> {
-    let turn = json!({"session": "s", "turn": 1, "role": "user", "text": format!("zebra {text}")});
+fn memory_turn(lab: &Lab, text: &str) -> Result<Vec<String>> {
+    let turn = json!({"session": "s", "turn": 1, "role": "user", "text": text});
     lab.write("turns.jsonl", format!("{turn}\n"))?;
     let imported = lab.run(&["memory", "import", "turns.jsonl"])?;
     anyhow::ensure!(imported.exit_code == Some(0), "{}", imported.output());
-    to_args(["memory", "search", "zebra"])
+    to_args(["memory", "turn", "T-1", "--session", "s", "--level", "R"])
 }
 
 /// A session whose first message is the text.

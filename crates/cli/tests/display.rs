@@ -136,7 +136,8 @@ fn lists_of_runs_sessions_and_memory_are_shown() {
     fixture.configure(&model.config());
     let hostile = json!(HOSTILE);
     let source = format!(
-        "try {{ await tools.readFile({{ path: {hostile} }}) }} catch {{}} throw new Error({hostile})"
+        "try {{ await tools.readFile({{ path: {hostile} }}) }} catch {{}} \
+         throw new Error({hostile})"
     );
     let run = fixture.piped(&["run", "--json", "-e", &source], "");
     let run: Value = serde_json::from_slice(&run.stdout).unwrap();
@@ -156,7 +157,7 @@ fn lists_of_runs_sessions_and_memory_are_shown() {
     fixture.shown(&["memory", "turn", "T-1", "--session", id, "--level", "R"]);
     fixture.shown(&["memory", "show", "--session", id, "--text"]);
     fixture.shows_hostile(&["exec", "Say it"]);
-    let output = fixture.shown(&["models", "list", "mock"]);
+    let output = fixture.shown(&["models", "list", "--provider", "mock"]);
     assert!(output.contains("\\u{202e}"), "{output}");
 }
 
