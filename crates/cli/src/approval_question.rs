@@ -1,7 +1,8 @@
 //! What an approval question shows and offers: the same in the chat and in plain lines.
 //!
-//! The command, patch or URL is shown completely, in a block of its own, with every hidden character
-//! made visible. Text that the script supplies about a call is bounded, and labelled as the model's.
+//! The command, patch or URL is shown completely, in a block of its own, with every hidden
+//! character made visible. Text that the script supplies about a call is bounded, and labelled as
+//! the model's.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! Asks for approvals in plain lines at the terminal. Used by commands other than the chat.
 //!
-//! An answer is the number of an option, typed as a line of its own after the prompt was shown. Text
-//! that was typed before, pasted text, words and empty lines are no answer.
+//! An answer is the number of an option, typed as a line of its own after the prompt was shown.
+//! Text that was typed before, pasted text, words and empty lines are no answer.
 
 use std::io::IsTerminal;
 use std::time::Duration;

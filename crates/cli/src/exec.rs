@@ -65,7 +65,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     // person can answer them, and only if standard input is a terminal.
     let is_terminal = std::io::stdin().is_terminal();
     let person = is_terminal
-        .then(|| terminal_approver(&runtime, &progress, None))
+        .then(|| terminal_approver(&runtime, &progress, &setup.limits(&args.limits)))
         .flatten();
     // A request to end the process cancels the turn, like an interrupt.
     let signals = SignalTokens {

@@ -1,5 +1,6 @@
 //! Sets up tracing: spans of turns, requests, scripts and calls, and metrics. `--log` appends them
-//! to a file as lines of JSON, in which hidden characters are escaped; with the feature `otlp` they are sent to a collector.
+//! to a file as lines of JSON, in which hidden characters are escaped; with the feature `otlp` they
+//! are sent to a collector.
 
 use std::fs::File;
 use std::path::Path;

@@ -13,7 +13,7 @@ use selvedge_protocol::{
     ScriptMode, ScriptToolCallOutput,
 };
 use selvedge_script::{Author, Pragma, RunOptions};
-use selvedge_tools::DeferringApprover;
+use selvedge_tools::{DeferringApprover, ScopeLimits};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -42,7 +42,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     let runtime = runtime()?;
     let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
     let person = (!args.suspend)
-        .then(|| terminal_approver(&runtime, &progress, setup.approval_time_limit(&args.limits)))
+        .then(|| terminal_approver(&runtime, &progress, &setup.limits(&args.limits)))
         .flatten();
     let can_ask = person.is_some();
     let approver = match &person {
@@ -113,15 +113,16 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     Ok(exit)
 }
 
-/// Returns the approver at the terminal; `None` if there is no terminal. It says that requests
-/// have this time limit.
+/// Returns the approver at the terminal; `None` if there is no terminal. Its questions name the
+/// time limit of approval requests.
 pub(crate) fn terminal_approver(
     runtime: &Runtime,
     progress: &ProgressDisplay,
-    time_limit: Option<Duration>,
+    limits: &Limits,
 ) -> Option<Arc<TerminalApprover>> {
     let _inside = runtime.enter();
-    TerminalApprover::new(progress.clone(), time_limit).map(Arc::new)
+    let limit = ScopeLimits::from(limits).approval_timeout;
+    TerminalApprover::new(progress.clone(), limit).map(Arc::new)
 }
 
 /// Stops background tasks, and removes the progress lines from the terminal.

@@ -16,7 +16,6 @@ use selvedge_toolbox::{
 use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::problem::Problem;
@@ -329,7 +328,7 @@ impl CliSetup {
     /// Waits for pending writes to the journal. Once a day, also removes runs and sessions beyond
     /// the retention limits; a failure of that is ignored, because the next command tries again.
     pub(crate) fn close_journal(&self) -> Result<(), Problem> {
-        const TIDY_INTERVAL: Duration = Duration::from_secs(24 * 3600);
+        const TIDY_INTERVAL: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
         let (Some(journal), Some(home)) = (&self.journal, &self.home) else {
             return Ok(());
         };
@@ -432,14 +431,6 @@ impl CliSetup {
             limits.max_concurrent_tool_calls = concurrent;
         }
         limits
-    }
-
-    /// Returns the time limit of approval requests; `None` if they have none.
-    pub(crate) fn approval_time_limit(&self, args: &ScriptLimitArgs) -> Option<Duration> {
-        match self.limits(args).approval_timeout_ms {
-            0 => None,
-            limit => Some(Duration::from_millis(limit)),
-        }
     }
 
     /// Returns a harness without tools. Without an approver, it denies every call that needs one.

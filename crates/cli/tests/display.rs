@@ -62,7 +62,7 @@ impl Fixture {
         child.wait_with_output().unwrap()
     }
 
-    /// Runs `selvedge` in a terminal, and checks that no hidden character of [`HOSTILE`] reaches it.
+    /// Runs `selvedge` in a terminal, and checks that it gets no hidden character of [`HOSTILE`].
     #[track_caller]
     fn shown(&self, args: &[&str]) -> String {
         let (_, output) = Terminal::run(self.dir.path(), args).wait_for_exit();

@@ -1,5 +1,5 @@
-//! Pure functions on text that several crates need: secret detection, truncation, hidden characters,
-//! hex, stemming and BM25. No I/O.
+//! Pure functions on text that several crates need: secret detection, truncation, hidden
+//! characters, hex, stemming and BM25. No I/O.
 
 pub mod bm25;
 mod secrets;

@@ -37,8 +37,8 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     };
     let runtime = runtime()?;
     let show = ProgressDisplay::on_stderr(args.json || args.quiet);
-    let limit = setup.approval_time_limit(&ScriptLimitArgs::default());
-    let person = terminal_approver(&runtime, &show, limit);
+    let limits = setup.limits(&ScriptLimitArgs::default());
+    let person = terminal_approver(&runtime, &show, &limits);
     let answer = match (args.approve, args.deny) {
         (true, _) => Some(CallDecision::Once),
         (_, true) => Some(CallDecision::Deny(args.because.clone())),
