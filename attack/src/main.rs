@@ -4,8 +4,13 @@
 //! Each class of attacks is a module with a function `attempts`. A class with many similar cases
 //! keeps them as rows of a file in `data/`.
 
+mod approvals;
 mod attempt;
+mod display;
+mod journal_version;
 mod lab;
+mod model_server;
+mod pty;
 mod scripts;
 
 use std::path::PathBuf;
@@ -16,7 +21,12 @@ use anyhow::{Context, Result};
 use attempt::Attempt;
 
 /// The classes of attacks, by their names for `--only`.
-const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[("scripts", scripts::attempts)];
+const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[
+    ("scripts", scripts::attempts),
+    ("approvals", approvals::attempts),
+    ("display", display::attempts),
+    ("journal_version", journal_version::attempts),
+];
 
 fn main() -> Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -149,6 +149,47 @@ fn documented_tools() -> BTreeSet<String> {
     tools
 }
 
+/// Files that write to standard output and error, or draw progress there. They make hidden
+/// characters of outside text visible on a terminal, so no other file may write there.
+const TERMINAL_WRITERS: &[&str] = &[
+    "crates/cli/src/chat/app.rs",
+    "crates/cli/src/chat/terminal.rs",
+    "crates/cli/src/memory/import.rs",
+    "crates/cli/src/output.rs",
+    "crates/cli/src/progress.rs",
+];
+
+#[test]
+fn only_a_few_files_write_to_the_terminal() {
+    let mut problems = Vec::new();
+    for (path, text) in sources() {
+        let is_source = path.starts_with("crates/") && path.contains("/src/");
+        if !is_source || !path.ends_with(".rs") || TERMINAL_WRITERS.contains(&path.as_str()) {
+            continue;
+        }
+        for (number, line) in numbered_lines(&text) {
+            let code = line.split("//").next().unwrap_or_default();
+            let writes = [
+                "io::stdout()",
+                "io::stderr()",
+                "println!(",
+                "print!(",
+                "indicatif::{",
+            ]
+            .into_iter()
+            .find(|text| code.contains(text));
+            if let Some(found) = writes
+                && !code.contains("is_terminal()")
+            {
+                problems.push(format!(
+                    "{path}:{number}: `{found}`: write with crates/cli/src/output.rs"
+                ));
+            }
+        }
+    }
+    assert_none(problems);
+}
+
 #[test]
 fn the_tools_crate_names_no_built_in_tool() {
     let tools = documented_tools();

@@ -1,39 +1,53 @@
 //! Asks for approvals in plain lines at the terminal. Used by commands other than the chat.
+//!
+//! An answer is the number of an option, typed as a line of its own after the prompt was shown.
+//! Text that was typed before, pasted text, words and empty lines are no answer.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_protocol::{
-    ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, PreviewContent,
-};
+use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, GatedCall};
+use selvedge_text::visible_line;
 use selvedge_tools::Approver;
 use tokio::sync::Mutex;
+use unicode_segmentation::UnicodeSegmentation;
+use unicode_width::UnicodeWidthStr;
 
-use crate::output::replace_control_chars;
+use crate::approval_question::{
+    ApprovalAnswerMode, ApprovalOption, CallBlock, approval_options, call_block, heading,
+    model_words, tool_and_reason,
+};
+use crate::output::eprint_text;
 use crate::progress::ProgressDisplay;
-use crate::terminal_input::{TtyLineReader, TtyReadError};
-use crate::text_excerpt::excerpt;
+use crate::terminal_input::{PasteMarks, TtyLineReader, TtyReadError};
 
 /// Shows questions on standard error and reads answers from `/dev/tty`, even if standard input is
 /// redirected.
 pub(crate) struct TerminalApprover {
     pub(crate) input: Mutex<TtyLineReader>,
     pub(crate) progress: ProgressDisplay,
+    /// Time limit of an approval request; `None` waits without limit.
+    time_limit: Option<Duration>,
 }
 
-/// Lines of a command, diff or message that are shown; of a longer one, half from each end.
+/// Lines of a server's message that are shown; of a longer one, half from each end.
 pub(crate) const MAX_VIEW_LINES: usize = 60;
+
+/// What stands before each line of a block.
+const BLOCK_EDGE: &str = "    │ ";
 
 impl TerminalApprover {
     /// Returns `None` if standard error or `/dev/tty` is not a terminal.
-    pub(crate) fn new(show: ProgressDisplay) -> Option<Self> {
+    pub(crate) fn new(show: ProgressDisplay, time_limit: Option<Duration>) -> Option<Self> {
         if !std::io::stderr().is_terminal() {
             return None;
         }
         Some(Self {
             input: Mutex::new(TtyLineReader::open().ok()?),
             progress: show,
+            time_limit,
         })
     }
 
@@ -43,54 +57,93 @@ impl TerminalApprover {
         let _paused = self.progress.pause();
         // If this future is dropped, the cursor is still after the prompt.
         let mut newline = NewlineGuard::new();
-        // Input typed before the question does not answer it.
-        input.discard_input();
-        let several = request.calls.len() > 1;
-        print_stderr(&format_question(request));
-        let choices = format_choices(&request.calls, several);
-        loop {
-            print_stderr(&format!("{choices}\n> "));
-            let line = match input.read_line().await {
-                Ok(line) => line,
-                Err(cause) => return decision_without_input(cause),
-            };
-            newline.disarm();
-            match parse_answer(&line, &request.calls) {
-                TypedAnswer::All(answer) => {
-                    return ApprovalResponse::Decided(vec![answer; request.calls.len()]);
-                }
-                TypedAnswer::Each if several => {
-                    return self.ask_each(&request.calls, &mut input).await;
-                }
-                TypedAnswer::Cancel => return ApprovalResponse::Cancelled,
-                TypedAnswer::Each | TypedAnswer::Unrecognized => {}
+        let _marks = PasteMarks::new();
+        let calls = &request.calls;
+        eprint_text(&format_question(request));
+        let answers = match self
+            .ask_about(request, calls, ApprovalAnswerMode::Together, &mut input)
+            .await
+        {
+            Ok(Some(answer)) => Ok(vec![answer; calls.len()]),
+            Ok(None) => self.ask_each(request, &mut input).await,
+            Err(cause) => Err(cause),
+        };
+        match answers {
+            Ok(answers) => {
+                newline.disarm();
+                ApprovalResponse::Decided(answers)
             }
+            Err(TtyReadError::EndOfInput) => ApprovalResponse::Cancelled,
+            Err(TtyReadError::TerminalClosed) => ApprovalResponse::Deferred,
         }
     }
 
-    async fn ask_each(&self, calls: &[GatedCall], input: &mut TtyLineReader) -> ApprovalResponse {
+    async fn ask_each(
+        &self,
+        request: &ApprovalRequest,
+        input: &mut TtyLineReader,
+    ) -> Result<Vec<CallDecision>, TtyReadError> {
         let mut answers = Vec::new();
-        for call in calls {
-            print_stderr(&format_call(call));
-            let choices = format_choices(std::slice::from_ref(call), false);
-            let answer = loop {
-                print_stderr(&format!("{choices}\n> "));
-                let line = match input.read_line().await {
-                    Ok(line) => line,
-                    Err(cause) => {
-                        print_stderr("\n");
-                        return decision_without_input(cause);
-                    }
-                };
-                match parse_answer(&line, std::slice::from_ref(call)) {
-                    TypedAnswer::All(answer) => break answer,
-                    TypedAnswer::Cancel => return ApprovalResponse::Cancelled,
-                    TypedAnswer::Each | TypedAnswer::Unrecognized => {}
-                }
-            };
-            answers.push(answer);
+        for call in &request.calls {
+            eprint_text(&format_call(call, Some(terminal_width())));
+            let calls = std::slice::from_ref(call);
+            let mode = ApprovalAnswerMode::OneByOne;
+            let answer = self.ask_about(request, calls, mode, input).await?;
+            answers.push(answer.unwrap_or(CallDecision::Deny(None)));
         }
-        ApprovalResponse::Decided(answers)
+        Ok(answers)
+    }
+
+    /// Asks for one answer about these calls. `None` means that each call gets its own.
+    async fn ask_about(
+        &self,
+        request: &ApprovalRequest,
+        calls: &[GatedCall],
+        mode: ApprovalAnswerMode,
+        input: &mut TtyLineReader,
+    ) -> Result<Option<CallDecision>, TtyReadError> {
+        let options = approval_options(request, calls, mode);
+        let labels: Vec<String> = options.iter().map(|(label, _)| label.clone()).collect();
+        let limit = self.time_limit.map(|limit| {
+            format!(
+                "  without an answer, the request times out after {} s\n",
+                limit.as_secs_f64()
+            )
+        });
+        eprint_text(&limit.unwrap_or_default());
+        let (_, option) = options[read_option(&labels, input).await?];
+        if option == ApprovalOption::DenyWithReason {
+            eprint_text("  reason for the model:\n> ");
+            let reason = input.read_line().await?.text;
+            let reason = reason.trim();
+            return Ok(Some(CallDecision::Deny(
+                (!reason.is_empty()).then(|| reason.to_owned()),
+            )));
+        }
+        Ok(option.decision())
+    }
+}
+
+/// Lists options, and reads the number of one of them. Returns its index.
+pub(crate) async fn read_option(
+    labels: &[String],
+    input: &mut TtyLineReader,
+) -> Result<usize, TtyReadError> {
+    for (index, label) in labels.iter().enumerate() {
+        eprint_text(&format!("  {}. {}\n", index + 1, visible_line(label)));
+    }
+    loop {
+        // Input before the prompt does not answer it. After a line that is no answer, the rest of
+        // what is being typed or pasted does not answer it either.
+        input.discard_until_quiet().await?;
+        eprint_text(&format!(
+            "  type a number from 1 to {}, then Enter\n> ",
+            labels.len()
+        ));
+        let line = input.read_line().await?;
+        if let Some(index) = line.chosen_option(labels.len()) {
+            return Ok(index);
+        }
     }
 }
 
@@ -117,186 +170,98 @@ impl NewlineGuard {
 impl Drop for NewlineGuard {
     fn drop(&mut self) {
         if self.0 {
-            print_stderr("\n");
+            eprint_text("\n");
         }
     }
 }
 
-/// A line typed as an answer.
-#[derive(Debug, PartialEq)]
-enum TypedAnswer {
-    /// One answer for all calls.
-    All(CallDecision),
-    /// Ask about each call separately.
-    Each,
-    Cancel,
-    Unrecognized,
-}
-
-/// Parses an answer. "always" is accepted only if every call has a rule that could be saved.
-fn parse_answer(line: &str, calls: &[GatedCall]) -> TypedAnswer {
-    let line = line.trim();
-    let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let rest = rest.trim();
-    match (first.to_lowercase().as_str(), rest) {
-        ("y" | "yes", "") => TypedAnswer::All(CallDecision::Once),
-        ("s" | "script", "") => TypedAnswer::All(CallDecision::ThisScript),
-        ("a" | "always", "") if calls.iter().all(|call| call.preview.rule.is_some()) => {
-            TypedAnswer::All(CallDecision::Always)
-        }
-        ("n" | "no", "") => TypedAnswer::All(CallDecision::Deny(None)),
-        ("n" | "no", reason) => TypedAnswer::All(CallDecision::Deny(Some(reason.to_owned()))),
-        ("e" | "each", "") => TypedAnswer::Each,
-        ("c" | "cancel", "") => TypedAnswer::Cancel,
-        _ => TypedAnswer::Unrecognized,
-    }
-}
-
-fn decision_without_input(cause: TtyReadError) -> ApprovalResponse {
-    match cause {
-        TtyReadError::EndOfInput => ApprovalResponse::Cancelled,
-        TtyReadError::TerminalClosed => ApprovalResponse::Deferred,
-    }
-}
-
+/// Describes all calls of a request, as lines that end with a line break.
 pub(crate) fn format_question(request: &ApprovalRequest) -> String {
-    let mut text = match request.calls.as_slice() {
-        [_] => "? approval needed:\n".to_owned(),
-        calls => format!("? approval needed for {} calls:\n", calls.len()),
-    };
-    text.extend(request.calls.iter().map(format_call));
+    let width = std::io::stderr().is_terminal().then(terminal_width);
+    let mut text = format!("? {}\n", heading(&request.calls));
+    text.extend(request.calls.iter().map(|call| format_call(call, width)));
     text
 }
 
-fn format_call(call: &GatedCall) -> String {
-    let mut text = format!(
-        "  {}: {}\n",
-        escape_newlines(&call.tool),
-        escape_newlines(&call.reason)
-    );
-    let mut block = |lines: &str| {
-        for line in excerpt(lines, MAX_VIEW_LINES) {
-            text.push_str(&format!("      {}\n", line.text()));
-        }
+/// Describes a call. Long lines of its block are wrapped to `width` columns, so that each has the
+/// edge of the block before it.
+fn format_call(call: &GatedCall, width: Option<usize>) -> String {
+    let (tool, reason) = tool_and_reason(call);
+    let mut text = format!("  {tool}: {reason}\n");
+    let block = match call_block(call) {
+        Some(CallBlock::Diff(block) | CallBlock::Text(block)) => block.replace('\t', "    "),
+        None => String::new(),
     };
-    match &call.preview.view {
-        Some(PreviewContent::Diff(diff)) => block(diff),
-        // Skip the text if the reason already quotes it.
-        Some(PreviewContent::Commands(text) | PreviewContent::Addresses(text))
-            if !call.reason.contains(text.as_str()) =>
-        {
-            block(text)
+    for line in block.lines() {
+        for part in wrap(
+            line,
+            width.map(|width| width.saturating_sub(BLOCK_EDGE.width())),
+        ) {
+            text.push_str(&format!("{BLOCK_EDGE}{part}\n"));
         }
-        _ => {}
     }
-    if let Some(snippet) = &call.snippet {
-        block(snippet);
+    for line in call.snippet.iter().flat_map(|snippet| snippet.lines()) {
+        let line = visible_line(line);
+        let line = wrap(&line, width.map(|width| width.saturating_sub(7)));
+        let more = if line.len() > 1 { "…" } else { "" };
+        text.push_str(&format!("      {}{more}\n", line[0]));
     }
-    if let Some(context) = &call.context {
-        text.push_str(&format!(
-            "    stated reason: {}\n",
-            escape_newlines(context)
-        ));
+    if let Some(words) = model_words(call) {
+        text.push_str(&format!("    {words}\n"));
     }
     text
 }
 
-fn format_choices(calls: &[GatedCall], several: bool) -> String {
-    let mut rules: Vec<&str> = calls
-        .iter()
-        .filter_map(|call| call.preview.rule.as_deref())
-        .collect();
-    let always = rules.len() == calls.len();
-    rules.dedup();
-    let always = always.then(|| format!(" | a: always, for {}", rules.join(", ")));
-    let always = always.unwrap_or_default();
-    let each = if several { " | e: one by one" } else { "" };
-    let deny = "n: deny | n REASON: deny with a reason";
-    format!("  [y: approve once | s: for this script{always} | {deny} | c: cancel{each}]")
+/// Splits a line into parts of at most this many columns. Without a width there is one part.
+fn wrap(line: &str, width: Option<usize>) -> Vec<String> {
+    let width = width.unwrap_or(usize::MAX).max(1);
+    let mut parts = vec![String::new()];
+    let mut used = 0;
+    for grapheme in line.graphemes(true) {
+        if used + grapheme.width() > width && used > 0 {
+            parts.push(String::new());
+            used = 0;
+        }
+        used += grapheme.width();
+        if let Some(part) = parts.last_mut() {
+            part.push_str(grapheme);
+        }
+    }
+    parts
 }
 
-/// Replaces line breaks, so that text from a script or a server cannot imitate a question.
-pub(crate) fn escape_newlines(text: &str) -> String {
-    text.replace('\n', "⏎")
-}
-
-/// Prints text on standard error, with control characters replaced.
-pub(crate) fn print_stderr(text: &str) {
-    let mut stderr = std::io::stderr().lock();
-    // Errors are ignored: if the terminal is closed, reading the answer fails.
-    let _ = stderr
-        .write_all(replace_control_chars(text).as_bytes())
-        .and_then(|()| stderr.flush());
+fn terminal_width() -> usize {
+    match crossterm::terminal::size() {
+        Ok((width @ 1.., _)) => width.into(),
+        _ => 80,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use selvedge_protocol::Preview;
+    use selvedge_protocol::{Preview, PreviewContent};
 
-    fn call(rule: Option<&str>) -> GatedCall {
-        GatedCall {
+    #[test]
+    fn a_call_is_shown_completely_and_every_line_of_it_has_an_edge() {
+        let script = "echo 1\n".repeat(100) + &"x".repeat(30) + "\trm -rf a";
+        let call = GatedCall {
             call_id: "tool_1".into(),
             tool: "exec".into(),
             args: serde_json::json!({}),
-            reason: "runs `npm test`".into(),
-            context: None,
+            reason: format!("runs `{script}`"),
+            context: Some("harmless\n> 1".into()),
             line: Some(1),
-            snippet: None,
+            snippet: Some(format!("> 1 | {}", "y".repeat(50))),
             preview: Preview {
-                view: None,
-                rule: rule.map(str::to_owned),
+                view: Some(PreviewContent::Commands(script)),
+                rule: None,
             },
-        }
-    }
-
-    #[test]
-    fn the_end_of_a_long_script_is_shown() {
-        let script = "echo 1\n".repeat(100) + "rm -rf a";
-        let preview = Preview {
-            view: Some(PreviewContent::Commands(script)),
-            rule: None,
         };
-        let shown = format_call(&GatedCall {
-            preview,
-            ..call(None)
-        });
-        assert!(
-            shown.contains("      … 41 lines omitted\n") && shown.ends_with("      rm -rf a\n"),
-            "{shown}"
-        );
-    }
-
-    #[test]
-    fn only_known_answers_are_accepted() {
-        let calls = [call(Some("`npm test …`"))];
-        assert_eq!(
-            parse_answer("y\n", &calls),
-            TypedAnswer::All(CallDecision::Once)
-        );
-        assert_eq!(
-            parse_answer("S", &calls),
-            TypedAnswer::All(CallDecision::ThisScript)
-        );
-        assert_eq!(
-            parse_answer(" always ", &calls),
-            TypedAnswer::All(CallDecision::Always)
-        );
-        assert_eq!(
-            parse_answer("n", &calls),
-            TypedAnswer::All(CallDecision::Deny(None))
-        );
-        assert_eq!(
-            parse_answer("no use the other script", &calls),
-            TypedAnswer::All(CallDecision::Deny(Some("use the other script".into())))
-        );
-        for unclear in ["", "maybe", "y please", "yy"] {
-            assert_eq!(
-                parse_answer(unclear, &calls),
-                TypedAnswer::Unrecognized,
-                "{unclear}"
-            );
-        }
-        assert_eq!(parse_answer("a", &[call(None)]), TypedAnswer::Unrecognized);
+        let shown = format_call(&call, Some(26));
+        assert_eq!(shown.matches("    │ echo 1\n").count(), 100);
+        let end = "    │ xxxxxxxxxxxxxxxxxxxx\n    │ xxxxxxxxxx    rm -rf\n    │  a\n      \
+                   > 1 | yyyyyyyyyyyyy…\n    the model's words: harmless⏎> 1\n";
+        assert!(shown.ends_with(end), "{shown}");
     }
 }

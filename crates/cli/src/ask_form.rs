@@ -6,11 +6,13 @@ use selvedge_mcp::{
     ElicitationHandler, ElicitationModes, ElicitationRequest, ElicitationResponse, FormContent,
     FormField, FormUrl, ServerForm, ServerRequestError,
 };
+use selvedge_text::visible_line;
 use serde_json::Value;
 
-use crate::ask::{MAX_VIEW_LINES, NewlineGuard, TerminalApprover, escape_newlines, print_stderr};
+use crate::ask::{MAX_VIEW_LINES, NewlineGuard, TerminalApprover, read_option};
 use crate::form_state::{self, FormState};
-use crate::terminal_input::{TtyLineReader, TtyReadError};
+use crate::output::eprint_text;
+use crate::terminal_input::{PasteMarks, TtyLineReader, TtyReadError};
 use crate::text_excerpt::excerpt;
 
 impl ElicitationHandler for TerminalApprover {
@@ -24,11 +26,10 @@ impl ElicitationHandler for TerminalApprover {
             let _paused = self.progress.pause();
             // If this future is dropped, the cursor is still after the prompt.
             let mut newline = NewlineGuard::new();
-            // Input typed before the question does not answer it.
-            input.discard_input();
-            print_stderr(&format!(
+            let _marks = PasteMarks::new();
+            eprint_text(&format!(
                 "? the server {} asks:\n{}",
-                escape_newlines(&elicitation.server),
+                visible_line(&elicitation.server),
                 indent_text(&form.message)
             ));
             let outcome = match form.content {
@@ -55,13 +56,17 @@ impl ElicitationHandler for TerminalApprover {
     }
 }
 
-/// A choice typed at a form or an address.
+/// A choice at a form or an address.
+#[derive(Debug, Clone, Copy)]
 enum FormReviewChoice {
     Accept,
     StartOver,
     Decline,
     Cancel,
 }
+
+const DECLINE: (&str, FormReviewChoice) = ("Decline", FormReviewChoice::Decline);
+const CANCEL: (&str, FormReviewChoice) = ("Cancel", FormReviewChoice::Cancel);
 
 async fn fill_form(
     server: &str,
@@ -73,11 +78,12 @@ async fn fill_form(
         1 => "one field".to_owned(),
         total => format!("{total} fields"),
     };
-    print_stderr(&format!(
+    eprint_text(&format!(
         "  {count} to fill in for the server {}; Ctrl-D cancels\n",
-        escape_newlines(server)
+        visible_line(server)
     ));
-    match read_choice("y: fill in | n: decline | c: cancel", input).await? {
+    let fill_in = ("Fill in", FormReviewChoice::Accept);
+    match read_choice(&[fill_in, DECLINE, CANCEL], input).await? {
         FormReviewChoice::Decline => return Ok(ElicitationResponse::Declined),
         FormReviewChoice::Cancel => return Ok(ElicitationResponse::Cancelled),
         FormReviewChoice::Accept | FormReviewChoice::StartOver => {}
@@ -86,27 +92,26 @@ async fn fill_form(
     loop {
         while let Some(field) = filling.next_field() {
             let (position, field) = (filling.next_number(), describe_field(field));
-            print_stderr(&format!("  {position} of {total}: {field}\n"));
+            eprint_text(&format!("  {position} of {total}: {field}\n"));
             loop {
-                print_stderr("> ");
+                eprint_text("> ");
                 let line = input.read_line().await?;
-                match filling.fill(&line) {
+                match filling.fill(line.text.trim_end_matches(['\r', '\n'])) {
                     Ok(()) => break,
-                    Err(error) => {
-                        print_stderr(&format!("  {}\n", escape_newlines(&error.to_string())))
-                    }
+                    Err(error) => eprint_text(&format!("  {}\n", visible_line(&error.to_string()))),
                 }
             }
         }
         // Show all values before they are sent.
         let lines = filling.lines();
         let lines: String = lines.iter().map(|line| format!("      {line}\n")).collect();
-        let server = escape_newlines(server);
-        print_stderr(&format!(
+        let server = visible_line(server);
+        eprint_text(&format!(
             "  this will be sent to the server {server}:\n{lines}"
         ));
-        let choices = "y: send | e: start over | n: decline | c: cancel";
-        match read_choice(choices, input).await? {
+        let send = ("Send", FormReviewChoice::Accept);
+        let start_over = ("Start over", FormReviewChoice::StartOver);
+        match read_choice(&[send, start_over, DECLINE, CANCEL], input).await? {
             FormReviewChoice::Accept => {
                 return Ok(ElicitationResponse::Accepted(filling.content()));
             }
@@ -121,13 +126,13 @@ async fn confirm_address(
     address: &FormUrl,
     input: &mut TtyLineReader,
 ) -> Result<ElicitationResponse, TtyReadError> {
-    print_stderr(&format!(
+    eprint_text(&format!(
         "  open this address on {} yourself; Selvedge does not open it:\n{}",
-        escape_newlines(&address.host),
+        visible_line(&address.host),
         indent_text(&address.url)
     ));
-    let choices = "y: I will open it | n: decline | c: cancel";
-    Ok(match read_choice(choices, input).await? {
+    let open = ("I will open it", FormReviewChoice::Accept);
+    Ok(match read_choice(&[open, DECLINE, CANCEL], input).await? {
         FormReviewChoice::Accept | FormReviewChoice::StartOver => {
             ElicitationResponse::Accepted(Value::Null)
         }
@@ -136,33 +141,29 @@ async fn confirm_address(
     })
 }
 
-/// Asks until one of the offered choices is typed.
+/// Asks until one of the offered choices is made.
 async fn read_choice(
-    choices: &str,
+    choices: &[(&str, FormReviewChoice)],
     input: &mut TtyLineReader,
 ) -> Result<FormReviewChoice, TtyReadError> {
-    loop {
-        print_stderr(&format!("  [{choices}]\n> "));
-        match input.read_line().await?.trim().to_lowercase().as_str() {
-            "y" | "yes" => return Ok(FormReviewChoice::Accept),
-            "e" if choices.contains("| e: ") => return Ok(FormReviewChoice::StartOver),
-            "n" | "no" => return Ok(FormReviewChoice::Decline),
-            "c" | "cancel" => return Ok(FormReviewChoice::Cancel),
-            _ => {}
-        }
-    }
+    let labels: Vec<String> = choices
+        .iter()
+        .map(|(label, _)| (*label).to_owned())
+        .collect();
+    let index = read_option(&labels, input).await?;
+    Ok(choices[index].1)
 }
 
 /// Describes a field and lists its choices, one per line.
 fn describe_field(field: &FormField) -> String {
-    let mut text = escape_newlines(&form_state::describe_field(field));
+    let mut text = visible_line(&form_state::describe_field(field)).into_owned();
     for line in field
         .description
         .iter()
         .cloned()
         .chain(form_state::choice_lines(field))
     {
-        text.push_str(&format!("\n      {}", escape_newlines(&line)));
+        text.push_str(&format!("\n      {}", visible_line(&line)));
     }
     text
 }

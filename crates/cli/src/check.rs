@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::CliStatus;
 use crate::args::{CheckArgs, ScriptLimitArgs};
-use crate::output::print_line;
+use crate::output::{print_json_text, print_line};
 use crate::run::{read_source, script_problem};
 use crate::setup::CliSetup;
 
@@ -31,7 +31,7 @@ pub(crate) fn check(args: CheckArgs) -> Result<CliStatus> {
         report
     });
     if args.json {
-        print_line(&serde_json::to_string(&report)?)?;
+        print_json_text(&serde_json::to_string(&report)?)?;
     } else {
         for error in &report.errors {
             script_problem(error, &name, &source).print();
@@ -78,7 +78,7 @@ fn check_command(args: &CheckArgs) -> Result<CliStatus> {
             "reason": reason,
             "commands": judgement.commands,
         });
-        print_line(&report.to_string())?;
+        print_json_text(&report.to_string())?;
     } else {
         let reason = reason
             .map(|reason| format!("{reason}; "))

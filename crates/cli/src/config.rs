@@ -4,14 +4,14 @@ use anyhow::Result;
 
 use crate::CliStatus;
 use crate::args::ConfigCommand;
-use crate::output::print_line;
+use crate::output::{print_json_text, print_line};
 use crate::setup::working_directory;
 
 /// Does not read the configuration files, so that it works if they are invalid.
 pub(crate) fn config(command: ConfigCommand) -> Result<CliStatus> {
     match command {
         ConfigCommand::Schema => {
-            print_line(&serde_json::to_string_pretty(&selvedge_config::schema())?)?
+            print_json_text(&serde_json::to_string_pretty(&selvedge_config::schema())?)?
         }
         ConfigCommand::Path(args) => {
             let project = working_directory(args.directory.as_deref())?;

@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use crate::CliStatus;
 use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
-use crate::output::print_line;
+use crate::output::{print_json_text, print_line};
 use crate::providers;
 use crate::setup::{CliSetup, load_valid_configuration};
 
@@ -93,7 +93,7 @@ pub(crate) fn doctor(args: DoctorArgs) -> Result<CliStatus> {
     findings.push(check_memory());
     let all_ok = findings.iter().all(DoctorFinding::has_passed);
     if args.json {
-        print_line(&serde_json::to_string_pretty(&findings)?)?;
+        print_json_text(&serde_json::to_string_pretty(&findings)?)?;
     } else {
         for finding in &findings {
             let DoctorFinding {

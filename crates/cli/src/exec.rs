@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::CliStatus;
 use crate::agent_setup::{self, AgentBuildOptions, AssembledAgent, SessionChoice};
 use crate::args::{ExecArgs, TurnLimitArgs};
-use crate::output::{print_line, replace_control_chars};
+use crate::output::{print_json_text, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::run::{SignalTokens, run_with_signals, runtime, shut_down, terminal_approver};
@@ -65,7 +65,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     // person can answer them, and only if standard input is a terminal.
     let is_terminal = std::io::stdin().is_terminal();
     let person = is_terminal
-        .then(|| terminal_approver(&runtime, &progress))
+        .then(|| terminal_approver(&runtime, &progress, &setup.limits(&args.limits)))
         .flatten();
     // A request to end the process cancels the turn, like an interrupt.
     let signals = SignalTokens {
@@ -214,7 +214,7 @@ fn json_event_sink() -> EventSink {
     EventSink::new(|event| {
         if let Ok(text) = serde_json::to_string(&event) {
             // A failed write has no other place to be reported.
-            let _ = print_line(&text);
+            let _ = print_json_text(&text);
         }
     })
 }
@@ -223,7 +223,7 @@ fn json_event_sink() -> EventSink {
 fn error_event_sink(inner: EventSink) -> EventSink {
     EventSink::new(move |event| match event {
         RuntimeEvent::Error { message } => {
-            eprint_line!("note: {}", replace_control_chars(&message))
+            eprint_line!("note: {message}")
         }
         RuntimeEvent::ThreadCompacted {
             tokens_before,
@@ -252,14 +252,14 @@ fn print_turn_result(
         None => problem,
     };
     match value {
-        Some(Ok(value)) => print_line(&serde_json::to_string(&value)?)?,
+        Some(Ok(value)) => print_json_text(&serde_json::to_string(&value)?)?,
         Some(Err(why)) if outcome.end == Ok(TurnEnd::Stop) => {
             let hint = session.map(|id| format!("run `selvedge sessions show {id}`"));
             with_hint(Problem::new(schema_mismatch(&why)), hint).print();
         }
         _ => {
             if let Some(message) = &outcome.message {
-                print_line(message.trim_end())?;
+                print_text(message.trim_end())?;
             }
         }
     }

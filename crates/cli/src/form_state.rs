@@ -2,9 +2,8 @@
 //! the chat and by the line-based prompts.
 
 use selvedge_mcp::{FormError, FormField, FormFieldChoice, FormFieldKind, FormFieldPresence};
+use selvedge_text::visible_line;
 use serde_json::{Map, Value};
-
-use crate::ask::escape_newlines;
 
 /// A form and the values entered so far.
 pub(crate) struct FormState {
@@ -73,7 +72,7 @@ impl FormState {
             .as_ref()
             .map_or_else(|| "left out".to_owned(), |value| field.display_value(value));
         // One line, so that the server's text cannot imitate further lines.
-        escape_newlines(&format!("{}: {value}", field.name))
+        visible_line(&format!("{}: {value}", field.name)).into_owned()
     }
 
     /// Returns the values as the JSON object that the server receives.

@@ -1,5 +1,6 @@
 //! Sets up tracing: spans of turns, requests, scripts and calls, and metrics. `--log` appends them
-//! to a file as lines of JSON; with the feature `otlp` they are sent to a collector.
+//! to a file as lines of JSON, in which hidden characters are escaped; with the feature `otlp` they
+//! are sent to a collector.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,6 +12,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::output::JsonLinesWriter;
 use crate::problem::Problem;
 
 #[cfg(feature = "otlp")]
@@ -32,7 +34,7 @@ pub(crate) fn start_tracing(file: Option<&Path>) -> Result<TracingGuard> {
         tracing_subscriber::fmt::layer()
             .json()
             .with_span_events(FmtSpan::CLOSE)
-            .with_writer(Mutex::new(file))
+            .with_writer(Mutex::new(JsonLinesWriter::escaping(file)))
     });
     // Only Selvedge's own targets: other crates log too much, and may log secrets.
     let own_targets = Targets::new().with_target("selvedge", LevelFilter::DEBUG);

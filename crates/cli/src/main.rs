@@ -8,6 +8,7 @@
 mod output;
 
 mod agent_setup;
+mod approval_question;
 mod args;
 mod ask;
 mod ask_form;

@@ -15,7 +15,7 @@ use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind};
 
 use crate::CliStatus;
 use crate::mcp_args::{McpCommand, McpLoginArgs, McpServeArgs, McpServerListArgs};
-use crate::output::{print_line, replace_control_chars};
+use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
 use crate::run::{runtime, stop_signal};
 use crate::saved_config::SavedRunConfig;
@@ -218,7 +218,7 @@ fn list(args: McpServerListArgs) -> Result<CliStatus> {
         status
     });
     if args.json {
-        print_line(&serde_json::to_string_pretty(&status)?)?;
+        print_json_text(&serde_json::to_string_pretty(&status)?)?;
     } else if status.is_empty() {
         eprint_line!("note: no MCP servers are configured");
         eprint_line!("hint: add one to config.toml; see docs/mcp.md");
@@ -254,17 +254,13 @@ fn print_server(server: &ServerStatus, every_tool: bool) -> Result<()> {
     .into_iter()
     .flatten()
     .collect();
-    print_line(&format!(
-        "{mark} {:<16} {}",
-        replace_control_chars(&server.name),
-        replace_control_chars(&facts.join(", "))
-    ))?;
+    print_line(&format!("{mark} {:<16} {}", server.name, facts.join(", ")))?;
     for note in server.why.iter().chain(&server.notes) {
-        print_line(&format!("    {}", replace_control_chars(note)))?;
+        print_line(&format!("    {note}"))?;
     }
     if every_tool {
         for tool in &server.tools {
-            print_line(&format!("    {}", replace_control_chars(tool)))?;
+            print_line(&format!("    {tool}"))?;
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::CliStatus;
 use crate::mcp_args::{InstallClient, McpInstallArgs};
-use crate::output::print_line;
+use crate::output::{print_line, print_text};
 use crate::problem::Problem;
 
 /// Hint for a file that cannot be changed safely.
@@ -34,7 +34,7 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
             "add this to {}, or pass --write to write it:",
             path.display()
         );
-        print_line(snippet(args.client, &command, &serve_args).trim_end())?;
+        print_text(snippet(args.client, &command, &serve_args).trim_end())?;
         return Ok(CliStatus::Success);
     }
     if before == after {

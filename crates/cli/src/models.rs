@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::CliStatus;
 use crate::args::{ModelsCommand, ModelsListArgs, ModelsLoginArgs, ModelsTestArgs};
-use crate::output::{eprint_text, print_line, replace_control_chars};
+use crate::output::{eprint_text, print_json_text, print_line};
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
 use crate::setup::load_configuration;
@@ -96,10 +96,10 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
             (_, None, 1) => "1 model".to_owned(),
             (_, None, count) => format!("{count} models"),
         };
-        print_line(&replace_control_chars(&format!(
+        print_line(&format!(
             "{:<12} {:<10} {:<32} {state}",
             provider.provider, provider.wire_api, provider.base_url
-        )))?;
+        ))?;
         for model in &provider.models {
             let mut abilities = format!("{}k context", model.context_window / 1000);
             for (has, ability) in [
@@ -110,10 +110,7 @@ async fn list(args: &ModelsListArgs) -> Result<CliStatus> {
                 abilities += if has { ability } else { "" };
             }
             let guess = if model.known { "" } else { " (assumed)" };
-            print_line(&replace_control_chars(&format!(
-                "  {:<40} {abilities}{guess}",
-                model.name
-            )))?;
+            print_line(&format!("  {:<40} {abilities}{guess}", model.name))?;
         }
     }
     Ok(CliStatus::Success)
@@ -225,14 +222,14 @@ async fn test(args: &ModelsTestArgs) -> Result<CliStatus> {
                     "model": choice.model.name,
                     "error": {"kind": kind, "message": message, "status": status},
                 });
-                print_line(&report.to_string())?;
+                print_json_text(&report.to_string())?;
             }
             model_problem(&choice.provider, &error).print();
             return Ok(CliStatus::Failed);
         }
     };
     if args.json {
-        print_line(&serde_json::to_string_pretty(&learned)?)?;
+        print_json_text(&serde_json::to_string_pretty(&learned)?)?;
     } else {
         print_report(&learned)?;
     }
@@ -306,9 +303,7 @@ async fn send_test_request(
 }
 
 fn print_report(learned: &ModelTestReport) -> Result<()> {
-    let row = |label: &str, value: &str| {
-        print_line(&replace_control_chars(&format!("{label:<12} {value}")))
-    };
+    let row = |label: &str, value: &str| print_line(&format!("{label:<12} {value}"));
     let model = &learned.model;
     row(
         "provider",

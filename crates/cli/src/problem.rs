@@ -1,8 +1,8 @@
 //! Errors for people: one `error:` line, an excerpt of the source, and `hint:` lines.
 
-use std::io::{IsTerminal, Write};
+use selvedge_text::visible_line;
 
-use crate::output::replace_control_chars;
+use crate::output::{eprint_labelled, eprint_text};
 
 /// An error with its hints, printed as `error: …` and `hint: …`.
 #[derive(Debug, Clone)]
@@ -53,7 +53,8 @@ impl Problem {
         let shown: String = text.chars().skip(start).take(120).collect();
         let caret = " ".repeat((column as usize).saturating_sub(1 + start));
         self.excerpt = Some(format!(
-            "{gutter}--> {file}:{line}:{column}\n{gutter} |\n{line} | {shown}\n{gutter} | {caret}^"
+            "{gutter}--> {}:{line}:{column}\n{gutter} |\n{line} | {shown}\n{gutter} | {caret}^",
+            visible_line(file)
         ));
         self
     }
@@ -73,25 +74,12 @@ impl Problem {
 
     /// Prints the error on standard error.
     pub(crate) fn print(&self) {
-        let mut out = std::io::stderr().lock();
-        let colour =
-            out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let (red, cyan, plain) = if colour {
-            ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m")
-        } else {
-            ("", "", "")
-        };
-        // A failed write to standard error has no other place to be reported.
-        let _ = writeln!(
-            out,
-            "{red}error{plain}: {}",
-            replace_control_chars(&self.message)
-        );
+        eprint_labelled("error", "1;31", &self.message);
         if let Some(place) = &self.excerpt {
-            let _ = writeln!(out, "{}", replace_control_chars(place));
+            eprint_text(&format!("{place}\n"));
         }
         for hint in &self.hints {
-            let _ = writeln!(out, "{cyan}hint{plain}: {}", replace_control_chars(hint));
+            eprint_labelled("hint", "1;36", hint);
         }
     }
 }

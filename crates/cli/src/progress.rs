@@ -5,12 +5,11 @@ use std::io::IsTerminal;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::ask::escape_newlines;
-use crate::output::replace_control_chars;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use selvedge_protocol::{
     CallRecord, CallStatus, EventSink, LogLevel, PlanStepStatus, RuntimeEvent,
 };
+use selvedge_text::visible_line;
 
 /// A handle to the progress display. Clones share it.
 #[derive(Clone)]
@@ -150,7 +149,7 @@ impl ProgressLines {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
             bar.set_style(style);
         }
-        bar.set_message(replace_control_chars(&format!("{tool} {about}")).into_owned());
+        bar.set_message(visible_line(&format!("{tool} {about}")).into_owned());
         bar.enable_steady_tick(Duration::from_millis(100));
         self.running_calls.insert(call_id, (bar, about));
     }
@@ -163,7 +162,7 @@ impl ProgressLines {
         };
         if let Some(line) = text.lines().rev().find(|line| !line.trim().is_empty()) {
             let line: String = line.trim().chars().take(60).collect();
-            bar.set_message(replace_control_chars(&format!("exec {about} · {line}")).into_owned());
+            bar.set_message(visible_line(&format!("exec {about} · {line}")).into_owned());
         }
     }
 
@@ -180,14 +179,10 @@ impl ProgressLines {
         let about = about.filter(|about| !about.is_empty());
         let about = about.map(|about| format!(" {about}")).unwrap_or_default();
         let outcome = match &call.error {
-            Some(error) => format!(
-                "{}: {}",
-                call.status.as_str(),
-                escape_newlines(&error.message)
-            ),
+            Some(error) => format!("{}: {}", call.status.as_str(), visible_line(&error.message)),
             None => format!("{:.1} ms", call.duration_ms),
         };
-        let tool = escape_newlines(&call.tool);
+        let tool = visible_line(&call.tool);
         self.print_line("", &format!("{mark} {tool}{about}  {outcome}"));
     }
 
@@ -196,10 +191,12 @@ impl ProgressLines {
             held.push(format!("{prefix}{message}"));
             return;
         }
-        for line in replace_control_chars(message).lines() {
+        for line in message.lines() {
             if self.is_terminal {
                 // Fails only if the terminal is closed.
-                let _ = self.spinners.println(format!("{prefix}{line}"));
+                let _ = self
+                    .spinners
+                    .println(visible_line(&format!("{prefix}{line}")));
             } else {
                 eprint_line!("{prefix}{line}");
             }

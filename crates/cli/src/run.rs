@@ -13,7 +13,7 @@ use selvedge_protocol::{
     ScriptMode, ScriptToolCallOutput,
 };
 use selvedge_script::{Author, Pragma, RunOptions};
-use selvedge_tools::DeferringApprover;
+use selvedge_tools::{DeferringApprover, ScopeLimits};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::CliStatus;
 use crate::args::RunArgs;
 use crate::ask::TerminalApprover;
-use crate::output::{eprint_text, print_line, replace_control_chars};
+use crate::output::{eprint_text, print_json_text, print_line, print_text};
 use crate::problem::Problem;
 use crate::progress::ProgressDisplay;
 use crate::saved_config::SavedRunConfig;
@@ -42,7 +42,7 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     let runtime = runtime()?;
     let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
     let person = (!args.suspend)
-        .then(|| terminal_approver(&runtime, &progress))
+        .then(|| terminal_approver(&runtime, &progress, &setup.limits(&args.limits)))
         .flatten();
     let can_ask = person.is_some();
     let approver = match &person {
@@ -115,13 +115,16 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
     Ok(exit)
 }
 
-/// Returns the approver at the terminal; `None` if there is no terminal.
+/// Returns the approver at the terminal; `None` if there is no terminal. Its questions name the
+/// time limit of approval requests.
 pub(crate) fn terminal_approver(
     runtime: &Runtime,
     progress: &ProgressDisplay,
+    limits: &Limits,
 ) -> Option<Arc<TerminalApprover>> {
     let _inside = runtime.enter();
-    TerminalApprover::new(progress.clone()).map(Arc::new)
+    let limit = ScopeLimits::from(limits).approval_timeout;
+    TerminalApprover::new(progress.clone(), limit).map(Arc::new)
 }
 
 /// Stops background tasks, and removes the progress lines from the terminal.
@@ -356,14 +359,14 @@ fn command_status(output: &ScriptToolCallOutput) -> CliStatus {
 }
 
 fn print_item(output: &ScriptToolCallOutput) -> Result<()> {
-    Ok(print_line(&serde_json::to_string(output)?)?)
+    Ok(print_json_text(&serde_json::to_string(output)?)?)
 }
 
 /// Prints the output and the return value of the script on standard output.
 fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
     for part in &output.output {
         match part {
-            OutputPart::Text { text } => print_line(text)?,
+            OutputPart::Text { text } => print_text(text)?,
             OutputPart::Image { data, mime_type } | OutputPart::Audio { data, mime_type } => {
                 print_line(&format!("[{mime_type}, {} KB]", data.len() * 3 / 4 / 1024))?;
             }
@@ -371,8 +374,8 @@ fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
     }
     if output.error.is_none() || output.status == RunStatus::DryRun {
         match output.value() {
-            Some(Value::String(text)) => print_line(&text)?,
-            Some(value) => print_line(&serde_json::to_string_pretty(&value)?)?,
+            Some(Value::String(text)) => print_text(&text)?,
+            Some(value) => print_json_text(&serde_json::to_string_pretty(&value)?)?,
             None => {}
         }
     }
@@ -382,7 +385,7 @@ fn print_value(output: &ScriptToolCallOutput) -> Result<()> {
 /// Prints warnings, the error and notes on standard error.
 fn print_notes(output: &ScriptToolCallOutput, storage: RunStorage, name: &str, source: &[u8]) {
     for warning in &output.warnings {
-        eprint_line!("warning: {}", replace_control_chars(warning));
+        eprint_line!("warning: {warning}");
     }
     if output.status == RunStatus::Suspended {
         let id = &output.id;

@@ -9,7 +9,7 @@ use selvedge_protocol::{ConversationItem, MessageRole, TurnItem};
 use serde_json::{Value, json};
 
 use crate::CliStatus;
-use crate::output::{print_line, replace_control_chars};
+use crate::output::{print_json_text, print_line, print_text};
 use crate::private_file;
 use crate::problem::Problem;
 use crate::run::runtime;
@@ -58,10 +58,10 @@ fn list(journal: &Journal, args: &SessionsListArgs) -> Result<CliStatus> {
     for session in &sessions {
         let name = session_title(journal, session, &redactor);
         let when = format_age(now, session.touched_ms);
-        print_line(&replace_control_chars(&format!(
+        print_line(&format!(
             "{}  {when:>8}  {name:<40}  {}",
             session.id, session.directory
-        )))?;
+        ))?;
     }
     if sessions.is_empty() {
         eprint_line!("note: the journal has no sessions");
@@ -113,7 +113,7 @@ fn show(journal: &Arc<Journal>, args: &SessionsShowArgs) -> Result<CliStatus> {
     }
     for (turn, item) in &items {
         let text = item_text(item, &redactor).replace('\n', "\n      ");
-        print_line(&replace_control_chars(&format!("T-{turn}  {text}")))?;
+        print_text(&format!("T-{turn}  {text}"))?;
     }
     if session.has_open_turn() {
         eprint_line!(
@@ -185,7 +185,7 @@ fn export(journal: &Journal, args: &SessionsExportArgs) -> Result<CliStatus> {
     match &args.file {
         Some(file) => private_file::write_private(file, &(lines.join("\n") + "\n"))
             .map_err(|error| Problem::new(format!("cannot write {}: {error}", file.display())))?,
-        None => lines.iter().try_for_each(|text| print_line(text))?,
+        None => lines.iter().try_for_each(|text| print_json_text(text))?,
     }
     Ok(CliStatus::Success)
 }

@@ -1,12 +1,97 @@
-//! Reads lines from the terminal without blocking a thread.
+//! Reads lines from the terminal without blocking a thread, and tells typed lines from pasted ones.
 
 use std::io;
+use std::time::Duration;
+
+/// How long no input must come before a question takes its answer.
+#[cfg(unix)]
+const QUIET_DURATION: Duration = Duration::from_millis(250);
+
+/// What a terminal sends before and after pasted text, if it was asked to.
+const PASTE_START: &str = "\x1b[200~";
+const PASTE_END: &str = "\x1b[201~";
+
+/// A line that was entered at the terminal.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct EnteredLine {
+    /// The text, with its line break.
+    pub(crate) text: String,
+    origin: LineOrigin,
+}
+
+/// How a line was entered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LineOrigin {
+    Typed,
+    /// At least a part of it was pasted.
+    Pasted,
+}
+
+impl EnteredLine {
+    /// Returns the index of the option that the line chooses: it is a typed number from 1 to
+    /// `options`, and nothing else.
+    pub(crate) fn chosen_option(&self, options: usize) -> Option<usize> {
+        let text = self.text.trim_end_matches(['\r', '\n']);
+        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number: usize = text.parse().ok().filter(|_| is_number)?;
+        (self.origin == LineOrigin::Typed && (1..=options).contains(&number)).then(|| number - 1)
+    }
+}
+
+/// Whether a line belongs to a paste that began in an earlier line.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct PasteState {
+    is_open: bool,
+}
+
+impl PasteState {
+    /// Reads the marks of pastes in a line, and returns the line without them.
+    fn read_line(&mut self, line: &str) -> EnteredLine {
+        let mut origin = match self.is_open {
+            true => LineOrigin::Pasted,
+            false => LineOrigin::Typed,
+        };
+        let (start, end) = (line.rfind(PASTE_START), line.rfind(PASTE_END));
+        if start.is_some() || end.is_some() {
+            origin = LineOrigin::Pasted;
+            self.is_open = start > end;
+        }
+        EnteredLine {
+            text: line.replace(PASTE_START, "").replace(PASTE_END, ""),
+            origin,
+        }
+    }
+}
+
+/// A guard that has the terminal mark pasted text until it is dropped.
+pub(crate) struct PasteMarks {
+    are_supported: bool,
+}
+
+impl PasteMarks {
+    pub(crate) fn new() -> Self {
+        let are_supported = std::env::var("TERM").is_ok_and(|term| term != "dumb");
+        if are_supported {
+            crate::output::mark_pastes();
+        }
+        Self { are_supported }
+    }
+}
+
+impl Drop for PasteMarks {
+    fn drop(&mut self) {
+        if self.are_supported {
+            crate::output::unmark_pastes();
+        }
+    }
+}
 
 /// The controlling terminal, opened for reading.
 #[cfg(unix)]
 pub(crate) struct TtyLineReader {
     terminal: tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>,
     buffer: Vec<u8>,
+    paste: PasteState,
 }
 
 #[cfg(unix)]
@@ -22,30 +107,56 @@ impl TtyLineReader {
         Ok(Self {
             terminal,
             buffer: Vec::new(),
+            paste: PasteState::default(),
         })
     }
 
+    /// Discards all input until none has come for [`QUIET_DURATION`].
+    pub(crate) async fn discard_until_quiet(&mut self) -> Result<(), TtyReadError> {
+        loop {
+            self.discard_input()?;
+            match tokio::time::timeout(QUIET_DURATION, self.terminal.readable()).await {
+                Ok(Ok(mut ready)) => ready.clear_ready(),
+                Ok(Err(_)) => return Err(TtyReadError::TerminalClosed),
+                // Also discards an unfinished line, for which the terminal is not readable.
+                Err(_) => return self.discard_input(),
+            }
+        }
+    }
+
     /// Discards everything typed so far.
-    pub(crate) fn discard_input(&mut self) {
+    fn discard_input(&mut self) -> Result<(), TtyReadError> {
         self.buffer.clear();
+        self.paste = PasteState::default();
         // Also an unfinished line, which would become the beginning of the answer.
         let _ = rustix::termios::tcflush(
             self.terminal.get_ref(),
             rustix::termios::QueueSelector::IFlush,
         );
         let mut discarded = [0; 1024];
-        while matches!(
-            rustix::io::read(self.terminal.get_ref(), &mut discarded),
-            Ok(1..)
-        ) {}
+        loop {
+            match rustix::io::read(self.terminal.get_ref(), &mut discarded) {
+                Ok(1..) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Ok(()),
+                _ => return Err(self.read_error()),
+            }
+        }
+    }
+
+    /// Returns why nothing can be read.
+    fn read_error(&self) -> TtyReadError {
+        match rustix::termios::tcgetattr(self.terminal.get_ref()) {
+            Err(_) => TtyReadError::TerminalClosed,
+            Ok(_) => TtyReadError::EndOfInput,
+        }
     }
 
     /// Reads one line, including its line break.
-    pub(crate) async fn read_line(&mut self) -> Result<String, TtyReadError> {
+    pub(crate) async fn read_line(&mut self) -> Result<EnteredLine, TtyReadError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return Ok(String::from_utf8_lossy(&line).into_owned());
+                return Ok(self.paste.read_line(&String::from_utf8_lossy(&line)));
             }
             let mut chunk = [0; 1024];
             let read = self
@@ -56,10 +167,7 @@ impl TtyLineReader {
                 .await;
             match read {
                 Ok(read @ 1..) => self.buffer.extend_from_slice(&chunk[..read]),
-                _ if rustix::termios::tcgetattr(self.terminal.get_ref()).is_err() => {
-                    return Err(TtyReadError::TerminalClosed);
-                }
-                _ => return Err(TtyReadError::EndOfInput),
+                _ => return Err(self.read_error()),
             }
         }
     }
@@ -84,9 +192,40 @@ impl TtyLineReader {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(crate) fn discard_input(&mut self) {}
-
-    pub(crate) async fn read_line(&mut self) -> Result<String, TtyReadError> {
+    pub(crate) async fn discard_until_quiet(&mut self) -> Result<(), TtyReadError> {
         Err(TtyReadError::TerminalClosed)
+    }
+
+    pub(crate) async fn read_line(&mut self) -> Result<EnteredLine, TtyReadError> {
+        Err(TtyReadError::TerminalClosed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_typed_number_chooses_an_option() {
+        let mut paste = PasteState::default();
+        let mut chosen = |line: &str| paste.read_line(line).chosen_option(4);
+        assert_eq!(chosen("2\n"), Some(1));
+        for line in [
+            "\n", "0\n", "5\n", "42\n", "y\n", "yes\n", "1 file\n", "use 2\n", " 1\n", "1.\n",
+            "+1\n", "１\n",
+        ] {
+            assert_eq!(chosen(line), None, "{line:?}");
+        }
+        // A paste of several lines, and a pasted number.
+        for line in [
+            "\x1b[200~a\n",
+            "1\n",
+            "b\x1b[201~\n",
+            "\x1b[200~1\x1b[201~\n",
+        ] {
+            assert_eq!(chosen(line), None, "{line:?}");
+        }
+        assert_eq!(chosen("1\n"), Some(0));
+        assert_eq!(paste.read_line("\x1b[200~Ada\x1b[201~\n").text, "Ada\n");
     }
 }

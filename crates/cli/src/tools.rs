@@ -6,7 +6,7 @@ use selvedge_tools::declarations;
 
 use crate::CliStatus;
 use crate::args::ToolsArgs;
-use crate::output::print_line;
+use crate::output::{print_json_text, print_line, print_text};
 use crate::setup::CliSetup;
 
 pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
@@ -21,9 +21,9 @@ pub(crate) fn tools(args: ToolsArgs) -> Result<CliStatus> {
     });
     if args.json {
         let specs: Vec<_> = registry.iter().map(|tool| &tool.spec).collect();
-        print_line(&serde_json::to_string_pretty(&specs)?)?;
+        print_json_text(&serde_json::to_string_pretty(&specs)?)?;
     } else if args.ts {
-        print_line(
+        print_text(
             format!(
                 "{}{}",
                 declarations(&registry),

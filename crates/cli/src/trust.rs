@@ -1,13 +1,13 @@
 //! Decides whether the files of a folder may configure Selvedge. They can start programs and change
 //! which calls need approval.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::path::Path;
 
 use anyhow::Result;
 use selvedge_config::{Project, TrustState};
 
-use crate::output::replace_control_chars;
+use crate::output::eprint_text;
 use crate::problem::Problem;
 
 /// Returns the project if its files are trusted. Asks once if there is a terminal.
@@ -52,7 +52,7 @@ pub(crate) fn trusted_project(
     };
     for file in files {
         let file = directory.join(file).display().to_string();
-        eprint_line!("note: {} is ignored: {why}", replace_control_chars(&file));
+        eprint_line!("note: {file} is ignored: {why}");
     }
     eprint_line!("hint: pass --trust to use the files of this folder");
     Ok(None)
@@ -71,14 +71,11 @@ fn ask_for_trust(directory: &Path, files: &[&str], before: TrustState) -> bool {
         "? {} has its own {}, \
          which can start programs and change which calls need approval{since}.\n  \
          Trust this folder from now on? [y/N] ",
-        directory.display(),
+        selvedge_text::visible_line(&directory.display().to_string()),
         files.join(" and ")
     );
-    let mut stderr = std::io::stderr().lock();
+    eprint_text(&question);
     // If the terminal is gone, the empty answer means no.
-    let _ = stderr
-        .write_all(replace_control_chars(&question).as_bytes())
-        .and_then(|()| stderr.flush());
     let mut line = String::new();
     let _ = std::io::stdin().lock().read_line(&mut line);
     matches!(line.trim().to_lowercase().as_str(), "y" | "yes")

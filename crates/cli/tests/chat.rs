@@ -16,6 +16,8 @@ mod support;
 
 #[path = "chat/commands.rs"]
 mod commands;
+#[path = "chat/deliberate.rs"]
+mod deliberate;
 #[path = "chat/forms.rs"]
 mod forms;
 #[path = "chat/questions.rs"]

@@ -2,94 +2,12 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 #![cfg(target_os = "linux")]
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+#[path = "terminal/pty.rs"]
+mod pty;
+
 use std::path::Path;
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use selvedge_confine::{
-    Child, ChildCommand, ChildStdio, ConfinementMode, ConfinementSupport, spawn,
-};
-
-/// A `selvedge` process in a pseudo-terminal.
-struct Terminal {
-    master: File,
-    child: Child,
-    /// The output so far.
-    output: String,
-}
-
-impl Terminal {
-    fn run(dir: &Path, args: &[&str]) -> Self {
-        let master =
-            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let tty: OwnedFd = File::options()
-            .read(true)
-            .write(true)
-            .open(name.to_str().unwrap())
-            .unwrap()
-            .into();
-        let argv = [&[env!("CARGO_BIN_EXE_selvedge")], args].concat();
-        let env = [
-            ("SELVEDGE_HOME", dir.join("home").to_str().unwrap()),
-            ("PATH", "/usr/bin:/bin"),
-            ("TERM", "dumb"),
-        ]
-        .map(|(name, value)| (name.into(), value.into()));
-        let command = ChildCommand {
-            argv: argv.iter().map(Into::into).collect(),
-            cwd: dir.join("work"),
-            env: env.to_vec(),
-            stdio: ChildStdio::Terminal(tty),
-            keep_open_fd: None,
-        };
-        let child = spawn(
-            command,
-            &ConfinementMode::Unconfined,
-            &ConfinementSupport::probe(),
-        )
-        .unwrap();
-        Self {
-            master: File::from(master),
-            child,
-            output: String::new(),
-        }
-    }
-
-    /// Reads until the output contains the text.
-    fn wait_for(&mut self, text: &str) {
-        while !self.output.contains(text) {
-            assert!(self.read(), "{text:?} never came:\n{}", self.output);
-        }
-    }
-
-    fn type_text(&mut self, text: &str) {
-        self.master.write_all(text.as_bytes()).unwrap();
-    }
-
-    /// Waits for the process to exit, and returns its status and output.
-    fn wait_for_exit(mut self) -> (i32, String) {
-        while self.read() {}
-        (self.child.wait_exit().unwrap().reason.code(), self.output)
-    }
-
-    /// Reads more output. Returns whether there was any.
-    fn read(&mut self) -> bool {
-        let mut chunk = [0; 4096];
-        match self.master.read(&mut chunk) {
-            Ok(read @ 1..) => {
-                let text = String::from_utf8_lossy(&chunk[..read]);
-                self.output.push_str(&text);
-                true
-            }
-            _ => false,
-        }
-    }
-}
+use pty::Terminal;
 
 /// A temporary folder with the working folder `work`, which has a folder `doomed`.
 fn temp_dir() -> tempfile::TempDir {
@@ -111,8 +29,12 @@ fn an_approval_shows_the_call_and_approving_runs_it() {
         "rm -rf doomed",
         "deletes files by force",
         ">   2 | await tools.exec",
-        "stated reason: old build",
-        "n: deny | n REASON: deny with a reason",
+        "    │ rm -rf doomed\r\n",
+        "the model's words: old build",
+        "1. Approve this call, once",
+        "2. Approve this call and every later call of this script",
+        "4. Deny, with a reason for the model",
+        "without an answer, the request times out after 60 s",
     ] {
         assert!(
             terminal.output.contains(text),
@@ -121,8 +43,8 @@ fn an_approval_shows_the_call_and_approving_runs_it() {
         );
     }
     assert!(dir.path().join("work/doomed").exists());
-    terminal.type_text("what\n");
-    terminal.type_text("y\n");
+    terminal.answer("what");
+    terminal.answer("1");
     let (status, output) = terminal.wait_for_exit();
     assert_eq!(status, 0, "{output}");
     assert!(
@@ -136,7 +58,9 @@ fn the_reason_of_a_denial_reaches_the_script() {
     let dir = temp_dir();
     let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
     terminal.wait_for("\n> ");
-    terminal.type_text("n use the trash\n");
+    terminal.answer("4");
+    terminal.wait_for("reason for the model:\r\n> ");
+    terminal.type_text("use the trash\n");
     let (status, output) = terminal.wait_for_exit();
     assert_eq!(status, 1, "{output}");
     assert!(
@@ -154,11 +78,13 @@ fn always_is_saved_and_not_asked_again() {
     let mut terminal = Terminal::run(dir.path(), &args);
     terminal.wait_for("\n> ");
     assert!(
-        terminal.output.contains("a: always, for `touch made …`"),
+        terminal
+            .output
+            .contains("3. Always approve `touch made …`, in every folder"),
         "{}",
         terminal.output
     );
-    terminal.type_text("a\n");
+    terminal.answer("3");
     assert_eq!(terminal.wait_for_exit().0, 0);
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
     assert!(rules.contains("[\"touch\", \"made\"]"), "{rules}");
@@ -178,9 +104,9 @@ fn several_calls_can_be_answered_one_by_one() {
     );
     terminal.wait_for("? approval needed for 2 calls:");
     terminal.wait_for("\n> ");
-    terminal.type_text("e\n");
-    terminal.type_text("y\n");
-    terminal.type_text("n\n");
+    for answer in ["6", "1", "4"] {
+        terminal.answer(answer);
+    }
     let (_, output) = terminal.wait_for_exit();
     assert!(
         dir.path().join("work/a").exists() && !dir.path().join("work/b").exists(),
@@ -267,7 +193,7 @@ fn an_answer_after_another_process_answered_has_no_effect() {
         String::from_utf8_lossy(&output.stderr)
     );
     std::fs::create_dir(dir.path().join("work/doomed")).unwrap();
-    terminal.type_text("y\n");
+    terminal.answer("1");
     let (status, output) = terminal.wait_for_exit();
     assert!(
         status == 1 && output.contains("another process answered"),
@@ -286,7 +212,7 @@ await tools.exec({ command: ['sh', '-c', 'rm -f nothing; echo two >> effects'] }
 
 #[test]
 fn a_late_answer_does_not_affect_a_script_resumed_elsewhere() {
-    for late in ["n\n", "y\n", "\u{3}"] {
+    for late in ["3\n", "1\n", "\u{3}"] {
         let dir = temp_dir();
         let mut terminal =
             Terminal::run(dir.path(), &["run", "--approval", "untrusted", "-e", TWICE]);
@@ -327,7 +253,7 @@ fn runs_answer_asks_for_the_approval_at_its_terminal() {
         "{}",
         terminal.output
     );
-    terminal.type_text("y\n");
+    terminal.answer("1");
     let (status, output) = terminal.wait_for_exit();
     assert!(status == 0 && output.contains("gone"), "{output}");
 }
@@ -342,7 +268,8 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
     terminal.wait_for("\n> ");
     for text in [
         "fetches http://127.0.0.1:1/page?q=1 (a private address)",
-        "a: always, for requests to 127.0.0.1:1",
+        "    │ http://127.0.0.1:1/page?q=1\r\n",
+        "3. Always approve requests to 127.0.0.1:1, in every folder",
     ] {
         assert!(
             terminal.output.contains(text),
@@ -350,7 +277,7 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
             terminal.output
         );
     }
-    terminal.type_text("a\n");
+    terminal.answer("3");
     let (_, output) = terminal.wait_for_exit();
     assert!(output.contains("ToolExecutionError"), "{output}");
     let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
@@ -363,4 +290,98 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
         output.contains("ToolExecutionError") && !output.contains("? approval needed"),
         "{output}"
     );
+}
+
+/// Sentences that are no answer. Some begin or end with a digit.
+const SENTENCES: [&str; 40] = [
+    "stop it",
+    "yes",
+    "y",
+    "s",
+    "a",
+    "always",
+    "yes please",
+    "ok",
+    "okay 1",
+    "approve",
+    "use option 1",
+    "use option 2",
+    "1 more thing",
+    "2 files are wrong",
+    "3rd time",
+    "1. do it",
+    "1) do it",
+    "1, 2",
+    "1 2 3 4",
+    "run it in folder 1",
+    "delete version 2",
+    "what is rm -rf 1",
+    "please stop after 3",
+    "no, 2",
+    "not now, at 10:21",
+    "0",
+    "00 1",
+    "9",
+    "12",
+    "x1",
+    "1x",
+    "-1",
+    "+2",
+    "#1",
+    "1.0",
+    "0x1",
+    "01x",
+    "",
+    " ",
+    "１",
+];
+
+#[test]
+fn words_at_the_plain_prompt_approve_nothing() {
+    let dir = temp_dir();
+    let mut terminal = Terminal::run(dir.path(), &["run", "-e", DOOM]);
+    for sentence in SENTENCES {
+        terminal.answer(sentence);
+        terminal.wait_for("type a number from 1 to 4, then Enter");
+        assert!(dir.path().join("work/doomed").exists(), "{sentence:?}");
+    }
+    terminal.answer("3");
+    let (status, output) = terminal.wait_for_exit();
+    assert!(
+        status == 1 && output.contains("ApprovalDeniedError: exec was denied"),
+        "{output}"
+    );
+    assert!(dir.path().join("work/doomed").exists());
+}
+
+#[test]
+fn text_typed_before_or_pasted_at_the_plain_prompt_approves_nothing() {
+    let dir = temp_dir();
+    let mut terminal = Terminal::run_with_term(dir.path(), &["run", "-e", DOOM], "xterm");
+    // Before the prompt, and while the question is shown.
+    terminal.type_text("1\n1\n1");
+    terminal.wait_for("approval needed");
+    terminal.type_text("1\n1\n");
+    terminal.wait_for("\n> ");
+    assert!(
+        terminal.output.contains("\x1b[?2004h"),
+        "{:?}",
+        terminal.output
+    );
+    for paste in ["1", "1\n", "words\n1\n", "1\n1\n1\n"] {
+        terminal.wait_for("\n> ");
+        terminal.output.clear();
+        terminal.type_text(&format!("\x1b[200~{paste}\x1b[201~\n"));
+        terminal.wait_for("type a number from 1 to 4, then Enter");
+        assert!(dir.path().join("work/doomed").exists(), "{paste:?}");
+    }
+    // Several lines at once, in a terminal that does not mark pastes.
+    terminal.wait_for("\n> ");
+    terminal.output.clear();
+    terminal.type_text("stop it\n1\n2\n1\n");
+    terminal.answer("3");
+    let (status, output) = terminal.wait_for_exit();
+    assert_eq!(status, 1, "{output}");
+    assert!(output.contains("\x1b[?2004l"), "{output:?}");
+    assert!(dir.path().join("work/doomed").exists());
 }

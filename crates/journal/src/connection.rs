@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rusqlite::config::DbConfig;
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Params};
 
-use crate::JournalError;
+use crate::{ComponentSchema, JournalError};
 
 /// The name of the journal's file in its folder.
 pub(crate) const FILE_NAME: &str = "journal.sqlite";
@@ -16,8 +17,12 @@ pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long to wait before the switch to WAL mode is tried again.
 const WAL_RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Opens the file in a folder. Creates the folder and the file if they do not exist.
-pub(crate) fn open_read_write(folder: &Path) -> Result<Connection, JournalError> {
+/// Opens the file in a folder for the tables of `schema`. Creates the folder and the file if they
+/// do not exist. Fails without a write if a newer version of Selvedge wrote the file.
+pub(crate) fn open_read_write(
+    folder: &Path,
+    schema: &ComponentSchema,
+) -> Result<Connection, JournalError> {
     let file = |error| JournalError::File {
         path: folder.to_owned(),
         error,
@@ -27,6 +32,10 @@ pub(crate) fn open_read_write(folder: &Path) -> Result<Connection, JournalError>
     create_private(&path).map_err(file)?;
     let connection = Connection::open(&path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
+    // Until the versions are checked, closing the connection must not move the log into the file.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    schema.check_versions(&connection)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
     switch_to_wal(&connection)?;
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.set_prepared_statement_cache_capacity(64);

@@ -38,15 +38,17 @@ pub enum JournalError {
     },
     /// The schema is newer than this version of Selvedge.
     #[error(
-        "the journal was written by a newer version of Selvedge \
+        "{path} was written by a newer version of Selvedge \
          (schema version {version} of {component}, this version supports {known})"
     )]
     NewerSchema {
+        /// The journal's file.
+        path: PathBuf,
         /// The component whose tables are newer.
-        component: &'static str,
+        component: String,
         /// The schema version in the file.
         version: u32,
-        /// The newest schema version that this build supports.
+        /// The newest schema version that this build supports; 0 if it does not know the component.
         known: u32,
     },
     /// The file has tables, but no table `schema_versions`.

@@ -61,7 +61,7 @@ impl Journal {
             path: folder.to_owned(),
             error,
         };
-        let mut connection = connection::open_read_write(folder)?;
+        let mut connection = connection::open_read_write(folder, &schema::JOURNAL_SCHEMA)?;
         if options.durability == Durability::Full {
             connection.pragma_update(None, "synchronous", "full")?;
         }

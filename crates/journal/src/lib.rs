@@ -37,7 +37,7 @@ pub use forget::{RewriteItemsFn, SessionForgetReport};
 pub use journal::{Journal, JournalOptions};
 pub use retention::RetentionReport;
 pub use runs::{RunFilter, RunSummary, StoredCall, StoredCallState, StoredRun, StoredRunState};
-pub use schema::ComponentSchema;
+pub use schema::{ComponentSchema, MEMORY_SCHEMA_VERSION};
 pub use script_values::SessionValueStore;
 pub use selvedge_protocol::{Durability, Retention};
 pub use selvedge_text::Redactor;

@@ -1,7 +1,8 @@
 //! The schema of the journal's file and its migrations. Each component has its own version: the
-//! journal, and crates that have tables in the same file.
+//! journal, and crates that have tables in the same file. A file in which a component is newer than
+//! this build, or unknown to it, is never written.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
@@ -12,6 +13,9 @@ pub(crate) const JOURNAL_SCHEMA: ComponentSchema = ComponentSchema {
     component: "journal",
     migrations: &[include_str!("schema.sql")],
 };
+
+/// The schema version of the memory's tables, whose migrations are in the crate `selvedge-memory`.
+pub const MEMORY_SCHEMA_VERSION: u32 = 1;
 
 /// The tables of one component in the journal's file.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +42,7 @@ impl ComponentSchema {
         folder: &Path,
         seal: &ColumnEncryption,
     ) -> Result<Connection, JournalError> {
-        let connection = connection::open_read_write(folder)?;
+        let connection = connection::open_read_write(folder, self)?;
         seal.register_functions(&connection)?;
         Ok(connection)
     }
@@ -74,11 +78,42 @@ impl ComponentSchema {
         let version = self.stored_version(connection)?;
         self.migrations
             .get(version as usize..)
-            .ok_or(JournalError::NewerSchema {
-                component: self.component,
-                version,
-                known: self.latest_version(),
-            })
+            .ok_or_else(|| self.newer_error(connection, self.component, version))
+    }
+
+    /// Fails if any component in the file is newer than this build. Only reads.
+    pub(crate) fn check_versions(&self, connection: &Connection) -> Result<(), JournalError> {
+        if !has_versions(connection)? {
+            return Ok(());
+        }
+        let mut read = connection.prepare("SELECT component, version FROM schema_versions")?;
+        let rows = read.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        for row in rows {
+            let (component, version): (String, u32) = row?;
+            if version > self.known_version(&component) {
+                return Err(self.newer_error(connection, &component, version));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the newest version of a component's tables that this build supports.
+    fn known_version(&self, component: &str) -> u32 {
+        match component {
+            own if own == self.component => self.latest_version(),
+            "journal" => JOURNAL_SCHEMA.latest_version(),
+            "memory" => MEMORY_SCHEMA_VERSION,
+            _ => 0,
+        }
+    }
+
+    fn newer_error(&self, connection: &Connection, component: &str, version: u32) -> JournalError {
+        JournalError::NewerSchema {
+            path: PathBuf::from(connection.path().unwrap_or(connection::FILE_NAME)),
+            component: component.to_owned(),
+            version,
+            known: self.known_version(component),
+        }
     }
 
     fn latest_version(&self) -> u32 {
@@ -87,18 +122,26 @@ impl ComponentSchema {
 
     /// Returns the number of migrations applied to the file, which is 0 for an empty file.
     fn stored_version(&self, connection: &Connection) -> Result<u32, JournalError> {
-        let tables = "SELECT count(*), count(*) FILTER (WHERE name = 'schema_versions')
-                      FROM sqlite_master WHERE type = 'table'";
-        match connection.query_row(tables, [], |row| Ok((row.get(0)?, row.get(1)?)))? {
-            (0_i64, _) => return Ok(0),
-            (_, 0_i64) => return Err(JournalError::UnknownSchema),
-            _ => {}
+        if !has_versions(connection)? {
+            return Ok(0);
         }
         let version = "SELECT version FROM schema_versions WHERE component = ?1";
         let version: Option<u32> = connection
             .query_row(version, params![self.component], |row| row.get(0))
             .optional()?;
         Ok(version.unwrap_or(0))
+    }
+}
+
+/// Returns whether the file has schema versions; an empty file has none. Fails if it has other
+/// tables only.
+fn has_versions(connection: &Connection) -> Result<bool, JournalError> {
+    let tables = "SELECT count(*), count(*) FILTER (WHERE name = 'schema_versions')
+                  FROM sqlite_master WHERE type = 'table'";
+    match connection.query_row(tables, [], |row| Ok((row.get(0)?, row.get(1)?)))? {
+        (0_i64, _) => Ok(false),
+        (_, 0_i64) => Err(JournalError::UnknownSchema),
+        _ => Ok(true),
     }
 }
 
@@ -170,17 +213,24 @@ mod tests {
         let error = open(FIRST).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the journal was written by a newer version of Selvedge \
-             (schema version 2 of test, this version supports 1)"
+            format!(
+                "{} was written by a newer version of Selvedge \
+                 (schema version 2 of test, this version supports 1)",
+                dir.path().join("journal.sqlite").display()
+            )
         );
     }
 
     #[test]
     fn each_component_has_its_own_version() {
         let dir = tempfile::tempdir().unwrap();
+        let memory = ComponentSchema {
+            component: "memory",
+            ..FIRST
+        };
         drop(crate::Journal::open(dir.path()).unwrap());
         drop(
-            SECOND
+            memory
                 .open(dir.path(), &ColumnEncryption::disabled())
                 .unwrap(),
         );

@@ -6,6 +6,7 @@ use selvedge_protocol::{
     ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, PreviewContent,
 };
 use selvedge_script::{QuestionAnswer, RunQuestion, RunQuestionKind};
+use selvedge_text::{truncate_chars, visible_exact, visible_line};
 use serde_json::{Value, json};
 
 /// Choices of the approval form.
@@ -16,6 +17,8 @@ const ANSWER_NO: &str = "no";
 
 /// Longest preview of one call in an approval form, in characters.
 const MAX_PREVIEW_CHARS: usize = 700;
+/// Longest explanation of the script's author in an approval form, in characters.
+const MAX_CONTEXT_CHARS: usize = 200;
 /// Longest description of one call in an approval form, in characters.
 const MAX_CALL_CHARS: usize = 1200;
 /// Length that the descriptions of all calls in an approval form share, in characters.
@@ -144,19 +147,21 @@ pub(crate) fn truncate_middle(text: &str, limit: usize) -> String {
 
 fn describe_call(call: &GatedCall) -> String {
     let mut text = format!("{}: {}\n", call.tool, call.reason.replace('\n', " "));
+    // Always, whatever the reason contains: the script may have supplied a part of it.
     let view = match &call.preview.view {
-        Some(PreviewContent::Commands(view)) if call.reason.contains(view.as_str()) => None,
-        Some(PreviewContent::Diff(view) | PreviewContent::Commands(view)) => {
-            Some(truncate_middle(view, MAX_PREVIEW_CHARS))
-        }
+        Some(
+            PreviewContent::Diff(view)
+            | PreviewContent::Commands(view)
+            | PreviewContent::Addresses(view),
+        ) => Some(truncate_middle(&visible_exact(view), MAX_PREVIEW_CHARS)),
         _ => None,
     };
     text.extend(view.map(|view| view + "\n"));
     text.push_str(call.snippet.as_deref().unwrap_or_default());
     if let Some(context) = &call.context {
         text.push_str(&format!(
-            "reason given by the script: {}\n",
-            context.replace('\n', " ")
+            "the model's words: {}\n",
+            truncate_chars(&visible_line(context), MAX_CONTEXT_CHARS)
         ));
     }
     if let Some(rule) = &call.preview.rule {
@@ -258,13 +263,24 @@ mod tests {
         assert!(
             message.contains("these 2 calls")
                 && message.contains("npm test")
-                && message.contains("reason given by the script: tests"),
+                && message.contains("the model's words: tests"),
             "{message}"
         );
         assert_eq!(
             form["requestedSchema"]["properties"]["answer"]["enum"],
             json!([ANSWER_ONCE, ANSWER_THIS_SCRIPT, ANSWER_NO])
         );
+    }
+
+    #[test]
+    fn the_command_is_shown_even_if_the_reason_contains_it() {
+        let RunQuestionKind::Approval(mut request) = question(None).kind else {
+            panic!()
+        };
+        request.calls[0].preview.view = Some(PreviewContent::Commands("npm\u{202e} test".into()));
+        request.calls[0].reason = "runs `npm\u{202e} test`".into();
+        let shown = approval_message(&request);
+        assert!(shown.contains("\nnpm\\u{202e} test\n"), "{shown}");
     }
 
     #[test]

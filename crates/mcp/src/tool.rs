@@ -156,10 +156,9 @@ impl Tool for McpTool {
 
 /// Returns the preview of a call in approval questions.
 pub(crate) fn call_preview(name: &str, args: &Value) -> Preview {
-    let text: String = args.to_string().chars().take(2000).collect();
     Preview {
         view: Some(selvedge_protocol::PreviewContent::Commands(format!(
-            "{name} {text}"
+            "{name} {args}"
         ))),
         rule: None,
     }

@@ -1,9 +1,12 @@
 //! The memory's tables in the journal's file.
 
-use selvedge_journal::ComponentSchema;
+use selvedge_journal::{ComponentSchema, MEMORY_SCHEMA_VERSION};
 
 /// The migrations that create the tables.
 pub(crate) const MEMORY_TABLES: ComponentSchema = ComponentSchema {
     component: "memory",
     migrations: &[include_str!("schema.sql")],
 };
+
+// The journal refuses to write a file with a newer memory, so it must know the version.
+const _: () = assert!(MEMORY_TABLES.migrations.len() == MEMORY_SCHEMA_VERSION as usize);

@@ -54,7 +54,8 @@ pub struct GatedCall {
     pub args: Value,
     /// Why the call needs approval, in a few words.
     pub reason: String,
-    /// Explanation of the script's author in `approvalContext`.
+    /// Words of the script's author, in `approvalContext` and `justification`. They are no part of
+    /// the call, so an approver is shown them apart from it.
     pub context: Option<String>,
     /// Line of the call in the script, 1-based.
     pub line: Option<u32>,
@@ -95,6 +96,8 @@ pub enum CallDecision {
     /// Approve this call and equivalent calls of the same script. The tool decides what is
     /// equivalent.
     ThisScript,
+    /// Approve this call and every later call of the same script that would need approval.
+    RestOfScript,
     /// Approve this call and, from now on, everything that [`Preview::rule`] describes.
     Always,
     /// Deny the call, with an optional reason for the model.

@@ -45,7 +45,8 @@ pub struct Limits {
     pub progress_interval_ms: u64,
     /// How long a cancelled call may take to stop, in milliseconds.
     pub abort_grace_ms: u64,
-    /// Time limit of an approval request, in milliseconds. `0` waits without limit.
+    /// Time limit of an approval request, in milliseconds. `0` waits without limit, as a chat
+    /// always does.
     pub approval_timeout_ms: u64,
 }
 

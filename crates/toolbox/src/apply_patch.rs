@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::patch::{self, FileTransfer, NetChange, PatchAction, PatchDraft, PatchOperation};
-use crate::preview::{file_diff, join_truncated};
+use crate::preview::file_diff;
 use crate::target_file::LinkMode;
 use crate::{TurnDiffTracker, Workspace};
 
@@ -184,11 +184,10 @@ pub(crate) async fn apply_from_command(
 
 fn preview_diff(workspace: &Workspace, args: &Value) -> Result<String, ToolError> {
     let args = parse_args(args.clone())?;
-    Ok(join_truncated(
-        build_draft(workspace, &args)?
-            .net_changes()
-            .map(|net| render_file_diff(&net)),
-    ))
+    Ok(build_draft(workspace, &args)?
+        .net_changes()
+        .map(|net| render_file_diff(&net))
+        .collect())
 }
 
 fn apply(
@@ -394,7 +393,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::preview::MAX_PREVIEW_BYTES;
 
     #[test]
     fn preview_is_a_diff_and_changes_no_file() {
@@ -417,54 +415,13 @@ mod tests {
     }
 
     #[test]
-    fn truncated_preview_keeps_its_end_and_all_file_names() {
+    fn the_preview_of_a_large_change_is_complete() {
         let dir = tempfile::tempdir().unwrap();
         let workspace = Workspace::open(dir.path(), SandboxPolicy::WorkspaceWrite, &[]).unwrap();
-        let wide = "wide as the sea\u{2026}\n".repeat(10_000);
-        let shown = preview_diff(
-            &workspace,
-            &json!({"path": "huge", "updated_content": wide.clone() + "the end\n"}),
-        )
-        .unwrap();
-        assert!(
-            shown.len() <= MAX_PREVIEW_BYTES && shown.len() > MAX_PREVIEW_BYTES / 2,
-            "{}",
-            shown.len()
-        );
-        assert!(
-            shown.starts_with("--- /dev/null\n+++ b/huge\n") && shown.ends_with("\n+the end\n"),
-            "{shown}"
-        );
-        assert!(shown.contains("\n… more than can be shown here"), "{shown}");
-        let add = |name: &str, text: &str| {
-            format!(
-                "*** Add File: {name}\n+{}\n",
-                text.trim_end().replace('\n', "\n+")
-            )
-        };
-        std::fs::write(dir.path().join("gone"), "x\n").unwrap();
-        let lines = "a line\n".repeat(MAX_PREVIEW_BYTES / 8 - 100);
-        let hidden = [
-            add("hidden", "evil"),
-            "*** Delete File: gone\n".to_owned(),
-            add("long", &wide),
-        ]
-        .concat();
-        let files = [add("first", &lines), hidden, add("last", "x")].concat();
-        let shown = preview_diff(
-            &workspace,
-            &json!({"patch": format!("*** Begin Patch\n{files}*** End Patch")}),
-        )
-        .unwrap();
-        assert!(shown.len() <= MAX_PREVIEW_BYTES, "{}", shown.len());
-        for name in [
-            "+++ b/first",
-            "+++ b/hidden",
-            "--- a/gone",
-            "+++ b/long",
-            "+++ b/last",
-        ] {
-            assert!(shown.contains(&format!("{name}\n")), "{name}");
-        }
+        let lines: String = (0..20_000).map(|n| format!("line {n} …\n")).collect();
+        let content = json!({"path": "huge", "updated_content": lines});
+        let shown = preview_diff(&workspace, &content).unwrap();
+        let added = shown.lines().filter_map(|line| line.strip_prefix('+'));
+        assert!(added.skip(1).eq(lines.lines()), "{} bytes", shown.len());
     }
 }

@@ -12,7 +12,7 @@ use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::cabinet::get_document;
 use crate::commit::{FileWrite, commit};
-use crate::preview::{file_diff, join_truncated};
+use crate::preview::file_diff;
 use crate::target_file::{FileMode, LinkMode};
 use crate::{TurnDiffTracker, Workspace};
 
@@ -75,12 +75,12 @@ impl Tool for WriteFile {
                 slot.read()?.map(|(bytes, _)| bytes),
                 load_content(cabinet, args)?,
             );
-            Ok(PreviewContent::Diff(join_truncated([file_diff(
+            Ok(PreviewContent::Diff(file_diff(
                 &slot.display_path,
                 &slot.display_path,
                 old.as_deref(),
                 Some(&new),
-            )])))
+            )))
         });
         Preview {
             view: view.ok(),

@@ -8,9 +8,10 @@ use selvedge_protocol::{
     ApprovalRequest, ApprovalResponse, CallDecision, ErrorCode, GatedCall, LedgerError, Preview,
     RuntimeEvent, new_id,
 };
-use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::call_gate::ApprovalWait;
+use crate::digest::EXPLANATORY_FIELDS;
 use crate::failure::{CallFailure, aborted_failure};
 use crate::orchestrator::{
     ApprovalTiming, BatchReport, Orchestrator, PreparedCall, not_run_outcome,
@@ -54,6 +55,11 @@ impl Orchestrator {
                 }
                 ApprovalResult::ApprovedForScript => {
                     scope.remember_approval(prepared.approval_key());
+                    allowed.push(prepared);
+                    continue;
+                }
+                ApprovalResult::ApprovedRestOfScript => {
+                    scope.approve_rest();
                     allowed.push(prepared);
                     continue;
                 }
@@ -116,6 +122,10 @@ impl Orchestrator {
             Some(ApprovalResult::ApprovedOnce) => Some(prepared),
             Some(ApprovalResult::ApprovedForScript) => {
                 scope.remember_approval(prepared.approval_key());
+                Some(prepared)
+            }
+            Some(ApprovalResult::ApprovedRestOfScript) => {
+                scope.approve_rest();
                 Some(prepared)
             }
             Some(ApprovalResult::ApprovedAlways) => {
@@ -238,6 +248,7 @@ impl Orchestrator {
                     request.calls.iter().map(|_| match answers.next() {
                         Some(CallDecision::Once) => ApprovalResult::ApprovedOnce,
                         Some(CallDecision::ThisScript) => ApprovalResult::ApprovedForScript,
+                        Some(CallDecision::RestOfScript) => ApprovalResult::ApprovedRestOfScript,
                         Some(CallDecision::Always) => ApprovalResult::ApprovedAlways,
                         Some(CallDecision::Deny(reason)) => ApprovalResult::Denied(reason),
                         None => ApprovalResult::Denied(None),
@@ -265,7 +276,11 @@ impl Orchestrator {
         reports: &UnboundedSender<BatchReport>,
     ) -> Option<ApprovalResponse> {
         let asked = self.approver.ask(request);
-        let response = match scope.limits.approval_timeout {
+        let limit = match self.approver.wait() {
+            ApprovalWait::Limited => scope.limits.approval_timeout,
+            ApprovalWait::Unlimited => None,
+        };
+        let response = match limit {
             Some(limit) => tokio::time::timeout(limit, asked).await.ok()?,
             None => asked.await,
         };
@@ -286,6 +301,7 @@ impl Orchestrator {
 pub(crate) enum ApprovalResult {
     ApprovedOnce,
     ApprovedForScript,
+    ApprovedRestOfScript,
     ApprovedAlways,
     Denied(Option<String>),
     /// No approver is available. The text says why.
@@ -301,6 +317,7 @@ impl ApprovalResult {
         match self {
             Self::ApprovedOnce => "yes".into(),
             Self::ApprovedForScript => "yes, for this script".into(),
+            Self::ApprovedRestOfScript => "yes, for the rest of this script".into(),
             Self::ApprovedAlways => "yes, always".into(),
             Self::Denied(None) => "no".into(),
             Self::Denied(Some(reason)) | Self::Unavailable(reason) => format!("no: {reason}"),
@@ -313,11 +330,12 @@ impl ApprovalResult {
 
 /// Describes a call for the approver.
 fn gated_call(scope: &Scope, prepared: &PreparedCall, reason: &str) -> GatedCall {
-    let context = prepared
-        .args
-        .get("approval_context")
-        .and_then(Value::as_str)
-        .map(str::to_owned);
+    let words: Vec<&str> = EXPLANATORY_FIELDS
+        .iter()
+        .filter_map(|field| prepared.args.get(*field)?.as_str())
+        .filter(|words| !words.trim().is_empty())
+        .collect();
+    let context = (!words.is_empty()).then(|| words.join("; "));
     let line = prepared.request.line;
     GatedCall {
         call_id: prepared.request.id.clone(),

@@ -20,6 +20,20 @@ pub trait Approver: Send + Sync {
     /// Returns the response to a request for one or more calls. The future is dropped if the calls
     /// are cancelled or the request times out.
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse>;
+
+    /// Returns whether a request to this approver has a time limit.
+    fn wait(&self) -> ApprovalWait {
+        ApprovalWait::Limited
+    }
+}
+
+/// How long an approval request waits for its response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApprovalWait {
+    /// At most for the time limit of the scope.
+    Limited,
+    /// Until there is one: a person sees the question as long as it is open.
+    Unlimited,
 }
 
 /// An approver that defers every decision: the run is suspended until one is made.
@@ -181,6 +195,10 @@ impl CallGate {
             .await;
         match decisions.into_iter().next() {
             Some(ApprovalResult::ApprovedOnce) => Ok(()),
+            Some(ApprovalResult::ApprovedRestOfScript) => {
+                scope.approve_rest();
+                Ok(())
+            }
             Some(ApprovalResult::ApprovedForScript | ApprovalResult::ApprovedAlways) => {
                 scope.remember_approval(action.approval_key);
                 Ok(())
@@ -188,7 +206,13 @@ impl CallGate {
             Some(ApprovalResult::Denied(Some(reason)) | ApprovalResult::Unavailable(reason)) => {
                 Err(ToolError::new(reason))
             }
-            Some(ApprovalResult::TimedOut) => Err(ToolError::new("approval timed out")),
+            Some(ApprovalResult::TimedOut) => {
+                let limit = scope.limits.approval_timeout.unwrap_or_default();
+                Err(ToolError::new(format!(
+                    "approval timed out after {} s",
+                    limit.as_secs_f64()
+                )))
+            }
             Some(ApprovalResult::Cancelled) => {
                 Err(ToolError::new("the approval request was cancelled"))
             }

@@ -7,7 +7,7 @@ use sha2::Sha256;
 use crate::FieldCase;
 
 /// Fields of built-in tools that only explain a call to the approver.
-const EXPLANATORY_FIELDS: [&str; 2] = ["approval_context", "justification"];
+pub(crate) const EXPLANATORY_FIELDS: [&str; 2] = ["approval_context", "justification"];
 
 /// Returns a keyed digest of a tool's canonical name and a call's canonical arguments.
 ///

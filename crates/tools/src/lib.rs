@@ -35,7 +35,8 @@ mod typescript;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, list_from_text};
 pub use call_gate::{
-    Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard, WaitTarget,
+    ApprovalWait, Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard,
+    WaitTarget,
 };
 pub use external_cancel::{ExternalCancel, run_until_cancel_requested};
 pub use failure::CallFailure;

@@ -13,6 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{CallFailure, PriorCalls, PriorProgress};
 
+/// The approval key that covers every call. The keys of calls begin with the name of a tool, and
+/// those of other actions contain words.
+const ALL_CALLS: &str = "*";
+
 /// Owner of calls: their budget, queue, cancellation and resources. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Scope {
@@ -254,12 +258,18 @@ impl Scope {
             .insert(approval_key);
     }
 
+    /// Stores an approval of every later call of the scope.
+    pub(crate) fn approve_rest(&self) {
+        self.remember_approval(ALL_CALLS.to_owned());
+    }
+
     /// Returns whether an earlier approval in this scope covers the key.
     pub(crate) fn is_approved(&self, approval_key: &str) -> bool {
-        self.approved_keys
+        let approved = self
+            .approved_keys
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(approval_key)
+            .unwrap_or_else(PoisonError::into_inner);
+        approved.contains(approval_key) || approved.contains(ALL_CALLS)
     }
 }
 

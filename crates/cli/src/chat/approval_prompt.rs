@@ -1,26 +1,30 @@
-//! The approval prompt of the chat: shows the calls to approve and handles the answering keys.
+//! The approval prompt of the chat: shows the calls to approve and a list of answers.
 //!
 //! Keys are shown and accepted after a pause without input, so that text typed while the prompt
-//! appeared does not answer it.
+//! appeared does not answer it. Text that is typed at the prompt goes to the editor and answers
+//! nothing.
 
 use std::time::Instant;
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui_core::text::Span;
-use selvedge_protocol::{
-    ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, PreviewContent,
-};
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui_core::text::{Line, Span};
+use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, GatedCall};
 use tokio::sync::oneshot;
 
+use super::choice_list::{ChoiceKeyResult, ChoiceList};
 use super::diff;
 use super::editor::Editor;
 use super::pending_question::TypingPause;
-use super::rows::{StyledRow, sanitize, sanitize_line};
+use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line, wrap_rows};
+use super::scroll_view::ScrollView;
 use super::theme::Theme;
-use crate::text_excerpt::excerpt;
+use crate::approval_question::{
+    ApprovalAnswerMode, ApprovalOption, CallBlock, approval_options, call_block, heading,
+    is_from_script, model_words, tool_and_reason,
+};
 
-/// Lines of a command, diff or snippet that are shown; of a longer one, half from each end.
-const MAX_VIEW_LINES: usize = 400;
+/// The least lines of a question that does not fit the terminal and is scrolled.
+const MIN_WINDOW_LINES: usize = 4;
 
 /// A request for approval and the channel for its decision.
 pub(crate) struct ChatApprovalRequest {
@@ -36,21 +40,15 @@ pub(crate) struct ApprovalPrompt {
     /// Answers so far, in the order of the calls.
     answers: Vec<CallDecision>,
     mode: ApprovalAnswerMode,
+    scroll: ScrollView,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum ApprovalPromptState {
-    /// Waits for a key.
-    Choosing,
+    /// Waits for a choice.
+    Choosing(ChoiceList<ApprovalOption>),
     /// Takes the reason of a denial.
     TypingReason,
-}
-
-/// Whether one answer covers all calls, or each call gets its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ApprovalAnswerMode {
-    Together,
-    OneByOne,
 }
 
 /// What the prompt did with a key.
@@ -64,12 +62,16 @@ pub(crate) enum ApprovalKeyResult {
 
 impl ApprovalPrompt {
     pub(crate) fn new(question: ChatApprovalRequest, now: Instant) -> Self {
+        let mode = ApprovalAnswerMode::Together;
+        let calls = &question.request.calls;
+        let options = option_list(&question.request, calls, mode);
         Self {
             request: question,
             typing_pause: TypingPause::new(now),
-            state: ApprovalPromptState::Choosing,
+            state: ApprovalPromptState::Choosing(options),
             answers: Vec::new(),
-            mode: ApprovalAnswerMode::Together,
+            mode,
+            scroll: ScrollView::default(),
         }
     }
 
@@ -85,8 +87,7 @@ impl ApprovalPrompt {
 
     /// Whether a script asks. A script can be suspended until the question is answered.
     pub(crate) fn is_from_script(&self) -> bool {
-        let id = self.request.request.script_id.as_deref();
-        id.is_some_and(|id| id.starts_with("scr_"))
+        is_from_script(&self.request.request)
     }
 
     /// Whether a call that is already running asks. Such questions have no arguments.
@@ -101,7 +102,14 @@ impl ApprovalPrompt {
 
     /// Whether the prompt takes the reason of a denial now.
     pub(crate) fn takes_reason(&self) -> bool {
-        self.state == ApprovalPromptState::TypingReason
+        matches!(self.state, ApprovalPromptState::TypingReason)
+    }
+
+    /// Handles a paste that is not for the reason: nothing is selected any more.
+    pub(crate) fn handle_paste(&mut self) {
+        if let ApprovalPromptState::Choosing(options) = &mut self.state {
+            options.clear_selection();
+        }
     }
 
     /// Handles a key. `reason` is the editor for the reason of a denial.
@@ -115,57 +123,58 @@ impl ApprovalPrompt {
             self.typing_pause.restart(now);
             return ApprovalKeyResult::Ignored;
         }
-        match self.state {
-            ApprovalPromptState::Choosing => self.handle_choice_key(key, reason),
-            ApprovalPromptState::TypingReason => match key.code {
-                KeyCode::Enter => {
-                    let text = reason.take();
-                    let text = text.trim();
-                    self.state = ApprovalPromptState::Choosing;
-                    self.record_answer(CallDecision::Deny(
-                        (!text.is_empty()).then(|| text.to_owned()),
-                    ))
-                }
-                KeyCode::Esc => {
-                    reason.clear();
-                    self.state = ApprovalPromptState::Choosing;
-                    ApprovalKeyResult::Consumed
-                }
-                _ => {
-                    reason.handle_key(key);
-                    ApprovalKeyResult::Consumed
-                }
-            },
+        let ApprovalPromptState::Choosing(options) = &mut self.state else {
+            return self.handle_reason_key(key, reason);
+        };
+        if self.scroll.handle_key(key.code) {
+            options.clear_selection();
+            return ApprovalKeyResult::Consumed;
         }
-    }
-
-    fn handle_choice_key(&mut self, key: KeyEvent, reason: &mut Editor) -> ApprovalKeyResult {
-        if key
-            .modifiers
-            .intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
-        {
-            return ApprovalKeyResult::Ignored;
-        }
-        match key.code {
-            KeyCode::Char('y' | 'Y') => self.record_answer(CallDecision::Once),
-            KeyCode::Char('s' | 'S') => self.record_answer(CallDecision::ThisScript),
-            KeyCode::Char('a' | 'A') if self.always_rules().is_some() => {
-                self.record_answer(CallDecision::Always)
+        let option = match options.handle_key(key) {
+            ChoiceKeyResult::Consumed => return ApprovalKeyResult::Consumed,
+            ChoiceKeyResult::NotForList => return ApprovalKeyResult::Ignored,
+            ChoiceKeyResult::Escaped => return self.deny_all(),
+            ChoiceKeyResult::Chosen(option) => option,
+        };
+        match (option, option.decision()) {
+            (_, Some(answer)) => self.record_answer(answer),
+            (ApprovalOption::EachCall, _) => {
+                self.mode = ApprovalAnswerMode::OneByOne;
+                self.show_options();
+                ApprovalKeyResult::Consumed
             }
-            KeyCode::Char('n' | 'N') => {
+            _ => {
                 reason.clear();
                 self.state = ApprovalPromptState::TypingReason;
                 ApprovalKeyResult::Consumed
             }
-            KeyCode::Char('e' | 'E')
-                if self.mode == ApprovalAnswerMode::Together && self.calls().len() > 1 =>
-            {
-                self.mode = ApprovalAnswerMode::OneByOne;
+        }
+    }
+
+    fn handle_reason_key(&mut self, key: KeyEvent, reason: &mut Editor) -> ApprovalKeyResult {
+        match key.code {
+            KeyCode::Enter => {
+                let text = reason.take();
+                let text = text.trim();
+                self.record_answer(CallDecision::Deny(
+                    (!text.is_empty()).then(|| text.to_owned()),
+                ))
+            }
+            KeyCode::Esc => {
+                reason.clear();
+                self.deny_all()
+            }
+            _ => {
+                reason.handle_key(key);
                 ApprovalKeyResult::Consumed
             }
-            KeyCode::Esc => ApprovalKeyResult::Decided(ApprovalResponse::Cancelled),
-            _ => ApprovalKeyResult::Consumed,
         }
+    }
+
+    /// Denies every call of the request, also those that were approved one by one.
+    fn deny_all(&self) -> ApprovalKeyResult {
+        let denied = vec![CallDecision::Deny(None); self.calls().len()];
+        ApprovalKeyResult::Decided(ApprovalResponse::Decided(denied))
     }
 
     /// Records an answer for all calls or for the current one, and decides after the last.
@@ -176,16 +185,24 @@ impl ApprovalPrompt {
             ApprovalAnswerMode::OneByOne => self.answers.push(answer),
         }
         if self.answers.len() < calls {
+            self.show_options();
             return ApprovalKeyResult::Consumed;
         }
         ApprovalKeyResult::Decided(ApprovalResponse::Decided(std::mem::take(&mut self.answers)))
+    }
+
+    /// Shows the options for the current calls, with nothing selected.
+    fn show_options(&mut self) {
+        let options = option_list(&self.request.request, self.current_calls(), self.mode);
+        self.state = ApprovalPromptState::Choosing(options);
+        self.scroll = ScrollView::default();
     }
 
     fn calls(&self) -> &[GatedCall] {
         &self.request.request.calls
     }
 
-    /// Returns the calls that the next key answers.
+    /// Returns the calls that the next answer is for.
     fn current_calls(&self) -> &[GatedCall] {
         match self.mode {
             ApprovalAnswerMode::Together => self.calls(),
@@ -196,83 +213,47 @@ impl ApprovalPrompt {
         }
     }
 
-    /// Returns the rules that "always" would save, or `None` if not every call has one.
-    fn always_rules(&self) -> Option<String> {
-        let calls = self.current_calls();
-        let mut rules: Vec<&str> = calls
-            .iter()
-            .filter_map(|call| call.preview.rule.as_deref())
-            .collect();
-        let all = rules.len() == calls.len() && !rules.is_empty();
-        rules.dedup();
-        all.then(|| rules.join(", "))
-    }
-
     /// Returns the description of all calls, which is printed once.
     pub(crate) fn intro_rows(&self, theme: Theme) -> Vec<StyledRow> {
-        let calls = self.calls();
-        let head = match calls {
-            [_] => "approval needed:".to_owned(),
-            calls => format!("approval needed for {} calls:", calls.len()),
+        question_rows(self.calls(), theme)
+    }
+
+    /// Returns the live lines: the list of answers. Before it stand the current calls, in a window
+    /// that is scrolled, if they are answered one by one or do not fit into `height` lines.
+    pub(crate) fn live_lines(
+        &self,
+        theme: Theme,
+        width: usize,
+        height: usize,
+    ) -> Vec<Line<'static>> {
+        let rows = match &self.state {
+            _ if !self.typing_pause.is_over => vec![StyledRow::dim("  …")],
+            ApprovalPromptState::TypingReason => vec![StyledRow::dim(
+                "  reason for the model; Enter denies, Esc denies without a reason",
+            )],
+            ApprovalPromptState::Choosing(options) => options.rows(theme),
         };
-        let mut rows = vec![
-            StyledRow::blank(),
-            StyledRow::styled(head, theme.question())
-                .with_prefix(Span::styled("? ", theme.question())),
-        ];
-        rows.extend(calls.iter().flat_map(|call| describe_call(call, theme)));
-        rows.push(StyledRow::blank());
-        rows
-    }
-
-    /// Returns the live rows: the keys, preceded by the current call if calls are answered one by
-    /// one.
-    pub(crate) fn live_rows(&self, theme: Theme) -> Vec<StyledRow> {
-        let mut rows = Vec::new();
-        if self.mode == ApprovalAnswerMode::OneByOne {
-            let mark = Span::styled("? ", theme.question());
-            let calls = self.current_calls().iter();
-            rows.extend(calls.map(|call| call_heading(call, theme).with_prefix(mark.clone())));
-        }
-        rows.push(match self.state {
-            _ if !self.typing_pause.is_over => StyledRow::dim("  …"),
-            ApprovalPromptState::TypingReason => {
-                StyledRow::dim("  reason (optional); Enter denies, Esc goes back")
-            }
-            ApprovalPromptState::Choosing => self.key_help(theme),
-        });
-        rows
-    }
-
-    fn key_help(&self, theme: Theme) -> StyledRow {
-        let mut keys = vec![
-            ("y", "approve once".to_owned()),
-            ("s", "for this script".to_owned()),
-        ];
-        let always = self
-            .always_rules()
-            .map(|rule| format!("always, for {}", sanitize_line(&rule)));
-        keys.extend(always.map(|always| ("a", always)));
-        keys.push(("n", "deny".to_owned()));
-        if self.mode == ApprovalAnswerMode::Together && self.calls().len() > 1 {
-            keys.push(("e", "one by one".to_owned()));
-        }
-        keys.push(("Esc", "cancel".to_owned()));
-        key_help_row(keys, theme)
+        let below = wrap_rows(&rows, width);
+        let question = wrap_rows(&question_rows(self.current_calls(), theme), width);
+        let available = height.saturating_sub(below.len()).max(MIN_WINDOW_LINES);
+        let mut lines = if question.len() > available {
+            self.scroll.window(&question, available)
+        } else if self.mode == ApprovalAnswerMode::OneByOne {
+            question
+        } else {
+            Vec::new()
+        };
+        lines.extend(below);
+        lines
     }
 }
 
-/// Returns a row that lists keys and what they do.
-pub(super) fn key_help_row(keys: Vec<(&'static str, String)>, theme: Theme) -> StyledRow {
-    let mut body = Vec::new();
-    for (key, meaning) in keys {
-        if !body.is_empty() {
-            body.push(Span::styled(" · ", theme.dim()));
-        }
-        body.push(Span::styled(key, theme.question()));
-        body.push(Span::raw(format!(" {meaning}")));
-    }
-    StyledRow::spans(body).indented(2)
+fn option_list(
+    request: &ApprovalRequest,
+    calls: &[GatedCall],
+    mode: ApprovalAnswerMode,
+) -> ChoiceList<ApprovalOption> {
+    ChoiceList::new(approval_options(request, calls, mode), "denies")
 }
 
 /// Returns a row that reports the decision.
@@ -295,61 +276,62 @@ fn describe_answer(answer: &CallDecision) -> String {
     match answer {
         CallDecision::Once => "approved once".to_owned(),
         CallDecision::ThisScript => "approved for this script".to_owned(),
+        CallDecision::RestOfScript => "approved for the rest of this script".to_owned(),
         CallDecision::Always => "approved always".to_owned(),
         CallDecision::Deny(None) => "denied".to_owned(),
         CallDecision::Deny(Some(reason)) => format!("denied: {reason}"),
     }
 }
 
-/// Returns the tool and the reason for asking. Text from the script is kept on one line so that it
-/// cannot imitate a prompt.
-fn call_heading(call: &GatedCall, theme: Theme) -> StyledRow {
-    let reason = format!(": {}", sanitize_line(&call.reason));
-    StyledRow::spans(vec![
-        Span::styled(sanitize_line(&call.tool), theme.bold()),
-        Span::raw(reason),
-    ])
-}
-
-fn describe_call(call: &GatedCall, theme: Theme) -> Vec<StyledRow> {
-    let indent = |row: StyledRow| row.indented(6);
-    let mut rows = vec![call_heading(call, theme).indented(2)];
-    match &call.preview.view {
-        Some(PreviewContent::Diff(text)) => rows.extend(
-            diff::diff_rows(text, MAX_VIEW_LINES, theme)
-                .into_iter()
-                .map(indent),
-        ),
-        // Skip the commands if the reason already quotes them.
-        Some(PreviewContent::Commands(commands)) if !call.reason.contains(commands.as_str()) => {
-            rows.extend(
-                block_rows(commands, StyledRow::text)
-                    .into_iter()
-                    .map(indent),
-            );
-        }
-        _ => {}
-    }
-    if let Some(snippet) = &call.snippet {
-        rows.extend(block_rows(snippet, StyledRow::dim).into_iter().map(indent));
-    }
-    if let Some(context) = &call.context {
-        rows.push(StyledRow::dim(format!("stated reason: {}", sanitize_line(context))).indented(4));
-    }
+fn question_rows(calls: &[GatedCall], theme: Theme) -> Vec<StyledRow> {
+    let mut rows = vec![
+        StyledRow::blank(),
+        StyledRow::styled(heading(calls), theme.question())
+            .with_prefix(Span::styled("? ", theme.question())),
+    ];
+    rows.extend(calls.iter().flat_map(|call| describe_call(call, theme)));
+    rows.push(StyledRow::blank());
     rows
 }
 
-fn block_rows(text: &str, row: impl Fn(String) -> StyledRow) -> Vec<StyledRow> {
-    let text = sanitize(text);
-    let lines = excerpt(&text, MAX_VIEW_LINES);
-    lines.iter().map(|line| row(line.text())).collect()
+fn describe_call(call: &GatedCall, theme: Theme) -> Vec<StyledRow> {
+    let (tool, reason) = tool_and_reason(call);
+    let head = StyledRow::spans(vec![
+        Span::styled(tool, theme.bold()),
+        Span::raw(format!(": {reason}")),
+    ]);
+    let mut rows = vec![head.indented(2)];
+    let block = match call_block(call) {
+        Some(CallBlock::Diff(diff)) => diff::diff_rows(&diff, theme),
+        Some(CallBlock::Text(text)) => sanitize(&text)
+            .lines()
+            .map(|line| StyledRow::text(line).with_wrap(WrapMode::Anywhere))
+            .collect(),
+        None => Vec::new(),
+    };
+    rows.extend(block.into_iter().map(|row| in_block(row, theme)));
+    if let Some(snippet) = &call.snippet {
+        let lines = snippet.lines();
+        rows.extend(lines.map(|line| StyledRow::dim(sanitize_line(line)).truncated().indented(6)));
+    }
+    rows.extend(model_words(call).map(|words| StyledRow::dim(words).indented(4)));
+    rows
+}
+
+/// Puts a line before the row and its continuations, which marks all that belongs to the block.
+fn in_block(mut row: StyledRow, theme: Theme) -> StyledRow {
+    let edge = Span::styled("    │ ", theme.question());
+    row.first_prefix.insert(0, edge.clone());
+    row.rest_prefix.insert(0, edge);
+    row
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::pending_question::TYPING_PAUSE_DURATION;
     use super::*;
-    use selvedge_protocol::Preview;
+    use crossterm::event::KeyModifiers;
+    use selvedge_protocol::{Preview, PreviewContent};
 
     fn call(tool: &str, rule: Option<&str>) -> GatedCall {
         GatedCall {
@@ -361,7 +343,7 @@ mod tests {
             line: Some(1),
             snippet: Some("> 1 | await tools.exec()".into()),
             preview: Preview {
-                view: None,
+                view: Some(PreviewContent::Commands("rm -rf x".into())),
                 rule: rule.map(str::to_owned),
             },
         }
@@ -374,7 +356,7 @@ mod tests {
         let (reply, answer) = oneshot::channel();
         let request = ApprovalRequest {
             id: "apr_1".into(),
-            script_id: None,
+            script_id: Some("scr_1".into()),
             calls,
         };
         (
@@ -387,13 +369,19 @@ mod tests {
         KeyEvent::new(KeyCode::Char(letter), KeyModifiers::NONE)
     }
 
+    fn shown(prompt: &ApprovalPrompt) -> String {
+        let lines = prompt.live_lines(Theme::Plain, 80, 40);
+        let lines: Vec<String> = lines.iter().map(ToString::to_string).collect();
+        lines.join("\n")
+    }
+
     #[test]
     fn keys_pressed_during_the_pause_do_not_answer() {
         let now = Instant::now();
         let (mut prompt, _answer) = prompt(vec![call("exec", None)], now);
         let mut reason = Editor::default();
         assert_eq!(
-            prompt.handle_key(key('y'), &mut reason, now + TYPING_PAUSE_DURATION / 2),
+            prompt.handle_key(key('1'), &mut reason, now + TYPING_PAUSE_DURATION / 2),
             ApprovalKeyResult::Ignored
         );
         // Each key restarts the pause.
@@ -401,106 +389,99 @@ mod tests {
             .typing_pause
             .end_if_elapsed(now + TYPING_PAUSE_DURATION);
         assert_eq!(
-            prompt.handle_key(key('y'), &mut reason, now + TYPING_PAUSE_DURATION),
+            prompt.handle_key(key('1'), &mut reason, now + TYPING_PAUSE_DURATION),
             ApprovalKeyResult::Ignored
         );
-        prompt
-            .typing_pause
-            .end_if_elapsed(now + TYPING_PAUSE_DURATION * 2);
-        let once = ApprovalKeyResult::Decided(ApprovalResponse::Decided(vec![CallDecision::Once]));
+        let later = now + TYPING_PAUSE_DURATION * 2;
+        prompt.typing_pause.end_if_elapsed(later);
+        let enter = KeyEvent::from(KeyCode::Enter);
         assert_eq!(
-            prompt.handle_key(key('y'), &mut reason, now + TYPING_PAUSE_DURATION * 2),
-            once
+            prompt.handle_key(enter, &mut reason, later),
+            ApprovalKeyResult::Consumed
         );
+        prompt.handle_key(key('1'), &mut reason, later);
+        let once = ApprovalKeyResult::Decided(ApprovalResponse::Decided(vec![CallDecision::Once]));
+        assert_eq!(prompt.handle_key(enter, &mut reason, later), once);
     }
 
     #[test]
-    fn deny_takes_a_reason_and_always_needs_a_rule() {
+    fn words_and_pastes_answer_nothing_and_go_to_the_editor() {
         let now = Instant::now();
-        let (mut prompt, _answer) = prompt(vec![call("exec", None)], now);
+        let (mut prompt, _answer) = prompt(vec![call("exec", Some("`rm …`"))], now);
         prompt
             .typing_pause
             .end_if_elapsed(now + TYPING_PAUSE_DURATION);
         let mut reason = Editor::default();
-        assert_eq!(
-            prompt.handle_key(key('a'), &mut reason, now),
-            ApprovalKeyResult::Consumed,
-            "there is no rule"
-        );
-        assert!(
-            !prompt
-                .live_rows(Theme::Plain)
-                .last()
-                .unwrap()
-                .plain()
-                .contains("always")
-        );
-        assert_eq!(
-            prompt.handle_key(key('n'), &mut reason, now),
-            ApprovalKeyResult::Consumed
-        );
-        for letter in "use y".chars() {
+        for letter in "stop it 1".chars() {
             assert_eq!(
                 prompt.handle_key(key(letter), &mut reason, now),
-                ApprovalKeyResult::Consumed
+                ApprovalKeyResult::Ignored
             );
         }
-        let denied = ApprovalResponse::Decided(vec![CallDecision::Deny(Some("use y".into()))]);
+        let enter = KeyEvent::from(KeyCode::Enter);
         assert_eq!(
-            prompt.handle_key(KeyEvent::from(KeyCode::Enter), &mut reason, now),
+            prompt.handle_key(enter, &mut reason, now),
+            ApprovalKeyResult::Consumed
+        );
+        prompt.handle_key(KeyEvent::from(KeyCode::Down), &mut reason, now);
+        prompt.handle_paste();
+        prompt.handle_key(key('1'), &mut reason, now);
+        assert_eq!(
+            prompt.handle_key(enter, &mut reason, now),
+            ApprovalKeyResult::Consumed
+        );
+    }
+
+    #[test]
+    fn several_calls_are_answered_one_by_one_and_escape_denies_all() {
+        let now = Instant::now();
+        let calls = || vec![call("exec", Some("`rm …`")), call("write_file", None)];
+        let (mut prompt, _answer) = prompt(calls(), now);
+        prompt
+            .typing_pause
+            .end_if_elapsed(now + TYPING_PAUSE_DURATION);
+        let mut reason = Editor::default();
+        let mut press = |prompt: &mut ApprovalPrompt, keys: &str| {
+            let mut result = ApprovalKeyResult::Consumed;
+            for c in keys.chars() {
+                let key = match c {
+                    '\n' => KeyEvent::from(KeyCode::Enter),
+                    '\x1b' => KeyEvent::from(KeyCode::Esc),
+                    c => key(c),
+                };
+                result = prompt.handle_key(key, &mut reason, now);
+            }
+            result
+        };
+        assert!(shown(&prompt).contains("5. Decide about each call separately"));
+        press(&mut prompt, "5\n");
+        assert!(shown(&prompt).contains("3. Always approve `rm …`, in every folder"));
+        press(&mut prompt, "3\n");
+        assert!(!shown(&prompt).contains("Always"), "there is no rule");
+        press(&mut prompt, "4\n");
+        assert!(prompt.takes_reason());
+        let decision = ApprovalResponse::Decided(vec![
+            CallDecision::Always,
+            CallDecision::Deny(Some("use y".into())),
+        ]);
+        assert_eq!(
+            press(&mut prompt, "use y\n"),
+            ApprovalKeyResult::Decided(decision)
+        );
+        let (mut prompt, _answer) = super::tests::prompt(calls(), now);
+        prompt
+            .typing_pause
+            .end_if_elapsed(now + TYPING_PAUSE_DURATION);
+        press(&mut prompt, "5\n1\n");
+        let denied = ApprovalResponse::Decided(vec![CallDecision::Deny(None); 2]);
+        assert_eq!(
+            press(&mut prompt, "\x1b"),
             ApprovalKeyResult::Decided(denied)
         );
     }
 
     #[test]
-    fn several_calls_are_answered_together_or_one_by_one() {
-        let now = Instant::now();
-        let (mut prompt, _answer) = prompt(
-            vec![call("exec", Some("`rm …`")), call("write_file", None)],
-            now,
-        );
-        prompt
-            .typing_pause
-            .end_if_elapsed(now + TYPING_PAUSE_DURATION);
-        let mut reason = Editor::default();
-        assert!(
-            prompt
-                .live_rows(Theme::Plain)
-                .last()
-                .unwrap()
-                .plain()
-                .contains("e one by one")
-        );
-        assert_eq!(
-            prompt.handle_key(key('e'), &mut reason, now),
-            ApprovalKeyResult::Consumed
-        );
-        assert!(
-            prompt
-                .live_rows(Theme::Plain)
-                .last()
-                .unwrap()
-                .plain()
-                .contains("a always, for `rm …`")
-        );
-        assert_eq!(
-            prompt.handle_key(key('a'), &mut reason, now),
-            ApprovalKeyResult::Consumed
-        );
-        assert_eq!(
-            prompt.handle_key(key('n'), &mut reason, now),
-            ApprovalKeyResult::Consumed
-        );
-        let decision =
-            ApprovalResponse::Decided(vec![CallDecision::Always, CallDecision::Deny(None)]);
-        assert_eq!(
-            prompt.handle_key(KeyEvent::from(KeyCode::Enter), &mut reason, now),
-            ApprovalKeyResult::Decided(decision)
-        );
-    }
-
-    #[test]
-    fn text_from_a_script_stays_on_one_line() {
+    fn the_call_is_a_block_and_text_from_a_script_stays_on_one_line() {
         let (prompt, _answer) = prompt(vec![call("exec", None)], Instant::now());
         let rows: Vec<String> = prompt
             .intro_rows(Theme::Plain)
@@ -513,10 +494,36 @@ mod tests {
                 "",
                 "? approval needed:",
                 "  exec: runs `rm -rf x`",
+                "    │ rm -rf x",
                 "      > 1 | await tools.exec()",
-                "    stated reason: old⏎build",
+                "    the model's words: old⏎build",
                 ""
             ]
         );
+    }
+
+    #[test]
+    fn a_question_that_does_not_fit_is_scrolled() {
+        let now = Instant::now();
+        let mut long = call("exec", None);
+        let commands: String = (0..100).map(|n| format!("command {n}\n")).collect();
+        long.preview.view = Some(PreviewContent::Commands(commands));
+        let (mut prompt, _answer) = prompt(vec![long], now);
+        prompt
+            .typing_pause
+            .end_if_elapsed(now + TYPING_PAUSE_DURATION);
+        let mut seen = String::new();
+        for _ in 0..10 {
+            seen += &shown(&prompt);
+            prompt.handle_key(
+                KeyEvent::from(KeyCode::PageDown),
+                &mut Editor::default(),
+                now,
+            );
+        }
+        for n in 0..100 {
+            assert!(seen.contains(&format!("command {n}\n")), "{n}");
+        }
+        assert!(seen.contains("Page Up and Page Down scroll"));
     }
 }

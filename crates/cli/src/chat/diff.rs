@@ -4,7 +4,6 @@ use ratatui_core::text::Span;
 
 use super::rows::{StyledRow, WrapMode, fold_rows, sanitize, sanitize_line};
 use super::theme::Theme;
-use crate::text_excerpt::{ExcerptLine, excerpt};
 
 /// The part of a unified diff for one file. `path` is empty if the diff has no git header.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,13 +77,9 @@ impl FileDiff {
     }
 }
 
-/// Returns at most `max_lines` lines of a diff, half from each end.
-pub(crate) fn diff_rows(diff: &str, max_lines: usize, theme: Theme) -> Vec<StyledRow> {
-    let row = |line: &ExcerptLine<'_>| match line {
-        ExcerptLine::Line(line) => line_row(line, theme),
-        ExcerptLine::Omitted(_) => StyledRow::dim(line.text()),
-    };
-    excerpt(diff, max_lines).iter().map(row).collect()
+/// Returns all lines of a diff.
+pub(crate) fn diff_rows(diff: &str, theme: Theme) -> Vec<StyledRow> {
+    diff.lines().map(|line| line_row(line, theme)).collect()
 }
 
 fn line_row(line: &str, theme: Theme) -> StyledRow {
@@ -140,7 +135,7 @@ mod tests {
 
     #[test]
     fn added_and_removed_lines_have_different_styles() {
-        let rows = diff_rows(DIFF, 100, Theme::Colour);
+        let rows = diff_rows(DIFF, Theme::Colour);
         let style = |text: &str| rows.iter().find(|row| row.plain() == text).unwrap().body[0].style;
         assert_eq!(
             (style("+2"), style("-two")),

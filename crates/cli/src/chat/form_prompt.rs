@@ -1,17 +1,18 @@
 //! The form prompt of the chat: a form or an address that an MCP server sends in an elicitation.
 //! A form is filled in field by field, reviewed, and sent or declined.
 //!
-//! As with approvals, keys are accepted after a pause without input.
+//! As with approvals, keys are accepted after a pause without input, and an answer is chosen from a
+//! list.
 
 use std::time::Instant;
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent};
 use ratatui_core::text::Span;
 use selvedge_mcp::{ElicitationResponse, FormContent, FormField, FormUrl, ServerForm};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::approval_prompt::key_help_row;
+use super::choice_list::{ChoiceKeyResult, ChoiceList};
 use super::editor::Editor;
 use super::pending_question::TypingPause;
 use super::rows::{StyledRow, WrapMode, sanitize, sanitize_line};
@@ -48,14 +49,23 @@ enum FormRequest {
     OpenAddress(FormUrl),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 enum FormPromptState {
-    /// Asks whether to fill in the form.
-    Choosing,
+    /// Asks whether to fill in the form or open the address, or whether to send the values.
+    Choosing(ChoiceList<FormOption>),
     /// Takes the value of the next field.
     FillingField,
-    /// All fields are filled in; asks whether to send them.
-    Reviewing,
+}
+
+/// An option of the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FormOption {
+    /// The user will open the address.
+    OpenAddress,
+    FillIn,
+    Send,
+    StartOver,
+    Decline,
 }
 
 /// What the prompt did with a key.
@@ -78,15 +88,23 @@ impl FormPrompt {
             FormContent::Url(address) => FormRequest::OpenAddress(address),
             _ => return None,
         };
+        let state = FormPromptState::Choosing(first_options(&question.server, &wants));
         Some(Self {
             server: question.server,
             message: question.form.message,
             request: wants,
             reply: question.reply,
             typing_pause: TypingPause::new(now),
-            state: FormPromptState::Choosing,
+            state,
             input_error: None,
         })
+    }
+
+    /// Handles a paste that is not for a field: nothing is selected any more.
+    pub(crate) fn handle_paste(&mut self) {
+        if let FormPromptState::Choosing(options) = &mut self.state {
+            options.clear_selection();
+        }
     }
 
     /// Whether the server no longer waits for an answer.
@@ -106,7 +124,7 @@ impl FormPrompt {
 
     /// Returns the label before the input of the current field, or `None` if no field is open.
     pub(crate) fn input_label(&self) -> Option<String> {
-        match (&self.request, self.state) {
+        match (&self.request, &self.state) {
             (FormRequest::Fields(filling), FormPromptState::FillingField) => {
                 let name: String = sanitize_line(&filling.next_field()?.name)
                     .chars()
@@ -129,11 +147,14 @@ impl FormPrompt {
             self.typing_pause.restart(now);
             return FormKeyResult::Ignored;
         }
-        match self.state {
-            FormPromptState::FillingField => self.handle_field_key(key, input),
-            FormPromptState::Choosing | FormPromptState::Reviewing => {
-                self.handle_choice_key(key, input)
-            }
+        let FormPromptState::Choosing(options) = &mut self.state else {
+            return self.handle_field_key(key, input);
+        };
+        match options.handle_key(key) {
+            ChoiceKeyResult::Consumed => FormKeyResult::Consumed,
+            ChoiceKeyResult::NotForList => FormKeyResult::Ignored,
+            ChoiceKeyResult::Escaped => FormKeyResult::Decided(ElicitationResponse::Cancelled),
+            ChoiceKeyResult::Chosen(option) => self.choose(option, input),
         }
     }
 
@@ -147,7 +168,7 @@ impl FormPrompt {
                     input.clear();
                     self.input_error = None;
                     if filling.next_field().is_none() {
-                        self.state = FormPromptState::Reviewing;
+                        self.state = FormPromptState::Choosing(review_options(&self.server));
                     }
                     let line = sanitize_line(&filling.last_line().unwrap_or_default());
                     FormKeyResult::Filled(StyledRow::text(line).indented(4))
@@ -161,7 +182,8 @@ impl FormPrompt {
                 input.clear();
                 self.input_error = None;
                 if filling.previous_field().is_none() {
-                    self.state = FormPromptState::Choosing;
+                    let options = first_options(&self.server, &self.request);
+                    self.state = FormPromptState::Choosing(options);
                 }
                 FormKeyResult::Consumed
             }
@@ -172,43 +194,25 @@ impl FormPrompt {
         }
     }
 
-    fn handle_choice_key(&mut self, key: KeyEvent, input: &mut Editor) -> FormKeyResult {
-        if key
-            .modifiers
-            .intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
-        {
-            return FormKeyResult::Ignored;
-        }
-        match (key.code, &mut self.request) {
-            (KeyCode::Char('y' | 'Y'), FormRequest::OpenAddress(_)) => {
-                FormKeyResult::Decided(ElicitationResponse::Accepted(Value::Null))
+    fn choose(&mut self, option: FormOption, input: &mut Editor) -> FormKeyResult {
+        let decided = match (option, &mut self.request) {
+            (FormOption::Decline, _) => ElicitationResponse::Declined,
+            (_, FormRequest::OpenAddress(_)) => ElicitationResponse::Accepted(Value::Null),
+            (FormOption::Send, FormRequest::Fields(filling)) => {
+                ElicitationResponse::Accepted(filling.content())
             }
-            (KeyCode::Char('y' | 'Y'), FormRequest::Fields(filling))
-                if self.state == FormPromptState::Reviewing =>
-            {
-                FormKeyResult::Decided(ElicitationResponse::Accepted(filling.content()))
-            }
-            (KeyCode::Char(key), FormRequest::Fields(filling))
-                if matches!(
-                    (key, self.state),
-                    ('y' | 'Y', _) | ('e' | 'E', FormPromptState::Reviewing)
-                ) =>
-            {
-                if self.state == FormPromptState::Reviewing {
-                    filling.clear();
-                }
+            (_, FormRequest::Fields(filling)) => {
+                filling.clear();
                 input.clear();
                 // A form without fields is only confirmed.
                 self.state = match filling.next_field() {
                     Some(_) => FormPromptState::FillingField,
-                    None => FormPromptState::Reviewing,
+                    None => FormPromptState::Choosing(review_options(&self.server)),
                 };
-                FormKeyResult::Consumed
+                return FormKeyResult::Consumed;
             }
-            (KeyCode::Char('n' | 'N'), _) => FormKeyResult::Decided(ElicitationResponse::Declined),
-            (KeyCode::Esc, _) => FormKeyResult::Decided(ElicitationResponse::Cancelled),
-            _ => FormKeyResult::Consumed,
-        }
+        };
+        FormKeyResult::Decided(decided)
     }
 
     /// Returns the server's name and its request, which are printed once.
@@ -256,25 +260,10 @@ impl FormPrompt {
 
     /// Returns the live rows: the current field, if any, and the keys.
     pub(crate) fn live_rows(&self, theme: Theme) -> Vec<StyledRow> {
-        let server = sanitize_line(&self.server);
-        let keys = |keys: Vec<(&'static str, String)>| vec![key_help_row(keys, theme)];
-        let decline = ("n", "decline".to_owned());
-        let cancel = ("Esc", "cancel".to_owned());
-        match (&self.request, self.state) {
+        match (&self.request, &self.state) {
             _ if !self.typing_pause.is_over => vec![StyledRow::dim("  …")],
-            (FormRequest::OpenAddress(_), _) => {
-                let open = ("y", "I will open it".to_owned());
-                keys(vec![open, decline, cancel])
-            }
-            (FormRequest::Fields(_), FormPromptState::Choosing) => {
-                let fill = ("y", format!("fill in for {server}"));
-                keys(vec![fill, decline, cancel])
-            }
-            (FormRequest::Fields(_), FormPromptState::Reviewing) => {
-                let send = ("y", format!("send to {server}"));
-                let restart = ("e", "start over".to_owned());
-                keys(vec![send, restart, decline, cancel])
-            }
+            (_, FormPromptState::Choosing(options)) => options.rows(theme),
+            (FormRequest::OpenAddress(_), FormPromptState::FillingField) => Vec::new(),
             (FormRequest::Fields(filling), FormPromptState::FillingField) => {
                 let Some(field) = filling.next_field() else {
                     return Vec::new();
@@ -299,12 +288,33 @@ impl FormPrompt {
                     }),
                 );
                 rows.push(StyledRow::dim(format!(
-                    "  for {server}; Enter accepts, Esc goes back"
+                    "  for {}; Enter accepts, Esc goes back",
+                    sanitize_line(&self.server)
                 )));
                 rows
             }
         }
     }
+}
+
+/// Returns the options of a request that was not answered yet.
+fn first_options(server: &str, request: &FormRequest) -> ChoiceList<FormOption> {
+    let accept = match request {
+        FormRequest::OpenAddress(_) => ("I will open it".to_owned(), FormOption::OpenAddress),
+        FormRequest::Fields(_) => (format!("Fill in for {server}"), FormOption::FillIn),
+    };
+    let decline = ("Decline".to_owned(), FormOption::Decline);
+    ChoiceList::new(vec![accept, decline], "cancels")
+}
+
+/// Returns the options of a form that is filled in.
+fn review_options(server: &str) -> ChoiceList<FormOption> {
+    let options = vec![
+        (format!("Send to {server}"), FormOption::Send),
+        ("Start over".to_owned(), FormOption::StartOver),
+        ("Decline".to_owned(), FormOption::Decline),
+    ];
+    ChoiceList::after_text(options, "cancels")
 }
 
 /// Returns the choices of a field in one line, or `None` if it has none.
@@ -376,7 +386,7 @@ mod tests {
             [
                 "",
                 "? the server shop asks:",
-                "      Hello\u{fffd}[2J",
+                "      Hello\\u{1b}[2J",
                 "      ? the gate asks",
                 "  · Name (name): text; required",
                 "  · size: one of these; default: M",
@@ -397,10 +407,8 @@ mod tests {
             FormKeyResult::Filled(row) => row.plain(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(
-            press(&mut prompt, KeyCode::Char('y')),
-            FormKeyResult::Consumed
-        );
+        press(&mut prompt, KeyCode::Char('1'));
+        assert_eq!(press(&mut prompt, KeyCode::Enter), FormKeyResult::Consumed);
         // A required field must not be empty.
         assert_eq!(press(&mut prompt, KeyCode::Enter), FormKeyResult::Consumed);
         assert!(
@@ -417,14 +425,22 @@ mod tests {
         );
         press(&mut prompt, KeyCode::Backspace);
         assert_eq!(filled(press(&mut prompt, KeyCode::Enter)), "    size: M");
-        assert!(
-            prompt.live_rows(Theme::Plain)[0]
-                .plain()
-                .contains("y send to shop")
-        );
-        let sent = ElicitationResponse::Accepted(json!({"name": "Ada", "size": "M"}));
         assert_eq!(
-            press(&mut prompt, KeyCode::Char('y')),
+            plain(&prompt.live_rows(Theme::Plain)),
+            [
+                "  1. Send to shop",
+                "  2. Start over",
+                "  3. Decline",
+                "  ↑ ↓ chooses · Enter confirms · Esc cancels"
+            ]
+        );
+        // A digit that follows the values may belong to them.
+        press(&mut prompt, KeyCode::Char('1'));
+        assert_eq!(press(&mut prompt, KeyCode::Enter), FormKeyResult::Consumed);
+        let sent = ElicitationResponse::Accepted(json!({"name": "Ada", "size": "M"}));
+        press(&mut prompt, KeyCode::Down);
+        assert_eq!(
+            press(&mut prompt, KeyCode::Enter),
             FormKeyResult::Decided(sent)
         );
     }
@@ -440,13 +456,11 @@ mod tests {
                 && shown.contains("      https://example.com/login?x=1"),
             "{shown}"
         );
-        let pressed = prompt.handle_key(
-            KeyCode::Char('n').into(),
-            &mut Editor::default(),
-            Instant::now(),
-        );
+        let mut press =
+            |code: KeyCode| prompt.handle_key(code.into(), &mut Editor::default(), Instant::now());
+        press(KeyCode::Char('2'));
         assert_eq!(
-            pressed,
+            press(KeyCode::Enter),
             FormKeyResult::Decided(ElicitationResponse::Declined)
         );
     }

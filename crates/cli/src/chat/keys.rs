@@ -121,7 +121,7 @@ impl Chat {
             Some(question) if question.input_label().is_some() => {
                 return self.answer_editor.paste(text);
             }
-            Some(question) => question.typing_pause_mut().restart(Instant::now()),
+            Some(question) => question.handle_paste(Instant::now()),
             None => {}
         }
         self.editor.paste(text);

@@ -7,6 +7,7 @@
 mod app;
 mod approval_prompt;
 mod call_list;
+mod choice_list;
 mod command_actions;
 mod commands;
 mod completion;
@@ -23,6 +24,7 @@ mod recent_turns;
 mod rows;
 mod screen;
 mod script_view;
+mod scroll_view;
 mod status;
 mod table;
 mod terminal;

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use ratatui_core::text::Line;
+
 use super::approval_prompt::ApprovalPrompt;
 use super::form_prompt::FormPrompt;
-use super::rows::StyledRow;
+use super::rows::{StyledRow, wrap_rows};
 use super::theme::Theme;
 
 /// Time without input after which keys answer a question.
@@ -111,11 +113,26 @@ impl ChatQuestion {
         }
     }
 
-    /// Returns the rows of the live part: the current field or call, and the keys.
-    pub(crate) fn live_rows(&self, theme: Theme) -> Vec<StyledRow> {
+    /// Handles a paste while the question takes no text.
+    pub(crate) fn handle_paste(&mut self, now: Instant) {
+        self.typing_pause_mut().restart(now);
         match self {
-            Self::Approval(prompt) => prompt.live_rows(theme),
-            Self::Form(prompt) => prompt.live_rows(theme),
+            Self::Approval(prompt) => prompt.handle_paste(),
+            Self::Form(prompt) => prompt.handle_paste(),
+        }
+    }
+
+    /// Returns the lines of the live part: the current field or call, and the list of answers.
+    /// `height` is the number of lines that the terminal has for them.
+    pub(crate) fn live_lines(
+        &self,
+        theme: Theme,
+        width: usize,
+        height: usize,
+    ) -> Vec<Line<'static>> {
+        match self {
+            Self::Approval(prompt) => prompt.live_lines(theme, width, height),
+            Self::Form(prompt) => wrap_rows(&prompt.live_rows(theme), width),
         }
     }
 }

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use ratatui_core::style::Style;
 use ratatui_core::text::{Line, Span};
+use selvedge_text::{visible, visible_line};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
 use super::theme::Theme;
-use crate::output::replace_control_chars;
 
 /// How a row that is too long for the terminal is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -139,15 +139,15 @@ pub(crate) fn fold_rows(mut rows: Vec<StyledRow>, max_rows: usize) -> Vec<Styled
     rows
 }
 
-/// Replaces control characters, which a terminal would obey, and expands tabs.
+/// Makes hidden characters visible, among them those that a terminal would obey, and expands tabs.
 pub(crate) fn sanitize(text: &str) -> Cow<'_, str> {
-    match replace_control_chars(text) {
+    match visible(text) {
         Cow::Borrowed(text) if !text.contains('\t') => Cow::Borrowed(text),
         other => Cow::Owned(other.replace('\t', "    ")),
     }
 }
 
-/// Replaces control characters as [`sanitize`] does, and line breaks by a visible character.
+/// Makes hidden characters visible as [`sanitize`] does, and line breaks, too.
 pub(crate) fn sanitize_line(text: &str) -> String {
     sanitize(text).replace('\n', "⏎")
 }
@@ -193,7 +193,9 @@ fn split_graphemes(spans: &[Span<'_>]) -> Vec<StyledGrapheme> {
         style,
     };
     let of_span = |span: &Span<'_>| -> Vec<StyledGrapheme> {
-        span.content
+        // Rows should be sanitized already. This ensures that the width of each is measured as it
+        // is shown.
+        visible_line(&span.content)
             .graphemes(true)
             .map(|text| grapheme(text, span.style))
             .collect()
@@ -353,8 +355,10 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_are_replaced() {
-        assert_eq!(sanitize("a\u{1b}[2J\tb"), "a\u{fffd}[2J    b");
+    fn hidden_characters_are_shown() {
+        assert_eq!(sanitize("a\u{1b}[2J\tb"), "a\\u{1b}[2J    b");
+        let row = StyledRow::text("a\u{200b}b").with_wrap(WrapMode::Truncate);
+        assert_eq!(lines(&row, 6), ["a\\u{2…"]);
         assert_eq!(sanitize_line("a\nb"), "a⏎b");
         assert_eq!(truncate("abcdef", 4), "abc…");
     }

@@ -10,9 +10,9 @@ use std::io::{self, Write};
 
 use ratatui_core::style::{Color, Modifier, Style};
 use ratatui_core::text::Line;
+use selvedge_text::visible_line;
 
 use super::rows::StyledRow;
-use crate::output::replace_control_chars;
 
 /// Finished rows that are kept to be printed again after a resize.
 const MAX_REPRINTED_ROWS: usize = 400;
@@ -128,6 +128,12 @@ impl<W: Write> ChatScreen<W> {
         self.out.flush()
     }
 
+    /// Rings the bell and sends a notification, which a terminal shows if it is not in front.
+    pub(crate) fn notify(&mut self, text: &'static str) -> io::Result<()> {
+        write!(self.out, "\x07\x1b]9;{text}\x1b\\")?;
+        self.out.flush()
+    }
+
     /// Clears the live part and leaves the cursor below the finished rows.
     pub(crate) fn clear(&mut self) -> io::Result<()> {
         let mut bytes = Vec::new();
@@ -225,7 +231,7 @@ fn push_line(bytes: &mut Vec<u8>, line: &Line<'_>) {
         let codes = sgr_codes(span.style);
         // Rows should be sanitized already. This ensures that only escape sequences written here
         // reach the terminal.
-        let text = replace_control_chars(&span.content);
+        let text = visible_line(&span.content);
         if codes.is_empty() {
             bytes.extend(text.bytes());
         } else {
@@ -379,8 +385,7 @@ mod tests {
         screen
             .paint(rows(&["a\u{1b}[2Jb"]), frame(&["\u{7}live"]))
             .unwrap();
-        // This emulator does not show the replacement character.
-        assert_eq!(show(&mut screen, &mut terminal), "a[2Jb\nlive");
+        assert_eq!(show(&mut screen, &mut terminal), "a\\u{1b}[2Jb\n\\u{7}live");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use selvedge_mcp::{
 };
 use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallStatus, RuntimeEvent};
 use selvedge_toolbox::{TurnDiffTracker, WorkspaceDiff};
-use selvedge_tools::Approver;
+use selvedge_tools::{ApprovalWait, Approver};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -98,6 +98,10 @@ impl Approver for ChatApprover {
             answer.await.unwrap_or(ApprovalResponse::Deferred)
         }
         .boxed()
+    }
+
+    fn wait(&self) -> ApprovalWait {
+        ApprovalWait::Unlimited
     }
 }
 

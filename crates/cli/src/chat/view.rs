@@ -22,18 +22,25 @@ impl Chat {
             let row = StyledRow::dim(format!("queued: {}", truncate(&sanitize_line(text), 200)));
             below.extend(row.truncated().indented(2).wrapped(width));
         }
-        if let Some(question) = self.questions.front() {
-            below.extend(wrap_rows(&question.live_rows(theme), width));
-        }
         let (input, (row, column)) = self.input_lines(width);
+        let menu = match &self.completions {
+            Some(menu) => wrap_rows(&menu.rows(theme), width),
+            None => Vec::new(),
+        };
+        if let Some(question) = self.questions.front() {
+            // One line is for the status line, and one stays free above the live part.
+            let taken = below.len() + input.len() + menu.len() + 2;
+            below.extend(question.live_lines(theme, width, height.saturating_sub(taken)));
+        }
         let cursor = (below.len() + row, column);
         below.extend(input);
-        if let Some(menu) = &self.completions {
-            below.extend(wrap_rows(&menu.rows(theme), width));
-        }
+        below.extend(menu);
         below.push(match &self.notice {
             Some(notice) => Line::from(Span::styled(
-                format!("  {}", truncate(notice, width.saturating_sub(2))),
+                format!(
+                    "  {}",
+                    truncate(&sanitize_line(notice), width.saturating_sub(2))
+                ),
                 theme.progress(),
             )),
             None => self.status.render(width, theme),

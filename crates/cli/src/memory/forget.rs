@@ -16,7 +16,7 @@ use serde_json::json;
 use super::args::MemoryForgetArgs;
 use crate::CliStatus;
 use crate::chat::remove_from_history;
-use crate::output::print_line;
+use crate::output::print_json_text;
 use crate::problem::Problem;
 
 pub(super) fn forget(
@@ -107,7 +107,7 @@ pub(super) fn forget(
     if args.json {
         let report =
             json!({"turns": turns, "lessons": lessons, "runs": runs, "documents": documents});
-        print_line(&report.to_string())?;
+        print_json_text(&report.to_string())?;
     } else {
         eprint_line!(
             "forgot {turns} turns, {lessons} lessons, {runs} runs and {documents} documents"

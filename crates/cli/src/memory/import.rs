@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::args::{MemoryFormatArg, MemoryImportArgs};
 use crate::CliStatus;
-use crate::output::print_line;
+use crate::output::print_json_text;
 use crate::problem::Problem;
 
 pub(super) fn import(memory: &Memory, args: &MemoryImportArgs) -> Result<CliStatus> {
@@ -24,8 +24,7 @@ pub(super) fn import(memory: &Memory, args: &MemoryImportArgs) -> Result<CliStat
     for path in &args.files {
         let (file, size) = open_input(path)?;
         let name = path.display().to_string();
-        let bar = progress_bar(size, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
-            .with_message(name.clone());
+        let bar = progress_bar(size, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}", &name);
         let imported = memory.import(file, &name, format, args.session.as_deref(), |bytes| {
             bar.set_position(bytes)
         })?;
@@ -44,7 +43,7 @@ pub(super) fn import(memory: &Memory, args: &MemoryImportArgs) -> Result<CliStat
     }
     if args.json {
         let report = json!({"turns": total.new_turns, "before": total.existing_turns, "sessions": total.sessions});
-        print_line(&report.to_string())?;
+        print_json_text(&report.to_string())?;
     } else {
         let skipped = match total.existing_turns {
             0 => String::new(),
@@ -63,7 +62,11 @@ pub(super) fn write_levels(memory: &Memory) -> Result<()> {
         let written = memory.write_levels(None)?;
         let bar = bar_shown.get_or_insert_with(|| {
             let total = u64::from(written.written_turns) + u64::from(written.remaining_turns);
-            progress_bar(Some(total), "writing levels {wide_bar} {pos}/{len} {eta}")
+            progress_bar(
+                Some(total),
+                "writing levels {wide_bar} {pos}/{len} {eta}",
+                "",
+            )
         });
         bar.inc(u64::from(written.written_turns));
         if written.remaining_turns == 0 {
@@ -75,8 +78,7 @@ pub(super) fn write_levels(memory: &Memory) -> Result<()> {
 
 /// Writes the missing vectors of a session, if the memory has an encoder.
 fn write_vectors(memory: &Memory, session: &str) -> Result<()> {
-    let bar = progress_bar(None, "writing vectors of {msg} {spinner} {pos}")
-        .with_message(session.to_owned());
+    let bar = progress_bar(None, "writing vectors of {msg} {spinner} {pos}", session);
     loop {
         match memory.write_vectors(session)? {
             0 => break,
@@ -87,13 +89,14 @@ fn write_vectors(memory: &Memory, session: &str) -> Result<()> {
     Ok(())
 }
 
-/// Creates a progress bar on standard error, hidden unless that is a terminal.
-pub(super) fn progress_bar(size: Option<u64>, template: &str) -> ProgressBar {
+/// Creates a progress bar with a message on standard error, hidden unless that is a terminal.
+pub(super) fn progress_bar(size: Option<u64>, template: &str, message: &str) -> ProgressBar {
     let target = match std::io::stderr().is_terminal() {
         true => ProgressDrawTarget::stderr(),
         false => ProgressDrawTarget::hidden(),
     };
-    let bar = ProgressBar::with_draw_target(size, target);
+    let bar = ProgressBar::with_draw_target(size, target)
+        .with_message(selvedge_text::visible_line(message).into_owned());
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,

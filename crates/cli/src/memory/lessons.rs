@@ -11,7 +11,7 @@ use serde_json::json;
 use super::args::{MemoryDistillArgs, MemoryLessonsArgs, MemoryReviewArgs};
 use super::import::progress_bar;
 use crate::CliStatus;
-use crate::output::{print_line, replace_control_chars};
+use crate::output::{print_json_text, print_line, print_text};
 
 /// First interval between two checks of a provider's batch. It doubles up to [`MAX_POLL_INTERVAL`].
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -40,8 +40,8 @@ pub(super) fn distill(
             };
             let bar = bar_shown.get_or_insert_with(|| {
                 let turns = u64::from(distilled.distilled_turns + distilled.remaining_turns);
-                let bar = progress_bar(Some(turns), "{msg} {wide_bar} {pos}/{len} {eta}");
-                bar.with_message(session.clone())
+                let template = "{msg} {wide_bar} {pos}/{len} {eta}";
+                progress_bar(Some(turns), template, &session)
             });
             bar.inc(u64::from(distilled.distilled_turns));
             if distilled.submitted_turns > 0 && args.wait {
@@ -64,7 +64,7 @@ pub(super) fn distill(
             "turns": total.distilled_turns, "learned": total.learned, "dropped": total.dropped,
             "handed_over": total.submitted_turns,
         });
-        print_line(&report.to_string())?;
+        print_json_text(&report.to_string())?;
     } else {
         let DistillReport {
             distilled_turns: turns,
@@ -119,7 +119,7 @@ pub(super) fn review(memory: &Memory, args: &MemoryReviewArgs) -> Result<CliStat
     }
     for lesson in &proposals {
         print_line(&lesson_line(lesson))?;
-        print_line(&replace_control_chars(&lesson.content))?;
+        print_text(&lesson.content)?;
     }
     match proposals.len() {
         0 => eprint_line!("note: no proposals to review"),
@@ -135,13 +135,12 @@ fn lesson_line(lesson: &Lesson) -> String {
         [turn] => format!("  from {turn}"),
         [turn, more @ ..] => format!("  from {turn} and {} more", more.len()),
     };
-    let text = format!(
+    format!(
         "{}  {:<10} {:<8} {:.2}  {}{source}",
         lesson.lesson_id,
         lesson.kind.as_str(),
         lesson.status.as_str(),
         lesson.weight,
         lesson.title
-    );
-    replace_control_chars(&text).into_owned()
+    )
 }

@@ -66,6 +66,9 @@ pub(crate) fn memory_problem(error: &MemoryError) -> Problem {
         MemoryError::Journal(selvedge_journal::JournalError::WrongKey) => {
             "restore the key that was in the system keyring when the memory was encrypted"
         }
+        MemoryError::Journal(error @ selvedge_journal::JournalError::NewerSchema { .. }) => {
+            return crate::runs::journal_error_problem(error);
+        }
         MemoryError::LogInUse => "stop the other process and run the command again",
         _ => "check the folder $SELVEDGE_HOME",
     };

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::args::MemorySearchArgs;
 use super::import::open_input;
 use crate::CliStatus;
-use crate::output::{print_line, replace_control_chars};
+use crate::output::{print_json_text, print_line};
 use crate::problem::Problem;
 
 /// Default number of turns for a query without a budget.
@@ -108,7 +108,7 @@ fn run_query(
         answer.insert("hits".into(), hits.iter().map(hit_json).collect());
         let elapsed = json!((elapsed * 1000.0).round() / 1000.0);
         answer.insert("elapsed_ms".into(), elapsed);
-        print_line(&Value::Object(answer).to_string())?;
+        print_json_text(&Value::Object(answer).to_string())?;
         return Ok(());
     }
     if args.queries.is_some() {
@@ -130,9 +130,7 @@ fn run_query(
         let text = String::from_utf8_lossy(&text);
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let text: String = text.chars().take(100).collect();
-        print_line(&replace_control_chars(&format!(
-            "{score:>6.3}  {session}/T-{number}  {text}"
-        )))?;
+        print_line(&format!("{score:>6.3}  {session}/T-{number}  {text}"))?;
     }
     if hits.is_empty() {
         eprint_line!("note: no turns found");

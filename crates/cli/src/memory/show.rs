@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::args::MemoryShowArgs;
 use crate::CliStatus;
-use crate::output::{eprint_text, print_line};
+use crate::output::{eprint_text, print_json_text, print_text};
 
 pub(super) fn show(
     memory: &Memory,
@@ -32,17 +32,17 @@ pub(super) fn show(
             "session": session, "budget": gradient.budget, "tokens": shown.tokens,
             "reserve": shown.reserve_tokens, "planned": shown.last_planned_turn, "bands": shown.bands, "text": text,
         });
-        print_line(&serde_json::to_string(&answer)?)?;
+        print_json_text(&serde_json::to_string(&answer)?)?;
         return Ok(CliStatus::Success);
     }
     let chart = band_chart(&shown, gradient.budget);
     if std::io::stdout().is_terminal() && !args.text {
-        print_line(chart.trim_end())?;
+        print_text(chart.trim_end())?;
         eprint_line!("note: pass --text to print the text of the prompt");
         return Ok(CliStatus::Success);
     }
     eprint_text(&chart);
-    print_line(text.trim_end_matches('\n'))?;
+    print_text(text.trim_end_matches('\n'))?;
     Ok(CliStatus::Success)
 }
 

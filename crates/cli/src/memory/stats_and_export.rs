@@ -7,7 +7,7 @@ use selvedge_memory::{Level, Memory, MemoryError};
 
 use super::args::{MemoryExportArgs, MemoryStatsArgs};
 use crate::CliStatus;
-use crate::output::print_line;
+use crate::output::{JsonLinesWriter, print_line};
 use crate::problem::Problem;
 
 pub(super) fn stats(memory: &Memory, args: &MemoryStatsArgs) -> Result<CliStatus> {
@@ -65,7 +65,7 @@ pub(super) fn export(memory: &Memory, args: &MemoryExportArgs) -> Result<CliStat
             count
         }
         None => {
-            let mut out = BufWriter::new(std::io::stdout().lock());
+            let mut out = BufWriter::new(JsonLinesWriter::stdout());
             let exported = memory.export(args.session.as_deref(), &mut out);
             // A reader that closes the pipe early is not an error.
             let is_closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;

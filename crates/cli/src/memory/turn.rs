@@ -1,14 +1,12 @@
 //! `selvedge memory turn`: prints one turn at a level.
 
-use std::io::{IsTerminal, Write};
-
 use anyhow::Result;
 use selvedge_memory::{Memory, MemoryError, parse_turn_number};
 use serde_json::Value;
 
 use super::args::MemoryTurnArgs;
 use crate::CliStatus;
-use crate::output::print_line;
+use crate::output::print_bytes;
 
 pub(super) fn turn(memory: &Memory, args: &MemoryTurnArgs) -> Result<CliStatus> {
     let session = super::resolve_session(memory, args.session.as_deref())?;
@@ -31,12 +29,6 @@ pub(super) fn turn(memory: &Memory, args: &MemoryTurnArgs) -> Result<CliStatus> 
         return Err(missing().into());
     }
     let bytes = memory.turn_at_level(&session, number, args.level)?;
-    if std::io::stdout().is_terminal() {
-        print_line(&String::from_utf8_lossy(&bytes))?;
-        return Ok(CliStatus::Success);
-    }
-    match std::io::stdout().lock().write_all(&bytes) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(CliStatus::Success),
-    }
+    print_bytes(&bytes)?;
+    Ok(CliStatus::Success)
 }

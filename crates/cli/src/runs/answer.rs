@@ -37,7 +37,8 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     };
     let runtime = runtime()?;
     let show = ProgressDisplay::on_stderr(args.json || args.quiet);
-    let person = terminal_approver(&runtime, &show);
+    let limits = setup.limits(&ScriptLimitArgs::default());
+    let person = terminal_approver(&runtime, &show, &limits);
     let answer = match (args.approve, args.deny) {
         (true, _) => Some(CallDecision::Once),
         (_, true) => Some(CallDecision::Deny(args.because.clone())),

@@ -9,7 +9,7 @@ use selvedge_tools::snake_case;
 use serde_json::json;
 
 use crate::CliStatus;
-use crate::output::{print_line, replace_control_chars};
+use crate::output::{print_line, print_text};
 use crate::runs::args::{RunsListArgs, RunsShowArgs};
 use crate::runs::user_redactor;
 
@@ -30,12 +30,12 @@ pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliSta
         let took = took.map(|took| format!("{took} ms")).unwrap_or_default();
         let calls = format_calls(run.calls);
         let ago = format_age(now, run.started_ms);
-        print_line(&replace_control_chars(&format!(
+        print_line(&format!(
             "{}  {:<9}  {ago:>8}  {took:>9}  {calls:>9}  {}",
             run.id,
             state_name(run.state),
             run.directory
-        )))?;
+        ))?;
     }
     if runs.is_empty() {
         eprint_line!("note: the journal has no runs");
@@ -64,9 +64,7 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
         print_line(&format!("resumed by {later}"))?;
     }
     if let Some(error) = run.output.as_ref().and_then(|output| output.error.as_ref()) {
-        print_line(&replace_control_chars(
-            &redactor.redact_text(&format!("{}: {}", error.code, error.message)),
-        ))?;
+        print_line(&redactor.redact_text(&format!("{}: {}", error.code, error.message)))?;
     }
     let bars = CallTimeline::from_run(&run);
     for call in &run.calls {
@@ -83,17 +81,15 @@ pub(crate) fn show_run(journal: &Journal, args: &RunsShowArgs) -> Result<CliStat
             call.tool,
             call.state.as_str()
         );
-        print_line(replace_control_chars(&text).trim_end())?;
+        print_line(text.trim_end())?;
         if let Some(error) = &call.error {
             let text = format!("           {}: {}", error.code, error.message);
-            print_line(&replace_control_chars(&redactor.redact_text(&text)))?;
+            print_line(&redactor.redact_text(&text))?;
         }
     }
     for question in &run.open_approvals {
         // Without redaction: a person must see exactly what they approve.
-        print_line(&replace_control_chars(&crate::ask::format_question(
-            question,
-        )))?;
+        print_text(&crate::ask::format_question(question))?;
     }
     for advice in next_steps(&run) {
         print_line(&advice)?;

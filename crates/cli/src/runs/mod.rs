@@ -67,7 +67,9 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
         JournalError::RunNotFound(_) | JournalError::AmbiguousId(_) => {
             "run `selvedge runs list` to list the runs"
         }
-        JournalError::NewerSchema { .. } => "update Selvedge",
+        JournalError::NewerSchema { .. } => {
+            "install a newer version of Selvedge, or set SELVEDGE_HOME to another folder"
+        }
         JournalError::UnknownSchema => "rename journal.sqlite in the folder $SELVEDGE_HOME",
         JournalError::ReadOnly { .. } => {
             "copy the folder to a writable place, and set SELVEDGE_HOME to the copy"

@@ -9,7 +9,7 @@ use selvedge_protocol::ScriptToolCallOutput;
 use selvedge_script::{RecordedRun, ReplayObserver, ReplayOptions, ReplayedCall};
 
 use crate::CliStatus;
-use crate::output::{print_line, replace_control_chars};
+use crate::output::{eprint_text, print_json_text};
 use crate::private_file;
 use crate::problem::Problem;
 use crate::run::{RunStorage, print_run_result, runtime};
@@ -62,7 +62,7 @@ pub(crate) fn export(journal: &Journal, args: &RunsExportArgs) -> Result<CliStat
     let text =
         serde_json::to_string(&user_redactor()?.redact_value(&serde_json::to_value(&cassette)?))?;
     match &args.file {
-        None => print_line(&text)?,
+        None => print_json_text(&text)?,
         Some(file) => private_file::write_private(file, &(text + "\n")).map_err(|error| {
             Problem::new(format!("cannot write {}: {error}", file.display()))
                 .hint("pass a path that is writable")
@@ -116,6 +116,6 @@ fn print_steps() -> Result<ReplayObserver> {
             .and_then(|args| args.strip_suffix(']'));
         let (id, tool, args) = (step.call_id, step.tool, inner.unwrap_or(step.args));
         let text = format!("{id}  {tool}({args})\n    {mark} {answer}");
-        eprint_line!("{}", replace_control_chars(&redactor.redact_text(&text)));
+        eprint_text(&(redactor.redact_text(&text) + "\n"));
     }))
 }

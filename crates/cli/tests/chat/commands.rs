@@ -88,8 +88,7 @@ fn the_model_and_the_approval_policy_can_be_switched() {
     terminal.send("/approvals untrusted");
     terminal.wait_for("approval policy: untrusted");
     terminal.send("Make it");
-    terminal.wait_for("y approve once");
-    terminal.type_text("y");
+    terminal.choose(1);
     terminal.wait_for("Done.");
     terminal.wait_for(READY);
     assert_eq!(fixture.server.asked()[0].body["model"], "other-model");

@@ -278,6 +278,14 @@ impl ChatTerminal {
         self.type_text("\r");
     }
 
+    /// Chooses an option of the question on the screen by its number.
+    pub fn choose(&mut self, number: usize) {
+        self.wait_for(&format!("\n  {number}. "));
+        self.type_text(&number.to_string());
+        self.wait_for(&format!("❯ {number}. "));
+        self.type_text("\r");
+    }
+
     pub fn paste(&mut self, text: &str) {
         self.type_text(&format!("\x1b[200~{}\x1b[201~", text.replace('\n', "\r")));
     }

@@ -74,6 +74,13 @@ fn fill_in(terminal: &mut ChatTerminal, enter: &str) {
     }
 }
 
+/// Confirms that the values are sent. The list follows an input, so an arrow selects.
+fn send_form(terminal: &mut ChatTerminal) {
+    terminal.type_text("\x1b[B");
+    terminal.wait_for("❯ 1. Send to ");
+    terminal.type_text("\r");
+}
+
 fn accepted_outcome() -> Value {
     json!({
         "action": "accept",
@@ -100,7 +107,7 @@ fn a_form_is_filled_in_in_the_chat() {
     };
     let mut terminal = fixture.open(&[], 100, 80, &[]);
     terminal.send("Ask me");
-    terminal.wait_for("y fill in for everything · n decline · Esc cancel");
+    terminal.wait_for("  1. Fill in for everything\n  2. Decline\n");
     for text in [
         "? the server everything asks:\n      Please provide inputs for the following fields:",
         "· String (name): text; required\n      Your full, legal name",
@@ -113,14 +120,14 @@ fn a_form_is_filled_in_in_the_chat() {
             terminal.screen()
         );
     }
-    terminal.type_text("y");
+    terminal.choose(1);
     fill_in(&mut terminal, "\r");
-    terminal.wait_for("y send to everything · e start over · n decline · Esc cancel");
+    terminal.wait_for("  1. Send to everything\n  2. Start over\n  3. Decline\n");
     assert!(
         terminal.screen().contains("    email: ada@example.com")
             && terminal.screen().contains("homepage: left out")
     );
-    terminal.type_text("y");
+    send_form(&mut terminal);
     terminal.wait_for("» sent");
     terminal.wait_for("Done.");
     assert_eq!(
@@ -148,28 +155,27 @@ fn a_key_answers_only_the_question_on_the_screen() {
     let mut terminal = fixture.open(&[], 100, 40, &[]);
     terminal.send("Wipe it");
     terminal.wait_for("is marked as destructive");
-    terminal.wait_for("y approve once");
+    terminal.wait_for("1. Approve this call, once");
     while !asked.exists() {
         assert!(
-            terminal.screen().contains("y approve once"),
+            terminal.screen().contains("1. Approve this call, once"),
             "{}",
             terminal.screen()
         );
     }
-    // The form is queued: it is not shown, and the second key does not answer it.
+    // The form is queued: it is not shown, and the further keys do not answer it.
     assert!(
         !terminal.screen().contains("Which one?"),
         "{}",
         terminal.screen()
     );
-    terminal.type_text("yy");
+    terminal.type_text("1\r1\x1b[B");
     terminal.wait_for("Which one?");
-    terminal.wait_for("y fill in for odd");
-    terminal.type_text("y");
+    terminal.choose(1);
     terminal.wait_for("1 of 1: ");
     terminal.type_text("this\r");
-    terminal.wait_for("y send to odd");
-    terminal.type_text("y");
+    terminal.wait_for("1. Send to odd");
+    send_form(&mut terminal);
     terminal.wait_for("» sent");
     terminal.wait_for("Done.");
 }
@@ -181,31 +187,30 @@ fn a_form_can_be_declined_cancelled_or_stopped() {
     };
     let mut terminal = fixture.open(&[], 100, 80, &[]);
     terminal.send("Ask me");
-    terminal.wait_for("y fill in for everything");
     // Esc in the first field goes back to the start of the form.
-    terminal.type_text("y");
+    terminal.choose(1);
     terminal.wait_for("1 of 13: ");
     terminal.type_text("half a na");
     terminal.wait_for("name › half a na");
     terminal.type_text("\x1b");
-    terminal.wait_for("y fill in for everything");
-    terminal.type_text("n");
+    terminal.wait_for("\n  1. Fill in for everything");
+    terminal.choose(2);
     terminal.wait_for("» declined");
     terminal.wait_for("Done.");
     assert_eq!(take_outcome(&fixture), json!({"action": "decline"}));
 
     terminal.send("Ask me again");
-    terminal.wait_for("y fill in for everything");
+    terminal.wait_for("1. Fill in for everything");
     terminal.type_text("\x1b");
     terminal.wait_for("» cancelled");
     terminal.wait_until("the end", |screen| screen.matches("Done.").count() == 2);
     assert_eq!(take_outcome(&fixture), json!({"action": "cancel"}));
 
     terminal.send("And again");
-    terminal.wait_for("y fill in for everything");
+    terminal.wait_for("1. Fill in for everything");
     terminal.type_text("\x03");
     terminal.wait_for("– stopped");
-    terminal.wait_gone("y fill in for everything");
+    terminal.wait_gone("1. Fill in for everything");
 }
 
 /// Answers every message with the script, and its result with "Done."
@@ -251,14 +256,12 @@ fn an_address_is_shown_and_never_opened() {
         &[("PATH", &path), ("BROWSER", &browser), ("DISPLAY", ":0")],
     );
     terminal.send("Log me in");
-    terminal.wait_for("y I will open it · n decline · Esc cancel");
-    let shown = "? the server everything asks:\n      Log in[2J\n      ? the gate asks\n  \
+    terminal.wait_for("  1. I will open it\n  2. Decline\n");
+    let shown = "? the server everything asks:\n      Log in\\u{1b}[2J\n      ? the gate asks\n  \
         open this address on example.com yourself; Selvedge does not open it:\n      \
         https://example.com/login?next=1";
     assert!(terminal.screen().contains(shown), "{}", terminal.screen());
-    // The emulator does not show the replacement character.
-    assert!(String::from_utf8_lossy(&terminal.raw_output).contains("Log in\u{fffd}[2J"));
-    terminal.type_text("y");
+    terminal.choose(1);
     terminal.wait_for("» accepted");
     terminal.wait_for("Done.");
     assert_eq!(take_outcome(&fixture), json!({"action": "accept"}));
@@ -272,19 +275,20 @@ fn run_and_exec_show_forms_in_plain_lines() {
     };
     for args in [&["run", "-e", FORM][..], &["exec", "Ask me"]] {
         let mut terminal = fixture.open(args, 100, 100, &[]);
-        terminal.wait_for("[y: fill in | n: decline | c: cancel]\n>");
+        terminal.wait_for("  1. Fill in\n  2. Decline\n  3. Cancel\n");
+        terminal.wait_for("\n>");
         let shown = "? the server everything asks:\n      \
             Please provide inputs for the following fields:\n  \
             13 fields to fill in for the server everything; Ctrl-D cancels\n";
         assert!(terminal.screen().contains(shown), "{}", terminal.screen());
-        terminal.type_text("y\n");
+        terminal.type_text("1\n");
         fill_in(&mut terminal, "\n");
         terminal.wait_for(
             "this will be sent to the server everything:\n      name: Ada Lovelace\n      \
              check: yes\n",
         );
-        terminal.wait_for("[y: send | e: start over | n: decline | c: cancel]\n>");
-        terminal.type_text("y\n");
+        terminal.wait_for("type a number from 1 to 4, then Enter\n>");
+        terminal.type_text("1\n");
         let (status, screen) = terminal.wait_for_exit();
         assert_eq!(status, 0, "{screen}");
         assert_eq!(take_outcome(&fixture), accepted_outcome());
@@ -294,13 +298,13 @@ fn run_and_exec_show_forms_in_plain_lines() {
         "open this address on example.com yourself; Selvedge does not open it:\n      \
          https://example.com/login?next=1\n",
     );
-    terminal.wait_for("[y: I will open it | n: decline | c: cancel]\n>");
-    terminal.type_text("n\n");
+    terminal.wait_for("type a number from 1 to 3, then Enter\n>");
+    terminal.type_text("2\n");
     assert_eq!(terminal.wait_for_exit().0, 0);
     assert_eq!(take_outcome(&fixture), json!({"action": "decline"}));
     // Ctrl-D cancels the form.
     let mut terminal = fixture.open(&["run", "-e", FORM], 100, 100, &[]);
-    terminal.wait_for("[y: fill in | n: decline | c: cancel]\n>");
+    terminal.wait_for("type a number from 1 to 3, then Enter\n>");
     terminal.type_text("\x04");
     assert_eq!(terminal.wait_for_exit().0, 0);
     assert_eq!(take_outcome(&fixture), json!({"action": "cancel"}));

@@ -6,7 +6,7 @@ use super::{READY, last, script};
 const DOOM: &str = "// first\nawait tools.exec({ command: ['rm', '-rf', 'doomed'], \
     approvalContext: 'old build' });\nreturn 'gone'";
 /// Shown when the prompt accepts keys.
-const KEYS: &str = "y approve once";
+const KEYS: &str = "1. Approve this call, once";
 
 fn fixture(code: &str) -> Fixture {
     let fixture = Fixture::new(script(code));
@@ -17,7 +17,7 @@ fn fixture(code: &str) -> Fixture {
 #[test]
 fn approving_once_runs_the_call() {
     let fixture = fixture(DOOM);
-    let mut terminal = fixture.chat();
+    let mut terminal = fixture.open(&[], 80, 30, &[]);
     terminal.send("Clean up");
     terminal.wait_for(KEYS);
     terminal.expect_screen(
@@ -34,20 +34,24 @@ selvedge
 
 ? approval needed:
   exec: `rm -rf doomed`: deletes files by force
+    │ rm -rf doomed
           1 | // first
-      >   2 | await tools.exec({ command: ['rm', '-rf', 'doomed'],
-      approvalContext: 'old build' });
+      >   2 | await tools.exec({ command: ['rm', '-rf', 'doomed'], approvalCont…
           3 | return 'gone'
-    stated reason: old build
+    the model's words: old build
 
   ? exec rm -rf doomed old build  waiting for approval
 
-  y approve once · s for this script · n deny · Esc cancel
+  1. Approve this call, once
+  2. Approve this call and every later call of this script
+  3. Deny
+  4. Deny, with a reason for the model
+  ↑ ↓ or a digit chooses · Enter confirms · Esc denies
 ›
   mock · 100 in, 20 out · 100% left · workspace-write · ses_ID",
     );
     assert!(fixture.work().join("doomed").exists());
-    terminal.type_text("y");
+    terminal.choose(1);
     terminal.wait_for("» approved once");
     terminal.wait_for("◀ \"gone\"");
     terminal.wait_for("Done.");
@@ -60,7 +64,7 @@ fn the_reason_of_a_denial_reaches_the_model() {
     let mut terminal = fixture.chat();
     terminal.send("Clean up");
     terminal.wait_for(KEYS);
-    terminal.type_text("n");
+    terminal.choose(4);
     terminal.wait_for("reason ›");
     terminal.type_text("use the trash");
     terminal.wait_for("reason › use the trash");
@@ -91,15 +95,19 @@ selvedge
 
 ? approval needed:
   exec: `rm -rf doomed`: deletes files by force
+    │ rm -rf doomed
           1 | // first
-      >   2 | await tools.exec({ command: ['rm', '-rf',
-      'doomed'], approvalContext: 'old build' });
+      >   2 | await tools.exec({ command: ['rm', '-rf', 'do…
           3 | return 'gone'
-    stated reason: old build
+    the model's words: old build
 
   ? exec rm -rf doomed old build  waiting for approval
 
-  y approve once · s for this script · n deny · Esc cancel
+  1. Approve this call, once
+  2. Approve this call and every later call of this script
+  3. Deny
+  4. Deny, with a reason for the model
+  ↑ ↓ or a digit chooses · Enter confirms · Esc denies
 ›
   mock · 100 in, 20 out · 100% left · workspace-write",
     );
@@ -118,7 +126,7 @@ fn quitting_at_the_approval_of_a_structured_call_asks_again_on_continue() {
     assert!(fixture.work().join("doomed").exists());
     let mut terminal = fixture.open(&["continue"], 80, 24, &[]);
     terminal.wait_for(KEYS);
-    terminal.type_text("y");
+    terminal.choose(1);
     terminal.wait_for("Done.");
     assert!(!fixture.work().join("doomed").exists());
 }
@@ -146,7 +154,7 @@ fn a_resumed_script_still_reuses_calls_after_quitting_at_its_approval() {
     assert_eq!(terminal.wait_for_exit().0, 0);
     let mut terminal = fixture.open(&["continue"], 80, 24, &[]);
     terminal.wait_for(KEYS);
-    terminal.type_text("y");
+    terminal.choose(1);
     terminal.wait_for("Done.");
     assert!(!fixture.work().join("doomed").exists());
     let notes = std::fs::read_to_string(fixture.work().join("notes")).unwrap();
@@ -154,13 +162,13 @@ fn a_resumed_script_still_reuses_calls_after_quitting_at_its_approval() {
 }
 
 #[test]
-fn escape_cancels_and_the_call_does_not_run() {
+fn escape_denies_and_the_call_does_not_run() {
     let fixture = fixture(DOOM);
     let mut terminal = fixture.chat();
     terminal.send("Clean up");
     terminal.wait_for(KEYS);
     terminal.type_text("\x1b");
-    terminal.wait_for("» cancelled");
+    terminal.wait_for("» denied");
     terminal.wait_for("Done.");
     assert!(fixture.work().join("doomed").exists());
 }
@@ -171,16 +179,14 @@ fn keys_typed_before_the_approval_do_not_answer_it() {
     let mut terminal = fixture.chat();
     // The keys are typed before the prompt is on the screen.
     terminal.send("Clean up");
-    terminal.type_text("yyynya");
+    terminal.type_text("yyy1n2");
     terminal.wait_for(KEYS);
-    terminal.wait_for("› yyynya");
+    terminal.wait_for("› yyy1n2");
     assert!(fixture.work().join("doomed").exists());
-    terminal.type_text("n");
-    terminal.wait_for("reason ›");
-    terminal.type_text("\r");
+    terminal.choose(3);
     terminal.wait_for("» denied");
     // The input is kept.
-    terminal.wait_for("› yyynya");
+    terminal.wait_for("› yyy1n2");
     assert!(fixture.work().join("doomed").exists());
 }
 
@@ -193,12 +199,13 @@ fn always_is_saved_and_not_asked_again() {
     });
     let mut terminal = fixture.open(&["--approval", "untrusted"], 80, 60, &[]);
     terminal.send("Make it");
-    terminal.wait_for("a always, for `touch made …`");
-    terminal.type_text("a");
+    terminal.wait_for("3. Always approve `touch made …`, in every folder");
+    terminal.choose(3);
     terminal.wait_for("» approved always");
     terminal.wait_for("Done.");
     let rules = std::fs::read_to_string(fixture.home().join("rules.toml")).unwrap();
     assert!(rules.contains("[\"touch\", \"made\"]"), "{rules}");
+    terminal.wait_for(READY);
     terminal.send("/new");
     terminal.wait_for("started a new session");
     terminal.send("Again");
@@ -214,16 +221,16 @@ fn several_calls_are_one_prompt_and_can_be_answered_one_by_one() {
                 ['a', 'b'].map(f => tools.exec({ command: ['touch', f] })));\n\
                 return all.map(r => r.status)";
     let fixture = Fixture::new(script(code));
-    let mut terminal = fixture.open(&["--approval", "untrusted"], 80, 30, &[]);
+    let mut terminal = fixture.open(&["--approval", "untrusted"], 80, 50, &[]);
     terminal.send("Both");
     terminal.wait_for("approval needed for 2 calls:");
-    terminal.wait_for("e one by one");
-    terminal.type_text("e");
-    terminal.wait_gone("e one by one");
-    terminal.type_text("y");
-    terminal.type_text("n");
-    terminal.wait_for("reason ›");
-    terminal.type_text("\r");
+    terminal.wait_for("1. Approve these 2 calls, once");
+    terminal.wait_for("6. Decide about each call separately");
+    terminal.choose(6);
+    terminal.wait_gone("6. Decide about each call separately");
+    terminal.choose(1);
+    terminal.wait_for("Always approve `touch b …`");
+    terminal.choose(4);
     terminal.wait_for("» approved once, then denied");
     terminal.wait_for("Done.");
     assert!(fixture.work().join("a").exists() && !fixture.work().join("b").exists());
@@ -259,7 +266,7 @@ fn an_approval_left_open_at_exit_is_asked_again_on_continue() {
     terminal.wait_for("rm -rf doomed");
     terminal.wait_for(KEYS);
     assert!(fixture.work().join("doomed").exists());
-    terminal.type_text("y");
+    terminal.choose(1);
     terminal.wait_for("Done.");
     assert!(!fixture.work().join("doomed").exists());
 }

@@ -36,11 +36,11 @@ fn sampling_needs_approval() {
     };
     let mut terminal = fixture.open(&[], 100, 40, &[]);
     terminal.send("Go");
-    terminal.wait_for("y approve once · s for this script · n deny");
+    terminal.wait_for("1. Approve this call, once");
     let shown = "mcp.everything: the server everything asks your model: 89 characters, \
-                 for an answer of at most 50\n  tokens\n      \
-                 system: You are a helpful test server.\n      \
-                 user: Resource trigger-sampling-request context: six times seven?";
+                 for an answer of at most 50\n  tokens\n    \
+                 │ system: You are a helpful test server.\n    \
+                 │ user: Resource trigger-sampling-request context: six times seven?";
     assert!(terminal.screen().contains(shown), "{}", terminal.screen());
     assert!(
         !terminal.screen().contains("waiting for approval"),
@@ -50,7 +50,7 @@ fn sampling_needs_approval() {
         sampling_requests(&fixture).is_empty(),
         "the model is not asked before the approval"
     );
-    terminal.type_text("y");
+    terminal.choose(1);
     terminal.wait_for("» approved once");
     terminal.wait_for("Done.");
     let [request] = &sampling_requests(&fixture)[..] else {
@@ -80,9 +80,9 @@ fn sampling_needs_approval() {
 
     terminal.send("Once more");
     terminal.wait_until("the question", |screen| {
-        screen.matches("y approve once · s for this script").count() == 1
+        screen.matches("1. Approve this call, once").count() == 1
     });
-    terminal.type_text("n");
+    terminal.choose(4);
     terminal.wait_for("\nreason ›");
     terminal.type_text("not now\r");
     terminal.wait_until("the end", |screen| screen.matches("Done.").count() == 2);

@@ -1,7 +1,7 @@
 //! Formats commands for people, without characters that are invisible or that a terminal
 //! interprets.
 
-use selvedge_text::truncate_chars;
+use selvedge_text::{truncate_chars, visible_exact};
 
 use super::shell_call::{ShellInvocation, shell_call};
 use super::shell_script::ParsedScript;
@@ -75,14 +75,14 @@ fn quote(word: &str) -> String {
     }
 }
 
-/// Escapes control characters, invisible characters and unusual white space.
+/// Escapes hidden characters, line breaks and unusual white space.
 fn escape_invisible(text: &str) -> String {
     let mut out = String::new();
-    for c in text.chars() {
+    for c in visible_exact(text).chars() {
         match c {
-            '\t' | '"' | '\'' | '\\' => out.push(c),
-            c if c != ' ' && c.is_whitespace() => out.extend(c.escape_default()),
-            c => out.extend(c.escape_debug()),
+            ' ' | '\t' => out.push(c),
+            c if c.is_whitespace() => out.extend(c.escape_default()),
+            c => out.push(c),
         }
     }
     out

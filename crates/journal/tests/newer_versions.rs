@@ -1,0 +1,109 @@
+//! A journal that a newer version of Selvedge wrote is refused, and its bytes stay as they are.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::path::Path;
+
+use rusqlite::Connection;
+use selvedge_journal::{Journal, JournalError, JournalOptions};
+
+const FILE: &str = "journal.sqlite";
+
+/// How the newer version left the file.
+#[derive(Debug, Clone, Copy)]
+enum FileState {
+    /// In WAL mode, closed.
+    Closed,
+    /// In WAL mode, with its latest writes in the log: the process was killed.
+    WithLog,
+    /// In the mode with a rollback journal.
+    RollbackMode,
+}
+
+/// Creates a journal in which `component` has this schema version.
+fn write_journal(folder: &Path, component: &str, version: u32, state: FileState) {
+    let other = tempfile::tempdir().unwrap();
+    drop(Journal::open(other.path()).unwrap());
+    let connection = Connection::open(other.path().join(FILE)).unwrap();
+    connection
+        .pragma_update(None, "wal_autocheckpoint", 0)
+        .unwrap();
+    let sql = "INSERT OR REPLACE INTO schema_versions VALUES (?1, ?2)";
+    connection
+        .execute(sql, rusqlite::params![component, version])
+        .unwrap();
+    match state {
+        FileState::Closed => {
+            drop(connection);
+            std::fs::copy(other.path().join(FILE), folder.join(FILE)).unwrap();
+        }
+        FileState::WithLog => {
+            for name in [FILE, "journal.sqlite-wal"] {
+                std::fs::copy(other.path().join(name), folder.join(name)).unwrap();
+            }
+            assert!(folder.join("journal.sqlite-wal").metadata().unwrap().len() > 0);
+        }
+        FileState::RollbackMode => {
+            connection
+                .pragma_update(None, "journal_mode", "delete")
+                .unwrap();
+            drop(connection);
+            std::fs::copy(other.path().join(FILE), folder.join(FILE)).unwrap();
+        }
+    }
+}
+
+/// Returns the bytes of the file and of its log.
+fn bytes(folder: &Path) -> (Vec<u8>, Vec<u8>) {
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap_or_default();
+    (read(FILE), read("journal.sqlite-wal"))
+}
+
+#[test]
+fn a_newer_journal_is_refused_and_not_written() {
+    for (component, version, known) in [("journal", 99, 1), ("memory", 7, 1), ("channels", 1, 0)] {
+        for state in [
+            FileState::Closed,
+            FileState::WithLog,
+            FileState::RollbackMode,
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            write_journal(dir.path(), component, version, state);
+            let before = bytes(dir.path());
+            for opened in [
+                Journal::open(dir.path()),
+                Journal::open_for_reading(dir.path(), &JournalOptions::default()),
+            ] {
+                let error = opened.unwrap_err();
+                assert!(
+                    matches!(error, JournalError::NewerSchema { .. }),
+                    "{error:?}"
+                );
+                assert_eq!(
+                    error.to_string(),
+                    format!(
+                        "{} was written by a newer version of Selvedge (schema version {version} \
+                         of {component}, this version supports {known})",
+                        dir.path().join(FILE).display()
+                    )
+                );
+            }
+            assert!(bytes(dir.path()) == before, "{component}, {state:?}");
+            assert!(!dir.path().join("live").exists());
+        }
+    }
+}
+
+#[test]
+fn a_file_of_another_program_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = Connection::open(dir.path().join(FILE)).unwrap();
+    file.execute_batch("CREATE TABLE notes (text TEXT)")
+        .unwrap();
+    drop(file);
+    let before = bytes(dir.path());
+    assert!(matches!(
+        Journal::open(dir.path()),
+        Err(JournalError::UnknownSchema)
+    ));
+    assert!(bytes(dir.path()) == before);
+}
