@@ -53,7 +53,7 @@ where
         render: None,
         approval_key: None,
         waits_for_model: false,
-        resume_as: ResumeAs::Answer,
+        resume_as: ResumeAs::Reuse,
         types: PhantomData,
     }
 }
