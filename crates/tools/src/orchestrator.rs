@@ -480,10 +480,6 @@ impl Orchestrator {
             },
             None => Ok(()),
         };
-        if self.ledger.is_some() && recorded.is_ok() {
-            // Until its end is recorded.
-            scope.note_resume_as(&request.id, ResumeAs::without_end(read_only));
-        }
         if let Err(error) = recorded {
             let message = format!("{name} did not run, because it could not be recorded: {error}");
             return not_run_outcome(
@@ -492,6 +488,8 @@ impl Orchestrator {
                 CallFailure::new(ErrorCode::HarnessInternalError, message),
             );
         }
+        // Until its end is recorded.
+        scope.note_resume_as(&request.id, ResumeAs::without_end(read_only));
         scope.events.emit(RuntimeEvent::CallStarted {
             parent_id: scope.id.clone(),
             call_id: request.id.clone(),

@@ -58,7 +58,6 @@ pub struct ScopeSnapshot {
     #[serde(rename = "agreed")]
     approved_keys: BTreeSet<String>,
     prior: Option<PriorProgress>,
-    #[serde(default)]
     recorded_calls: BTreeMap<String, ResumeAs>,
 }
 

@@ -39,6 +39,17 @@ fn an_interrupted_task_is_undecided() {
     ] {
         assert!(shown.contains(&line), "{shown}");
     }
+    // The run of the task cannot be resumed by itself.
+    let shown = workspace
+        .command(&["runs", "show", &task])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        shown.contains(&format!("the outcome of {task}/tool_1 (exec) is unknown"))
+            && !shown.contains("--resume"),
+        "{shown}"
+    );
     // Also if the task's own run was deleted.
     let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
     let forget = "DELETE FROM calls WHERE run LIKE 'tsk_%'; DELETE FROM runs WHERE id LIKE 'tsk_%'";
