@@ -18,7 +18,6 @@ use crate::call_gate::{Approver, CallGate, NoApprover, WaitTarget};
 use crate::call_summary::summarise_args;
 use crate::digest::digest;
 use crate::failure::{CallFailure, call_error};
-use crate::prior::PriorCheck;
 use crate::registry::{RegisteredTool, Registry, ToolLookup};
 use crate::supervise::run_tool_call;
 use crate::{ArgumentError, CallContext, PolicyVerdict, Risk, Scope, ToolOutput, apply_policy};
@@ -224,28 +223,32 @@ impl Orchestrator {
         let mut free = Vec::new();
         let mut gated = Vec::new();
         for request in batch {
-            let checked = match self.prepare(scope, request) {
-                Ok(prepared) => self.check_prior(scope, prepared),
-                Err(outcome) => PriorCheck::Ended(outcome),
+            let mut prepared = match self.prepare(scope, request) {
+                Ok(prepared) => prepared,
+                Err(outcome) => {
+                    self.record_and_report(scope, reports, outcome).await;
+                    continue;
+                }
             };
-            match checked {
-                PriorCheck::Ended(outcome) => self.record_and_report(scope, reports, outcome).await,
-                PriorCheck::Run(prepared) => match apply_policy(self.policy, risk_of(&prepared)) {
-                    PolicyVerdict::Ask { .. } if scope.is_approved(&prepared.approval_key()) => {
-                        free.push(prepared)
-                    }
-                    PolicyVerdict::Run => free.push(prepared),
-                    PolicyVerdict::Ask { reason } => gated.push((prepared, reason)),
-                    PolicyVerdict::Deny { reason } => {
-                        let name = prepared.tool.spec.name.clone();
-                        let failure = CallFailure::new(
-                            ErrorCode::ApprovalDeniedError,
-                            format!("{name} was not allowed: {reason}"),
-                        );
-                        let outcome = not_run_outcome(&prepared.request, name, failure);
-                        self.record_and_report(scope, reports, outcome).await;
-                    }
-                },
+            if let Some(outcome) = self.check_prior(scope, &mut prepared) {
+                self.record_and_report(scope, reports, outcome).await;
+                continue;
+            }
+            match apply_policy(self.policy, risk_of(&prepared)) {
+                PolicyVerdict::Ask { .. } if scope.is_approved(&prepared.approval_key()) => {
+                    free.push(prepared)
+                }
+                PolicyVerdict::Run => free.push(prepared),
+                PolicyVerdict::Ask { reason } => gated.push((prepared, reason)),
+                PolicyVerdict::Deny { reason } => {
+                    let name = prepared.tool.spec.name.clone();
+                    let failure = CallFailure::new(
+                        ErrorCode::ApprovalDeniedError,
+                        format!("{name} was not allowed: {reason}"),
+                    );
+                    let outcome = not_run_outcome(&prepared.request, name, failure);
+                    self.record_and_report(scope, reports, outcome).await;
+                }
             }
         }
         let free = join_all(

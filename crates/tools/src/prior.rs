@@ -343,45 +343,38 @@ impl PriorCall {
     }
 }
 
-/// What a resumed run does with a call.
-pub(crate) enum PriorCheck {
-    /// The call runs.
-    Run(PreparedCall),
-    /// The call has this outcome without running: a recorded result, the value of a decision, or a
-    /// failure because recorded calls are undecided.
-    Ended(Box<CallOutcome>),
-}
-
 impl Orchestrator {
-    /// Compares a call with the recorded calls that its script resumes from.
-    pub(crate) fn check_prior(&self, scope: &Scope, mut prepared: PreparedCall) -> PriorCheck {
-        let Some(prior) = &scope.prior_calls else {
-            return PriorCheck::Run(prepared);
-        };
+    /// Compares a call with the recorded calls that its script resumes from. Returns its outcome if
+    /// it does not run: a recorded result, the value of a decision, or a failure because recorded
+    /// calls are undecided.
+    pub(crate) fn check_prior(
+        &self,
+        scope: &Scope,
+        prepared: &mut PreparedCall,
+    ) -> Option<Box<CallOutcome>> {
+        let prior = scope.prior_calls.as_ref()?;
         if always_reruns(&prepared.tool, prepared.read_only) {
-            return PriorCheck::Run(prepared);
+            return None;
         }
         let effect = CallEffect::from_read_only(prepared.read_only);
         match prior.look_up(&prepared.request.id, &prepared.digest, effect) {
-            PriorLookup::Run => PriorCheck::Run(prepared),
+            PriorLookup::Run => None,
             PriorLookup::Repeat {
                 prior_call,
                 idempotency_key,
             } => {
                 prepared.prior_call = Some(prior_call);
                 prepared.idempotency_key = idempotency_key;
-                PriorCheck::Run(prepared)
+                None
             }
             PriorLookup::Reuse { prior_call, value } => {
-                PriorCheck::Ended(answered_outcome(prepared, Some(prior_call), value))
+                Some(answered_outcome(prepared, Some(prior_call), value))
             }
-            PriorLookup::Skip { value } => {
-                PriorCheck::Ended(answered_outcome(prepared, None, value))
-            }
+            PriorLookup::Skip { value } => Some(answered_outcome(prepared, None, value)),
             PriorLookup::Undecided => {
                 let name = prepared.tool.spec.name.clone();
                 let failure = prior.undecided_failure(&name);
-                PriorCheck::Ended(not_run_outcome(&prepared.request, name, failure))
+                Some(not_run_outcome(&prepared.request, name, failure))
             }
         }
     }
@@ -390,20 +383,20 @@ impl Orchestrator {
 /// Returns the outcome of a call that returns `value` without running: the result of this recorded
 /// call, or the value of a decision.
 fn answered_outcome(
-    prepared: PreparedCall,
+    prepared: &PreparedCall,
     prior_call: Option<String>,
     value: Value,
 ) -> Box<CallOutcome> {
-    let request = prepared.request;
+    let request = &prepared.request;
     Box::new(CallOutcome {
         requested_id: request.id.clone(),
         record: CallRecord {
-            id: request.id,
+            id: request.id.clone(),
             tool: prepared.tool.spec.name.clone(),
             status: CallStatus::Done,
             reused: true,
             duration_ms: 0.0,
-            args_digest: prepared.digest,
+            args_digest: prepared.digest.clone(),
             line: request.line,
             error: None,
         },
@@ -417,7 +410,7 @@ fn answered_outcome(
         },
         unrecorded_start: Some(UnrecordedStart {
             prior_call,
-            args: prepared.args,
+            args: prepared.args.clone(),
             read_only: prepared.read_only,
         }),
     })
