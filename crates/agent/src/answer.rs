@@ -43,7 +43,7 @@ pub(crate) struct AnswerScript {
     /// The reason why the script cannot run, if the block was malformed.
     pub(crate) error: Option<ScriptError>,
     pub(crate) timeout: Option<Duration>,
-    /// The failed run that the script resumes.
+    /// The run that the script resumes.
     pub(crate) resumes_run: Option<String>,
 }
 
@@ -338,7 +338,7 @@ impl AnswerReader<'_> {
             form,
             error,
             timeout: None,
-            resumes_run: pragma_resume(&code),
+            resumes_run: Pragma::run_to_resume(None, &code),
         }
     }
 
@@ -461,7 +461,7 @@ impl AnswerReader<'_> {
                 let mut script =
                     self.build_script(args.code, &call.call_id, AnswerScriptForm::Call, None);
                 script.timeout = args.timeout;
-                script.resumes_run = args.resume.or(script.resumes_run);
+                script.resumes_run = Pragma::run_to_resume(args.resume, &script.item.source_code);
                 self.emit_live = false;
                 let state = self.items.entry(item).or_default();
                 state.done = true;
@@ -534,20 +534,12 @@ pub(crate) fn parse_script_call(call: &FunctionCall) -> Option<ScriptCallArgs> {
     let timeout = either("timeoutMs", "timeout_ms")
         .and_then(|ms| ms.as_u64())
         .map(Duration::from_millis);
-    let resume = arguments["resume"]
-        .as_str()
-        .filter(|run| !run.is_empty())
-        .map(str::to_owned);
+    let resume = arguments["resume"].as_str().map(str::to_owned);
     Some(ScriptCallArgs {
         code,
         timeout,
         resume,
     })
-}
-
-/// Returns the run that the script's pragma asks to resume.
-pub(crate) fn pragma_resume(code: &str) -> Option<String> {
-    Pragma::parse(code).ok().flatten()?.resume
 }
 
 /// Returns a reasoning item with this text.

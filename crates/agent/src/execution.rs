@@ -6,13 +6,13 @@ use selvedge_protocol::{
     MessageRole, OutputPart, Phase, RunStart, RunStatus, RuntimeEvent, ScriptError, ScriptMode,
     ScriptToolCallOutput, TurnItem, new_id,
 };
-use selvedge_script::{Pragma, Resume, RunOptions, ScriptContext, SuspendedRun};
+use selvedge_script::{Pragma, ResumeInput, RunOptions, ScriptContext, SuspendedRun};
 use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
 use tracing::Instrument;
 
 use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId};
 use crate::recovery::{self, RecordedScript};
-use crate::resume::{ResumeTarget, find_resume_target, load_resume_calls};
+use crate::resume::{ResumeError, find_run_to_resume, read_resume_input};
 use crate::script_result::script_result_parts;
 use crate::turn::AgentTurn;
 
@@ -182,7 +182,7 @@ impl AgentTurn<'_> {
                 }
                 options.id = Some(new_id("scr"));
                 options.resume = Some(resume);
-                return recovery::as_uninterrupted(self.run_instrumented(source, options).await);
+                return self.run_instrumented(source, options).await;
             }
             Some(RecordedScript::Suspended(run)) => {
                 options.id = Some(run.summary.id.clone());
@@ -199,7 +199,7 @@ impl AgentTurn<'_> {
             return rejected_output(&item.id, &item.call_id, error);
         }
         if let Some(run) = written.resumes_run {
-            match self.load_resume(run).await {
+            match self.find_run_to_resume(run).await {
                 Ok(resume) => options.resume = Some(resume),
                 Err(error) => return rejected_output(&item.id, &item.call_id, error),
             }
@@ -264,8 +264,8 @@ impl AgentTurn<'_> {
         }
     }
 
-    /// Reads the recorded calls of the run that a script resumes.
-    async fn load_resume(&self, run: String) -> Result<Resume, ScriptError> {
+    /// Finds the run that a script resumes, and reads its recorded calls.
+    async fn find_run_to_resume(&self, run: String) -> Result<ResumeInput, ScriptError> {
         let refuse = |message: String| {
             ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
         };
@@ -274,15 +274,14 @@ impl AgentTurn<'_> {
             return Err(refuse(message.to_owned()));
         };
         let directory = self.agent.options.directory.clone();
-        let target = journal
-            .spawn_blocking(move |journal| find_resume_target(journal, &run, &directory))
+        let found = journal
+            .spawn_blocking(move |journal| find_run_to_resume(journal, &run, &directory))
             .await;
-        match target {
-            Ok(ResumeTarget::Ready(resume)) => Ok(resume),
-            Ok(ResumeTarget::Running(run)) => Err(refuse(format!("{run} is still running"))),
-            Ok(ResumeTarget::Suspended(run)) => Err(refuse(format!("{run} waits for an answer"))),
-            Err(error) => Err(refuse(error.to_string())),
-        }
+        found.map_err(|error: ResumeError| match error {
+            ResumeError::NotScript(_) => refuse(error.to_string())
+                .suggest("pass the run of a script: the result of each script names it"),
+            error => refuse(error.to_string()),
+        })
     }
 
     /// Restores a suspended script from its snapshot.
@@ -309,7 +308,7 @@ impl AgentTurn<'_> {
             // If several processes try this, one succeeds.
             journal.take_over_suspended_run(&run_id)?;
             let state = journal.read_suspension(&run_id)?;
-            let resume = resumed.map(|resumed| load_resume_calls(journal, &journal.run(&resumed)?));
+            let resume = resumed.map(|resumed| read_resume_input(journal, journal.run(&resumed)?));
             Ok::<_, JournalError>((state, resume.transpose()?))
         });
         let state = match taken.await {

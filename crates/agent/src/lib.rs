@@ -90,7 +90,7 @@ pub use error::AgentError;
 pub use history::{HistoryStrategy, OneShotHistory, PastTurns, RegularHistory};
 pub use options::{AfterBlock, AgentOptions, AgentToolOffer, BudgetLimits};
 pub use recovery::cancelled_output;
-pub use resume::{ResumeTarget, find_resume_target, load_resume_calls, task_outcome};
+pub use resume::{ResumeError, find_run_to_resume, read_resume_input, recorded_task};
 pub use sampling::{TurnSamplingRequest, TurnSamplingResponse};
 pub use session::{Session, TurnInput};
 pub use session_record::{SessionStep, SessionStepKind};

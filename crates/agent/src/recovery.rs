@@ -1,9 +1,8 @@
 //! Recovery: finishes an answer that an earlier process recorded but did not finish running.
 //!
-//! Calls whose end is recorded keep their recorded results. Scripts and calls that never started
-//! run now. An interrupted script runs again and reuses the results of its completed calls. A call
-//! that started and may have changed something is never repeated automatically: its result for the
-//! model says that its outcome is unknown.
+//! Scripts and structured calls whose end is recorded keep their recorded results; those that never
+//! started run now. An interrupted script is resumed like any other run. An interrupted structured
+//! call runs again if it only reads; otherwise the model is told that its outcome is unknown.
 
 use std::collections::HashMap;
 
@@ -13,18 +12,19 @@ use selvedge_journal::{
 use selvedge_protocol::{
     CallRecord, CallStatus, ConversationItem, ErrorCode, FunctionCallOutput, Phase, ResumeAs,
     RunStatus, ScriptError, ScriptToolCall, ScriptToolCallOutput, TurnError, TurnItem,
+    first_attempt_id,
 };
-use selvedge_script::Resume;
 use selvedge_script::detect::{Segment, detect};
+use selvedge_script::{Pragma, ResumeInput};
 use selvedge_tools::truncate_result;
 
 use crate::AgentError;
 use crate::answer::{
     AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId, malformed_block_error,
-    parse_script_call, pragma_resume,
+    parse_script_call,
 };
 use crate::execution::{AnswerResults, text_output};
-use crate::resume::{later_runs, load_resume_calls};
+use crate::resume::{read_resume_input, runs_after};
 use crate::script_result::recall_hint;
 use crate::session_record::{SessionStep, SessionStepKind};
 use crate::turn::{AgentTurn, run_in_use_error};
@@ -32,7 +32,7 @@ use crate::turn::{AgentTurn, run_in_use_error};
 /// What the journal recorded of the scripts and calls of an unfinished answer.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedResults {
-    /// Scripts, by the id of their item, which is the id of their first run.
+    /// Scripts, by the id of their item. The first run of a script has the same id.
     pub(crate) scripts: HashMap<String, RecordedScript>,
     /// Outputs of structured calls, by their id in the ledger.
     pub(crate) calls: HashMap<String, FunctionCallOutput>,
@@ -44,18 +44,18 @@ pub(crate) struct RecordedResults {
 #[derive(Debug)]
 pub(crate) enum RecordedScript {
     Ended(Box<ScriptToolCallOutput>),
-    Died { resume: Resume },
+    Died { resume: ResumeInput },
     Suspended(Box<StoredRun>),
 }
 
 /// Returns the run and all runs that resumed it, oldest first. Empty if the run never started.
-fn run_chain(journal: &Journal, id: &str) -> Result<Vec<StoredRun>, JournalError> {
+fn chain_from(journal: &Journal, id: &str) -> Result<Vec<StoredRun>, JournalError> {
     let mut chain = match journal.run(id) {
         Ok(run) => vec![run],
         Err(JournalError::RunNotFound(_)) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    for next in later_runs(journal, id)? {
+    for next in runs_after(journal, id)? {
         chain.push(journal.run(&next)?);
     }
     Ok(chain)
@@ -84,13 +84,9 @@ fn unfinished_output(run: &StoredRun, message: &str) -> ScriptToolCallOutput {
         "send it with `resume: \"{}\"`: the results of completed calls are reused",
         run.summary.id
     );
-    let should_resume = run
-        .calls
-        .iter()
-        .any(|call| call.resume_as != ResumeAs::Rerun);
-    output.error = Some(match should_resume {
-        true => error.suggest(suggestion),
-        false => error,
+    output.error = Some(match run.resume_as() {
+        ResumeAs::Rerun => error,
+        ResumeAs::Reuse | ResumeAs::Undecided => error.suggest(suggestion),
     });
     output.calls = run.calls.iter().map(call_record).collect();
     output.metadata.tool_calls_made = run.calls.len() as u32;
@@ -114,19 +110,6 @@ fn call_record(call: &StoredCall) -> CallRecord {
     }
 }
 
-/// Hides from the output of a recovered script that it was resumed: no call counts as reused, and a
-/// call that failed with `OutcomeUnknownError` is the interrupted one, so its outcome is unknown.
-pub(crate) fn as_uninterrupted(mut output: ScriptToolCallOutput) -> ScriptToolCallOutput {
-    for call in &mut output.calls {
-        call.reused = false;
-        let code = call.error.as_ref().map(|error| error.code);
-        if code == Some(ErrorCode::OutcomeUnknownError) {
-            call.status = CallStatus::OutcomeUnknown;
-        }
-    }
-    output
-}
-
 impl AgentTurn<'_> {
     /// Returns the pieces of the last answer if its results are missing, and reads their recorded
     /// outcomes.
@@ -148,7 +131,7 @@ impl AgentTurn<'_> {
         let (structured_run, answer_items) = (run.clone(), items.clone());
         let read = journal.spawn_blocking(move |journal| {
             let calls = structured_run
-                .map(|run| run_chain(journal, &run))
+                .map(|run| chain_from(journal, &run))
                 .transpose()?;
             Ok((calls, load_recorded_scripts(journal, &answer_items)))
         });
@@ -182,7 +165,9 @@ impl AgentTurn<'_> {
             known.run = Some(run.summary.id.clone());
             for call in run.calls {
                 if let Some(output) = recorded_output(&run.summary.id, &call) {
-                    known.calls.insert(call.id, output);
+                    // The result of a retry, which follows the first attempt, replaces its result.
+                    let id = first_attempt_id(&call.id).to_owned();
+                    known.calls.insert(id, output);
                 }
             }
         }
@@ -249,7 +234,7 @@ fn load_recorded_script(
     id: &str,
     call_id: &str,
 ) -> Result<Option<RecordedScript>, TurnError> {
-    let Some(last) = run_chain(journal, id).map_err(journal_error)?.pop() else {
+    let Some(last) = chain_from(journal, id).map_err(journal_error)?.pop() else {
         return Ok(None);
     };
     Ok(Some(match (last.summary.state, &last.output) {
@@ -260,13 +245,10 @@ fn load_recorded_script(
                 call_id: call_id.to_owned(),
                 ..output.clone()
             };
-            RecordedScript::Ended(Box::new(as_uninterrupted(output)))
+            RecordedScript::Ended(Box::new(output))
         }
         (_, None) => RecordedScript::Died {
-            resume: Resume {
-                is_recovery: true,
-                ..load_resume_calls(journal, &last).map_err(journal_error)?
-            },
+            resume: read_resume_input(journal, last).map_err(journal_error)?,
         },
     }))
 }
@@ -295,7 +277,7 @@ fn rebuild_script(item: ScriptToolCall, request_items: &[ConversationItem]) -> A
     let args = call.and_then(parse_script_call);
     let (timeout, resume) = args.map_or((None, None), |args| (args.timeout, args.resume));
     AnswerScript {
-        resumes_run: resume.or_else(|| pragma_resume(&item.source_code)),
+        resumes_run: Pragma::run_to_resume(resume, &item.source_code),
         item,
         form,
         error,
@@ -315,17 +297,10 @@ fn recorded_output(run: &str, call: &StoredCall) -> Option<FunctionCallOutput> {
             let error = call.error.as_ref();
             (error.map(|error| format!("error: {}", error.message)), true)
         }
-        // An aborted call that had started may have taken effect.
-        CallStatus::OutcomeUnknown | CallStatus::Aborted
-            if !call.read_only && (status == CallStatus::OutcomeUnknown || call.args.is_some()) =>
-        {
-            return Some(text_output(
-                &call.id,
-                outcome_unknown_text(&call.tool),
-                true,
-            ));
+        CallStatus::OutcomeUnknown | CallStatus::Aborted | CallStatus::NotStarted => {
+            let unknown = text_output(&call.id, outcome_unknown_text(&call.tool), true);
+            return (call.resume_as == ResumeAs::Undecided).then_some(unknown);
         }
-        CallStatus::OutcomeUnknown | CallStatus::Aborted | CallStatus::NotStarted => return None,
     };
     let shown = call.shown.clone().or(text).unwrap_or_default();
     let handle = format!("{run}/{}", call.id);
@@ -394,7 +369,7 @@ mod tests {
         journal.record_run_start(start).await.unwrap();
         let args = serde_json::json!({});
         for id in ["tool_1", "tool_2", "tool_3"] {
-            let intent = CallStart {
+            let start = CallStart {
                 run: "scr_1",
                 id,
                 tool: "exec",
@@ -402,9 +377,9 @@ mod tests {
                 digest: id,
                 read_only: false,
                 line: None,
-                origin: None,
+                prior_call: None,
             };
-            journal.record_call_start(intent).await.unwrap();
+            journal.record_call_start(start).await.unwrap();
             let record = CallRecord {
                 id: id.to_owned(),
                 tool: "exec".to_owned(),
@@ -416,15 +391,15 @@ mod tests {
                 error: None,
             };
             if id != "tool_3" {
-                let settled = CallEnd {
+                let end = CallEnd {
                     run: "scr_1",
                     record: &record,
                     value: Some(&args),
                     shown: None,
-                    resume_as: ResumeAs::Answer,
+                    resume_as: ResumeAs::Reuse,
                     unrecorded_start: None,
                 };
-                journal.record_call_end(settled).await.unwrap();
+                journal.record_call_end(end).await.unwrap();
             }
         }
         drop(journal);
@@ -480,12 +455,12 @@ mod tests {
 
     #[test]
     fn an_aborted_call_that_may_have_taken_effect_is_not_repeated() {
-        let call = |args, read_only| StoredCall {
+        let call = |resume_as| StoredCall {
             id: "c1".to_owned(),
             tool: "exec".to_owned(),
-            args,
+            args: Some(serde_json::json!({"command": ["true"]})),
             digest: String::new(),
-            read_only,
+            read_only: false,
             line: None,
             state: StoredCallState::Ended(CallStatus::Aborted),
             value: None,
@@ -495,18 +470,11 @@ mod tests {
             started_ms: 0,
             duration_ms: None,
             began_ns: None,
-            origin: None,
-            resume_as: ResumeAs::Undecided,
+            prior_call: None,
+            resume_as,
         };
-        let args = || Some(serde_json::json!({"command": ["true"]}));
-        assert!(recorded_output("trn_1", &call(args(), false)).is_some_and(|output| output.failed));
-        assert!(
-            recorded_output("trn_1", &call(args(), true)).is_none(),
-            "a read-only call can be repeated"
-        );
-        assert!(
-            recorded_output("trn_1", &call(None, false)).is_none(),
-            "the call never started"
-        );
+        let output = |resume_as| recorded_output("trn_1", &call(resume_as));
+        assert!(output(ResumeAs::Undecided).is_some_and(|output| output.failed));
+        assert_eq!(output(ResumeAs::Rerun), None, "it only reads");
     }
 }

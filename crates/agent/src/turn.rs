@@ -32,7 +32,7 @@ pub struct TurnOptions {
     pub events: EventSink,
     /// Whether scripts run in this turn; `None` uses the agent's option.
     pub mode: Option<ScriptMode>,
-    /// The configuration of the tools, stored with each run so that a resume or replay can create
+    /// The configuration of the tools, stored with each run so that a restore or replay can create
     /// the same tools.
     pub saved_config: String,
 }

@@ -11,9 +11,14 @@ use schemars::JsonSchema;
 use selvedge_agent::{Agent, AgentOptions, Session, TurnOptions};
 use selvedge_journal::{Journal, StoredCallState};
 use selvedge_models::{Model, ModelClient, Provider};
-use selvedge_protocol::{CallStatus, ConversationItem, TurnItem, WireApi};
+use selvedge_protocol::{
+    ApprovalPolicy, CallStatus, ConversationItem, ErrorCode, ToolSpec, TurnItem, WireApi,
+};
 use selvedge_script::Harness;
-use selvedge_tools::{Orchestrator, Registry, tool};
+use selvedge_tools::{
+    CallContext, CallFuture, Orchestrator, Registry, Tool, ToolOutput, UnconfinedRetry, spec_of,
+    tool,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use support::answer_encoding::{block, call, text};
@@ -63,6 +68,50 @@ fn model(asked: &Asked) -> Reply {
         call("c3", "note", json!({"key": format!("{n}-c")})),
     ]
     .into()
+}
+
+/// Writes a line to the file `held`, and waits until the file `go` exists.
+async fn hold(place: &Path, line: &str) {
+    use std::io::Write;
+    let mut file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(place.join("held"))
+        .unwrap();
+    file.write_all(format!("{line}\n").as_bytes()).unwrap();
+    while !place.join("go").exists() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct BlockedArgs {
+    #[allow(dead_code)]
+    unconfined: Option<bool>,
+}
+
+/// A tool whose first attempt is blocked by its confinement. The retry holds.
+struct Blocked(PathBuf);
+
+impl Tool for Blocked {
+    fn spec(&self) -> ToolSpec {
+        spec_of::<BlockedArgs, String>("blocked", "Holds, if it is not confined.")
+    }
+
+    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
+        Box::pin(async move {
+            if args["unconfined"] == true {
+                hold(&self.0, "retry").await;
+                return Ok(ToolOutput::from(json!("held")));
+            }
+            let mut output = ToolOutput::from(json!("permission denied"));
+            output.unconfined_retry = Some(UnconfinedRetry {
+                args: json!({"unconfined": true}),
+                reason: "it was blocked".to_owned(),
+            });
+            Ok(output)
+        })
+    }
 }
 
 /// The process that is killed: continues its session until all turns are done.
@@ -115,23 +164,16 @@ fn child() {
                     move |args: Note| {
                         let held = held.clone();
                         async move {
-                            use std::io::Write;
-                            let mut file = std::fs::OpenOptions::new()
-                                .create(true)
-                                .append(true)
-                                .open(held.join("held"))
-                                .unwrap();
-                            file.write_all(format!("{}\n", args.key).as_bytes())
-                                .unwrap();
-                            while !held.join("go").exists() {
-                                tokio::time::sleep(Duration::from_millis(2)).await;
-                            }
+                            hold(&held, &args.key).await;
                             Ok(args.key)
                         }
                     },
                 ))
                 .unwrap();
-            let orchestrator = Orchestrator::new(registry).with_ledger(journal.clone());
+            registry.register(Blocked(place.clone())).unwrap();
+            let orchestrator = Orchestrator::new(registry)
+                .with_policy(ApprovalPolicy::OnFailure)
+                .with_ledger(journal.clone());
             let client = ModelClient::new(Provider::new("mock", url, WireApi::Chat)).unwrap();
             let model = Model {
                 context_window: 100_000_000,
@@ -181,6 +223,36 @@ fn command(place: &Path, url: &str) -> Command {
     command
 }
 
+/// Kills the process of a turn each time it holds, `deaths` times, then lets the turn end. Returns
+/// what the session tells the model, and the lines of the file `held`.
+async fn killed_while_holding(server: &Server, place: &Path, deaths: usize) -> [String; 2] {
+    let id = begin(place).await;
+    let (path, url) = (place.to_owned(), server.url.clone());
+    let lines = |place: &Path| std::fs::read_to_string(place.join("held")).unwrap_or_default();
+    tokio::task::spawn_blocking(move || {
+        for deaths in 1..=deaths {
+            let mut child = one_turn(&path, &url);
+            let deadline = Instant::now() + Duration::from_secs(120);
+            while lines(&path).lines().count() < deaths {
+                assert!(
+                    Instant::now() < deadline && child.try_wait().unwrap().is_none(),
+                    "the child makes no progress"
+                );
+                std::thread::yield_now();
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        std::fs::write(path.join("go"), "").unwrap();
+        assert!(one_turn(&path, &url).wait().unwrap().success());
+    })
+    .await
+    .unwrap();
+    let journal = Journal::open(place).unwrap();
+    let session = Session::open(&journal, &id).await.unwrap();
+    [support::history(&session).join("\n"), lines(place)]
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_crashes_in_one_answer_repeat_no_call() {
     let server = Server::start(|asked| match asked.number {
@@ -195,52 +267,27 @@ async fn two_crashes_in_one_answer_repeat_no_call() {
     })
     .await;
     let place = TempDir::new().unwrap();
-    let id = begin(place.path()).await;
-    let (path, url) = (place.path().to_owned(), server.url.clone());
-    let lines = |name: &str| {
-        let text = std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
-        text.lines().map(str::to_owned).collect::<Vec<_>>()
-    };
-    let die_at = path.clone();
-    tokio::task::spawn_blocking(move || {
-        // Once in the script, once in the structured call after it.
-        for deaths in 1..=2 {
-            let mut child = one_turn(&die_at, &url);
-            let deadline = Instant::now() + Duration::from_secs(120);
-            while std::fs::read_to_string(die_at.join("held"))
-                .unwrap_or_default()
-                .lines()
-                .count()
-                < deaths
-            {
-                assert!(
-                    Instant::now() < deadline && child.try_wait().unwrap().is_none(),
-                    "the child makes no progress"
-                );
-                std::thread::yield_now();
-            }
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
-        std::fs::write(die_at.join("go"), "").unwrap();
-        assert!(one_turn(&die_at, &url).wait().unwrap().success());
-    })
-    .await
-    .unwrap();
-    assert_eq!(
-        (lines("held"), lines("notes")),
-        (
-            vec!["script".to_owned(), "call".to_owned()],
-            vec!["a".to_owned()]
-        )
-    );
-    let journal = Journal::open(&path).unwrap();
-    let session = Session::open(&journal, &id).await.unwrap();
-    let history = support::history(&session).join("\n");
+    // Once in the script, once in the structured call after it.
+    let [history, held] = killed_while_holding(&server, place.path(), 2).await;
+    assert_eq!(held, "script\ncall\n");
+    assert_eq!(notes(place.path()), ["a"]);
     assert!(
         history.contains("OutcomeUnknownError") && history.contains("result c1: outcome unknown"),
         "{history}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_during_the_retry_of_a_structured_call_leaves_its_outcome_unknown() {
+    let server = Server::start(|asked| match asked.number {
+        0 => vec![call("c1", "blocked", json!({}))].into(),
+        _ => vec![text("Done.")].into(),
+    })
+    .await;
+    let place = TempDir::new().unwrap();
+    let [history, held] = killed_while_holding(&server, place.path(), 1).await;
+    assert_eq!(held, "retry\n");
+    assert!(history.contains("result c1: outcome unknown"), "{history}");
 }
 
 fn one_turn(place: &Path, url: &str) -> Child {
@@ -262,8 +309,8 @@ fn notes(place: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Returns an item as JSON without the fields that differ between two runs: ids, times and
-/// metadata.
+/// Returns an item as JSON without the fields that differ between two runs (ids, times and
+/// metadata) and without those that name reused calls.
 fn bare(item: &TurnItem) -> Value {
     let mut value = serde_json::to_value(item).unwrap();
     let mut paths = vec!["id", "metadata"];
@@ -277,18 +324,32 @@ fn bare(item: &TurnItem) -> Value {
         value[path] = Value::Null;
     }
     for call in value["calls"].as_array_mut().into_iter().flatten() {
-        (call["duration_ms"], call["args_digest"]) = (Value::Null, Value::Null);
+        for field in ["duration_ms", "args_digest", "reused"] {
+            call[field] = Value::Null;
+        }
+    }
+    if let Some(warnings) = value["warnings"].as_array_mut() {
+        warnings.retain(|text| {
+            !text
+                .as_str()
+                .unwrap()
+                .starts_with("reused recorded results")
+        });
     }
     value
 }
 
-/// Returns the number of calls of unknown outcome in an item.
+/// Returns the number of calls in an item that were in flight at a kill: a structured call of
+/// unknown outcome, or the call of a resumed script that failed because of it.
 fn unknowns(item: &TurnItem) -> usize {
     match item {
         TurnItem::ScriptToolCallOutput(output) => output
             .calls
             .iter()
-            .filter(|call| call.status == CallStatus::OutcomeUnknown)
+            .filter(|call| {
+                let error = call.error.as_ref();
+                error.is_some_and(|error| error.code == ErrorCode::OutcomeUnknownError)
+            })
             .count(),
         TurnItem::Conversation(ConversationItem::FunctionCallOutput(output)) => {
             usize::from(output.text().starts_with("outcome unknown"))

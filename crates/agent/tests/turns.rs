@@ -477,6 +477,35 @@ async fn a_resumed_script_does_not_reuse_an_agent_of_an_earlier_turn() {
 }
 
 #[tokio::test]
+async fn structured_calls_and_agents_cannot_be_resumed() {
+    let desk = Desk::new(WireApi::Chat);
+    let mut session = desk.session().await;
+    let write = call("c1", "write_file", json!({"path": "a", "content": "x"}));
+    let launch = block("await tools.agents.launch.sync('work')");
+    let server = Server::saying(vec![
+        vec![write, text(&launch)],
+        vec![text("worked")],
+        vec![text("done")],
+    ])
+    .await;
+    desk.agent(&server)
+        .run_turn(&mut session, "go", &desk.options())
+        .await;
+    let runs = desk.journal.runs(&Default::default()).unwrap();
+    for kind in ["trn_", "agt_"] {
+        let run = runs.iter().find(|run| run.id.starts_with(kind)).unwrap();
+        let script = format!("// @exec: {{\"resume\": \"{}\"}}\nreturn 1", run.id);
+        let server = Server::saying(vec![vec![text(&block(&script))], vec![text("ok")]]).await;
+        desk.agent(&server)
+            .run_turn(&mut session, "again", &desk.options())
+            .await;
+        let told = history(&session).join("\n");
+        let refused = format!("{} is not the run of a script", run.id);
+        assert!(told.contains(&refused), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn a_full_context_is_compacted_and_the_originals_remain() {
     let long = "x".repeat(3_000);
     let server = Server::start(move |asked| {

@@ -78,7 +78,7 @@ pub(crate) enum CliCommand {
     Check(CheckArgs),
     /// List the tools that scripts can call
     Tools(ToolsArgs),
-    /// List, inspect, resume and replay runs
+    /// List, inspect, answer, cancel and replay runs
     #[command(subcommand)]
     Runs(RunsCommand),
     /// Serve scripts to other agents, and manage MCP servers
@@ -134,7 +134,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "RUN")]
     pub(crate) resume: Option<String>,
 
-    /// Suspend the run when it needs approval; `selvedge runs answer` resumes it
+    /// Suspend the run when it needs approval; `selvedge runs answer` continues it
     #[arg(long, conflicts_with = "ephemeral")]
     pub(crate) suspend: bool,
 

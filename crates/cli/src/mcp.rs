@@ -63,11 +63,11 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
             &args.limits,
             Vec::new(),
         ))?,
-        load_resume: Box::new(move |run| {
+        find_run_to_resume: Box::new(move |run| {
             let setup = setup_to_resume.clone();
             async move {
                 let resume =
-                    tokio::task::spawn_blocking(move || setup.load_resume_by_id(&run)).await;
+                    tokio::task::spawn_blocking(move || setup.find_run_to_resume_by_id(&run)).await;
                 resume
                     .unwrap_or_else(|error| Err(error.into()))
                     .map_err(|error| ServeError::NotResumable(error.to_string()))

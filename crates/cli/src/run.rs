@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::Result;
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_protocol::{
-    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Limits, OutputPart, RunStatus, ScriptError,
-    ScriptMode, ScriptToolCallOutput,
+    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Limits, OutputPart, ResumeAs, RunStatus,
+    ScriptError, ScriptMode, ScriptToolCallOutput,
 };
 use selvedge_script::{Author, Pragma, RunOptions};
 use selvedge_tools::{DeferringApprover, ScopeLimits};
@@ -36,8 +36,10 @@ pub(crate) fn run(mut args: RunArgs) -> Result<CliStatus> {
         CliSetup::new(&args.workspace)?.with_session(args.session.as_deref().unwrap_or_default());
     let setup = setup.with_journal(&args.workspace)?;
     let (name, source) = read_source(args.file.as_deref(), args.code.as_deref())?;
-    let resume = args.resume.clone().or_else(|| resumed_run_of(&source));
-    let resume = resume.map(|run| setup.load_resume(&run)).transpose()?;
+    let text = std::str::from_utf8(&source).unwrap_or_default();
+    let resume = Pragma::run_to_resume(args.resume.clone(), text);
+    let resume = resume.map(|run| setup.find_run_to_resume(&run));
+    let resume = resume.transpose()?;
     let saved_config = SavedRunConfig::from_setup(&setup, &args.limits, args.args.clone());
     let runtime = runtime()?;
     let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
@@ -245,11 +247,6 @@ pub(crate) fn runtime() -> Result<Runtime> {
         .build()?)
 }
 
-/// Returns the run that the first line of a script (`// @exec: {"resume": …}`) resumes.
-fn resumed_run_of(source: &[u8]) -> Option<String> {
-    pragma_of(source)?.resume
-}
-
 /// Returns the `// @exec:` line of a script, if it has a valid one.
 fn pragma_of(source: &[u8]) -> Option<Pragma> {
     Pragma::parse(std::str::from_utf8(source).ok()?).ok()?
@@ -264,7 +261,6 @@ fn flag_hint(
     source: &[u8],
     can_ask: bool,
 ) -> Option<String> {
-    use CallStatus::{Aborted, Done, OutcomeUnknown};
     let limits = setup.limits(&args.limits);
     let never_asks = setup.config.approval_policy == ApprovalPolicy::Never;
     let own_timeout = || pragma_of(source)?.timeout_ms;
@@ -298,23 +294,20 @@ fn flag_hint(
         }
         _ => return None,
     };
-    // Calls that may have had an effect should not be repeated.
-    let may_have_effect =
-        |call: &CallRecord| matches!(call.status, Done | Aborted | OutcomeUnknown);
     let id = &output.id;
-    if setup.journal.is_none() || !output.calls.iter().any(may_have_effect) {
-        return Some(format!("pass {flag}{then}"));
-    }
-    // A resumed run fails until its script decides each cancelled call.
-    let resume = setup.load_resume_by_id(id).ok();
-    Some(
-        match resume.is_none_or(|resume| resume.prior_calls.has_undecided()) {
-            true => format!(
+    let recorded = setup.journal.as_ref().map(|journal| journal.run(id));
+    let recorded = recorded.and_then(Result::ok);
+    let resume_as = recorded.map_or(ResumeAs::Rerun, |run| run.resume_as());
+    Some(match resume_as {
+        ResumeAs::Rerun => format!("pass {flag}{then}"),
+        ResumeAs::Reuse => format!("pass {flag} --resume {id}{then}"),
+        // A resumed run fails until its script decides each cancelled call.
+        ResumeAs::Undecided => {
+            format!(
                 "pass {flag}{then}; run `selvedge runs show {id}` to see which call was cancelled"
-            ),
-            false => format!("pass {flag} --resume {id}{then}"),
-        },
-    )
+            )
+        }
+    })
 }
 
 /// Returns the path of a script as a word of a shell command; `None` for standard input.

@@ -45,7 +45,7 @@ impl SavedRunConfig {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         Ok(serde_json::from_str(text).map_err(|_| {
             Problem::new("the stored configuration of the run is missing or from another version")
-                .hint("resume it with the version of Selvedge that started it")
+                .hint("continue it with the version of Selvedge that started it")
         })?)
     }
 

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_agent::{ResumeTarget, SubAgents, find_resume_target, task_outcome};
+use selvedge_agent::{ResumeError, SubAgents, find_run_to_resume, recorded_task};
 use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
 use selvedge_confine::UnixSocketAccess;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ScriptModeLevels, ToolSpec};
-use selvedge_script::{Harness, Resume, ScriptContext, ScriptStore};
+use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
     CommandRules, CommandSettings, PackError, ToolPacks, Toolbox, Workspace, command_tasks,
 };
@@ -242,7 +242,7 @@ impl CliSetup {
                 tasks.set_recorded_lookup(move |id| {
                     let here = here.clone();
                     let read = move |journal: &Journal| {
-                        Ok::<_, JournalError>(task_outcome(journal, &id, &here))
+                        Ok::<_, JournalError>(recorded_task(journal, &id, &here))
                     };
                     let read = journal.spawn_blocking(read);
                     async { read.await.ok().flatten() }
@@ -353,8 +353,8 @@ impl CliSetup {
         Ok(())
     }
 
-    /// Returns the recorded calls of a failed run. A prefix of its id is enough.
-    pub(crate) fn load_resume(&self, run: &str) -> Result<Resume> {
+    /// Finds the run to resume, and reads its recorded calls. A prefix of its id is enough.
+    pub(crate) fn find_run_to_resume(&self, run: &str) -> Result<ResumeInput> {
         let earlier = self
             .require_journal()?
             .run(run)
@@ -367,23 +367,24 @@ impl CliSetup {
                     .into(),
             );
         }
-        self.load_resume_by_id(&earlier.id)
+        self.find_run_to_resume_by_id(&earlier.id)
     }
 
-    /// Returns the recorded calls of a failed run of this folder by its complete id.
-    pub(crate) fn load_resume_by_id(&self, run: &str) -> Result<Resume> {
+    /// Finds the run to resume in this folder by its complete id, and reads its recorded calls.
+    pub(crate) fn find_run_to_resume_by_id(&self, run: &str) -> Result<ResumeInput> {
         let here = self.directory.display().to_string();
-        let target = find_resume_target(self.require_journal()?, run, &here)
-            .map_err(|error| crate::runs::journal_error_problem(&error))?;
-        let problem = match target {
-            ResumeTarget::Ready(resume) => return Ok(resume),
-            ResumeTarget::Running(id) => Problem::new(format!("{id} is still running"))
-                .hint(format!("run `selvedge runs cancel {id}` to stop it")),
-            ResumeTarget::Suspended(id) => Problem::new(format!("{id} is suspended")).hint(
-                format!("run `selvedge runs answer {id} --approve`, or `--deny`"),
-            ),
-        };
-        Err(problem.into())
+        let found = find_run_to_resume(self.require_journal()?, run, &here);
+        Ok(found.map_err(|error| {
+            let hint = match &error {
+                ResumeError::Journal(error) => return crate::runs::journal_error_problem(error),
+                ResumeError::Running(id) => format!("run `selvedge runs cancel {id}` to stop it"),
+                ResumeError::Suspended(id) => {
+                    format!("run `selvedge runs answer {id} --approve`, or `--deny`")
+                }
+                _ => "run `selvedge runs list` to find the run of the script".to_owned(),
+            };
+            Problem::new(error.to_string()).hint(hint)
+        })?)
     }
 
     fn require_journal(&self) -> Result<&Journal, Problem> {

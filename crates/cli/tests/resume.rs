@@ -43,14 +43,19 @@ fn failed(workspace: &TestWorkspace, calls: &str) -> String {
 
 /// Returns the id of the last run of a script.
 fn last(workspace: &TestWorkspace) -> String {
+    newest(workspace, "scr_")
+}
+
+/// Returns the id of the last run whose id begins with `kind`.
+fn newest(workspace: &TestWorkspace, kind: &str) -> String {
     let listed = workspace
         .command(&["runs", "list", "--json"])
         .output()
         .unwrap();
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     let mut ids = listed.as_array().unwrap().iter();
-    let script = ids.find_map(|run| run["id"].as_str().filter(|id| id.starts_with("scr_")));
-    script.unwrap().to_owned()
+    let found = ids.find_map(|run| run["id"].as_str().filter(|id| id.starts_with(kind)));
+    found.unwrap().to_owned()
 }
 
 /// Returns the number of lines that commands wrote to the file `effects`.

@@ -174,7 +174,7 @@ fn the_approval_policy_of_the_first_process_applies_to_later_ones() {
 }
 
 #[test]
-fn only_one_of_several_concurrent_answers_resumes_the_run() {
+fn only_one_of_several_concurrent_answers_continues_the_run() {
     for _ in 0..10 {
         let workspace = TestWorkspace::new();
         let id = workspace.suspended(
@@ -327,7 +327,7 @@ fn a_recorded_run_can_be_replayed_and_exported() {
 }
 
 #[test]
-fn a_resumed_run_uses_the_configuration_of_its_start() {
+fn a_restored_run_uses_the_configuration_of_its_start() {
     let workspace = TestWorkspace::new();
     let config = workspace.path("home/config.toml");
     std::fs::create_dir_all(workspace.path("home")).unwrap();

@@ -296,7 +296,7 @@ impl Ledger for Journal {
             [start.run, start.id, start.tool, start.digest].map(str::to_owned);
         let args = serde_json::to_vec(start.args).map_err(JournalError::from)?;
         let (read_only, line) = (start.read_only, start.line);
-        let origin = start.origin.map(str::to_owned);
+        let prior_call = start.prior_call.map(str::to_owned);
         let (began_ms, began_ns) = (now_ms(), next_ns());
         let insert = move |journal: &Self, connection: &Connection| {
             journal.check_owner_and_delete_suspension(connection, &run)?;
@@ -305,10 +305,10 @@ impl Ledger for Journal {
                 connection,
                 "INSERT INTO calls
                      (run, id, tool, args, digest, read_only, line, state, started_ms, began_ns,
-                     origin)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'intended', ?8, ?9, ?10)",
+                     prior_call)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'started', ?8, ?9, ?10)",
                 params![
-                    run, id, tool, args, digest, read_only, line, began_ms, began_ns, origin
+                    run, id, tool, args, digest, read_only, line, began_ms, began_ns, prior_call
                 ],
             )
         };
@@ -320,17 +320,13 @@ impl Ledger for Journal {
         let record = end.record.clone();
         let as_json = |value| serde_json::to_vec(value).map_err(JournalError::from);
         let value = end.value.map(as_json).transpose()?;
-        let args = end.unrecorded_start.map(|answered| as_json(&answered.args));
-        let args = args.transpose()?;
-        let read_only = end
-            .unrecorded_start
-            .is_some_and(|answered| answered.read_only);
-        let origin = end
-            .unrecorded_start
-            .and_then(|answered| answered.origin.clone());
+        let start = end.unrecorded_start;
+        let args = start.map(|start| as_json(&start.args)).transpose()?;
+        let read_only = start.is_some_and(|start| start.read_only);
+        let prior_call = start.and_then(|start| start.prior_call.clone());
         let shown = end.shown.map(str::to_owned);
         let resume_as = end.resume_as.as_str();
-        let (settled_ms, settled_ns) = (now_ms(), next_ns());
+        let (ended_ms, ended_ns) = (now_ms(), next_ns());
         let upsert = move |journal: &Self, connection: &Connection| {
             journal.check_owner_and_delete_suspension(connection, &run)?;
             let put = |bytes: Option<&[u8]>| {
@@ -345,12 +341,12 @@ impl Ledger for Journal {
             execute(
                 connection,
                 "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error,
-                     reused, started_ms, duration_ms, shown, args, began_ns, resume_as, origin)
+                     reused, started_ms, duration_ms, shown, args, began_ns, resume_as, prior_call)
                      VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?15,
                      ?16, ?17)
                      ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8,
                      reused = ?9, duration_ms = ?11, shown = ?12, resume_as = ?16
-                     WHERE calls.state = 'intended'",
+                     WHERE calls.state = 'started'",
                 params![
                     run,
                     record.id,
@@ -361,14 +357,14 @@ impl Ledger for Journal {
                     put(value.as_deref())?,
                     error,
                     record.reused,
-                    settled_ms,
+                    ended_ms,
                     record.duration_ms,
                     put(shown.as_deref().map(str::as_bytes))?,
                     read_only,
                     put(args.as_deref())?,
-                    settled_ns,
+                    ended_ns,
                     resume_as,
-                    origin
+                    prior_call
                 ],
             )
         };

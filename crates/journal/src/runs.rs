@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 
 use rusqlite::{Connection, Row, ToSql, params};
-use selvedge_protocol::{ApprovalRequest, CallError, CallStatus, ResumeAs, ScriptToolCallOutput};
+use selvedge_protocol::{
+    ApprovalRequest, CallError, CallStatus, ResumeAs, SPAWN_TOOL, ScriptToolCallOutput,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -47,12 +49,26 @@ pub struct StoredRun {
     pub output: Option<ScriptToolCallOutput>,
     /// The calls of the run, in the order in which they were made.
     pub calls: Vec<StoredCall>,
-    /// The configuration from which the tools of the run were created, for a resume or replay.
+    /// The configuration from which the tools of the run were created, to restore or replay it.
     pub saved_config: String,
     /// The recording of the host's inputs, for replay; `None` if the run has not ended.
     pub recording: Option<Vec<u8>>,
     /// The approval requests that a suspended run waits for.
     pub open_approvals: Vec<ApprovalRequest>,
+}
+
+impl RunSummary {
+    /// Returns whether the run is one of a script. Only such runs can be resumed.
+    pub fn is_script(&self) -> bool {
+        self.id.starts_with("scr_")
+    }
+}
+
+impl StoredRun {
+    /// Returns what the run means as a whole to a run that resumes it.
+    pub fn resume_as(&self) -> ResumeAs {
+        ResumeAs::of_run(self.calls.iter().map(|call| call.resume_as))
+    }
 }
 
 /// A call of a run, as the journal recorded it.
@@ -87,9 +103,20 @@ pub struct StoredCall {
     /// When the call started, in nanoseconds since 1970, strictly increasing within a process.
     pub began_ns: Option<i64>,
     /// The call of the resumed run whose result this call reused, or which this call repeats.
-    pub origin: Option<String>,
-    /// How a run that resumes this run treats the call.
+    pub prior_call: Option<String>,
+    /// What the call means to a run that resumes this run.
     pub resume_as: ResumeAs,
+}
+
+impl StoredCall {
+    /// Returns the id by which `resume.repeat` and `resume.skip` name this call of `run`. The id of
+    /// a call that started a task is the task's id.
+    pub fn resume_id(&self, run: &str) -> String {
+        match self.tool == SPAWN_TOOL {
+            true => self.id.clone(),
+            false => format!("{run}/{}", self.id),
+        }
+    }
 }
 
 /// The state of a recorded run.
@@ -230,7 +257,12 @@ impl Journal {
             StoredRunState::Suspended => read_open_approvals(connection, &self.payloads, id)?,
             _ => Vec::new(),
         };
-        let calls = read_calls(connection, &self.payloads, id, alive)?;
+        let mut calls = read_calls(connection, &self.payloads, id, alive)?;
+        for call in &mut calls {
+            if call.tool == SPAWN_TOOL && call.resume_as == ResumeAs::Reuse {
+                call.resume_as = self.task_resume_as(connection, call)?;
+            }
+        }
         Ok(StoredRun {
             calls,
             summary,
@@ -241,6 +273,23 @@ impl Journal {
             recording,
             open_approvals: questions,
         })
+    }
+
+    /// Returns what a call that started a task means to a resumed run: `Reuse` while the task runs,
+    /// then the meaning of the last call of the task's own run.
+    fn task_resume_as(
+        &self,
+        connection: &Connection,
+        spawn: &StoredCall,
+    ) -> Result<ResumeAs, JournalError> {
+        let sql = "SELECT owner FROM runs WHERE id = ?1 AND ended_ms IS NULL";
+        let owner: Option<String> = query_first(connection, sql, params![spawn.id])?;
+        if owner.is_some_and(|owner| self.is_owner_alive(&owner)) {
+            return Ok(ResumeAs::Reuse);
+        }
+        let calls = read_calls(connection, &self.payloads, &spawn.id, false)?;
+        let last = calls.last().map(|call| call.resume_as);
+        Ok(last.unwrap_or_else(|| ResumeAs::without_end(spawn.read_only)))
     }
 
     /// Returns the newest run that resumed this run.
@@ -334,7 +383,7 @@ fn read_calls(
 ) -> Result<Vec<StoredCall>, JournalError> {
     let mut read = connection.prepare_cached(
         "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms,
-             duration_ms, shown, began_ns, origin, resume_as
+             duration_ms, shown, began_ns, prior_call, resume_as
          FROM calls WHERE run = ?1",
     )?;
     let mut rows = read.query(params![run])?;
@@ -362,12 +411,11 @@ fn read_calls(
             started_ms: row.get(10)?,
             duration_ms: row.get(11)?,
             began_ns: row.get(13)?,
-            origin: row.get(14)?,
-            // Without a recorded end, the outcome of a call that may change something is unknown.
+            prior_call: row.get(14)?,
             resume_as: match resume_as {
                 Some(word) => serde_json::from_value(Value::from(word))?,
-                None if read_only || ended.is_some() => ResumeAs::Rerun,
-                None => ResumeAs::Undecided,
+                None if ended.is_none() => ResumeAs::without_end(read_only),
+                None => ResumeAs::Rerun,
             },
         });
     }

@@ -11,7 +11,7 @@ CREATE TABLE blobs (hash BLOB PRIMARY KEY, packed BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE runs (
     id TEXT NOT NULL,
     session TEXT NOT NULL,
-    -- The run whose results this run reuses.
+    -- The run that this run resumes.
     resumes TEXT,
     source BLOB NOT NULL,
     directory TEXT NOT NULL,
@@ -45,6 +45,7 @@ CREATE TABLE calls (
     digest TEXT NOT NULL,
     read_only INTEGER NOT NULL,
     line INTEGER,
+    -- 'started', or how the call ended (`CallStatus`).
     state TEXT NOT NULL,
     value BLOB,
     error BLOB,
@@ -56,8 +57,9 @@ CREATE TABLE calls (
     -- Nanoseconds, strictly increasing within a process; gives the order of calls.
     began_ns INTEGER,
     -- The call of the resumed run that this call reuses or repeats.
-    origin TEXT,
-    -- How a run that resumes this run treats the call (`ResumeAs`); null until the call has ended.
+    prior_call TEXT,
+    -- What the call means to a run that resumes this run (`ResumeAs`); null until the call has
+    -- ended. For a call that started a task, the calls of the task's own run decide.
     resume_as TEXT,
     PRIMARY KEY (run, id)
 ) WITHOUT ROWID;

@@ -1,7 +1,7 @@
 //! Write-behind for runs that made no call: their rows are written a few milliseconds after the run
 //! ended, several in one transaction.
 //!
-//! Such a run changed nothing and no run resumes it, so its row is only read. A process that is
+//! Such a run changed nothing and has no call that a resumed run could reuse. A process that is
 //! killed before the row is written loses only the row. Every read and write through this journal
 //! writes the queued rows first.
 //!

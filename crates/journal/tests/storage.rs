@@ -53,7 +53,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
             digest: "d",
             read_only: false,
             line: Some(1),
-            origin: None,
+            prior_call: None,
         })
         .wait()
         .unwrap();
@@ -66,7 +66,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
                 value: Some(value),
                 shown: None,
                 unrecorded_start: None,
-                resume_as: ResumeAs::Answer,
+                resume_as: ResumeAs::Reuse,
             })
             .wait()
             .unwrap();
@@ -376,7 +376,7 @@ fn an_encrypted_journal_cannot_be_read_without_its_key() {
                 value: None,
                 shown: None,
                 unrecorded_start: None,
-                resume_as: ResumeAs::Answer,
+                resume_as: ResumeAs::Reuse,
             })
             .wait()
             .unwrap();
@@ -552,7 +552,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         .save_suspension("scr_a", b"at the first question".to_vec())
         .wait()
         .unwrap();
-    // Another process resumes the run, makes a call, and suspends it again.
+    // Another process restores the run, makes a call, and suspends it again.
     let second = Journal::open(dir.path()).unwrap();
     second.take_over_suspended_run("scr_a").unwrap();
     call(&second, "scr_a", "tool_1", Some(&json!("done")));
@@ -563,7 +563,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
     drop(second);
     let taken = Err(LedgerError::TakenOver);
     let args = json!({});
-    let intent = CallStart {
+    let start = CallStart {
         run: "scr_a",
         id: "tool_2",
         tool: "exec",
@@ -571,11 +571,11 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         digest: "d",
         read_only: false,
         line: None,
-        origin: None,
+        prior_call: None,
     };
     let failed = record("tool_1", CallStatus::Failed);
     assert_eq!(first.claim_run("scr_a").wait(), taken);
-    assert_eq!(first.record_call_start(intent).wait(), taken);
+    assert_eq!(first.record_call_start(start).wait(), taken);
     assert_eq!(
         first
             .record_call_end(CallEnd {
@@ -584,7 +584,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
                 value: None,
                 shown: None,
                 unrecorded_start: None,
-                resume_as: ResumeAs::Answer,
+                resume_as: ResumeAs::Reuse,
             })
             .wait(),
         taken
@@ -615,7 +615,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
             value: None,
             shown: None,
             unrecorded_start: None,
-            resume_as: ResumeAs::Answer,
+            resume_as: ResumeAs::Reuse,
         })
         .wait()
         .unwrap();

@@ -49,9 +49,9 @@ fn start(id: &str) -> RunStart<'_> {
     }
 }
 
-async fn intend(journal: &Journal, id: &str) {
+async fn start_call(journal: &Journal, id: &str) {
     let args = json!({"path": "a"});
-    let intent = CallStart {
+    let start = CallStart {
         run: "scr_a",
         id,
         tool: "exec",
@@ -59,12 +59,12 @@ async fn intend(journal: &Journal, id: &str) {
         digest: "d",
         read_only: false,
         line: None,
-        origin: None,
+        prior_call: None,
     };
-    journal.record_call_start(intent).await.unwrap();
+    journal.record_call_start(start).await.unwrap();
 }
 
-async fn settle(journal: &Journal, id: &str) {
+async fn end_call(journal: &Journal, id: &str) {
     let record = CallRecord {
         id: id.to_owned(),
         tool: "exec".to_owned(),
@@ -76,15 +76,15 @@ async fn settle(journal: &Journal, id: &str) {
         error: None,
     };
     let value = json!(1);
-    let settled = CallEnd {
+    let end = CallEnd {
         run: "scr_a",
         record: &record,
         value: Some(&value),
         shown: None,
-        resume_as: ResumeAs::Answer,
+        resume_as: ResumeAs::Reuse,
         unrecorded_start: None,
     };
-    journal.record_call_end(settled).await.unwrap();
+    journal.record_call_end(end).await.unwrap();
 }
 
 async fn end(journal: &Journal, id: &str) {
@@ -113,8 +113,8 @@ fn dropped_writes_are_made_in_order_when_the_lock_is_released() {
     let (_dir, journal, lock) = locked();
     for n in 1..=20 {
         let id = format!("tool_{n}");
-        poll_and_drop(intend(&journal, &id));
-        poll_and_drop(settle(&journal, &id));
+        poll_and_drop(start_call(&journal, &id));
+        poll_and_drop(end_call(&journal, &id));
     }
     poll_and_drop(end(&journal, "scr_a"));
     lock.release();
@@ -138,7 +138,7 @@ fn dropped_writes_are_made_in_order_when_the_lock_is_released() {
 #[test]
 fn flushing_or_dropping_the_journal_makes_the_queued_writes() {
     let (dir, journal, lock) = locked();
-    poll_and_drop(intend(&journal, "tool_1"));
+    poll_and_drop(start_call(&journal, "tool_1"));
     let flushing = std::thread::spawn({
         let journal = journal.clone();
         move || journal.flush()

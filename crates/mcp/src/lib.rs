@@ -44,7 +44,7 @@ pub use process::NESTED_ENV_VAR;
 pub use sampling::{
     McpSamplingMessage, McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason,
 };
-pub use script_server::{LoadResume, ScriptServerConfig, ScriptServerSession};
+pub use script_server::{FindRunToResume, ScriptServerConfig, ScriptServerSession};
 pub use serve_http::{HttpAccess, ScriptHttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
 pub use server_form::{

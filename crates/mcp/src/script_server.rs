@@ -14,7 +14,7 @@ use rmcp::{RoleServer, ServerHandler};
 use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalResponse, new_id};
 use selvedge_script::{
-    Harness, LiveRun, LiveRunReport, LiveRuns, Pragma, QuestionAnswer, Resume, RunOptions,
+    Harness, LiveRun, LiveRunReport, LiveRuns, Pragma, QuestionAnswer, ResumeInput, RunOptions,
     RunQuestion, RunQuestionKind, ScriptContext, ScriptStore, script_tool_description,
 };
 use selvedge_tools::Registry;
@@ -38,9 +38,9 @@ const MAX_RUNS_PER_SESSION: usize = 8;
 /// Longest time that a request may wait for a script.
 const MAX_WAIT_TIME: Duration = Duration::from_secs(30 * 60);
 
-/// Reads the recorded calls of a run by its id. Fails if the run cannot be resumed.
-pub type LoadResume =
-    dyn Fn(String) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
+/// Finds the run to resume by its id, and reads its recorded calls.
+pub type FindRunToResume =
+    dyn Fn(String) -> BoxFuture<'static, Result<ResumeInput, ServeError>> + Send + Sync;
 
 /// What a [`ScriptServerSession`] serves, shared by the sessions of all clients.
 pub struct ScriptServerConfig {
@@ -54,10 +54,10 @@ pub struct ScriptServerConfig {
     pub live_runs: LiveRuns,
     /// The `context` of scripts.
     pub context: ScriptContext,
-    /// Configuration that is stored with each run, to resume it in another process.
+    /// Configuration that is stored with each run, to restore it in another process.
     pub saved_config: String,
-    /// Finds a run to resume. Its error is shown to the model.
-    pub load_resume: Box<LoadResume>,
+    /// Finds the run that a script resumes. Its error is shown to the model.
+    pub find_run_to_resume: Box<FindRunToResume>,
     /// Returns how often a tool was called before. Tools that are used often are described first.
     pub use_count: Box<dyn Fn(&str) -> u64 + Send + Sync>,
     /// How long a request waits for a script before it returns a handle, by default.
@@ -143,11 +143,8 @@ impl ScriptServerSession {
                 .wait_for_run(&run, max_wait, OnRequestCancel::StopRun, progress, context)
                 .await;
         }
-        let pragma = Pragma::parse(&args.code).ok().flatten();
-        let resume = args.resume.clone();
-        let resume = resume.or_else(|| pragma?.resume);
-        let resume = match resume {
-            Some(run) => match (self.config.load_resume)(run).await {
+        let resume = match Pragma::run_to_resume(args.resume.clone(), &args.code) {
+            Some(run) => match (self.config.find_run_to_resume)(run).await {
                 Ok(resume) => Some(resume),
                 Err(error) => return Ok(render::error_response(&error.to_string())),
             },

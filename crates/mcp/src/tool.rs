@@ -64,6 +64,7 @@ impl McpTool {
             },
             aliases: Vec::new(),
             positional: &[],
+            explanatory: &[],
         };
         Self {
             server,
@@ -113,7 +114,7 @@ impl Tool for McpTool {
     fn resume_as(&self, value: &Value) -> ResumeAs {
         match self.result_part {
             McpResultPart::Raw if is_error_result(value) => ResumeAs::Rerun,
-            McpResultPart::Raw | McpResultPart::Value => ResumeAs::Answer,
+            McpResultPart::Raw | McpResultPart::Value => ResumeAs::Reuse,
         }
     }
 
@@ -201,6 +202,7 @@ impl Tool for UnavailableServerTool {
             approval: ApprovalRequirement::Never,
             aliases: Vec::new(),
             positional: &[],
+            explanatory: &[],
         }
     }
 

@@ -24,9 +24,9 @@ pub trait Ledger: Send + Sync {
     /// Records a run before its script starts. A run that is already recorded is not changed.
     async fn record_run_start(&self, run: RunStart<'_>) -> Result<(), LedgerError>;
     /// Records a call before its tool is invoked.
-    async fn record_call_start(&self, intent: CallStart<'_>) -> Result<(), LedgerError>;
+    async fn record_call_start(&self, call: CallStart<'_>) -> Result<(), LedgerError>;
     /// Records the end of a call, or that it never started.
-    async fn record_call_end(&self, settled: CallEnd<'_>) -> Result<(), LedgerError>;
+    async fn record_call_end(&self, call: CallEnd<'_>) -> Result<(), LedgerError>;
     /// Records an approval request of a run.
     async fn record_approval_request(
         &self,
@@ -57,7 +57,7 @@ pub trait Ledger: Send + Sync {
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError>;
     /// Records start and end of a run that made no calls, in one write. If an earlier
-    /// `begin_run` of the run is still queued or was written, only the end is added.
+    /// `record_run_start` of the run is still queued or was written, only the end is added.
     async fn record_run_start_and_end(
         &self,
         run: RunStart<'_>,
@@ -118,7 +118,7 @@ pub struct CallStart<'a> {
     /// Line of the call in the script, 1-based. `None` outside scripts.
     pub line: Option<u32>,
     /// Id of the recorded call of the resumed run that this call repeats.
-    pub origin: Option<&'a str>,
+    pub prior_call: Option<&'a str>,
 }
 
 /// A call that ended or never started.
@@ -139,35 +139,62 @@ pub struct CallEnd<'a> {
 }
 
 /// What a recorded call means to a run that resumes its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResumeAs {
-    /// The call succeeded and changed something or cost money: its result answers an identical
-    /// call.
-    Answer,
     /// The call failed, never ran, or only read: an identical call runs.
     Rerun,
+    /// The call succeeded and changed something or cost money: an identical call returns its
+    /// result.
+    Reuse,
     /// The call may have changed something and its outcome is unknown: the script has to decide.
     Undecided,
 }
 
 impl ResumeAs {
+    /// Returns what a run with these calls means as a whole. A failed run should be resumed,
+    /// instead of running its script anew, unless this is `Rerun`. If it is `Undecided`, the script
+    /// that resumes it has to decide at least one call.
+    pub fn of_run(calls: impl IntoIterator<Item = Self>) -> Self {
+        calls.into_iter().max().unwrap_or(Self::Rerun)
+    }
+
+    /// Returns the meaning of a call that was started and whose end was not recorded.
+    pub fn without_end(read_only: bool) -> Self {
+        match read_only {
+            true => Self::Rerun,
+            false => Self::Undecided,
+        }
+    }
+
     /// Returns the name that a ledger stores, the same as in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Answer => "answer",
             Self::Rerun => "rerun",
+            Self::Reuse => "reuse",
             Self::Undecided => "undecided",
         }
     }
 }
+
+/// Returns the id of the call that retries this one without confinement.
+pub fn retry_call_id(id: &str) -> String {
+    format!("{id}{RETRY_SUFFIX}")
+}
+
+/// Returns the id of the first attempt at a call: its own id, or that of the call it retries.
+pub fn first_attempt_id(id: &str) -> &str {
+    id.strip_suffix(RETRY_SUFFIX).unwrap_or(id)
+}
+
+const RETRY_SUFFIX: &str = ".again";
 
 /// Details of a call whose start was not recorded: it was answered without running, or it started a
 /// task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnrecordedStart {
     /// Id of the recorded call of the resumed run that this call reuses or repeats.
-    pub origin: Option<String>,
+    pub prior_call: Option<String>,
     /// Canonical arguments.
     pub args: Value,
     /// Whether the call changes nothing.

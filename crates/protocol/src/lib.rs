@@ -38,7 +38,7 @@ pub use item::{
 };
 pub use ledger::{
     CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend,
-    UnrecordedStart,
+    UnrecordedStart, first_attempt_id, retry_call_id,
 };
 pub use limits::{Limits, ScriptMode, ScriptModeLevels};
 pub use settings::{

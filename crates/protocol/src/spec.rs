@@ -31,6 +31,10 @@ pub struct ToolSpec {
     /// Fields that may be given by position instead of in an object.
     #[serde(skip)]
     pub positional: &'static [&'static str],
+    /// Fields that only explain a call to the approver. Calls that differ only in them are
+    /// identical.
+    #[serde(skip)]
+    pub explanatory: &'static [&'static str],
 }
 
 impl ToolSpec {

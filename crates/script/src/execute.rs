@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, CallRecord, CallStatus, ErrorCode, Ledger, LedgerError, Phase, RunStart,
-    RunStatus, RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, ErrorCode, Ledger, LedgerError, Phase, ResumeAs, RunStart, RunStatus,
+    RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
 };
 use selvedge_tools::{
     ExternalCancel, Scope, ScopeLimits, ScriptSource, SuspendPolicy, TaskContext,
@@ -45,8 +45,8 @@ pub(crate) struct RunLaunch<'a> {
     recorder: Arc<Mutex<Recorder>>,
     /// Output that a restored run had before it was suspended.
     output: Option<OutputBuffer>,
-    /// Whether a call was recorded that a resumed run reuses or has to decide.
-    should_resume: bool,
+    /// What the recorded calls mean to a run that resumes this one.
+    resume_as: ResumeAs,
 }
 
 impl<'a> RunLaunch<'a> {
@@ -56,7 +56,7 @@ impl<'a> RunLaunch<'a> {
             seed,
             recorder: Arc::new(Mutex::new(recorder)),
             output: None,
-            should_resume: false,
+            resume_as: ResumeAs::Rerun,
         }
     }
 
@@ -178,8 +178,8 @@ impl Harness {
     }
 
     /// Restores a suspended run, which another process may have suspended, and runs it to its end.
-    /// The caller must have claimed the run in the journal. See [`RunOptions::resume`] for failed
-    /// runs.
+    /// The caller must have claimed the run in the journal. [`RunOptions::resume`] is for runs that
+    /// have ended.
     pub async fn restore_suspended(
         &self,
         source: &str,
@@ -238,16 +238,13 @@ impl Harness {
         let suspended = output.status == RunStatus::Suspended;
         if let Some(resume) = &options.resume
             && !suspended
-            && !resume.is_recovery
         {
             output.warnings.extend(resume.prior_calls.warnings());
         }
         if let Some(ledger) = self.orchestrator.ledger()
             && !suspended
         {
-            // The end of a call that did not stop in time is not recorded.
-            let is_unknown = |call: &CallRecord| call.status == CallStatus::OutcomeUnknown;
-            if (launch.should_resume || output.calls.iter().any(is_unknown))
+            if launch.resume_as != ResumeAs::Rerun
                 && let Some(error) = &mut output.error
             {
                 let suggestion = options.author.resume_suggestion(&output.id);
@@ -359,7 +356,7 @@ impl Harness {
             let run = pin!(ScriptRun::new(&context).run_to_end(script_context));
             run_until_cancel_requested(self.orchestrator.ledger(), &scope, run).await
         };
-        launch.should_resume = scope.should_resume();
+        launch.resume_as = scope.resume_as();
         let mut internal_failure = false;
         if let RunExit::Failed(error) = &mut ended.exit {
             internal_failure = error.code == ErrorCode::HarnessInternalError;

@@ -31,8 +31,8 @@ pub struct RunOptions {
     pub cancel: CancellationToken,
     /// Who wrote the script. Decides which command a suggestion to resume names.
     pub author: Author,
-    /// The failed run that this one resumes.
-    pub resume: Option<Resume>,
+    /// The run that this one resumes.
+    pub resume: Option<ResumeInput>,
     /// Suspends the run at its next await, once the calls in flight have ended. Needs a ledger.
     pub suspend: CancellationToken,
     /// The caller is gone: a run that waits for a person is suspended, any other is cancelled.
@@ -75,18 +75,15 @@ impl Author {
     }
 }
 
-/// The failed run that a script resumes.
+/// The run that a script resumes, with what it starts from.
 #[derive(Debug, Clone)]
-pub struct Resume {
+pub struct ResumeInput {
     /// Id of the resumed run.
     pub run_id: String,
     /// Recorded calls of the resumed run and of the runs that it resumed.
     pub prior_calls: Arc<PriorCalls>,
     /// The resumed run's seed of `Math.random`, which is used again.
     pub seed: Option<u64>,
-    /// Whether the same script runs again after a crash. Then no warning names the reused calls,
-    /// because its author knows of one run only.
-    pub is_recovery: bool,
 }
 
 /// A suspended run, as the ledger stored it.

@@ -13,7 +13,7 @@ pub struct Pragma {
     pub max_output_tokens: Option<u64>,
     /// Time limit in milliseconds, at most the configured maximum.
     pub timeout_ms: Option<u64>,
-    /// Id of the failed run that this one resumes.
+    /// Id of the run that this one resumes.
     pub resume: Option<String>,
 }
 
@@ -51,5 +51,34 @@ impl Pragma {
             )));
         }
         Ok(Some(pragma))
+    }
+
+    /// Returns the id of the run that a script resumes: `argument`, which the caller passed beside
+    /// the script, or else that of the pragma. An empty id means that no run is resumed.
+    pub fn run_to_resume(argument: Option<String>, source: &str) -> Option<String> {
+        let in_source = || Self::parse(source).ok().flatten()?.resume;
+        let named = |run: &String| !run.is_empty();
+        argument.filter(named).or_else(in_source).filter(named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_argument_wins_over_the_pragma_and_an_empty_id_names_no_run() {
+        let named = "// @exec: {\"resume\": \"scr_a\"}\nreturn 1";
+        let empty = "// @exec: {\"resume\": \"\"}\nreturn 1";
+        for (argument, source, expected) in [
+            (None, named, Some("scr_a")),
+            (Some("scr_b"), named, Some("scr_b")),
+            (Some(""), named, Some("scr_a")),
+            (Some(""), "return 1", None),
+            (None, empty, None),
+        ] {
+            let run = Pragma::run_to_resume(argument.map(str::to_owned), source);
+            assert_eq!(run.as_deref(), expected, "{argument:?}, {source}");
+        }
     }
 }

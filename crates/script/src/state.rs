@@ -85,7 +85,7 @@ impl ActiveRunState {
         }
     }
 
-    /// Another process resumed the run.
+    /// Another process restored the run.
     pub(crate) fn on_taken_over(&mut self) -> RunExit {
         *self = Self::TakenOver;
         RunExit::TakenOver
@@ -101,7 +101,7 @@ pub(crate) enum RunExit {
     Failed(ScriptError),
     /// A snapshot is saved, from which the run can be restored.
     Suspended,
-    /// Another process resumed the run.
+    /// Another process restored the run.
     TakenOver,
     /// The recording ended while the script waited. On replay, this is where the recorded run was
     /// stopped.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalPolicy, CallDecision, ErrorCode, ScriptToolCallOutput};
-use selvedge_script::{Harness, Resume, RunOptions};
+use selvedge_script::{Harness, ResumeInput, RunOptions};
 use selvedge_tools::{
     CallContext, Orchestrator, PriorCall, PriorCalls, PriorOutcome, Registry, Risk, TaskSet,
     ToolError, tool, tool_with_context,
@@ -268,11 +268,11 @@ async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
             tool: "spawn.exec".into(),
             args: json!({"tool": "keyed", "args": {}}),
             digest: digest.clone(),
-            outcome: PriorOutcome::Unknown,
+            outcome: PriorOutcome::Undecided,
             idempotency_key: "tsk_first.tool_1".into(),
         };
         let options = RunOptions {
-            resume: Some(Resume {
+            resume: Some(ResumeInput {
                 run_id: "scr_first".into(),
                 prior_calls: Arc::new(PriorCalls::new(
                     "scr_first",
@@ -280,7 +280,6 @@ async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
                     Default::default(),
                 )),
                 seed: None,
-                is_recovery: false,
             }),
             ..Default::default()
         };

@@ -93,6 +93,7 @@ pub(crate) fn built_in_spec<A: JsonSchema, R: JsonSchema>(
     ToolSpec {
         aliases: pairs.filter_map(|pair| pair.split_once('=')).collect(),
         positional,
+        explanatory: &["approval_context", "justification"],
         ..spec_of::<A, R>(name, description)
     }
 }

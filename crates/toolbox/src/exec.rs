@@ -93,7 +93,7 @@ impl Tool for Exec {
     /// A command that failed or timed out runs again in a resumed run.
     fn resume_as(&self, value: &Value) -> ResumeAs {
         match value["exitCode"] == 0 && value["timedOut"] != true {
-            true => ResumeAs::Answer,
+            true => ResumeAs::Reuse,
             false => ResumeAs::Rerun,
         }
     }

@@ -91,7 +91,7 @@ impl Tool for ExecCommand {
     /// Without an exit code the command was left running, and how it ended is not known.
     fn resume_as(&self, value: &Value) -> ResumeAs {
         match value["exitCode"].as_i64() {
-            Some(0) => ResumeAs::Answer,
+            Some(0) => ResumeAs::Reuse,
             Some(_) => ResumeAs::Rerun,
             None => ResumeAs::Undecided,
         }

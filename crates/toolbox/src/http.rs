@@ -97,7 +97,7 @@ impl Tool for Http {
 
     fn resume_as(&self, value: &Value) -> ResumeAs {
         match value["status"].as_u64() {
-            Some(..400) => ResumeAs::Answer,
+            Some(..400) => ResumeAs::Reuse,
             Some(400..500) => ResumeAs::Rerun,
             // The server may have failed after it had an effect.
             _ => ResumeAs::Undecided,

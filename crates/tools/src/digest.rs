@@ -4,17 +4,12 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde_json::Value;
 use sha2::Sha256;
 
-use crate::FieldCase;
-
-/// Fields of built-in tools that only explain a call to the approver.
-pub(crate) const EXPLANATORY_FIELDS: [&str; 2] = ["approval_context", "justification"];
-
 /// Returns a keyed digest of a tool's canonical name and a call's canonical arguments.
 ///
-/// It does not depend on the order of object fields or on [`EXPLANATORY_FIELDS`]. Without the key
-/// the arguments cannot be guessed from the digest.
-pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value, fields: FieldCase) -> String {
-    let args = without_explanations(sorted(args), fields);
+/// It does not depend on the order of object fields or on the fields in `explanatory`. Without the
+/// key the arguments cannot be guessed from the digest.
+pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value, explanatory: &[&str]) -> String {
+    let args = without_fields(sorted(args), explanatory);
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
         unreachable!("HMAC takes keys of any length");
     };
@@ -23,11 +18,10 @@ pub(crate) fn digest(key: &[u8; 32], tool: &str, args: &Value, fields: FieldCase
     selvedge_text::hex(&hash[..16])
 }
 
-/// Removes [`EXPLANATORY_FIELDS`] from the arguments of a call. Other tools than the built-in ones,
-/// whose fields are spelled as in their schema, may give these names another meaning.
-pub(crate) fn without_explanations(mut args: Value, fields: FieldCase) -> Value {
-    if let (Value::Object(fields), FieldCase::Camel) = (&mut args, fields) {
-        fields.retain(|name, _| !EXPLANATORY_FIELDS.contains(&name.as_str()));
+/// Removes fields from the arguments of a call.
+pub(crate) fn without_fields(mut args: Value, removed: &[&str]) -> Value {
+    if let Value::Object(fields) = &mut args {
+        fields.retain(|name, _| !removed.contains(&name.as_str()));
     }
     args
 }
@@ -56,7 +50,7 @@ mod tests {
 
     #[test]
     fn identical_calls_have_equal_digests() {
-        let of = |tool: &str, args: Value| digest(&[7; 32], tool, &args, FieldCase::Camel);
+        let of = |tool: &str, args: Value| digest(&[7; 32], tool, &args, &["justification"]);
         let call = of("pay", json!({"to": "a", "cents": {"x": 1, "y": [2]}}));
         assert_eq!(call.len(), 32);
         let reordered = json!({"cents": {"y": [2], "x": 1}, "to": "a", "justification": "rent"});
@@ -69,9 +63,15 @@ mod tests {
             call,
             of("owe", json!({"to": "a", "cents": {"x": 1, "y": [2]}}))
         );
+        let with_reason = json!({"to": "a", "justification": "rent"});
+        assert_ne!(
+            digest(&[7; 32], "pay", &with_reason, &[]),
+            of("pay", json!({"to": "a"})),
+            "the field explains the call only if the tool says so"
+        );
         assert_ne!(
             of("pay", json!({})),
-            digest(&[8; 32], "pay", &json!({}), FieldCase::Camel)
+            digest(&[8; 32], "pay", &json!({}), &[])
         );
     }
 }

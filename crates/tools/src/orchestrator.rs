@@ -7,7 +7,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use selvedge_protocol::{
     ApprovalPolicy, CallEnd, CallRecord, CallStart, CallStatus, ErrorCode, Ledger, LedgerError,
-    ResumeAs, RuntimeEvent, ToolSpec, UnrecordedStart,
+    ResumeAs, RuntimeEvent, ToolSpec, UnrecordedStart, first_attempt_id, retry_call_id,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
@@ -20,9 +20,7 @@ use crate::digest::digest;
 use crate::failure::{CallFailure, call_error};
 use crate::registry::{RegisteredTool, Registry, ToolLookup};
 use crate::supervise::run_tool_call;
-use crate::{
-    ArgumentError, CallContext, FieldCase, PolicyVerdict, Risk, Scope, ToolOutput, apply_policy,
-};
+use crate::{ArgumentError, CallContext, PolicyVerdict, Risk, Scope, ToolOutput, apply_policy};
 
 /// A request to call a tool.
 #[derive(Debug)]
@@ -127,7 +125,7 @@ pub(crate) struct PreparedCall {
     /// Whether the call changes nothing.
     pub(crate) read_only: bool,
     /// Id of the recorded call of the resumed run that this call repeats.
-    pub(crate) origin_call_id: Option<String>,
+    pub(crate) prior_call: Option<String>,
     /// Idempotency key to use instead of one derived from the ids.
     pub(crate) idempotency_key: Option<String>,
 }
@@ -138,8 +136,8 @@ impl PreparedCall {
     pub(crate) fn approval_key(&self) -> String {
         let own_key = self.tool.tool.approval_key(&self.args);
         let key = own_key.unwrap_or_else(|| {
-            let fields = self.tool.tool.field_case();
-            digest(&[0; 32], &self.tool.spec.name, &self.args, fields)
+            let spec = &self.tool.spec;
+            digest(&[0; 32], &spec.name, &self.args, spec.explanatory)
         });
         format!("{}\n{key}", self.tool.spec.name)
     }
@@ -196,9 +194,10 @@ impl Orchestrator {
         self
     }
 
-    /// Returns the digest that identifies calls of a tool with these canonical arguments.
-    pub(crate) fn digest_of(&self, tool: &str, args: &Value, fields: FieldCase) -> String {
-        digest(&self.digest_key, tool, args, fields)
+    /// Returns the digest that identifies calls of a tool with these canonical arguments, except
+    /// for the fields in `explanatory`.
+    pub(crate) fn digest_of(&self, tool: &str, args: &Value, explanatory: &[&str]) -> String {
+        digest(&self.digest_key, tool, args, explanatory)
     }
 
     /// Returns the registry.
@@ -224,27 +223,32 @@ impl Orchestrator {
         let mut free = Vec::new();
         let mut gated = Vec::new();
         for request in batch {
-            match self
-                .prepare(scope, request)
-                .and_then(|prepared| self.check_prior(scope, prepared))
-            {
-                Err(outcome) => self.record_and_report(scope, reports, outcome).await,
-                Ok(prepared) => match apply_policy(self.policy, risk_of(&prepared)) {
-                    PolicyVerdict::Ask { .. } if scope.is_approved(&prepared.approval_key()) => {
-                        free.push(prepared)
-                    }
-                    PolicyVerdict::Run => free.push(prepared),
-                    PolicyVerdict::Ask { reason } => gated.push((prepared, reason)),
-                    PolicyVerdict::Deny { reason } => {
-                        let name = prepared.tool.spec.name.clone();
-                        let failure = CallFailure::new(
-                            ErrorCode::ApprovalDeniedError,
-                            format!("{name} was not allowed: {reason}"),
-                        );
-                        let outcome = not_run_outcome(&prepared.request, name, failure);
-                        self.record_and_report(scope, reports, outcome).await;
-                    }
-                },
+            let mut prepared = match self.prepare(scope, request) {
+                Ok(prepared) => prepared,
+                Err(outcome) => {
+                    self.record_and_report(scope, reports, outcome).await;
+                    continue;
+                }
+            };
+            if let Some(outcome) = self.check_prior(scope, &mut prepared) {
+                self.record_and_report(scope, reports, outcome).await;
+                continue;
+            }
+            match apply_policy(self.policy, risk_of(&prepared)) {
+                PolicyVerdict::Ask { .. } if scope.is_approved(&prepared.approval_key()) => {
+                    free.push(prepared)
+                }
+                PolicyVerdict::Run => free.push(prepared),
+                PolicyVerdict::Ask { reason } => gated.push((prepared, reason)),
+                PolicyVerdict::Deny { reason } => {
+                    let name = prepared.tool.spec.name.clone();
+                    let failure = CallFailure::new(
+                        ErrorCode::ApprovalDeniedError,
+                        format!("{name} was not allowed: {reason}"),
+                    );
+                    let outcome = not_run_outcome(&prepared.request, name, failure);
+                    self.record_and_report(scope, reports, outcome).await;
+                }
             }
         }
         let free = join_all(
@@ -285,7 +289,7 @@ impl Orchestrator {
         let args = std::mem::replace(&mut request.args, CallArguments::Positional(Vec::new()));
         match tool.validate(args) {
             Ok(args) => {
-                let digest = self.digest_of(&name, &args, tool.tool.field_case());
+                let digest = self.digest_of(&name, &args, tool.spec.explanatory);
                 let read_only = is_read_only_call(&tool, &args);
                 Ok(PreparedCall {
                     request,
@@ -293,7 +297,7 @@ impl Orchestrator {
                     tool,
                     digest,
                     read_only,
-                    origin_call_id: None,
+                    prior_call: None,
                     idempotency_key: scope.idempotency_key.clone(),
                 })
             }
@@ -355,6 +359,10 @@ impl Orchestrator {
             prepared.request.cancel.clone(),
         );
         let digest = prepared.digest.clone();
+        let (prior_call, idempotency_key) = (
+            prepared.prior_call.clone(),
+            prepared.idempotency_key.clone(),
+        );
         let outcome = self.run_prepared(scope, prepared, reports).await;
         let retry = match &outcome.result {
             Ok(ToolOutput {
@@ -369,9 +377,8 @@ impl Orchestrator {
             let _ = reports.send(BatchReport::TakenOver);
             return;
         }
-        let id = format!("{}.again", outcome.record.id);
         let request = CallRequest {
-            id,
+            id: retry_call_id(&outcome.record.id),
             tool: tool.spec.name.clone(),
             args: CallArguments::Positional(Vec::new()),
             line,
@@ -382,11 +389,11 @@ impl Orchestrator {
             request,
             args: retry.args,
             tool,
-            // Both attempts are the same call of the script: either answers it in a resumed run.
+            // Both attempts are the same call of the script: in a resumed run the last one counts.
             digest,
             read_only,
-            origin_call_id: None,
-            idempotency_key: None,
+            prior_call,
+            idempotency_key,
         };
         // An earlier approval may cover the retry.
         let is_approved = apply_policy(self.policy, risk_of(&retry_call)) == PolicyVerdict::Run
@@ -436,7 +443,7 @@ impl Orchestrator {
             tool,
             digest,
             read_only,
-            origin_call_id: origin,
+            prior_call,
             idempotency_key,
         } = prepared;
         let name = tool.spec.name.clone();
@@ -466,7 +473,7 @@ impl Orchestrator {
             digest: &digest,
             read_only,
             line: request.line,
-            origin: origin.as_deref(),
+            prior_call: prior_call.as_deref(),
         };
         let recorded = match &self.ledger {
             Some(ledger) => tokio::select! {
@@ -484,6 +491,8 @@ impl Orchestrator {
                 CallFailure::new(ErrorCode::HarnessInternalError, message),
             );
         }
+        // Until its end is recorded.
+        scope.note_resume_as(&request.id, ResumeAs::without_end(read_only));
         scope.events.emit(RuntimeEvent::CallStarted {
             parent_id: scope.id.clone(),
             call_id: request.id.clone(),
@@ -494,9 +503,8 @@ impl Orchestrator {
         let call = CallContext {
             id: request.id.clone(),
             scope_id: scope.id.clone(),
-            idempotency_key: idempotency_key.unwrap_or_else(|| {
-                format!("{}.{}", scope.id, request.id.trim_end_matches(".again"))
-            }),
+            idempotency_key: idempotency_key
+                .unwrap_or_else(|| format!("{}.{}", scope.id, first_attempt_id(&request.id))),
             cancel: request.cancel.clone(),
             events: scope.events.clone(),
             resources: scope.resources.clone(),
@@ -579,7 +587,7 @@ impl Orchestrator {
         let Some(ledger) = &self.ledger else {
             return Ok(());
         };
-        scope.add_recorded(outcome.resume_as);
+        scope.note_resume_as(&outcome.record.id, outcome.resume_as);
         let value = outcome.result.as_ref().ok().map(|output| &output.value);
         // Without a script, a model reads the result.
         let shown = match (&scope.source, &outcome.result) {

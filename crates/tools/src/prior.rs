@@ -1,15 +1,17 @@
-//! Calls recorded by the run that a script resumes, and what they mean for its own calls.
+//! The recorded calls that a script resumes from, and what they mean for its own calls.
 //!
-//! 1. A recorded call that succeeded and changed something, or cost money, answers an identical
-//!    call once, in recorded order. Failed calls run again.
-//! 2. Calls that only read and cost nothing always run again; they are not looked up.
-//! 3. While the outcome of a recorded call is unknown, no call that may change something runs. The
-//!    script decides each one: `resume.repeat(callId)` or `resume.skip(callId, value)`.
+//! They are the calls of a chain of runs, each of which resumed the one before, oldest first.
+//!
+//! 1. An identical call returns the result of a recorded call that is to be reused. Each recorded
+//!    call is used once, in recorded order.
+//! 2. Calls that only read and cost nothing always run; they are not looked up.
+//! 3. While a recorded call is undecided, no call that may change something runs. The script
+//!    decides each one: `resume.repeat(callId)` or `resume.skip(callId, value)`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use selvedge_protocol::{CallStatus, ErrorCode, ResumeAs, UnrecordedStart};
+use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, ResumeAs, UnrecordedStart};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -21,7 +23,7 @@ const MAX_NAMED: usize = 8;
 /// Characters of a call's arguments that an error or warning shows.
 const MAX_ARGS_SHOWN: usize = 300;
 
-/// The recorded calls of a resumed run that matter to the script that resumes it.
+/// The recorded calls of a chain of runs that matter to the script that resumes the newest of them.
 #[derive(Debug)]
 pub struct PriorCalls {
     run: String,
@@ -31,7 +33,7 @@ pub struct PriorCalls {
     progress: Mutex<PriorProgress>,
 }
 
-/// A recorded call that answers an identical call or has to be decided.
+/// A recorded call that is reused or has to be decided.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PriorCall {
     /// `scr_1/tool_3`, or the id of a task.
@@ -42,26 +44,26 @@ pub struct PriorCall {
     pub args: Value,
     /// Digest of tool and arguments. Calls with the same digest are identical.
     pub digest: String,
-    /// How the call ended, as far as it is recorded.
+    /// What the call means to the script.
     pub outcome: PriorOutcome,
-    /// Idempotency key of the first attempt. Repetitions of a call of unknown outcome reuse it.
+    /// Idempotency key of the first attempt. Repetitions of an undecided call have the same key.
     pub idempotency_key: String,
 }
 
-/// How a recorded call ended.
+/// What a recorded call means to the script: [`ResumeAs`] without calls that run again.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PriorOutcome {
-    /// The call returned this value.
-    Succeeded(Value),
-    /// The call was started; its end was not recorded.
-    Unknown,
+    /// An identical call returns this value.
+    Reuse(Value),
+    /// The call may have changed something, and its outcome is unknown.
+    Undecided,
 }
 
 /// Which recorded calls were used and what the script decided, so that a suspended script can be
 /// restored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PriorProgress {
-    /// By recorded call: the call of this run that it answered, or that repeats it.
+    /// By recorded call: the call of this run that reuses, skips or repeats it.
     used: BTreeMap<String, String>,
     decisions: BTreeMap<String, ResumeDecision>,
 }
@@ -69,9 +71,9 @@ pub struct PriorProgress {
 /// What a script decides about a recorded call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ResumeDecision {
-    /// The next identical call runs.
+    /// The identical call that uses the recorded call runs.
     Repeat,
-    /// The next identical call returns this without running.
+    /// The identical call that uses the recorded call returns this value without running.
     Skip(Value),
 }
 
@@ -123,19 +125,19 @@ impl CallEffect {
 #[derive(Debug, PartialEq)]
 pub(crate) enum PriorLookup {
     /// No recorded call applies: the call runs.
-    New,
+    Run,
     /// The call runs, as a repetition of this recorded call.
     Repeat {
-        origin: String,
-        /// The key of the first attempt, if that attempt's outcome is unknown.
+        prior_call: String,
+        /// The key of the first attempt, if the recorded call is undecided.
         idempotency_key: Option<String>,
     },
     /// The call returns the value of this recorded call.
-    Recorded { origin: String, value: Value },
+    Reuse { prior_call: String, value: Value },
     /// The call returns the value that the script passed to `resume.skip`.
-    Skipped { value: Value },
-    /// The call may change something and must not run before the script has decided.
-    Blocked,
+    Skip { value: Value },
+    /// The call may change something, and a recorded call is undecided.
+    Undecided,
 }
 
 impl PriorCalls {
@@ -162,7 +164,8 @@ impl PriorCalls {
         *self.progress() = progress.clone();
     }
 
-    /// Frees the recorded call that this call was to repeat, because it was denied and never ran.
+    /// Frees the recorded call that this call was to repeat, because it was denied or cancelled and
+    /// never ran.
     pub(crate) fn release(&self, call_id: &str) {
         self.progress().used.retain(|_, by| by != call_id);
     }
@@ -194,8 +197,9 @@ impl PriorCalls {
         Ok(())
     }
 
-    /// Looks up a call with this digest, and marks the recorded call as used by `call_id`. A
-    /// recorded call is used once; a restored script makes its open calls again under the same ids.
+    /// Looks up a call with this digest, and marks the recorded call as used by `call_id`. Each
+    /// recorded call is used once, in recorded order, also if the script has decided about it. A
+    /// restored script makes its open calls again under the same ids.
     pub(crate) fn look_up(&self, call_id: &str, digest: &str, effect: CallEffect) -> PriorLookup {
         let mut progress = self.progress();
         let mut identical = self.calls.iter().filter(|call| call.digest == digest);
@@ -206,22 +210,22 @@ impl PriorCalls {
         let blocked =
             effect == CallEffect::MayChange && self.undecided_calls(&progress).next().is_some();
         let lookup = match found.map(|call| (call, progress.decisions.get(&call.id))) {
-            Some((_, Some(ResumeDecision::Skip(value)))) => PriorLookup::Skipped {
+            Some((_, Some(ResumeDecision::Skip(value)))) => PriorLookup::Skip {
                 value: value.clone(),
             },
-            Some((call, None)) if let PriorOutcome::Succeeded(value) = &call.outcome => {
-                PriorLookup::Recorded {
-                    origin: call.id.clone(),
+            Some((call, None)) if let PriorOutcome::Reuse(value) = &call.outcome => {
+                PriorLookup::Reuse {
+                    prior_call: call.id.clone(),
                     value: value.clone(),
                 }
             }
-            _ if blocked => return PriorLookup::Blocked,
+            _ if blocked => return PriorLookup::Undecided,
             Some((call, Some(ResumeDecision::Repeat))) => PriorLookup::Repeat {
-                origin: call.id.clone(),
-                idempotency_key: (call.outcome == PriorOutcome::Unknown)
+                prior_call: call.id.clone(),
+                idempotency_key: (call.outcome == PriorOutcome::Undecided)
                     .then(|| call.idempotency_key.clone()),
             },
-            Some((_, None)) | None => return PriorLookup::New,
+            Some((_, None)) | None => return PriorLookup::Run,
         };
         if let Some(call) = found {
             progress.used.insert(call.id.clone(), call_id.to_owned());
@@ -231,13 +235,8 @@ impl PriorCalls {
 
     fn undecided_calls(&self, progress: &PriorProgress) -> impl Iterator<Item = &PriorCall> {
         self.calls.iter().filter(|call| {
-            call.outcome == PriorOutcome::Unknown && !progress.decisions.contains_key(&call.id)
+            call.outcome == PriorOutcome::Undecided && !progress.decisions.contains_key(&call.id)
         })
-    }
-
-    /// Whether a recorded call has to be decided before the first call that changes something.
-    pub fn has_undecided(&self) -> bool {
-        self.undecided_calls(&self.progress()).next().is_some()
     }
 
     /// Returns the failure of a call that must not run yet. It names each undecided call and how to
@@ -262,11 +261,10 @@ impl PriorCalls {
         for call in named.iter().take(4) {
             let id = &call.id;
             failure.suggestions.push(format!(
-                "resume.repeat(\"{id}\") // it had no effect: the next identical call runs"
+                "resume.repeat(\"{id}\") // it had no effect: run it again"
             ));
             failure.suggestions.push(format!(
-                "resume.skip(\"{id}\", value) // it took effect: the next identical call \
-                 returns value"
+                "resume.skip(\"{id}\", value) // it took effect: return value instead"
             ));
         }
         let list: Vec<Value> = named
@@ -278,8 +276,8 @@ impl PriorCalls {
         failure
     }
 
-    /// Returns warnings that name the recorded calls that answered calls of this run, and each
-    /// decision that no identical call used.
+    /// Returns warnings that name each recorded call whose result was reused, and each decision
+    /// that no identical call used.
     pub fn warnings(&self) -> Vec<String> {
         self.reuse_warning()
             .into_iter()
@@ -346,57 +344,76 @@ impl PriorCall {
 }
 
 impl Orchestrator {
-    /// Compares the call with the recorded calls. `Ok` is the call, which has to run. `Err` is its
-    /// outcome without running: the recorded answer, or a failure.
+    /// Compares a call with the recorded calls that its script resumes from. Returns its outcome if
+    /// it does not run: a recorded result, the value of a decision, or a failure because recorded
+    /// calls are undecided.
     pub(crate) fn check_prior(
         &self,
         scope: &Scope,
-        mut prepared: PreparedCall,
-    ) -> Result<PreparedCall, Box<CallOutcome>> {
-        let Some(prior) = &scope.prior_calls else {
-            return Ok(prepared);
-        };
+        prepared: &mut PreparedCall,
+    ) -> Option<Box<CallOutcome>> {
+        let prior = scope.prior_calls.as_ref()?;
         if always_reruns(&prepared.tool, prepared.read_only) {
-            return Ok(prepared);
+            return None;
         }
-        let PreparedCall { request, tool, .. } = &prepared;
-        let name = tool.spec.name.clone();
         let effect = CallEffect::from_read_only(prepared.read_only);
-        let (origin, value) = match prior.look_up(&request.id, &prepared.digest, effect) {
-            PriorLookup::New => return Ok(prepared),
+        match prior.look_up(&prepared.request.id, &prepared.digest, effect) {
+            PriorLookup::Run => None,
             PriorLookup::Repeat {
-                origin,
+                prior_call,
                 idempotency_key,
             } => {
-                prepared.origin_call_id = Some(origin);
+                prepared.prior_call = Some(prior_call);
                 prepared.idempotency_key = idempotency_key;
-                return Ok(prepared);
+                None
             }
-            PriorLookup::Blocked => {
+            PriorLookup::Reuse { prior_call, value } => {
+                Some(answered_outcome(prepared, Some(prior_call), value))
+            }
+            PriorLookup::Skip { value } => Some(answered_outcome(prepared, None, value)),
+            PriorLookup::Undecided => {
+                let name = prepared.tool.spec.name.clone();
                 let failure = prior.undecided_failure(&name);
-                return Err(not_run_outcome(request, name, failure));
+                Some(not_run_outcome(&prepared.request, name, failure))
             }
-            PriorLookup::Recorded { origin, value } => (Some(origin), value),
-            // Not a recorded result: a run that resumes this one has to decide again.
-            PriorLookup::Skipped { value } => (None, value),
-        };
-        let mut outcome = not_run_outcome(request, name, crate::failure::aborted_failure(""));
-        outcome.record.status = CallStatus::Done;
-        outcome.record.reused = true;
-        outcome.record.args_digest = prepared.digest;
-        outcome.record.error = None;
-        outcome.result = Ok(ToolOutput::from(value));
-        outcome.resume_as = match origin {
-            Some(_) => ResumeAs::Answer,
-            None => ResumeAs::Rerun,
-        };
-        outcome.unrecorded_start = Some(UnrecordedStart {
-            origin,
-            args: prepared.args,
-            read_only: prepared.read_only,
-        });
-        Err(outcome)
+        }
     }
+}
+
+/// Returns the outcome of a call that returns `value` without running: the result of this recorded
+/// call, or the value of a decision.
+fn answered_outcome(
+    prepared: &PreparedCall,
+    prior_call: Option<String>,
+    value: Value,
+) -> Box<CallOutcome> {
+    let request = &prepared.request;
+    Box::new(CallOutcome {
+        requested_id: request.id.clone(),
+        record: CallRecord {
+            id: request.id.clone(),
+            tool: prepared.tool.spec.name.clone(),
+            status: CallStatus::Done,
+            reused: true,
+            duration_ms: 0.0,
+            args_digest: prepared.digest.clone(),
+            line: request.line,
+            error: None,
+        },
+        result: Ok(ToolOutput::from(value)),
+        ignored_cancel: false,
+        tool_invoked: false,
+        // A decision is not a recorded result: a run that resumes this one has to decide again.
+        resume_as: match prior_call {
+            Some(_) => ResumeAs::Reuse,
+            None => ResumeAs::Rerun,
+        },
+        unrecorded_start: Some(UnrecordedStart {
+            prior_call,
+            args: prepared.args.clone(),
+            read_only: prepared.read_only,
+        }),
+    })
 }
 
 #[cfg(test)]

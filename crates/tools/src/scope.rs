@@ -1,9 +1,9 @@
 //! The scope of calls: the lifetime of a run, turn or task, with its limits and resources.
 
 use std::any::Any;
-use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use selvedge_protocol::{ErrorCode, EventSink, LedgerError, Limits, ResumeAs};
@@ -38,7 +38,8 @@ pub struct Scope {
     pub(crate) limits: ScopeLimits,
     pub(crate) call_slots: Arc<Semaphore>,
     calls_made: Arc<AtomicU32>,
-    should_resume: Arc<AtomicBool>,
+    /// What each recorded call means to a run that resumes this one, by call id.
+    recorded_calls: Arc<Mutex<BTreeMap<String, ResumeAs>>>,
     approved_keys: Arc<Mutex<HashSet<String>>>,
     pub(crate) resources: ScopeResources,
 }
@@ -59,8 +60,7 @@ pub struct ScopeSnapshot {
     calls_made: u32,
     approved_keys: BTreeSet<String>,
     prior: Option<PriorProgress>,
-    #[serde(default)]
-    should_resume: bool,
+    recorded_calls: BTreeMap<String, ResumeAs>,
 }
 
 /// Resources that outlive their call and end with the scope: background processes, terminals.
@@ -149,7 +149,7 @@ impl Scope {
             call_slots: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
             limits,
             calls_made: Arc::default(),
-            should_resume: Arc::default(),
+            recorded_calls: Arc::default(),
             approved_keys: Arc::default(),
             resources: ScopeResources::default(),
         }
@@ -185,17 +185,21 @@ impl Scope {
             .saturating_sub(self.calls_made.load(Ordering::Relaxed))
     }
 
-    /// Returns whether the run should be resumed rather than repeated: a call was recorded that a
-    /// resumed run reuses or has to decide.
-    pub fn should_resume(&self) -> bool {
-        self.should_resume.load(Ordering::Relaxed)
+    /// Returns what the calls recorded so far mean as a whole to a run that resumes this one.
+    pub fn resume_as(&self) -> ResumeAs {
+        ResumeAs::of_run(self.lock_recorded_calls().values().copied())
     }
 
-    /// Takes note of what a recorded call means to a resumed run.
-    pub(crate) fn add_recorded(&self, resume_as: ResumeAs) {
-        if resume_as != ResumeAs::Rerun {
-            self.should_resume.store(true, Ordering::Relaxed);
-        }
+    /// Takes note of what a recorded call means to a run that resumes this one.
+    pub(crate) fn note_resume_as(&self, call_id: &str, resume_as: ResumeAs) {
+        self.lock_recorded_calls()
+            .insert(call_id.to_owned(), resume_as);
+    }
+
+    fn lock_recorded_calls(&self) -> MutexGuard<'_, BTreeMap<String, ResumeAs>> {
+        self.recorded_calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a snapshot for another process. `open_calls` calls are not counted, because the
@@ -212,7 +216,7 @@ impl Scope {
                 .cloned()
                 .collect(),
             prior: self.prior_calls.as_ref().map(|prior| prior.snapshot()),
-            should_resume: self.should_resume(),
+            recorded_calls: self.lock_recorded_calls().clone(),
         }
     }
 
@@ -220,8 +224,8 @@ impl Scope {
     pub fn restore(&self, snapshot: &ScopeSnapshot) {
         self.calls_made
             .store(snapshot.calls_made, Ordering::Relaxed);
-        self.should_resume
-            .store(snapshot.should_resume, Ordering::Relaxed);
+        self.lock_recorded_calls()
+            .extend(snapshot.recorded_calls.clone());
         self.approved_keys
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -13,20 +13,21 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use selvedge_protocol::{
-    CallEnd, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs, RunMetadata, RunStart,
-    RunStatus, SPAWN_TOOL, ScriptError, ScriptToolCallOutput, UnrecordedStart, new_id,
+    CallEnd, CallError, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs,
+    RunMetadata, RunStart, RunStatus, SPAWN_TOOL, ScriptError, ScriptToolCallOutput,
+    UnrecordedStart, new_id,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::digest::without_explanations;
+use crate::digest::without_fields;
 use crate::external_cancel::run_until_cancel_requested;
 use crate::orchestrator::{always_reruns, is_read_only_call};
 use crate::prior::{CallEffect, PriorLookup};
 use crate::{
-    BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, FieldCase, Orchestrator,
-    PriorOutcome, Scope, ScopeLimits, ToolError, ToolLookup, parse_args,
+    BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Scope,
+    ScopeLimits, ToolError, ToolLookup, parse_args,
 };
 use spawn_tools::SpawnArgs;
 
@@ -34,6 +35,8 @@ use spawn_tools::SpawnArgs;
 const MAX_RUNNING_TASKS: usize = 8;
 /// How long tasks may take to stop when their session ends.
 const TASK_STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval at which the end of a task in another process is checked.
+const RECORDED_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Number of ended tasks whose results can still be requested.
 const MAX_ENDED_TASKS: usize = 64;
 
@@ -50,9 +53,17 @@ struct TaskSetInner {
     default_task: Option<(String, String)>,
 }
 
-/// Looks up the recorded outcome of a task of another session, by its id. Returns `None` if the
-/// task failed or does not exist.
-type RecordedTaskLookup = dyn Fn(String) -> BoxFuture<'static, Option<PriorOutcome>> + Send + Sync;
+/// Looks up a task of another session in the ledger, by its id. Returns `None` if there is none.
+type RecordedTaskLookup = dyn Fn(String) -> BoxFuture<'static, Option<RecordedTask>> + Send + Sync;
+
+/// A task of another session, as the ledger recorded it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RecordedTask {
+    /// The task is running.
+    Running,
+    /// The task has ended with this result.
+    Ended(Result<Value, CallError>),
+}
 
 /// What is needed to run and record a task.
 #[derive(Clone)]
@@ -103,11 +114,11 @@ impl TaskSet {
         format!("tools.{SPAWN_TOOL}({args})")
     }
 
-    /// Sets the lookup for tasks of other sessions: a script that was suspended may wait in another
-    /// process for a task it started. Later calls have no effect.
+    /// Sets the lookup for tasks of other sessions: a script that is restored or resumed in another
+    /// process may wait for a task it started before. Later calls have no effect.
     pub fn set_recorded_lookup<F>(&self, lookup: impl Fn(String) -> F + Send + Sync + 'static)
     where
-        F: Future<Output = Option<PriorOutcome>> + Send + 'static,
+        F: Future<Output = Option<RecordedTask>> + Send + 'static,
     {
         // Already set: there is one ledger per process.
         let _ = self
@@ -155,16 +166,15 @@ impl TaskSet {
     ) -> Result<String, CallFailure> {
         scope.reserve_call()?;
         let (tool, args) = self.parse_spawn_args(list)?;
-        let spawn = SpawnCall::new(&context.orchestrator, &scope.id, &tool, &args);
-        scope.add_recorded(spawn.resume_as);
+        let spawn = SpawnCall::new(&context.orchestrator, scope, &tool, &args);
         let id = new_id("tsk");
-        let (origin, idempotency_key) = match spawn.look_up(scope, &id) {
-            PriorLookup::New => (None, None),
+        let (prior_call, idempotency_key) = match spawn.look_up(&id) {
+            PriorLookup::Run => (None, None),
             PriorLookup::Repeat {
-                origin,
+                prior_call,
                 idempotency_key,
-            } => (Some(origin), idempotency_key),
-            PriorLookup::Blocked => {
+            } => (Some(prior_call), idempotency_key),
+            PriorLookup::Undecided => {
                 let undecided = scope
                     .prior_calls
                     .as_ref()
@@ -174,11 +184,11 @@ impl TaskSet {
                 );
             }
             // The task's own run is recorded as well: waiting for the task returns its result.
-            PriorLookup::Recorded { origin, .. } => {
-                spawn.record(&origin, TaskOrigin::Reused).await?;
-                return Ok(origin);
+            PriorLookup::Reuse { prior_call, .. } => {
+                spawn.record(&prior_call, TaskOrigin::Reused).await?;
+                return Ok(prior_call);
             }
-            PriorLookup::Skipped { value } => {
+            PriorLookup::Skip { value } => {
                 spawn.record(&id, TaskOrigin::Skipped).await?;
                 self.add_finished(id.clone(), value);
                 return Ok(id);
@@ -192,7 +202,9 @@ impl TaskSet {
             idempotency_key,
         };
         let call_id = new.id.clone();
-        let how = TaskOrigin::Started { repeats: origin };
+        let how = TaskOrigin::Started {
+            repeats: prior_call,
+        };
         let started = self.start(new, context, spawn, how).await;
         if let (Err(_), Some(prior)) = (&started, &scope.prior_calls) {
             prior.release(&call_id);
@@ -306,16 +318,33 @@ impl TaskSet {
     }
 
     async fn wait(&self, id: &str, cancel: &CancellationToken) -> Result<Value, ToolError> {
-        let mut receiver = match self.find(id, |task| task.result.clone()) {
-            Ok(task) => task,
-            Err(error) => return self.recorded_result(id).await.unwrap_or(Err(error)),
-        };
-        let result = tokio::select! {
+        tokio::select! {
             () = cancel.cancelled() => {
-                return Err(ToolError::new("the wait was cancelled; the task is still running"));
+                Err(ToolError::new("the wait was cancelled; the task is still running"))
             }
-            result = receiver.wait_for(Option::is_some) => result,
+            result = self.result(id) => result,
+        }
+    }
+
+    /// Waits for the end of a task, which another process may run.
+    async fn result(&self, id: &str) -> Result<Value, ToolError> {
+        let mut receiver = match self.find(id, |task| task.result.clone()) {
+            Ok(receiver) => receiver,
+            Err(not_found) => loop {
+                match self.recorded_task(id).await {
+                    None => return Err(not_found),
+                    Some(RecordedTask::Running) => {
+                        tokio::time::sleep(RECORDED_POLL_INTERVAL).await;
+                    }
+                    Some(RecordedTask::Ended(result)) => {
+                        return result.map_err(|error| {
+                            task_error(CallFailure::new(error.code, error.message))
+                        });
+                    }
+                }
+            },
         };
+        let result = receiver.wait_for(Option::is_some).await;
         match result.map(|result| result.clone()).unwrap_or_default() {
             Some(Ok(value)) => Ok(value),
             Some(Err(failure)) => Err(task_error(failure)),
@@ -323,17 +352,9 @@ impl TaskSet {
         }
     }
 
-    /// Returns the recorded result of a task of another session.
-    async fn recorded_result(&self, id: &str) -> Option<Result<Value, ToolError>> {
-        let lookup = self.0.recorded_lookup.get()?;
-        Some(match lookup(id.to_owned()).await? {
-            PriorOutcome::Succeeded(value) => Ok(value),
-            PriorOutcome::Unknown => {
-                let message = format!("the outcome of task {id} is unknown");
-                let failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
-                Err(task_error(failure))
-            }
-        })
+    /// Looks up a task of another session.
+    async fn recorded_task(&self, id: &str) -> Option<RecordedTask> {
+        self.0.recorded_lookup.get()?(id.to_owned()).await
     }
 
     async fn cancel(&self, id: &str) -> Result<bool, ToolError> {
@@ -342,9 +363,17 @@ impl TaskSet {
             task.cancel.cancel();
             running
         });
-        match running {
-            Err(error) => self.recorded_result(id).await.map(|_| false).ok_or(error),
-            running => running,
+        let Err(not_found) = running else {
+            return running;
+        };
+        match self.recorded_task(id).await {
+            None => Err(not_found),
+            Some(RecordedTask::Ended(_)) => Ok(false),
+            Some(RecordedTask::Running) => {
+                let message = format!("task {id} runs in another session");
+                let hint = format!("run `selvedge runs cancel {id}`");
+                Err(ToolError::new(message).suggest(hint))
+            }
         }
     }
 
@@ -400,7 +429,8 @@ fn task_error(failure: CallFailure) -> ToolError {
 /// The call with which a script starts a task. It is recorded as a call of the script.
 struct SpawnCall {
     ledger: Option<Arc<dyn Ledger>>,
-    run: String,
+    /// The scope of the script.
+    scope: Scope,
     /// Canonical tool name and arguments if the tool exists and accepts them, else as written.
     args: Value,
     digest: String,
@@ -420,7 +450,12 @@ enum TaskOrigin {
 }
 
 impl SpawnCall {
-    fn new(orchestrator: &Orchestrator, run: &str, tool: &str, args: &Map<String, Value>) -> Self {
+    fn new(
+        orchestrator: &Orchestrator,
+        scope: &Scope,
+        tool: &str,
+        args: &Map<String, Value>,
+    ) -> Self {
         let given = Value::Object(args.clone());
         let found = match orchestrator.registry().look_up(tool) {
             ToolLookup::Tool(tool) => Some(tool),
@@ -431,19 +466,19 @@ impl SpawnCall {
             let read_only = is_read_only_call(tool, &args);
             let resume_as = match always_reruns(tool, read_only) {
                 true => ResumeAs::Rerun,
-                false => ResumeAs::Answer,
+                false => ResumeAs::Reuse,
             };
             let effect = CallEffect::from_read_only(read_only);
             Some((tool.spec.name.as_str(), effect, resume_as, args))
         });
         let (tool, effect, resume_as, args) =
-            accepted.unwrap_or((tool, CallEffect::MayChange, ResumeAs::Answer, given));
-        let fields = found.map_or(FieldCase::Camel, |tool| tool.tool.field_case());
-        let compared = json!({"tool": tool, "args": without_explanations(args.clone(), fields)});
-        let digest = orchestrator.digest_of(SPAWN_TOOL, &compared, FieldCase::Camel);
+            accepted.unwrap_or((tool, CallEffect::MayChange, ResumeAs::Reuse, given));
+        let explanatory = found.map_or(&[][..], |tool| tool.spec.explanatory);
+        let compared = json!({"tool": tool, "args": without_fields(args.clone(), explanatory)});
+        let digest = orchestrator.digest_of(SPAWN_TOOL, &compared, &[]);
         Self {
             ledger: orchestrator.ledger().cloned(),
-            run: run.to_owned(),
+            scope: scope.clone(),
             args: json!({"tool": tool, "args": args}),
             digest,
             effect,
@@ -451,13 +486,13 @@ impl SpawnCall {
         }
     }
 
-    /// Looks up the recorded calls of the resumed run.
-    fn look_up(&self, scope: &Scope, id: &str) -> PriorLookup {
-        match &scope.prior_calls {
+    /// Looks up the recorded calls that the script resumes from.
+    fn look_up(&self, id: &str) -> PriorLookup {
+        match &self.scope.prior_calls {
             Some(prior) if self.resume_as != ResumeAs::Rerun => {
                 prior.look_up(id, &self.digest, self.effect)
             }
-            _ => PriorLookup::New,
+            _ => PriorLookup::Run,
         }
     }
 
@@ -465,9 +500,9 @@ impl SpawnCall {
         let Some(ledger) = &self.ledger else {
             return Ok(());
         };
-        let (origin, reused, resume_as) = match how {
+        let (prior_call, reused, resume_as) = match how {
             TaskOrigin::Started { repeats } => (repeats, false, self.resume_as),
-            TaskOrigin::Reused => (Some(id.to_owned()), true, ResumeAs::Answer),
+            TaskOrigin::Reused => (Some(id.to_owned()), true, ResumeAs::Reuse),
             TaskOrigin::Skipped => (None, true, ResumeAs::Rerun),
         };
         let record = CallRecord {
@@ -481,20 +516,21 @@ impl SpawnCall {
             error: None,
         };
         let value = json!({"id": id});
-        let answered = UnrecordedStart {
-            origin,
+        let start = UnrecordedStart {
+            prior_call,
             args: self.args.clone(),
             read_only: self.effect == CallEffect::ReadOnly,
         };
-        let settled = CallEnd {
-            run: &self.run,
+        let end = CallEnd {
+            run: &self.scope.id,
             record: &record,
             value: Some(&value),
             shown: None,
             resume_as,
-            unrecorded_start: Some(&answered),
+            unrecorded_start: Some(&start),
         };
-        ledger.record_call_end(settled).await.map_err(|error| {
+        self.scope.note_resume_as(id, resume_as);
+        ledger.record_call_end(end).await.map_err(|error| {
             let message =
                 format!("the task was not started, because it could not be recorded: {error}");
             ToolError::new(message).into()

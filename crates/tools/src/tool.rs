@@ -33,11 +33,12 @@ pub trait Tool: Send + Sync {
         false
     }
 
-    /// Returns what a resumed run does with this result of a successful call: reuse it, or call
-    /// again. Override it if a result can report a failure or unfinished work.
+    /// Returns what this result of a successful call means to a resumed run. Override it if a
+    /// result can report a failure or unfinished work. Not asked for calls that only read and cost
+    /// nothing: they always run again.
     fn resume_as(&self, value: &Value) -> ResumeAs {
         let _ = value;
-        ResumeAs::Answer
+        ResumeAs::Reuse
     }
 
     /// Returns whether a call costs money. A resumed run reuses the result of such a call even if
@@ -176,6 +177,7 @@ pub fn spec_of<A: JsonSchema, R: JsonSchema>(name: &str, description: &str) -> T
         approval: ApprovalRequirement::Never,
         aliases: Vec::new(),
         positional: &[],
+        explanatory: &[],
     }
 }
 

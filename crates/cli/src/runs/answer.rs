@@ -1,4 +1,4 @@
-//! `selvedge runs answer`: answers the approval requests of a suspended run, and resumes it.
+//! `selvedge runs answer`: answers the approval requests of a suspended run, and restores it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use selvedge_agent::load_resume_calls;
+use selvedge_agent::read_resume_input;
 use selvedge_journal::{Journal, JournalError, StoredRun, StoredRunState};
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, GatedCall};
@@ -23,6 +23,7 @@ use crate::run::{
     terminal_approver,
 };
 use crate::runs::args::RunsAnswerArgs;
+use crate::runs::resume_advice;
 use crate::saved_config::SavedRunConfig;
 
 pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
@@ -68,7 +69,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
         .harness(&ScriptLimitArgs::default(), Some(first.clone()))
         .for_one_script();
     let earlier = run.summary.resumes.as_deref();
-    let earlier = earlier.map(|earlier| load_resume_calls(&journal, &journal.run(earlier)?));
+    let earlier = earlier.map(|earlier| read_resume_input(&journal, journal.run(earlier)?));
     let earlier = earlier.transpose()?;
     let id = run.summary.id.clone();
     claim_run(&journal, &id)?;
@@ -113,8 +114,8 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
     let output = run_with_signals(&runtime, signals, script);
     shut_down(runtime, &setup, &show);
     let output = output.map_err(|error| {
-        Problem::new(format!("cannot resume {id}: {error}")).hint(format!(
-            "run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
+        Problem::new(format!("cannot continue {id}: {error}")).hint(format!(
+            "run `selvedge runs cancel {id}`, then `selvedge run FILE --resume {id}`"
         ))
     })?;
     let source = run.source.as_bytes();
@@ -148,15 +149,14 @@ pub(super) fn require_suspended(run: &StoredRun) -> Result<(), Problem> {
         ),
         StoredRunState::Failed | StoredRunState::Died => (
             "has ended",
-            format!(
-                "run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
-            ),
+            resume_advice(run)
+                .unwrap_or_else(|| format!("run `selvedge runs show {id}` to see its calls")),
         ),
     };
     Err(Problem::new(format!("{id} is not suspended: it {state}")).hint(hint))
 }
 
-/// Makes this process the one that resumes or ends a suspended run.
+/// Makes this process the one that restores or ends a suspended run.
 pub(super) fn claim_run(journal: &Journal, id: &str) -> Result<()> {
     journal
         .take_over_suspended_run(id)
@@ -167,11 +167,11 @@ pub(super) fn claim_run(journal: &Journal, id: &str) -> Result<()> {
 }
 
 fn already_claimed(id: &str) -> Problem {
-    Problem::new(format!("another process has resumed {id}"))
+    Problem::new(format!("another process has continued {id}"))
         .hint(format!("run `selvedge runs show {id}` to see its state"))
 }
 
-/// Answers the approval requests that the run was suspended with. Passes others to `then`.
+/// Answers the approval requests that the run was suspended with. Passes others to `fallback`.
 struct PresetApprover {
     calls: Vec<(String, String, Value)>,
     /// Decision of the command line; `None` asks the person again.

@@ -13,7 +13,7 @@ pub(crate) enum RunsCommand {
     List(RunsListArgs),
     /// Show a run: its calls, their outcomes, and the next steps
     Show(RunsShowArgs),
-    /// Answer the approval request of a suspended run, and resume the run
+    /// Answer the approval request of a suspended run, and continue the run
     #[command(alias = "resume")]
     Answer(RunsAnswerArgs),
     /// Cancel a suspended run, or a run of any process

@@ -11,6 +11,7 @@ use crate::CliStatus;
 use crate::problem::Problem;
 use crate::runs::answer::{claim_run, require_suspended};
 use crate::runs::args::RunsCancelArgs;
+use crate::runs::resume_advice;
 
 /// Time limit for a run to stop. Its process checks twice a second, and then stops the calls.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,12 +37,12 @@ pub(crate) fn cancel(journal: &Journal, args: &RunsCancelArgs) -> Result<CliStat
     cancel_suspended(journal, &run)
 }
 
-/// Ends a suspended run without resuming it.
+/// Ends a suspended run without restoring it.
 fn cancel_suspended(journal: &Journal, run: &StoredRun) -> Result<CliStatus> {
     let id = &run.summary.id;
     claim_run(journal, id)?;
     journal.cancel_suspended_run(&cancelled_output(run))?;
-    Ok(report_cancelled(id))
+    report_cancelled(journal, id)
 }
 
 /// Asks the process of a run to stop it, waits, and reports the outcome.
@@ -61,7 +62,7 @@ fn stop_running(journal: &Journal, id: &str) -> Result<CliStatus> {
     match run.summary.state {
         // The run was suspended before its process saw the request.
         StoredRunState::Suspended => cancel_suspended(journal, &run),
-        _ if error == Some(ErrorCode::ScriptCancelledError) => Ok(report_cancelled(id)),
+        _ if error == Some(ErrorCode::ScriptCancelledError) => report_cancelled(journal, id),
         _ if error == Some(ErrorCode::ToolAbortedError) => {
             eprint_line!("note: cancelled {id}; run `selvedge runs show {id}` to see its calls");
             Ok(CliStatus::Success)
@@ -91,10 +92,10 @@ fn wait_for_end(journal: &Journal, id: &str) -> Result<StoredRun> {
     }
 }
 
-fn report_cancelled(id: &str) -> CliStatus {
+fn report_cancelled(journal: &Journal, id: &str) -> Result<CliStatus> {
     eprint_line!("note: cancelled {id}");
-    eprint_line!(
-        "hint: run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
-    );
-    CliStatus::Success
+    if let Some(advice) = resume_advice(&journal.run(id)?) {
+        eprint_line!("hint: {advice}");
+    }
+    Ok(CliStatus::Success)
 }

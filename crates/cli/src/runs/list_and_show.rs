@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::CliStatus;
 use crate::output::{print_line, print_text};
 use crate::runs::args::{RunsListArgs, RunsShowArgs};
-use crate::runs::user_redactor;
+use crate::runs::{resume_advice, user_redactor};
 
 pub(crate) fn list_runs(journal: &Journal, args: &RunsListArgs) -> Result<CliStatus> {
     let now = since_epoch();
@@ -109,33 +109,22 @@ fn journal_tool_name(tool: &str) -> String {
 /// Returns what the user can do next with a run.
 fn next_steps(run: &StoredRun) -> Vec<String> {
     let id = &run.summary.id;
-    let can_resume = match run.summary.state {
+    match run.summary.state {
         StoredRunState::Suspended => {
             return vec![format!(
                 "waiting for approval: run `selvedge runs answer {id} --approve`, or `--deny`"
             )];
         }
         StoredRunState::Running => return Vec::new(),
-        StoredRunState::Completed => false,
-        StoredRunState::Failed | StoredRunState::Died => true,
-    };
-    let with = |resume_as: ResumeAs| {
-        let calls = run.calls.iter();
-        calls.filter(move |call| call.resume_as == resume_as)
-    };
-    let undecided = with(ResumeAs::Undecided).map(|call| {
-        format!(
-            "the outcome of {id}/{} ({}) is unknown: check what it changed before you resume",
-            call.id, call.tool
-        )
-    });
-    let mut advice: Vec<String> = undecided.collect();
-    if can_resume && (!advice.is_empty() || with(ResumeAs::Answer).next().is_some()) {
-        advice.push(format!(
-            "run `selvedge run FILE --resume {id}` to reuse the results of its completed calls"
-        ));
+        StoredRunState::Completed | StoredRunState::Failed | StoredRunState::Died => {}
     }
-    advice
+    let undecided = run.calls.iter();
+    let undecided = undecided.filter(|call| call.resume_as == ResumeAs::Undecided);
+    let undecided = undecided.map(|call| {
+        let (call, tool) = (call.resume_id(id), &call.tool);
+        format!("the outcome of {call} ({tool}) is unknown: check what it changed")
+    });
+    undecided.chain(resume_advice(run)).collect()
 }
 
 fn run_json(run: &StoredRun, redactor: &Redactor) -> serde_json::Value {

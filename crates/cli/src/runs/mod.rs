@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use selvedge_config::Config;
-use selvedge_journal::{Journal, JournalError, Redactor};
+use selvedge_journal::{Journal, JournalError, Redactor, StoredRun, StoredRunState};
+use selvedge_protocol::ResumeAs;
 
 use self::args::RunsCommand;
 use crate::CliStatus;
@@ -82,4 +83,18 @@ pub(crate) fn journal_error_problem(error: &JournalError) -> Problem {
         _ => "check the folder $SELVEDGE_HOME",
     };
     Problem::new(error.to_string()).hint(hint)
+}
+
+/// Returns the advice to resume a run: the run of a script that failed or died, unless all its
+/// calls would run again.
+pub(crate) fn resume_advice(run: &StoredRun) -> Option<String> {
+    let id = &run.summary.id;
+    let has_failed = matches!(
+        run.summary.state,
+        StoredRunState::Failed | StoredRunState::Died
+    );
+    let is_gain = run.resume_as() != ResumeAs::Rerun;
+    (has_failed && is_gain && run.summary.is_script()).then(|| {
+        format!("run `selvedge run FILE --resume {id}` to reuse the results of its completed calls")
+    })
 }

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::support::TestWorkspace;
 use crate::{
-    PAY, code, done, failed, interrupted, last, resume, run, status_and_stderr, workspace_with,
+    PAY, SPAWN, code, done, failed, interrupted, last, newest, resume, run, status_and_stderr,
+    workspace_with,
 };
 
 fn echo(word: &str) -> String {
@@ -109,22 +110,33 @@ fn an_interrupted_repetition_must_be_decided_under_its_own_id() {
 }
 
 #[test]
-fn reused_results_outlive_the_run_that_recorded_them() {
-    let workspace = workspace_with("", "");
-    let first = failed(&workspace, &format!("await {PAY}"));
-    resume(&workspace, &first, &format!("await {PAY}; throw 1"));
-    let second = last(&workspace);
-    let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
-    file.execute("DELETE FROM calls WHERE run = ?1", [&first])
-        .unwrap();
-    file.execute("DELETE FROM runs WHERE id = ?1", [&first])
-        .unwrap();
-    drop(file);
-    let output = resume(&workspace, &second, &format!("await {PAY}"));
-    assert_eq!(
-        (&output["calls"][0]["reused"], done(&workspace)),
-        (&json!(true), 1)
+fn only_runs_of_scripts_are_resumed() {
+    let workspace = workspace_with(SPAWN, "");
+    failed(
+        &workspace,
+        "await tools.spawn.exec('exec', {command: ['./pay', '5']}).done",
     );
+    let task = newest(&workspace, "tsk_");
+    let (status, stderr) =
+        status_and_stderr(&run(&workspace, &["--resume", &task, "-e", "return 1"]));
+    assert_eq!(status, 2, "{stderr}");
+    for line in [
+        format!("error: {task} is not the run of a script: only runs `scr_…` can be resumed"),
+        "hint: run `selvedge runs list` to find the run of the script".to_owned(),
+    ] {
+        assert!(stderr.contains(&line), "{stderr}");
+    }
+}
+
+#[test]
+fn a_completed_run_is_resumed_like_any_other() {
+    let workspace = workspace_with("", "");
+    let (status, stderr) = status_and_stderr(&run(&workspace, &["-e", &format!("await {PAY}")]));
+    assert_eq!(status, 0, "{stderr}");
+    let more = format!("await {PAY}; {}", echo("two"));
+    let output = resume(&workspace, &last(&workspace), &more);
+    assert_eq!(output["error"], Value::Null);
+    assert_eq!(effects(&workspace), "one\ntwo\n");
 }
 
 #[test]

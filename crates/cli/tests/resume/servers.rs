@@ -144,12 +144,12 @@ fn not_sent_again(answer: &'static str) {
             "await tools.http({{url: 'http://127.0.0.1:{port}/pay', method: 'POST', body: 'pay 100', timeoutMs: {timeout}}})"
         )
     };
-    let (_, stderr) = status_and_stderr(&run(&workspace, &["-e", &post(500)]));
+    let (_, stderr) = status_and_stderr(&run(&workspace, &["-e", &post(3000)]));
     assert!(
         requests.recv_timeout(support::TEST_TIMEOUT).is_ok(),
         "{stderr}"
     );
-    for timeout in [500, 5000] {
+    for timeout in [3000, 5000] {
         let output = resume(&workspace, &last(&workspace), &post(timeout));
         assert_eq!(code(&output), "OutcomeUnknownError", "{output:#}");
     }

@@ -31,6 +31,25 @@ fn an_interrupted_task_is_undecided() {
         .unwrap()
         .to_owned();
     assert!(task.starts_with("tsk_"), "{error:#}");
+    let shown = workspace.command(&["runs", "show", &id]).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    for line in [
+        format!("the outcome of {task} (spawn.exec) is unknown: check what it changed"),
+        format!("run `selvedge run FILE --resume {id}` to reuse the results"),
+    ] {
+        assert!(shown.contains(&line), "{shown}");
+    }
+    // The run of the task cannot be resumed by itself.
+    let shown = workspace
+        .command(&["runs", "show", &task])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        shown.contains(&format!("the outcome of {task}/tool_1 (exec) is unknown"))
+            && !shown.contains("--resume"),
+        "{shown}"
+    );
     // Also if the task's own run was deleted.
     let file = rusqlite::Connection::open(workspace.home().join("journal.sqlite")).unwrap();
     let forget = "DELETE FROM calls WHERE run LIKE 'tsk_%'; DELETE FROM runs WHERE id LIKE 'tsk_%'";
@@ -74,6 +93,27 @@ fn a_running_task_is_awaited() {
     let waited = client.call("script", resume);
     let value = &waited["structuredContent"]["output_json"];
     assert_eq!((value, done(&workspace)), (&json!("3"), 1), "{waited}");
+}
+
+#[test]
+fn a_task_that_runs_in_another_process_is_awaited() {
+    let workspace = workspace_with(SPAWN, "until test -e quick; do sleep 0.05; done; exit 3");
+    let mut client = Client::start(&workspace, &[], json!({}));
+    let first = client.call("script", json!({"code": format!("{TASK}; throw 1")}));
+    until(|| done(&workspace) > 0);
+    let again = format!(
+        "const task = {TASK}; const error = await task.cancel().catch(String);
+         await tools.writeFile({{path: 'quick', content: ''}});
+         return [error.includes('runs in another session'), (await task.done).exitCode]"
+    );
+    let id = first["structuredContent"]["id"].as_str().unwrap();
+    let waited = resume(&workspace, id, &again);
+    let value = &waited["output_json"];
+    assert_eq!(
+        (value, done(&workspace)),
+        (&json!("[true,3]"), 1),
+        "{waited}"
+    );
 }
 
 #[test]

@@ -14,20 +14,20 @@ fn call(id: &str, digest: &str, outcome: PriorOutcome) -> PriorCall {
 }
 
 fn done(id: &str, digest: &str, value: Value) -> PriorCall {
-    call(id, digest, PriorOutcome::Succeeded(value))
+    call(id, digest, PriorOutcome::Reuse(value))
 }
 
-fn unknown(id: &str, digest: &str) -> PriorCall {
-    call(id, digest, PriorOutcome::Unknown)
+fn undecided(id: &str, digest: &str) -> PriorCall {
+    call(id, digest, PriorOutcome::Undecided)
 }
 
 fn prior(calls: Vec<PriorCall>) -> PriorCalls {
     PriorCalls::new("scr_1", calls, BTreeSet::from(["scr_0/tool_1".to_owned()]))
 }
 
-fn recorded(origin: &str, value: Value) -> PriorLookup {
-    PriorLookup::Recorded {
-        origin: origin.to_owned(),
+fn reuse(prior_call: &str, value: Value) -> PriorLookup {
+    PriorLookup::Reuse {
+        prior_call: prior_call.to_owned(),
         value,
     }
 }
@@ -40,10 +40,10 @@ fn a_recorded_call_answers_identical_calls_once_in_recorded_order() {
         done("scr_1/tool_3", "a", json!(3)),
     ]);
     let change = |id: &str, digest: &str| prior.look_up(id, digest, CallEffect::MayChange);
-    assert_eq!(change("tool_1", "a"), recorded("scr_1/tool_1", json!(1)));
-    assert_eq!(change("tool_2", "a"), recorded("scr_1/tool_3", json!(3)));
-    assert_eq!(change("tool_3", "a"), PriorLookup::New);
-    assert_eq!(change("tool_4", "c"), PriorLookup::New);
+    assert_eq!(change("tool_1", "a"), reuse("scr_1/tool_1", json!(1)));
+    assert_eq!(change("tool_2", "a"), reuse("scr_1/tool_3", json!(3)));
+    assert_eq!(change("tool_3", "a"), PriorLookup::Run);
+    assert_eq!(change("tool_4", "c"), PriorLookup::Run);
     let warning = prior.reuse_warning().unwrap();
     assert!(
         warning.contains("scr_1/tool_1 pay {\"to\":\"a\"}; scr_1/tool_3"),
@@ -53,21 +53,21 @@ fn a_recorded_call_answers_identical_calls_once_in_recorded_order() {
 }
 
 #[test]
-fn changes_wait_until_each_unknown_outcome_is_decided() {
+fn changes_wait_until_each_undecided_call_is_decided() {
     let prior = prior(vec![
         done("scr_1/tool_1", "a", json!(1)),
-        unknown("scr_1/tool_2", "b"),
-        unknown("scr_1/tool_3", "c"),
+        undecided("scr_1/tool_2", "b"),
+        undecided("scr_1/tool_3", "c"),
     ]);
     let change = |id: &str, digest: &str| prior.look_up(id, digest, CallEffect::MayChange);
     // The undecided call itself, and one that was never made.
-    assert_eq!(change("tool_1", "b"), PriorLookup::Blocked);
-    assert_eq!(change("tool_2", "new"), PriorLookup::Blocked);
+    assert_eq!(change("tool_1", "b"), PriorLookup::Undecided);
+    assert_eq!(change("tool_2", "new"), PriorLookup::Undecided);
     // Completed calls are answered, and paid reads run.
-    assert_eq!(change("tool_3", "a"), recorded("scr_1/tool_1", json!(1)));
+    assert_eq!(change("tool_3", "a"), reuse("scr_1/tool_1", json!(1)));
     assert_eq!(
         prior.look_up("tool_4", "read", CallEffect::ReadOnly),
-        PriorLookup::New
+        PriorLookup::Run
     );
 
     prior
@@ -75,26 +75,29 @@ fn changes_wait_until_each_unknown_outcome_is_decided() {
         .unwrap();
     assert_eq!(
         change("tool_5", "b"),
-        PriorLookup::Blocked,
+        PriorLookup::Undecided,
         "one is still undecided"
     );
     let skip = ResumeDecision::Skip(json!({"ok": true}));
     prior.decide("scr_1/tool_3", skip).unwrap();
     let repeat = PriorLookup::Repeat {
-        origin: "scr_1/tool_2".to_owned(),
+        prior_call: "scr_1/tool_2".to_owned(),
         idempotency_key: Some("scr_1.tool_2".to_owned()),
     };
     assert_eq!(change("tool_6", "b"), repeat);
     let value = json!({"ok": true});
-    assert_eq!(change("tool_7", "c"), PriorLookup::Skipped { value });
-    assert_eq!(change("tool_8", "c"), PriorLookup::New);
+    assert_eq!(change("tool_7", "c"), PriorLookup::Skip { value });
+    assert_eq!(change("tool_8", "c"), PriorLookup::Run);
     let used = prior.decide("scr_1/tool_3", ResumeDecision::Repeat);
     assert!(matches!(used, Err(DecisionError::Used { .. })), "{used:?}");
 }
 
 #[test]
 fn the_error_names_the_run_each_call_and_how_to_decide_it() {
-    let prior = prior(vec![unknown("scr_1/tool_2", "b"), unknown("tsk_9", "c")]);
+    let prior = prior(vec![
+        undecided("scr_1/tool_2", "b"),
+        undecided("tsk_9", "c"),
+    ]);
     let failure = prior.undecided_failure("create_issue");
     assert_eq!(failure.code, ErrorCode::OutcomeUnknownError);
     for part in [
@@ -122,7 +125,7 @@ fn a_completed_call_can_be_repeated_under_a_new_idempotency_key() {
         .decide("scr_1/tool_1", ResumeDecision::Repeat)
         .unwrap();
     let repeat = PriorLookup::Repeat {
-        origin: "scr_1/tool_1".to_owned(),
+        prior_call: "scr_1/tool_1".to_owned(),
         idempotency_key: None,
     };
     assert_eq!(prior.look_up("tool_1", "a", CallEffect::MayChange), repeat);
@@ -156,7 +159,7 @@ fn decisions_must_name_recorded_calls() {
 fn a_restored_script_makes_its_open_calls_again() {
     let calls = vec![
         done("scr_1/tool_1", "a", json!(1)),
-        unknown("scr_1/tool_2", "b"),
+        undecided("scr_1/tool_2", "b"),
     ];
     let before = prior(calls.clone());
     before
@@ -171,13 +174,13 @@ fn a_restored_script_makes_its_open_calls_again() {
     assert_eq!(after.look_up("tool_2", "b", CallEffect::MayChange), repeat);
     assert_eq!(
         after.look_up("tool_3", "a", CallEffect::MayChange),
-        PriorLookup::New
+        PriorLookup::Run
     );
 }
 
 #[test]
 fn a_refused_repetition_leaves_the_decision_to_the_next_identical_call() {
-    let prior = prior(vec![unknown("scr_1/tool_1", "a")]);
+    let prior = prior(vec![undecided("scr_1/tool_1", "a")]);
     prior
         .decide("scr_1/tool_1", ResumeDecision::Repeat)
         .unwrap();
@@ -188,13 +191,13 @@ fn a_refused_repetition_leaves_the_decision_to_the_next_identical_call() {
 
 #[test]
 fn a_warning_names_each_unused_decision() {
-    let prior = prior(vec![unknown("scr_1/tool_1", "a")]);
+    let prior = prior(vec![undecided("scr_1/tool_1", "a")]);
     prior
         .decide("scr_1/tool_1", ResumeDecision::Repeat)
         .unwrap();
     assert_eq!(
         prior.look_up("tool_1", "b", CallEffect::MayChange),
-        PriorLookup::New
+        PriorLookup::Run
     );
     let warnings = prior.warnings();
     assert!(
@@ -206,7 +209,7 @@ fn a_warning_names_each_unused_decision() {
 #[test]
 fn the_warning_about_reused_calls_is_bounded_and_names_no_skipped_call() {
     let id = |n: usize| format!("scr_1/tool_{n}");
-    let mut calls = vec![unknown("scr_1/tool_0", "a")];
+    let mut calls = vec![undecided("scr_1/tool_0", "a")];
     calls.extend((1..=MAX_NAMED + 2).map(|n| done(&id(n), "a", json!(n))));
     let prior = prior(calls);
     prior
@@ -219,4 +222,18 @@ fn the_warning_about_reused_calls_is_bounded_and_names_no_skipped_call() {
     assert_eq!(warning.matches(" pay {").count(), MAX_NAMED, "{warning}");
     assert!(!warning.contains("tool_0"), "{warning}");
     assert!(warning.contains(" and 2 more"), "{warning}");
+}
+
+#[test]
+fn a_decision_belongs_to_its_recorded_call() {
+    let prior = prior(vec![
+        done("scr_1/tool_1", "a", json!(1)),
+        undecided("scr_1/tool_2", "a"),
+    ]);
+    prior
+        .decide("scr_1/tool_2", ResumeDecision::Skip(json!(2)))
+        .unwrap();
+    let change = |id: &str| prior.look_up(id, "a", CallEffect::MayChange);
+    assert_eq!(change("tool_1"), reuse("scr_1/tool_1", json!(1)));
+    assert_eq!(change("tool_2"), PriorLookup::Skip { value: json!(2) });
 }
