@@ -5,7 +5,12 @@
 //! keeps them as rows of a file in `data/`.
 
 mod attempt;
+mod commands;
+mod confinement;
+mod credentials;
+mod git;
 mod lab;
+mod protected_paths;
 mod scripts;
 
 use std::path::PathBuf;
@@ -16,7 +21,14 @@ use anyhow::{Context, Result};
 use attempt::Attempt;
 
 /// The classes of attacks, by their names for `--only`.
-const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[("scripts", scripts::attempts)];
+const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[
+    ("commands", commands::attempts),
+    ("confinement", confinement::attempts),
+    ("credentials", credentials::attempts),
+    ("git", git::attempts),
+    ("protected_paths", protected_paths::attempts),
+    ("scripts", scripts::attempts),
+];
 
 fn main() -> Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -1,7 +1,8 @@
 //! Builds the environment of commands: removes secrets from the inherited variables.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use selvedge_protocol::{EnvironmentPolicy, InheritedVariables};
@@ -21,6 +22,31 @@ const SAFE_GIT_VARIABLES: [(&str, &str); 6] = [
     ("GIT_CONFIG_KEY_0", "core.fsmonitor"),
     ("GIT_CONFIG_VALUE_0", "false"),
 ];
+
+/// What keeps `git` from starting programs for a command that runs because it is read-only. The
+/// values override the configuration of the repository. What cannot be overridden is checked by
+/// `repository.rs`.
+const READ_ONLY_GIT_SETTINGS: [(&str, &str); 8] = [
+    ("core.fsmonitor", "false"),
+    ("core.hooksPath", "/dev/null"),
+    ("core.pager", "cat"),
+    ("log.showSignature", "false"),
+    ("protocol.allow", "never"),
+    // A folder of the workspace can look like a repository.
+    ("safe.bareRepository", "explicit"),
+    ("status.submoduleSummary", "false"),
+    ("submodule.recurse", "false"),
+];
+const READ_ONLY_GIT_VARIABLES: [(&str, &str); 5] = [
+    ("GIT_ALLOW_PROTOCOL", "none"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_PAGER", "cat"),
+    ("PAGER", "cat"),
+];
+
+/// Files that shells run before a script.
+const SHELL_STARTUP_VARIABLES: [&str; 2] = ["BASH_ENV", "ENV"];
 
 /// Builds environments according to a policy.
 #[derive(Debug)]
@@ -47,6 +73,38 @@ impl EnvironmentBuilder {
     /// that the policy sets, then those of the call. Later ones override earlier ones.
     pub(crate) fn build(&self, call_env: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
         self.build_from(std::env::vars_os(), call_env)
+    }
+
+    /// Returns the environment of a command that runs because it is read-only: `PATH` has only
+    /// folders that `is_writable` denies, so that the names of programs mean what they usually mean,
+    /// and `git` starts no programs.
+    pub(crate) fn build_read_only(
+        &self,
+        is_writable: impl Fn(&Path) -> bool,
+    ) -> Vec<(OsString, OsString)> {
+        let mut env: BTreeMap<OsString, OsString> =
+            self.build(&BTreeMap::new()).into_iter().collect();
+        env.retain(|name, _| {
+            !SHELL_STARTUP_VARIABLES
+                .iter()
+                .any(|startup| name == startup)
+        });
+        env.extend(READ_ONLY_GIT_VARIABLES.map(|(name, value)| (name.into(), value.into())));
+        let settings = READ_ONLY_GIT_SETTINGS.iter().enumerate();
+        env.extend(settings.flat_map(|(at, (key, value))| {
+            [
+                (format!("GIT_CONFIG_KEY_{at}").into(), key.into()),
+                (format!("GIT_CONFIG_VALUE_{at}").into(), value.into()),
+            ]
+        }));
+        let count = READ_ONLY_GIT_SETTINGS.len().to_string();
+        env.insert("GIT_CONFIG_COUNT".into(), count.into());
+        if let Some(path) = env.get_mut(OsStr::new("PATH")) {
+            let folders = std::env::split_paths(path)
+                .filter(|folder| folder.is_absolute() && !is_writable(folder));
+            *path = std::env::join_paths(folders).unwrap_or_default();
+        }
+        env.into_iter().collect()
     }
 
     fn build_from(
@@ -146,6 +204,32 @@ mod tests {
             names(&policy, &[("PROVIDER", "y"), ("NEW", "1")]),
             ["CARGO_HOME", "HOME", "NEW", "PATH", "PLAIN_URL"]
         );
+    }
+
+    #[test]
+    fn a_read_only_command_finds_no_program_in_a_writable_folder() {
+        let policy = EnvironmentPolicy {
+            set: [
+                ("PATH", "/work/.venv/bin:.:/usr/bin:bin::/bin"),
+                ("BASH_ENV", "/work/env"),
+                ("GIT_PAGER", "evil"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+            ..EnvironmentPolicy::default()
+        };
+        let builder = EnvironmentBuilder::new(policy, vec![]);
+        let env: BTreeMap<_, _> = builder
+            .build_read_only(|folder| folder.starts_with("/work"))
+            .into_iter()
+            .map(|(name, value)| (name.into_string().unwrap(), value.into_string().unwrap()))
+            .collect();
+        assert_eq!(env["PATH"], "/usr/bin:/bin");
+        assert_eq!(env["GIT_PAGER"], "cat");
+        assert!(!env.contains_key("BASH_ENV"));
+        let count: usize = env["GIT_CONFIG_COUNT"].parse().unwrap();
+        assert!((0..count).all(|at| env.contains_key(&format!("GIT_CONFIG_KEY_{at}"))));
+        assert!(!env.contains_key(&format!("GIT_CONFIG_KEY_{count}")));
     }
 
     #[test]
