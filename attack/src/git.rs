@@ -116,7 +116,7 @@ const REPOSITORIES: &[(&str, &str)] = &[
         "git init -q sub; cd sub; echo x > c.evil; git add c.evil; git commit -qm sub; cd ..; \
          git add sub 2>/dev/null; git commit -qm with-sub; cd sub; \
          git config filter.evil.clean $EVIL; echo '*.evil filter=evil' > .gitattributes; \
-         echo more > c.evil",
+         echo y > c.evil",
     ),
     (
         "submodule with a monitor",

@@ -504,8 +504,7 @@ impl CommandRunner {
         if !self.confines_commands() {
             return ConfinementMode::Unconfined;
         }
-        let is_full = access == CommandAccess::Full;
-        let network = match settings.network && is_full {
+        let network = match settings.network && access == CommandAccess::Full {
             true => NetworkAccess::On,
             false => NetworkAccess::Off,
         };
@@ -521,7 +520,10 @@ impl CommandRunner {
             protected,
             hidden: workspace.secret_paths().map(Path::to_owned).collect(),
             network,
-            unix_sockets: settings.unix_sockets,
+            unix_sockets: match access {
+                CommandAccess::Full => settings.unix_sockets,
+                CommandAccess::ReadOnly => UnixSocketAccess::Off,
+            },
             limits: settings.limits.clone(),
             accepted_weaker: settings.accepted_weaker,
         })

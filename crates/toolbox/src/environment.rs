@@ -45,8 +45,18 @@ const READ_ONLY_GIT_VARIABLES: [(&str, &str); 5] = [
     ("PAGER", "cat"),
 ];
 
-/// Files that shells run before a script.
-const SHELL_STARTUP_VARIABLES: [&str; 2] = ["BASH_ENV", "ENV"];
+/// Variables with folders in which programs and libraries are searched.
+const SEARCH_PATH_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
+/// Variables that name folders to work in. No program executes what is there.
+const WORK_VARIABLES: [&str; 6] = ["HOME", "OLDPWD", "PWD", "TEMP", "TMP", "TMPDIR"];
+/// Variables whose value is executed or loaded before the program.
+const STARTUP_VARIABLES: [&str; 5] = [
+    "BASH_ENV",
+    "DYLD_INSERT_LIBRARIES",
+    "ENV",
+    "LD_AUDIT",
+    "LD_PRELOAD",
+];
 
 /// Builds environments according to a policy.
 #[derive(Debug)]
@@ -75,20 +85,30 @@ impl EnvironmentBuilder {
         self.build_from(std::env::vars_os(), call_env)
     }
 
-    /// Returns the environment of a command that runs because it is read-only: `PATH` has only
-    /// folders that `is_writable` denies, so that the names of programs mean what they usually mean,
-    /// and `git` starts no programs.
+    /// Returns the environment of a command that runs because it is read-only. The names of programs
+    /// mean what they usually mean: no variable names a path for which `is_writable` holds, except
+    /// `WORK_VARIABLES`. `git` starts no programs.
     pub(crate) fn build_read_only(
         &self,
         is_writable: impl Fn(&Path) -> bool,
     ) -> Vec<(OsString, OsString)> {
         let mut env: BTreeMap<OsString, OsString> =
             self.build(&BTreeMap::new()).into_iter().collect();
-        env.retain(|name, _| {
-            !SHELL_STARTUP_VARIABLES
-                .iter()
-                .any(|startup| name == startup)
+        env.retain(|name, value| {
+            let name = name.to_string_lossy();
+            let mut paths = std::env::split_paths(value);
+            SEARCH_PATH_VARIABLES.contains(&&*name)
+                || WORK_VARIABLES.contains(&&*name)
+                || !STARTUP_VARIABLES.contains(&&*name)
+                    && !paths.any(|path| path.is_absolute() && is_writable(&path))
         });
+        for name in SEARCH_PATH_VARIABLES {
+            if let Some(path) = env.get_mut(OsStr::new(name)) {
+                let folders = std::env::split_paths(path)
+                    .filter(|folder| folder.is_absolute() && !is_writable(folder));
+                *path = std::env::join_paths(folders).unwrap_or_default();
+            }
+        }
         env.extend(READ_ONLY_GIT_VARIABLES.map(|(name, value)| (name.into(), value.into())));
         let settings = READ_ONLY_GIT_SETTINGS.iter().enumerate();
         env.extend(settings.flat_map(|(at, (key, value))| {
@@ -99,11 +119,6 @@ impl EnvironmentBuilder {
         }));
         let count = READ_ONLY_GIT_SETTINGS.len().to_string();
         env.insert("GIT_CONFIG_COUNT".into(), count.into());
-        if let Some(path) = env.get_mut(OsStr::new("PATH")) {
-            let folders = std::env::split_paths(path)
-                .filter(|folder| folder.is_absolute() && !is_writable(folder));
-            *path = std::env::join_paths(folders).unwrap_or_default();
-        }
         env.into_iter().collect()
     }
 
@@ -211,8 +226,13 @@ mod tests {
         let policy = EnvironmentPolicy {
             set: [
                 ("PATH", "/work/.venv/bin:.:/usr/bin:bin::/bin"),
-                ("BASH_ENV", "/work/env"),
+                ("BASH_ENV", "env"),
                 ("GIT_PAGER", "evil"),
+                ("HOME", "/work"),
+                ("LD_LIBRARY_PATH", "/work/lib:/lib"),
+                ("LD_PRELOAD", "evil.so"),
+                ("RIPGREP_CONFIG_PATH", "/work/.ripgreprc"),
+                ("WANTED", "/usr/share"),
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into(),
@@ -226,7 +246,11 @@ mod tests {
             .collect();
         assert_eq!(env["PATH"], "/usr/bin:/bin");
         assert_eq!(env["GIT_PAGER"], "cat");
-        assert!(!env.contains_key("BASH_ENV"));
+        assert_eq!(env["LD_LIBRARY_PATH"], "/lib");
+        assert_eq!((&*env["HOME"], &*env["WANTED"]), ("/work", "/usr/share"));
+        for dropped in ["BASH_ENV", "LD_PRELOAD", "RIPGREP_CONFIG_PATH"] {
+            assert!(!env.contains_key(dropped), "{dropped}");
+        }
         let count: usize = env["GIT_CONFIG_COUNT"].parse().unwrap();
         assert!((0..count).all(|at| env.contains_key(&format!("GIT_CONFIG_KEY_{at}"))));
         assert!(!env.contains_key(&format!("GIT_CONFIG_KEY_{count}")));

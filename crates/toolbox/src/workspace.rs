@@ -175,9 +175,11 @@ impl Workspace {
             .iter()
             .flat_map(|folder| linked_git_folders(&folder.join(".git")));
         protected.extend(linked);
+        let writable = self.command_writable_roots();
         protected.retain(|path| {
             let is_own = path.parent() == Some(&self.inner.root);
-            is_writable(path) && (is_own || !is_foreign_symlink(path))
+            writable.iter().any(|folder| path.starts_with(folder))
+                && (is_own || !is_foreign_symlink(path))
         });
         protected
     }

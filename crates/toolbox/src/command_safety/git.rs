@@ -14,8 +14,9 @@ enum GitOperands {
 }
 use GitOperands::{Any, WhenListing};
 
-/// Options that format differences.
-const DIFF_OPTIONS: &str = "--patch --no-patch --unified --raw --patch-with-raw --patch-with-stat \
+/// Options that format differences. `--patch` and `-p` are left to the forms that show no differences
+/// otherwise: elsewhere they add nothing, and Codex asks about them.
+const DIFF_OPTIONS: &str = "--no-patch --unified --raw --patch-with-raw --patch-with-stat \
     --stat --shortstat --numstat --name-only --name-status --summary --compact-summary --dirstat \
     --find-renames --no-renames --find-copies --find-copies-harder --minimal --patience \
     --histogram --diff-algorithm --anchored --word-diff --word-diff-regex --color-words \
@@ -28,7 +29,7 @@ const DIFF_OPTIONS: &str = "--patch --no-patch --unified --raw --patch-with-raw 
     --no-indent-heuristic --indent-heuristic \
     --line-prefix --ita-invisible-in-index --reverse";
 /// Letters of short options that format differences.
-const DIFF_LETTERS: &str = "puswbaRzcmDWMCBtr";
+const DIFF_LETTERS: &str = "swbaRzcmDWMCBtr";
 /// Letters of short options of `git log` and `git diff` whose value may follow immediately: texts
 /// and patterns to search for, a range of lines, a number of lines.
 const VALUED_LETTERS: &[char] = &['S', 'G', 'L', 'I', 'U'];
@@ -53,7 +54,7 @@ enum GitOptions {
     /// The same, and the options that format differences.
     WithDiff(&'static str, &'static str),
     /// The options that select and format commits, those that format differences, and these.
-    WithLog(&'static str),
+    WithLog(&'static str, &'static str),
 }
 use GitOptions::{Listed, WithDiff, WithLog};
 
@@ -69,12 +70,12 @@ const READ_ONLY_FORMS: &[(&str, GitOptions, GitOperands)] = &[
         ),
         Any,
     ),
-    ("log", WithLog(""), Any),
-    ("show", WithLog(""), Any),
+    ("log", WithLog("--patch", "pu"), Any),
+    ("show", WithLog("", ""), Any),
     ("diff", WithDiff("--cached --staged --merge-base", ""), Any),
     (
         "diff-tree",
-        WithDiff("--root --no-commit-id --pretty", "v"),
+        WithDiff("--patch --root --no-commit-id --pretty", "pv"),
         Any,
     ),
     ("diff-index", WithDiff("--cached --merge-base", ""), Any),
@@ -105,7 +106,7 @@ const READ_ONLY_FORMS: &[(&str, GitOptions, GitOperands)] = &[
     ),
     (
         "stash show",
-        WithDiff("--include-untracked --only-untracked", ""),
+        WithDiff("--patch --include-untracked --only-untracked", "pu"),
         Any,
     ),
     (
@@ -319,8 +320,8 @@ impl GitOptions {
                 is_known_option(option, long, &format!("{DIFF_LETTERS}{short}"))
                     || is_diff_option(option)
             }
-            WithLog(long) => {
-                let letters = format!("{DIFF_LETTERS}{LOG_LETTERS}");
+            WithLog(long, short) => {
+                let letters = format!("{DIFF_LETTERS}{LOG_LETTERS}{short}");
                 is_known_option(option, long, &letters)
                     || is_known_option(option, LOG_OPTIONS, &letters)
                     || is_diff_option(option)
