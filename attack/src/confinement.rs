@@ -88,7 +88,8 @@ fn open_socket(lab: &Lab, family: u32, network: &str) -> Result<Verdict> {
     )?;
     let python = format!(
         "import ctypes; libc = ctypes.CDLL(None, use_errno=True); \
-         print([(libc.socket({family}, kind, 0), 'errno %d' % ctypes.get_errno()) for kind in (1, 2, 3, 5)])"
+         attempt = lambda kind: (libc.socket({family}, kind, 0), 'errno %d' % ctypes.get_errno()); \
+         print([attempt(kind) for kind in (1, 2, 3, 5)])"
     );
     let source = format!(
         "return (await tools.exec({{ command: ['python3', '-c', {}] }})).stdout",

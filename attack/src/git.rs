@@ -34,8 +34,8 @@ const REPOSITORIES: &[(&str, &str)] = &[
     ),
     (
         "filter in an included file",
-        "printf '[filter \"evil\"]\\nclean = %s\\n' $EVIL > extra; git config include.path ../extra; \
-         echo '*.evil filter=evil' > .gitattributes",
+        "printf '[filter \"evil\"]\\nclean = %s\\n' $EVIL > extra; \
+         git config include.path ../extra; echo '*.evil filter=evil' > .gitattributes",
     ),
     (
         "filter in a conditionally included file",
@@ -189,8 +189,8 @@ fn prepare(lab: &Lab, setup: &str) -> Result<()> {
     // A commit with a signature, which nothing has to be able to check.
     let sign = "tree=$(git write-tree); printf 'tree %s\\nauthor a <a> 0 +0000\\ncommitter a <a> 0 \
                 +0000\\ngpgsig -----BEGIN PGP SIGNATURE-----\\n \\n x\\n -----END PGP \
-                SIGNATURE-----\\n\\nsigned\\n' $tree > commit; git update-ref HEAD $(git hash-object \
-                -t commit -w commit); rm commit";
+                SIGNATURE-----\\n\\nsigned\\n' $tree > commit; \
+                git update-ref HEAD $(git hash-object -t commit -w commit); rm commit";
     let script = format!(
         "set -e; git init -q -b main .; git config user.name a; git config user.email a; \
          echo a > a.txt; echo b > b.evil; git add a.txt b.evil; git commit -qm first; \

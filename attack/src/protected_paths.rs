@@ -42,13 +42,14 @@ const WAYS: &[(&str, &str)] = &[
     ),
     (
         "patch",
-        "await tools.applyPatch({ patch: '*** Begin Patch\\n*** Add File: $FILE\\n+evil\\n*** End Patch' })",
+        "await tools.applyPatch({ patch: '*** Begin Patch\\n*** Add File: $FILE\\n+evil\\n\
+         *** End Patch' })",
     ),
     (
         "patch that renames",
         "await tools.writeFile({ path: 'innocent', content: 'evil\\n' }); await tools.applyPatch({ \
-         patch: '*** Begin Patch\\n*** Update File: innocent\\n*** Move to: $FILE\\n@@\\n-evil\\n+evil2\\n\
-         *** End Patch' })",
+         patch: '*** Begin Patch\\n*** Update File: innocent\\n*** Move to: $FILE\\n@@\\n\
+         -evil\\n+evil2\\n*** End Patch' })",
     ),
     (
         "command",
@@ -160,8 +161,8 @@ fn script(code: &str) -> String {
         .map(|step| step.trim_start_matches("await "))
         .map(|step| format!("try {{ await {step} }} catch (error) {{ log(String(error)) }}\n"));
     format!(
-        "const log = console.log;\nconst sh = (line: string) => tools.exec({{ command: ['sh', '-c', \
-         line] }});\n{}",
+        "const log = console.log;\n\
+         const sh = (line: string) => tools.exec({{ command: ['sh', '-c', line] }});\n{}",
         steps.collect::<String>()
     )
 }

@@ -237,7 +237,8 @@ unsafe fn mount_step(step: &MountStep, slots: &mut [RawFd]) -> SyscallResult {
 }
 
 /// Returns a detached copy of the mount tree at a path. Fails if a folder above it is a symbolic
-/// link. If the path itself is one, fails unless `link_flag` is `O_NOFOLLOW`, which copies the link.
+/// link. If the path itself is one, fails unless `link_flag` is `O_NOFOLLOW`, which copies the
+/// link.
 unsafe fn clone_tree(path: &CStr, link_flag: libc::c_int) -> Result<RawFd, i32> {
     // SAFETY: all-zero bytes are a valid `open_how`; the path is a valid C string.
     unsafe {

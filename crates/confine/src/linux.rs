@@ -149,9 +149,9 @@ fn program_name(command: &ChildCommand) -> String {
 }
 
 /// Makes sure that every protected or hidden path exists, because a mount needs a target. A missing
-/// path gets a placeholder folder, so that the command cannot create it. A symbolic link needs none:
-/// it is mounted itself. Returns the placeholders, and the confinement with only those protected
-/// paths that need a mount.
+/// path gets a placeholder folder, so that the command cannot create it. A symbolic link needs
+/// none: it is mounted itself. Returns the placeholders, and the confinement with only those
+/// protected paths that need a mount.
 fn create_placeholders(
     confinement: &Confinement,
 ) -> Result<(Confinement, Vec<Placeholder>), ConfineError> {

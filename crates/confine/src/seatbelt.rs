@@ -39,8 +39,8 @@ pub(crate) fn seatbelt_profile(confinement: &Confinement) -> String {
         let regex = case_insensitive_regex(path);
         rules.push_str(&format!("(deny file-write* (regex #\"{regex}\"))\n"));
     }
-    // Without network access there is no rule: macOS has no private loopback interface, and services
-    // of the host listen on the shared one.
+    // Without network access there is no rule: macOS has no private loopback interface, and
+    // services of the host listen on the shared one.
     if confinement.network == NetworkAccess::On {
         rules.push_str("(allow network*)\n(allow mach-lookup)\n");
         if confinement.unix_sockets == UnixSocketAccess::Off {

@@ -332,7 +332,7 @@ mod tests {
     use super::*;
 
     fn with_variables(variables: &[(&str, &str)]) -> Vec<PathBuf> {
-        credential_paths(Some(Path::new("/home/me")), Path::new("/work"), |name| {
+        credential_paths(Some(Path::new("/home/me")), Path::new("/project"), |name| {
             let found = variables.iter().find(|(variable, _)| *variable == name)?;
             Some(found.1.into())
         })
@@ -353,7 +353,7 @@ mod tests {
             "/k/two",
             "/cargo/credentials.toml",
             "/xdg/gh",
-            "/work/secrets/netrc",
+            "/project/secrets/netrc",
         ] {
             assert!(paths.contains(&expected.into()), "{expected}");
         }
@@ -368,7 +368,7 @@ mod tests {
         let unchanged = with_variables(&[]);
         for (name, value) in [
             ("GNUPGHOME", "/"),
-            ("GNUPGHOME", "/work"),
+            ("GNUPGHOME", "/project"),
             ("KUBECONFIG", "."),
             ("PASSWORD_STORE_DIR", "/home/me"),
             ("HISTFILE", "/dev/null"),

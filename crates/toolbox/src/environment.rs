@@ -85,9 +85,9 @@ impl EnvironmentBuilder {
         self.build_from(std::env::vars_os(), call_env)
     }
 
-    /// Returns the environment of a command that runs because it is read-only. The names of programs
-    /// mean what they usually mean: no variable names a path for which `is_writable` holds, except
-    /// `WORK_VARIABLES`. `git` starts no programs.
+    /// Returns the environment of a command that runs because it is read-only. The names of
+    /// programs mean what they usually mean: no variable names a path for which `is_writable`
+    /// holds, except `WORK_VARIABLES`. `git` starts no programs.
     pub(crate) fn build_read_only(
         &self,
         is_writable: impl Fn(&Path) -> bool,
@@ -225,13 +225,13 @@ mod tests {
     fn a_read_only_command_finds_no_program_in_a_writable_folder() {
         let policy = EnvironmentPolicy {
             set: [
-                ("PATH", "/work/.venv/bin:.:/usr/bin:bin::/bin"),
+                ("PATH", "/project/.venv/bin:.:/usr/bin:bin::/bin"),
                 ("BASH_ENV", "env"),
                 ("GIT_PAGER", "evil"),
-                ("HOME", "/work"),
-                ("LD_LIBRARY_PATH", "/work/lib:/lib"),
+                ("HOME", "/project"),
+                ("LD_LIBRARY_PATH", "/project/lib:/lib"),
                 ("LD_PRELOAD", "evil.so"),
-                ("RIPGREP_CONFIG_PATH", "/work/.ripgreprc"),
+                ("RIPGREP_CONFIG_PATH", "/project/.ripgreprc"),
                 ("WANTED", "/usr/share"),
             ]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -240,14 +240,14 @@ mod tests {
         };
         let builder = EnvironmentBuilder::new(policy, vec![]);
         let env: BTreeMap<_, _> = builder
-            .build_read_only(|folder| folder.starts_with("/work"))
+            .build_read_only(|folder| folder.starts_with("/project"))
             .into_iter()
             .map(|(name, value)| (name.into_string().unwrap(), value.into_string().unwrap()))
             .collect();
         assert_eq!(env["PATH"], "/usr/bin:/bin");
         assert_eq!(env["GIT_PAGER"], "cat");
         assert_eq!(env["LD_LIBRARY_PATH"], "/lib");
-        assert_eq!((&*env["HOME"], &*env["WANTED"]), ("/work", "/usr/share"));
+        assert_eq!((&*env["HOME"], &*env["WANTED"]), ("/project", "/usr/share"));
         for dropped in ["BASH_ENV", "LD_PRELOAD", "RIPGREP_CONFIG_PATH"] {
             assert!(!env.contains_key(dropped), "{dropped}");
         }

@@ -1,6 +1,7 @@
-//! Decides whether `git` may run without approval in a repository. The configuration of a repository
-//! comes with it, and can name programs that even `git status` runs: filters, text conversions,
-//! external diffs, signature checks. Only keys that are known to run nothing are accepted.
+//! Decides whether `git` may run without approval in a repository. The configuration of a
+//! repository comes with it, and can name programs that even `git status` runs: filters, text
+//! conversions, external diffs, signature checks. Only keys that are known to run nothing are
+//! accepted.
 
 use std::io::{PipeReader, Read};
 use std::path::Path;
@@ -210,8 +211,8 @@ fn has_own_keys(listing: &[u8]) -> bool {
     std::str::from_utf8(listing).is_ok_and(|text| own_keys(text).next().is_some())
 }
 
-/// Returns why `git` may run a program that the configuration of a submodule names, given the output
-/// of [`LIST_INDEX`] in the folder `cwd`.
+/// Returns why `git` may run a program that the configuration of a submodule names, given the
+/// output of [`LIST_INDEX`] in the folder `cwd`.
 fn submodule_objection(listing: &[u8], cwd: &Path) -> Option<String> {
     let submodules = listing
         .split(|byte| *byte == 0)

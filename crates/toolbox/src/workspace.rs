@@ -20,8 +20,8 @@ pub struct Workspace {
     inner: Arc<WorkspaceInner>,
 }
 
-/// Rules for the paths of a workspace. Relative paths are relative to it, and `~` is the home folder
-/// except in `private` and `writable`.
+/// Rules for the paths of a workspace. Relative paths are relative to it, and `~` is the home
+/// folder except in `private` and `writable`.
 #[derive(Debug, Clone, Default)]
 pub struct WorkspacePaths {
     /// Paths that cannot be read, whatever the other rules say, such as `SELVEDGE_HOME`.

@@ -86,8 +86,8 @@ fn a_repository_that_configures_programs_needs_approval() {
         "git config gpg.program $EVIL; git config format.pretty %G?",
         "printf '[diff]\\nexternal = %s\\n' $EVIL > more; git config include.path ../more",
         "git config extensions.worktreeConfig true; git config --worktree diff.external $EVIL",
-        "git init -q sub; git -C sub commit -q --allow-empty -m x; git add sub 2>/dev/null
-         git commit -qm sub; git -C sub config diff.external $EVIL",
+        "git init -q sub; git -C sub -c user.name=a -c user.email=a commit -q --allow-empty -m x
+         git add sub 2>/dev/null; git commit -qm sub; git -C sub config diff.external $EVIL",
     ] {
         for sandbox in [
             SandboxPolicy::DangerFullAccess,
@@ -110,7 +110,8 @@ fn programs_that_the_environment_can_turn_off_do_not_run() {
         "git config core.pager $EVIL",
         "git config log.showSignature true",
         "cp $EVIL .git/hooks/post-index-change; touch a.txt",
-        "mkdir hooks; cp $EVIL hooks/post-index-change; git config core.hooksPath hooks; touch a.txt",
+        "mkdir hooks; cp $EVIL hooks/post-index-change; git config core.hooksPath hooks
+         touch a.txt",
     ] {
         for sandbox in [
             SandboxPolicy::DangerFullAccess,

@@ -1,6 +1,6 @@
 //! The read-only forms of `git`. The configuration of a repository can name programs that these
-//! forms run (`diff.external`, `textconv`, filters): `repository.rs` checks it before such a command
-//! runs without approval.
+//! forms run (`diff.external`, `textconv`, filters): `repository.rs` checks it before such a
+//! command runs without approval.
 
 use super::words::ShellWord;
 
@@ -14,8 +14,8 @@ enum GitOperands {
 }
 use GitOperands::{Any, WhenListing};
 
-/// Options that format differences. `--patch` and `-p` are left to the forms that show no differences
-/// otherwise: elsewhere they add nothing, and Codex asks about them.
+/// Options that format differences. `--patch` and `-p` are left to the forms that show no
+/// differences otherwise: elsewhere they add nothing, and Codex asks about them.
 const DIFF_OPTIONS: &str = "--no-patch --unified --raw --patch-with-raw --patch-with-stat \
     --stat --shortstat --numstat --name-only --name-status --summary --compact-summary --dirstat \
     --find-renames --no-renames --find-copies --find-copies-harder --minimal --patience \

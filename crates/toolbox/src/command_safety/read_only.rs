@@ -206,8 +206,8 @@ pub(super) fn strip_transparent_wrapper(words: &[ShellWord]) -> Option<&[ShellWo
     (words[1..*skipped].iter().all(duration) && plain(&rest[0])).then_some(rest)
 }
 
-/// Operators of `test` that look at files and texts. Not listed are `-v` and `-R`, with which shells
-/// evaluate the subscript in `a[PATH=1]`, and `-w`, whose answer depends on the confinement.
+/// Operators of `test` that look at files and texts. Not listed are `-v` and `-R`, with which
+/// shells evaluate the subscript in `a[PATH=1]`, and `-w`, whose answer depends on the confinement.
 const TEST_OPERATORS: &str = "! ( ) -a -o -e -f -d -r -x -s -h -L -p -S -b -c -g -k -u -O -G -N -z \
     -n = == != < > -nt -ot -ef";
 /// Operators of `test` that compare numbers.
