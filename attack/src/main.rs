@@ -6,10 +6,15 @@
 
 mod approvals;
 mod attempt;
+mod commands;
+mod confinement;
+mod credentials;
 mod display;
+mod git;
 mod journal_version;
 mod lab;
 mod model_server;
+mod protected_paths;
 mod pty;
 mod scripts;
 
@@ -22,10 +27,15 @@ use attempt::Attempt;
 
 /// The classes of attacks, by their names for `--only`.
 const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[
-    ("scripts", scripts::attempts),
     ("approvals", approvals::attempts),
+    ("commands", commands::attempts),
+    ("confinement", confinement::attempts),
+    ("credentials", credentials::attempts),
     ("display", display::attempts),
+    ("git", git::attempts),
     ("journal_version", journal_version::attempts),
+    ("protected_paths", protected_paths::attempts),
+    ("scripts", scripts::attempts),
 ];
 
 fn main() -> Result<ExitCode> {

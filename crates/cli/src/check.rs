@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use selvedge_mcp::ServerRequestHandlers;
-use selvedge_toolbox::{CommandSafety, classify_command};
+use selvedge_toolbox::CommandSafety;
 use serde_json::json;
 
 use crate::CliStatus;
@@ -56,7 +56,8 @@ pub(crate) fn check(args: CheckArgs) -> Result<CliStatus> {
 }
 
 fn check_command(args: &CheckArgs) -> Result<CliStatus> {
-    let judgement = classify_command(&args.argv);
+    let setup = CliSetup::new(&args.workspace)?;
+    let judgement = setup.toolbox.commands.classify_command(&args.argv);
     let (class, reason, consequence) = match &judgement.safety {
         CommandSafety::ReadOnly => ("read-only", None, "needs no approval"),
         CommandSafety::Unknown { reason } => (

@@ -11,7 +11,8 @@ use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ScriptModeLevels, ToolSpec};
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
-    CommandRules, CommandSettings, PackError, ToolPacks, Toolbox, Workspace, command_tasks,
+    CommandRules, CommandSettings, PackError, ToolPacks, Toolbox, Workspace, WorkspacePaths,
+    command_tasks,
 };
 use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
 use std::sync::Arc;
@@ -162,13 +163,19 @@ impl CliSetup {
         // Created now, so that no command can create it with its own configuration. If this fails,
         // a command cannot create it either.
         let _ = home.as_ref().map(std::fs::create_dir_all);
-        let roots = &config.sandbox_workspace_write.writable_roots;
-        let workspace =
-            Workspace::open_with_writable(&directory, config.sandbox_mode, &private, roots)
-                .map_err(|error| {
-                    Problem::new(format!("cannot open {}: {error}", directory.display()))
-                        .hint("pass another folder with -C DIR")
-                })?;
+        let paths = WorkspacePaths {
+            private,
+            writable: config.sandbox_workspace_write.writable_roots.clone(),
+            protected: config.sandbox.protected_paths.clone(),
+            unprotected: config.sandbox.unprotected_paths.clone(),
+            hidden: config.sandbox.hidden_paths.clone(),
+            visible: config.sandbox.visible_paths.clone(),
+        };
+        let workspace = Workspace::open_with_paths(&directory, config.sandbox_mode, &paths)
+            .map_err(|error| {
+                Problem::new(format!("cannot open {}: {error}", directory.display()))
+                    .hint("pass another folder with -C DIR")
+            })?;
         let saved = saved_rules(home.as_deref())?;
         let mut settings = command_settings(&config, &saved, home.as_deref());
         settings.never_inherit.extend(

@@ -37,6 +37,8 @@ pub struct Config {
     pub sandbox_mode: SandboxPolicy,
     /// More about the sandbox mode `workspace-write`.
     pub sandbox_workspace_write: WorkspaceWriteSettings,
+    /// Paths that commands and tools cannot change or read.
+    pub sandbox: SandboxSettings,
     /// A weaker confinement of commands to accept where the full one is not available.
     pub weaker_confinement: Option<WeakerConfinement>,
     /// Which environment variables commands get.
@@ -311,6 +313,24 @@ pub struct WorkspaceWriteSettings {
     pub unix_sockets: bool,
     /// Additional folders that may be written.
     pub writable_roots: Vec<PathBuf>,
+}
+
+/// Paths that commands and tools cannot change or read. Relative paths are relative to the
+/// workspace, and `~` is the home folder.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SandboxSettings {
+    /// Further paths that stay read-only in writable folders, besides `.git`, `.vscode`, `.envrc`
+    /// and the like. A single name means every file and folder of that name.
+    pub protected_paths: Vec<PathBuf>,
+    /// Names that are read-only by default and may be changed, such as `.vscode`. `.git` and
+    /// `.selvedge` always stay read-only.
+    pub unprotected_paths: Vec<PathBuf>,
+    /// Further files and folders that cannot be read, besides credentials such as `~/.ssh`.
+    pub hidden_paths: Vec<PathBuf>,
+    /// Credential files and folders that may be read although they are hidden by default, such as
+    /// `~/.npmrc`. A folder includes what is in it.
+    pub visible_paths: Vec<PathBuf>,
 }
 
 /// How scripts run.

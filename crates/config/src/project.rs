@@ -59,7 +59,12 @@ fn read(path: &Path) -> Result<Option<String>, ConfigError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),
     };
-    if !file.metadata().map_err(unreadable)?.is_file() {
+    let metadata = file.metadata().map_err(unreadable)?;
+    // While a command runs, an empty folder keeps it from creating the file.
+    if metadata.is_dir() {
+        return Ok(None);
+    }
+    if !metadata.is_file() {
         return Err(ConfigError::Invalid {
             path: path.to_owned(),
             message: "not a regular file".to_owned(),
@@ -97,6 +102,14 @@ fn open(path: &Path) -> std::io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_in_place_of_a_file_counts_as_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(".mcp.json")).unwrap();
+        let project = Project::read(dir.path()).unwrap();
+        assert_eq!(project.files().next(), None);
+    }
 
     #[test]
     fn only_regular_files_up_to_the_size_limit_are_read() {

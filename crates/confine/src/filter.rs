@@ -89,8 +89,11 @@ const UNAVAILABLE_SYSCALLS: &[libc::c_long] = &[
     libc::SYS_openat2,
 ];
 
-/// Socket families that cannot leave the command's network namespace.
-const NAMESPACED_FAMILIES: &[libc::c_int] = &[
+/// Socket families of ordinary programs. They stay in the command's network namespace, or in that
+/// of the host if the command may use the network. All others are refused with and without network
+/// access: some reach the hypervisor or other machines past the routes of the host, and all have a
+/// large attack surface in the kernel.
+const ORDINARY_FAMILIES: &[libc::c_int] = &[
     libc::AF_UNIX,
     libc::AF_INET,
     libc::AF_INET6,
@@ -216,18 +219,15 @@ fn compile(
     .map(|request| rule(vec![low(1, SeccompCmpOp::Eq, request)?]))
     .collect();
     refused.insert(libc::SYS_ioctl, terminal_requests?);
-    let mut sockets = Vec::new();
-    if network == NetworkAccess::Off {
-        let families: &[libc::c_int] = match keeper {
-            NetworkBlock::Namespace => NAMESPACED_FAMILIES,
-            NetworkBlock::Filter => &[libc::AF_UNIX],
-        };
-        let others: Result<Vec<_>, _> = families
-            .iter()
-            .map(|family| low(0, SeccompCmpOp::Ne, *family as u64))
-            .collect();
-        sockets.push(rule(others?)?);
-    }
+    let families: &[libc::c_int] = match (network, keeper) {
+        (NetworkAccess::Off, NetworkBlock::Filter) => &[libc::AF_UNIX],
+        _ => ORDINARY_FAMILIES,
+    };
+    let others: Result<Vec<_>, _> = families
+        .iter()
+        .map(|family| low(0, SeccompCmpOp::Ne, *family as u64))
+        .collect();
+    let mut sockets = vec![rule(others?)?];
     if named == UnixSocketAccess::Off {
         let unix = || low(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64);
         sockets.push(rule(vec![unix()?])?);
@@ -242,9 +242,7 @@ fn compile(
             .collect();
         refused.insert(libc::SYS_socketpair, pairs?);
     }
-    if !sockets.is_empty() {
-        refused.insert(libc::SYS_socket, sockets);
-    }
+    refused.insert(libc::SYS_socket, sockets);
     let absent = UNAVAILABLE_SYSCALLS
         .iter()
         .map(|call| (*call, Vec::new()))

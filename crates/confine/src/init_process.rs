@@ -189,7 +189,7 @@ unsafe fn mount_step(step: &MountStep, slots: &mut [RawFd]) -> SyscallResult {
     unsafe {
         match step {
             MountStep::SaveTree { path, slot } => {
-                slots[*slot] = clone_tree(path)?;
+                slots[*slot] = clone_tree(path, 0)?;
                 Ok(())
             }
             MountStep::MakeReadOnly => {
@@ -207,7 +207,7 @@ unsafe fn mount_step(step: &MountStep, slots: &mut [RawFd]) -> SyscallResult {
                 attach_tree(tree, path)
             }
             MountStep::BindOverSelf { path, attributes } => {
-                let tree = clone_tree(path)?;
+                let tree = clone_tree(path, libc::O_NOFOLLOW)?;
                 set_attributes(tree, c"", *attributes)?;
                 attach_tree(tree, path)
             }
@@ -236,12 +236,14 @@ unsafe fn mount_step(step: &MountStep, slots: &mut [RawFd]) -> SyscallResult {
     }
 }
 
-/// Returns a detached copy of the mount tree at a path. Fails if the path contains a symbolic link.
-unsafe fn clone_tree(path: &CStr) -> Result<RawFd, i32> {
+/// Returns a detached copy of the mount tree at a path. Fails if a folder above it is a symbolic
+/// link. If the path itself is one, fails unless `link_flag` is `O_NOFOLLOW`, which copies the
+/// link.
+unsafe fn clone_tree(path: &CStr, link_flag: libc::c_int) -> Result<RawFd, i32> {
     // SAFETY: all-zero bytes are a valid `open_how`; the path is a valid C string.
     unsafe {
         let mut how: libc::open_how = std::mem::zeroed();
-        how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+        how.flags = (libc::O_PATH | libc::O_CLOEXEC | link_flag) as u64;
         how.resolve = libc::RESOLVE_NO_SYMLINKS;
         let path_fd = fd_result(syscall!(
             SYS_openat2,

@@ -47,6 +47,10 @@ pub(crate) fn spawn(
         }
         ConfinementBackend::Bubblewrap(program) => {
             let (confinement, placeholders) = create_placeholders(confinement)?;
+            // `bwrap` mounts over the target of a link, so the link could be replaced.
+            if let Some(path) = confinement.protected.iter().find(|path| path.is_symlink()) {
+                return Err(ConfineError::ProtectedSymlink { path: path.clone() });
+            }
             start_with_placeholders(
                 bubblewrap::bubblewrap_plan(command, &confinement, &program)?,
                 &error_context,
@@ -145,8 +149,9 @@ fn program_name(command: &ChildCommand) -> String {
 }
 
 /// Makes sure that every protected or hidden path exists, because a mount needs a target. A missing
-/// path gets a placeholder folder, so that the command cannot create it. Returns the
-/// placeholders, and the confinement with only those protected paths that need a mount.
+/// path gets a placeholder folder, so that the command cannot create it. A symbolic link needs
+/// none: it is mounted itself. Returns the placeholders, and the confinement with only those
+/// protected paths that need a mount.
 fn create_placeholders(
     confinement: &Confinement,
 ) -> Result<(Confinement, Vec<Placeholder>), ConfineError> {
@@ -168,8 +173,13 @@ fn create_placeholders(
     paths.sort();
     paths.dedup();
     for path in paths {
-        if std::fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
-            return Err(ConfineError::ProtectedSymlink { path });
+        if path.is_symlink() {
+            // The command could create the target of a broken link.
+            if !path.exists() {
+                return Err(ConfineError::ProtectedSymlink { path });
+            }
+            ready.protected.push(path);
+            continue;
         }
         match Placeholder::create_or_share(&path) {
             Ok(placeholder) => placeholders.extend(placeholder),

@@ -29,8 +29,8 @@ pub(crate) enum MountStep {
         slot: usize,
         attributes: u64,
     },
-    /// Mounts a tree over itself, with these attributes. A mount point cannot be renamed or
-    /// removed.
+    /// Mounts a tree over itself, with these attributes. A symbolic link is mounted itself, not its
+    /// target. A mount point cannot be renamed or removed.
     BindOverSelf { path: CString, attributes: u64 },
     /// Mounts a new, empty file system.
     MountNew {

@@ -4,7 +4,7 @@
 //! while a command runs. Concurrent commands share the folder through a shared lock; the last one
 //! removes it.
 
-use std::fs::{DirBuilder, File, Permissions};
+use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -17,7 +17,9 @@ const PLACEHOLDER_MODE: u32 = 0o555;
 /// Attempts to create or share a placeholder that other processes create and remove.
 const MAX_ATTEMPTS: u32 = 100_000;
 
-/// Checks of an unfinished placeholder, one per millisecond, before it counts as a real folder.
+/// Checks of an unfinished or locked placeholder, one per millisecond, before it counts as a real
+/// folder. Creating one takes microseconds, and so does the exclusive lock of a removal: a longer
+/// lock belongs to a process of another user, which must not block commands.
 const MAX_UNFINISHED_CHECKS: u32 = 100;
 
 /// A locked placeholder folder. Dropping it removes the folder unless another process still holds
@@ -42,7 +44,8 @@ enum PathState {
 
 impl Placeholder {
     /// Creates the folder, or shares an existing placeholder. `None` if a real file or folder
-    /// exists.
+    /// exists, a folder of another user, or a placeholder that another process keeps locked: these
+    /// are protected as they are, and never removed.
     pub(crate) fn create_or_share(path: &Path) -> io::Result<Option<Self>> {
         let mut unfinished = 0;
         for _ in 0..MAX_ATTEMPTS {
@@ -74,7 +77,16 @@ impl Placeholder {
             if created && folder.metadata()?.mode() & 0o222 == 0 {
                 folder.set_permissions(Permissions::from_mode(PLACEHOLDER_MODE))?;
             }
-            folder.lock_shared()?;
+            match folder.try_lock_shared() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) if unfinished < MAX_UNFINISHED_CHECKS => {
+                    unfinished += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
             let placeholder = Self {
                 path: path.to_owned(),
                 folder,
@@ -126,7 +138,9 @@ fn path_state(path: &Path) -> io::Result<PathState> {
     let check = || -> io::Result<PathState> {
         let metadata = std::fs::symlink_metadata(path)?;
         let mode = metadata.mode() & 0o777;
-        if !metadata.is_dir() || mode & 0o222 != 0 {
+        // SAFETY: the function only returns a number.
+        let is_own = metadata.uid() == unsafe { libc::geteuid() };
+        if !metadata.is_dir() || mode & 0o222 != 0 || !is_own {
             return Ok(PathState::Real);
         }
         Ok(match std::fs::read_dir(path)?.next() {
@@ -146,6 +160,22 @@ fn path_state(path: &Path) -> io::Result<PathState> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_of_another_process_does_not_block() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(".git");
+        let placeholder = Placeholder::create_or_share(&path).unwrap().unwrap();
+        placeholder.folder.unlock().unwrap();
+        let lock = File::open(&path).unwrap();
+        lock.lock().unwrap();
+        let (done, result) = std::sync::mpsc::channel();
+        let same_path = path.clone();
+        std::thread::spawn(move || done.send(Placeholder::create_or_share(&same_path)));
+        let shared = result.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(shared.unwrap().is_none(), "the folder is used as it is");
+        assert!(path.is_dir());
+    }
 
     #[test]
     fn a_placeholder_that_is_created_and_removed_concurrently_is_never_taken_for_a_real_folder() {

@@ -258,6 +258,34 @@ fn a_confined_command_cannot_see_or_signal_other_processes() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
+fn unusual_socket_families_are_refused_with_and_without_network() {
+    // AF_PACKET, AF_ALG, AF_VSOCK and AF_XDP, then AF_INET and AF_NETLINK.
+    const CALLS: &str = "
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for family in (17, 38, 40, 44, 2, 16):
+    kind = {16: 3, 38: 5}.get(family, 1)
+    opened = libc.socket(family, kind, 0)
+    print(family, 'opened' if opened >= 0 else ctypes.get_errno())
+";
+    let folders = test_folders();
+    for network in [NetworkAccess::Off, NetworkAccess::On] {
+        let ConfinementMode::Confined(confinement) = confined(&folders) else {
+            unreachable!()
+        };
+        let wall = ConfinementMode::Confined(Confinement {
+            network,
+            ..confinement
+        });
+        let ran = run(&["python3", "-c", CALLS], &folders.work, &wall);
+        assert_eq!(
+            ran.out, "17 1\n38 1\n40 1\n44 1\n2 opened\n16 opened\n",
+            "{network:?}"
+        );
+    }
+}
+
+#[test]
 fn dangerous_system_calls_are_denied() {
     const CALLS: &str = "
 import ctypes
@@ -401,7 +429,7 @@ fn errors_say_why_a_command_cannot_start() {
 
     let linked = folders.root.join("linked");
     std::fs::create_dir(&linked).unwrap();
-    std::os::unix::fs::symlink(folders.work.join(".git"), linked.join(".git")).unwrap();
+    std::os::unix::fs::symlink("missing", linked.join(".git")).unwrap();
     let wall = ConfinementMode::Confined(Confinement {
         writable: vec![linked.clone()],
         protected: vec![linked.join(".git")],
@@ -412,6 +440,37 @@ fn errors_say_why_a_command_cannot_start() {
             .to_string()
             .contains("symbolic link")
     );
+}
+
+#[test]
+fn a_protected_link_cannot_be_replaced() {
+    let folders = test_folders();
+    let link = folders.work.join(".vscode");
+    std::fs::create_dir(folders.work.join("settings")).unwrap();
+    std::fs::write(folders.work.join("settings/tasks.json"), "before").unwrap();
+    std::os::unix::fs::symlink("settings", &link).unwrap();
+    let wall = ConfinementMode::Confined(Confinement {
+        writable: vec![folders.work.clone()],
+        protected: vec![link.clone(), folders.work.join("settings")],
+        ..Confinement::default()
+    });
+    for attack in [
+        "rm .vscode",
+        "mv .vscode x",
+        "ln -sfn /etc .vscode",
+        "mkdir x; mv -T x .vscode",
+        "echo evil > .vscode/tasks.json",
+        "echo evil > settings/tasks.json",
+        "mv settings x",
+    ] {
+        let ran = sh(attack, &folders.work, &wall);
+        assert_ne!(ran.exit.code(), 0, "{attack}: {}", ran.out);
+        assert_eq!(std::fs::read_link(&link).unwrap(), Path::new("settings"));
+        let text = std::fs::read_to_string(link.join("tasks.json")).unwrap();
+        assert_eq!(text, "before", "{attack}");
+    }
+    let ran = sh("cat .vscode/tasks.json", &folders.work, &wall);
+    assert_eq!(ran.out, "before");
 }
 
 #[test]

@@ -17,14 +17,16 @@ use selvedge_tools::{CallContext, Risk, ToolError, list_from_text};
 use serde_json::{Value, json};
 
 use crate::apply_patch;
+use crate::command_request::CommandRequest;
 use crate::command_safety::{
     CommandClassification, CommandSafety, classify_command, display_command, is_covered_by_rules,
     rule_prefix,
 };
-use crate::environment::EnvironmentBuilder;
+use crate::environment::{BuiltEnvironment, EnvironmentBuilder};
 use crate::patch;
+use crate::repository::{RepositoryCheck, read_git_output};
 use crate::running_command::ExitedCommands;
-use crate::secret_access::may_show_secrets;
+use crate::secret_access::{may_show_secrets, protected_change};
 use crate::{TurnDiffTracker, Workspace};
 
 /// Starts commands and decides which of them need approval. Clones share the rules.
@@ -42,6 +44,7 @@ struct CommandRunnerInner {
     environment: EnvironmentBuilder,
     exited: ExitedCommands,
     keep_open_fd: OnceLock<OwnedFd>,
+    repository: RepositoryCheck,
 }
 
 /// Settings for commands.
@@ -122,6 +125,7 @@ impl CommandRunner {
                 environment,
                 exited: ExitedCommands::default(),
                 keep_open_fd: OnceLock::new(),
+                repository: RepositoryCheck::default(),
             }),
         }
     }
@@ -157,6 +161,11 @@ impl CommandRunner {
                 reason: format!("`{command}`: {why}{context}"),
             };
         }
+        if let Some(why) = self.protected_change(request) {
+            return Risk::NeedsApproval {
+                reason: format!("`{line}` {why}"),
+            };
+        }
         match &request.unconfined_justification {
             _ if self.is_allowed_by_rule(request) => Risk::Harmless,
             // The justification is no part of the reason: an approver is shown it as the words of
@@ -177,38 +186,107 @@ impl CommandRunner {
             && self.classify(request) == CommandSafety::ReadOnly
     }
 
-    /// Classifies a command by its words, its environment and its working folder. Variables can
-    /// make any program do anything. A repository in another folder may come from an untrusted
-    /// source, and its configuration names programs that even `git status` runs.
+    /// Classifies a command by its words, its environment, its working folder and the repository
+    /// there. Variables can make any program do anything.
     fn classify(&self, request: &CommandRequest) -> CommandSafety {
-        let workspace = &self.inner.workspace;
-        let CommandClassification { commands, safety } = classify_command(&request.argv);
-        let is_git = |words: &Vec<String>| {
-            words
-                .first()
-                .is_some_and(|word| word.rsplit('/').next() == Some("git"))
-        };
-        match safety {
-            CommandSafety::ReadOnly if !request.env.is_empty() => CommandSafety::Unknown {
-                reason: "sets environment variables".to_owned(),
-            },
-            CommandSafety::ReadOnly
-                if !self.is_at_workspace_root(request) && commands.iter().any(is_git) =>
-            {
-                CommandSafety::Unknown {
-                    reason: "`git` may run programs configured in another repository".to_owned(),
-                }
-            }
-            CommandSafety::ReadOnly
-                if !self.hides_secrets()
-                    && may_show_secrets(workspace, &commands, &self.cwd(request)) =>
-            {
-                CommandSafety::Unknown {
-                    reason: "may show secrets".to_owned(),
-                }
-            }
-            safety => safety,
+        let command = classify_command(&request.argv);
+        if command.safety != CommandSafety::ReadOnly {
+            return command.safety;
         }
+        let cwd = self.cwd(request);
+        let runs_git = command.commands.iter().any(|words| is_git(words));
+        let objection = if !request.env.is_empty() {
+            Some("sets environment variables".to_owned())
+        } else if runs_git && !self.is_at_workspace_root(request) {
+            Some("`git` may run programs configured in another repository".to_owned())
+        } else if !self.hides_secrets() && may_show_secrets(&self.inner.workspace, &command, &cwd) {
+            Some("may show secrets".to_owned())
+        } else if runs_git {
+            self.repository_objection()
+        } else {
+            None
+        };
+        objection.map_or(CommandSafety::ReadOnly, |reason| CommandSafety::Unknown {
+            reason,
+        })
+    }
+
+    /// Classifies a command as [`classify_command`] does, and with the rules that depend on the
+    /// workspace.
+    pub fn classify_command(&self, argv: &[String]) -> CommandClassification {
+        let request = CommandRequest {
+            argv: argv.to_vec(),
+            cwd: None,
+            env: BTreeMap::new(),
+            unconfined_justification: None,
+        };
+        CommandClassification {
+            safety: self.classify(&request),
+            ..classify_command(argv)
+        }
+    }
+
+    /// Returns why `git` may run a program in the workspace. `None` if it runs none.
+    fn repository_objection(&self) -> Option<String> {
+        let root = self.inner.workspace.root();
+        self.inner
+            .repository
+            .objection(root, |args| self.git_output(args))
+    }
+
+    /// Runs `git` in the workspace as read-only commands run, and returns its output. `None` if it
+    /// fails or takes too long.
+    fn git_output(&self, args: &[&str]) -> Option<Vec<u8>> {
+        let (reader, writer) = std::io::pipe().ok()?;
+        let null = || {
+            std::fs::File::options()
+                .read(true)
+                .write(true)
+                .open("/dev/null")
+        };
+        let argv = std::iter::once("git").chain(args.iter().copied());
+        let command = ChildCommand {
+            argv: argv.map(OsString::from).collect(),
+            cwd: self.inner.workspace.root().to_owned(),
+            env: self.read_only_environment(),
+            stdio: ChildStdio::Streams {
+                stdin: null().ok()?.into(),
+                stdout: writer.into(),
+                stderr: null().ok()?.into(),
+            },
+            keep_open_fd: None,
+        };
+        let mode = self.confinement_mode(CommandAccess::ReadOnly);
+        let mut child = selvedge_confine::spawn(command, &mode, self.support()).ok()?;
+        let output = read_git_output(reader)?;
+        let exit = child.wait_exit().ok()?;
+        (exit.reason.code() == 0).then_some(output)
+    }
+
+    fn read_only_environment(&self) -> BuiltEnvironment {
+        let workspace = &self.inner.workspace;
+        let is_writable = |folder: &Path| {
+            let real = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+            real.starts_with(workspace.root())
+                || workspace
+                    .writable_roots()
+                    .any(|root| root.parent().is_some() && real.starts_with(root))
+        };
+        self.inner.environment.build_read_only(is_writable)
+    }
+
+    /// Returns a protected file that a command may change through a redirection or a pattern, with
+    /// the reason, if only Landlock confines it: Landlock does not protect single files. Under
+    /// `danger-full-access` nothing is protected.
+    fn protected_change(&self, request: &CommandRequest) -> Option<String> {
+        if !self.confines_commands() || self.hides_secrets() {
+            return None;
+        }
+        let command = classify_command(&request.argv);
+        if command.safety == CommandSafety::ReadOnly {
+            return None;
+        }
+        protected_change(&self.inner.workspace, &command, &self.cwd(request))
     }
 
     /// Returns whether a rule allows the command. Rules apply only in the root of the workspace and
@@ -218,11 +296,23 @@ impl CommandRunner {
             .inner
             .rules
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        self.can_have_rule(request)
-            && (is_covered_by_rules(&request.argv, &rules.unconfined)
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let is_covered = |argv: &[String]| {
+            is_covered_by_rules(argv, &rules.unconfined)
                 || request.unconfined_justification.is_none()
-                    && is_covered_by_rules(&request.argv, &rules.confined))
+                    && is_covered_by_rules(argv, &rules.confined)
+        };
+        // A `git` next to a command with a rule is read-only only if the repository is harmless.
+        let runs_uncovered_git = || {
+            let commands = classify_command(&request.argv).commands;
+            commands
+                .iter()
+                .any(|words| is_git(words) && !is_covered(words))
+        };
+        self.can_have_rule(request)
+            && is_covered(&request.argv)
+            && !(runs_uncovered_git() && self.repository_objection().is_some())
     }
 
     fn can_have_rule(&self, request: &CommandRequest) -> bool {
@@ -355,17 +445,22 @@ impl CommandRunner {
                 .suggest("work in a folder that is not inside SELVEDGE_HOME")
                 .suggest("set SELVEDGE_HOME to a separate folder, such as ~/.selvedge"));
         }
-        if self.classify(request) != CommandSafety::ReadOnly {
+        let access = if self.is_read_only(request) {
+            CommandAccess::ReadOnly
+        } else {
             inner.turn_diff.before_command();
-        }
-        let support = inner.support.get_or_init(ConfinementSupport::probe);
+            CommandAccess::Full
+        };
         let mode = if request.unconfined_justification.is_some() {
             ConfinementMode::Unconfined
         } else {
-            self.confinement_mode()
+            self.confinement_mode(access)
         };
         let argv = request.argv.iter().map(OsString::from).collect();
-        let env = inner.environment.build(&request.env)?;
+        let env = match access {
+            CommandAccess::ReadOnly => self.read_only_environment()?,
+            CommandAccess::Full => inner.environment.build(&request.env)?,
+        };
         let keep_open_fd = inner
             .keep_open_fd
             .get()
@@ -379,7 +474,7 @@ impl CommandRunner {
                 keep_open_fd,
             },
             &mode,
-            support,
+            self.support(),
         )
         .map_err(|error| spawn_error(error, request))
     }
@@ -394,7 +489,12 @@ impl CommandRunner {
         self.inner.workspace.policy() != SandboxPolicy::DangerFullAccess
     }
 
-    fn confinement_mode(&self) -> ConfinementMode {
+    fn support(&self) -> &ConfinementSupport {
+        self.inner.support.get_or_init(ConfinementSupport::probe)
+    }
+
+    /// Returns the confinement of a command. The one of a read-only command enforces that it is.
+    fn confinement_mode(&self, access: CommandAccess) -> ConfinementMode {
         let CommandRunnerInner {
             workspace,
             settings,
@@ -403,72 +503,45 @@ impl CommandRunner {
         if !self.confines_commands() {
             return ConfinementMode::Unconfined;
         }
-        let network = if settings.network {
-            NetworkAccess::On
-        } else {
-            NetworkAccess::Off
+        let network = match settings.network && access == CommandAccess::Full {
+            true => NetworkAccess::On,
+            false => NetworkAccess::Off,
+        };
+        let (writable, protected) = match access {
+            CommandAccess::Full => (
+                workspace.command_writable_roots(),
+                workspace.protected_paths(),
+            ),
+            CommandAccess::ReadOnly => (Vec::new(), Vec::new()),
         };
         ConfinementMode::Confined(Confinement {
-            writable: workspace.writable_roots().map(Path::to_owned).collect(),
-            protected: workspace.protected_paths(),
+            writable,
+            protected,
             hidden: workspace.secret_paths().map(Path::to_owned).collect(),
             network,
-            unix_sockets: settings.unix_sockets,
+            unix_sockets: match access {
+                CommandAccess::Full => settings.unix_sockets,
+                CommandAccess::ReadOnly => UnixSocketAccess::Off,
+            },
             limits: settings.limits.clone(),
             accepted_weaker: settings.accepted_weaker,
         })
     }
 }
 
-/// A command to check or to run.
-#[derive(Debug, Clone)]
-pub(crate) struct CommandRequest {
-    pub(crate) argv: Vec<String>,
-    /// Relative to the workspace. `None` is its root.
-    pub(crate) cwd: Option<String>,
-    /// Variables that the call adds to the environment.
-    pub(crate) env: BTreeMap<String, String>,
-    /// `Some` runs the command without confinement, for this reason, which may be empty.
-    pub(crate) unconfined_justification: Option<String>,
+/// What the confinement of a command allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CommandAccess {
+    /// What the sandbox policy allows.
+    Full,
+    /// Reading only: nothing can be written, and there is no network.
+    ReadOnly,
 }
 
-impl CommandRequest {
-    /// Reads everything except `argv` from the arguments of a call.
-    pub(crate) fn from_args(argv: Vec<String>, cwd_field: &str, args: &Value) -> Self {
-        let text = |name: &str| args[name].as_str().map(str::to_owned);
-        let env = args["env"].as_object().into_iter().flatten();
-        Self {
-            argv,
-            cwd: text(cwd_field),
-            env: env
-                .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
-                .collect(),
-            unconfined_justification: (args["with_escalated_permissions"] == true)
-                .then(|| text("justification").unwrap_or_default()),
-        }
-    }
-
-    /// Returns the command in one line, truncated to 120 characters.
-    pub(crate) fn to_line(&self) -> String {
-        let line = display_command(&self.argv)
-            .lines()
-            .collect::<Vec<_>>()
-            .join(" ");
-        selvedge_text::truncate_chars(&line, 120).into_owned()
-    }
-
-    /// Returns lines for the working folder and the added variables, each after a newline. Empty if
-    /// the call sets neither.
-    fn cwd_and_env_lines(&self) -> String {
-        let mut text = String::new();
-        if let Some(cwd) = &self.cwd {
-            text.push_str(&format!("\nin {cwd}"));
-        }
-        for (name, value) in &self.env {
-            text.push_str(&format!("\nwith {name}={value}"));
-        }
-        text
-    }
+fn is_git(words: &[String]) -> bool {
+    words
+        .first()
+        .is_some_and(|word| word.rsplit('/').next() == Some("git"))
 }
 
 /// Returns the arguments for `apply_patch` if the command is a call of that tool.
@@ -496,9 +569,7 @@ fn spawn_error(error: ConfineError, request: &CommandRequest) -> ToolError {
             ));
         }
         ConfineError::ProtectedSymlink { .. } => {
-            failure = failure.suggest(
-                "replace the link with a folder, or with the `.git` file of a linked work tree",
-            );
+            failure = failure.suggest("replace the link with the file or folder that it means");
         }
         ConfineError::WorkspaceIsRoot => {
             failure = failure.suggest("pass -C with the folder to work in");

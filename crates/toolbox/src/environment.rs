@@ -1,7 +1,8 @@
 //! Builds the environment of commands: removes secrets from the inherited variables.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use selvedge_protocol::{EnvironmentPolicy, InheritedVariables};
@@ -23,8 +24,43 @@ const SAFE_GIT_VARIABLES: [(&str, &str); 6] = [
     ("GIT_CONFIG_VALUE_0", "false"),
 ];
 
+/// What keeps `git` from starting programs for a command that runs because it is read-only. The
+/// values override the configuration of the repository. What cannot be overridden is checked by
+/// `repository.rs`.
+const READ_ONLY_GIT_SETTINGS: [(&str, &str); 8] = [
+    ("core.fsmonitor", "false"),
+    ("core.hooksPath", "/dev/null"),
+    ("core.pager", "cat"),
+    ("log.showSignature", "false"),
+    ("protocol.allow", "never"),
+    // A folder of the workspace can look like a repository.
+    ("safe.bareRepository", "explicit"),
+    ("status.submoduleSummary", "false"),
+    ("submodule.recurse", "false"),
+];
+const READ_ONLY_GIT_VARIABLES: [(&str, &str); 5] = [
+    ("GIT_ALLOW_PROTOCOL", "none"),
+    ("GIT_NO_LAZY_FETCH", "1"),
+    ("GIT_OPTIONAL_LOCKS", "0"),
+    ("GIT_PAGER", "cat"),
+    ("PAGER", "cat"),
+];
+
+/// Variables with folders in which programs and libraries are searched.
+const SEARCH_PATH_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
+/// Variables that name folders to work in. No program executes what is there.
+const WORK_VARIABLES: [&str; 6] = ["HOME", "OLDPWD", "PWD", "TEMP", "TMP", "TMPDIR"];
+/// Variables whose value is executed or loaded before the program.
+const STARTUP_VARIABLES: [&str; 5] = [
+    "BASH_ENV",
+    "DYLD_INSERT_LIBRARIES",
+    "ENV",
+    "LD_AUDIT",
+    "LD_PRELOAD",
+];
+
 /// The variables of a command, or why they cannot be decided.
-type BuiltEnvironment = Result<Vec<(OsString, OsString)>, ToolError>;
+pub(crate) type BuiltEnvironment = Result<Vec<(OsString, OsString)>, ToolError>;
 
 /// Builds environments according to a policy.
 #[derive(Debug)]
@@ -52,6 +88,43 @@ impl EnvironmentBuilder {
     /// pattern of the policy is invalid.
     pub(crate) fn build(&self, call_env: &BTreeMap<String, String>) -> BuiltEnvironment {
         self.build_from(std::env::vars_os(), call_env)
+    }
+
+    /// Returns the environment of a command that runs because it is read-only. The names of
+    /// programs mean what they usually mean: no variable names a path for which `is_writable`
+    /// holds, except `WORK_VARIABLES`. `git` starts no programs.
+    pub(crate) fn build_read_only(
+        &self,
+        is_writable: impl Fn(&Path) -> bool,
+    ) -> BuiltEnvironment {
+        let mut env: BTreeMap<OsString, OsString> =
+            self.build(&BTreeMap::new())?.into_iter().collect();
+        env.retain(|name, value| {
+            let name = name.to_string_lossy();
+            let mut paths = std::env::split_paths(value);
+            SEARCH_PATH_VARIABLES.contains(&&*name)
+                || WORK_VARIABLES.contains(&&*name)
+                || !STARTUP_VARIABLES.contains(&&*name)
+                    && !paths.any(|path| path.is_absolute() && is_writable(&path))
+        });
+        for name in SEARCH_PATH_VARIABLES {
+            if let Some(path) = env.get_mut(OsStr::new(name)) {
+                let folders = std::env::split_paths(path)
+                    .filter(|folder| folder.is_absolute() && !is_writable(folder));
+                *path = std::env::join_paths(folders).unwrap_or_default();
+            }
+        }
+        env.extend(READ_ONLY_GIT_VARIABLES.map(|(name, value)| (name.into(), value.into())));
+        let settings = READ_ONLY_GIT_SETTINGS.iter().enumerate();
+        env.extend(settings.flat_map(|(at, (key, value))| {
+            [
+                (format!("GIT_CONFIG_KEY_{at}").into(), key.into()),
+                (format!("GIT_CONFIG_VALUE_{at}").into(), value.into()),
+            ]
+        }));
+        let count = READ_ONLY_GIT_SETTINGS.len().to_string();
+        env.insert("GIT_CONFIG_COUNT".into(), count.into());
+        Ok(env.into_iter().collect())
     }
 
     fn build_from(
@@ -156,6 +229,41 @@ mod tests {
             names(&policy, &[("PROVIDER", "y"), ("NEW", "1")]),
             ["CARGO_HOME", "HOME", "NEW", "PATH", "PLAIN_URL"]
         );
+    }
+
+    #[test]
+    fn a_read_only_command_finds_no_program_in_a_writable_folder() {
+        let policy = EnvironmentPolicy {
+            set: [
+                ("PATH", "/project/.venv/bin:.:/usr/bin:bin::/bin"),
+                ("BASH_ENV", "env"),
+                ("GIT_PAGER", "evil"),
+                ("HOME", "/project"),
+                ("LD_LIBRARY_PATH", "/project/lib:/lib"),
+                ("LD_PRELOAD", "evil.so"),
+                ("RIPGREP_CONFIG_PATH", "/project/.ripgreprc"),
+                ("WANTED", "/usr/share"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+            ..EnvironmentPolicy::default()
+        };
+        let builder = EnvironmentBuilder::new(policy, vec![]);
+        let env: BTreeMap<_, _> = builder
+            .build_read_only(|folder| folder.starts_with("/project"))
+            .into_iter()
+            .map(|(name, value)| (name.into_string().unwrap(), value.into_string().unwrap()))
+            .collect();
+        assert_eq!(env["PATH"], "/usr/bin:/bin");
+        assert_eq!(env["GIT_PAGER"], "cat");
+        assert_eq!(env["LD_LIBRARY_PATH"], "/lib");
+        assert_eq!((&*env["HOME"], &*env["WANTED"]), ("/project", "/usr/share"));
+        for dropped in ["BASH_ENV", "LD_PRELOAD", "RIPGREP_CONFIG_PATH"] {
+            assert!(!env.contains_key(dropped), "{dropped}");
+        }
+        let count: usize = env["GIT_CONFIG_COUNT"].parse().unwrap();
+        assert!((0..count).all(|at| env.contains_key(&format!("GIT_CONFIG_KEY_{at}"))));
+        assert!(!env.contains_key(&format!("GIT_CONFIG_KEY_{count}")));
     }
 
     #[test]

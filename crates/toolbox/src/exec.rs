@@ -17,9 +17,8 @@ use tokio::net::unix::pipe::Receiver;
 use crate::aliases::built_in_spec;
 use crate::blocking::run_blocking;
 use crate::capture::{MAX_CAPTURE_BYTES, OutputCapture};
-use crate::commands::{
-    CommandRequest, CommandRunner, DEFAULT_COMMAND_TIMEOUT, MAX_COMMAND_TIMEOUT,
-};
+use crate::command_request::CommandRequest;
+use crate::commands::{CommandRunner, DEFAULT_COMMAND_TIMEOUT, MAX_COMMAND_TIMEOUT};
 use crate::running_command::{ExitedCommands, RunningCommand};
 
 /// A command and how to run it.

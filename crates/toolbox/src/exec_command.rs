@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::aliases::built_in_spec;
+use crate::command_request::CommandRequest;
 use crate::command_safety::{CommandSafety, classify_command};
-use crate::commands::{CommandRequest, CommandRunner};
+use crate::commands::CommandRunner;
 use crate::terminals::{TerminalRead, Terminals};
 
 /// A shell command and how to run it.

@@ -7,9 +7,11 @@ mod apply_patch;
 mod blocking;
 mod cabinet;
 mod capture;
+mod command_request;
 mod command_safety;
 mod commands;
 mod commit;
+mod credentials;
 mod environment;
 mod exec;
 mod exec_command;
@@ -18,6 +20,7 @@ mod fetch_from_fc;
 mod fetch_url;
 mod file_search;
 mod grep_files;
+mod hidden_paths;
 #[cfg(feature = "web")]
 mod http;
 mod list_dir;
@@ -27,7 +30,9 @@ mod packs;
 mod patch;
 mod preview;
 mod prompts;
+mod protected_paths;
 mod read_file;
+mod repository;
 mod running_command;
 mod save_to_fc;
 mod secret_access;
@@ -56,7 +61,7 @@ pub use turn_diff::{ChangeKind, ChangedFile, TurnDiffTracker, WorkspaceDiff};
 pub use update_plan::SharedPlan;
 #[cfg(feature = "web")]
 pub use web::{NameResolver, SaveHost, SearchService, WebAccess, WebService, WebSettings};
-pub use workspace::Workspace;
+pub use workspace::{Workspace, WorkspacePaths};
 
 use std::sync::Arc;
 

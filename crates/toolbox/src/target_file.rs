@@ -93,6 +93,9 @@ impl Workspace {
             blocking_file: blocked,
             display_path,
         };
+        if let Ok(metadata) = file.real_path().symlink_metadata() {
+            self.refuse_secret_file(&metadata, &file.display_path)?;
+        }
         match links {
             LinkMode::Follow if file.is_link() => {
                 let target =

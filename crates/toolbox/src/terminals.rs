@@ -16,7 +16,8 @@ use tokio::sync::watch;
 
 use crate::blocking::run_blocking;
 use crate::capture::OutputCapture;
-use crate::commands::{CommandRequest, CommandRunner};
+use crate::command_request::CommandRequest;
+use crate::commands::CommandRunner;
 use crate::running_command::RunningCommand;
 
 /// The most terminals that are open at the same time.

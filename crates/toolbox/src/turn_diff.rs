@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 
 use crate::Workspace;
-use crate::workspace::is_protected_name;
+use crate::protected_paths::is_repository_name;
 use baseline::Baseline;
 use file::TrackedFile;
 
@@ -140,7 +140,7 @@ impl TurnDiffTracker {
             };
             for entry in affected_entries(path) {
                 let inside = entry.strip_prefix(self.workspace.root()).ok();
-                if let Some(name) = inside.filter(|name| !name.iter().any(is_protected_name))
+                if let Some(name) = inside.filter(|name| !name.iter().any(is_repository_name))
                     && !self.workspace.is_secret(&entry)
                 {
                     before.record_file(&self.workspace, name);

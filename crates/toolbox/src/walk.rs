@@ -8,7 +8,7 @@ use ignore::{WalkBuilder, WalkParallel};
 use selvedge_tools::ToolError;
 
 use crate::Workspace;
-use crate::workspace::is_protected_name;
+use crate::protected_paths::is_repository_name;
 
 /// Default folder of a search: the workspace.
 pub(crate) fn default_folder() -> String {
@@ -44,7 +44,7 @@ pub(crate) fn walk_like_git(workspace: &Workspace) -> WalkBuilder {
         .require_git(false)
         .threads(thread_count())
         .filter_entry(move |entry| {
-            !is_protected_name(entry.file_name()) && !filter_workspace.is_secret(entry.path())
+            !is_repository_name(entry.file_name()) && !filter_workspace.is_secret(entry.path())
         });
     builder
 }

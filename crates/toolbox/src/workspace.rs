@@ -2,8 +2,7 @@
 //! handles (`cap_std::fs::Dir`), which symbolic links cannot leave, so that replacing a folder by a
 //! link between check and use has no effect.
 
-use std::ffi::OsStr;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,60 +11,32 @@ use cap_std::fs::Dir;
 use selvedge_protocol::SandboxPolicy;
 use selvedge_tools::ToolError;
 
-/// Names of folders that stay read-only inside writable folders.
-const PROTECTED_NAMES: [&str; 2] = [".git", ".selvedge"];
-
-/// Returns whether a file or folder of this name stays read-only. Ignores case.
-pub(crate) fn is_protected_name(name: &OsStr) -> bool {
-    PROTECTED_NAMES
-        .iter()
-        .any(|protected| name.eq_ignore_ascii_case(protected))
-}
-
-/// Files and folders with credentials, relative to the home folder.
-pub(crate) const HOME_SECRETS: [&str; 27] = [
-    ".ssh",
-    ".aws",
-    ".gnupg",
-    ".kube",
-    ".docker/config.json",
-    ".netrc",
-    ".npmrc",
-    ".pypirc",
-    ".git-credentials",
-    ".config/gcloud",
-    ".config/gh",
-    ".azure",
-    ".boto",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
-    ".claude.json",
-    ".claude/.credentials.json",
-    ".codex/auth.json",
-    ".config/git/credentials",
-    ".config/op",
-    ".gem/credentials",
-    ".local/share/keyrings",
-    ".my.cnf",
-    ".password-store",
-    ".pgpass",
-    ".terraform.d/credentials.tfrc.json",
-    ".vault-token",
-];
-
-/// System files with credentials. Only root can read them, and in containers they are usually
-/// empty.
-const SYSTEM_SECRETS: [&str; 4] = [
-    "/etc/shadow",
-    "/etc/shadow-",
-    "/etc/gshadow",
-    "/etc/gshadow-",
-];
+use crate::hidden_paths::HiddenPaths;
+use crate::protected_paths::{ProtectedPaths, linked_git_folders};
 
 /// The folder that a session works in, and the other paths that its tools can read and write.
 #[derive(Debug, Clone)]
 pub struct Workspace {
     inner: Arc<WorkspaceInner>,
+}
+
+/// Rules for the paths of a workspace. Relative paths are relative to it, and `~` is the home
+/// folder except in `private` and `writable`.
+#[derive(Debug, Clone, Default)]
+pub struct WorkspacePaths {
+    /// Paths that cannot be read, whatever the other rules say, such as `SELVEDGE_HOME`.
+    pub private: Vec<PathBuf>,
+    /// Further folders that may be written.
+    pub writable: Vec<PathBuf>,
+    /// Further paths that stay read-only in writable folders. A single name means every file and
+    /// folder of that name.
+    pub protected: Vec<PathBuf>,
+    /// Names that are protected by default and shall not be.
+    pub unprotected: Vec<PathBuf>,
+    /// Further paths that cannot be read.
+    pub hidden: Vec<PathBuf>,
+    /// Paths that are hidden by default and shall not be.
+    pub visible: Vec<PathBuf>,
 }
 
 #[derive(Debug)]
@@ -74,8 +45,12 @@ struct WorkspaceInner {
     policy: SandboxPolicy,
     /// Canonical path and handle of each writable folder.
     writable: Vec<(PathBuf, Dir)>,
+    /// The writable folders that belong to the work, not to the whole machine.
+    work_folders: Vec<PathBuf>,
+    /// Paths that tools and commands cannot write.
+    protected: ProtectedPaths,
     /// Paths that tools and commands cannot read.
-    secrets: Vec<PathBuf>,
+    hidden: HiddenPaths,
     /// Held while files are changed, because calls run concurrently.
     change_lock: Mutex<()>,
 }
@@ -100,14 +75,32 @@ impl Workspace {
         private: &[PathBuf],
         writable_too: &[PathBuf],
     ) -> io::Result<Self> {
+        let paths = WorkspacePaths {
+            private: private.to_vec(),
+            writable: writable_too.to_vec(),
+            ..WorkspacePaths::default()
+        };
+        Self::open_with_paths(root, policy, &paths)
+    }
+
+    /// Opens a workspace with further rules for paths.
+    pub fn open_with_paths(
+        root: &Path,
+        policy: SandboxPolicy,
+        paths: &WorkspacePaths,
+    ) -> io::Result<Self> {
         let root = root.canonicalize()?;
+        let own: Vec<PathBuf> = std::iter::once(root.clone())
+            .chain(paths.writable.iter().map(|folder| root.join(folder)))
+            .filter_map(|folder| folder.canonicalize().ok())
+            .collect();
         let mut writable = Vec::new();
         let folders = match policy {
             SandboxPolicy::ReadOnly => Vec::new(),
             SandboxPolicy::WorkspaceWrite => {
                 let mut folders = vec![root.clone(), PathBuf::from("/tmp")];
                 folders.extend(std::env::var_os("TMPDIR").map(PathBuf::from));
-                folders.extend(writable_too.iter().map(|folder| root.join(folder)));
+                folders.extend(own.iter().cloned());
                 folders
             }
             SandboxPolicy::DangerFullAccess => vec![root.clone(), PathBuf::from("/")],
@@ -121,35 +114,14 @@ impl Workspace {
                 writable.push((folder, dir));
             }
         }
-        let mut secrets = private.to_vec();
-        // Only files with a password hash are hidden, because each hidden path costs every command
-        // a mount.
-        let has_hash = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text.contains(&b'$'));
-        secrets.extend(SYSTEM_SECRETS.iter().map(PathBuf::from).filter(has_hash));
-        if let Some(home) = std::env::home_dir() {
-            secrets.extend(HOME_SECRETS.iter().map(|name| home.join(name)));
-            // If the home folder is a link, the files in it have two paths.
-            secrets.extend(
-                home.canonicalize()
-                    .into_iter()
-                    .flat_map(|home| HOME_SECRETS.map(|name| home.join(name))),
-            );
-        }
-        // If a secret is itself a link, its target is a secret, too.
-        secrets.extend(
-            secrets
-                .clone()
-                .iter()
-                .filter_map(|path| path.canonicalize().ok()),
-        );
-        secrets.sort();
-        secrets.dedup();
         Ok(Self {
             inner: Arc::new(WorkspaceInner {
+                protected: ProtectedPaths::new(&root, &paths.protected, &paths.unprotected),
+                hidden: HiddenPaths::new(&root, &paths.private, &paths.hidden, &paths.visible),
                 root,
                 policy,
                 writable,
-                secrets,
+                work_folders: own,
                 change_lock: Mutex::new(()),
             }),
         })
@@ -170,6 +142,13 @@ impl Workspace {
         self.inner.writable.iter().map(|(path, _)| path.as_path())
     }
 
+    /// Returns the folders that commands may write.
+    pub(crate) fn command_writable_roots(&self) -> Vec<PathBuf> {
+        self.writable_roots()
+            .flat_map(|folder| self.inner.protected.writable_by_commands(folder))
+            .collect()
+    }
+
     /// Returns the paths inside writable folders that stay read-only.
     pub(crate) fn protected_paths(&self) -> Vec<PathBuf> {
         if self.inner.policy != SandboxPolicy::WorkspaceWrite {
@@ -187,31 +166,27 @@ impl Workspace {
         let mut folders: Vec<&Path> = self.writable_roots().chain(above).collect();
         folders.sort();
         folders.dedup();
-        let mut protected = Vec::new();
-        for folder in folders {
-            let names = PROTECTED_NAMES.map(|name| folder.join(name)).into_iter();
-            protected.extend(
-                names.filter(|path| folder == self.inner.root || !is_foreign_symlink(path)),
-            );
-            // The history of a linked work tree is in another folder, which may be writable.
-            let linked = linked_git_folder(&folder.join(".git"));
-            let shared = linked.as_ref().and_then(|folder| {
-                let text = read_git_pointer(&folder.join("commondir"))?;
-                folder.join(text.trim()).canonicalize().ok()
-            });
-            protected.extend(
-                shared
-                    .into_iter()
-                    .chain(linked)
-                    .filter(|folder| is_writable(folder)),
-            );
-        }
+        let (own, shared): (Vec<&Path>, Vec<&Path>) = folders
+            .iter()
+            .partition(|folder| self.inner.work_folders.iter().any(|own| own == **folder));
+        let mut protected = self.inner.protected.in_folders(&own, &shared);
+        // The history of a linked work tree is in another folder, which may be writable.
+        let linked = folders
+            .iter()
+            .flat_map(|folder| linked_git_folders(&folder.join(".git")));
+        protected.extend(linked);
+        let writable = self.command_writable_roots();
+        protected.retain(|path| {
+            let is_own = path.parent() == Some(&self.inner.root);
+            writable.iter().any(|folder| path.starts_with(folder))
+                && (is_own || !is_foreign_symlink(path))
+        });
         protected
     }
 
     /// Returns the files and folders that cannot be read.
     pub(crate) fn secret_paths(&self) -> impl Iterator<Item = &Path> {
-        self.inner.secrets.iter().map(PathBuf::as_path)
+        self.inner.hidden.iter()
     }
 
     /// Makes a path absolute. It is relative to `base`, which is relative to the workspace.
@@ -245,6 +220,7 @@ impl Workspace {
         let metadata = file
             .metadata()
             .map_err(|error| read_error(&display_path, &error))?;
+        self.refuse_secret_file(&metadata, &display_path)?;
         if metadata.is_dir() {
             return Err(ToolError::new(format!("{display_path} is a folder"))
                 .suggest("list it with tools.listDir"));
@@ -270,8 +246,9 @@ impl Workspace {
                 }),
             opened => opened,
         }?;
-        let is_file = file.metadata()?.is_file() && !is_proc_file(&file);
-        if is_file {
+        let metadata = file.metadata()?;
+        let is_secret = self.inner.hidden.contains_file(&metadata);
+        if metadata.is_file() && !is_secret && !is_proc_file(&file) {
             Ok(file)
         } else {
             Err(io::ErrorKind::InvalidInput.into())
@@ -298,11 +275,28 @@ impl Workspace {
         Ok(())
     }
 
+    /// Fails if an open file is a hard link to a secret.
+    pub(crate) fn refuse_secret_file(
+        &self,
+        metadata: &std::fs::Metadata,
+        display_path: &str,
+    ) -> Result<(), ToolError> {
+        if !self.is_secret_file(metadata) {
+            return Ok(());
+        }
+        Err(ToolError::new(format!(
+            "{display_path} cannot be accessed: it is a hard link to a file that holds secrets"
+        )))
+    }
+
+    /// Returns whether a path is or lies below a secret.
     pub(crate) fn is_secret(&self, path: &Path) -> bool {
-        self.inner
-            .secrets
-            .iter()
-            .any(|secret| path.starts_with(secret))
+        self.inner.hidden.contains(path)
+    }
+
+    /// Returns whether a file is a hard link to a secret.
+    pub(crate) fn is_secret_file(&self, metadata: &std::fs::Metadata) -> bool {
+        self.inner.hidden.contains_file(metadata)
     }
 
     /// Takes the lock for changing files. Hold it from reading the old content to writing the new.
@@ -314,31 +308,31 @@ impl Workspace {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails if a path below a writable folder contains a protected name.
+    /// Fails if a path below a writable folder is protected.
     pub(crate) fn refuse_protected(
         &self,
         path: &Path,
         display_path: &str,
     ) -> Result<(), ToolError> {
-        let relative = self
-            .writable_roots()
-            .filter_map(|root| path.strip_prefix(root).ok());
-        // Relative to the innermost root: the workspace may lie in a folder with a protected name.
-        let Some(rest) = relative.min_by_key(|rest| rest.components().count()) else {
-            return Ok(());
-        };
-        let contains = |name: &str| {
-            rest.components()
-                .any(|part| part.as_os_str().eq_ignore_ascii_case(name))
-        };
-        match PROTECTED_NAMES.iter().find(|name| contains(name)) {
-            Some(name) if self.inner.policy == SandboxPolicy::WorkspaceWrite => {
-                Err(ToolError::new(format!(
-                    "{display_path} cannot be written: {name} is protected"
-                )))
-            }
+        match self.protector(path) {
+            Some(why) if self.inner.policy == SandboxPolicy::WorkspaceWrite => Err(ToolError::new(
+                format!("{display_path} cannot be written: {why}"),
+            )
+            .suggest("run a command with withEscalatedPermissions: true, which asks for approval")),
             _ => Ok(()),
         }
+    }
+
+    /// Returns what protects a path from changes, for a message. `None` if nothing does.
+    pub(crate) fn protector(&self, path: &Path) -> Option<String> {
+        // Relative to the innermost root: the workspace may lie in a folder with a protected name.
+        let innermost = self
+            .writable_roots()
+            .filter(|root| path.starts_with(root))
+            .max_by_key(|root| root.components().count())?;
+        self.inner
+            .protected
+            .protector(path, innermost, &self.inner.root)
     }
 
     /// Returns a path relative to an open folder, or fails if it must not be written.
@@ -443,7 +437,7 @@ fn is_foreign_symlink(path: &Path) -> bool {
 
 /// Opens a file for reading. Does not block if it is a pipe without a writer.
 #[cfg(target_os = "linux")]
-fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
+pub(crate) fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
     // Magic links of /proc lead to the open files of other processes.
     match open_with_resolve(path, rustix::fs::ResolveFlags::NO_MAGICLINKS) {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => open_without_resolve(path),
@@ -452,7 +446,7 @@ fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
 }
 
 #[cfg(all(unix, not(target_os = "linux")))]
-fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
+pub(crate) fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
     open_without_resolve(path)
 }
 
@@ -476,7 +470,7 @@ fn open_without_resolve(path: &Path) -> io::Result<std::fs::File> {
 }
 
 #[cfg(not(unix))]
-fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
+pub(crate) fn open_nonblocking(path: &Path) -> io::Result<std::fs::File> {
     std::fs::File::open(path)
 }
 
@@ -491,27 +485,4 @@ fn normalize_lexically(path: &Path) -> PathBuf {
         }
     }
     out
-}
-
-/// Returns the repository folder that a `.git` file names. `None` if `.git` is a folder.
-fn linked_git_folder(git: &Path) -> Option<PathBuf> {
-    let text = read_git_pointer(git)?;
-    let folder = text.strip_prefix("gitdir:")?.trim();
-    git.parent()?.join(folder).canonicalize().ok()
-}
-
-/// Reads a file that contains a path. The file may be untrusted, so at most 16 kB are read and a
-/// pipe does not block.
-fn read_git_pointer(path: &Path) -> Option<String> {
-    const MAX_BYTES: u64 = 16 << 10;
-    let file = open_nonblocking(path).ok()?;
-    let mut text = String::new();
-    file.metadata()
-        .ok()?
-        .is_file()
-        .then_some(file)?
-        .take(MAX_BYTES)
-        .read_to_string(&mut text)
-        .ok()?;
-    Some(text)
 }

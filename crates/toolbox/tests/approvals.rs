@@ -7,6 +7,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use selvedge_confine::WeakerConfinement;
 use selvedge_protocol::{
     ApprovalPolicy, CallDecision, CallStatus, ErrorCode, PreviewContent, SandboxPolicy,
 };
@@ -366,6 +367,8 @@ fn unconfined_commands_that_may_show_secrets_are_asked_for() {
         let mut desk = desk(ApprovalPolicy::Untrusted, no());
         desk.sandbox = SandboxPolicy::DangerFullAccess;
         desk.write("work/inside.txt", "x");
+        std::os::unix::fs::symlink("../private/journal", desk.path("work/link")).unwrap();
+        std::fs::hard_link(desk.path("private/journal"), desk.path("work/hard")).unwrap();
         desk
     };
     let confined = || desk(ApprovalPolicy::Untrusted, no());
@@ -377,6 +380,14 @@ fn unconfined_commands_that_may_show_secrets_are_asked_for() {
         in_folder(json!(["bash", "-c", "cd .. && cat p*/journal"]), "."),
         in_folder(json!(["grep", "-r", "hunter2", ".."]), "."),
         in_folder(json!(["rg", "hunter2"]), ".."),
+        in_folder(json!(["cat", "link"]), "."),
+        in_folder(json!(["cat", "hard"]), "."),
+        in_folder(json!(["bash", "-c", "cat l*k"]), "."),
+        in_folder(json!(["bash", "-c", "cat h?rd"]), "."),
+        in_folder(json!(["bash", "-c", "cat < link"]), "."),
+        in_folder(json!(["bash", "-c", "cat < hard"]), "."),
+        in_folder(json!(["bash", "-c", "cat < ../private/journal"]), "."),
+        in_folder(json!(["bash", "-c", "bash -c 'cat < link'"]), "."),
     ] {
         both_ways(
             unconfined,
@@ -403,6 +414,7 @@ fn unconfined_commands_that_may_show_secrets_are_asked_for() {
     for args in [
         in_folder(json!(["cat", "inside.txt"]), "."),
         in_folder(json!(["bash", "-c", "cat *.txt"]), "."),
+        in_folder(json!(["bash", "-c", "cat < inside.txt"]), "."),
         in_folder(json!(["grep", "-r", "x", "."]), "."),
         in_folder(json!(["ls", ".."]), "."),
     ] {
@@ -412,6 +424,33 @@ fn unconfined_commands_that_may_show_secrets_are_asked_for() {
             |_| args.clone(),
             |_, ran| assert!(ran.asked.is_empty(), "{args}: {ran:?}"),
         );
+    }
+}
+
+/// Landlock does not protect single files, so a person decides about what can be recognised.
+#[test]
+fn with_landlock_alone_changes_of_protected_files_are_asked_for() {
+    let landlock = || {
+        let desk = desk(ApprovalPolicy::OnRequest, no());
+        desk.write("work/.vscode/tasks.json", "{}");
+        *desk.settings.lock().unwrap() = Some(CommandSettings {
+            accepted_weaker: Some(WeakerConfinement::Landlock),
+            ..CommandSettings::default()
+        });
+        desk
+    };
+    for (script, asked) in [
+        ("echo evil > .git/hooks/pre-commit", 1),
+        ("if true; then echo evil >> .envrc; fi", 1),
+        ("echo evil > sub/../.vscode/tasks.json", 1),
+        ("cp evil .vs*/tasks.json", 1),
+        ("echo fine > out.txt", 0),
+        ("touch fine; ls *", 0),
+    ] {
+        let args = |_: &Desk| json!({"command": ["bash", "-c", script]});
+        both_ways(landlock, "exec", args, |_, ran| {
+            assert_eq!(ran.asked.len(), asked, "{script}: {ran:?}");
+        });
     }
 }
 

@@ -538,3 +538,37 @@ fn pipes_and_devices_are_not_read() {
         json!(1)
     );
 }
+
+#[test]
+fn a_hard_link_to_a_hidden_file_is_refused() {
+    let workspace = TestWorkspace::new();
+    std::fs::hard_link(
+        workspace.path("private/journal"),
+        workspace.path("work/hard"),
+    )
+    .unwrap();
+    std::fs::hard_link(
+        workspace.path("work/src/lib.rs"),
+        workspace.path("work/same"),
+    )
+    .unwrap();
+    let patch = "*** Begin Patch\\n*** Update File: hard\\n@@\\n-mine\\n+x\\n*** End Patch";
+    for call in [
+        "readFile({ path: 'hard' })".to_owned(),
+        "viewImage({ path: 'hard' })".to_owned(),
+        "writeFile({ path: 'hard', content: 'x' })".to_owned(),
+        format!("applyPatch({{ patch: '{patch}' }})"),
+    ] {
+        let output = workspace.run(&format!("return await tools.{call}"));
+        let message = output.error.map(|error| error.message).unwrap_or_default();
+        assert!(
+            message.contains("hard link to a file that holds secrets"),
+            "{call}: {message}"
+        );
+    }
+    let found = workspace.run("return await tools.grepFiles({ pattern: 'mine', path: '.' })");
+    assert!(!format!("{found:?}").contains("hard"), "{found:?}");
+    // Other hard links are ordinary files.
+    let read = workspace.run("return (await tools.readFile({ path: 'same' })).text");
+    assert!(format!("{read:?}").contains("pub fn run"), "{read:?}");
+}

@@ -1,7 +1,8 @@
-//! The read-only forms of `git`. Forms that show the content of files are not included, because the
-//! configuration of a repository can name programs for that (`diff.external`, `textconv`).
+//! The read-only forms of `git`. The configuration of a repository can name programs that these
+//! forms run (`diff.external`, `textconv`, filters): `repository.rs` checks it before such a
+//! command runs without approval.
 
-use super::words::{ShellWord, WordKind};
+use super::words::ShellWord;
 
 /// Which operands a subcommand can have in its read-only form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,170 +11,226 @@ enum GitOperands {
     None,
     /// Operands only together with one of `LIST_OPTIONS`. Otherwise they name something to create.
     WhenListing,
-    /// Only `REVISION:PATH`, which shows a file of a commit.
-    RevisionPaths,
-    /// Any operands, but one of `SUMMARY_OPTIONS` is required. Otherwise the command shows
-    /// differences.
-    SummaryRequired,
 }
-use GitOperands::{Any, RevisionPaths, SummaryRequired, WhenListing};
+use GitOperands::{Any, WhenListing};
 
-/// Options that select and format commits without showing their differences.
+/// Options that format differences. `--patch` and `-p` are left to the forms that show no
+/// differences otherwise: elsewhere they add nothing, and Codex asks about them.
+const DIFF_OPTIONS: &str = "--no-patch --unified --raw --patch-with-raw --patch-with-stat \
+    --stat --shortstat --numstat --name-only --name-status --summary --compact-summary --dirstat \
+    --find-renames --no-renames --find-copies --find-copies-harder --minimal --patience \
+    --histogram --diff-algorithm --anchored --word-diff --word-diff-regex --color-words \
+    --color-moved --no-color-moved --color --no-color --full-index --binary --abbrev --text \
+    --ignore-space-change --ignore-all-space --ignore-space-at-eol --ignore-blank-lines \
+    --ignore-cr-at-eol --ignore-matching-lines --inter-hunk-context --function-context \
+    --no-ext-diff --no-textconv --ignore-submodules --src-prefix --dst-prefix --no-prefix \
+    --default-prefix --relative --no-relative --diff-filter --pickaxe-all --pickaxe-regex --check \
+    --exit-code --quiet --ws-error-highlight --submodule --cc --combined-all-paths \
+    --no-indent-heuristic --indent-heuristic \
+    --line-prefix --ita-invisible-in-index --reverse";
+/// Letters of short options that format differences.
+const DIFF_LETTERS: &str = "swbaRzcmDWMCBtr";
+/// Letters of short options of `git log` and `git diff` whose value may follow immediately: texts
+/// and patterns to search for, a range of lines, a number of lines.
+const VALUED_LETTERS: &[char] = &['S', 'G', 'L', 'I', 'U'];
+
+/// Options that select and format commits.
 const LOG_OPTIONS: &str = "--oneline --graph --decorate --no-decorate --all --branches --tags \
     --remotes --reverse --merges --no-merges --first-parent --abbrev-commit --no-abbrev-commit \
     --date --format --pretty --color --no-color --follow --since --until --after --before --author \
-    --committer --grep --max-count --skip --left-right --cherry-pick --topo-order --date-order \
-    --author-date-order --full-history --simplify-by-decoration --no-patch --relative-date --stat \
-    --shortstat --numstat --name-only --name-status --summary --dirstat --count --not \
-    --ancestry-path";
+    --committer --grep --all-match --invert-grep --regexp-ignore-case --extended-regexp \
+    --fixed-strings --perl-regexp --max-count --skip --left-right --left-only --right-only \
+    --cherry-pick --cherry-mark --cherry --topo-order --date-order --author-date-order \
+    --full-history --simplify-by-decoration --no-patch --relative-date --count --not \
+    --ancestry-path --boundary --parents --children --no-walk --walk-reflogs --merge --notes \
+    --no-notes --source --encoding";
+/// Letters of short options that select and format commits.
+const LOG_LETTERS: &str = "nisEFPg";
 
-/// The read-only forms: subcommand, long options, letters of short options, operands.
-const READ_ONLY_FORMS: &[(&str, &str, &str, GitOperands)] = &[
+/// Which options a subcommand can have in its read-only form.
+enum GitOptions {
+    /// These long options, and these letters of short options.
+    Listed(&'static str, &'static str),
+    /// The same, and the options that format differences.
+    WithDiff(&'static str, &'static str),
+    /// The options that select and format commits, those that format differences, and these.
+    WithLog(&'static str, &'static str),
+}
+use GitOptions::{Listed, WithDiff, WithLog};
+
+/// The read-only forms: subcommand, options, operands.
+const READ_ONLY_FORMS: &[(&str, GitOptions, GitOperands)] = &[
     (
         "status",
-        "--short --branch --porcelain --long --untracked-files --ignored --renames --no-renames \
-        --show-stash --ahead-behind --no-ahead-behind --column --no-column",
-        "sbuz",
+        Listed(
+            "--short --branch --porcelain --long --verbose --untracked-files --ignored --renames \
+             --no-renames --find-renames --show-stash --ahead-behind --no-ahead-behind --column \
+             --no-column --ignore-submodules",
+            "sbuzv",
+        ),
         Any,
     ),
-    ("log", LOG_OPTIONS, "nisEFP", Any),
+    ("log", WithLog("--patch", "pu"), Any),
+    ("show", WithLog("", ""), Any),
+    ("diff", WithDiff("--cached --staged --merge-base", ""), Any),
+    (
+        "diff-tree",
+        WithDiff("--patch --root --no-commit-id --pretty", "pv"),
+        Any,
+    ),
+    ("diff-index", WithDiff("--cached --merge-base", ""), Any),
+    ("diff-files", WithDiff("", ""), Any),
     (
         "shortlog",
-        "--summary --numbered --email --since --until --no-merges --all --group",
-        "snec",
+        Listed(
+            "--summary --numbered --email --since --until --no-merges --all --group",
+            "snec",
+        ),
         Any,
     ),
-    ("rev-list", LOG_OPTIONS, "n", Any),
+    ("rev-list", Listed(LOG_OPTIONS, "n"), Any),
     (
         "reflog",
-        "--oneline --date --format --max-count",
-        "n",
+        Listed("--oneline --date --format --max-count", "n"),
         GitOperands::None,
     ),
     (
         "reflog show",
-        "--oneline --date --format --max-count",
-        "n",
+        Listed("--oneline --date --format --max-count", "n"),
         Any,
     ),
     (
         "stash list",
-        "--oneline --date --format --max-count --stat",
-        "n",
+        Listed("--oneline --date --format --max-count --stat", "n"),
         GitOperands::None,
     ),
     (
-        "diff",
-        "--stat --shortstat --numstat --name-only --name-status --summary --dirstat --cached \
-        --staged --merge-base --no-renames --find-renames --color --no-color --no-ext-diff \
-        --no-textconv",
-        "wb",
-        SummaryRequired,
+        "stash show",
+        WithDiff("--patch --include-untracked --only-untracked", "pu"),
+        Any,
     ),
-    (
-        "show",
-        "--stat --shortstat --numstat --name-only --name-status --summary --dirstat --no-patch \
-        --oneline --format --pretty --date --no-color --color --no-ext-diff --no-textconv",
-        "s",
-        SummaryRequired,
-    ),
-    ("show", "", "", RevisionPaths),
     (
         "branch",
-        "--list --all --remotes --verbose --show-current --contains --no-contains --merged \
-        --no-merged --points-at --sort --column --no-column --ignore-case --color --no-color",
-        "arvi",
+        Listed(
+            "--list --all --remotes --verbose --show-current --contains --no-contains \
+             --merged --no-merged --points-at --sort --column --no-column --ignore-case \
+             --color --no-color",
+            "arvi",
+        ),
         WhenListing,
     ),
     (
         "tag",
-        "--list --contains --no-contains --merged --no-merged --points-at --sort --column \
-        --no-column",
-        "ni",
+        Listed(
+            "--list --contains --no-contains --merged --no-merged --points-at --sort --column \
+             --no-column",
+            "ni",
+        ),
         WhenListing,
     ),
-    ("remote", "--verbose", "v", GitOperands::None),
-    ("remote get-url", "--push --all", "", Any),
+    ("remote", Listed("--verbose", "v"), GitOperands::None),
+    ("remote get-url", Listed("--push --all", ""), Any),
     (
         "worktree list",
-        "--porcelain --verbose",
-        "vz",
+        Listed("--porcelain --verbose", "vz"),
         GitOperands::None,
     ),
     (
         "rev-parse",
-        "--abbrev-ref --short --verify --quiet --show-toplevel --show-prefix --show-cdup --git-dir \
-        --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside-git-dir \
-        --is-bare-repository --is-shallow-repository --symbolic --symbolic-full-name --all \
-        --branches --tags --remotes --show-superproject-working-tree --git-path --sq --revs-only \
-        --no-revs --default --path-format --show-object-format",
-        "q",
+        Listed(
+            "--abbrev-ref --short --verify --quiet --show-toplevel --show-prefix --show-cdup \
+             --git-dir --absolute-git-dir --git-common-dir --is-inside-work-tree --is-inside- \
+             git-dir --is-bare-repository --is-shallow-repository --symbolic --symbolic-full- \
+             name --all --branches --tags --remotes --show-superproject-working-tree --git- \
+             path --sq --revs-only --no-revs --default --path-format --show-object-format",
+            "q",
+        ),
         Any,
     ),
     (
         "ls-files",
-        "--cached --deleted --modified --others --ignored --stage --unmerged --killed \
-        --exclude-standard --error-unmatch --full-name --abbrev --eol --exclude --directory \
-        --no-empty-directory --deduplicate --format",
-        "cdmoisuktvzx",
+        Listed(
+            "--cached --deleted --modified --others --ignored --stage --unmerged --killed \
+             --exclude-standard --error-unmatch --full-name --abbrev --eol --exclude \
+             --directory --no-empty-directory --deduplicate --format",
+            "cdmoisuktvzx",
+        ),
         Any,
     ),
     (
         "ls-tree",
-        "--name-only --name-status --full-name --full-tree --long --object-only --abbrev",
-        "drtlz",
+        Listed(
+            "--name-only --name-status --full-name --full-tree --long --object-only --abbrev",
+            "drtlz",
+        ),
         Any,
     ),
-    ("cat-file", "", "tesp", Any),
+    ("cat-file", Listed("", "tesp"), Any),
     (
         "describe",
-        "--tags --always --dirty --abbrev --long --all --exact-match --contains --first-parent \
-        --match --exclude --candidates",
-        "",
+        Listed(
+            "--tags --always --dirty --abbrev --long --all --exact-match --contains --first- \
+             parent --match --exclude --candidates",
+            "",
+        ),
         Any,
     ),
     (
         "merge-base",
-        "--all --octopus --is-ancestor --independent --fork-point",
-        "a",
+        Listed(
+            "--all --octopus --is-ancestor --independent --fork-point",
+            "a",
+        ),
         Any,
     ),
-    ("name-rev", "--tags --name-only --always --all", "", Any),
+    (
+        "name-rev",
+        Listed("--tags --name-only --always --all", ""),
+        Any,
+    ),
     (
         "show-ref",
-        "--heads --branches --tags --head --dereference --hash --abbrev --verify --quiet",
-        "dsq",
+        Listed(
+            "--heads --branches --tags --head --dereference --hash --abbrev --verify --quiet",
+            "dsq",
+        ),
         Any,
     ),
-    ("show-branch", "--all --remotes --current --list", "ar", Any),
+    (
+        "show-branch",
+        Listed("--all --remotes --current --list", "ar"),
+        Any,
+    ),
     (
         "count-objects",
-        "--verbose --human-readable",
-        "vH",
+        Listed("--verbose --human-readable", "vH"),
         GitOperands::None,
     ),
     (
         "check-ignore",
-        "--quiet --verbose --non-matching --no-index",
-        "qvn",
+        Listed("--quiet --verbose --non-matching --no-index", "qvn"),
         Any,
     ),
     (
         "blame",
-        "--no-textconv --line-porcelain --porcelain --date --abbrev --root --show-name \
-        --show-number --show-email",
-        "LesfnwltpM",
+        Listed(
+            "--no-textconv --line-porcelain --porcelain --date --abbrev --root --show-name \
+             --show-number --show-email",
+            "LesfnwltpM",
+        ),
         Any,
     ),
     (
         "grep",
-        "--line-number --ignore-case --files-with-matches --name-only --files-without-match \
-        --count --word-regexp --extended-regexp --fixed-strings --perl-regexp --basic-regexp \
-        --heading --break --show-function --function-context --context --after-context \
-        --before-context --cached --untracked --no-index --and --or --not --all-match --color \
-        --no-color --max-depth --full-name --null --only-matching --max-count --invert-match \
-        --quiet --column",
-        "niwlLcEFPGheHqvoABCWpIzm",
+        Listed(
+            "--line-number --ignore-case --files-with-matches --name-only --files-without- \
+             match --count --word-regexp --extended-regexp --fixed-strings --perl-regexp \
+             --basic-regexp --heading --break --show-function --function-context --context \
+             --after-context --before-context --cached --untracked --no-index --and --or \
+             --not --all-match --color --no-color --max-depth --full-name --null --only- \
+             matching --max-count --invert-match --quiet --column",
+            "niwlLcEFPGheHqvoABCWpIzm",
+        ),
         Any,
     ),
 ];
@@ -197,21 +254,6 @@ const LIST_OPTIONS: &[&str] = &[
     "--points-at",
 ];
 
-/// Options with which `diff` and `show` print a summary instead of differences.
-const SUMMARY_OPTIONS: &[&str] = &[
-    "--stat",
-    "--shortstat",
-    "--numstat",
-    "--name-only",
-    "--name-status",
-    "--summary",
-    "--dirstat",
-    "--no-patch",
-    "-s",
-];
-/// Options that keep git from running configured programs. Both are needed.
-const NO_PROGRAM_OPTIONS: &[&str] = &["--no-ext-diff", "--no-textconv"];
-
 /// Returns why `git` with these arguments is not known to be read-only. `None` if it is.
 pub(super) fn objection(words: &[ShellWord]) -> Option<&'static str> {
     let global = words
@@ -230,9 +272,8 @@ pub(super) fn objection(words: &[ShellWord]) -> Option<&'static str> {
     if forms.clone().next().is_none() {
         return Some("is not known to be read-only in this form");
     }
-    let is_read_only = forms.any(|((name, long, short, operands), rest)| {
-        is_read_only(name, long, short, *operands, rest)
-    });
+    let is_read_only =
+        forms.any(|((_, options, operands), rest)| is_read_only(options, *operands, rest));
     (!is_read_only).then_some("may not be read-only in this form")
 }
 
@@ -246,13 +287,7 @@ fn strip_subcommand<'a>(name: &str, words: &'a [ShellWord]) -> Option<&'a [Shell
     same.then(|| &words[parts..])
 }
 
-fn is_read_only(
-    name: &str,
-    long: &str,
-    short: &str,
-    operands: GitOperands,
-    words: &[ShellWord],
-) -> bool {
+fn is_read_only(known: &GitOptions, operands: GitOperands, words: &[ShellWord]) -> bool {
     let end = words
         .iter()
         .position(|word| word.text == "--")
@@ -260,30 +295,46 @@ fn is_read_only(
     let (before, after) = words.split_at(end);
     let (options, revisions): (Vec<&ShellWord>, Vec<&ShellWord>) =
         before.iter().partition(|word| word.text.starts_with('-'));
-    let has_any = |names: &[&str]| {
+    let lists = || {
         options
             .iter()
-            .any(|word| names.contains(&word.text.split('=').next().unwrap_or_default()))
+            .any(|word| LIST_OPTIONS.contains(&word.text.split('=').next().unwrap_or_default()))
     };
-    let runs_no_programs = NO_PROGRAM_OPTIONS.iter().all(|option| has_any(&[option]));
     before
         .iter()
         .all(|word| !word.may_become_option() && !checks_signatures(&word.text))
-        && options
-            .iter()
-            .all(|word| is_known_option(&word.text, long, short))
-        && (name != "blame" || has_any(&NO_PROGRAM_OPTIONS[1..]))
+        && options.iter().all(|word| known.contain(&word.text))
         && match operands {
             Any => true,
             GitOperands::None => revisions.is_empty() && after.is_empty(),
-            WhenListing => (revisions.is_empty() && after.is_empty()) || has_any(LIST_OPTIONS),
-            RevisionPaths => {
-                !revisions.is_empty()
-                    && after.is_empty()
-                    && revisions.iter().all(|word| is_revision_path(word))
-            }
-            SummaryRequired => has_any(SUMMARY_OPTIONS) || runs_no_programs,
+            WhenListing => (revisions.is_empty() && after.is_empty()) || lists(),
         }
+}
+
+impl GitOptions {
+    /// Returns whether a word is one of these options.
+    fn contain(&self, option: &str) -> bool {
+        match self {
+            Listed(long, short) => is_known_option(option, long, short),
+            WithDiff(long, short) => {
+                is_known_option(option, long, &format!("{DIFF_LETTERS}{short}"))
+                    || is_diff_option(option)
+            }
+            WithLog(long, short) => {
+                let letters = format!("{DIFF_LETTERS}{LOG_LETTERS}{short}");
+                is_known_option(option, long, &letters)
+                    || is_known_option(option, LOG_OPTIONS, &letters)
+                    || is_diff_option(option)
+            }
+        }
+    }
+}
+
+fn is_diff_option(option: &str) -> bool {
+    let has_value = option
+        .strip_prefix('-')
+        .is_some_and(|letters| letters.starts_with(VALUED_LETTERS));
+    has_value || is_known_option(option, DIFF_OPTIONS, DIFF_LETTERS)
 }
 
 fn is_known_option(option: &str, long: &str, short: &str) -> bool {
@@ -291,12 +342,12 @@ fn is_known_option(option: &str, long: &str, short: &str) -> bool {
         let name = option.split('=').next().unwrap_or_default();
         return long.split_ascii_whitespace().any(|known| known == name);
     }
-    let letters = option[1..].trim_end_matches(|c: char| c.is_ascii_digit() || ",+/:.".contains(c));
+    let letters =
+        option[1..].trim_end_matches(|c: char| c.is_ascii_digit() || ",+/:.%".contains(c));
     // `-uno` and `-uall` are one option of `status`.
-    let letters = if short.contains('u') {
-        letters.strip_prefix('u').map_or(letters, |_| "u")
-    } else {
-        letters
+    let letters = match letters {
+        "uno" | "uall" | "unormal" if short.contains('u') => "u",
+        letters => letters,
     };
     letters.chars().all(|letter| short.contains(letter))
 }
@@ -306,12 +357,4 @@ fn checks_signatures(word: &str) -> bool {
     ["%G", "%+G", "%-G", "% G", "signature"]
         .iter()
         .any(|text| word.contains(text))
-}
-
-/// Returns whether a word is a path in a revision, such as `HEAD:src/main.rs`. Searches in commit
-/// messages, such as `:/words` and `HEAD^{/words}`, are not.
-fn is_revision_path(word: &ShellWord) -> bool {
-    let revision = word.text.split_once(':').map(|(revision, _)| revision);
-    word.kind == WordKind::Literal
-        && revision.is_some_and(|revision| !revision.is_empty() && !revision.contains('{'))
 }

@@ -53,6 +53,11 @@ pub struct CommandClassification {
     /// The simple commands in order, as literal words. Empty if the command could not be parsed
     /// into simple commands.
     pub commands: Vec<Vec<String>>,
+    /// Files that the command reads through redirections, nested shells included. What only a
+    /// running shell knows of a name is replaced by U+FFFC.
+    pub input_files: Vec<String>,
+    /// Files that the command may write through redirections, in the same form.
+    pub output_files: Vec<String>,
     /// How safe the command is.
     pub safety: CommandSafety,
 }
@@ -83,6 +88,8 @@ pub fn classify_command(argv: &[String]) -> CommandClassification {
     let texts = |words: Vec<ShellWord>| words.into_iter().map(|word| word.text).collect();
     CommandClassification {
         commands: classified.commands.into_iter().map(texts).collect(),
+        input_files: classified.input_files,
+        output_files: classified.output_files,
         safety: classified.safety,
     }
 }
@@ -90,6 +97,8 @@ pub fn classify_command(argv: &[String]) -> CommandClassification {
 /// A [`CommandClassification`] that keeps the [`WordKind`](words::WordKind) of each word.
 struct WordClassification {
     commands: Vec<Vec<ShellWord>>,
+    input_files: Vec<String>,
+    output_files: Vec<String>,
     safety: CommandSafety,
 }
 
@@ -99,6 +108,8 @@ impl WordClassification {
             let why = "is too long to classify".to_owned();
             return Self {
                 commands: vec![],
+                input_files: vec![],
+                output_files: vec![],
                 safety: CommandSafety::Unknown { reason: why },
             };
         }
@@ -127,6 +138,8 @@ impl WordClassification {
         };
         Self {
             commands: simple.unwrap_or_default(),
+            input_files: search.redirect_targets(|script| &script.input_files),
+            output_files: search.redirect_targets(|script| &script.output_files),
             safety,
         }
     }
@@ -314,6 +327,15 @@ impl DangerSearch {
             runs.then(|| DangerousPart::in_script("runs downloaded code", text))
         };
         commands.or_else(files).or_else(downloads)
+    }
+
+    /// Returns targets of redirections in all scripts that have been parsed.
+    fn redirect_targets(&self, targets: fn(&ParsedScript) -> &Vec<ShellWord>) -> Vec<String> {
+        let words = self.scripts.values().flat_map(|script| targets(script));
+        let mut texts: Vec<String> = words.map(|word| word.text.clone()).collect();
+        texts.sort();
+        texts.dedup();
+        texts
     }
 
     /// Parses a script, or returns the cached result. `None` if a limit is exceeded.

@@ -4,7 +4,7 @@ use super::display::inline_word;
 use super::flags::{find_flag, operands};
 use super::git;
 use super::words::{ShellWord, WordKind};
-use crate::workspace::HOME_SECRETS;
+use crate::credentials::HOME_CREDENTIALS;
 
 /// With which arguments a program is read-only.
 enum AllowedArguments {
@@ -169,7 +169,12 @@ const HARMLESS_PROC: &[&str] = &[
 /// written in too many ways for this to be complete: it decides only whether a person is asked.
 pub(super) fn names_secret(word: &ShellWord) -> bool {
     let text = word.text.as_str();
-    let has_part = |path: &str| format!("/{text}/").contains(&format!("/{path}/"));
+    let bounded = format!("/{text}/");
+    let has_part = |path: &str| {
+        bounded.match_indices(path).any(|(at, _)| {
+            bounded[..at].ends_with('/') && bounded[at + path.len()..].starts_with('/')
+        })
+    };
     let names_process = text.starts_with("/proc")
         || has_part("proc/self")
         || has_part("../proc")
@@ -180,7 +185,7 @@ pub(super) fn names_secret(word: &ShellWord) -> bool {
         .and_then(|rest| rest.split('/').next())
         .unwrap_or_default();
     let matches_root = word.kind == WordKind::Glob && first.contains(['*', '?', '[']);
-    HOME_SECRETS.iter().any(|secret| has_part(secret))
+    HOME_CREDENTIALS.iter().any(|path| has_part(path))
         || (names_process && !HARMLESS_PROC.contains(&text))
         || matches_root
 }
@@ -201,24 +206,45 @@ pub(super) fn strip_transparent_wrapper(words: &[ShellWord]) -> Option<&[ShellWo
     (words[1..*skipped].iter().all(duration) && plain(&rest[0])).then_some(rest)
 }
 
-/// Checks `test`. Shells evaluate the subscript in `test -v 'a[$(id)]'`. Some of them also evaluate
-/// the operands of numeric comparisons, in which `PATH=1` is an assignment.
+/// Operators of `test` that look at files and texts. Not listed are `-v` and `-R`, with which
+/// shells evaluate the subscript in `a[PATH=1]`, and `-w`, whose answer depends on the confinement.
+const TEST_OPERATORS: &str = "! ( ) -a -o -e -f -d -r -x -s -h -L -p -S -b -c -g -k -u -O -G -N -z \
+    -n = == != < > -nt -ot -ef";
+/// Operators of `test` that compare numbers.
+const NUMBER_OPERATORS: &str = "-eq -ne -lt -le -gt -ge";
+
+/// Checks `test`: every option must be a known operator. Some shells evaluate the operands of
+/// numeric comparisons, in which `PATH=1` is an assignment.
 fn test_objection(words: &[ShellWord]) -> Option<&'static str> {
-    let numeric =
-        |word: &ShellWord| ["-eq", "-ne", "-lt", "-le", "-gt", "-ge"].contains(&word.text.as_str());
+    let is_listed = |list: &str, word: &ShellWord| list.split(' ').any(|known| known == word.text);
+    let is_known = |word: &ShellWord| {
+        !word.text.starts_with('-')
+            || is_listed(TEST_OPERATORS, word)
+            || is_listed(NUMBER_OPERATORS, word)
+            || is_number(word)
+    };
     let compared = words
-        .windows(3)
-        .filter(|three| numeric(&three[1]))
-        .flat_map(|three| [&three[0], &three[2]]);
-    let safe = words.iter().all(has_no_expansion) && compared.into_iter().all(is_number);
+        .iter()
+        .enumerate()
+        .filter(|(_, word)| is_listed(NUMBER_OPERATORS, word))
+        .flat_map(|(at, _)| {
+            [
+                at.checked_sub(1).and_then(|at| words.get(at)),
+                words.get(at + 1),
+            ]
+        });
+    let safe = words
+        .iter()
+        .all(|word| has_no_expansion(word) && is_known(word))
+        && compared.flatten().all(is_number);
     (!safe).then_some("may evaluate its arguments")
 }
 
 /// Checks `printf`, which can set a variable and evaluate its arguments.
 fn printf_objection(words: &[ShellWord]) -> Option<&'static str> {
     let (format, rest) = words.split_first()?;
-    if format.text.starts_with("-v") {
-        return Some("-v sets a variable");
+    if format.text.starts_with('-') {
+        return Some("has an option, and `-v` sets a variable");
     }
     let safe = words.iter().all(has_no_expansion)
         && (takes_only_text(&format.text) || rest.iter().all(is_number));
@@ -282,7 +308,17 @@ fn date_objection(words: &[ShellWord]) -> Option<&'static str> {
 /// Checks `find`, which can delete files and run commands.
 fn find_objection(words: &[ShellWord]) -> Option<&'static str> {
     const ACTIONS: &[&str] = &[
-        "-exec", "-execdir", "-ok", "-okdir", "-delete", "-fls", "-fprint", "-fprint0", "-fprintf",
+        "-exec",
+        "-execdir",
+        "-ok",
+        "-okdir",
+        "-delete",
+        "-fls",
+        "-fprint",
+        "-fprint0",
+        "-fprintf",
+        // Its answer depends on the confinement.
+        "-writable",
     ];
     let acts = |word: &ShellWord| match word.kind {
         WordKind::Literal => ACTIONS.contains(&word.text.as_str()),

@@ -17,6 +17,10 @@ pub(super) struct ParsedScript {
     pub(super) commands: Vec<SimpleCommand>,
     /// Targets of redirections that are not harmless.
     pub(super) redirect_targets: Vec<ShellWord>,
+    /// Files that redirections read.
+    pub(super) input_files: Vec<ShellWord>,
+    /// Files that redirections may write.
+    pub(super) output_files: Vec<ShellWord>,
     /// Why the script is more than a sequence of plain commands. `None` if it is not.
     pub(super) not_plain_reason: Option<&'static str>,
     /// Whether a function starts itself in the background.
@@ -62,6 +66,12 @@ impl ParsedScript {
             let ShellToken::Redirect(operator, target) = token else {
                 continue;
             };
+            if operator.contains('>') {
+                self.output_files.extend(target.clone());
+            }
+            if matches!(*operator, "<" | "<>") {
+                self.input_files.extend(target.clone());
+            }
             if !target
                 .as_ref()
                 .is_some_and(|target| is_harmless_redirect(operator, target))

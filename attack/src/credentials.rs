@@ -1,0 +1,210 @@
+//! Attacks on credentials in the home folder and where variables say: by tools, by confined
+//! commands, through links and hard links, and by commands without a wall.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::attempt::{Attempt, Verdict};
+use crate::lab::{Lab, SECRET, observe};
+
+/// Files with credentials, relative to the home folder.
+const FILES: &[&str] = &[
+    ".ssh/id_ed25519",
+    ".gnupg/secring.gpg",
+    ".netrc",
+    ".git-credentials",
+    ".npmrc",
+    ".pypirc",
+    ".cargo/credentials.toml",
+    ".m2/settings.xml",
+    ".composer/auth.json",
+    ".nuget/NuGet/NuGet.Config",
+    ".docker/config.json",
+    ".kube/config",
+    ".aws/credentials",
+    ".azure/msal_token_cache.json",
+    ".config/gcloud/credentials.db",
+    ".config/doctl/config.yaml",
+    ".oci/config",
+    ".terraform.d/credentials.tfrc.json",
+    ".pgpass",
+    ".my.cnf",
+    ".mongorc.js",
+    ".redisclirc",
+    ".config/gh/hosts.yml",
+    ".codex/auth.json",
+    ".claude/.credentials.json",
+    ".gemini/oauth_creds.json",
+    ".mozilla/firefox/x/logins.json",
+    ".config/google-chrome/Default/Cookies",
+    ".password-store/mail.gpg",
+    ".local/share/keyrings/login.keyring",
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+    ".node_repl_history",
+    ".psql_history",
+];
+
+/// Variables that name a file with credentials, or a folder and the file in it.
+const VARIABLES: &[(&str, &str)] = &[
+    ("KUBECONFIG", ""),
+    ("AWS_SHARED_CREDENTIALS_FILE", ""),
+    ("GOOGLE_APPLICATION_CREDENTIALS", ""),
+    ("NPM_CONFIG_USERCONFIG", ""),
+    ("PGPASSFILE", ""),
+    ("NETRC", ""),
+    ("HISTFILE", ""),
+    ("DOCKER_CONFIG", "config.json"),
+    ("CARGO_HOME", "credentials.toml"),
+    ("GNUPGHOME", "secring.gpg"),
+    ("XDG_CONFIG_HOME", "gh/hosts.yml"),
+];
+
+/// Ways to read `$PATH_OF_SECRET`. `$LINK` and `$HARD` are links to it in the workspace.
+const WAYS: &[(&str, &str)] = &[
+    ("tools", "tools.readFile({ path: '$PATH_OF_SECRET' })"),
+    (
+        "command",
+        "tools.exec({ command: ['cat', '$PATH_OF_SECRET'] })",
+    ),
+];
+
+/// Further ways, for two of the files.
+const LINK_WAYS: &[(&str, &str, &[&str])] = &[
+    ("link, tools", "tools.readFile({ path: 'link' })", &[]),
+    (
+        "link, command",
+        "tools.exec({ command: ['cat', 'link'] })",
+        &[],
+    ),
+    ("hard link, tools", "tools.readFile({ path: 'hard' })", &[]),
+    (
+        "hard link, search",
+        "tools.grepFiles({ pattern: 'canary', path: '.' })",
+        &[],
+    ),
+    ("hard link, image", "tools.viewImage({ path: 'hard' })", &[]),
+    (
+        "hard link, patch",
+        "tools.applyPatch({ patch: '*** Begin Patch\\n*** Update File: hard\\n@@\\n-x\\n+y\\n\
+         *** End Patch' })",
+        &[],
+    ),
+    ("hard link without a wall", "sh('cat hard')", NO_WALL),
+    (
+        "pattern over a hard link without a wall",
+        "sh('cat h*d')",
+        NO_WALL,
+    ),
+    ("link without a wall", "sh('cat link')", NO_WALL),
+    (
+        "pattern over a link without a wall",
+        "sh('cat l?nk')",
+        NO_WALL,
+    ),
+    (
+        "redirection from a link without a wall",
+        "sh('cat < link')",
+        NO_WALL,
+    ),
+    (
+        "redirection from a hard link without a wall",
+        "sh('cat < hard')",
+        NO_WALL,
+    ),
+    (
+        "redirection in a nested shell",
+        "sh('bash -c \"cat < link\"')",
+        NO_WALL,
+    ),
+    (
+        "git without a wall",
+        "sh('git diff link /dev/null')",
+        NO_WALL,
+    ),
+];
+
+const NO_WALL: &[&str] = &["--sandbox", "danger-full-access", "--approval", "untrusted"];
+
+/// Returns the attempts.
+pub(crate) fn attempts() -> Result<Vec<Attempt>> {
+    let mut attempts = Vec::new();
+    for file in FILES {
+        for (way, code) in WAYS {
+            attempts.push(Attempt::new(format!("{way}: {file}"), move |lab| {
+                let secret = lab.outside().join("user").join(file);
+                read_by(lab, &secret, code, &[], None)
+            }));
+        }
+    }
+    for file in [".ssh/id_ed25519", ".netrc"] {
+        for (way, code, args) in LINK_WAYS {
+            attempts.push(Attempt::new(format!("{way}: {file}"), move |lab| {
+                let secret = lab.outside().join("user").join(file);
+                read_by(lab, &secret, code, args, None)
+            }));
+        }
+    }
+    for (variable, file) in VARIABLES {
+        for (way, code) in WAYS {
+            attempts.push(Attempt::new(format!("{way}: {variable}"), move |lab| {
+                let named = lab.outside().join("named");
+                let secret = match *file {
+                    "" => named.clone(),
+                    file => named.join(file),
+                };
+                read_by(lab, &secret, code, &[], Some((variable, &named)))
+            }));
+        }
+    }
+    for (way, code) in WAYS {
+        attempts.push(Attempt::new(format!("{way}: hidden_paths"), move |lab| {
+            std::fs::write(
+                lab.home().join("config.toml"),
+                "[sandbox]\nhidden_paths = [\"~/vault\"]\n",
+            )?;
+            let secret = lab.outside().join("user/vault/key");
+            read_by(lab, &secret, code, &[], None)
+        }));
+    }
+    Ok(attempts)
+}
+
+/// Creates a secret with links to it and reads it in one way. The attack succeeds if the secret is
+/// printed.
+fn read_by(
+    lab: &Lab,
+    secret: &Path,
+    code: &str,
+    args: &[&str],
+    variable: Option<(&str, &Path)>,
+) -> Result<Verdict> {
+    if let Some(folder) = secret.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(secret, format!("{SECRET}\n"))?;
+    std::os::unix::fs::symlink(secret, lab.work().join("link"))?;
+    std::fs::hard_link(secret, lab.work().join("hard"))?;
+    let code = code.replace("$PATH_OF_SECRET", &secret.display().to_string());
+    let source = format!(
+        "const sh = (line: string) => tools.exec({{ command: ['bash', '-c', line] }});\n\
+         return await {code}"
+    );
+    let all = [&["run", "--json", "-"], args].concat();
+    let mut command = lab.selvedge(&all);
+    // Selvedge's own home is hidden as a whole, so the user has another one.
+    command.env("HOME", lab.outside().join("user"));
+    for name in VARIABLES.iter().map(|(name, _)| name) {
+        command.env_remove(name);
+    }
+    if let Some((name, value)) = variable {
+        command.env(name, value);
+    }
+    let seen = observe(command, &source)?;
+    Ok(Verdict::held_if(
+        !seen.output().contains(SECRET) && seen.ended_cleanly(),
+        seen.output(),
+    ))
+}

@@ -1,0 +1,58 @@
+//! A command as a call describes it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::command_safety::display_command;
+
+/// A command to check or to run.
+#[derive(Debug, Clone)]
+pub(crate) struct CommandRequest {
+    pub(crate) argv: Vec<String>,
+    /// Relative to the workspace. `None` is its root.
+    pub(crate) cwd: Option<String>,
+    /// Variables that the call adds to the environment.
+    pub(crate) env: BTreeMap<String, String>,
+    /// `Some` runs the command without confinement, for this reason, which may be empty.
+    pub(crate) unconfined_justification: Option<String>,
+}
+
+impl CommandRequest {
+    /// Reads everything except `argv` from the arguments of a call.
+    pub(crate) fn from_args(argv: Vec<String>, cwd_field: &str, args: &Value) -> Self {
+        let text = |name: &str| args[name].as_str().map(str::to_owned);
+        let env = args["env"].as_object().into_iter().flatten();
+        Self {
+            argv,
+            cwd: text(cwd_field),
+            env: env
+                .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
+                .collect(),
+            unconfined_justification: (args["with_escalated_permissions"] == true)
+                .then(|| text("justification").unwrap_or_default()),
+        }
+    }
+
+    /// Returns the command in one line, truncated to 120 characters.
+    pub(crate) fn to_line(&self) -> String {
+        let line = display_command(&self.argv)
+            .lines()
+            .collect::<Vec<_>>()
+            .join(" ");
+        selvedge_text::truncate_chars(&line, 120).into_owned()
+    }
+
+    /// Returns lines for the working folder and the added variables, each after a newline. Empty if
+    /// the call sets neither.
+    pub(crate) fn cwd_and_env_lines(&self) -> String {
+        let mut text = String::new();
+        if let Some(cwd) = &self.cwd {
+            text.push_str(&format!("\nin {cwd}"));
+        }
+        for (name, value) in &self.env {
+            text.push_str(&format!("\nwith {name}={value}"));
+        }
+        text
+    }
+}

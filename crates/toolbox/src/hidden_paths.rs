@@ -1,0 +1,161 @@
+//! The paths that neither tools nor commands can read: credentials, Selvedge's own folder, and what
+//! the configuration adds. A file is also recognised by its inode, so that a hard link to a hidden
+//! file is hidden, too.
+
+use std::collections::HashSet;
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::credentials::credential_paths;
+
+/// System files with credentials. Only root can read them, and in containers they are usually
+/// empty.
+const SYSTEM_SECRETS: [&str; 4] = [
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+];
+
+/// The most files whose inodes are collected, and the deepest folder that is searched for them.
+const MAX_HIDDEN_FILES: usize = 5_000;
+const MAX_HIDDEN_DEPTH: usize = 4;
+
+/// How long the collected inodes are used.
+const INODE_CACHE_AGE: Duration = Duration::from_secs(2);
+
+/// A file on this machine: device and inode number.
+type FileId = (u64, u64);
+
+/// The hidden paths.
+#[derive(Debug, Default)]
+pub(crate) struct HiddenPaths {
+    paths: Vec<PathBuf>,
+    /// The same paths, for lookups.
+    set: HashSet<PathBuf>,
+    /// The files at and below the paths that have further hard links.
+    linked_files: Mutex<Option<(Instant, HashSet<FileId>)>>,
+}
+
+impl HiddenPaths {
+    /// Collects the hidden paths: `private` ones, credentials without `visible`, and `hidden` ones.
+    /// The last two are relative to the workspace `root`, and `~` is the home folder.
+    pub(crate) fn new(
+        root: &Path,
+        private: &[PathBuf],
+        hidden: &[PathBuf],
+        visible: &[PathBuf],
+    ) -> Self {
+        let home = std::env::home_dir();
+        let full = |path: &PathBuf| root.join(expand_home(path, home.as_deref()));
+        // Only files with a password hash are hidden, because each hidden path costs every command
+        // a mount.
+        let has_hash = |path: &PathBuf| std::fs::read(path).is_ok_and(|text| text.contains(&b'$'));
+        let mut paths: Vec<PathBuf> = SYSTEM_SECRETS
+            .iter()
+            .map(PathBuf::from)
+            .filter(has_hash)
+            .collect();
+        paths.extend(credential_paths(home.as_deref(), root, |name| {
+            std::env::var_os(name)
+        }));
+        // If the home folder is a link, the files in it have two paths.
+        let real_home = home.as_ref().and_then(|home| home.canonicalize().ok());
+        paths.extend(credential_paths(real_home.as_deref(), root, |_| None));
+        let visible: Vec<PathBuf> = visible.iter().map(full).flat_map(with_target).collect();
+        paths.retain(|path| !visible.iter().any(|visible| path.starts_with(visible)));
+        paths.extend(hidden.iter().map(full));
+        paths.extend(private.iter().cloned());
+        // If a hidden path is itself a link, its target is hidden, too.
+        let mut paths: Vec<PathBuf> = paths.into_iter().flat_map(with_target).collect();
+        paths.sort();
+        paths.dedup();
+        Self {
+            set: paths.iter().cloned().collect(),
+            paths,
+            linked_files: Mutex::default(),
+        }
+    }
+
+    /// Returns the hidden files and folders, whether they exist or not.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
+        self.paths.iter().map(PathBuf::as_path)
+    }
+
+    /// Returns whether a path is hidden or lies below a hidden folder.
+    pub(crate) fn contains(&self, path: &Path) -> bool {
+        path.ancestors().any(|above| self.set.contains(above))
+    }
+
+    /// Returns whether a file is a hard link to a hidden file.
+    #[cfg(unix)]
+    pub(crate) fn contains_file(&self, metadata: &Metadata) -> bool {
+        use std::os::unix::fs::MetadataExt;
+        if !metadata.is_file() || metadata.nlink() < 2 {
+            return false;
+        }
+        let mut cache = self
+            .linked_files
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let files = match cache.take() {
+            Some((at, files)) if at.elapsed() < INODE_CACHE_AGE => (at, files),
+            _ => (Instant::now(), self.linked_files()),
+        };
+        let found = files.1.contains(&(metadata.dev(), metadata.ino()));
+        *cache = Some(files);
+        found
+    }
+
+    /// Returns `false`: this system does not tell which files are the same.
+    #[cfg(not(unix))]
+    pub(crate) fn contains_file(&self, _: &Metadata) -> bool {
+        false
+    }
+
+    /// Returns the hidden files that have further hard links, within the limits.
+    #[cfg(unix)]
+    fn linked_files(&self) -> HashSet<FileId> {
+        use std::os::unix::fs::MetadataExt;
+        let mut found = HashSet::new();
+        let mut left = MAX_HIDDEN_FILES;
+        let mut pending: Vec<(PathBuf, usize)> = self
+            .paths
+            .iter()
+            .rev()
+            .map(|path| (path.clone(), 0))
+            .collect();
+        while let Some((path, depth)) = pending.pop() {
+            let Ok(metadata) = path.symlink_metadata() else {
+                continue;
+            };
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+            if metadata.is_file() && metadata.nlink() > 1 {
+                found.insert((metadata.dev(), metadata.ino()));
+            } else if metadata.is_dir() && depth < MAX_HIDDEN_DEPTH {
+                let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+                pending.extend(entries.take(left).map(|entry| (entry.path(), depth + 1)));
+            }
+        }
+        found
+    }
+}
+
+/// Expands a leading `~` as a shell does.
+pub(crate) fn expand_home(path: &Path, home: Option<&Path>) -> PathBuf {
+    match (path.strip_prefix("~"), home) {
+        (Ok(rest), Some(home)) => home.join(rest),
+        _ => path.to_owned(),
+    }
+}
+
+/// Returns a path and, if it exists, its canonical form.
+fn with_target(path: PathBuf) -> Vec<PathBuf> {
+    let real = path.canonicalize().ok().filter(|real| *real != path);
+    std::iter::once(path).chain(real).collect()
+}

@@ -1,0 +1,284 @@
+//! Decides whether `git` may run without approval in a repository. The configuration of a
+//! repository comes with it, and can name programs that even `git status` runs: filters, text
+//! conversions, external diffs, signature checks. Only keys that are known to run nothing are
+//! accepted.
+
+use std::io::{PipeReader, Read};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Keys of a repository's own configuration that make no read-only command run a program. A key is
+/// given in full, as `section.` for a whole section, or as `section.*.variable`.
+const HARMLESS_KEYS: &[&str] = &[
+    "advice.",
+    // No alias replaces a command of git.
+    "alias.",
+    "author.",
+    "branch.",
+    "color.",
+    "column.",
+    "commit.cleanup",
+    "commit.gpgsign",
+    "commit.template",
+    "committer.",
+    "core.abbrev",
+    "core.autocrlf",
+    "core.bare",
+    "core.checkstat",
+    "core.commitgraph",
+    "core.compression",
+    "core.editor",
+    "core.eol",
+    "core.filemode",
+    "core.fscache",
+    // The environment of the command overrides these two and `core.pager`.
+    "core.fsmonitor",
+    "core.hookspath",
+    "core.ignorecase",
+    "core.logallrefupdates",
+    "core.longpaths",
+    "core.multipackindex",
+    "core.pager",
+    "core.precomposeunicode",
+    "core.preloadindex",
+    "core.protecthfs",
+    "core.protectntfs",
+    "core.quotepath",
+    "core.repositoryformatversion",
+    "core.safecrlf",
+    "core.sharedrepository",
+    "core.sparsecheckout",
+    "core.sparsecheckoutcone",
+    "core.splitindex",
+    // No read-only command connects to a remote.
+    "core.sshcommand",
+    "core.symlinks",
+    "core.trustctime",
+    "core.untrackedcache",
+    "core.whitespace",
+    "credential.",
+    "diff.algorithm",
+    "diff.colormoved",
+    "diff.context",
+    "diff.ignoresubmodules",
+    "diff.indentheuristic",
+    "diff.interhunkcontext",
+    "diff.mnemonicprefix",
+    "diff.noprefix",
+    "diff.renamelimit",
+    "diff.renames",
+    "diff.submodule",
+    "diff.tool",
+    "extensions.noop",
+    "extensions.objectformat",
+    "extensions.refstorage",
+    "extensions.relativeworktrees",
+    "extensions.worktreeconfig",
+    "feature.",
+    "fetch.",
+    "gc.",
+    "gpg.format",
+    "gui.",
+    "http.",
+    "i18n.",
+    "index.",
+    "init.",
+    "lfs.*.access",
+    "lfs.*.locksverify",
+    "lfs.repositoryformatversion",
+    "log.abbrevcommit",
+    "log.date",
+    "log.decorate",
+    "log.follow",
+    "log.mailmap",
+    // The environment of the command overrides it.
+    "log.showsignature",
+    "maintenance.",
+    "merge.conflictstyle",
+    "merge.ff",
+    "merge.tool",
+    "pack.",
+    "pull.",
+    "push.",
+    "rebase.",
+    "receive.",
+    "remote.*.fetch",
+    "remote.*.gh-resolved",
+    "remote.*.mirror",
+    "remote.*.prune",
+    "remote.*.prunetags",
+    "remote.*.push",
+    "remote.*.pushurl",
+    "remote.*.skipdefaultupdate",
+    "remote.*.tagopt",
+    "remote.*.url",
+    "remote.pushdefault",
+    "rerere.",
+    "status.",
+    "submodule.",
+    "tag.gpgsign",
+    "tag.sort",
+    "transfer.",
+    "url.",
+    "user.",
+];
+
+/// Arguments of `git` that list the keys of the configuration with their scopes.
+const LIST_CONFIGURATION: &[&str] = &["config", "--list", "--show-scope", "--name-only", "-z"];
+/// Arguments of `git` that list all files of the index with their modes.
+const LIST_INDEX: &[&str] = &["ls-files", "--stage", "-z", "--", ":/"];
+
+/// How long the result of a check is used. One command is classified several times.
+const MAX_CHECK_AGE: Duration = Duration::from_millis(500);
+/// The most output of `git` that is read, and how long a check waits for it.
+const MAX_GIT_OUTPUT: u64 = 64 << 20;
+const GIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The check of the repository of a workspace, with its last result.
+#[derive(Debug, Default)]
+pub(crate) struct RepositoryCheck {
+    last: Mutex<Option<(Instant, Option<String>)>>,
+}
+
+impl RepositoryCheck {
+    /// Returns why `git` may run a program in the folder `cwd`. `None` if it runs none. `git` runs
+    /// git with the given arguments in that folder and returns its output, or `None` if it fails.
+    pub(crate) fn objection(
+        &self,
+        cwd: &Path,
+        git: impl Fn(&[&str]) -> Option<Vec<u8>>,
+    ) -> Option<String> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last
+            .as_ref()
+            .is_none_or(|(at, _)| at.elapsed() > MAX_CHECK_AGE)
+        {
+            *last = Some((Instant::now(), check(cwd, git)));
+        }
+        last.as_ref().and_then(|(_, objection)| objection.clone())
+    }
+}
+
+fn check(cwd: &Path, git: impl Fn(&[&str]) -> Option<Vec<u8>>) -> Option<String> {
+    let Some(configuration) = git(LIST_CONFIGURATION) else {
+        return Some("the repository's configuration is not readable".to_owned());
+    };
+    configuration_objection(&configuration).or_else(|| match git(LIST_INDEX) {
+        Some(index) => submodule_objection(&index, cwd),
+        // Outside of a repository there is no index.
+        None if !has_own_keys(&configuration) => None,
+        None => Some("the repository's index is not readable".to_owned()),
+    })
+}
+
+/// Reads what `git` prints. `None` if it prints too much or takes too long.
+pub(crate) fn read_git_output(reader: PipeReader) -> Option<Vec<u8>> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut output = Vec::new();
+        let read = reader.take(MAX_GIT_OUTPUT).read_to_end(&mut output);
+        // The receiver is gone if the time limit is over.
+        let _ = sender.send(read.is_ok().then_some(output));
+    });
+    let output = receiver.recv_timeout(GIT_TIMEOUT).ok().flatten();
+    output.filter(|output| (output.len() as u64) < MAX_GIT_OUTPUT)
+}
+
+/// Returns why `git` may run a program that the configuration of the repository names, given the
+/// output of [`LIST_CONFIGURATION`]. The user's own configuration is trusted.
+fn configuration_objection(listing: &[u8]) -> Option<String> {
+    let Ok(text) = std::str::from_utf8(listing) else {
+        return Some("the repository's configuration is not readable".to_owned());
+    };
+    let key = own_keys(text).find(|key| !is_harmless_key(key))?;
+    let key: String = key.chars().take(60).flat_map(char::escape_debug).collect();
+    Some(format!(
+        "the repository's configuration sets `{key}`, which may run a program"
+    ))
+}
+
+/// Returns the keys that the repository itself sets.
+fn own_keys(listing: &str) -> impl Iterator<Item = &str> {
+    let mut parts = listing.split_terminator('\0');
+    let pairs = std::iter::from_fn(move || Some((parts.next()?, parts.next()?)));
+    pairs
+        .filter(|(scope, _)| !matches!(*scope, "system" | "global" | "command"))
+        .map(|(_, key)| key)
+}
+
+fn has_own_keys(listing: &[u8]) -> bool {
+    std::str::from_utf8(listing).is_ok_and(|text| own_keys(text).next().is_some())
+}
+
+/// Returns why `git` may run a program that the configuration of a submodule names, given the
+/// output of [`LIST_INDEX`] in the folder `cwd`.
+fn submodule_objection(listing: &[u8], cwd: &Path) -> Option<String> {
+    let submodules = listing
+        .split(|byte| *byte == 0)
+        .filter(|entry| entry.starts_with(b"160000 "));
+    for entry in submodules {
+        let path = entry
+            .splitn(2, |byte| *byte == b'\t')
+            .nth(1)
+            .unwrap_or_default();
+        let path = String::from_utf8_lossy(path);
+        // Without a repository in it, git does not enter a submodule.
+        if cwd.join(&*path).join(".git").symlink_metadata().is_ok() {
+            return Some("`git` may run programs configured in a submodule".to_owned());
+        }
+    }
+    None
+}
+
+fn is_harmless_key(key: &str) -> bool {
+    let (section, rest) = key.split_once('.').unwrap_or((key, ""));
+    let variable = rest.rsplit('.').next().unwrap_or_default();
+    HARMLESS_KEYS.iter().any(|harmless| {
+        let whole_section = harmless.strip_suffix('.');
+        let any_name = harmless.split_once(".*.");
+        key == *harmless
+            || whole_section == Some(section)
+            || any_name.is_some_and(|(name, last)| {
+                name == section && last == variable && rest.contains('.')
+            })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_keys_of_the_repository_are_harmless() {
+        for key in [
+            "core.filemode",
+            "branch.a.b.merge",
+            "remote.o.url",
+            "user.name",
+        ] {
+            let listing = format!("local\0{key}\0");
+            assert_eq!(configuration_objection(listing.as_bytes()), None, "{key}");
+        }
+        for key in [
+            "filter.x.clean",
+            "diff.external",
+            "diff.x.textconv",
+            "remote.o.uploadpack",
+            "remote.o.promisor",
+            "remote.url",
+            "gpg.program",
+            "include.path",
+            "core.worktree",
+            "new.key",
+        ] {
+            let listing = format!("global\0{key}\0local\0{key}\0");
+            assert!(
+                configuration_objection(listing.as_bytes()).is_some(),
+                "{key}"
+            );
+            let trusted = format!("global\0{key}\0system\0{key}\0");
+            assert_eq!(configuration_objection(trusted.as_bytes()), None, "{key}");
+        }
+    }
+}
