@@ -17,6 +17,7 @@ mod config;
 mod doctor;
 mod exec;
 mod form_state;
+mod instructions;
 mod journal;
 mod keyring;
 mod log;

@@ -6,18 +6,21 @@ use anyhow::Result;
 use selvedge_agent::{ResumeTarget, SubAgents, find_resume_target, task_outcome};
 use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
 use selvedge_confine::UnixSocketAccess;
+use selvedge_files::ProjectFiles;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_memory::Memory;
-use selvedge_protocol::{Limits, ScriptModeLevels, ToolSpec};
+use selvedge_protocol::{Limits, SandboxPolicy, ScriptModeLevels, ToolSpec};
 use selvedge_script::{Harness, Resume, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
     CommandRules, CommandSettings, PackError, ToolPacks, Toolbox, Workspace, command_tasks,
+    refused_ignore_files,
 };
 use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::instructions::{InstructionUse, instruction_files};
 use crate::problem::Problem;
 use crate::providers::secret_variables;
 use crate::recall::{RecallAccess, recall_tool};
@@ -29,6 +32,7 @@ pub(crate) struct CliSetup {
     pub(crate) home: Option<PathBuf>,
     /// The trusted files of the folder; `None` if it has none or is not trusted.
     pub(crate) project: Option<Project>,
+    pub(crate) instructions: InstructionUse,
     /// Whether `--ephemeral` was passed.
     pub(crate) ephemeral: bool,
     pub(crate) toolbox: Toolbox,
@@ -54,6 +58,7 @@ pub(crate) struct LoadedConfiguration {
     pub(crate) directory: PathBuf,
     /// The trusted files of the folder.
     pub(crate) project: Option<Project>,
+    pub(crate) instructions: InstructionUse,
 }
 
 /// Reads the user's configuration, and the project's if it is trusted. Prints warnings, and fails
@@ -71,19 +76,26 @@ pub(crate) fn load_valid_configuration(
 ) -> Result<(LoadedConfiguration, Vec<Diagnostic>)> {
     let directory = working_directory(workspace.directory.as_deref())?;
     let home = selvedge_config::home();
-    let (project, unreadable) = match Project::read(&directory) {
-        Ok(project) => (
-            crate::trust::trusted_project(project, home.as_deref(), workspace.trust)?,
-            None,
-        ),
-        Err(error) => (None, Some(Diagnostic::from(error))),
-    };
-    let (config, mut diagnostics) = selvedge_config::load(home.as_deref(), project.as_ref());
-    diagnostics.extend(unreadable);
+    // The files of the project are read before the configuration that they may be part of.
+    let opened = Workspace::open(&directory, SandboxPolicy::ReadOnly, &private_folders())
+        .map_err(|error| cannot_open_workspace(&directory, &error))?;
+    let files = ProjectFiles::of_folder(&directory, opened.credential_files());
+    let (project, mut refused) = Project::read(&files, home.as_deref());
+    refused.extend(refused_ignore_files(&opened));
+    let decision = crate::trust::decide_trust(
+        project,
+        &instruction_files(&files),
+        home.as_deref(),
+        workspace.trust,
+    )?;
+    let (config, mut diagnostics) =
+        selvedge_config::load(home.as_deref(), decision.project.as_ref());
+    diagnostics.extend(refused.into_iter().map(Diagnostic::from));
     let configuration = LoadedConfiguration {
         config,
         directory,
-        project,
+        project: decision.project,
+        instructions: decision.instructions,
     };
     Ok((configuration, diagnostics))
 }
@@ -133,6 +145,7 @@ impl CliSetup {
             mut config,
             directory,
             project,
+            instructions,
         } = configuration;
         if let Some(policy) = workspace.approval {
             config.approval_policy = policy;
@@ -145,6 +158,7 @@ impl CliSetup {
         }
         Ok(Self {
             ephemeral: workspace.ephemeral,
+            instructions,
             ..Self::from_config(config, directory, project)?
         })
     }
@@ -156,19 +170,14 @@ impl CliSetup {
         project: Option<Project>,
     ) -> Result<Self> {
         let home = selvedge_config::home();
-        // The default folder stays private if SELVEDGE_HOME names another one.
-        let default = std::env::home_dir().map(|home| home.join(".selvedge"));
-        let private: Vec<PathBuf> = home.iter().cloned().chain(default).collect();
+        let private = private_folders();
         // Created now, so that no command can create it with its own configuration. If this fails,
         // a command cannot create it either.
         let _ = home.as_ref().map(std::fs::create_dir_all);
         let roots = &config.sandbox_workspace_write.writable_roots;
         let workspace =
             Workspace::open_with_writable(&directory, config.sandbox_mode, &private, roots)
-                .map_err(|error| {
-                    Problem::new(format!("cannot open {}: {error}", directory.display()))
-                        .hint("pass another folder with -C DIR")
-                })?;
+                .map_err(|error| cannot_open_workspace(&directory, &error))?;
         let saved = saved_rules(home.as_deref())?;
         let mut settings = command_settings(&config, &saved, home.as_deref());
         settings.never_inherit.extend(
@@ -190,6 +199,7 @@ impl CliSetup {
             directory,
             home,
             project,
+            instructions: InstructionUse::default(),
             ephemeral: false,
             toolbox,
             journal: None,
@@ -211,6 +221,7 @@ impl CliSetup {
             .push(name.to_owned());
         Ok(Self {
             ephemeral: self.ephemeral,
+            instructions: self.instructions,
             ..Self::from_config(config, self.directory, self.project)?
         })
     }
@@ -467,6 +478,11 @@ impl CliSetup {
         }
     }
 
+    /// Returns a reader for the files of the project.
+    pub(crate) fn project_files(&self) -> ProjectFiles {
+        ProjectFiles::of_folder(&self.directory, self.toolbox.workspace.credential_files())
+    }
+
     /// Returns what scripts see as `context`.
     pub(crate) fn script_context(&self) -> ScriptContext {
         ScriptContext {
@@ -475,6 +491,17 @@ impl CliSetup {
             ..ScriptContext::default()
         }
     }
+}
+
+/// Returns Selvedge's own folders. The default one stays private if SELVEDGE_HOME names another.
+fn private_folders() -> Vec<PathBuf> {
+    let default = std::env::home_dir().map(|home| home.join(".selvedge"));
+    selvedge_config::home().into_iter().chain(default).collect()
+}
+
+fn cannot_open_workspace(directory: &Path, error: &std::io::Error) -> Problem {
+    Problem::new(format!("cannot open {}: {error}", directory.display()))
+        .hint("pass another folder with -C DIR")
 }
 
 /// Returns the canonical path of the folder to work in: that of `-C`, else the current one.
