@@ -5,8 +5,11 @@
 //! keeps them as rows of a file in `data/`.
 
 mod attempt;
+mod implicit_reads;
 mod lab;
+mod recording_model;
 mod scripts;
+mod trust;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +19,11 @@ use anyhow::{Context, Result};
 use attempt::Attempt;
 
 /// The classes of attacks, by their names for `--only`.
-const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[("scripts", scripts::attempts)];
+const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[
+    ("scripts", scripts::attempts),
+    ("implicit_reads", implicit_reads::attempts),
+    ("trust", trust::attempts),
+];
 
 fn main() -> Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();
