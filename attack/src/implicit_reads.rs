@@ -11,13 +11,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::attempt::{Attempt, Verdict};
-use crate::lab::{Lab, Observation, SECRET, observe};
-use crate::recording_model::RecordingModel;
+use crate::lab::{Lab, SECRET, observe};
+use crate::recording_model::{RecordingModel, SEARCHED};
 
 /// How long a command may take.
 const MAX_PROCESS_TIME: Duration = Duration::from_secs(20);
 
-/// Memory that a command may write, in kilobytes.
+/// Memory that a command may use, in kilobytes.
+const MAX_MEMORY_KB: u64 = 1_000_000;
+
+/// Memory at which the system stops a command, in kilobytes, so that an attack that succeeds does
+/// not stop the machine.
 const MAX_DATA_KB: &str = "4000000";
 
 /// Value of an environment variable that `/proc/self/environ` would disclose.
@@ -51,7 +55,7 @@ const COMMANDS: [&[&str]; 7] = [
     &["doctor"],
     &["mcp", "serve"],
     &["mcp", "list"],
-    &["mcp", "install", "claude-code"],
+    &["mcp", "install", "--client", "claude-code"],
 ];
 
 /// What a hostile file is.
@@ -210,10 +214,16 @@ fn instructions_of_others(is_root: bool) -> Vec<Attempt> {
             ask_model(lab, |command| command)
         }),
     ];
+    attempts.push(Attempt::new("an empty .git above", |lab| {
+        std::fs::create_dir(lab.work().join("../.git"))?;
+        symlink(lab.outside().join("secret"), lab.work().join("AGENTS.md"))?;
+        ask_model(lab, |command| command)
+    }));
     if is_root {
         attempts.push(Attempt::new("another user's repository above", |lab| {
             let above = lab.work().join("..");
             std::fs::create_dir(above.join(".git"))?;
+            std::fs::write(above.join(".git/HEAD"), "ref: refs/heads/main\n")?;
             chown(above.join(".git"), Some(54321), Some(54321))?;
             std::fs::write(above.join("AGENTS.md"), SECRET)?;
             ask_model(lab, |command| command)
@@ -293,29 +303,23 @@ fn judge(command: Command, model: Option<&RecordingModel>) -> Result<Verdict> {
     let seen = observe(command, "")?;
     let requests = model.map(RecordingModel::requests).unwrap_or_default();
     if model.is_some() && seen.ended_cleanly() {
-        ensure!(
-            requests.contains("Say done."),
-            "the model was not asked: {}",
-            seen.output()
-        );
+        let was_searched = requests.contains("Say done.") && requests.contains(SEARCHED);
+        ensure!(was_searched, "the model was not asked: {}", seen.output());
     }
     let everything = format!("{requests}{}", seen.output());
     let is_disclosed = [SECRET, ENVIRONMENT_CANARY]
         .iter()
         .any(|canary| everything.contains(canary));
     let is_in_time = seen.ended_cleanly() && seen.elapsed < MAX_PROCESS_TIME;
+    let is_small = seen.peak_memory_kb < MAX_MEMORY_KB;
+    let (elapsed, memory) = (seen.elapsed, seen.peak_memory_kb >> 10);
     Ok(Verdict::held_if(
-        !is_disclosed && is_in_time && !is_out_of_memory(&seen),
+        !is_disclosed && is_in_time && is_small,
         format!(
-            "disclosed: {is_disclosed}, {:?}: {}",
-            seen.elapsed,
+            "disclosed: {is_disclosed}, {elapsed:?}, {memory} MB: {}",
             seen.output()
         ),
     ))
-}
-
-fn is_out_of_memory(seen: &Observation) -> bool {
-    seen.stderr.contains("memory allocation")
 }
 
 fn run(program: &str, args: &[&Path]) -> Result<()> {

@@ -38,6 +38,7 @@ mod run;
 mod runs;
 mod sampling;
 mod saved_config;
+mod secret_environment;
 mod servers;
 mod sessions;
 mod sessions_args;

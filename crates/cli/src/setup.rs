@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_agent::{ResumeTarget, SubAgents, find_resume_target, task_outcome};
-use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
+use selvedge_config::{Config, Diagnostic, Project, SavedRules, Severity};
 use selvedge_confine::UnixSocketAccess;
 use selvedge_files::ProjectFiles;
 use selvedge_journal::{Journal, JournalError};
@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::instructions::{InstructionUse, instruction_files};
 use crate::problem::Problem;
-use crate::providers::secret_variables;
 use crate::recall::{RecallAccess, recall_tool};
+use crate::secret_environment::{project_server_variables, secret_environment};
 
 /// Everything that a command needs to run scripts.
 pub(crate) struct CliSetup {
@@ -520,9 +520,6 @@ pub(crate) fn working_directory(named: Option<&Path>) -> Result<PathBuf> {
     })?)
 }
 
-/// Keys of providers without built-in support. They are never passed to commands either.
-const OTHER_PROVIDER_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
-
 /// Reads the approval rules that were saved with "always".
 fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
     match home {
@@ -564,56 +561,4 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
         })),
         support: None,
     }
-}
-
-/// Returns the variables that are never passed to commands, whatever the policy says.
-fn secret_environment(config: &Config) -> Vec<String> {
-    let other_keys = OTHER_PROVIDER_KEYS.map(str::to_owned).to_vec();
-    [
-        secret_variables(config),
-        other_keys,
-        web_key_variables(config).to_vec(),
-        mcp_server_variables(config),
-    ]
-    .concat()
-}
-
-/// Returns the variables with tokens and headers for the configured MCP servers.
-fn mcp_server_variables(config: &Config) -> Vec<String> {
-    let of_server = |server: &McpServer| {
-        let headers = server.env_http_headers.values().cloned();
-        server
-            .bearer_token_env_var
-            .iter()
-            .cloned()
-            .chain(headers)
-            .collect::<Vec<_>>()
-    };
-    config.mcp_servers.values().flat_map(of_server).collect()
-}
-
-/// Returns the variables in the headers of the servers in a project's `.mcp.json`.
-fn project_server_variables(project: &Project) -> Vec<String> {
-    // An invalid file is reported when the servers are started.
-    let servers = selvedge_config::project_servers(project, |name| Some(format!("${{{name}}}")))
-        .unwrap_or_default();
-    let headers = servers
-        .values()
-        .flat_map(|server| server.http_headers.values());
-    let names = |value: &String| {
-        let parts = value
-            .split("${")
-            .skip(1)
-            .filter_map(|rest| rest.split_once('}'));
-        parts.map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
-    };
-    headers.flat_map(names).collect()
-}
-
-/// Returns the variables with keys of the web services.
-fn web_key_variables(config: &Config) -> [String; 2] {
-    [
-        config.web.perplexity_env_key.clone(),
-        config.web.firecrawl_env_key.clone(),
-    ]
 }

@@ -122,9 +122,15 @@ impl ProjectFiles {
 /// Whether a folder is the root of a repository. Another user could put a `.git` into a shared
 /// folder such as `/tmp`, and with it their own instructions.
 fn has_repository(folder: &Path, working_folder: &Path) -> bool {
-    let Ok(git) = folder.join(".git").symlink_metadata() else {
+    let path = folder.join(".git");
+    let Ok(git) = path.symlink_metadata() else {
         return false;
     };
+    // While a command is confined, an empty `.git` stands in folders without a repository. In a
+    // linked work tree, `.git` is a file.
+    if !git.is_file() && path.join("HEAD").symlink_metadata().is_err() {
+        return false;
+    }
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
