@@ -29,6 +29,12 @@ pub enum RefusalReason {
         /// The limit, in bytes.
         max_bytes: usize,
     },
+    /// Together with the files read before it, it is larger than the limit.
+    #[error("with it, all files of its kind are larger than {} KiB", max_bytes >> 10)]
+    TotalTooLarge {
+        /// The limit, in bytes.
+        max_bytes: usize,
+    },
     /// It is, or is a hard link to, a file with credentials.
     #[error("it holds credentials")]
     Protected,

@@ -13,6 +13,9 @@ use selvedge_files::{FileRefusal, ProjectFiles, ProtectedPaths, RefusalReason, r
 
 use crate::Workspace;
 
+/// Names of the files with rules of a folder.
+const IGNORE_FILE_NAMES: [&str; 2] = [".ignore", ".gitignore"];
+
 /// Largest file of ignore rules that is read, in bytes.
 const MAX_IGNORE_FILE_BYTES: usize = 128 << 10;
 
@@ -69,9 +72,12 @@ impl Workspace {
 
 /// Returns the ignore files of the workspace folder that cannot be used.
 pub fn refused_ignore_files(workspace: &Workspace) -> Vec<FileRefusal> {
-    let rules = IgnoreRules::new(workspace, workspace.root(), IgnoreFiles::Search);
-    rules.folder_rules(workspace.root());
-    rules.take_refused()
+    let files = ProjectFiles::of_folder(workspace.root(), workspace.credential_files());
+    let refused = |name: &str| {
+        let path = workspace.root().join(name);
+        files.read_text(&path, MAX_IGNORE_FILE_BYTES).err()
+    };
+    IGNORE_FILE_NAMES.into_iter().filter_map(refused).collect()
 }
 
 impl IgnoreRules {
@@ -153,14 +159,15 @@ impl IgnoreRules {
 
     /// Reads the rules of one folder. Returns those of its parent if it has none of its own.
     fn read_rules(&self, folder: &Path, parent: Option<Arc<FolderRules>>) -> Arc<FolderRules> {
-        let read = |path: PathBuf| self.compile(folder, self.read_file(&path));
+        let read = |path: PathBuf| self.compile(folder, &path, self.read_file(&path));
+        let git = folder.join(".git");
         let rules = FolderRules {
             ignore: match self.kinds {
-                IgnoreFiles::Search => read(folder.join(".ignore")),
+                IgnoreFiles::Search => read(folder.join(IGNORE_FILE_NAMES[0])),
                 IgnoreFiles::Git => Gitignore::empty(),
             },
-            git_ignore: read(folder.join(".gitignore")),
-            git_exclude: self.compile(folder, self.read_git_exclude(folder)),
+            git_ignore: read(folder.join(IGNORE_FILE_NAMES[1])),
+            git_exclude: self.compile(folder, &git, self.read_git_exclude(folder, &git)),
             parent: parent.clone(),
         };
         let own = [&rules.ignore, &rules.git_ignore, &rules.git_exclude];
@@ -181,20 +188,19 @@ impl IgnoreRules {
     }
 
     /// Reads `info/exclude` of the repository whose work tree starts at a folder.
-    fn read_git_exclude(&self, folder: &Path) -> Option<String> {
-        let git = folder.join(".git");
+    fn read_git_exclude(&self, folder: &Path, git: &Path) -> Option<String> {
         if git.symlink_metadata().ok()?.is_dir() {
             return self.read_file(&git.join("info/exclude"));
         }
         // In a linked work tree, `.git` is a file that names a folder of the main repository.
-        let pointer = self.read_file(&git)?;
+        let pointer = self.read_file(git)?;
         let linked = folder.join(pointer.strip_prefix("gitdir:")?.trim());
         let read = |path: PathBuf| read_user_text(&path, MAX_IGNORE_FILE_BYTES).ok().flatten();
         let common = read(linked.join("commondir"))?;
         read(linked.join(common.trim()).join("info/exclude"))
     }
 
-    fn compile(&self, folder: &Path, text: Option<String>) -> Gitignore {
+    fn compile(&self, folder: &Path, path: &Path, text: Option<String>) -> Gitignore {
         let Some(text) = text else {
             return Gitignore::empty();
         };
@@ -203,8 +209,8 @@ impl IgnoreRules {
             Some(left) => budget.bytes_left = left,
             None => {
                 budget.refused.push(FileRefusal {
-                    path: folder.to_owned(),
-                    reason: RefusalReason::TooLarge {
+                    path: path.to_owned(),
+                    reason: RefusalReason::TotalTooLarge {
                         max_bytes: MAX_RULE_BYTES,
                     },
                 });
@@ -267,4 +273,134 @@ fn excludes_file(config: &str, home: &Path) -> Option<PathBuf> {
             None => PathBuf::from(value),
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use selvedge_protocol::SandboxPolicy;
+
+    use super::*;
+
+    /// A workspace with these files.
+    fn workspace(files: &[(&str, &str)]) -> (tempfile::TempDir, Workspace) {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let root = dir.path().join("work");
+        let workspace = Workspace::open(&root, SandboxPolicy::ReadOnly, &[]).unwrap();
+        (dir, workspace)
+    }
+
+    /// Returns those of the names that are ignored.
+    fn ignored<'a>(workspace: &Workspace, kinds: IgnoreFiles, names: &[&'a str]) -> Vec<&'a str> {
+        let rules = IgnoreRules::new(workspace, workspace.root(), kinds);
+        let is_ignored = |name: &&&str| {
+            let path = workspace.root().join(name.trim_end_matches('/'));
+            rules.is_ignored(&path, name.ends_with('/'))
+        };
+        names.iter().filter(is_ignored).copied().collect()
+    }
+
+    #[test]
+    fn the_nearest_rule_counts_and_ignore_precedes_gitignore() {
+        let (_dir, workspace) = workspace(&[
+            ("work/.git/HEAD", ""),
+            ("work/.git/info/exclude", "*.excluded\n"),
+            ("work/.gitignore", "\u{feff}*.log\nbuild/\n/top\n"),
+            ("work/.ignore", "!kept.log\n*.gen\n"),
+            ("work/sub/.gitignore", "!own.log\n"),
+            // The folder above is not part of the repository.
+            (".gitignore", "*\n"),
+        ]);
+        let names = [
+            "a.log",
+            "kept.log",
+            "sub/a.log",
+            "sub/own.log",
+            "build",
+            "build/",
+            "top",
+            "sub/top",
+            "a.gen",
+            "a.excluded",
+            "plain",
+        ];
+        assert_eq!(
+            ignored(&workspace, IgnoreFiles::Search, &names),
+            ["a.log", "sub/a.log", "build/", "top", "a.gen", "a.excluded"]
+        );
+        assert_eq!(
+            ignored(&workspace, IgnoreFiles::Git, &names),
+            [
+                "a.log",
+                "kept.log",
+                "sub/a.log",
+                "build/",
+                "top",
+                "a.excluded"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_linked_work_tree_has_the_rules_of_its_repository() {
+        let (_dir, workspace) = workspace(&[
+            ("main/.git/info/exclude", "*.excluded\n"),
+            ("main/.git/worktrees/work/commondir", "../..\n"),
+            ("work/.git", "gitdir: ../main/.git/worktrees/work\n"),
+        ]);
+        let names = ["a.excluded", "plain"];
+        assert_eq!(
+            ignored(&workspace, IgnoreFiles::Git, &names),
+            ["a.excluded"]
+        );
+    }
+
+    #[test]
+    fn frozen_rules_do_not_change() {
+        let (_dir, workspace) = workspace(&[("work/.gitignore", "old\n"), ("work/sub/x", "")]);
+        let rules = IgnoreRules::new(&workspace, workspace.root(), IgnoreFiles::Git);
+        let root = workspace.root();
+        assert!(rules.is_ignored(&root.join("old"), false));
+        rules.freeze();
+        std::fs::write(root.join(".gitignore"), "new\n").unwrap();
+        std::fs::write(root.join("sub/.gitignore"), "new\n").unwrap();
+        assert!(rules.is_ignored_below(root, &root.join("sub/old/deep/file")));
+        assert!(!rules.is_ignored_below(root, &root.join("sub/new")));
+    }
+
+    #[test]
+    fn rules_beyond_the_limit_are_not_used_and_named() {
+        let long = "a-long-rule-that-matches-nothing\n".repeat(3000);
+        let names: Vec<String> = (0..12).map(|at| format!("work/{at}/.gitignore")).collect();
+        let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), &*long)).collect();
+        let (_dir, workspace) = workspace(&files);
+        let rules = IgnoreRules::new(&workspace, workspace.root(), IgnoreFiles::Git);
+        for at in 0..12 {
+            rules.is_ignored(&workspace.root().join(format!("{at}/file")), false);
+        }
+        let refused = rules.take_refused();
+        assert_eq!(refused.len(), 2, "{refused:?}");
+        let reason =
+            "/.gitignore is not read: with it, all files of its kind are larger than 1024 KiB";
+        assert!(refused[0].to_string().ends_with(reason), "{}", refused[0]);
+    }
+
+    #[test]
+    fn the_exclude_file_of_the_user_is_found() {
+        let home = Path::new("/home/me");
+        for (config, path) in [
+            (
+                "[core]\n\texcludesFile = ~/.ignored\n",
+                Some("/home/me/.ignored"),
+            ),
+            ("[core]\nexcludesfile=\"/a b\"\n", Some("/a b")),
+            ("[core]\nexcludes = x\n", None),
+        ] {
+            assert_eq!(excludes_file(config, home).as_deref(), path.map(Path::new));
+        }
+    }
 }
