@@ -404,7 +404,7 @@ fn the_question_about_trust_names_what_a_folder_starts_changes_and_follows() {
         output.contains("AGENTS.md is ignored: this folder is not trusted"),
         "{output}"
     );
-    // Trust ends with the answer: the second question comes only after a change.
+    // The answer holds until a file changes.
     std::fs::write(work.join(".mcp.json"), "{}").unwrap();
     let mut terminal = Terminal::run(dir.path(), &args);
     terminal.wait_for("[y/N] ");
