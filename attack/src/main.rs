@@ -18,8 +18,11 @@ use anyhow::{Context, Result};
 
 use attempt::Attempt;
 
-/// The classes of attacks, by their names for `--only`.
-const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[
+/// A name for `--only`, and the function that returns the attempts.
+type AttackClass = (&'static str, fn() -> Result<Vec<Attempt>>);
+
+/// The classes of attacks.
+const CLASSES: &[AttackClass] = &[
     ("scripts", scripts::attempts),
     ("implicit_reads", implicit_reads::attempts),
     ("trust", trust::attempts),

@@ -100,6 +100,14 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         let later = lab.run(&["mcp", "list"])?;
         Ok(not_marked(lab, &format!("{output}{}", later.output())))
     }));
+    attempts.push(Attempt::new("answered before the question", |lab| {
+        lab.write(".mcp.json", MARKING_SERVER)?;
+        let mut terminal = TrustTerminal::start_after_typing(lab, &["mcp", "list"], "y\n")?;
+        terminal.wait_for_question()?;
+        terminal.answer("n")?;
+        let output = terminal.finish()?;
+        Ok(not_marked(lab, &output))
+    }));
     attempts.push(Attempt::new("changed after it was trusted", |lab| {
         lab.write(
             ".mcp.json",
@@ -137,6 +145,11 @@ struct TrustTerminal {
 
 impl TrustTerminal {
     fn start(lab: &Lab, args: &[&str]) -> Result<Self> {
+        Self::start_after_typing(lab, args, "")
+    }
+
+    /// Starts the process in a terminal in which a text has already been typed.
+    fn start_after_typing(lab: &Lab, args: &[&str], typed: &str) -> Result<Self> {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&master)?;
         unlockpt(&master)?;
@@ -145,6 +158,7 @@ impl TrustTerminal {
             .read(true)
             .write(true)
             .open(name.to_str()?)?;
+        rustix::io::write(&master, typed.as_bytes())?;
         let mut command: Command = lab.selvedge(args);
         let child = command
             .env("TERM", "dumb")

@@ -136,6 +136,9 @@ fn trust_question(project: &Project, instructions: &[PathBuf], before: TrustStat
 }
 
 fn ask_for_trust(question: &str) -> bool {
+    // What was typed before the question was shown does not answer it.
+    #[cfg(unix)]
+    let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
     let mut stderr = std::io::stderr().lock();
     // If the terminal is gone, the empty answer means no.
     let _ = stderr
