@@ -6,18 +6,20 @@
 # make bench        benchmark against other programs, and print a table
 # make bench-memory DATA=dir  measure quality and speed of recall on files in LoCoMo format
 # make bench-tokens count requests and tokens of the README's tasks, as scripts and as calls
-# make attack       run all collected attacks against the debug binary, and print a table
+# make attack       run all collected attacks against the debug binary, and print a table;
+#                   with BINARY=file against another
 # make fuzz         fuzz detector, compiler, sandbox and decoders for five minutes
 # make docs         write the generated parts of docs/ and the README
 # make lint         check formatting, clippy and rustdoc without warnings
 # make check        compile what no test compiles: features otlp and pocket, fuzz targets
-# make deny         check licences, duplicate packages and sources (deny.toml)
+# make deny         check licences, duplicate packages, sources, advisories (deny.toml) and build scripts
+# make dist         build, attack and pack a release: binary, licences, docs, bill of materials, checksums
 
 CARGO ?= cargo
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 FUZZ_SECONDS ?= 300
 
-.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens attack fuzz docs lint check deny setup
+.PHONY: demo test test-otlp test-pocket test-llama bench bench-memory bench-tokens attack fuzz docs lint check deny dist setup
 
 setup:
 	@scripts/setup
@@ -61,6 +63,8 @@ deny:
 	@scripts/setup-deny
 	.tools/bin/cargo-deny --workspace check bans
 	.tools/bin/cargo-deny --workspace --all-features check licenses sources
+	scripts/check-advisories
+	scripts/check-build-scripts
 
 bench: setup
 	@scripts/setup-mcp-peers
@@ -77,8 +81,18 @@ bench-tokens: setup
 	scripts/with-compiler $(CARGO) run --release --quiet -p selvedge-bench -- tokens
 
 attack: setup
+ifdef BINARY
+	scripts/with-compiler $(CARGO) build -p selvedge-attack
+	target/debug/selvedge-attack --binary $(BINARY)
+else
 	scripts/with-compiler $(CARGO) build -p selvedge -p selvedge-attack
-	target/debug/selvedge-attack --binary $(or $(BINARY),target/debug/selvedge)
+	target/debug/selvedge-attack --binary target/debug/selvedge
+endif
+
+dist: setup
+	scripts/with-compiler $(CARGO) build --release --locked -p selvedge
+	$(MAKE) attack BINARY=target/release/selvedge
+	scripts/dist target/release/selvedge
 
 fuzz: setup
 	scripts/fuzz $(FUZZ_SECONDS)

@@ -30,6 +30,8 @@ pub(crate) struct Observation {
     pub(crate) signal: Option<i32>,
     pub(crate) elapsed: Duration,
     pub(crate) timed_out: bool,
+    /// The most memory that the process itself used at once, in kilobytes.
+    pub(crate) peak_memory_kb: u64,
 }
 
 impl Observation {
@@ -122,7 +124,7 @@ pub(crate) fn observe(mut command: Command, input: &str) -> Result<Observation> 
         // A process that does not read its input is not an error.
         let _ = stdin.write_all(input.as_bytes());
     }
-    let (output, timed_out) = wait_with_timeout(child)?;
+    let (output, timed_out, peak_memory_kb) = wait_with_timeout(child)?;
     Ok(Observation {
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -130,19 +132,35 @@ pub(crate) fn observe(mut command: Command, input: &str) -> Result<Observation> 
         signal: output.status.signal(),
         elapsed: started.elapsed(),
         timed_out,
+        peak_memory_kb,
     })
 }
 
-/// Waits for a process. Returns its output, and whether it was killed.
-fn wait_with_timeout(child: Child) -> Result<(Output, bool)> {
+/// Waits for a process. Returns its output, whether it was killed, and its peak memory in
+/// kilobytes.
+fn wait_with_timeout(child: Child) -> Result<(Output, bool, u64)> {
+    const MEASURE_INTERVAL: Duration = Duration::from_millis(10);
     let pid = child.id().to_string();
+    let deadline = Instant::now() + ATTACK_TIMEOUT;
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || send.send(child.wait_with_output()));
-    match receive.recv_timeout(ATTACK_TIMEOUT) {
-        Ok(output) => Ok((output?, false)),
-        Err(_) => {
-            Command::new("kill").args(["-9", &pid]).status()?;
-            Ok((receive.recv()??, true))
+    let mut peak = 0;
+    loop {
+        match receive.recv_timeout(MEASURE_INTERVAL) {
+            Ok(output) => return Ok((output?, false, peak)),
+            Err(_) if Instant::now() < deadline => peak = peak.max(peak_memory_kb(&pid)),
+            Err(_) => {
+                Command::new("kill").args(["-9", &pid]).status()?;
+                return Ok((receive.recv()??, true, peak));
+            }
         }
     }
+}
+
+/// Returns the most memory that a running process has used, or 0 if it has ended.
+fn peak_memory_kb(pid: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.and_then(|peak| peak.trim().strip_suffix(" kB")?.parse().ok())
+        .unwrap_or(0)
 }

@@ -11,12 +11,15 @@ mod confinement;
 mod credentials;
 mod display;
 mod git;
+mod implicit_reads;
 mod journal_version;
 mod lab;
 mod model_server;
 mod protected_paths;
 mod pty;
+mod recording_model;
 mod scripts;
+mod trust;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,17 +28,22 @@ use anyhow::{Context, Result};
 
 use attempt::Attempt;
 
-/// The classes of attacks, by their names for `--only`.
-const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[
+/// A name for `--only`, and the function that returns the attempts.
+type AttackClass = (&'static str, fn() -> Result<Vec<Attempt>>);
+
+/// The classes of attacks.
+const CLASSES: &[AttackClass] = &[
     ("approvals", approvals::attempts),
     ("commands", commands::attempts),
     ("confinement", confinement::attempts),
     ("credentials", credentials::attempts),
     ("display", display::attempts),
     ("git", git::attempts),
+    ("implicit_reads", implicit_reads::attempts),
     ("journal_version", journal_version::attempts),
     ("protected_paths", protected_paths::attempts),
     ("scripts", scripts::attempts),
+    ("trust", trust::attempts),
 ];
 
 fn main() -> Result<ExitCode> {

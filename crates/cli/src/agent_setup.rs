@@ -1,6 +1,5 @@
 //! Builds an agent from flags and configuration, for `exec` and the chat.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -15,6 +14,7 @@ use selvedge_toolbox::{PatchFlavour, ToolsConfig, TurnDiffTracker};
 use selvedge_tools::{Approver, Registry};
 
 use crate::args::{ModelChoiceArgs, ScriptLimitArgs, TurnLimitArgs, WorkspaceArgs};
+use crate::instructions::{InstructionUse, ProjectInstructions, read_instructions};
 use crate::memory_setup::{memory_for_agent, small_model};
 use crate::problem::Problem;
 use crate::providers::{self, ModelChoice};
@@ -23,9 +23,6 @@ use crate::setup::CliSetup;
 
 /// Maximum number of requests to the model in a turn, without `--max-rounds`.
 pub(crate) const DEFAULT_MAX_ROUNDS: u32 = 100;
-
-/// Maximum size of the AGENTS.md files in the prompt.
-const MAX_AGENTS_MD_BYTES: usize = 32 << 10;
 
 /// Options for building an agent.
 pub(crate) struct AgentBuildOptions<'a> {
@@ -52,10 +49,21 @@ pub(crate) enum SessionChoice {
 /// Sets up the tools of a workspace, including those that start sub-agents.
 pub(crate) fn setup_with_sub_agents(workspace: &WorkspaceArgs) -> Result<CliSetup> {
     let mut setup = CliSetup::new(workspace)?.with_journal(workspace)?;
+    for refusal in project_instructions(&setup).refused {
+        eprint_line!("warning: {refusal}");
+    }
     let agents = SubAgents::default();
     agents.store_results_in(setup.toolbox.cabinet.clone());
     setup.sub_agents = Some(agents);
     Ok(setup)
+}
+
+/// Reads the instructions of the project, unless the user declined to trust it.
+fn project_instructions(setup: &CliSetup) -> ProjectInstructions {
+    match setup.instructions {
+        InstructionUse::Follow => read_instructions(&setup.project_files()),
+        InstructionUse::Ignore => ProjectInstructions::default(),
+    }
 }
 
 /// An agent, its session, and the MCP servers whose tools it can call.
@@ -197,7 +205,8 @@ pub(crate) fn build_agent(
             false => AfterBlock::Continue,
         },
         effort,
-        project_instructions: project_instructions(&setup.directory),
+        // Files that are not used were reported when the setup was made.
+        project_instructions: project_instructions(setup).text,
         user_instructions: options.instructions,
         ..AgentOptions::default()
     };
@@ -306,22 +315,4 @@ async fn open_existing_session(setup: &CliSetup, id: Option<&str>) -> Result<Ses
         }
         other => anyhow::Error::from(other),
     })
-}
-
-/// Returns the text of every AGENTS.md from the root of the repository down to this folder.
-fn project_instructions(directory: &Path) -> Option<String> {
-    let mut folders: Vec<&Path> = directory.ancestors().collect();
-    // Without a repository, only the folder itself is searched.
-    let root = folders
-        .iter()
-        .position(|folder| folder.join(".git").exists());
-    folders.truncate(root.unwrap_or(0) + 1);
-    let read = |folder: &&Path| std::fs::read_to_string(folder.join("AGENTS.md")).ok();
-    let texts = folders.iter().rev().filter_map(read);
-    let mut text = texts.collect::<Vec<_>>().join("\n\n");
-    if text.len() > MAX_AGENTS_MD_BYTES {
-        text.truncate(text.floor_char_boundary(MAX_AGENTS_MD_BYTES));
-        text.push_str("\n[truncated]");
-    }
-    (!text.trim().is_empty()).then_some(text)
 }

@@ -3,12 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use selvedge_files::{ProjectFiles, ProtectedPaths};
 use serde_json::{Map, Value, json};
 
 use crate::CliStatus;
 use crate::mcp_args::{InstallClient, McpInstallArgs};
 use crate::output::{print_line, print_text};
 use crate::problem::Problem;
+
+/// Largest configuration of a client that is changed, in bytes.
+const MAX_CLIENT_CONFIG_BYTES: usize = 16 << 20;
 
 /// Hint for a file that cannot be changed safely.
 const BY_HAND: &str = "run the command without --write, and add the printed lines by hand";
@@ -21,7 +25,7 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
     let mut serve_args = vec!["mcp".to_owned(), "serve".to_owned()];
     serve_args.extend(args.args.iter().cloned());
     let path = client_config_path(args.client)?;
-    let before = std::fs::read_to_string(&path).unwrap_or_default();
+    let before = read_client_config(args.client, &path)?;
     let after = match args.client {
         InstallClient::Codex => insert_toml(&path, &before, &command, &serve_args)?,
         client => {
@@ -46,6 +50,18 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
     })?;
     print_line(&format!("wrote {}", path.display()))?;
     Ok(CliStatus::Success)
+}
+
+/// Reads the configuration of a client. That of a project must not be a link that leaves it: its
+/// text is written into the project again.
+fn read_client_config(client: InstallClient, path: &Path) -> Result<String> {
+    let text = match client {
+        InstallClient::Codex => selvedge_files::read_user_text(path, MAX_CLIENT_CONFIG_BYTES),
+        _ => ProjectFiles::of_folder(Path::new("."), ProtectedPaths::default())
+            .read_text(path, MAX_CLIENT_CONFIG_BYTES),
+    };
+    let text = text.map_err(|refusal| Problem::new(refusal.to_string()).hint(BY_HAND))?;
+    Ok(text.unwrap_or_default())
 }
 
 fn client_config_path(client: InstallClient) -> Result<PathBuf> {

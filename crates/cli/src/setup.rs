@@ -4,24 +4,26 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_agent::{ResumeError, SubAgents, find_run_to_resume, recorded_task};
-use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
+use selvedge_config::{Config, Diagnostic, Project, SavedRules, Severity};
 use selvedge_confine::UnixSocketAccess;
+use selvedge_files::ProjectFiles;
 use selvedge_journal::{Journal, JournalError};
 use selvedge_memory::Memory;
-use selvedge_protocol::{Limits, ScriptModeLevels, ToolSpec};
+use selvedge_protocol::{Limits, SandboxPolicy, ScriptModeLevels, ToolSpec};
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
     CommandRules, CommandSettings, PackError, ToolPacks, Toolbox, Workspace, WorkspacePaths,
-    command_tasks,
+    command_tasks, refused_ignore_files,
 };
 use selvedge_tools::{Approver, NoApprover, Orchestrator, Registry, TaskSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
+use crate::instructions::{InstructionUse, instruction_files};
 use crate::problem::Problem;
-use crate::providers::secret_variables;
 use crate::recall::{RecallAccess, RecallTool};
+use crate::secret_environment::{project_server_variables, secret_environment};
 
 /// Everything that a command needs to run scripts.
 pub(crate) struct CliSetup {
@@ -30,6 +32,7 @@ pub(crate) struct CliSetup {
     pub(crate) home: Option<PathBuf>,
     /// The trusted files of the folder; `None` if it has none or is not trusted.
     pub(crate) project: Option<Project>,
+    pub(crate) instructions: InstructionUse,
     /// Whether `--ephemeral` was passed.
     pub(crate) ephemeral: bool,
     pub(crate) toolbox: Toolbox,
@@ -55,6 +58,7 @@ pub(crate) struct LoadedConfiguration {
     pub(crate) directory: PathBuf,
     /// The trusted files of the folder.
     pub(crate) project: Option<Project>,
+    pub(crate) instructions: InstructionUse,
 }
 
 /// Reads the user's configuration, and the project's if it is trusted. Prints warnings, and fails
@@ -72,19 +76,26 @@ pub(crate) fn load_valid_configuration(
 ) -> Result<(LoadedConfiguration, Vec<Diagnostic>)> {
     let directory = working_directory(workspace.directory.as_deref())?;
     let home = selvedge_config::home();
-    let (project, unreadable) = match Project::read(&directory) {
-        Ok(project) => (
-            crate::trust::trusted_project(project, home.as_deref(), workspace.trust)?,
-            None,
-        ),
-        Err(error) => (None, Some(Diagnostic::from(error))),
-    };
-    let (config, mut diagnostics) = selvedge_config::load(home.as_deref(), project.as_ref());
-    diagnostics.extend(unreadable);
+    // The files of the project are read before the configuration that they may be part of.
+    let opened = Workspace::open(&directory, SandboxPolicy::ReadOnly, &private_folders())
+        .map_err(|error| cannot_open_workspace(&directory, &error))?;
+    let files = ProjectFiles::of_folder(&directory, opened.credential_files());
+    let (project, mut refused) = Project::read(&files, home.as_deref());
+    refused.extend(refused_ignore_files(&opened));
+    let decision = crate::trust::decide_trust(
+        project,
+        &instruction_files(&files),
+        home.as_deref(),
+        workspace.trust,
+    )?;
+    let (config, mut diagnostics) =
+        selvedge_config::load(home.as_deref(), decision.project.as_ref());
+    diagnostics.extend(refused.into_iter().map(Diagnostic::from));
     let configuration = LoadedConfiguration {
         config,
         directory,
-        project,
+        project: decision.project,
+        instructions: decision.instructions,
     };
     Ok((configuration, diagnostics))
 }
@@ -134,6 +145,7 @@ impl CliSetup {
             mut config,
             directory,
             project,
+            instructions,
         } = configuration;
         if let Some(policy) = workspace.approval {
             config.approval_policy = policy;
@@ -146,6 +158,7 @@ impl CliSetup {
         }
         Ok(Self {
             ephemeral: workspace.ephemeral,
+            instructions,
             ..Self::from_config(config, directory, project)?
         })
     }
@@ -157,9 +170,7 @@ impl CliSetup {
         project: Option<Project>,
     ) -> Result<Self> {
         let home = selvedge_config::home();
-        // The default folder stays private if SELVEDGE_HOME names another one.
-        let default = std::env::home_dir().map(|home| home.join(".selvedge"));
-        let private: Vec<PathBuf> = home.iter().cloned().chain(default).collect();
+        let private = private_folders();
         // Created now, so that no command can create it with its own configuration. If this fails,
         // a command cannot create it either.
         let _ = home.as_ref().map(std::fs::create_dir_all);
@@ -172,10 +183,7 @@ impl CliSetup {
             visible: config.sandbox.visible_paths.clone(),
         };
         let workspace = Workspace::open_with_paths(&directory, config.sandbox_mode, &paths)
-            .map_err(|error| {
-                Problem::new(format!("cannot open {}: {error}", directory.display()))
-                    .hint("pass another folder with -C DIR")
-            })?;
+            .map_err(|error| cannot_open_workspace(&directory, &error))?;
         let saved = saved_rules(home.as_deref())?;
         let mut settings = command_settings(&config, &saved, home.as_deref());
         settings.never_inherit.extend(
@@ -197,6 +205,7 @@ impl CliSetup {
             directory,
             home,
             project,
+            instructions: InstructionUse::default(),
             ephemeral: false,
             toolbox,
             journal: None,
@@ -218,6 +227,7 @@ impl CliSetup {
             .push(name.to_owned());
         Ok(Self {
             ephemeral: self.ephemeral,
+            instructions: self.instructions,
             ..Self::from_config(config, self.directory, self.project)?
         })
     }
@@ -475,6 +485,11 @@ impl CliSetup {
         }
     }
 
+    /// Returns a reader for the files of the project.
+    pub(crate) fn project_files(&self) -> ProjectFiles {
+        ProjectFiles::of_folder(&self.directory, self.toolbox.workspace.credential_files())
+    }
+
     /// Returns what scripts see as `context`.
     pub(crate) fn script_context(&self) -> ScriptContext {
         ScriptContext {
@@ -483,6 +498,17 @@ impl CliSetup {
             ..ScriptContext::default()
         }
     }
+}
+
+/// Returns Selvedge's own folders. The default one stays private if SELVEDGE_HOME names another.
+fn private_folders() -> Vec<PathBuf> {
+    let default = std::env::home_dir().map(|home| home.join(".selvedge"));
+    selvedge_config::home().into_iter().chain(default).collect()
+}
+
+fn cannot_open_workspace(directory: &Path, error: &std::io::Error) -> Problem {
+    Problem::new(format!("cannot open {}: {error}", directory.display()))
+        .hint("pass another folder with -C DIR")
 }
 
 /// Returns the canonical path of the folder to work in: that of `-C`, else the current one.
@@ -500,9 +526,6 @@ pub(crate) fn working_directory(named: Option<&Path>) -> Result<PathBuf> {
             .hint("pass an existing folder with -C DIR")
     })?)
 }
-
-/// Keys of providers without built-in support. They are never passed to commands either.
-const OTHER_PROVIDER_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
 
 /// Reads the approval rules that were saved with "always".
 fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
@@ -545,56 +568,4 @@ fn command_settings(config: &Config, saved: &SavedRules, home: Option<&Path>) ->
         })),
         support: None,
     }
-}
-
-/// Returns the variables that are never passed to commands, whatever the policy says.
-fn secret_environment(config: &Config) -> Vec<String> {
-    let other_keys = OTHER_PROVIDER_KEYS.map(str::to_owned).to_vec();
-    [
-        secret_variables(config),
-        other_keys,
-        web_key_variables(config).to_vec(),
-        mcp_server_variables(config),
-    ]
-    .concat()
-}
-
-/// Returns the variables with tokens and headers for the configured MCP servers.
-fn mcp_server_variables(config: &Config) -> Vec<String> {
-    let of_server = |server: &McpServer| {
-        let headers = server.env_http_headers.values().cloned();
-        server
-            .bearer_token_env_var
-            .iter()
-            .cloned()
-            .chain(headers)
-            .collect::<Vec<_>>()
-    };
-    config.mcp_servers.values().flat_map(of_server).collect()
-}
-
-/// Returns the variables in the headers of the servers in a project's `.mcp.json`.
-fn project_server_variables(project: &Project) -> Vec<String> {
-    // An invalid file is reported when the servers are started.
-    let servers = selvedge_config::project_servers(project, |name| Some(format!("${{{name}}}")))
-        .unwrap_or_default();
-    let headers = servers
-        .values()
-        .flat_map(|server| server.http_headers.values());
-    let names = |value: &String| {
-        let parts = value
-            .split("${")
-            .skip(1)
-            .filter_map(|rest| rest.split_once('}'));
-        parts.map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
-    };
-    headers.flat_map(names).collect()
-}
-
-/// Returns the variables with keys of the web services.
-fn web_key_variables(config: &Config) -> [String; 2] {
-    [
-        config.web.perplexity_env_key.clone(),
-        config.web.firecrawl_env_key.clone(),
-    ]
 }

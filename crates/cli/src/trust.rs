@@ -2,24 +2,39 @@
 //! which calls need approval.
 
 use std::io::{BufRead, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_config::{Project, TrustState};
+use selvedge_config::{EffectKind, Project, ProjectEffect, TrustState, project_effects};
 
+use crate::instructions::InstructionUse;
 use crate::output::eprint_text;
 use crate::problem::Problem;
 
-/// Returns the project if its files are trusted. Asks once if there is a terminal.
-pub(crate) fn trusted_project(
+/// What may be used of a folder's files.
+pub(crate) struct TrustDecision {
+    /// The configuration files, if they are trusted.
+    pub(crate) project: Option<Project>,
+    pub(crate) instructions: InstructionUse,
+}
+
+/// Decides which files of a folder are used. Asks once if there is a terminal. Only a folder with
+/// configuration files is asked about; `instructions` are the files of the project with
+/// instructions for the model, which are followed unless the user declined.
+pub(crate) fn decide_trust(
     project: Project,
+    instructions: &[PathBuf],
     home: Option<&Path>,
     trust_now: bool,
-) -> Result<Option<Project>> {
+) -> Result<TrustDecision> {
+    let trusted = |project| TrustDecision {
+        project,
+        instructions: InstructionUse::Follow,
+    };
     let directory = project.folder.clone();
     let files: Vec<&str> = project.files().map(|(name, _)| name).collect();
     if files.is_empty() {
-        return Ok(None);
+        return Ok(trusted(None));
     }
     let by_environment = std::env::var("SELVEDGE_TRUST").is_ok_and(|value| value == "1");
     let before = home.map_or(TrustState::Unknown, |home| {
@@ -36,45 +51,95 @@ pub(crate) fn trusted_project(
         selvedge_config::trust(home, &project).map_err(cannot_save)?;
     }
     if trust_now || by_environment || before == TrustState::Trusted {
-        return Ok(Some(project));
+        return Ok(trusted(Some(project)));
     }
+    let mut state = before;
     if let (Some(home), TrustState::Unknown | TrustState::Changed, true) = (home, before, can_ask())
     {
-        if ask_for_trust(&directory, &files, before) {
+        if ask_for_trust(&trust_question(&project, instructions, before)) {
             selvedge_config::trust(home, &project).map_err(cannot_save)?;
-            return Ok(Some(project));
+            return Ok(trusted(Some(project)));
         }
         selvedge_config::distrust(home, &project).map_err(cannot_save)?;
+        state = TrustState::Declined;
     }
     let why = match before {
         TrustState::Changed => "it has changed since this folder was trusted",
         _ => "this folder is not trusted",
     };
-    for file in files {
-        let file = directory.join(file).display().to_string();
-        eprint_line!("note: {file} is ignored: {why}");
+    let mut ignored: Vec<PathBuf> = files.iter().map(|file| directory.join(file)).collect();
+    let instructions = match state {
+        TrustState::Declined => {
+            ignored.extend(instructions.iter().cloned());
+            InstructionUse::Ignore
+        }
+        _ => InstructionUse::Follow,
+    };
+    for file in ignored {
+        eprint_line!("note: {} is ignored: {why}", file.display());
     }
     eprint_line!("hint: pass --trust to use the files of this folder");
-    Ok(None)
+    Ok(TrustDecision {
+        project: None,
+        instructions,
+    })
 }
 
 fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
-fn ask_for_trust(directory: &Path, files: &[&str], before: TrustState) -> bool {
+/// Returns the question, which names everything that trust would start, change and follow.
+fn trust_question(project: &Project, instructions: &[PathBuf], before: TrustState) -> String {
     let since = match before {
         TrustState::Changed => ", changed since you trusted it",
         _ => "",
     };
-    let question = format!(
-        "? {} has its own {}, \
-         which can start programs and change which calls need approval{since}.\n  \
-         Trust this folder from now on? [y/N] ",
-        selvedge_text::visible_line(&directory.display().to_string()),
-        files.join(" and ")
+    let names: Vec<&str> = project.files().map(|(name, _)| name).collect();
+    let mut text = format!(
+        "? {:?} has its own {}{since}.\n  If you trust this folder, Selvedge will:\n",
+        project.folder,
+        names.join(" and ")
     );
-    eprint_text(&question);
+    let effects = project_effects(project);
+    for ProjectEffect {
+        kind,
+        text: what,
+        file,
+    } in &effects
+    {
+        let verb = match kind {
+            EffectKind::Program => "start",
+            EffectKind::Connection => "connect",
+            EffectKind::Setting => "set",
+        };
+        let what = selvedge_text::visible_line(what);
+        text.push_str(&format!("  {verb:<8} {what}  [{file}]\n"));
+    }
+    for path in instructions {
+        text.push_str(&format!(
+            "  {:<8} {path:?}, instructions for the model\n",
+            "follow"
+        ));
+    }
+    let count = |kind| effects.iter().filter(|effect| effect.kind == kind).count();
+    // The totals stand next to the question, because a long list scrolls.
+    text.push_str(&format!(
+        "  In all: programs {}, connections {}, settings {}, instructions {}.\n",
+        count(EffectKind::Program),
+        count(EffectKind::Connection),
+        count(EffectKind::Setting),
+        instructions.len()
+    ));
+    text.push_str("  Trust this folder from now on? [y/N] ");
+    text
+}
+
+fn ask_for_trust(question: &str) -> bool {
+    // What was typed before the question was shown does not answer it.
+    #[cfg(unix)]
+    let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
+    eprint_text(question);
     // If the terminal is gone, the empty answer means no.
     let mut line = String::new();
     let _ = std::io::stdin().lock().read_line(&mut line);

@@ -420,7 +420,10 @@ fn doctor_and_config_work_with_an_invalid_project_configuration() {
     std::fs::create_dir(workspace.dir.path().join("project/.mcp.json")).unwrap();
     let seen = workspace.run(&["doctor", "--json"]);
     assert!(
-        seen.out.contains("deadline") && seen.out.contains(".mcp.json: not a regular file"),
+        seen.out.contains("deadline")
+            && seen
+                .out
+                .contains(".mcp.json: the file is not used: it is a folder, not a regular file"),
         "{}",
         seen.out
     );
@@ -907,26 +910,25 @@ fn the_network_is_off_unless_configured() {
 }
 
 #[test]
-fn a_tool_blocked_in_a_system_call_does_not_block_the_exit() {
+fn an_ignore_file_that_is_a_pipe_does_not_block_a_search() {
     let workspace = TestWorkspace::new();
+    workspace.write("project/a.txt", "an x\n");
     let made = Command::new("mkfifo")
         .arg(workspace.dir.path().join("project/.gitignore"))
         .status()
         .unwrap();
     assert!(made.success());
-    let started = std::time::Instant::now();
-    let seen = workspace.run(&[
-        "run",
-        "-q",
-        "--timeout",
-        "500ms",
-        "-e",
-        "return await tools.grepFiles({ pattern: 'x' })",
-    ]);
-    assert_eq!(seen.status, 1, "{seen:?}");
-    assert!(
-        started.elapsed() < std::time::Duration::from_secs(20),
-        "it took {:?}",
-        started.elapsed()
+    let search = "return await tools.grepFiles({ pattern: 'x' })";
+    let seen = workspace.run(&["run", "-q", "-e", search]);
+    assert_eq!(seen.status, 0, "{seen:?}");
+    assert_eq!(seen.json()[0]["path"], "a.txt");
+    assert_eq!(
+        seen.json()[1],
+        json!({
+            "path": ".gitignore",
+            "line": 0,
+            "text": "",
+            "skipped": "its ignore rules are not used: it is a pipe, not a regular file",
+        })
     );
 }

@@ -385,3 +385,51 @@ fn text_typed_before_or_pasted_at_the_plain_prompt_approves_nothing() {
     assert!(output.contains("\x1b[?2004l"), "{output:?}");
     assert!(dir.path().join("work/doomed").exists());
 }
+
+#[test]
+fn the_question_about_trust_names_what_a_folder_starts_changes_and_follows() {
+    let dir = temp_dir();
+    let work = dir.path().join("work");
+    std::fs::create_dir(work.join(".selvedge")).unwrap();
+    std::fs::write(work.join("AGENTS.md"), "Be brief.").unwrap();
+    let servers = r#"{"mcpServers": {
+        "docs": {"command": "npx", "args": ["-y", "a b\u202e"], "env": {"LD_PRELOAD": "./x.so"}},
+        "web": {"url": "https://example.com/mcp", "headers": {"X-Key": "${OPENAI_API_KEY}"}}
+    }}"#;
+    std::fs::write(work.join(".mcp.json"), servers).unwrap();
+    let config = "sandbox_mode = \"danger-full-access\"\n[script_harness.limits]\nmemory_mb = 12\n";
+    std::fs::write(work.join(".selvedge/config.toml"), config).unwrap();
+    let args = ["run", "-q", "-e", "return context.sandbox.memoryMb"];
+    let mut terminal = Terminal::run(dir.path(), &args);
+    terminal.wait_for("[y/N] ");
+    let work = work.canonicalize().unwrap();
+    for text in [
+        &format!("? {work:?} has its own .selvedge/config.toml and .mcp.json."),
+        "start    docs: npx -y \"a b\\u{202e}\" (environment LD_PRELOAD=./x.so)  [.mcp.json]",
+        "connect  web: https://example.com/mcp (headers X-Key:${OPENAI_API_KEY})  [.mcp.json]",
+        "set      sandbox_mode = \"danger-full-access\"  [.selvedge/config.toml]",
+        "set      script_harness.limits.memory_mb = 12  [.selvedge/config.toml]",
+        "AGENTS.md\", instructions for the model",
+        "In all: programs 1, connections 1, settings 2, instructions ",
+    ] {
+        assert!(
+            terminal.output.contains(text),
+            "{text:?} is not in\n{}",
+            terminal.output
+        );
+    }
+    terminal.type_text("no\n");
+    let (status, output) = terminal.wait_for_exit();
+    assert!(status == 0 && output.contains("\n96"), "{output}");
+    assert!(
+        output.contains("AGENTS.md is ignored: this folder is not trusted"),
+        "{output}"
+    );
+    // The answer holds until a file changes.
+    std::fs::write(work.join(".mcp.json"), "{}").unwrap();
+    let mut terminal = Terminal::run(dir.path(), &args);
+    terminal.wait_for("[y/N] ");
+    terminal.type_text("y\n");
+    let (status, output) = terminal.wait_for_exit();
+    assert!(status == 0 && output.contains("\n12"), "{output}");
+}

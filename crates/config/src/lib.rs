@@ -7,6 +7,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod check;
+mod effects;
 mod keys;
 mod load;
 mod mcp;
@@ -16,6 +17,7 @@ mod schema;
 mod trust;
 
 pub use check::{Diagnostic, Severity};
+pub use effects::{EffectKind, ProjectEffect, project_effects};
 pub use keys::{
     AgentSettings, Config, ExposeSettings, JournalSettings, McpServer, MemoryBatch, MemorySettings,
     MemoryStrategy, ModelProvider, ModelSettings, ScriptHarnessSettings, WebAccessSettings,

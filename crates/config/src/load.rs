@@ -2,20 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
+use selvedge_files::{FileRefusal, RefusalReason, read_user_text};
+
 use crate::check::{Diagnostic, Severity, check};
 use crate::{Config, PROJECT_FILES, Project};
+
+/// Largest configuration file that is read, in bytes.
+pub(crate) const MAX_CONFIG_BYTES: usize = 1 << 20;
 
 /// Why a file of Selvedge's home or of a project cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file exists and cannot be read.
-    #[error("cannot read {path}: {error}")]
+    #[error("cannot read {path}: {reason}")]
     Unreadable {
         /// Path of the file.
         path: PathBuf,
-        /// The error of the system.
-        error: std::io::Error,
+        /// Why it is not read.
+        reason: RefusalReason,
     },
     /// The file cannot be written.
     #[error("cannot write {path}: {error}")]
@@ -38,8 +43,8 @@ pub enum ConfigError {
 impl From<ConfigError> for Diagnostic {
     fn from(error: ConfigError) -> Self {
         let (path, message) = match error {
-            ConfigError::Unreadable { path, error } => {
-                (path, format!("cannot read the file: {error}"))
+            ConfigError::Unreadable { path, reason } => {
+                (path, format!("cannot read the file: {reason}"))
             }
             ConfigError::Unwritable { path, error } => {
                 (path, format!("cannot write the file: {error}"))
@@ -51,6 +56,24 @@ impl From<ConfigError> for Diagnostic {
             path,
             line: None,
             message,
+        }
+    }
+}
+
+impl From<FileRefusal> for ConfigError {
+    fn from(FileRefusal { path, reason }: FileRefusal) -> Self {
+        Self::Unreadable { path, reason }
+    }
+}
+
+/// A file of a project that is not used is a warning: Selvedge works without it.
+impl From<FileRefusal> for Diagnostic {
+    fn from(FileRefusal { path, reason }: FileRefusal) -> Self {
+        Self {
+            severity: Severity::Warning,
+            path,
+            line: None,
+            message: format!("the file is not used: {reason}"),
         }
     }
 }
@@ -71,11 +94,10 @@ pub fn home() -> Option<PathBuf> {
 pub fn load(home: Option<&Path>, project: Option<&Project>) -> (Config, Vec<Diagnostic>) {
     let mut diagnostics = Vec::new();
     let user = home.map(|home| home.join("config.toml")).and_then(|path| {
-        match std::fs::read_to_string(&path) {
-            Ok(text) => Some((path, text)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => {
-                diagnostics.push(ConfigError::Unreadable { path, error }.into());
+        match read_user_text(&path, MAX_CONFIG_BYTES) {
+            Ok(text) => Some((path, text?)),
+            Err(refusal) => {
+                diagnostics.push(ConfigError::from(refusal).into());
                 None
             }
         }
@@ -143,7 +165,7 @@ mod tests {
             ".selvedge/config.toml",
             "[script_harness.limits]\nmax_tool_calls = 3\n",
         );
-        let (config, found) = load(Some(&home), Some(&Project::read(&project).unwrap()));
+        let (config, found) = load(Some(&home), Some(&Project::in_folder(&project)));
         assert_eq!(found, []);
         assert_eq!(config.approval_policy, ApprovalPolicy::Never);
         assert_eq!(config.script_harness.mode, ScriptMode::DryRun);
@@ -334,7 +356,7 @@ mod tests {
             ".selvedge/config.toml",
             "model = \"y\"\nallow_commands = 3\n",
         );
-        let project = Project::read(dir.path()).unwrap();
+        let project = Project::in_folder(dir.path());
         let (config, found) = load(Some(dir.path()), Some(&project));
         assert_eq!(config.model.as_deref(), Some("x"));
         assert_eq!((found.len(), found[0].line), (1, Some(2)));

@@ -42,6 +42,16 @@ pub fn project_servers(
     Ok(servers)
 }
 
+/// Returns the servers of a project's `.mcp.json` as they are written, without replacing variables.
+/// Invalid entries are left out.
+pub(crate) fn servers_as_written(text: &str) -> BTreeMap<String, McpServer> {
+    let file: Value = serde_json::from_str(text).unwrap_or_default();
+    let entries = file["mcpServers"].as_object().into_iter().flatten();
+    entries
+        .filter_map(|(name, entry)| Some((name.clone(), parse_server(name, entry).ok()?)))
+        .collect()
+}
+
 /// Parses one entry of `mcpServers`. The error is one line for the user.
 fn parse_server(name: &str, entry: &Value) -> Result<McpServer, String> {
     let text = |field: &str| entry[field].as_str().map(str::to_owned);
@@ -134,7 +144,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(".mcp.json"), text).unwrap();
         let variable = |name: &str| (name == "TOKEN").then(|| "secret".to_owned());
-        project_servers(&Project::read(dir.path()).unwrap(), variable)
+        project_servers(&Project::in_folder(dir.path()), variable)
             .map_err(|error| error.to_string())
     }
 

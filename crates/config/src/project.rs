@@ -1,40 +1,58 @@
 //! The configuration files of a project, read once, so that the text that is checked for trust is
 //! the text that is used, even if a file changes in between.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use selvedge_files::{FileRefusal, ProjectFiles};
 use serde::{Deserialize, Serialize};
 
-use crate::ConfigError;
+use crate::load::MAX_CONFIG_BYTES;
 
 /// Configuration files of a project folder. They can start programs and change approval rules, so
 /// they are used only if the folder is trusted.
 pub const PROJECT_FILES: [&str; 2] = [".selvedge/config.toml", ".mcp.json"];
-/// Largest project file that is read, in bytes.
-const MAX_PROJECT_FILE_BYTES: u64 = 1 << 20;
 
 /// A project folder and the text of its configuration files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Project {
     /// Path of the folder.
     pub folder: PathBuf,
-    /// Text of `.selvedge/config.toml`. `None` if the file does not exist.
+    /// Text of `.selvedge/config.toml`. `None` if the file does not exist or is not used.
     pub config: Option<String>,
-    /// Text of `.mcp.json`. `None` if the file does not exist.
+    /// Text of `.mcp.json`. `None` if the file does not exist or is not used.
     pub servers: Option<String>,
 }
 
 impl Project {
-    /// Reads the configuration files of a folder.
-    pub fn read(folder: &Path) -> Result<Self, ConfigError> {
-        let [config, servers] = PROJECT_FILES.map(|name| read(&folder.join(name)));
-        Ok(Self {
-            folder: folder.to_owned(),
-            config: config?,
-            servers: servers?,
-        })
+    /// Reads the configuration files of the working folder, and returns the files that are not
+    /// used. If the folder's `.selvedge` is `home`, its configuration is the user's own.
+    pub fn read(files: &ProjectFiles, home: Option<&Path>) -> (Self, Vec<FileRefusal>) {
+        let folder = files.folder().to_owned();
+        let is_users_own = home.is_some_and(|home| {
+            let home = home.canonicalize();
+            home.is_ok_and(|home| folder.join(".selvedge") == home)
+        });
+        let mut refused = Vec::new();
+        let mut read = |name: &str| match files.read_text(&folder.join(name), MAX_CONFIG_BYTES) {
+            Ok(text) => text,
+            // While a command runs, an empty folder keeps it from creating the file.
+            Err(_) if folder.join(name).is_dir() => None,
+            Err(refusal) => {
+                refused.push(refusal);
+                None
+            }
+        };
+        let config = match is_users_own {
+            true => None,
+            false => read(PROJECT_FILES[0]),
+        };
+        let servers = read(PROJECT_FILES[1]);
+        let project = Self {
+            folder,
+            config,
+            servers,
+        };
+        (project, refused)
     }
 
     /// Returns name and text of each file that exists.
@@ -45,58 +63,15 @@ impl Project {
             .zip(texts)
             .filter_map(|(name, text)| Some((name, text?)))
     }
-}
 
-/// Reads a file, or returns `None` if it does not exist. Only regular files of up to
-/// [`MAX_PROJECT_FILE_BYTES`] are read: reading a pipe might never end.
-fn read(path: &Path) -> Result<Option<String>, ConfigError> {
-    let unreadable = |error| ConfigError::Unreadable {
-        path: path.to_owned(),
-        error,
-    };
-    let file = match open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(unreadable(error)),
-    };
-    let metadata = file.metadata().map_err(unreadable)?;
-    // While a command runs, an empty folder keeps it from creating the file.
-    if metadata.is_dir() {
-        return Ok(None);
+    /// Reads the files of a test's folder, all of which must be usable.
+    #[cfg(test)]
+    pub(crate) fn in_folder(folder: &Path) -> Self {
+        let files = ProjectFiles::of_folder(folder, Default::default());
+        let (project, refused) = Self::read(&files, None);
+        assert!(refused.is_empty(), "{refused:?}");
+        project
     }
-    if !metadata.is_file() {
-        return Err(ConfigError::Invalid {
-            path: path.to_owned(),
-            message: "not a regular file".to_owned(),
-        });
-    }
-    let mut text = String::new();
-    file.take(MAX_PROJECT_FILE_BYTES + 1)
-        .read_to_string(&mut text)
-        .map_err(unreadable)?;
-    if text.len() as u64 > MAX_PROJECT_FILE_BYTES {
-        return Err(ConfigError::Invalid {
-            path: path.to_owned(),
-            message: "larger than 1 MiB".to_owned(),
-        });
-    }
-    Ok(Some(text))
-}
-
-/// Opens a file for reading. Does not block, even if the path is a pipe without a writer.
-#[cfg(unix)]
-fn open(path: &Path) -> std::io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    File::options()
-        .read(true)
-        .custom_flags(nonblocking)
-        .open(path)
-}
-
-#[cfg(not(unix))]
-fn open(path: &Path) -> std::io::Result<File> {
-    File::open(path)
 }
 
 #[cfg(test)]
@@ -107,44 +82,29 @@ mod tests {
     fn a_folder_in_place_of_a_file_counts_as_missing() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(".mcp.json")).unwrap();
-        let project = Project::read(dir.path()).unwrap();
-        assert_eq!(project.files().next(), None);
+        assert_eq!(Project::in_folder(dir.path()).files().next(), None);
     }
 
     #[test]
-    fn only_regular_files_up_to_the_size_limit_are_read() {
+    fn a_file_that_is_not_usable_is_named_and_the_other_is_read() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(".mcp.json");
-        assert_eq!(Project::read(dir.path()).unwrap().files().count(), 0);
-        std::fs::write(&path, "{}").unwrap();
-        let project = Project::read(dir.path()).unwrap();
-        assert_eq!(project.files().collect::<Vec<_>>(), [(".mcp.json", "{}")]);
-        std::fs::write(&path, " ".repeat((1 << 20) + 1)).unwrap();
-        assert!(
-            Project::read(dir.path())
-                .unwrap_err()
-                .to_string()
-                .contains("larger than 1 MiB")
+        std::fs::create_dir(dir.path().join(".selvedge")).unwrap();
+        std::fs::write(dir.path().join(PROJECT_FILES[0]), "model = \"x\"").unwrap();
+        std::fs::write(dir.path().join(".mcp.json"), [0xff]).unwrap();
+        let files = ProjectFiles::of_folder(dir.path(), Default::default());
+        let (project, refused) = Project::read(&files, None);
+        let names: Vec<&str> = project.files().map(|(name, _)| name).collect();
+        assert_eq!(
+            (names.as_slice(), refused.len()),
+            (&[PROJECT_FILES[0]][..], 1)
         );
-        std::fs::remove_file(&path).unwrap();
-        std::fs::create_dir(&path).unwrap();
-        assert!(Project::read(dir.path()).is_err());
-        #[cfg(unix)]
-        {
-            std::fs::remove_dir(&path).unwrap();
-            assert!(
-                std::process::Command::new("mkfifo")
-                    .arg(&path)
-                    .status()
-                    .unwrap()
-                    .success()
-            );
-            assert!(
-                Project::read(dir.path())
-                    .unwrap_err()
-                    .to_string()
-                    .contains("not a regular file")
-            );
-        }
+        assert!(
+            refused[0]
+                .to_string()
+                .contains(".mcp.json is not read: ")
+        );
+        // The user's own configuration is not a project's.
+        let home = dir.path().join(".selvedge");
+        assert_eq!(Project::read(&files, Some(&home)).0.config, None);
     }
 }

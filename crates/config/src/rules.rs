@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ConfigError;
 use crate::check::line_of;
+use crate::load::MAX_CONFIG_BYTES;
 
 const RULES_FILE: &str = "rules.toml";
 const RULES_HEADER: &str = "# Commands, by their first words, and hosts that need no approval. \
@@ -28,10 +29,8 @@ pub struct SavedRules {
 /// Reads the saved rules. A missing file contains no rules.
 pub fn saved_rules(home: &Path) -> Result<SavedRules, ConfigError> {
     let path = home.join(RULES_FILE);
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(SavedRules::default()),
-        Err(error) => return Err(ConfigError::Unreadable { path, error }),
+    let Some(text) = selvedge_files::read_user_text(&path, MAX_CONFIG_BYTES)? else {
+        return Ok(SavedRules::default());
     };
     toml::from_str(&text).map_err(|error| ConfigError::Invalid {
         path,

@@ -11,6 +11,8 @@ use sha2::{Digest, Sha256};
 
 use crate::Project;
 
+/// Largest list of decisions that is read, in bytes. Without its list, no folder is trusted.
+const MAX_DECISIONS_BYTES: usize = 16 << 20;
 const TRUSTED_FILE: &str = "trusted";
 const DECLINED_FILE: &str = "not-trusted";
 
@@ -35,7 +37,8 @@ pub fn trust_state(home: &Path, project: &Project) -> TrustState {
     let current = fingerprint(project);
     // Whether the folder is in the file with the current fingerprint; `None` if it is not in it.
     let listed = |file: &str| {
-        let list = std::fs::read_to_string(home.join(file)).unwrap_or_default();
+        let list = selvedge_files::read_user_text(&home.join(file), MAX_DECISIONS_BYTES);
+        let list = list.ok().flatten().unwrap_or_default();
         let mut entries = list.lines().filter_map(|line| match line.split_once(' ') {
             Some((stored, path)) if Path::new(path) == folder => Some(stored == current),
             // Early versions stored the folder without a fingerprint.
@@ -97,15 +100,15 @@ mod tests {
     use crate::project::PROJECT_FILES;
 
     fn trusted(home: &Path, folder: &Path) -> TrustState {
-        super::trust_state(home, &Project::read(folder).unwrap())
+        super::trust_state(home, &Project::in_folder(folder))
     }
 
     fn trust(home: &Path, folder: &Path) -> std::io::Result<()> {
-        super::trust(home, &Project::read(folder).unwrap())
+        super::trust(home, &Project::in_folder(folder))
     }
 
     fn distrust(home: &Path, folder: &Path) -> std::io::Result<()> {
-        super::distrust(home, &Project::read(folder).unwrap())
+        super::distrust(home, &Project::in_folder(folder))
     }
 
     #[test]

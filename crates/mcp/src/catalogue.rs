@@ -17,6 +17,9 @@ const MAX_DESCRIPTION_CHARS: usize = 8192;
 /// Largest JSON Schema of a tool, in bytes. A larger one is replaced by `{"type": "object"}`.
 const MAX_SCHEMA_BYTES: usize = 128 << 10;
 
+/// Largest cached catalogue that is read, in bytes. A larger one is requested again.
+const MAX_CATALOGUE_BYTES: usize = 64 << 20;
+
 /// Tools and capabilities of a server.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Catalogue {
@@ -57,7 +60,9 @@ impl Catalogue {
     }
 
     pub(crate) fn load(folder: &Path, fingerprint: &str) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(cache_file(folder, fingerprint)).ok()?).ok()
+        let file = cache_file(folder, fingerprint);
+        let text = selvedge_files::read_user_file(&file, MAX_CATALOGUE_BYTES);
+        serde_json::from_slice(&text.ok()??).ok()
     }
 
     /// Writes the catalogue to its cache file. A failure is ignored: the next process then asks

@@ -167,13 +167,17 @@ async fn read_request_line(stream: &mut TcpStream) -> Option<String> {
     Some(line)
 }
 
+/// Largest file of tokens that is read, in bytes.
+const MAX_LOGIN_BYTES: usize = 1 << 20;
+
 /// Stores tokens in a file that only its owner can read.
 struct FileCredentialStore(PathBuf);
 
 #[async_trait::async_trait]
 impl CredentialStore for FileCredentialStore {
     async fn load(&self) -> Result<Option<StoredCredentials>, AuthError> {
-        let text = std::fs::read(&self.0).unwrap_or_default();
+        let text = selvedge_files::read_user_file(&self.0, MAX_LOGIN_BYTES);
+        let text = text.ok().flatten().unwrap_or_default();
         Ok(serde_json::from_slice(&text).ok())
     }
 

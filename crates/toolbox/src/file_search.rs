@@ -94,8 +94,9 @@ fn search(
     };
     let excluded = compile_globs(args.exclude_patterns.iter().map(String::as_str))?;
     let paths = Mutex::new(Vec::new());
-    walk(workspace, &folder).run(|| {
-        let (included, excluded, paths, folder) = (&included, &excluded, &paths, &folder);
+    walk(workspace, &real).0.run(|| {
+        let (included, excluded, paths) = (&included, &excluded, &paths);
+        let (folder, real) = (&folder, &real);
         // Each thread collects its own matches and merges them when it ends.
         let mut local = WalkCollector::new(paths);
         Box::new(move |entry| {
@@ -111,11 +112,13 @@ fn search(
             {
                 return WalkState::Continue;
             }
-            let relative = entry.path().strip_prefix(folder).unwrap_or(entry.path());
+            let relative = entry.path().strip_prefix(real).unwrap_or(entry.path());
             if !excluded.is_match(relative)
                 && included.as_ref().is_none_or(|glob| glob.is_match(relative))
             {
-                local.items.push(workspace.display_path(entry.path()));
+                local
+                    .items
+                    .push(workspace.display_path(&folder.join(relative)));
             }
             WalkState::Continue
         })

@@ -136,7 +136,8 @@ fn grep(
     // More matches than the limit, so that the first ones by path are mostly the same in every run,
     // but few enough that a common word does not read the whole disk.
     let max_collected = args.limit.saturating_mul(4).max(1000);
-    walk(workspace, &real).run(|| {
+    let (walk, rules) = walk(workspace, &real);
+    walk.run(|| {
         let mut searcher = SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
             .line_number(true)
@@ -219,6 +220,12 @@ fn grep(
     found.sort();
     found.truncate(args.limit);
     let mut skipped = skipped.into_inner().unwrap_or_default();
+    skipped.extend(rules.take_refused().into_iter().map(|refusal| GrepMatch {
+        path: workspace.display_path(&refusal.path),
+        line: 0,
+        text: String::new(),
+        skipped: Some(format!("its ignore rules are not used: {}", refusal.reason)),
+    }));
     skipped.sort();
     skipped.truncate(MAX_SKIPPED_FILES);
     found.append(&mut skipped);

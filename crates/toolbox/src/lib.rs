@@ -23,6 +23,7 @@ mod grep_files;
 mod hidden_paths;
 #[cfg(feature = "web")]
 mod http;
+mod ignore_rules;
 mod list_dir;
 mod offer;
 mod one_or_many;
@@ -55,6 +56,7 @@ pub use command_safety::{
     rule_prefix,
 };
 pub use commands::{CommandRule, CommandRules, CommandRunner, CommandSettings, SaveCommandRule};
+pub use ignore_rules::refused_ignore_files;
 pub use offer::{PatchFlavour, ShellFlavour, ToolsConfig};
 pub use packs::{PackError, PackSelection, ToolPacks};
 pub use turn_diff::{ChangeKind, ChangedFile, TurnDiffTracker, WorkspaceDiff};

@@ -1,13 +1,14 @@
 //! Parallel directory walks that skip files ignored by `.gitignore`, and glob sets.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
-use ignore::{WalkBuilder, WalkParallel};
+use ignore::{DirEntry, WalkBuilder, WalkParallel};
 use selvedge_tools::ToolError;
 
 use crate::Workspace;
+use crate::ignore_rules::{IgnoreFiles, IgnoreRules};
 use crate::protected_paths::is_repository_name;
 
 /// Default folder of a search: the workspace.
@@ -20,33 +21,44 @@ pub(crate) fn default_limit() -> usize {
     100
 }
 
-/// Returns a parallel walk below `folder`, which skips `.git`, `/proc` and secrets.
-pub(crate) fn walk(workspace: &Workspace, folder: &Path) -> WalkParallel {
+/// Returns a parallel walk below `folder`, which must be canonical, and its ignore rules. Skips
+/// `.git`, `/proc` and secrets.
+pub(crate) fn walk(workspace: &Workspace, folder: &Path) -> (WalkParallel, Arc<IgnoreRules>) {
+    let rules = IgnoreRules::new(workspace, folder, IgnoreFiles::Search);
     let workspace = workspace.clone();
-    WalkBuilder::new(folder)
-        .hidden(false)
-        .require_git(false)
-        .threads(thread_count())
-        .filter_entry(move |entry| {
-            let path = entry.path();
-            entry.file_name() != ".git" && path != Path::new("/proc") && !workspace.is_secret(path)
-        })
-        .build_parallel()
+    filtered_walk(folder, rules, move |entry| {
+        let path = entry.path();
+        entry.file_name() != ".git" && path != Path::new("/proc") && !workspace.is_secret(path)
+    })
 }
 
-/// Returns a walk over the files that git would track: it respects `.gitignore` but not `.ignore`.
-pub(crate) fn walk_like_git(workspace: &Workspace) -> WalkBuilder {
+/// Returns a walk over the files that git would track, and its ignore rules: it respects
+/// `.gitignore` but not `.ignore`.
+pub(crate) fn walk_like_git(workspace: &Workspace) -> (WalkParallel, Arc<IgnoreRules>) {
+    let rules = IgnoreRules::new(workspace, workspace.root(), IgnoreFiles::Git);
     let filter_workspace = workspace.clone();
-    let mut builder = WalkBuilder::new(workspace.root());
-    builder
-        .hidden(false)
-        .ignore(false)
-        .require_git(false)
+    filtered_walk(workspace.root(), rules, move |entry| {
+        !is_repository_name(entry.file_name()) && !filter_workspace.is_secret(entry.path())
+    })
+}
+
+fn filtered_walk(
+    folder: &Path,
+    rules: IgnoreRules,
+    is_included: impl Fn(&DirEntry) -> bool + Send + Sync + 'static,
+) -> (WalkParallel, Arc<IgnoreRules>) {
+    let rules = Arc::new(rules);
+    let filter_rules = rules.clone();
+    let walk = WalkBuilder::new(folder)
+        // The walk reads no ignore files by itself.
+        .standard_filters(false)
         .threads(thread_count())
         .filter_entry(move |entry| {
-            !is_repository_name(entry.file_name()) && !filter_workspace.is_secret(entry.path())
-        });
-    builder
+            let is_dir = entry.file_type().is_some_and(|kind| kind.is_dir());
+            is_included(entry) && !filter_rules.is_ignored(entry.path(), is_dir)
+        })
+        .build_parallel();
+    (walk, rules)
 }
 
 /// Returns the number of threads for disk-bound work.

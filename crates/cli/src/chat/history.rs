@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// Entries kept in the file.
 const MAX_HISTORY_ENTRIES: usize = 1000;
 
+/// Largest history that is read, in bytes.
+const MAX_HISTORY_BYTES: usize = 64 << 20;
+
 /// The messages sent before, and the position while the user browses them.
 #[derive(Debug, Default)]
 pub(crate) struct InputHistory {
@@ -26,9 +29,7 @@ impl InputHistory {
     /// Reads the history stored in `home`. Without a home, the history is kept in memory only.
     pub(crate) fn open(home: Option<&Path>) -> Self {
         let file = home.map(|home| home.join("chat_history.jsonl"));
-        let text = file
-            .as_ref()
-            .and_then(|file| std::fs::read_to_string(file).ok());
+        let text = file.as_ref().and_then(|file| read_history(file));
         let text = text.unwrap_or_default();
         let entries = text
             .lines()
@@ -96,7 +97,7 @@ impl InputHistory {
 /// Removes these messages from the stored history.
 pub(crate) fn remove_from_history(home: &Path, texts: &BTreeSet<String>) -> std::io::Result<()> {
     let file = home.join("chat_history.jsonl");
-    let Ok(stored) = std::fs::read_to_string(&file) else {
+    let Some(stored) = read_history(&file) else {
         return Ok(());
     };
     let is_kept =
@@ -110,6 +111,12 @@ pub(crate) fn remove_from_history(home: &Path, texts: &BTreeSet<String>) -> std:
         return Ok(());
     }
     write_private_file(&file, &kept, OpenOptions::new().write(true).truncate(true))
+}
+
+fn read_history(file: &Path) -> Option<String> {
+    selvedge_files::read_user_text(file, MAX_HISTORY_BYTES)
+        .ok()
+        .flatten()
 }
 
 /// Writes the file; a new one is readable by the user only.

@@ -4,17 +4,18 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
-use ignore::{IncrementalIgnore, WalkState};
+use ignore::WalkState;
 
 use super::file::{
     FileStat, MAX_FILE_BYTES, TrackedContent, TrackedFile, TrackedFileKind, UnknownContentReason,
 };
 use crate::Workspace;
+use crate::ignore_rules::IgnoreRules;
 use crate::walk::{WalkCollector, thread_count, walk_like_git};
 
 /// Maximum number of files whose contents are stored.
@@ -26,16 +27,14 @@ pub(super) const MAX_CONTENT_BYTES: u64 = 64_000_000;
 /// Maximum number of files of a workspace for which a baseline is taken.
 pub(super) const MAX_WORKSPACE_FILES: usize = 500_000;
 
-/// File name of the ignore rules of a folder.
-const GITIGNORE: &str = ".gitignore";
-
 /// The files of a workspace at one moment.
 #[derive(Debug)]
 pub(super) struct Baseline {
     /// By path relative to the workspace.
     pub(super) files: BTreeMap<OsString, Arc<TrackedFile>>,
     /// The ignore rules at that moment, independent of later changes to `.gitignore` files.
-    ignore_rules: Mutex<IncrementalIgnore>,
+    ignore_rules: Arc<IgnoreRules>,
+    root: PathBuf,
 }
 
 /// The result of a walk over the workspace.
@@ -43,22 +42,16 @@ pub(super) struct WorkspaceListing {
     pub(super) files: Vec<(OsString, FileStat)>,
     /// Number of folders that could not be read.
     pub(super) unreadable_folders: usize,
+    pub(super) ignore_rules: Arc<IgnoreRules>,
 }
 
 impl Baseline {
     /// Takes the baseline of a workspace; `None` if it has more than `MAX_WORKSPACE_FILES` files.
     pub(super) fn take(workspace: &Workspace) -> Option<Self> {
         let taken = SystemTime::now();
-        let files = list_files(workspace)?.files;
-        let mut rules = walk_like_git(workspace).build_matchers().pop()?;
-        // A matcher reads a `.gitignore` when it is first asked about a file beside it, so ask now.
-        rules.matched(GITIGNORE, false);
-        for (name, _) in files
-            .iter()
-            .filter(|(name, _)| Path::new(name).ends_with(GITIGNORE))
-        {
-            rules.matched(name, false);
-        }
+        let listing = list_files(workspace)?;
+        listing.ignore_rules.freeze();
+        let files = listing.files;
         let contents = read_contents(workspace, &files, MAX_CONTENT_BYTES);
         let to_entry = |((name, stat), content): ((OsString, FileStat), TrackedContent)| {
             (
@@ -72,17 +65,15 @@ impl Baseline {
         };
         Some(Self {
             files: files.into_iter().zip(contents).map(to_entry).collect(),
-            ignore_rules: Mutex::new(rules),
+            ignore_rules: listing.ignore_rules,
+            root: workspace.root().to_owned(),
         })
     }
 
     /// Whether the ignore rules of the baseline exclude a path.
     pub(super) fn is_ignored(&self, name: &OsStr) -> bool {
         self.ignore_rules
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .matched(name, false)
-            .is_ignore()
+            .is_ignored_below(&self.root, &self.root.join(name))
     }
 }
 
@@ -90,7 +81,8 @@ impl Baseline {
 pub(super) fn list_files(workspace: &Workspace) -> Option<WorkspaceListing> {
     let files = Mutex::new(Vec::new());
     let (count, unreadable) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    walk_like_git(workspace).build_parallel().run(|| {
+    let (walk, ignore_rules) = walk_like_git(workspace);
+    walk.run(|| {
         let (root, count, unreadable) = (workspace.root(), &count, &unreadable);
         let mut local = WalkCollector::new(&files);
         Box::new(move |entry| {
@@ -122,6 +114,7 @@ pub(super) fn list_files(workspace: &Workspace) -> Option<WorkspaceListing> {
     (files.len() <= MAX_WORKSPACE_FILES).then_some(WorkspaceListing {
         files,
         unreadable_folders: unreadable.into_inner(),
+        ignore_rules,
     })
 }
 

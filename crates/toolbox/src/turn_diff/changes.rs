@@ -117,6 +117,9 @@ fn combine_by_path(
             "files not shown because they were ignored when the turn began: {formerly_ignored}"
         ));
     }
+    for refusal in walked.ignore_rules.take_refused() {
+        notes.push(format!("ignore rules not used: {refusal}"));
+    }
     if walked.unreadable_folders > 0 {
         notes.push(format!(
             "folders not shown because they cannot be read: {}",

@@ -1,0 +1,70 @@
+//! The `AGENTS.md` files of a project, which the prompt contains.
+
+use std::path::Path;
+
+use selvedge_files::{FileRefusal, ProjectFiles};
+
+/// Name of the files with instructions for the model.
+const INSTRUCTIONS_FILE: &str = "AGENTS.md";
+
+/// Maximum size of all instructions in the prompt, in bytes.
+const MAX_INSTRUCTIONS_BYTES: usize = 32 << 10;
+
+/// Whether the instructions of a project are part of the prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum InstructionUse {
+    #[default]
+    Follow,
+    /// The user declined to trust the folder.
+    Ignore,
+}
+
+/// The instructions of a project.
+#[derive(Debug, Default)]
+pub(crate) struct ProjectInstructions {
+    /// The text of all files; `None` without a file.
+    pub(crate) text: Option<String>,
+    /// Files that are not used.
+    pub(crate) refused: Vec<FileRefusal>,
+}
+
+/// Returns the paths of the instructions, from the root of the project down to the working folder.
+pub(crate) fn instruction_files(files: &ProjectFiles) -> Vec<std::path::PathBuf> {
+    let paths = files
+        .folders()
+        .into_iter()
+        .map(|folder| folder.join(INSTRUCTIONS_FILE));
+    paths
+        .filter(|path| path.symlink_metadata().is_ok())
+        .collect()
+}
+
+/// Reads the instructions, from the root of the project down to the working folder.
+pub(crate) fn read_instructions(files: &ProjectFiles) -> ProjectInstructions {
+    let mut found = ProjectInstructions::default();
+    let mut texts = Vec::new();
+    let mut bytes_left = MAX_INSTRUCTIONS_BYTES;
+    for path in instruction_files(files) {
+        match files.read_start(&path, bytes_left) {
+            Err(refusal) => found.refused.push(refusal),
+            Ok(None) => {}
+            Ok(Some(start)) => {
+                bytes_left = bytes_left.saturating_sub(start.text.len());
+                texts.push(match start.is_cut {
+                    true => format!("{}\n\n{}", start.text, cut_notice(files.root(), &path)),
+                    false => start.text,
+                });
+            }
+        }
+    }
+    let text = texts.join("\n\n");
+    found.text = (!text.trim().is_empty()).then_some(text);
+    found
+}
+
+/// Says in the prompt that a file continues.
+fn cut_notice(root: &Path, path: &Path) -> String {
+    let shown = path.strip_prefix(root).unwrap_or(path).display();
+    let limit = MAX_INSTRUCTIONS_BYTES >> 10;
+    format!("[{shown} continues: instructions are cut after {limit} KiB]")
+}

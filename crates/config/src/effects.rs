@@ -1,0 +1,248 @@
+//! What the files of a project do if the user trusts them, for the question about trust.
+
+use std::collections::BTreeMap;
+
+use crate::mcp::servers_as_written;
+use crate::{McpServer, PROJECT_FILES, Project};
+
+/// Keys that decide what runs without approval, where data goes, and what is confined. They are
+/// listed first.
+const PROMINENT_KEYS: [&str; 12] = [
+    "approval_policy",
+    "sandbox_mode",
+    "sandbox",
+    "sandbox_workspace_write",
+    "weaker_wall",
+    "allow_commands",
+    "allow_commands_unconfined",
+    "shell_environment_policy",
+    "mcp_servers",
+    "model_provider",
+    "model_providers",
+    "web",
+];
+
+/// One effect of a project's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectEffect {
+    /// What happens.
+    pub kind: EffectKind,
+    /// The program, address or setting in one line. Variables are not replaced, and invisible
+    /// characters are escaped.
+    pub text: String,
+    /// The file that causes it.
+    pub file: &'static str,
+}
+
+/// What a project's file does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EffectKind {
+    /// Starts a program: an MCP server.
+    Program,
+    /// Connects to an MCP server.
+    Connection,
+    /// Changes a setting.
+    Setting,
+}
+
+/// Returns every program that a project's files start, every server that they connect to, and
+/// every setting that they change, in this order.
+pub fn project_effects(project: &Project) -> Vec<ProjectEffect> {
+    let mut effects = Vec::new();
+    let mut settings = Vec::new();
+    // A file that cannot be parsed has no effect, and is reported when it is used.
+    let mut config: toml::Table = project
+        .config
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or_default();
+    if let Some(toml::Value::Table(servers)) = config.get_mut("mcp_servers") {
+        let mut own = BTreeMap::new();
+        servers.retain(|name, value| match McpServer::deserialize_table(value) {
+            Some(server) => {
+                own.insert(name.to_string(), server);
+                false
+            }
+            // Changes a server that the user's configuration defines.
+            None => true,
+        });
+        effects.extend(server_effects(&own, PROJECT_FILES[0]));
+    }
+    flatten("", &config, &mut settings);
+    settings.sort_by_key(|(key, _)| !is_prominent(key));
+    let servers = servers_as_written(project.servers.as_deref().unwrap_or_default());
+    effects.extend(server_effects(&servers, PROJECT_FILES[1]));
+    effects.extend(settings.into_iter().map(|(key, value)| ProjectEffect {
+        kind: EffectKind::Setting,
+        text: format!("{key} = {value}"),
+        file: PROJECT_FILES[0],
+    }));
+    effects.sort_by_key(|effect| effect.kind);
+    effects
+}
+
+impl McpServer {
+    /// Parses a server that is complete, with a program or an address.
+    fn deserialize_table(value: &toml::Value) -> Option<Self> {
+        let server: Self = value.clone().try_into().ok()?;
+        (server.command.is_some() || server.url.is_some()).then_some(server)
+    }
+}
+
+fn server_effects<'a>(
+    servers: &'a BTreeMap<String, McpServer>,
+    file: &'static str,
+) -> impl Iterator<Item = ProjectEffect> + 'a {
+    let enabled = servers.iter().filter(|(_, server)| server.options.enabled);
+    enabled.map(move |(name, server)| {
+        let (kind, what) = match &server.command {
+            Some(command) => {
+                let words = std::iter::once(command).chain(&server.args);
+                let words: Vec<String> = words.map(|word| visible(word)).collect();
+                (EffectKind::Program, words.join(" "))
+            }
+            None => (
+                EffectKind::Connection,
+                visible(server.url.as_deref().unwrap_or_default()),
+            ),
+        };
+        let mut details = Vec::new();
+        let mut add = |what: &str, values: Vec<String>| {
+            if !values.is_empty() {
+                details.push(format!("{what} {}", values.join(" ")));
+            }
+        };
+        add("environment", pairs(&server.env, '='));
+        add(
+            "passes on",
+            server.env_vars.iter().map(|name| visible(name)).collect(),
+        );
+        let folder = server
+            .cwd
+            .iter()
+            .map(|folder| visible(&folder.to_string_lossy()));
+        add("folder", folder.collect());
+        add("headers", pairs(&server.http_headers, ':'));
+        add(
+            "headers from variables",
+            pairs(&server.env_http_headers, ':'),
+        );
+        let token = server.bearer_token_env_var.iter().map(|name| visible(name));
+        add("token from", token.collect());
+        let details = match details.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", details.join("; ")),
+        };
+        ProjectEffect {
+            kind,
+            text: format!("{}: {what}{details}", visible(name)),
+            file,
+        }
+    })
+}
+
+fn pairs(map: &BTreeMap<String, String>, between: char) -> Vec<String> {
+    let pair =
+        |(name, value): (&String, &String)| format!("{}{between}{}", visible(name), visible(value));
+    map.iter().map(pair).collect()
+}
+
+fn is_prominent(key: &str) -> bool {
+    let first = key.split('.').next().unwrap_or_default();
+    PROMINENT_KEYS.contains(&first)
+}
+
+/// Appends the settings of a table as keys with dots and their values.
+fn flatten(prefix: &str, table: &toml::Table, settings: &mut Vec<(String, String)>) {
+    for (key, value) in table {
+        let key = match prefix {
+            "" => visible(key),
+            prefix => format!("{prefix}.{}", visible(key)),
+        };
+        match value {
+            toml::Value::Table(inner) => flatten(&key, inner, settings),
+            value => settings.push((key, display_value(value))),
+        }
+    }
+}
+
+fn display_value(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => format!("{text:?}"),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Float(number) => number.to_string(),
+        toml::Value::Boolean(value) => value.to_string(),
+        toml::Value::Datetime(time) => time.to_string(),
+        toml::Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(display_value).collect();
+            format!("[{}]", values.join(", "))
+        }
+        toml::Value::Table(table) => {
+            let pair = |(key, value): (&String, &toml::Value)| {
+                format!("{} = {}", visible(key), display_value(value))
+            };
+            let pairs: Vec<String> = table.iter().map(pair).collect();
+            format!("{{ {} }}", pairs.join(", "))
+        }
+    }
+}
+
+/// Returns a word as it is written, or quoted and escaped if it has a space, a line break, an
+/// invisible character or another that could be mistaken.
+fn visible(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,${}~*?&#".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("{word:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_connection_and_setting_is_listed() {
+        let project = Project {
+            config: Some(
+                "model = \"x\"\nsandbox_mode = \"danger-full-access\"\n\
+                 allow_commands = [[\"npm\", \"test\"]]\n\
+                 [model_providers.openai]\nbase_url = \"http://192.0.2.1/v1\"\n\
+                 [mcp_servers.local]\ncommand = \"sh\"\nargs = [\"-c\", \"id > /tmp/x\"]\n\
+                 env = { LD_PRELOAD = \"./x.so\" }\nenv_vars = [\"AWS_PROFILE\"]\ncwd = \"sub\"\n\
+                 [mcp_servers.yours]\nargs = [\"--changed\"]\n\
+                 [mcp_servers.off]\ncommand = \"never\"\nenabled = false\n"
+                    .to_owned(),
+            ),
+            servers: Some(
+                r#"{"mcpServers": {
+                    "docs\n": {"command": "${TOOL:-npx}", "args": ["-y", "a\u202eb"]},
+                    "web": {"url": "https://example.com/mcp",
+                            "headers": {"Authorization": "Bearer ${OPENAI_API_KEY}"}}
+                }}"#
+                .to_owned(),
+            ),
+            ..Project::default()
+        };
+        let lines: Vec<String> = project_effects(&project)
+            .into_iter()
+            .map(|effect| format!("{:?} {} [{}]", effect.kind, effect.text, effect.file))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "Program local: sh -c \"id > /tmp/x\" (environment LD_PRELOAD=./x.so; passes on \
+                 AWS_PROFILE; folder sub) [.selvedge/config.toml]",
+                "Program \"docs\\n\": ${TOOL:-npx} -y \"a\\u{202e}b\" [.mcp.json]",
+                "Connection web: https://example.com/mcp (headers \
+                 Authorization:\"Bearer ${OPENAI_API_KEY}\") [.mcp.json]",
+                "Setting allow_commands = [[\"npm\", \"test\"]] [.selvedge/config.toml]",
+                "Setting mcp_servers.yours.args = [\"--changed\"] [.selvedge/config.toml]",
+                "Setting model_providers.openai.base_url = \"http://192.0.2.1/v1\" \
+                 [.selvedge/config.toml]",
+                "Setting sandbox_mode = \"danger-full-access\" [.selvedge/config.toml]",
+                "Setting model = \"x\" [.selvedge/config.toml]",
+            ]
+        );
+    }
+}

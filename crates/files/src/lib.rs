@@ -1,0 +1,19 @@
+//! Reads files that no command names: instructions, configuration, ignore rules, caches.
+//!
+//! Such a file may come from a stranger's repository and is read before the user decides anything.
+//! Every read is therefore bounded and never blocks, and only regular files are read. A file of a
+//! project ([`ProjectFiles`]) must also lie in the project, whatever links its path has, and must
+//! not be a credential. The user's own files ([`read_user_file`]) may be links to any place.
+// Standard streams belong to the program that uses this crate.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
+mod open;
+mod project;
+mod protected;
+mod refusal;
+mod user;
+
+pub use project::{ProjectFiles, TextStart};
+pub use protected::ProtectedPaths;
+pub use refusal::{FileRefusal, RefusalReason};
+pub use user::{read_user_file, read_user_text};
