@@ -5,8 +5,12 @@
 //! keeps them as rows of a file in `data/`.
 
 mod attempt;
+mod front_end;
 mod lab;
+mod loopback;
+mod quoted_blocks;
 mod scripts;
+mod web_pages;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +20,12 @@ use anyhow::{Context, Result};
 use attempt::Attempt;
 
 /// The classes of attacks, by their names for `--only`.
-const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[("scripts", scripts::attempts)];
+const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[
+    ("scripts", scripts::attempts),
+    ("front-end", front_end::attempts),
+    ("quoted-blocks", quoted_blocks::attempts),
+    ("web-pages", web_pages::attempts),
+];
 
 fn main() -> Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -62,6 +62,7 @@ mod answer;
 mod budget;
 mod change_tracker;
 mod compaction;
+mod copied_block;
 mod error;
 mod execution;
 mod forget;

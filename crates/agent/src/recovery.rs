@@ -20,7 +20,8 @@ use selvedge_tools::truncate_result;
 
 use crate::AgentError;
 use crate::answer::{
-    AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId, malformed_block_error,
+    AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId, copied_block_error,
+    malformed_block_error,
     parse_script_call, pragma_resume,
 };
 use crate::execution::{AnswerResults, text_output};
@@ -289,7 +290,7 @@ fn rebuild_script(item: ScriptToolCall, wire: &[ConversationItem]) -> AnswerScri
             Segment::Malformed { raw, problem } if raw == item.source_code => Some(problem),
             _ => None,
         });
-        error = problem.map(malformed_block_error);
+        error = Some(problem.map_or_else(copied_block_error, malformed_block_error));
     }
     let args = call.and_then(parse_script_call);
     let (timeout, resume) = args.map_or((None, None), |args| (args.timeout, args.resume));
