@@ -102,8 +102,12 @@ impl ModelAnswer {
             Self::ReadFile(path) => {
                 let arguments = json!({"path": path}).to_string();
                 let function = json!({"name": "read_file", "arguments": arguments});
-                let call = json!({"index": 0, "id": "c1", "type": "function", "function": function});
-                (json!({"role": "assistant", "tool_calls": [call]}), "tool_calls")
+                let call =
+                    json!({"index": 0, "id": "c1", "type": "function", "function": function});
+                (
+                    json!({"role": "assistant", "tool_calls": [call]}),
+                    "tool_calls",
+                )
             }
         };
         let event = |delta, finish| {
@@ -113,6 +117,9 @@ impl ModelAnswer {
             format!("data: {chunk}\n\n")
         };
         let end = event(json!({}), json!(finish));
-        format!("{}{end}data: [DONE]\n\n", event(delta, serde_json::Value::Null))
+        format!(
+            "{}{end}data: [DONE]\n\n",
+            event(delta, serde_json::Value::Null)
+        )
     }
 }

@@ -12,13 +12,29 @@ const MAX_PROCESS_TIME: Duration = Duration::from_secs(30);
 
 /// Returns one attempt per page.
 pub(crate) fn attempts() -> Result<Vec<Attempt>> {
-    let numbered = |count: usize, item: fn(usize) -> String| (0..count).map(item).collect::<String>();
+    let numbered =
+        |count: usize, item: fn(usize) -> String| (0..count).map(item).collect::<String>();
     let pages = [
-        ("attributes", format!("<p{}>", numbered(900_000, |n| format!(" a{n:x}")))),
-        ("attributes without an end", format!("<p{}", numbered(900_000, |n| format!(" a{n:x}")))),
-        ("attributes with values", format!("<p{}>", numbered(300_000, |n| format!(" a{n:x}='>'")))),
-        ("attributes of an end tag", format!("</p{}>", numbered(900_000, |n| format!("/a{n:x}")))),
-        ("quoted attributes", format!("<p{}>", numbered(400_000, |n| format!("a{n:x}=\"\"")))),
+        (
+            "attributes",
+            format!("<p{}>", numbered(900_000, |n| format!(" a{n:x}"))),
+        ),
+        (
+            "attributes without an end",
+            format!("<p{}", numbered(900_000, |n| format!(" a{n:x}"))),
+        ),
+        (
+            "attributes with values",
+            format!("<p{}>", numbered(300_000, |n| format!(" a{n:x}='>'"))),
+        ),
+        (
+            "attributes of an end tag",
+            format!("</p{}>", numbered(900_000, |n| format!("/a{n:x}"))),
+        ),
+        (
+            "quoted attributes",
+            format!("<p{}>", numbered(400_000, |n| format!("a{n:x}=\"\""))),
+        ),
         ("deep nesting", "<div>".repeat(800_000)),
         ("formatting", "<b><i><u><p>".repeat(300_000)),
         ("tables", "<table><tr><td>".repeat(250_000)),
@@ -33,7 +49,10 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
             let config = "[sandbox_workspace_write]\nnetwork_access = true\n\
                           [web]\nallow_private_hosts = [\"127.0.0.1\"]\n";
             std::fs::write(lab.home().join("config.toml"), config)?;
-            let source = format!("return await tools.fetchUrl({{ urls: '{}/' }})", server.url());
+            let source = format!(
+                "return await tools.fetchUrl({{ urls: '{}/' }})",
+                server.url()
+            );
             let (item, seen) = lab.script(&source, &["--approval", "never", "--timeout", "60s"])?;
             let fetched = item["status"] == "completed";
             Ok(Verdict::held_if(

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use selvedge_models::{ModelEvent, ModelTool};
 use selvedge_protocol::{
-    ConversationItem, ErrorCode, EventSink, FinishReason, FunctionCall, FunctionCallKind,
-    MessageRole, Phase, Reasoning, RunStatus, RuntimeEvent, ScriptError, ScriptToolCall, TurnItem,
-    Usage, new_id,
+    ConversationItem, EventSink, FinishReason, FunctionCall, MessageRole, Reasoning, RunStatus,
+    RuntimeEvent, ScriptError, ScriptToolCall, TurnItem, Usage, new_id,
 };
+use selvedge_script::Harness;
 use selvedge_script::detect::{BlockDetector, Segment, reasoning_text};
-use selvedge_script::{Harness, Pragma};
-use serde_json::Value;
 
 use crate::AfterBlock;
+use crate::script_call::{malformed_block_error, parse_script_call, pragma_resume};
 
 /// A piece of an answer.
 #[derive(Debug)]
@@ -571,44 +570,6 @@ impl AnswerReader<'_> {
     }
 }
 
-/// The arguments of a call of the tool `script`.
-pub(crate) struct ScriptCallArgs {
-    code: String,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) resume: Option<String>,
-}
-
-/// Returns the arguments of a call of `script`, or `None` if they cannot be parsed.
-pub(crate) fn parse_script_call(call: &FunctionCall) -> Option<ScriptCallArgs> {
-    if call.kind == FunctionCallKind::Freeform {
-        return Some(ScriptCallArgs {
-            code: call.arguments.clone(),
-            timeout: None,
-            resume: None,
-        });
-    }
-    let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
-    let code = arguments["code"].as_str()?.to_owned();
-    let either = |camel: &str, snake: &str| arguments.get(camel).or(arguments.get(snake)).cloned();
-    let timeout = either("timeoutMs", "timeout_ms")
-        .and_then(|ms| ms.as_u64())
-        .map(Duration::from_millis);
-    let resume = arguments["resume"]
-        .as_str()
-        .filter(|run| !run.is_empty())
-        .map(str::to_owned);
-    Some(ScriptCallArgs {
-        code,
-        timeout,
-        resume,
-    })
-}
-
-/// Returns the run that the script's pragma asks to resume.
-pub(crate) fn pragma_resume(code: &str) -> Option<String> {
-    Pragma::parse(code).ok().flatten()?.resume
-}
-
 /// Returns a reasoning item with this text.
 fn reasoning_item(text: String) -> TurnItem {
     ConversationItem::Reasoning(Reasoning {
@@ -616,16 +577,4 @@ fn reasoning_item(text: String) -> TurnItem {
         ..Reasoning::default()
     })
     .into()
-}
-
-/// Returns the error of a block that stands in a text that the model was given.
-pub(crate) fn copied_block_error() -> ScriptError {
-    let message = "the block also stands in a text that was read, so it is not run";
-    ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, message)
-        .suggest("if you mean it, pass the code to the tool `script` or write it differently")
-}
-
-/// Returns the error of a malformed script block.
-pub(crate) fn malformed_block_error(problem: String) -> ScriptError {
-    ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, problem)
 }

@@ -3,7 +3,8 @@
 
 use selvedge_protocol::{ConversationItem, OutputPart, RunStatus};
 
-use crate::answer::{AnswerPiece, AnswerScriptForm, TurnAnswer, copied_block_error};
+use crate::answer::{AnswerPiece, AnswerScriptForm, TurnAnswer};
+use crate::script_call::copied_block_error;
 use crate::session_record::{SessionStep, SessionStepKind};
 
 /// Rejects the blocks of an answer that stand as blocks in earlier results.
@@ -53,11 +54,11 @@ fn item_texts(item: &ConversationItem) -> Vec<&str> {
         ConversationItem::FunctionCallOutput(output) => &output.output,
         _ => return Vec::new(),
     };
-    let text = |part: &OutputPart| match part {
+    let texts = parts.iter().filter_map(|part| match part {
         OutputPart::Text { text } => Some(text.as_str()),
         _ => None,
-    };
-    parts.iter().filter_map(text).collect()
+    });
+    texts.collect()
 }
 
 /// Returns a text without what copying changes: indentation, line ends, the marks of quotes and line

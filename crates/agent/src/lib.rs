@@ -74,6 +74,7 @@ mod prompt;
 mod recovery;
 mod resume;
 mod sampling;
+mod script_call;
 mod script_result;
 mod session;
 mod session_record;

@@ -10,9 +10,9 @@ use selvedge_protocol::{
 };
 use tracing::Instrument;
 
-use crate::copied_block::reject_copied_blocks;
 use crate::answer::{AnswerPiece, AnswerReader, PieceWithItemId, StreamControl, TurnAnswer};
 use crate::compaction::CompactionOutcome;
+use crate::copied_block::reject_copied_blocks;
 use crate::history::PastTurns;
 use crate::session_record::SessionStepKind;
 use crate::turn::{AgentTurn, steps_since_compaction};

@@ -19,13 +19,12 @@ use selvedge_script::detect::{Segment, detect};
 use selvedge_tools::truncate_result;
 
 use crate::AgentError;
-use crate::answer::{
-    AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId, copied_block_error,
-    malformed_block_error,
-    parse_script_call, pragma_resume,
-};
+use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId};
 use crate::execution::{AnswerResults, text_output};
 use crate::resume::{later_runs, load_resume_calls};
+use crate::script_call::{
+    copied_block_error, malformed_block_error, parse_script_call, pragma_resume,
+};
 use crate::session_record::{SessionStep, SessionStepKind};
 use crate::turn::{AgentTurn, run_in_use_error};
 

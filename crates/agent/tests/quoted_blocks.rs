@@ -52,7 +52,11 @@ async fn a_block_in_reasoning_never_runs() {
     for thought in [thought, without_start] {
         let (desk, items) = turn(WireApi::Chat, vec![vec![text(&thought)]]).await;
         assert!(!has_run(&desk));
-        assert_eq!(items.last().unwrap().trim(), "Assistant: \nNo.", "{items:?}");
+        assert_eq!(
+            items.last().unwrap().trim(),
+            "Assistant: \nNo.",
+            "{items:?}"
+        );
         assert!(items[1].starts_with("reasoning"), "{items:?}");
     }
 }
@@ -74,7 +78,9 @@ async fn a_block_that_stands_in_a_file_does_not_run() {
     }
     // Scripts show files, too.
     let answers = vec![
-        vec![text(&block("return (await tools.readFile({ path: 'README.md' })).numbered"))],
+        vec![text(&block(
+            "return (await tools.readFile({ path: 'README.md' })).numbered",
+        ))],
         vec![text(&block(HOSTILE))],
         vec![text("I see.")],
     ];

@@ -130,10 +130,11 @@ impl Harness {
             return dry_run_output(output, report, started);
         }
         let max_bytes = self.limits.max_source_bytes;
-        let (compiled, cache_hit) = match self.compiler.compile_off_executor(source, max_bytes).await {
-            Ok(compiled) => compiled,
-            Err(error) => return rejected_output(output, error, started),
-        };
+        let (compiled, cache_hit) =
+            match self.compiler.compile_off_executor(source, max_bytes).await {
+                Ok(compiled) => compiled,
+                Err(error) => return rejected_output(output, error, started),
+            };
         output.metadata.cache_hit = cache_hit;
         if let Some(error) = preflight_error(preflight::check(&compiled, &self.orchestrator)) {
             return rejected_output(output, error, started);

@@ -24,6 +24,7 @@ mod harness;
 mod help;
 mod hints;
 mod in_flight;
+mod lexing;
 mod live;
 mod options;
 mod output_buffer;

@@ -10,6 +10,10 @@
 //! cannot be used alone. Where only the grammar decides whether `/` divides or starts a regular
 //! expression, the scan follows both readings and the costlier one counts.
 
+use crate::lexing::{
+    is_line_terminator, is_word_byte, line_end, operator_len, regex_end, string_end, word_end,
+};
+
 /// Maximum cost of a script: about the number of tokens that the parser reads, each counted as often
 /// as it may be read. Ordinary scripts of 20 KB cost about 20,000.
 pub(crate) const MAX_PARSE_COST: u64 = 1_000_000;
@@ -323,14 +327,17 @@ impl Reading {
         // A reserved word may also be a type's name, after which a slash divides.
         let may_be_type = matches!(
             self.previous,
-            Previous::TypePrefix
-                | Previous::Contextual
-                | Previous::TypeOperator
-                | Previous::Affix
+            Previous::TypePrefix | Previous::Contextual | Previous::TypeOperator | Previous::Affix
         );
         let continues = matches!(
             word,
-            "as" | "satisfies" | "is" | "in" | "instanceof" | "of" | "extends" | "implements"
+            "as" | "satisfies"
+                | "is"
+                | "in"
+                | "instanceof"
+                | "of"
+                | "extends"
+                | "implements"
                 | "class"
         );
         if !is_name && !continues {
@@ -493,7 +500,11 @@ impl Reading {
 
     fn punctuation(&mut self, source: &str) -> Result<(), &'static str> {
         let rest = &source[self.at..];
-        if self.new_line && CONFLICT_MARKERS.iter().any(|marker| rest.starts_with(marker)) {
+        if self.new_line
+            && CONFLICT_MARKERS
+                .iter()
+                .any(|marker| rest.starts_with(marker))
+        {
             return Err("it contains the marker of a merge conflict");
         }
         if self.new_line && rest.starts_with("<!--") {
@@ -552,90 +563,5 @@ impl Reading {
     }
 }
 
-/// Returns the length of the operator or the other character at the start of a text.
-fn operator_len(bytes: &[u8]) -> usize {
-    let (first, rest) = (bytes[0], &bytes[1..]);
-    let repeated = rest.iter().take(3).take_while(|byte| **byte == first).count();
-    let equals = |len: usize| len + usize::from(bytes.get(len) == Some(&b'='));
-    match first {
-        b'.' if repeated >= 2 => 3,
-        b'?' if rest.first() == Some(&b'.') => {
-            1 + usize::from(!rest.get(1).is_some_and(u8::is_ascii_digit))
-        }
-        b'=' if rest.first() == Some(&b'>') => 2,
-        b'=' => 1 + repeated.min(2),
-        b'!' => match rest {
-            [b'=', b'=', ..] => 3,
-            [b'=', ..] => 2,
-            _ => 1,
-        },
-        b'>' => equals(1 + repeated.min(2)),
-        b'<' | b'&' | b'|' | b'?' | b'*' => equals(1 + repeated.min(1)),
-        b'+' | b'-' if repeated > 0 => 2,
-        b'+' | b'-' | b'%' | b'^' => equals(1),
-        _ => 1,
-    }
-}
-
 /// At the start of a line, the parser searches the rest of the text for the other markers.
 const CONFLICT_MARKERS: &[&str] = &["<<<<<<<", "=======", ">>>>>>>", "|||||||"];
-
-fn is_word_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$' | b'#') || byte >= 0x80
-}
-
-fn word_end(source: &str, start: usize) -> usize {
-    let ends = |(_, c): &(usize, char)| match c.is_ascii() {
-        true => !is_word_byte(*c as u8),
-        false => c.is_whitespace() || *c == '\u{feff}',
-    };
-    let mut rest = source[start..].char_indices();
-    rest.find(ends).map_or(source.len(), |(end, _)| start + end)
-}
-
-fn is_line_terminator(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\u{2028}' | '\u{2029}')
-}
-
-fn line_end(source: &str, start: usize) -> usize {
-    let rest = &source[start..];
-    rest.find(is_line_terminator)
-        .map_or(source.len(), |end| start + end)
-}
-
-/// Returns the offset after the closing quote, or the end of the line.
-fn string_end(bytes: &[u8], start: usize) -> usize {
-    let mut at = start + 1;
-    while let Some(&byte) = bytes.get(at) {
-        match byte {
-            b'\\' if bytes[at + 1..].starts_with(b"\r\n") => at += 3,
-            b'\\' => at += 2,
-            b'\n' | b'\r' => return at,
-            _ if byte == bytes[start] => return at + 1,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
-}
-
-/// Returns the offset after a regular expression and its flags, or `None` if its line has no closing
-/// slash.
-fn regex_end(source: &str, start: usize) -> Option<usize> {
-    let (mut escaped, mut in_class) = (false, false);
-    for (at, c) in source[start + 1..].char_indices() {
-        match c {
-            _ if is_line_terminator(c) => return None,
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '[' => in_class = true,
-            ']' => in_class = false,
-            '/' if !in_class => {
-                let flags = &source.as_bytes()[start + 1 + at + 1..];
-                let is_flag = |byte: &&u8| byte.is_ascii_alphanumeric() || b"_$".contains(byte);
-                return Some(start + at + 2 + flags.iter().take_while(is_flag).count());
-            }
-            _ => {}
-        }
-    }
-    None
-}

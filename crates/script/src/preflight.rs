@@ -190,7 +190,6 @@ fn planned_call(
 
 /// Whether a prefix of the path is a tool.
 fn is_below_tool(path: &str, orchestrator: &Orchestrator) -> bool {
-    path.match_indices('.').any(|(at, _)| {
-        orchestrator.registry().get(&path[..at]).is_some()
-    })
+    path.match_indices('.')
+        .any(|(at, _)| orchestrator.registry().get(&path[..at]).is_some())
 }

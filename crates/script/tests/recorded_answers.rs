@@ -21,7 +21,11 @@ fn recordings() -> Vec<PathBuf> {
     let mut files = Vec::new();
     while let Some(path) = pending.pop() {
         if path.is_dir() {
-            pending.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            pending.extend(
+                std::fs::read_dir(&path)
+                    .unwrap()
+                    .map(|entry| entry.unwrap().path()),
+            );
         } else if !path.to_string_lossy().ends_with(".request.json") {
             files.push(path);
         }
@@ -51,7 +55,9 @@ fn answer_text(recording: &str) -> String {
     match serde_json::from_str(recording) {
         Ok(value) => collect_text(&value, &mut text),
         Err(_) => {
-            let events = recording.lines().filter_map(|line| line.strip_prefix("data:"));
+            let events = recording
+                .lines()
+                .filter_map(|line| line.strip_prefix("data:"));
             for event in events.filter_map(|event| serde_json::from_str(event.trim()).ok()) {
                 collect_text(&event, &mut text);
             }
