@@ -226,6 +226,7 @@ impl AnswerReader<'_> {
         self.handle_segments(item, segments, AnswerScriptForm::Block)
     }
 
+    /// Handles segments of an item. Malformed blocks get this form.
     fn handle_segments(
         &mut self,
         item: u32,
@@ -246,7 +247,7 @@ impl AnswerReader<'_> {
                 Segment::EndOfReasoning(_) => self.turn_into_reasoning(item),
                 Segment::Script(block) => {
                     self.end_plain_text(item);
-                    self.push_script(item, block.code, form, None);
+                    self.push_script(item, block.code, AnswerScriptForm::Block, None);
                     if self.after_block == AfterBlock::Stop {
                         self.drop_text_after_block(item, &block.raw);
                         return StreamControl::Stop;

@@ -312,7 +312,7 @@ async fn i7_disabled_scripts_are_not_run_and_the_model_is_told() {
     for api in APIS {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); return 1";
         let answers = vec![
-            vec![text(&format!("Now: {}", block(code)))],
+            vec![text(&format!("Now:\n{}", block(code)))],
             vec![text("I see")],
         ];
         let (mut desk, server) = (Desk::new(api), Server::saying(answers).await);

@@ -57,7 +57,7 @@ async fn a_block_in_reasoning_never_runs() {
             "Assistant: \nNo.",
             "{items:?}"
         );
-        assert!(items[1].starts_with("reasoning"), "{items:?}");
+        assert!(items[1].starts_with("thought: "), "{items:?}");
     }
 }
 
