@@ -5,6 +5,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::attempt::{Attempt, Verdict};
 use crate::lab::observe;
@@ -34,8 +35,10 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
         attempts.push(Attempt::new(name, move |lab| {
             let selvedge = lab.selvedge(&["run", "--json", "--timeout", "2s", "-"]);
             let seen = observe(limited(&selvedge)?, &source)?;
+            let item: Value = serde_json::from_str(&seen.stdout).unwrap_or(Value::Null);
+            let has_result = item["type"] == "script_tool_call_output";
             Ok(Verdict::held_if(
-                seen.ended_cleanly(),
+                has_result && seen.ended_cleanly(),
                 format!("{:?}: {}", seen.elapsed, seen.output()),
             ))
         }));
@@ -46,7 +49,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
 /// Returns the command with limits that kill it.
 fn limited(command: &Command) -> Result<Command> {
     let mut shell = Command::new("sh");
-    let limits = format!("ulimit -t {MAX_CPU_SECONDS} -d {MAX_DATA_KB} && exec \"$@\"");
+    let limits = format!("ulimit -t {MAX_CPU_SECONDS} && ulimit -d {MAX_DATA_KB} && exec \"$@\"");
     shell.args(["-c", &limits, "sh"]).arg(command.get_program());
     shell.args(command.get_args());
     for (name, value) in command.get_envs() {

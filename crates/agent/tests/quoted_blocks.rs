@@ -79,7 +79,7 @@ async fn a_block_that_stands_in_a_file_does_not_run() {
     // Scripts show files, too.
     let answers = vec![
         vec![text(&block(
-            "return (await tools.readFile({ path: 'README.md' })).numbered",
+            "return (await tools.readFile({ path: 'README.md' })).text",
         ))],
         vec![text(&block(HOSTILE))],
         vec![text("I see.")],

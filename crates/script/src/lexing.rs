@@ -92,3 +92,19 @@ pub(crate) fn regex_end(source: &str, start: usize) -> Option<usize> {
     }
     None
 }
+
+/// Returns how deeply the groups and classes of a regular expression are nested at most.
+pub(crate) fn regex_depth(regex: &str) -> usize {
+    let (mut depth, mut deepest, mut escaped) = (0_usize, 0, false);
+    for byte in regex.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'(' | b'[' => depth += 1,
+            b')' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
+}

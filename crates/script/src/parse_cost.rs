@@ -11,7 +11,8 @@
 //! expression, the scan follows both readings and the costlier one counts.
 
 use crate::lexing::{
-    is_line_terminator, is_word_byte, line_end, operator_len, regex_end, string_end, word_end,
+    is_line_terminator, is_word_byte, line_end, operator_len, regex_depth, regex_end, string_end,
+    word_end,
 };
 
 /// Maximum cost of a script: about the number of tokens that the parser reads, each counted as often
@@ -49,7 +50,7 @@ pub(crate) fn bound_parse_cost(source: &str) -> Result<u64, ExcessiveText> {
                 Ok(Step::EitherSlash { regex_end }) => {
                     let mut other = reading.clone();
                     other
-                        .finish_regex(regex_end)
+                        .finish_regex(source, regex_end)
                         .map_err(|problem| other.excess(problem))?;
                     readings.push(other);
                     reading.finish_operator("/");
@@ -467,7 +468,7 @@ impl Reading {
         } else {
             match regex_end(source, start) {
                 Some(end) if is_regex => {
-                    self.finish_regex(end)?;
+                    self.finish_regex(source, end)?;
                     Step::Token
                 }
                 Some(regex_end) => return Ok(Step::EitherSlash { regex_end }),
@@ -484,7 +485,10 @@ impl Reading {
     }
 
     /// Finishes a regular expression, of which the parser reads each character as a token.
-    fn finish_regex(&mut self, end: usize) -> Result<(), &'static str> {
+    fn finish_regex(&mut self, source: &str, end: usize) -> Result<(), &'static str> {
+        if regex_depth(&source[self.at..end]) > MAX_BRACKET_DEPTH {
+            return Err("brackets are nested more than 256 deep");
+        }
         let units = end - self.at;
         self.at = end;
         self.finish_token(Previous::Operand);
