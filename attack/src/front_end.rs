@@ -1,6 +1,6 @@
-//! Attacks on the compiler in front of the sandbox: texts for which parsers need exponential time or
-//! memory. The rows of `data/front_end.tsv` are a prefix, a piece that is repeated, and a piece that
-//! is repeated after it.
+//! Attacks on the compiler in front of the sandbox: texts for which parsers need exponential time
+//! or memory. The rows of `data/front_end.tsv` are a prefix, a piece that is repeated, and a piece
+//! that is repeated after it.
 
 use std::process::Command;
 

@@ -61,8 +61,8 @@ fn item_texts(item: &ConversationItem) -> Vec<&str> {
     texts.collect()
 }
 
-/// Returns a text without what copying changes: indentation, line ends, the marks of quotes and line
-/// numbers, and the escapes of JSON.
+/// Returns a text without what copying changes: indentation, line ends, the marks of quotes and
+/// line numbers, and the escapes of JSON.
 fn comparable_text(text: &str) -> String {
     let lines = text.split('\n').flat_map(|line| line.split("\\n"));
     let mut comparable = String::with_capacity(text.len());

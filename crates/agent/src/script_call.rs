@@ -1,5 +1,5 @@
-//! Scripts as a model writes them: the arguments of the tool `script`, and the errors of blocks that
-//! do not run.
+//! Scripts as a model writes them: the arguments of the tool `script`, and the errors of blocks
+//! that do not run.
 
 use std::time::Duration;
 

@@ -348,8 +348,8 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
     })
 }
 
-/// Whether the text that ends with a syntax error looks like JSX: a tag is opened shortly before the
-/// error, and closed somewhere after it.
+/// Whether the text that ends with a syntax error looks like JSX: a tag is opened shortly before
+/// the error, and closed somewhere after it.
 fn is_jsx_before(source: &str, error_offset: u32) -> bool {
     let end = source.floor_char_boundary(error_offset as usize + 1);
     let Some(tag) = source[..end].rfind('<') else {

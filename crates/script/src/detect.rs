@@ -1,11 +1,11 @@
 //! Finds script blocks in an assistant's text: `<tool-calls>…</tool-calls>` and
 //! ```` ```ts tool-calls ```` fences. Works on a stream; how the text is split makes no difference.
 //!
-//! A block starts at column 0 of a line, at the top level of the Markdown document that the text is:
-//! inside other fences, indented code, lists, block quotes, HTML blocks and comments it is text, and
-//! so is a tag in the middle of a line. `</tool-calls>` ends a block where it ends a line. Text in
-//! `<think>` or `<thinking>` is reasoning, in which there are no blocks. A nested, unbalanced or
-//! unclosed block is reported as malformed.
+//! A block starts at column 0 of a line, at the top level of the Markdown document that the text
+//! is: inside other fences, indented code, lists, block quotes, HTML blocks and comments it is
+//! text, and so is a tag in the middle of a line. `</tool-calls>` ends a block where it ends a
+//! line. Text in `<think>` or `<thinking>` is reasoning, in which there are no blocks. A nested,
+//! unbalanced or unclosed block is reported as malformed.
 
 use pulldown_cmark::{Event, Parser, Tag};
 

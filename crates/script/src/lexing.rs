@@ -71,8 +71,8 @@ pub(crate) fn string_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// Returns the offset after a regular expression and its flags, or `None` if its line has no closing
-/// slash.
+/// Returns the offset after a regular expression and its flags, or `None` if its line has no
+/// closing slash.
 pub(crate) fn regex_end(source: &str, start: usize) -> Option<usize> {
     let (mut escaped, mut in_class) = (false, false);
     for (at, c) in source[start + 1..].char_indices() {

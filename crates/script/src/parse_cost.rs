@@ -15,8 +15,8 @@ use crate::lexing::{
     word_end,
 };
 
-/// Maximum cost of a script: about the number of tokens that the parser reads, each counted as often
-/// as it may be read. Ordinary scripts of 20 KB cost about 20,000.
+/// Maximum cost of a script: about the number of tokens that the parser reads, each counted as
+/// often as it may be read. Ordinary scripts of 20 KB cost about 20,000.
 pub(crate) const MAX_PARSE_COST: u64 = 1_000_000;
 /// Maximum depth of nested brackets.
 const MAX_BRACKET_DEPTH: usize = 256;

@@ -82,8 +82,8 @@ const KEPT_ATTRIBUTES: &[&str] = &[
     "name", "property", "rel", "role", "rowspan", "src", "start", "title",
 ];
 
-/// Returns cleaned, well-nested HTML. If a tag has too many attributes or `cancel` is cancelled, the
-/// rest of the page is missing.
+/// Returns cleaned, well-nested HTML. If a tag has too many attributes or `cancel` is cancelled,
+/// the rest of the page is missing.
 pub(crate) fn clean_html(html: &str, cancel: &CancellationToken) -> String {
     let sink = CleanerSink(RefCell::new(HtmlCleaner {
         out: String::with_capacity(html.len() / 2),
