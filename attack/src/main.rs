@@ -10,16 +10,20 @@ mod commands;
 mod confinement;
 mod credentials;
 mod display;
+mod front_end;
 mod git;
 mod implicit_reads;
 mod journal_version;
 mod lab;
+mod loopback;
 mod model_server;
 mod protected_paths;
 mod pty;
+mod quoted_blocks;
 mod recording_model;
 mod scripts;
 mod trust;
+mod web_pages;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,12 +42,15 @@ const CLASSES: &[AttackClass] = &[
     ("confinement", confinement::attempts),
     ("credentials", credentials::attempts),
     ("display", display::attempts),
+    ("front_end", front_end::attempts),
     ("git", git::attempts),
     ("implicit_reads", implicit_reads::attempts),
     ("journal_version", journal_version::attempts),
     ("protected_paths", protected_paths::attempts),
+    ("quoted_blocks", quoted_blocks::attempts),
     ("scripts", scripts::attempts),
     ("trust", trust::attempts),
+    ("web_pages", web_pages::attempts),
 ];
 
 fn main() -> Result<ExitCode> {

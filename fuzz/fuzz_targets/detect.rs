@@ -21,7 +21,8 @@ fuzz_target!(|input: (String, Vec<u8>)| {
     let raw: String = whole
         .iter()
         .map(|segment| match segment {
-            Segment::Text(text) => text.as_str(),
+            Segment::Text(text) | Segment::Reasoning(text) => text.as_str(),
+            Segment::EndOfReasoning(raw) => raw,
             Segment::Script(block) => &block.raw,
             Segment::Malformed { raw, .. } => raw,
         })

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use selvedge_models::{ModelEvent, ModelTool};
 use selvedge_protocol::{
-    ConversationItem, ErrorCode, EventSink, FinishReason, FunctionCall, FunctionCallKind,
-    MessageRole, Phase, Reasoning, RunStatus, RuntimeEvent, ScriptError, ScriptToolCall, TurnItem,
-    Usage, new_id,
+    ConversationItem, EventSink, FinishReason, FunctionCall, MessageRole, Reasoning, RunStatus,
+    RuntimeEvent, ScriptError, ScriptToolCall, TurnItem, Usage, new_id,
 };
-use selvedge_script::detect::{BlockDetector, Segment};
-use selvedge_script::{Harness, Pragma};
-use serde_json::Value;
+use selvedge_script::Harness;
+use selvedge_script::detect::{BlockDetector, Segment, reasoning_text};
 
 use crate::AfterBlock;
+use crate::script_call::{malformed_block_error, parse_script_call};
 
 /// A piece of an answer.
 #[derive(Debug)]
@@ -112,6 +111,8 @@ pub(crate) struct AnswerItemState {
     full_text: String,
     /// The text since the last script block.
     pending_text: String,
+    /// Reasoning in the text, with its tags, that is not a piece yet.
+    tagged_reasoning: String,
     /// The item id of the events that are being emitted.
     event_item_id: Option<String>,
     /// The reasoning text that no `ItemCompleted` event contains yet.
@@ -225,6 +226,7 @@ impl AnswerReader<'_> {
         self.handle_segments(item, segments, AnswerScriptForm::Block)
     }
 
+    /// Handles segments of an item. Malformed blocks get this form.
     fn handle_segments(
         &mut self,
         item: u32,
@@ -232,11 +234,20 @@ impl AnswerReader<'_> {
         form: AnswerScriptForm,
     ) -> StreamControl {
         for segment in segments {
+            if !matches!(segment, Segment::Reasoning(_)) {
+                self.end_tagged_reasoning(item);
+            }
             match segment {
                 Segment::Text(text) => self.push_plain_text(item, &text),
+                Segment::Reasoning(text) => {
+                    self.end_plain_text(item);
+                    let state = self.items.entry(item).or_default();
+                    state.tagged_reasoning.push_str(&text);
+                }
+                Segment::EndOfReasoning(_) => self.turn_into_reasoning(item),
                 Segment::Script(block) => {
                     self.end_plain_text(item);
-                    self.push_script(item, block.code, form, None);
+                    self.push_script(item, block.code, AnswerScriptForm::Block, None);
                     if self.after_block == AfterBlock::Stop {
                         self.drop_text_after_block(item, &block.raw);
                         return StreamControl::Stop;
@@ -303,6 +314,53 @@ impl AnswerReader<'_> {
             piece: AnswerPiece::Text(text),
             item_id: id,
         });
+    }
+
+    /// Makes reasoning that was tagged in the text a piece.
+    fn end_tagged_reasoning(&mut self, item: u32) {
+        let state = self.items.entry(item).or_default();
+        let raw = std::mem::take(&mut state.tagged_reasoning);
+        let text = reasoning_text(&raw).to_owned();
+        if text.is_empty() {
+            return;
+        }
+        let reasoning = ConversationItem::Reasoning(Reasoning {
+            content: vec![text],
+            ..Reasoning::default()
+        });
+        if self.emit_live {
+            let started = ConversationItem::Reasoning(Reasoning::default());
+            self.emit_started(item, started.into());
+        }
+        let state = self.items.entry(item).or_default();
+        let item_id = state.event_item_id.take();
+        if let Some(item_id) = item_id.clone() {
+            let item = reasoning.clone().into();
+            self.events
+                .emit(RuntimeEvent::ItemCompleted { item_id, item });
+        }
+        state.pieces.push(PieceWithItemId {
+            piece: AnswerPiece::Other(reasoning),
+            item_id,
+        });
+    }
+
+    /// Makes everything in the text so far reasoning: its end was found, and its start was part of
+    /// the prompt. No script in it runs.
+    fn turn_into_reasoning(&mut self, item: u32) {
+        self.end_plain_text(item);
+        let state = self.items.entry(item).or_default();
+        for emitted in &mut state.pieces {
+            let text = match &mut emitted.piece {
+                AnswerPiece::Text(text) => std::mem::take(text),
+                AnswerPiece::Script(script) => std::mem::take(&mut script.item.source_code),
+                AnswerPiece::Other(_) | AnswerPiece::Call(_) => continue,
+            };
+            emitted.piece = AnswerPiece::Other(ConversationItem::Reasoning(Reasoning {
+                content: vec![text],
+                ..Reasoning::default()
+            }));
+        }
     }
 
     fn push_script(
@@ -451,6 +509,7 @@ impl AnswerReader<'_> {
         state.done = true;
         let segments = std::mem::take(&mut state.detector).finish();
         self.handle_segments(item, segments, AnswerScriptForm::UnclosedBlock);
+        self.end_tagged_reasoning(item);
         self.end_plain_text(item);
     }
 
@@ -512,36 +571,6 @@ impl AnswerReader<'_> {
     }
 }
 
-/// The arguments of a call of the tool `script`.
-pub(crate) struct ScriptCallArgs {
-    code: String,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) resume: Option<String>,
-}
-
-/// Returns the arguments of a call of `script`, or `None` if they cannot be parsed.
-pub(crate) fn parse_script_call(call: &FunctionCall) -> Option<ScriptCallArgs> {
-    if call.kind == FunctionCallKind::Freeform {
-        return Some(ScriptCallArgs {
-            code: call.arguments.clone(),
-            timeout: None,
-            resume: None,
-        });
-    }
-    let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
-    let code = arguments["code"].as_str()?.to_owned();
-    let either = |camel: &str, snake: &str| arguments.get(camel).or(arguments.get(snake)).cloned();
-    let timeout = either("timeoutMs", "timeout_ms")
-        .and_then(|ms| ms.as_u64())
-        .map(Duration::from_millis);
-    let resume = arguments["resume"].as_str().map(str::to_owned);
-    Some(ScriptCallArgs {
-        code,
-        timeout,
-        resume,
-    })
-}
-
 /// Returns a reasoning item with this text.
 fn reasoning_item(text: String) -> TurnItem {
     ConversationItem::Reasoning(Reasoning {
@@ -549,9 +578,4 @@ fn reasoning_item(text: String) -> TurnItem {
         ..Reasoning::default()
     })
     .into()
-}
-
-/// Returns the error of a malformed script block.
-pub(crate) fn malformed_block_error(problem: String) -> ScriptError {
-    ScriptError::new(ErrorCode::ScriptRejectedError, Phase::Parsing, problem)
 }

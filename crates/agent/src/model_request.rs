@@ -12,6 +12,7 @@ use tracing::Instrument;
 
 use crate::answer::{AnswerPiece, AnswerReader, PieceWithItemId, StreamControl, TurnAnswer};
 use crate::compaction::CompactionOutcome;
+use crate::copied_block::reject_copied_blocks;
 use crate::history::PastTurns;
 use crate::session_record::SessionStepKind;
 use crate::turn::{AgentTurn, steps_since_compaction};
@@ -169,6 +170,7 @@ impl AgentTurn<'_> {
             return Err(error);
         }
         let mut answer = reader.finish();
+        reject_copied_blocks(&mut answer, self.session.steps());
         // The provider does not report the usage of an answer that was not read to its end, so it
         // is estimated.
         let usage = *answer
@@ -203,7 +205,13 @@ impl AgentTurn<'_> {
         self.budget.add_request(usage, cost);
         let any = |is: fn(&AnswerPiece) -> bool| pieces.iter().any(|emitted| is(&emitted.piece));
         let scripts = any(|piece| matches!(piece, AnswerPiece::Script(_)));
-        let items = match scripts || pieces.len() != request_items.len() {
+        // Reasoning that was tagged in a message.
+        let mut pairs = pieces.iter().zip(&request_items);
+        let reasoned = pairs.any(|(emitted, item)| {
+            matches!(emitted.piece, AnswerPiece::Other(_))
+                && matches!(item, ConversationItem::Message(_))
+        });
+        let items = match scripts || reasoned || pieces.len() != request_items.len() {
             // Without scripts, people see the same items that requests contain.
             false => request_items.iter().cloned().map(TurnItem::from).collect(),
             true => pieces

@@ -19,12 +19,10 @@ use selvedge_script::{Pragma, ResumeInput};
 use selvedge_tools::truncate_result;
 
 use crate::AgentError;
-use crate::answer::{
-    AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId, malformed_block_error,
-    parse_script_call,
-};
+use crate::answer::{AnswerPiece, AnswerScript, AnswerScriptForm, PieceWithItemId};
 use crate::execution::{AnswerResults, text_output};
 use crate::resume::{read_resume_input, runs_after};
+use crate::script_call::{copied_block_error, malformed_block_error, parse_script_call};
 use crate::script_result::recall_hint;
 use crate::session_record::{SessionStep, SessionStepKind};
 use crate::turn::{AgentTurn, run_in_use_error};
@@ -272,7 +270,7 @@ fn rebuild_script(item: ScriptToolCall, request_items: &[ConversationItem]) -> A
             Segment::Malformed { raw, problem } if raw == item.source_code => Some(problem),
             _ => None,
         });
-        error = problem.map(malformed_block_error);
+        error = Some(problem.map_or_else(copied_block_error, malformed_block_error));
     }
     let args = call.and_then(parse_script_call);
     let (timeout, resume) = args.map_or((None, None), |args| (args.timeout, args.resume));

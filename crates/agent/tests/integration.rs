@@ -317,7 +317,7 @@ async fn i7_disabled_scripts_are_not_run_and_the_result_says_so() {
     for api in APIS {
         let code = "await tools.writeFile({ path: 'never.txt', content: 'x' }); return 1";
         let answers = vec![
-            vec![text(&format!("Now: {}", block(code)))],
+            vec![text(&format!("Now:\n{}", block(code)))],
             vec![text("I see")],
         ];
         let (mut test, server) = (TestAgent::new(api), Server::saying(answers).await);

@@ -678,7 +678,7 @@ async fn the_one_shot_strategy_sends_no_earlier_turns() {
 #[tokio::test]
 async fn with_after_block_stop_an_answer_ends_after_its_block() {
     let answers = vec![
-        vec![text(&format!("Now {} It worked!", block("return 1")))],
+        vec![text(&format!("Now\n{}\nIt worked!", block("return 1")))],
         vec![text("One.")],
     ];
     let (mut test, server) = (
@@ -693,7 +693,7 @@ async fn with_after_block_stop_an_answer_ends_after_its_block() {
     assert_eq!(
         history(&session)[1..],
         [
-            "Assistant: Now ",
+            "Assistant: Now\n",
             "script: return 1",
             "script returned: 1",
             "Assistant: One."

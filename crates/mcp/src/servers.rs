@@ -85,7 +85,7 @@ impl Servers {
         if self.is_empty() {
             return;
         }
-        let mentions = harness.mentioned_tools(source);
+        let mentions = harness.mentioned_tools(source).await;
         let needed =
             |server: &&Arc<ConfiguredServer>| may_call_server(&mentions, &server.settings.name);
         start_servers_without_catalogue(self.servers.iter().filter(needed)).await;

@@ -20,6 +20,9 @@ use serde_json::{Map, Number, Value};
 /// Suggestion for a script that imports a module.
 const IMPORT_SUGGESTION: &str = "everything a script can use is already defined: see help()";
 
+/// Maximum number of names in the path of a tool: a server, its tool, and fields such as `raw`.
+const MAX_PATH_PARTS: usize = 16;
+
 /// A construct that a script must not contain.
 #[derive(Debug)]
 pub(crate) struct BannedConstruct {
@@ -240,16 +243,22 @@ impl<'s> ScriptAnalyzer<'s> {
     }
 
     /// Splits `root.a.b` into `root` and `a.b`, if the script does not declare `root`. Also returns
-    /// whether it contains a `?.`.
+    /// whether it contains a `?.`. Longer paths than [`MAX_PATH_PARTS`] name no tool.
     fn global_path(&self, member: &MemberExpression<'_>) -> Option<(String, String, bool)> {
-        let name = member.static_property_name()?;
-        if let Some(root) = self.global_name(member.object()) {
-            return Some((root.to_owned(), name.to_owned(), member.optional()));
+        let mut parts = Vec::new();
+        let mut optional = false;
+        let mut member = member;
+        while parts.len() < MAX_PATH_PARTS {
+            parts.push(member.static_property_name()?);
+            optional |= member.optional();
+            if let Some(root) = self.global_name(member.object()) {
+                parts.reverse();
+                return Some((root.to_owned(), parts.join("."), optional));
+            }
+            let object = member.object().get_inner_expression();
+            member = object.as_member_expression()?;
         }
-        let object = member.object().get_inner_expression();
-        let (root, path, optional) = self.global_path(object.as_member_expression()?)?;
-        let path = format!("{path}.{name}");
-        Some((root, path, optional || member.optional()))
+        None
     }
 
     /// Returns `a.b` for `tools.a.b`, and whether it contains a `?.`.

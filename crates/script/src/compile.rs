@@ -20,14 +20,20 @@ use oxc_transformer::{TransformOptions, Transformer};
 use selvedge_protocol::{ErrorCode, Phase, ScriptError};
 use selvedge_sandbox::Position;
 use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
 
 use crate::analysis::{LintWarning, ScriptAnalyzer, StaticCall, ToolMentions, inline_tool_calls};
-use crate::nesting::find_excessive_nesting;
+use crate::enum_values::bound_enum_values;
+use crate::parse_cost::bound_parse_cost;
 use crate::positions::{LineStarts, PositionMap};
 use crate::pragma::Pragma;
 
 /// Number of compiled scripts in the cache.
 const MAX_CACHED_SCRIPTS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
+/// Parse cost up to which a script is compiled on the thread of the caller: about a millisecond.
+const MAX_INLINE_COST: u64 = 50_000;
+/// Number of costlier scripts that are compiled at the same time, in all sessions.
+const MAX_CONCURRENT_COSTLY: usize = 2;
 /// Lines that the wrapper function puts before the script.
 const WRAPPER_LINES: u32 = 1;
 /// Native stack per byte of source: the parser recurses, and a script of `[` alone nests as deeply
@@ -93,8 +99,19 @@ impl ScriptCompiler {
         source: &str,
         max_bytes: usize,
     ) -> Result<(Arc<CompiledScript>, bool), ScriptError> {
+        match self.look_up(source, max_bytes)? {
+            CacheLookup::Hit(compiled) => Ok((compiled, true)),
+            CacheLookup::Miss(script) => Ok((self.compile_new(&script)?, false)),
+        }
+    }
+
+    /// Finds a script in the cache. Fails if the script is too long or too complex to be parsed.
+    fn look_up<'s>(
+        &self,
+        source: &'s str,
+        max_bytes: usize,
+    ) -> Result<CacheLookup<'s>, ScriptError> {
         let source = strip_markdown_fence(source.strip_prefix('\u{feff}').unwrap_or(source));
-        let source = source.as_ref();
         if source.len() > max_bytes {
             let bytes = source.len();
             let message = format!("the script has {bytes} bytes, the limit is {max_bytes}");
@@ -102,15 +119,57 @@ impl ScriptCompiler {
                 .suggest("split it into several scripts")
                 .with("bytes", bytes));
         }
-        let key: [u8; 32] = Sha256::digest(source).into();
+        let key: [u8; 32] = Sha256::digest(source.as_ref()).into();
         if let Some(hit) = self.lock_cache().get(&key) {
-            return Ok((hit.clone(), true));
+            return Ok(CacheLookup::Hit(hit.clone()));
         }
-        let sha256 = selvedge_text::hex(&key);
-        let stack = (1 << 20) + source.len() * STACK_BYTES_PER_SOURCE_BYTE;
-        let compiled = Arc::new(stacker::grow(stack, || compile_source(source, sha256))?);
-        self.lock_cache().put(key, compiled.clone());
-        Ok((compiled, false))
+        let parse_cost = bound_parse_cost(&source).map_err(|excess| {
+            let at = LineStarts::new(&source).position(&source, excess.offset);
+            rejected_error(format!("the script is too complex: {}", excess.problem))
+                .at(at.line, at.column)
+                .suggest("split it into more statements with fewer levels")
+        })?;
+        Ok(CacheLookup::Miss(NewScript {
+            source,
+            key,
+            parse_cost,
+        }))
+    }
+
+    fn compile_new(&self, script: &NewScript<'_>) -> Result<Arc<CompiledScript>, ScriptError> {
+        let sha256 = selvedge_text::hex(&script.key);
+        let stack = (1 << 20) + script.source.len() * STACK_BYTES_PER_SOURCE_BYTE;
+        let compiled = stacker::grow(stack, || compile_source(&script.source, sha256))?;
+        let compiled = Arc::new(compiled);
+        self.lock_cache().put(script.key, compiled.clone());
+        Ok(compiled)
+    }
+
+    /// Compiles a script from bytes without blocking the async executor: a costly one is compiled
+    /// on another thread, in turn.
+    pub(crate) async fn compile_off_executor(
+        self: &Arc<Self>,
+        source: &[u8],
+        max_bytes: usize,
+    ) -> Result<(Arc<CompiledScript>, bool), ScriptError> {
+        static COSTLY: Semaphore = Semaphore::const_new(MAX_CONCURRENT_COSTLY);
+        let script = match self.look_up(utf8_text(source)?, max_bytes)? {
+            CacheLookup::Hit(compiled) => return Ok((compiled, true)),
+            CacheLookup::Miss(script) if script.parse_cost <= MAX_INLINE_COST => {
+                return Ok((self.compile_new(&script)?, false));
+            }
+            CacheLookup::Miss(script) => NewScript {
+                source: Cow::Owned(script.source.into_owned()),
+                ..script
+            },
+        };
+        let _turn = COSTLY.acquire().await;
+        let compiler = self.clone();
+        let compiled = tokio::task::spawn_blocking(move || compiler.compile_new(&script));
+        match compiled.await {
+            Ok(compiled) => Ok((compiled?, false)),
+            Err(error) => Err(rejected_error(format!("cannot compile: {error}"))),
+        }
     }
 
     /// Compiles a script from bytes. Fails if they are not UTF-8.
@@ -119,22 +178,38 @@ impl ScriptCompiler {
         source: &[u8],
         max_bytes: usize,
     ) -> Result<(Arc<CompiledScript>, bool), ScriptError> {
-        match std::str::from_utf8(source) {
-            Ok(text) => self.compile(text, max_bytes),
-            Err(error) => {
-                let before = &source[..error.valid_up_to()];
-                let lines: Vec<_> = before.split(|byte| *byte == b'\n').collect();
-                let column = lines.last().map_or(0, |line| line.len()) + 1;
-                Err(rejected_error("the script is not UTF-8")
-                    .at(lines.len() as u32, column as u32)
-                    .suggest("save the file as UTF-8"))
-            }
-        }
+        self.compile(utf8_text(source)?, max_bytes)
     }
 
     fn lock_cache(&self) -> std::sync::MutexGuard<'_, LruCache<[u8; 32], Arc<CompiledScript>>> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a script is in the cache.
+enum CacheLookup<'s> {
+    Hit(Arc<CompiledScript>),
+    Miss(NewScript<'s>),
+}
+
+/// A script that may be parsed.
+struct NewScript<'s> {
+    source: Cow<'s, str>,
+    /// Its key in the cache.
+    key: [u8; 32],
+    parse_cost: u64,
+}
+
+/// Returns a script as text. Fails if it is not UTF-8.
+fn utf8_text(source: &[u8]) -> Result<&str, ScriptError> {
+    std::str::from_utf8(source).map_err(|error| {
+        let before = &source[..error.valid_up_to()];
+        let lines: Vec<_> = before.split(|byte| *byte == b'\n').collect();
+        let column = lines.last().map_or(0, |line| line.len()) + 1;
+        rejected_error("the script is not UTF-8")
+            .at(lines.len() as u32, column as u32)
+            .suggest("save the file as UTF-8")
+    })
 }
 
 /// Removes a Markdown fence around a script, which models sometimes write. The fence becomes an
@@ -179,10 +254,6 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
         error
     };
 
-    if let Some((problem, offset)) = find_excessive_nesting(source) {
-        let error = rejected_error(format!("the script is nested too deeply: {problem}"));
-        return Err(at(error, offset).suggest("split it into more statements with fewer levels"));
-    }
     let allocator = Allocator::default();
     let options = ParseOptions {
         parse_regular_expression: true,
@@ -190,14 +261,13 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
         ..ParseOptions::default()
     };
     let source_type = SourceType::ts().with_module(true);
-    let parse = |source_type| {
-        let parser = Parser::new(&allocator, source, source_type);
-        parser.with_options(options).parse()
-    };
-    let parsed = parse(source_type);
+    let parsed = Parser::new(&allocator, source, source_type)
+        .with_options(options)
+        .parse();
     if let Some(diagnostic) = parsed.diagnostics.errors().next() {
         let error = syntax_error(diagnostic);
-        if parse(source_type.with_jsx(true)).diagnostics.has_errors() {
+        let offset = diagnostic.labels.first().map(|label| label.offset());
+        if !offset.is_some_and(|offset| is_jsx_before(source, offset)) {
             return Err(error);
         }
         let error = ScriptError {
@@ -209,6 +279,10 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
     let mut program = parsed.program;
     program.hashbang = None;
 
+    if let Err(offset) = bound_enum_values(&program) {
+        let error = rejected_error("the values of enums are too long");
+        return Err(at(error, offset).suggest("build long strings with `const` instead of `enum`"));
+    }
     let built = SemanticBuilder::new_compiler()
         .with_enum_eval(true)
         .build(&program);
@@ -272,6 +346,18 @@ fn compile_source(source: &str, sha256: String) -> Result<CompiledScript, Script
         lines,
         position_map: map,
     })
+}
+
+/// Whether the text that ends with a syntax error looks like JSX: a tag is opened shortly before
+/// the error, and closed somewhere after it.
+fn is_jsx_before(source: &str, error_offset: u32) -> bool {
+    let end = source.floor_char_boundary(error_offset as usize + 1);
+    let Some(tag) = source[..end].rfind('<') else {
+        return false;
+    };
+    let starts_tag = |c: char| c.is_ascii_alphabetic() || "/>".contains(c);
+    let is_tag = source[tag + 1..].starts_with(starts_tag) && !source[tag..end].contains(';');
+    is_tag && (source[tag..].contains("</") || source[tag..].contains("/>"))
 }
 
 /// Returns the SHA-256 of a text, in hexadecimal.

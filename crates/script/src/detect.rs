@@ -1,14 +1,24 @@
 //! Finds script blocks in an assistant's text: `<tool-calls>…</tool-calls>` and
 //! ```` ```ts tool-calls ```` fences. Works on a stream; how the text is split makes no difference.
 //!
-//! A tag directly after a backtick is text about the syntax and stays text. A nested, unbalanced or
-//! unclosed block is reported as malformed.
+//! A block starts at column 0 of a line, at the top level of the Markdown document that the text
+//! is: inside other fences, indented code, lists, block quotes, HTML blocks and comments it is
+//! text, and so is a tag in the middle of a line. `</tool-calls>` ends a block where it ends a
+//! line. Text in `<think>` or `<thinking>` is reasoning, in which there are no blocks. A nested,
+//! unbalanced or unclosed block is reported as malformed.
+
+use pulldown_cmark::{Event, Parser, Tag};
 
 /// A part of an assistant's message. All segments together are the message, byte for byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Segment {
     /// Text outside of blocks.
     Text(String),
+    /// Reasoning, with its tags.
+    Reasoning(String),
+    /// A `</think>` without a start: all text before it is reasoning, whose opening tag was part of
+    /// the prompt.
+    EndOfReasoning(String),
     /// A script block.
     Script(ScriptBlock),
     /// A malformed script block.
@@ -34,19 +44,22 @@ pub struct ScriptBlock {
 enum BlockFormat {
     /// The tag `<tool-calls>`.
     Tag,
-    /// ```` ```ts tool-calls ````.
-    Fence,
+    /// ```` ```ts tool-calls ````, with this number of backticks.
+    Fence(usize),
 }
 
 const OPEN_TAG: &str = "<tool-calls";
 const CLOSE_TAG: &str = "</tool-calls>";
-const FENCE: &str = "```";
+const REASONING_TAGS: [(&str, &str); 2] = [("<think>", "</think>"), ("<thinking>", "</thinking>")];
 const FENCE_INFO_STRINGS: [&str; 4] = [
     "ts tool-calls",
     "typescript tool-calls",
     "js tool-calls",
     "javascript tool-calls",
 ];
+/// Maximum number of markers whose place in the document is looked up, which takes time in
+/// proportion to the text before them. Later markers are text.
+const MAX_LOOKUPS: usize = 256;
 
 /// Splits a complete message into segments.
 pub fn detect(text: &str) -> Vec<Segment> {
@@ -56,27 +69,68 @@ pub fn detect(text: &str) -> Vec<Segment> {
     merge_text(segments)
 }
 
-/// Joins adjacent text segments, so that segments are equal however the message was streamed.
+/// Joins adjacent text and adjacent reasoning, so that segments are equal however the message was
+/// streamed.
 pub fn merge_text(segments: Vec<Segment>) -> Vec<Segment> {
     let mut merged: Vec<Segment> = Vec::new();
     for segment in segments {
         match (merged.last_mut(), segment) {
             (Some(Segment::Text(last)), Segment::Text(text)) => last.push_str(&text),
+            (Some(Segment::Reasoning(last)), Segment::Reasoning(text)) => last.push_str(&text),
             (_, segment) => merged.push(segment),
         }
     }
     merged
 }
 
+/// Returns the text of a reasoning segment without its tags.
+pub fn reasoning_text(raw: &str) -> &str {
+    let mut text = raw;
+    for (open, close) in REASONING_TAGS {
+        text = text.strip_prefix(open).unwrap_or(text);
+        text = text.strip_suffix(close).unwrap_or(text);
+    }
+    text.trim()
+}
+
 /// Finds blocks while the text arrives. Returns text as soon as it cannot be part of a marker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct BlockDetector {
     text: String,
     /// End of the text that was returned as segments.
     emitted: usize,
     /// End of the text that was scanned.
     scanned: usize,
-    open_block: Option<OpenBlock>,
+    /// Whether `scanned` is the start of a line.
+    at_line_start: bool,
+    /// Start of the current Markdown document: of the text, or the end of the last block.
+    document: usize,
+    /// Number of markers whose place was looked up.
+    lookups: usize,
+    place: DetectorPlace,
+}
+
+impl Default for BlockDetector {
+    fn default() -> Self {
+        Self {
+            text: String::new(),
+            emitted: 0,
+            scanned: 0,
+            at_line_start: true,
+            document: 0,
+            lookups: 0,
+            place: DetectorPlace::Text,
+        }
+    }
+}
+
+/// What the detector is inside of.
+#[derive(Debug)]
+enum DetectorPlace {
+    Text,
+    /// Reasoning up to this tag.
+    Reasoning(&'static str),
+    Block(OpenBlock),
 }
 
 /// A block whose end has not been found yet. Offsets are in bytes.
@@ -92,8 +146,8 @@ struct OpenBlock {
     problem: Option<&'static str>,
 }
 
-/// What is at a position of the text.
-enum BlockMarker {
+/// What is at the start of a line of text.
+enum LineMarker {
     /// Not a marker.
     Nothing,
     /// Not decided: more text is needed.
@@ -106,24 +160,10 @@ enum BlockMarker {
     },
     /// A closing tag.
     Close,
-}
-
-impl BlockMarker {
-    fn opening(format: BlockFormat, len: usize) -> Self {
-        Self::Open {
-            format,
-            len,
-            problem: None,
-        }
-    }
-
-    fn incomplete_if(unknown: bool) -> Self {
-        if unknown {
-            Self::Incomplete
-        } else {
-            Self::Nothing
-        }
-    }
+    /// The start of reasoning up to this tag.
+    Reasoning(&'static str),
+    /// The end of reasoning that has no start: a tag of this length.
+    EndOfReasoning(usize),
 }
 
 impl BlockDetector {
@@ -136,22 +176,27 @@ impl BlockDetector {
     /// Ends the message and returns the remaining segments.
     pub fn finish(mut self) -> Vec<Segment> {
         let mut segments = self.scan(true);
-        if let Some(inside) = self.open_block.take() {
-            let what = match inside.format {
-                BlockFormat::Tag => {
-                    "`<tool-calls>` is not closed: write `</tool-calls>` after the script"
-                }
-                BlockFormat::Fence => {
-                    "the ```ts tool-calls fence is not closed: \
-                     write ``` on a line of its own after the script"
-                }
-            };
-            segments.push(Segment::Malformed {
-                raw: self.text[inside.start..].to_owned(),
-                problem: inside.problem.unwrap_or(what).to_owned(),
-            });
-        } else {
-            self.emit_text(self.text.len(), &mut segments);
+        match std::mem::replace(&mut self.place, DetectorPlace::Text) {
+            DetectorPlace::Block(inside) => {
+                let what = match inside.format {
+                    BlockFormat::Tag => {
+                        "`<tool-calls>` is not closed: write `</tool-calls>` at the end of a line \
+                         after the script"
+                    }
+                    BlockFormat::Fence(_) => {
+                        "the ```ts tool-calls fence is not closed: \
+                         write ``` on a line of its own after the script"
+                    }
+                };
+                segments.push(Segment::Malformed {
+                    raw: self.text[inside.start..].to_owned(),
+                    problem: inside.problem.unwrap_or(what).to_owned(),
+                });
+            }
+            DetectorPlace::Reasoning(_) => {
+                self.emit(self.text.len(), Segment::Reasoning, &mut segments);
+            }
+            DetectorPlace::Text => self.emit(self.text.len(), Segment::Text, &mut segments),
         }
         segments
     }
@@ -159,193 +204,304 @@ impl BlockDetector {
     /// Scans the text that was not scanned yet. `last` says that no more text follows.
     fn scan(&mut self, last: bool) -> Vec<Segment> {
         let mut segments = Vec::new();
-        while let Some(step) = self.text[self.scanned..].find(['<', '`', '\n']) {
-            let at = self.scanned + step;
-            let mark = match self.open_block.as_ref().map(|inside| inside.format) {
-                None => self.marker_outside_block(at, last),
-                Some(BlockFormat::Tag) => self.tag_marker(at, last),
-                Some(BlockFormat::Fence) => self.marker_in_fence(at, last),
-            };
-            match mark {
-                BlockMarker::Incomplete => {
-                    self.scanned = at;
-                    break;
+        loop {
+            let advanced = match &self.place {
+                DetectorPlace::Text => self.scan_text(last, &mut segments),
+                DetectorPlace::Reasoning(close) => {
+                    let close = *close;
+                    self.scan_reasoning(close, last, &mut segments)
                 }
-                BlockMarker::Nothing => self.scanned = at + 1,
-                BlockMarker::Open {
+                DetectorPlace::Block(_) => self.scan_block_line(last, &mut segments),
+            };
+            if !advanced {
+                return segments;
+            }
+        }
+    }
+
+    /// Scans a line of text, or its rest. Returns false if more text is needed.
+    fn scan_text(&mut self, last: bool, segments: &mut Vec<Segment>) -> bool {
+        let start = self.scanned;
+        if self.at_line_start {
+            let marker = self.line_marker(start, last);
+            let marker = match marker {
+                LineMarker::Nothing | LineMarker::Incomplete => marker,
+                found if self.is_top_level(start) => found,
+                _ => LineMarker::Nothing,
+            };
+            match marker {
+                LineMarker::Incomplete => return false,
+                LineMarker::Nothing => self.at_line_start = false,
+                LineMarker::Open {
                     format,
                     len,
                     problem,
-                } => self.begin_block(at, format, len, problem, &mut segments),
-                BlockMarker::Close => self.end_block(at, &mut segments),
+                } => {
+                    self.emit(start, Segment::Text, segments);
+                    self.scanned = (start + len).min(self.text.len());
+                    self.place = DetectorPlace::Block(OpenBlock {
+                        format,
+                        start,
+                        body: self.scanned,
+                        depth: 0,
+                        problem,
+                    });
+                    return true;
+                }
+                LineMarker::Close => {
+                    self.emit(start, Segment::Text, segments);
+                    let problem = "`</tool-calls>` has no matching `<tool-calls>` at the start of a \
+                                   line before it";
+                    self.end_document(start + CLOSE_TAG.len());
+                    segments.push(Segment::Malformed {
+                        raw: CLOSE_TAG.to_owned(),
+                        problem: problem.to_owned(),
+                    });
+                    return true;
+                }
+                LineMarker::Reasoning(close) => {
+                    self.emit(start, Segment::Text, segments);
+                    self.place = DetectorPlace::Reasoning(close);
+                    return true;
+                }
+                LineMarker::EndOfReasoning(len) => {
+                    self.emit(start, Segment::Text, segments);
+                    self.end_document(start + len);
+                    let raw = self.text[start..start + len].to_owned();
+                    segments.push(Segment::EndOfReasoning(raw));
+                    return true;
+                }
             }
         }
-        if self.open_block.is_none() {
-            let mut safe = self.text.len();
-            if !last {
-                // Up to the first byte that may be part of a marker.
-                let undecided = self.text[self.scanned..].find(['<', '`', '\n']);
-                safe = undecided.map_or(safe, |step| self.scanned + step);
-                self.scanned = safe;
+        let line_end = self.text[start..].find('\n');
+        self.scanned = line_end.map_or(self.text.len(), |end| start + end + 1);
+        self.emit(self.scanned, Segment::Text, segments);
+        self.at_line_start = line_end.is_some();
+        line_end.is_some()
+    }
+
+    /// Returns the marker at the start of a line of text.
+    fn line_marker(&self, start: usize, last: bool) -> LineMarker {
+        let rest = &self.text[start..];
+        let line = rest.split('\n').next().unwrap_or(rest);
+        let is_whole = last || line.len() < rest.len();
+        if line.starts_with('`') {
+            return fence_marker(line, is_whole);
+        }
+        if !line.starts_with('<') {
+            return match rest.is_empty() && !last {
+                true => LineMarker::Incomplete,
+                false => LineMarker::Nothing,
+            };
+        }
+        let ends_with_tag = |tag: &str| {
+            let after = line.strip_prefix(tag)?;
+            after.trim().is_empty().then_some(is_whole)
+        };
+        match ends_with_tag(CLOSE_TAG) {
+            Some(true) => return LineMarker::Close,
+            Some(false) => return LineMarker::Incomplete,
+            None => {}
+        }
+        for (open, close) in REASONING_TAGS {
+            if line.starts_with(open) {
+                return LineMarker::Reasoning(close);
             }
-            self.emit_text(safe, &mut segments);
+            match ends_with_tag(close) {
+                Some(true) => return LineMarker::EndOfReasoning(close.len()),
+                Some(false) => return LineMarker::Incomplete,
+                None => {}
+            }
         }
-        segments
-    }
-
-    fn marker_outside_block(&self, at: usize, last: bool) -> BlockMarker {
-        match self.text.as_bytes()[at] {
-            b'<' => self.tag_marker(at, last),
-            b'`' if self.at_line_start(at) => self.fence_marker(at, last),
-            _ => BlockMarker::Nothing,
-        }
-    }
-
-    fn tag_marker(&self, at: usize, last: bool) -> BlockMarker {
-        let rest = &self.text[at..];
-        // After a backtick the tag is quoted as text. A script, however, may end with a backtick.
-        let quoted = self.text[..at].ends_with('`');
-        if !rest.starts_with('<') || (quoted && self.open_block.is_none()) {
-            return BlockMarker::Nothing;
-        }
-        if rest.starts_with(CLOSE_TAG) {
-            return BlockMarker::Close;
-        }
-        if !last && (OPEN_TAG.starts_with(rest) || CLOSE_TAG.starts_with(rest)) {
-            return BlockMarker::Incomplete;
-        }
-        if !rest.starts_with(OPEN_TAG) || quoted {
-            return BlockMarker::Nothing;
-        }
-        match rest.as_bytes().get(OPEN_TAG.len()) {
-            None => BlockMarker::Incomplete,
-            Some(b'>') => BlockMarker::opening(BlockFormat::Tag, OPEN_TAG.len() + 1),
-            Some(byte) if byte.is_ascii_whitespace() || *byte == b'/' => BlockMarker::Open {
+        if let Some(after) = line.strip_prefix(OPEN_TAG) {
+            let open = |len, problem| LineMarker::Open {
                 format: BlockFormat::Tag,
-                len: OPEN_TAG.len(),
-                problem: Some("`<tool-calls>` takes no attributes"),
-            },
-            Some(_) => BlockMarker::Nothing,
-        }
-    }
-
-    fn fence_marker(&self, at: usize, last: bool) -> BlockMarker {
-        let rest = &self.text[at..];
-        let Some(info) = rest.strip_prefix(FENCE) else {
-            return BlockMarker::incomplete_if(!last && FENCE.starts_with(rest));
-        };
-        let Some(end) = info.find('\n') else {
-            let mut infos = FENCE_INFO_STRINGS.iter();
-            let possible = infos.any(|other| other.starts_with(info.trim_end()));
-            return BlockMarker::incomplete_if(!last && possible);
-        };
-        match FENCE_INFO_STRINGS.contains(&info[..end].trim_end()) {
-            true => BlockMarker::opening(BlockFormat::Fence, FENCE.len() + end + 1),
-            false => BlockMarker::Nothing,
-        }
-    }
-
-    /// Finds the end of a fence, or a nested block.
-    fn marker_in_fence(&self, at: usize, last: bool) -> BlockMarker {
-        let rest = &self.text[at..];
-        match rest.as_bytes()[0] {
-            b'`' if self.at_line_start(at) => {
-                let Some(line) = rest.strip_prefix(FENCE) else {
-                    return BlockMarker::incomplete_if(!last && FENCE.starts_with(rest));
-                };
-                match line.find('\n') {
-                    Some(end) if line[..end].trim().is_empty() => BlockMarker::Close,
-                    Some(end) if FENCE_INFO_STRINGS.contains(&line[..end].trim_end()) => {
-                        BlockMarker::opening(BlockFormat::Fence, FENCE.len() + end + 1)
-                    }
-                    None if last && line.trim().is_empty() => BlockMarker::Close,
-                    found => BlockMarker::incomplete_if(!last && found.is_none()),
+                len,
+                problem,
+            };
+            match after.as_bytes().first() {
+                Some(b'>') => return open(OPEN_TAG.len() + 1, None),
+                Some(byte) if byte.is_ascii_whitespace() || *byte == b'/' => {
+                    return open(OPEN_TAG.len(), Some("`<tool-calls>` takes no attributes"));
                 }
+                _ => {}
             }
-            b'<' => match self.tag_marker(at, last) {
-                // A closing tag in a fence is part of the script.
-                BlockMarker::Close => BlockMarker::Nothing,
-                mark => mark,
-            },
-            _ => BlockMarker::Nothing,
+        }
+        let mut tags = REASONING_TAGS
+            .iter()
+            .flat_map(|(open, close)| [*open, *close]);
+        let is_prefix = |tag: &str| tag.starts_with(line);
+        let undecided = is_prefix(OPEN_TAG) || is_prefix(CLOSE_TAG) || tags.any(is_prefix);
+        match undecided && !is_whole {
+            true => LineMarker::Incomplete,
+            false => LineMarker::Nothing,
         }
     }
 
-    fn begin_block(
+    /// Returns whether a line that starts at `start` is at the top level of the document. A
+    /// block-level HTML element there is a child of the document only if nothing contains it.
+    fn is_top_level(&mut self, start: usize) -> bool {
+        let before = &self.text[self.document..start];
+        if before.trim().is_empty() {
+            return true;
+        }
+        self.lookups += 1;
+        if self.lookups > MAX_LOOKUPS {
+            return false;
+        }
+        // A comment may also begin in the middle of a paragraph.
+        let paragraph = before.rfind("\n\n").map_or(before, |end| &before[end..]);
+        if paragraph.rfind("<!--") > paragraph.rfind("-->") {
+            return false;
+        }
+        let probe = format!("{before}<div>\n");
+        let mut depth = 0;
+        for (event, range) in Parser::new(&probe).into_offset_iter() {
+            match event {
+                Event::Start(Tag::HtmlBlock) if depth == 0 && range.start == before.len() => {
+                    return true;
+                }
+                Event::Start(_) => depth += 1,
+                Event::End(_) => depth -= 1,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    fn scan_reasoning(
         &mut self,
-        at: usize,
-        format: BlockFormat,
-        len: usize,
-        problem: Option<&'static str>,
+        close: &'static str,
+        last: bool,
         segments: &mut Vec<Segment>,
-    ) {
-        self.scanned = at + len;
-        match &mut self.open_block {
-            Some(inside) => {
-                if inside.format == format {
-                    inside.depth += 1;
-                }
-                inside.problem = Some("a script block cannot contain another");
-            }
-            None => {
-                self.emit_text(at, segments);
-                self.open_block = Some(OpenBlock {
-                    format,
-                    start: at,
-                    body: at + len,
-                    depth: 0,
-                    problem,
-                });
-            }
+    ) -> bool {
+        if let Some(end) = self.text[self.scanned..].find(close) {
+            let end = self.scanned + end + close.len();
+            self.emit(end, Segment::Reasoning, segments);
+            self.end_document(end);
+            return true;
         }
+        // Up to a possible start of the tag.
+        let rest = &self.text[self.scanned..];
+        let undecided = rest.rfind('<').filter(|at| close.starts_with(&rest[*at..]));
+        let safe = match undecided {
+            Some(at) if !last => self.scanned + at,
+            _ => self.text.len(),
+        };
+        self.scanned = safe;
+        self.emit(safe, Segment::Reasoning, segments);
+        false
     }
 
-    fn end_block(&mut self, at: usize, segments: &mut Vec<Segment>) {
-        let Some(inside) = &mut self.open_block else {
-            self.emit_text(at, segments);
-            self.scanned = at + CLOSE_TAG.len();
-            self.emitted = self.scanned;
-            let problem = "`</tool-calls>` has no matching `<tool-calls>` before it";
-            segments.push(Segment::Malformed {
-                raw: CLOSE_TAG.to_owned(),
-                problem: problem.to_owned(),
-            });
-            return;
+    /// Scans a line of a block. Returns false if more text is needed.
+    fn scan_block_line(&mut self, last: bool, segments: &mut Vec<Segment>) -> bool {
+        let DetectorPlace::Block(inside) = &mut self.place else {
+            return false;
         };
-        let len = match inside.format {
-            BlockFormat::Tag => CLOSE_TAG.len(),
-            BlockFormat::Fence => FENCE.len(),
+        let start = self.scanned;
+        let rest = &self.text[start..];
+        let line_len = match rest.find('\n') {
+            Some(end) => end,
+            None if last && !rest.is_empty() => rest.len(),
+            None => return false,
         };
-        self.scanned = at + len;
+        let line = &rest[..line_len];
+        let is_first = inside.format == BlockFormat::Tag && start == inside.body;
+        let opens_tag = !is_first && line.starts_with("<tool-calls>");
+        let opens_fence = !is_first && is_script_fence(line).is_some();
+        let (closes, end) = match inside.format {
+            BlockFormat::Tag => {
+                let trimmed = line.trim_end();
+                (trimmed.ends_with(CLOSE_TAG), start + trimmed.len())
+            }
+            BlockFormat::Fence(len) => match closing_fence(line, len) {
+                Some(end) => (true, start + end),
+                None => (false, start),
+            },
+        };
+        let nests = match inside.format {
+            BlockFormat::Tag => opens_tag,
+            BlockFormat::Fence(_) => opens_fence,
+        };
+        if opens_tag || (opens_fence && nests) {
+            inside.problem = Some("a script block cannot contain another");
+        }
+        inside.depth += usize::from(nests);
+        self.scanned = (start + line_len + 1).min(self.text.len());
+        if !closes {
+            return true;
+        }
         if inside.depth > 0 {
             inside.depth -= 1;
-            return;
+            return true;
         }
-        let raw = self.text[inside.start..self.scanned].to_owned();
+        let raw = self.text[inside.start..end].to_owned();
+        let body_end = match inside.format {
+            BlockFormat::Tag => end - CLOSE_TAG.len(),
+            BlockFormat::Fence(_) => start,
+        };
         segments.push(match inside.problem {
             Some(problem) => Segment::Malformed {
                 raw,
                 problem: problem.to_owned(),
             },
             None => Segment::Script(ScriptBlock {
-                code: block_code(&self.text[inside.body..at]),
+                code: block_code(&self.text[inside.body..body_end]),
                 raw,
             }),
         });
-        self.emitted = self.scanned;
-        self.open_block = None;
+        self.end_document(end);
+        true
     }
 
-    fn emit_text(&mut self, until: usize, segments: &mut Vec<Segment>) {
+    /// Continues with text after a block or reasoning that ends at `end`.
+    fn end_document(&mut self, end: usize) {
+        (self.emitted, self.scanned, self.document) = (end, end, end);
+        self.at_line_start = false;
+        self.place = DetectorPlace::Text;
+    }
+
+    fn emit(&mut self, until: usize, segment: fn(String) -> Segment, segments: &mut Vec<Segment>) {
         if until > self.emitted {
-            segments.push(Segment::Text(self.text[self.emitted..until].to_owned()));
+            segments.push(segment(self.text[self.emitted..until].to_owned()));
             self.emitted = until;
         }
     }
+}
 
-    fn at_line_start(&self, at: usize) -> bool {
-        self.text[..at].is_empty() || self.text[..at].ends_with('\n')
+/// Returns the marker of a line that starts with a backtick.
+fn fence_marker(line: &str, is_whole: bool) -> LineMarker {
+    if let Some(ticks) = is_script_fence(line).filter(|_| is_whole) {
+        return LineMarker::Open {
+            format: BlockFormat::Fence(ticks),
+            // With the line break.
+            len: line.len() + 1,
+            problem: None,
+        };
     }
+    let info = line.trim_start_matches('`');
+    let mut infos = FENCE_INFO_STRINGS.iter();
+    let possible = infos.any(|known| known.starts_with(info.trim_end()));
+    match possible && !is_whole {
+        true => LineMarker::Incomplete,
+        false => LineMarker::Nothing,
+    }
+}
+
+/// Returns the number of backticks of a line that opens a fenced script block.
+fn is_script_fence(line: &str) -> Option<usize> {
+    let info = line.trim_start_matches('`');
+    let ticks = line.len() - info.len();
+    (ticks >= 3 && FENCE_INFO_STRINGS.contains(&info.trim_end())).then_some(ticks)
+}
+
+/// Returns the end of the backticks in a line that closes a fence.
+fn closing_fence(line: &str, len: usize) -> Option<usize> {
+    let marks = line.trim_start_matches(' ');
+    let indent = line.len() - marks.len();
+    let after = marks.trim_start_matches('`');
+    let ticks = marks.len() - after.len();
+    (indent <= 3 && ticks >= len && after.trim().is_empty()).then_some(indent + ticks)
 }
 
 /// Returns the script without the line break after the opening marker and the whitespace before the
@@ -356,120 +512,4 @@ fn block_code(body: &str) -> String {
         .or_else(|| body.strip_prefix('\n'))
         .unwrap_or(body);
     body.trim_end().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shape(text: &str) -> Vec<String> {
-        let name = |segment: &Segment| match segment {
-            Segment::Text(text) => format!("text:{text}"),
-            Segment::Script(block) => format!("script:{}", block.code),
-            Segment::Malformed { problem, .. } => format!("bad:{problem}"),
-        };
-        detect(text).iter().map(name).collect()
-    }
-
-    #[test]
-    fn blocks_are_separated_from_text() {
-        assert_eq!(
-            shape("a <tool-calls>\nreturn 1\n</tool-calls> b"),
-            ["text:a ", "script:return 1", "text: b"]
-        );
-        assert_eq!(
-            shape("x\n```ts tool-calls\nreturn 2\n```\ny"),
-            ["text:x\n", "script:return 2", "text:\ny"]
-        );
-        assert_eq!(
-            shape("<tool-calls>1</tool-calls>and<tool-calls>2</tool-calls>"),
-            ["script:1", "text:and", "script:2"]
-        );
-        assert_eq!(
-            shape("```ts\nconst a = 1\n```\n"),
-            ["text:```ts\nconst a = 1\n```\n"]
-        );
-        assert_eq!(
-            shape("write `<tool-calls>` around it"),
-            ["text:write `<tool-calls>` around it"]
-        );
-        assert_eq!(
-            shape("<tool-calls>return `x`</tool-calls>."),
-            ["script:return `x`", "text:."]
-        );
-        assert_eq!(
-            shape("a < b <tool-callsX> ``` <"),
-            ["text:a < b <tool-callsX> ``` <"]
-        );
-        assert_eq!(
-            shape("```ts tool-calls\nconst t = `a\n``b`\n```"),
-            ["script:const t = `a\n``b`"]
-        );
-    }
-
-    #[test]
-    fn malformed_blocks_are_reported() {
-        assert_eq!(
-            shape("<tool-calls>a<tool-calls>b</tool-calls>c</tool-calls>d"),
-            ["bad:a script block cannot contain another", "text:d"]
-        );
-        assert!(shape("x <tool-calls>return 1")[1].starts_with("bad:`<tool-calls>` is not closed"));
-        assert!(
-            shape("```ts tool-calls\nreturn 1")[0]
-                .starts_with("bad:the ```ts tool-calls fence is not closed")
-        );
-        assert_eq!(
-            shape("x </tool-calls> y")[1],
-            "bad:`</tool-calls>` has no matching `<tool-calls>` before it"
-        );
-        assert!(
-            shape("<tool-calls id='1'>x</tool-calls>")[0]
-                .starts_with("bad:`<tool-calls>` takes no attributes")
-        );
-        assert!(
-            shape("```ts tool-calls\n<tool-calls>\n```\n")[0].starts_with("bad:a script block")
-        );
-    }
-
-    #[test]
-    fn the_result_does_not_depend_on_how_the_text_is_split() {
-        let texts = [
-            "a <tool-calls>\nreturn `</x>`\n</tool-calls> b ```ts tool-calls no\n\
-             ```ts tool-calls\nlet ü = 1\n```\r\nend",
-            "```typescript tool-calls  \r\nreturn 1\r\n```",
-            "<tool-calls>a<tool-calls>b</tool-calls>c</tool-calls></tool-calls>`<tool-calls>`",
-            "``` ``\n```t\n```ts\n```ts tool-call\n```ts tool-calls",
-            "<tool-calls>return `a`</tool-calls>x `</tool-calls>`",
-            "<tool-calls",
-            "x<tool-calls>y</tool-call",
-            "```ts tool-calls\na\n````\n```x\n```",
-        ];
-        for text in texts {
-            let whole = detect(text);
-            let cuts: Vec<usize> = text.char_indices().map(|(index, _)| index).collect();
-            for first in &cuts {
-                for second in cuts.iter().filter(|second| *second >= first) {
-                    let mut detector = BlockDetector::default();
-                    let mut segments = detector.push(&text[..*first]);
-                    segments.extend(detector.push(&text[*first..*second]));
-                    segments.extend(detector.push(&text[*second..]));
-                    segments.extend(detector.finish());
-                    assert_eq!(
-                        merge_text(segments),
-                        whole,
-                        "{text:?} split at {first} and {second}"
-                    );
-                }
-            }
-            let raw: String = whole
-                .iter()
-                .map(|segment| match segment {
-                    Segment::Text(text) => text.as_str(),
-                    Segment::Script(block) => &block.raw,
-                    Segment::Malformed { raw, .. } => raw,
-                })
-                .collect();
-            assert_eq!(raw, text);
-        }
-    }
 }

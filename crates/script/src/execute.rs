@@ -125,15 +125,16 @@ impl Harness {
             return rejected_output(output, error, started);
         }
         if mode == ScriptMode::DryRun {
-            let (report, cache_hit) = self.compile_and_check(source);
+            let (report, cache_hit) = self.compile_and_check(source).await;
             output.metadata.cache_hit = cache_hit;
             return dry_run_output(output, report, started);
         }
         let max_bytes = self.limits.max_source_bytes;
-        let (compiled, cache_hit) = match self.compiler.compile_bytes(source, max_bytes) {
-            Ok(compiled) => compiled,
-            Err(error) => return rejected_output(output, error, started),
-        };
+        let (compiled, cache_hit) =
+            match self.compiler.compile_off_executor(source, max_bytes).await {
+                Ok(compiled) => compiled,
+                Err(error) => return rejected_output(output, error, started),
+            };
         output.metadata.cache_hit = cache_hit;
         if let Some(error) = preflight_error(preflight::check(&compiled, &self.orchestrator)) {
             return rejected_output(output, error, started);
@@ -188,7 +189,9 @@ impl Harness {
     ) -> Result<ScriptToolCallOutput, RestoreError> {
         let started = Instant::now();
         let suspension = Suspension::from_bytes(&suspended.state)?;
-        let compiled = self.compiler.compile_bytes(source.as_bytes(), usize::MAX);
+        let compiler = &self.compiler;
+        let compiled = compiler.compile_off_executor(source.as_bytes(), usize::MAX);
+        let compiled = compiled.await;
         let (compiled, cache_hit) =
             compiled.map_err(|error| RestoreError::Compile(error.message))?;
         let recording: Recording = Suspension::parse_part(&suspension.recording)?;

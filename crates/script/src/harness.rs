@@ -126,15 +126,26 @@ impl Harness {
             .await
     }
 
-    /// Checks a script without running it.
+    /// Checks a script without running it. Blocks while it is compiled.
     pub fn check(&self, source: &[u8]) -> Preflight {
-        self.compile_and_check(source).0
+        let compiled = self
+            .compiler
+            .compile_bytes(source, self.limits.max_source_bytes);
+        self.check_compiled(compiled).0
     }
 
     /// Checks a script, and returns whether its compiled form was cached.
-    pub(crate) fn compile_and_check(&self, source: &[u8]) -> (Preflight, bool) {
+    pub(crate) async fn compile_and_check(&self, source: &[u8]) -> (Preflight, bool) {
         let max_bytes = self.limits.max_source_bytes;
-        match self.compiler.compile_bytes(source, max_bytes) {
+        let compiled = self.compiler.compile_off_executor(source, max_bytes);
+        self.check_compiled(compiled.await)
+    }
+
+    fn check_compiled(
+        &self,
+        compiled: Result<(Arc<CompiledScript>, bool), ScriptError>,
+    ) -> (Preflight, bool) {
+        match compiled {
             Ok((compiled, cached)) => (preflight::check(&compiled, &self.orchestrator), cached),
             Err(error) => {
                 let errors = vec![error];
@@ -153,9 +164,10 @@ impl Harness {
 
     /// Returns the tools that a script may call; none if it does not compile. Does not add the
     /// script to the cache of compiled scripts.
-    pub fn mentioned_tools(&self, source: &[u8]) -> ToolMentions {
-        ScriptCompiler::default()
-            .compile_bytes(source, self.limits.max_source_bytes)
+    pub async fn mentioned_tools(&self, source: &[u8]) -> ToolMentions {
+        Arc::new(ScriptCompiler::default())
+            .compile_off_executor(source, self.limits.max_source_bytes)
+            .await
             .map(|(compiled, _)| compiled.mentions.clone())
             .unwrap_or_default()
     }
@@ -173,7 +185,8 @@ impl Harness {
         }
     }
 
-    pub(crate) fn compile(&self, source: &[u8]) -> Result<Arc<CompiledScript>, ScriptError> {
-        Ok(self.compiler.compile_bytes(source, usize::MAX)?.0)
+    pub(crate) async fn compile(&self, source: &[u8]) -> Result<Arc<CompiledScript>, ScriptError> {
+        let compiled = self.compiler.compile_off_executor(source, usize::MAX);
+        Ok(compiled.await?.0)
     }
 }

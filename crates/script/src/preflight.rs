@@ -14,6 +14,9 @@ use crate::compile::CompiledScript;
 use crate::globals::is_global;
 use crate::hints;
 
+/// Maximum number of errors of one script that are looked for.
+const MAX_REPORTED_ERRORS: usize = 50;
+
 /// The result of checking a script without running it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Preflight {
@@ -57,6 +60,9 @@ pub(crate) fn check(compiled: &CompiledScript, orchestrator: &Orchestrator) -> P
     let mut calls: Vec<_> = compiled.calls.iter().chain(by_server).collect();
     calls.sort_by_key(|seen| seen.offset);
     for seen in calls {
+        if report.errors.len() >= MAX_REPORTED_ERRORS {
+            break;
+        }
         let at = compiled.position_of_offset(seen.offset);
         let tool = match orchestrator.registry().look_up(&seen.path) {
             ToolLookup::Tool(tool) => tool,
@@ -129,11 +135,11 @@ fn missing_prefix_error(
     compiled: &CompiledScript,
     orchestrator: &Orchestrator,
 ) -> Option<ScriptError> {
-    let tool = match orchestrator.registry().look_up(name) {
-        // A name such as `fetch` is left undefined: a script may test for it.
-        ToolLookup::Tool(tool) if !is_global(name) && !hints::is_unavailable_global(name) => tool,
-        _ => return None,
-    };
+    // A name such as `fetch` is left undefined: a script may test for it.
+    let tool = orchestrator
+        .registry()
+        .get(name)
+        .filter(|_| !is_global(name) && !hints::is_unavailable_global(name))?;
     let at = compiled.position_of_offset(offset);
     let correct = format!("tools.{}", tool.spec.js_name);
     let message = format!("`{name}` is not defined: did you mean `{correct}`?");
@@ -184,8 +190,6 @@ fn planned_call(
 
 /// Whether a prefix of the path is a tool.
 fn is_below_tool(path: &str, orchestrator: &Orchestrator) -> bool {
-    path.match_indices('.').any(|(at, _)| {
-        let above = &path[..at];
-        matches!(orchestrator.registry().look_up(above), ToolLookup::Tool(_))
-    })
+    path.match_indices('.')
+        .any(|(at, _)| orchestrator.registry().get(&path[..at]).is_some())
 }

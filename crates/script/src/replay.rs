@@ -70,7 +70,7 @@ impl RecordedRun {
         let harness = harness.with_limits(self.recording.limits.clone());
         let original = &self.output;
         let mut output = ScriptToolCallOutput::new(original.id.clone(), original.call_id.clone());
-        let compiled = match harness.compile(self.source.as_bytes()) {
+        let compiled = match harness.compile(self.source.as_bytes()).await {
             Ok(compiled) => compiled,
             Err(error) => {
                 output.error = Some(error);

@@ -189,7 +189,7 @@ fn f08_custom_return() {
 
 #[test]
 fn f09_thinking_script_and_text_keep_their_order() {
-    let message = "<thinking>plan</thinking>one<tool-calls>return 1</tool-calls>two\n\
+    let message = "<thinking>plan</thinking>one\n<tool-calls>return 1</tool-calls>\ntwo\n\
         ```ts tool-calls\nreturn 2\n```\nthree";
     let kinds: Vec<&str> = detect(message)
         .iter()
@@ -197,9 +197,13 @@ fn f09_thinking_script_and_text_keep_their_order() {
             Segment::Text(_) => "text",
             Segment::Script(_) => "script",
             Segment::Malformed { .. } => "malformed",
+            Segment::Reasoning(_) | Segment::EndOfReasoning(_) => "reasoning",
         })
         .collect();
-    assert_eq!(kinds, ["text", "script", "text", "script", "text"]);
+    assert_eq!(
+        kinds,
+        ["reasoning", "text", "script", "text", "script", "text"]
+    );
 }
 
 #[test]
@@ -607,7 +611,7 @@ fn f20_several_blocks_run_in_order() {
     let session = selvedge_script::ScriptStore::default();
     let mut values = Vec::new();
     for segment in detect(
-        "<tool-calls>store('n', 1); return load('n')</tool-calls> then \
+        "<tool-calls>store('n', 1); return load('n')</tool-calls>\nthen\n\
          <tool-calls>store('n', load('n') + 1); return load('n')</tool-calls>",
     ) {
         if let Segment::Script(block) = segment {

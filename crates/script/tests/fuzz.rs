@@ -12,13 +12,13 @@ use selvedge_script::detect::{BlockDetector, detect, merge_text};
 use serde_json::Value;
 use support::{TestFixture, run_on_thread};
 
-/// Time for each of the three tests.
+/// Time for each of the tests.
 fn budget() -> Duration {
     let seconds = std::env::var("FUZZ_SECONDS")
         .ok()
         .and_then(|seconds| seconds.parse::<u64>().ok())
         .unwrap_or(30);
-    Duration::from_secs(seconds) / 3
+    Duration::from_secs(seconds) / 4
 }
 
 /// A random number generator. The same seed gives the same inputs, so that a failure can be
@@ -215,6 +215,137 @@ fn compiler_errors_have_valid_positions() {
             println!("{compiled} compiled");
         },
     );
+}
+
+/// Parts of constructs that the parser reads in several ways.
+const AMBIGUOUS_PIECES: &[&str] = &[
+    "(",
+    ")",
+    "[",
+    "]",
+    "{",
+    "}",
+    "<",
+    ">",
+    "<<",
+    ">>",
+    "=",
+    "=>",
+    ":",
+    "?",
+    ",",
+    ";",
+    ".",
+    "?.",
+    "...",
+    "+",
+    "-",
+    "*",
+    "/",
+    "!",
+    "&&",
+    "|",
+    "&",
+    "@",
+    "`",
+    "${",
+    "}`",
+    "a",
+    "b",
+    "T",
+    "1",
+    "'s'",
+    "/x/g",
+    "async ",
+    "await ",
+    "function ",
+    "class ",
+    "extends ",
+    "infer U ",
+    "keyof ",
+    "typeof ",
+    "new ",
+    "as ",
+    "is ",
+    "satisfies ",
+    "in ",
+    "of ",
+    "const ",
+    "let ",
+    "type ",
+    "interface ",
+    "enum ",
+    "abstract ",
+    "readonly ",
+    "asserts ",
+    "import ",
+    "return ",
+    "if",
+    "else ",
+    "for",
+    "while",
+    "yield ",
+    "this",
+    "\n",
+    " ",
+    "/*x*/",
+    "//x\n",
+    "#p",
+    "(a=",
+    "({a=",
+    "([a=",
+    "a<",
+    "a?(b):",
+    "c=>",
+    "as({a=",
+    "<T>(",
+    "async(",
+    "a:(",
+    "?(a):",
+    "(a):",
+    "<(a=",
+    "):",
+    "})",
+    "])",
+    "extends T?a:b",
+    "class{a=",
+    "{a(",
+    "a!",
+    "a[",
+    "void ",
+    "instanceof ",
+    "=>{",
+    "static ",
+];
+
+/// CPU time of compiling one text. The slowest known one takes a tenth of it, without optimisation.
+const MAX_COMPILE_TIME: Duration = Duration::from_secs(2);
+
+#[test]
+fn nested_ambiguous_constructs_are_compiled_in_bounded_time() {
+    let cpu_time = || {
+        let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let nanoseconds = stat.split(' ').next().and_then(|time| time.parse().ok());
+        Duration::from_nanos(nanoseconds.unwrap_or_default())
+    };
+    let (mut random, end) = (Random::new(), Instant::now() + budget());
+    let compiler = ScriptCompiler::default();
+    let (mut runs, mut slowest) = (0, Duration::ZERO);
+    while Instant::now() < end {
+        let mut pieces = |most: usize| -> String {
+            let count = random.below(most);
+            (0..count).map(|_| *random.pick(AMBIGUOUS_PIECES)).collect()
+        };
+        let (prefix, repeated, last) = (pieces(4), pieces(9), pieces(9));
+        let times = *random.pick(&[3, 8, 12, 16, 40, 200, 1000]);
+        let text = format!("x={prefix}{}{}", repeated.repeat(times), last.repeat(times));
+        let started = cpu_time();
+        let _ = compiler.compile(&text, 20_480);
+        let spent = cpu_time() - started;
+        assert!(spent < MAX_COMPILE_TIME, "{spent:?}: {text}");
+        (runs, slowest) = (runs + 1, slowest.max(spent));
+    }
+    println!("{runs} texts, the slowest took {slowest:?}");
 }
 
 #[test]

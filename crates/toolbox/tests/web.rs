@@ -288,6 +288,18 @@ fn slow_servers_time_out() {
 }
 
 #[test]
+fn a_page_with_very_many_attributes_is_read_up_to_them() {
+    let server = Server::start(|_| {
+        let attributes: String = (0..900_000).map(|n| format!(" a{n:x}")).collect();
+        Reply::html(&format!("<p>the beginning</p><p{attributes}>the end</p>"))
+    });
+    let page = fetch(&desk(settings()), &server.url("docs.test", "/")).unwrap();
+    let content = page["content"].as_str().unwrap();
+    assert!(content.starts_with("the beginning"), "{content:.200}");
+    assert!(!content.contains("the end"), "{content:.200}");
+}
+
+#[test]
 fn redirects_to_private_addresses_are_not_followed() {
     let server = Server::start(|request| match request.path.as_str() {
         "/literal" => Reply::redirect("http://127.0.0.2:9/secret"),

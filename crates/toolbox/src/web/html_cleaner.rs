@@ -2,8 +2,9 @@
 //! text.
 //!
 //! HTML parsers repair broken markup, so a few megabytes of unclosed tags can become gigabytes of
-//! tree or hours of work. The cleaner only tokenizes, which takes linear time, and bounds the
-//! depth, the number of tags and the number of open formatting elements in its output.
+//! tree or hours of work. The cleaner only tokenizes, and bounds the depth, the number of tags and
+//! the number of open formatting elements in its output. The tokenizer compares each attribute of a
+//! tag with all others, so the cleaner also bounds how often, and can be cancelled.
 
 use std::cell::RefCell;
 
@@ -13,6 +14,7 @@ use html5ever::tokenizer::{
     BufferQueue, CharacterTokens, Tag, TagKind, TagToken, Token, TokenSink, TokenSinkResult,
     Tokenizer, TokenizerOpts,
 };
+use tokio_util::sync::CancellationToken;
 
 /// Maximum nesting depth. Browsers stop at 512.
 const MAX_DEPTH: usize = 128;
@@ -22,6 +24,12 @@ const MAX_OPEN_FORMATTING: usize = 8;
 const MAX_TAGS: usize = 60_000;
 /// Attributes with longer values, in bytes, are dropped.
 const MAX_ATTRIBUTE_BYTES: usize = 2048;
+
+/// Bytes that are tokenized between two checks.
+const CHUNK_BYTES: usize = 4096;
+/// Maximum number of comparisons of attributes in tags that are longer than a chunk. One tag with
+/// 20,000 attributes takes as many.
+const MAX_COMPARISONS: usize = 200_000_000;
 
 /// Elements that are removed with their content.
 const DROPPED_ELEMENTS: &[&str] = &[
@@ -74,22 +82,44 @@ const KEPT_ATTRIBUTES: &[&str] = &[
     "name", "property", "rel", "role", "rowspan", "src", "start", "title",
 ];
 
-/// Returns cleaned, well-nested HTML.
-pub(crate) fn clean_html(html: &str) -> String {
+/// Returns cleaned, well-nested HTML. If a tag has too many attributes or `cancel` is cancelled,
+/// the rest of the page is missing.
+pub(crate) fn clean_html(html: &str, cancel: &CancellationToken) -> String {
     let sink = CleanerSink(RefCell::new(HtmlCleaner {
         out: String::with_capacity(html.len() / 2),
         ..HtmlCleaner::default()
     }));
     let tokenizer = Tokenizer::new(sink, TokenizerOpts::default());
     let input = BufferQueue::default();
-    input.push_back(StrTendril::from_slice(html));
-    let _ = tokenizer.feed(&input);
+    // Words since the last token: at least as many as the attributes of an unfinished tag.
+    let mut pending_words = 0_usize;
+    let mut comparisons = 0_usize;
+    let mut rest = html;
+    while !rest.is_empty() && comparisons < MAX_COMPARISONS && !cancel.is_cancelled() {
+        let (chunk, after) = rest.split_at(rest.floor_char_boundary(CHUNK_BYTES));
+        rest = after;
+        input.push_back(StrTendril::from_slice(chunk));
+        let _ = tokenizer.feed(&input);
+        let words = words_in(chunk);
+        if std::mem::take(&mut tokenizer.sink.0.borrow_mut().saw_token) {
+            pending_words = words;
+        } else {
+            comparisons += words * pending_words;
+            pending_words += words;
+        }
+    }
     tokenizer.end();
     let mut written = tokenizer.sink.0.take();
     while let Some(name) = written.open.pop() {
         written.push_end_tag(&name);
     }
     written.out
+}
+
+/// Returns how many attributes the text contains at most.
+fn words_in(text: &str) -> usize {
+    let is_separator = |byte: &&u8| byte.is_ascii_whitespace() || b"/\"'".contains(byte);
+    text.bytes().filter(|byte| is_separator(&byte)).count() + 1
 }
 
 /// Receives tokens from the tokenizer.
@@ -105,6 +135,8 @@ struct HtmlCleaner {
     too_deep: usize,
     /// Number of tags so far.
     tags: usize,
+    /// Whether a tag, text or comment was received since the last check.
+    saw_token: bool,
     /// The element that is being dropped, and how many nested elements of that name are open.
     dropping: Option<(String, usize)>,
 }
@@ -114,6 +146,7 @@ impl TokenSink for CleanerSink {
 
     fn process_token(&self, token: Token, _: u64) -> TokenSinkResult<()> {
         let mut written = self.0.borrow_mut();
+        written.saw_token |= !matches!(token, Token::ParseError(_));
         match token {
             TagToken(tag) => written.handle_tag(&tag),
             CharacterTokens(text) => {
@@ -246,6 +279,10 @@ fn escape(text: &str, out: &mut String) {
 mod tests {
     use super::*;
 
+    fn clean_html(html: &str) -> String {
+        super::clean_html(html, &CancellationToken::new())
+    }
+
     #[test]
     fn scripts_forms_and_comments_are_removed_and_text_is_kept() {
         let html = "<p onclick=x>a<script>if (a < b) '</p>'</script>b<!-- c -->\
@@ -276,5 +313,24 @@ mod tests {
         assert!(deep.contains('x') && deep.ends_with("</div>"));
         let many = clean_html(&"<p>x</p>".repeat(100_000));
         assert!(many.matches("<p>").count() <= MAX_TAGS);
+    }
+
+    #[test]
+    fn a_tag_with_very_many_attributes_ends_the_page() {
+        let attributes: String = (0..300_000).map(|n| format!(" a{n}")).collect();
+        let page = format!("<p>before</p><p{attributes}>after</p>");
+        assert_eq!(clean_html(&page), "<p>before</p>");
+        let large_value = format!("<p>a</p><img alt='{}'><p>b</p>", "x".repeat(1 << 20));
+        assert_eq!(clean_html(&large_value), "<p>a</p><img><p>b</p>");
+        let comment = format!("<p>a</p><!-- {} --><p>b</p>", "word ".repeat(10_000));
+        assert_eq!(clean_html(&comment), "<p>a</p><p>b</p>");
+    }
+
+    #[test]
+    fn cleaning_stops_when_it_is_cancelled() {
+        let cancel = CancellationToken::new();
+        cancel.cancel();
+        let page = "<p>x</p>".repeat(100_000);
+        assert_eq!(super::clean_html(&page, &cancel), "");
     }
 }

@@ -3,6 +3,7 @@
 
 use dom_smoothie::{Config, Readability, TextMode};
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
+use tokio_util::sync::CancellationToken;
 
 use super::html_cleaner::clean_html;
 
@@ -32,8 +33,14 @@ pub(crate) enum PageBody {
     Bytes(Vec<u8>),
 }
 
-/// Makes a body readable. Blocks, for large bodies noticeably.
-pub(crate) fn make_readable(content_type: &str, body: Vec<u8>, url: &str) -> ReadablePage {
+/// Makes a body readable. Blocks, for large bodies noticeably. If `cancel` is cancelled, it returns
+/// soon, with an incomplete page.
+pub(crate) fn make_readable(
+    content_type: &str,
+    body: Vec<u8>,
+    url: &str,
+    cancel: &CancellationToken,
+) -> ReadablePage {
     let declared = content_type
         .split(';')
         .next()
@@ -48,7 +55,7 @@ pub(crate) fn make_readable(content_type: &str, body: Vec<u8>, url: &str) -> Rea
     if is_html(&media_type) {
         let mut text = decode(content_type, &body, CharsetScan::HtmlHead);
         text.truncate(text.floor_char_boundary(MAX_HTML_BYTES));
-        let (title, text) = html_to_markdown(&text, url);
+        let (title, text) = html_to_markdown(&text, url, cancel);
         return ReadablePage {
             title,
             media_type: "text/markdown".to_owned(),
@@ -189,9 +196,12 @@ fn find_charset(text: &[u8]) -> Option<&'static Encoding> {
 }
 
 /// Returns the title and the Markdown of a page: of its article if one is found, else of the whole
-/// page.
-fn html_to_markdown(html: &str, url: &str) -> (String, String) {
-    let html = clean_html(html);
+/// page. Empty if `cancel` is cancelled.
+fn html_to_markdown(html: &str, url: &str, cancel: &CancellationToken) -> (String, String) {
+    let html = clean_html(html, cancel);
+    if cancel.is_cancelled() {
+        return Default::default();
+    }
     let config = Config {
         text_mode: TextMode::Markdown,
         keep_classes: true,
@@ -201,6 +211,9 @@ fn html_to_markdown(html: &str, url: &str) -> (String, String) {
     let article = Readability::new(html.as_str(), Some(url), Some(config))
         .ok()
         .and_then(|mut page| page.parse().ok());
+    if cancel.is_cancelled() {
+        return Default::default();
+    }
     let title = article
         .as_ref()
         .map(|article| article.title.trim())
@@ -263,6 +276,10 @@ fn collapse_blank_lines(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn make_readable(content_type: &str, body: Vec<u8>, url: &str) -> ReadablePage {
+        super::make_readable(content_type, body, url, &CancellationToken::new())
+    }
 
     fn text(content_type: &str, body: &[u8]) -> String {
         match make_readable(

@@ -10,6 +10,7 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use selvedge_protocol::{Document, DocumentInfo, DocumentKind, DocumentStore, NewDocument};
 use selvedge_tools::ToolError;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::address::AddressClass;
 use super::client::{RequestDestination, WebRequest, WebResponse, display_url};
@@ -111,11 +112,14 @@ impl WebAccess {
             return Err(status_error(&response));
         }
         let megabytes = self.inner.client.max_body_bytes as f64 / f64::from(1 << 20);
+        // The work stops when this future is dropped, such as after the time limit.
+        let cancel = CancellationToken::new();
+        let _stop = cancel.clone().drop_guard();
         run_blocking(move || {
             let truncated = response.truncated;
             let (content_type, url) =
                 (response.content_type().to_owned(), response.url.to_string());
-            let mut page = make_readable(&content_type, response.body, &url);
+            let mut page = make_readable(&content_type, response.body, &url, &cancel);
             match &mut page.body {
                 PageBody::Bytes(_) if truncated => {
                     return Err(

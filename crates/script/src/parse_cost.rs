@@ -1,0 +1,571 @@
+//! Bounds the work of the parser before it starts.
+//!
+//! The parser speculates: it reads `a<…` as type arguments, `(…` as the parameters of an arrow
+//! function or of a function type, and starts again if it was wrong. Where speculations nest, the
+//! work multiplies, and a hundred bytes can keep it busy for hours. This scan reads the tokens as
+//! the parser does, keeps track of which speculations may be open around each token, and adds up
+//! how often each token can be read at most. A script above [`MAX_PARSE_COST`] is rejected.
+//!
+//! Hand-written, because the parser can neither be given a budget nor be stopped, and its own lexer
+//! cannot be used alone. Where only the grammar decides whether `/` divides or starts a regular
+//! expression, the scan follows both readings and the costlier one counts.
+
+use crate::lexing::{
+    is_line_terminator, is_word_byte, line_end, operator_len, regex_depth, regex_end, string_end,
+    word_end,
+};
+
+/// Maximum cost of a script: about the number of tokens that the parser reads, each counted as
+/// often as it may be read. Ordinary scripts of 20 KB cost about 20,000.
+pub(crate) const MAX_PARSE_COST: u64 = 1_000_000;
+/// Maximum depth of nested brackets.
+const MAX_BRACKET_DEPTH: usize = 256;
+/// Maximum number of different readings of a script.
+const MAX_READINGS: usize = 16;
+/// Bytes of a token that cost as much as one token.
+const BYTES_PER_COST: usize = 16;
+
+/// Why a script is not parsed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExcessiveText {
+    /// What is excessive, as the end of a sentence.
+    pub(crate) problem: &'static str,
+    /// Byte offset in the script.
+    pub(crate) offset: u32,
+}
+
+/// Returns an upper bound of the parser's work, or why the script must not be parsed.
+pub(crate) fn bound_parse_cost(source: &str) -> Result<u64, ExcessiveText> {
+    let mut readings = vec![Reading::new(source)];
+    let mut cost = 0;
+    while let Some(mut reading) = readings.pop() {
+        // The reading that is furthest behind is last, so that equal readings meet.
+        loop {
+            match reading.step(source) {
+                Ok(Step::Token) => {}
+                Ok(Step::End) => {
+                    cost = cost.max(reading.cost);
+                    break;
+                }
+                Ok(Step::EitherSlash { regex_end }) => {
+                    let mut other = reading.clone();
+                    other
+                        .finish_regex(source, regex_end)
+                        .map_err(|problem| other.excess(problem))?;
+                    readings.push(other);
+                    reading.finish_operator("/");
+                }
+                Err(problem) => return Err(reading.excess(problem)),
+            }
+            if !readings.is_empty() {
+                readings.push(reading);
+                merge_equal_readings(&mut readings);
+                if readings.len() > MAX_READINGS {
+                    return Err(readings[0].excess("the meaning of too many slashes is ambiguous"));
+                }
+                break;
+            }
+        }
+    }
+    Ok(cost)
+}
+
+/// Sorts readings, the one that is furthest behind last, and keeps the costlier of two that are at
+/// the same place in the same state.
+fn merge_equal_readings(readings: &mut Vec<Reading>) {
+    readings.sort_by(|a, b| b.at.cmp(&a.at).then(b.cost.cmp(&a.cost)));
+    let mut distinct: Vec<Reading> = Vec::with_capacity(readings.len());
+    for reading in readings.drain(..) {
+        if !distinct.iter().any(|other| other.is_same_state(&reading)) {
+            distinct.push(reading);
+        }
+    }
+    *readings = distinct;
+}
+
+/// What a step of a reading found.
+enum Step {
+    /// One token or comment.
+    Token,
+    /// The end of the text, or a place after which the parser reads nothing.
+    End,
+    /// A slash that divides or starts a regular expression, which would end here.
+    EitherSlash { regex_end: usize },
+}
+
+/// The kind of the previous token, as far as the next one depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Previous {
+    Start,
+    /// The end of an operand: a name, a literal, `)` or `]`.
+    Operand,
+    /// `)` after `if (…`, `for (…`, `while (…`: a statement follows, or the name was a method's.
+    ControlEnd,
+    /// `}` of a block, an object or a class.
+    Brace,
+    /// `.` or `?.`.
+    Dot,
+    /// A word after which an operand follows, such as `return`.
+    Prefix,
+    /// A word after which an operand or a type follows, such as `typeof`.
+    TypePrefix,
+    /// A word that is a name or an operator, such as `await`.
+    Contextual,
+    /// Punctuation after which an operand follows.
+    Operator,
+    /// Punctuation after which an operand or a type follows.
+    TypeOperator,
+    /// Punctuation before or after an operand, such as `!` and `>`.
+    Affix,
+}
+
+impl Previous {
+    fn ends_operand(self) -> bool {
+        matches!(self, Self::Operand | Self::ControlEnd | Self::Brace)
+    }
+}
+
+/// An open bracket and the speculations that may be open inside of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OpenBracket {
+    /// The opening byte; `$` for a substitution in a template literal, 0 for the whole text.
+    kind: u8,
+    /// Whether a word such as `if` is before it.
+    after_control_word: bool,
+    /// Whether it may start the parameters of a function type.
+    may_start_type: bool,
+    /// Whether only words followed it so far.
+    only_words: bool,
+    /// How often the text around the bracket may be read.
+    outer_factor: u64,
+    /// Number of speculations around the bracket that fail at most once.
+    outer_arrows: u64,
+    /// Number of open `<` directly inside. Each may start type arguments.
+    angles: u64,
+    /// Number of `infer` directly inside, whose constraint may be read again.
+    infers: u64,
+    /// Number of possible arrow functions directly inside whose body has not ended.
+    arrows: u64,
+}
+
+impl OpenBracket {
+    /// How often a token directly inside may be read, apart from arrow functions. Type arguments
+    /// directly inside of type arguments are not speculative, so their numbers add up.
+    fn factor(&self) -> u64 {
+        let angles = self.outer_factor.saturating_mul(1 + self.angles);
+        angles.saturating_mul(1 << self.infers.min(62))
+    }
+
+    /// Ends the speculations directly inside.
+    fn end_expression(&mut self) {
+        (self.angles, self.infers, self.arrows) = (0, 0, 0);
+    }
+}
+
+/// One way to read the text: a position and what is open there.
+#[derive(Debug, Clone)]
+struct Reading {
+    at: usize,
+    cost: u64,
+    previous: Previous,
+    /// Whether the previous token was `)`.
+    after_parenthesis: bool,
+    /// Whether the previous token was a word such as `if`, or `for await`.
+    after_control_word: bool,
+    /// Whether a line ended since the previous token.
+    new_line: bool,
+    open: Vec<OpenBracket>,
+}
+
+impl Reading {
+    fn new(source: &str) -> Self {
+        let whole = OpenBracket {
+            kind: 0,
+            after_control_word: false,
+            may_start_type: false,
+            only_words: false,
+            outer_factor: 1,
+            outer_arrows: 0,
+            angles: 0,
+            infers: 0,
+            arrows: 0,
+        };
+        let at = match source.starts_with("#!") {
+            true => line_end(source, 0),
+            false => 0,
+        };
+        Self {
+            at,
+            cost: 0,
+            previous: Previous::Start,
+            after_parenthesis: false,
+            after_control_word: false,
+            new_line: true,
+            open: vec![whole],
+        }
+    }
+
+    fn excess(&self, problem: &'static str) -> ExcessiveText {
+        ExcessiveText {
+            problem,
+            offset: self.at as u32,
+        }
+    }
+
+    fn is_same_state(&self, other: &Self) -> bool {
+        self.at == other.at
+            && self.previous == other.previous
+            && self.after_parenthesis == other.after_parenthesis
+            && self.after_control_word == other.after_control_word
+            && self.new_line == other.new_line
+            && self.open == other.open
+    }
+
+    fn inside(&mut self) -> &mut OpenBracket {
+        let last = self.open.len() - 1;
+        &mut self.open[last]
+    }
+
+    /// Reads one token or comment, or whitespace.
+    fn step(&mut self, source: &str) -> Result<Step, &'static str> {
+        let bytes = source.as_bytes();
+        let start = self.at;
+        let Some(&byte) = bytes.get(start) else {
+            return Ok(Step::End);
+        };
+        let next = bytes.get(start + 1).copied().unwrap_or(0);
+        match byte {
+            b' ' | b'\t' | 0x0b | 0x0c => self.at += 1,
+            b'\n' | b'\r' => {
+                self.at += 1;
+                self.new_line = true;
+            }
+            b'/' if next == b'/' => self.at = line_end(source, start),
+            b'/' if next == b'*' => {
+                let body = &source[start + 2..];
+                self.at = body.find("*/").map_or(source.len(), |end| start + end + 4);
+                self.new_line |= source[start..self.at].contains(is_line_terminator);
+            }
+            b'/' => return self.slash(source),
+            b'"' | b'\'' => {
+                self.at = string_end(bytes, start);
+                self.end_expression_before_operand();
+                self.finish_token(Previous::Operand);
+            }
+            b'`' => {
+                self.inside().only_words = false;
+                self.template(bytes, start + 1)?;
+            }
+            b'0'..=b'9' => self.number(bytes),
+            b'.' if next.is_ascii_digit() => self.number(bytes),
+            b'(' | b'[' | b'{' => self.open_bracket(byte)?,
+            b')' | b']' | b'}' => return self.close_bracket(bytes, byte),
+            b'\\' => return Err("names cannot contain escapes"),
+            _ if is_word_byte(byte) => {
+                let character = source[start..].chars().next().unwrap_or(' ');
+                if character.is_whitespace() || character == '\u{feff}' {
+                    self.at += character.len_utf8();
+                    self.new_line |= is_line_terminator(character);
+                } else {
+                    let end = word_end(source, start);
+                    self.at = end;
+                    self.word(&source[start..end]);
+                }
+            }
+            _ => self.punctuation(source)?,
+        }
+        self.add_cost(start)?;
+        Ok(Step::Token)
+    }
+
+    /// Adds the cost of the text since `start`.
+    fn add_cost(&mut self, start: usize) -> Result<(), &'static str> {
+        self.add_units(1 + (self.at - start) / BYTES_PER_COST)
+    }
+
+    fn add_units(&mut self, units: usize) -> Result<(), &'static str> {
+        let inside = self.inside();
+        let arrows = 1 + inside.outer_arrows + inside.arrows;
+        let cost = (units as u64).saturating_mul(inside.factor().saturating_mul(arrows));
+        self.cost = self.cost.saturating_add(cost);
+        match self.cost > MAX_PARSE_COST {
+            true => Err("ambiguous constructs such as `<` and `(` contain each other"),
+            false => Ok(()),
+        }
+    }
+
+    fn finish_token(&mut self, previous: Previous) {
+        self.previous = previous;
+        self.new_line = false;
+        self.after_parenthesis = false;
+        self.after_control_word = false;
+        self.inside().only_words = false;
+    }
+
+    /// Two operands in a row belong to different expressions.
+    fn end_expression_before_operand(&mut self) {
+        if self.previous.ends_operand() {
+            self.inside().end_expression();
+        }
+    }
+
+    fn number(&mut self, bytes: &[u8]) {
+        let digits = |from: usize| {
+            let rest = &bytes[from..];
+            let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+            from + rest.iter().take_while(|byte| is_digit(byte)).count()
+        };
+        self.at = digits(self.at);
+        if bytes.get(self.at) == Some(&b'.') {
+            self.at = digits(self.at + 1);
+        }
+        self.end_expression_before_operand();
+        self.finish_token(Previous::Operand);
+    }
+
+    fn word(&mut self, word: &str) {
+        let is_name = self.previous == Previous::Dot;
+        // A reserved word may also be a type's name, after which a slash divides.
+        let may_be_type = matches!(
+            self.previous,
+            Previous::TypePrefix | Previous::Contextual | Previous::TypeOperator | Previous::Affix
+        );
+        let continues = matches!(
+            word,
+            "as" | "satisfies"
+                | "is"
+                | "in"
+                | "instanceof"
+                | "of"
+                | "extends"
+                | "implements"
+                | "class"
+        );
+        if !is_name && !continues {
+            self.end_expression_before_operand();
+        }
+        if word == "infer" {
+            self.inside().infers += 1;
+        }
+        let control = matches!(word, "if" | "for" | "while" | "with")
+            || (word == "await" && self.after_control_word);
+        let previous = match word {
+            _ if is_name => Previous::Operand,
+            "return" | "case" | "delete" | "void" | "throw" | "else" | "do" | "instanceof"
+                if !may_be_type =>
+            {
+                Previous::Prefix
+            }
+            "typeof" | "new" | "in" if !may_be_type => Previous::TypePrefix,
+            "return" | "case" | "delete" | "void" | "throw" | "else" | "do" | "instanceof"
+            | "typeof" | "new" | "in" | "await" | "yield" | "of" | "as" | "satisfies" | "is"
+            | "extends" | "implements" | "default" | "async" | "keyof" | "infer" | "unique"
+            | "readonly" | "asserts" | "abstract" | "const" | "out" | "import" | "function"
+            | "class" => Previous::Contextual,
+            _ => Previous::Operand,
+        };
+        let only_words = self.inside().only_words;
+        self.finish_token(previous);
+        self.inside().only_words = only_words;
+        self.after_control_word = control && !is_name;
+    }
+
+    fn open_bracket(&mut self, byte: u8) -> Result<(), &'static str> {
+        if self.open.len() > MAX_BRACKET_DEPTH {
+            return Err("brackets are nested more than 256 deep");
+        }
+        let may_start_type = !self.previous.ends_operand();
+        let after_control_word = self.after_control_word;
+        let around = self.inside();
+        // To recognise a function type, the parser reads a pattern after `(` once more.
+        let is_type_pattern = around.kind == b'(' && around.may_start_type && around.only_words;
+        let pattern_factor = 1 + u64::from(byte != b'(' && is_type_pattern);
+        let bracket = OpenBracket {
+            kind: byte,
+            after_control_word,
+            may_start_type,
+            only_words: true,
+            outer_factor: around.factor().saturating_mul(pattern_factor),
+            outer_arrows: around.outer_arrows + around.arrows + u64::from(byte == b'('),
+            angles: 0,
+            infers: 0,
+            arrows: 0,
+        };
+        self.finish_token(Previous::Operator);
+        self.open.push(bracket);
+        self.at += 1;
+        Ok(())
+    }
+
+    fn close_bracket(&mut self, bytes: &[u8], byte: u8) -> Result<Step, &'static str> {
+        let start = self.at;
+        let expected = match self.inside().kind {
+            b'(' => b')',
+            b'[' => b']',
+            b'{' | b'$' => b'}',
+            _ => 0,
+        };
+        if byte != expected {
+            // The parser stops here.
+            return Ok(Step::End);
+        }
+        let Some(closed) = self.open.pop() else {
+            return Ok(Step::End);
+        };
+        self.at += 1;
+        match closed.kind {
+            b'$' => self.template(bytes, self.at)?,
+            b'(' if closed.after_control_word => self.finish_token(Previous::ControlEnd),
+            b'{' => self.finish_token(Previous::Brace),
+            _ => self.finish_token(Previous::Operand),
+        }
+        self.after_parenthesis = closed.kind == b'(';
+        self.add_cost(start)?;
+        Ok(Step::Token)
+    }
+
+    /// Reads a template literal up to its end or its next substitution.
+    fn template(&mut self, bytes: &[u8], from: usize) -> Result<(), &'static str> {
+        let mut at = from;
+        loop {
+            match bytes.get(at) {
+                None => {
+                    self.at = bytes.len();
+                    break;
+                }
+                Some(b'\\') => at += 2,
+                Some(b'`') => {
+                    self.at = at + 1;
+                    break;
+                }
+                Some(b'$') if bytes.get(at + 1) == Some(&b'{') => {
+                    self.at = at + 1;
+                    self.open_bracket(b'$')?;
+                    return Ok(());
+                }
+                Some(_) => at += 1,
+            }
+        }
+        self.at = self.at.min(bytes.len());
+        self.finish_token(Previous::Operand);
+        Ok(())
+    }
+
+    fn slash(&mut self, source: &str) -> Result<Step, &'static str> {
+        let start = self.at;
+        let divides = matches!(self.previous, Previous::Operand) && !self.new_line;
+        let is_regex = matches!(
+            self.previous,
+            Previous::Start
+                | Previous::Prefix
+                | Previous::TypePrefix
+                | Previous::Operator
+                | Previous::TypeOperator
+        );
+        let step = if divides {
+            self.finish_operator("/");
+            Step::Token
+        } else {
+            match regex_end(source, start) {
+                Some(end) if is_regex => {
+                    self.finish_regex(source, end)?;
+                    Step::Token
+                }
+                Some(regex_end) => return Ok(Step::EitherSlash { regex_end }),
+                // The parser stops at an unclosed regular expression.
+                None if is_regex => Step::End,
+                None => {
+                    self.finish_operator("/");
+                    Step::Token
+                }
+            }
+        };
+        self.add_cost(start)?;
+        Ok(step)
+    }
+
+    /// Finishes a regular expression, of which the parser reads each character as a token.
+    fn finish_regex(&mut self, source: &str, end: usize) -> Result<(), &'static str> {
+        if regex_depth(&source[self.at..end]) > MAX_BRACKET_DEPTH {
+            return Err("brackets are nested more than 256 deep");
+        }
+        let units = end - self.at;
+        self.at = end;
+        self.finish_token(Previous::Operand);
+        self.add_units(units)
+    }
+
+    /// Finishes an operator that is not part of a type.
+    fn finish_operator(&mut self, operator: &str) {
+        self.at += operator.len();
+        self.inside().angles = 0;
+        self.finish_token(Previous::Operator);
+    }
+
+    fn punctuation(&mut self, source: &str) -> Result<(), &'static str> {
+        let rest = &source[self.at..];
+        if self.new_line
+            && CONFLICT_MARKERS
+                .iter()
+                .any(|marker| rest.starts_with(marker))
+        {
+            return Err("it contains the marker of a merge conflict");
+        }
+        if self.new_line && rest.starts_with("<!--") {
+            return Err("HTML comments cannot be used");
+        }
+        let operator = &rest[..operator_len(rest.as_bytes())];
+        let after_parenthesis = self.after_parenthesis;
+        match operator {
+            ";" => {
+                self.inside().end_expression();
+                self.finish_operator(operator);
+            }
+            "," => {
+                let inside = self.inside();
+                (inside.infers, inside.arrows) = (0, 0);
+                self.finish_affix(operator, Previous::TypeOperator);
+            }
+            "?" => {
+                self.inside().infers = 0;
+                self.finish_affix(operator, Previous::TypeOperator);
+            }
+            ":" | "=>" => {
+                self.inside().arrows += u64::from(operator == "=>" || after_parenthesis);
+                self.finish_affix(operator, Previous::TypeOperator);
+            }
+            "<" | "<<" => {
+                let inside = self.inside();
+                inside.angles += operator.len() as u64;
+                inside.arrows += 1;
+                self.finish_affix(operator, Previous::TypeOperator);
+            }
+            ">" | ">>" | ">>>" | ">=" | ">>=" | ">>>=" => {
+                let closed = operator.trim_end_matches('=').len() as u64;
+                let inside = self.inside();
+                inside.angles = inside.angles.saturating_sub(closed);
+                self.finish_affix(operator, Previous::Affix);
+            }
+            "." | "?." => self.finish_affix(operator, Previous::Dot),
+            "=" | "|" | "&" | "-" | "..." | "*" | "@" => {
+                self.finish_affix(operator, Previous::TypeOperator);
+            }
+            "!" => self.finish_affix(operator, Previous::Affix),
+            "++" | "--" => {
+                self.finish_operator(operator);
+                self.previous = Previous::Affix;
+            }
+            _ => self.finish_operator(operator),
+        }
+        Ok(())
+    }
+
+    /// Finishes punctuation that may be part of a type.
+    fn finish_affix(&mut self, operator: &str, previous: Previous) {
+        self.at += operator.len();
+        self.finish_token(previous);
+    }
+}
+
+/// At the start of a line, the parser searches the rest of the text for the other markers.
+const CONFLICT_MARKERS: &[&str] = &["<<<<<<<", "=======", ">>>>>>>", "|||||||"];

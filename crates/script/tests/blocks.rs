@@ -1,0 +1,155 @@
+//! Which parts of an answer are script blocks.
+#![allow(missing_docs)]
+
+use selvedge_script::detect::{BlockDetector, Segment, detect, merge_text, reasoning_text};
+
+fn shape(text: &str) -> Vec<String> {
+    let name = |segment: &Segment| match segment {
+        Segment::Text(text) => format!("text:{text}"),
+        Segment::Reasoning(text) => format!("reasoning:{text}"),
+        Segment::EndOfReasoning(_) => "end of reasoning".to_owned(),
+        Segment::Script(block) => format!("script:{}", block.code),
+        Segment::Malformed { problem, .. } => format!("bad:{problem}"),
+    };
+    detect(text).iter().map(name).collect()
+}
+
+#[test]
+fn blocks_are_separated_from_text() {
+    assert_eq!(
+        shape("a\n<tool-calls>\nreturn 1\n</tool-calls> \nb"),
+        ["text:a\n", "script:return 1", "text: \nb"]
+    );
+    assert_eq!(
+        shape("x\n```ts tool-calls\nreturn 2\n```\ny"),
+        ["text:x\n", "script:return 2", "text:\ny"]
+    );
+    assert_eq!(
+        shape("<tool-calls>1</tool-calls>\nand\n<tool-calls>2</tool-calls>"),
+        ["script:1", "text:\nand\n", "script:2"]
+    );
+    assert_eq!(
+        shape("- a\n- b\n<tool-calls>return `</tool-calls>x`</tool-calls>"),
+        ["text:- a\n- b\n", "script:return `</tool-calls>x`"]
+    );
+    assert_eq!(
+        shape("````ts tool-calls\nconst t = `a\n```b`\n````"),
+        ["script:const t = `a\n```b`"]
+    );
+}
+
+#[test]
+fn quoted_blocks_are_text() {
+    let block = "<tool-calls>\nreturn 1\n</tool-calls>";
+    let indented = |by: &str| block.replace('\n', &format!("\n{by}"));
+    for text in [
+        format!("```\n{block}\n```\n"),
+        format!("~~~md\n{block}\n~~~\n"),
+        format!("````\n```\n{block}\n```\n````"),
+        format!("```\n{block}"),
+        format!("    {}", indented("    ")),
+        format!(" {block}"),
+        format!("> {}", indented("> ")),
+        format!("- {}", indented("  ")),
+        format!("1. a\n\n   {}", indented("   ")),
+        format!("<!--\n{block}\n-->"),
+        format!("see <!-- this\n{block}\n-->"),
+        format!("<details>\n{block}\n</details>"),
+        format!("<pre>\n\n{block}\n</pre>"),
+        format!("text {block}").replace("\n</tool-calls>", "</tool-calls>"),
+        format!("`{block}`"),
+        "````md\n```ts tool-calls\nreturn 1\n```\n````".to_owned(),
+        "> ```ts tool-calls\n> return 1\n> ```".to_owned(),
+        "  ```ts tool-calls\n  return 1\n  ```".to_owned(),
+    ] {
+        let segments = detect(&text);
+        let runs = |segment: &Segment| matches!(segment, Segment::Script(_));
+        assert!(!segments.iter().any(runs), "{text}: {segments:?}");
+    }
+}
+
+#[test]
+fn reasoning_contains_no_blocks() {
+    assert_eq!(
+        shape("<think>\n<tool-calls>\n1\n</tool-calls>\n</think>\nok"),
+        [
+            "reasoning:<think>\n<tool-calls>\n1\n</tool-calls>\n</think>",
+            "text:\nok"
+        ]
+    );
+    assert_eq!(
+        shape("<thinking>a</thinking>\n\n<tool-calls>2</tool-calls>"),
+        ["reasoning:<thinking>a</thinking>", "text:\n\n", "script:2"]
+    );
+    assert_eq!(shape("<think>\nx <tool"), ["reasoning:<think>\nx <tool"]);
+    assert_eq!(shape("plan\n</think>\nok")[1], "end of reasoning");
+    assert_eq!(reasoning_text("<think>\n a\n</think>"), "a");
+}
+
+#[test]
+fn malformed_blocks_are_reported() {
+    let nested = "<tool-calls>\na\n<tool-calls>\nb\n</tool-calls>\nc\n</tool-calls>\nd";
+    assert_eq!(
+        shape(nested),
+        ["bad:a script block cannot contain another", "text:\nd"]
+    );
+    assert!(shape("<tool-calls>return 1")[0].starts_with("bad:`<tool-calls>` is not closed"));
+    assert!(
+        shape("```ts tool-calls\nreturn 1")[0]
+            .starts_with("bad:the ```ts tool-calls fence is not closed")
+    );
+    assert!(
+        shape("so <tool-calls>\n1\n</tool-calls>\ny")[1]
+            .starts_with("bad:`</tool-calls>` has no matching")
+    );
+    assert!(
+        shape("<tool-calls id='1'>x</tool-calls>")[0]
+            .starts_with("bad:`<tool-calls>` takes no attributes")
+    );
+    assert!(shape("```ts tool-calls\n<tool-calls>\n```\n")[0].starts_with("bad:a script block"));
+}
+
+#[test]
+fn the_result_does_not_depend_on_how_the_text_is_split() {
+    let texts = [
+        "a\n<tool-calls>\nreturn `</x>`\n</tool-calls> \nb ```ts tool-calls no\n\
+         ```ts tool-calls\nlet ü = 1\n```\r\nend",
+        "```typescript tool-calls  \r\nreturn 1\r\n```",
+        "<tool-calls>a\n<tool-calls>b</tool-calls>\nc</tool-calls>\n</tool-calls>\n`<tool-",
+        "``` ``\n```t\n```ts\n```ts tool-call\n```ts tool-calls",
+        "<tool-calls>return `a`</tool-calls>x `</tool-calls>`\n",
+        "<tool-calls",
+        "x\n<tool-calls>y</tool-call",
+        "```ts tool-calls\na\n````\n```x\n```",
+        "<think>a <b</think\n</think> x\n<thinking></thinking>\n</think> \n</thinking>",
+        "> a\n```\n<tool-calls>1</tool-calls>\n```\n<tool-calls>2</tool-calls>",
+    ];
+    for text in texts {
+        let whole = detect(text);
+        let cuts: Vec<usize> = text.char_indices().map(|(index, _)| index).collect();
+        for first in &cuts {
+            for second in cuts.iter().filter(|second| *second >= first) {
+                let mut detector = BlockDetector::default();
+                let mut segments = detector.push(&text[..*first]);
+                segments.extend(detector.push(&text[*first..*second]));
+                segments.extend(detector.push(&text[*second..]));
+                segments.extend(detector.finish());
+                assert_eq!(
+                    merge_text(segments),
+                    whole,
+                    "{text:?} split at {first} and {second}"
+                );
+            }
+        }
+        let raw: String = whole
+            .iter()
+            .map(|segment| match segment {
+                Segment::Text(text) | Segment::Reasoning(text) => text.as_str(),
+                Segment::EndOfReasoning(raw) => raw,
+                Segment::Script(block) => &block.raw,
+                Segment::Malformed { raw, .. } => raw,
+            })
+            .collect();
+        assert_eq!(raw, text);
+    }
+}

@@ -1,0 +1,123 @@
+//! The compiler is bounded in time for any text, and does not block the async executor. The texts
+//! are those of `make attack`.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod support;
+
+use std::time::Duration;
+
+use selvedge_protocol::ErrorCode;
+use selvedge_script::ScriptCompiler;
+use support::{TestFixture, run_on_thread};
+
+/// Maximum size of a script.
+const MAX_BYTES: usize = 20_480;
+/// CPU time that compiling one text may take.
+const MAX_CPU_TIME: Duration = Duration::from_secs(2);
+
+/// Texts that are expensive for parsers: rows of a prefix, a repeated piece and a repeated end.
+const TEXTS: &str = include_str!("../../../attack/data/front_end.tsv");
+
+/// Returns each text with its piece repeated 20 times, 100 times, and until it is 20 KB long.
+fn hostile_texts() -> impl Iterator<Item = String> {
+    let rows = TEXTS.lines().filter(|row| !row.starts_with("# "));
+    rows.flat_map(|row| {
+        let row = row.replace("\\n", "\n").replace("\\u2028", "\u{2028}");
+        let mut columns = row.split('\t').map(str::to_owned);
+        let mut column = || columns.next().unwrap_or_default();
+        let (prefix, piece, end) = (column(), column(), column());
+        let most = (MAX_BYTES - prefix.len()) / (piece.len() + end.len()).max(1);
+        [20, 100, most].map(|times| {
+            let times = times.min(most);
+            format!("{prefix}{}{}", piece.repeat(times), end.repeat(times))
+        })
+    })
+}
+
+/// Returns the CPU time of this thread.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = stat.split(' ').next().and_then(|time| time.parse().ok());
+    Duration::from_nanos(nanoseconds.unwrap_or_default())
+}
+
+#[test]
+fn any_text_is_compiled_or_rejected_in_bounded_time() {
+    let compiler = ScriptCompiler::default();
+    let mut slowest = (Duration::ZERO, String::new());
+    for text in hostile_texts() {
+        let started = cpu_time();
+        let _ = compiler.compile(&text, MAX_BYTES);
+        let spent = cpu_time() - started;
+        assert!(spent < MAX_CPU_TIME, "{spent:?}: {text:.200}");
+        slowest = slowest.max((spent, text.chars().take(60).collect()));
+    }
+    println!("slowest: {slowest:?}");
+}
+
+#[test]
+fn a_template_literal_cannot_hide_nested_ambiguous_constructs() {
+    let compiler = ScriptCompiler::default();
+    for prefix in ["const q=`/*`;", "x = a\n/`/; ", "if (a) /`/g; ", ""] {
+        let error = compiler
+            .compile(&format!("{prefix}{}", "(a=a<".repeat(20)), MAX_BYTES)
+            .unwrap_err();
+        assert_eq!(error.code, ErrorCode::ScriptRejectedError, "{error:?}");
+        assert!(error.message.starts_with("the script is too complex"));
+    }
+}
+
+#[test]
+fn enum_values_are_bounded() {
+    let compiler = ScriptCompiler::default();
+    let doubled: String = (1..40)
+        .map(|n| format!("M{n} = `${{M{}}}${{M{}}}`, ", n - 1, n - 1))
+        .collect();
+    let source = format!("enum E {{ M0 = 'xxxxxxxx', {doubled} }} return E.M39.length");
+    let error = compiler.compile(&source, MAX_BYTES).unwrap_err();
+    assert_eq!(error.message, "the values of enums are too long");
+    let ordinary = "enum A { X = 1, Y = X << 1, Z = X | Y } enum B { P = 'p', Q = `${P}-q` } \
+                    return [A.Z, B.Q]";
+    assert!(compiler.compile(ordinary, MAX_BYTES).is_ok());
+}
+
+#[test]
+fn ordinary_scripts_are_not_too_complex() {
+    let compiler = ScriptCompiler::default();
+    for source in [
+        "for (let i = 0; i < n; i++) { if (a(i) < b[i]) c.push(i); }\n".repeat(300),
+        "m.push(new Map<string, Array<Record<string, number>>>());\n".repeat(200),
+        "f(\"<div><p>(((((((\" + '<a><b>'); // <<<<<< ((((\n/* < ( < ( */\n".repeat(100),
+        "const f = (x) => x < 1 ? (x) : { y: x }\nf(2)\n"
+            .lines()
+            .cycle()
+            .take(400)
+            .enumerate()
+            .map(|(n, line)| line.replace("const f", &format!("const f{n}")) + "\n")
+            .collect(),
+        "x.map((a) => ({ b: a.map((c) => ({ d: c.map((e) => ({ f: e < 1 })) })) }))\n".repeat(200),
+        "y = (a + b) / 2 + (c) / 3 // it's half\nif (/[\"'`]/.test(y)) z = `${y}/${y}`\n"
+            .repeat(200),
+        format!("g({})", "a < b, ".repeat(200)),
+        "f(g(h(i(j(k(1 < 2))))))".to_owned(),
+    ] {
+        let compiled = compiler.compile(&source, MAX_BYTES);
+        assert!(compiled.is_ok(), "{:?}: {source:.200}", compiled.err());
+    }
+}
+
+#[test]
+fn a_costly_script_does_not_block_other_scripts() {
+    // Both scripts are one task: the second can only end first if the first does not block it.
+    let fixture = TestFixture::new();
+    let harness = fixture.harness.clone();
+    let first = run_on_thread("two scripts", Duration::from_secs(60), async move {
+        let costly = format!("x={}", "a?(b):c=>".repeat(300));
+        tokio::select! {
+            biased;
+            _ = harness.run(&costly) => "costly",
+            _ = harness.run("return 1") => "quick",
+        }
+    });
+    assert_eq!(first, "quick");
+}
