@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::problem::Problem;
 use crate::providers::secret_variables;
-use crate::recall::{RecallAccess, recall_tool};
+use crate::recall::recall_tool;
+use crate::run_access::ClientRuns;
 
 /// Everything that a command needs to run scripts.
 pub(crate) struct CliSetup {
@@ -44,6 +45,8 @@ pub(crate) struct CliSetup {
     pub(crate) session: String,
     /// Sub-agents; `None` in commands without an agent.
     pub(crate) sub_agents: Option<SubAgents>,
+    /// The runs of clients; `None` except in `mcp serve`.
+    pub(crate) client_runs: Option<ClientRuns>,
     /// Background tasks; `None` unless the configuration enables them.
     pub(crate) tasks: Option<TaskSet>,
 }
@@ -198,6 +201,7 @@ impl CliSetup {
             #[cfg(unix)]
             _server_lock: None,
             sub_agents: None,
+            client_runs: None,
             tasks,
         })
     }
@@ -221,11 +225,7 @@ impl CliSetup {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
         if let Some(journal) = &self.journal {
-            let ours = RecallAccess {
-                directory: self.directory.display().to_string(),
-                session: self.session.clone(),
-            };
-            all.register(recall_tool(journal, ours))?;
+            all.register(recall_tool(journal, self.run_access()))?;
         }
         if let Some(agents) = &self.sub_agents {
             agents.register(&mut all)?;
@@ -238,14 +238,25 @@ impl CliSetup {
         }
         if let Some(tasks) = &self.tasks {
             if let Some(journal) = self.journal.clone() {
-                let here = self.directory.display().to_string();
-                tasks.set_recorded_lookup(move |id| {
-                    let here = here.clone();
+                let access = Arc::new(self.run_access());
+                tasks.set_recorded_lookup(move |query| {
+                    let access = access.clone();
                     let read = move |journal: &Journal| {
-                        Ok::<_, JournalError>(task_outcome(journal, &id, &here))
+                        let task = journal.run(&query.id).ok();
+                        let task =
+                            task.filter(|task| access.may_use(journal, &query.scope_id, task));
+                        Ok::<_, JournalError>(
+                            task.and_then(|_| task_outcome(journal, &query.id, &access.directory)),
+                        )
                     };
                     let read = journal.spawn_blocking(read);
                     async { read.await.ok().flatten() }
+                });
+            }
+            if let Some(clients) = self.client_runs.clone() {
+                tasks.set_access(move |run, session| {
+                    let asking = clients.session_of(run);
+                    clients.live_sessions.may_use(&asking, session)
                 });
             }
             tasks.register(&mut all)?;
@@ -386,7 +397,7 @@ impl CliSetup {
         Err(problem.into())
     }
 
-    fn require_journal(&self) -> Result<&Journal, Problem> {
+    pub(crate) fn require_journal(&self) -> Result<&Journal, Problem> {
         self.journal.as_deref().ok_or_else(|| {
             Problem::new("`--resume` needs the journal, which `--ephemeral` turns off")
                 .hint("remove --ephemeral")
@@ -497,7 +508,7 @@ pub(crate) fn working_directory(named: Option<&Path>) -> Result<PathBuf> {
 const OTHER_PROVIDER_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
 
 /// Reads the approval rules that were saved with "always".
-fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
+pub(crate) fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
     match home {
         Some(home) => Ok(selvedge_config::saved_rules(home).map_err(|error| {
             Problem::new(error.to_string()).hint("correct the file, or remove it to be asked again")

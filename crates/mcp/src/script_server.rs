@@ -15,12 +15,13 @@ use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalResponse, new_id};
 use selvedge_script::{
     Harness, LiveRun, LiveRunReport, LiveRuns, Pragma, QuestionAnswer, Resume, RunOptions,
-    RunQuestion, RunQuestionKind, ScriptContext, ScriptStore, script_tool_description,
+    RunQuestion, RunQuestionKind, ScriptContext, ScriptStore, TooManyRuns, script_tool_description,
 };
-use selvedge_tools::Registry;
+use selvedge_tools::{Approver, NoApprover, Registry};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::live_sessions::{LiveSessionGuard, LiveSessions};
 use crate::progress::ProgressNotifier;
 use crate::question_elicitation::{self, OutgoingElicitation};
 use crate::render;
@@ -38,9 +39,31 @@ const MAX_RUNS_PER_SESSION: usize = 8;
 /// Longest time that a request may wait for a script.
 const MAX_WAIT_TIME: Duration = Duration::from_secs(30 * 60);
 
-/// Reads the recorded calls of a run by its id. Fails if the run cannot be resumed.
+/// A request of a session to resume a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResumeRequest {
+    /// Id of the run.
+    pub run: String,
+    /// Id of the session that asks.
+    pub session: String,
+}
+
+/// Reads the recorded calls of a run. Fails if the run cannot be resumed. A run that the session
+/// may not use is reported like one that does not exist.
 pub type LoadResume =
-    dyn Fn(String) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
+    dyn Fn(ResumeRequest) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
+
+/// Whether clients answer the approval requests of their scripts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientApprovals {
+    /// Clients are asked, if they support elicitation.
+    Asked,
+    /// Calls that need approval are denied.
+    Denied {
+        /// Why, for the script.
+        reason: String,
+    },
+}
 
 /// What a [`ScriptServerSession`] serves, shared by the sessions of all clients.
 pub struct ScriptServerConfig {
@@ -50,8 +73,12 @@ pub struct ScriptServerConfig {
     pub tools: Registry,
     /// The MCP servers whose tools scripts can call.
     pub servers: Servers,
-    /// The runs in progress. [`LiveRuns::approver`] replaces the approver of the harness.
+    /// The runs in progress.
     pub live_runs: LiveRuns,
+    /// The sessions that have not ended.
+    pub live_sessions: LiveSessions,
+    /// Whether clients approve calls. Replaces the approver of the harness.
+    pub approvals: ClientApprovals,
     /// The `context` of scripts.
     pub context: ScriptContext,
     /// Configuration that is stored with each run, to resume it in another process.
@@ -71,6 +98,7 @@ pub struct ScriptServerSession {
     config: Arc<ScriptServerConfig>,
     store: ScriptStore,
     session_id: String,
+    _live: LiveSessionGuard,
     /// Task that notifies the client of changed tools; aborted with the session.
     change_watcher: Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -108,11 +136,31 @@ const SCRIPT_WAIT_DESCRIPTION: &str = "Waits for a script with status `running`.
 impl ScriptServerSession {
     /// Creates a session with a new id.
     pub fn new(config: Arc<ScriptServerConfig>) -> Self {
+        let session_id = new_id("ses");
         Self {
+            _live: config.live_sessions.add(&session_id),
             config,
             store: ScriptStore::default(),
-            session_id: new_id("ses"),
+            session_id,
             change_watcher: Mutex::default(),
+        }
+    }
+
+    /// Returns a live run that this session may use.
+    fn find_run(&self, id: &str) -> Option<LiveRun> {
+        let run = self.config.live_runs.find(id)?;
+        let sessions = &self.config.live_sessions;
+        sessions
+            .may_use(&self.session_id, run.session())
+            .then_some(run)
+    }
+
+    fn approver(&self) -> Arc<dyn Approver> {
+        match &self.config.approvals {
+            ClientApprovals::Asked => self.config.live_runs.approver(),
+            ClientApprovals::Denied { reason } => Arc::new(NoApprover {
+                reason: reason.clone(),
+            }),
         }
     }
 
@@ -129,7 +177,7 @@ impl ScriptServerSession {
         let began = Instant::now();
         // The request carries answers for a running script.
         if let Some(id) = &answers.run_id {
-            let Some(run) = self.config.live_runs.find(id) else {
+            let Some(run) = self.find_run(id) else {
                 // Starting it again would repeat its calls.
                 let id = render::shorten_client_text(id);
                 return Ok(render::error_response(&format!(
@@ -147,10 +195,13 @@ impl ScriptServerSession {
         let resume = args.resume.clone();
         let resume = resume.or_else(|| pragma?.resume);
         let resume = match resume {
-            Some(run) => match (self.config.load_resume)(run).await {
-                Ok(resume) => Some(resume),
-                Err(error) => return Ok(render::error_response(&error.to_string())),
-            },
+            Some(run) => {
+                let session = self.session_id.clone();
+                match (self.config.load_resume)(ResumeRequest { run, session }).await {
+                    Ok(resume) => Some(resume),
+                    Err(error) => return Ok(render::error_response(&error.to_string())),
+                }
+            }
             None => None,
         };
         let topic = help_topic(&args.code);
@@ -190,7 +241,7 @@ impl ScriptServerSession {
             return Ok(render::error_response(&why));
         }
         let harness = self.config.harness.clone().with_tools(tools);
-        let harness = harness.with_approver(self.config.live_runs.approver());
+        let harness = harness.with_approver(self.approver());
         // Subscribed before the script starts: its first events are not missed.
         let (progress, events) = ProgressNotifier::for_new_run(context);
         let options = RunOptions {
@@ -211,9 +262,14 @@ impl ScriptServerSession {
         let code = args.code.clone().into_bytes();
         let run = match self.config.live_runs.start(&harness, code, options, name) {
             Ok(run) => run,
-            Err(full) => {
+            // The error names the oldest run, which may belong to another session.
+            Err(TooManyRuns { running: total, .. }) => {
+                let advice = match running.first() {
+                    Some(own) => format!("wait for {own} with script_wait, or terminate it"),
+                    None => "try again later".to_owned(),
+                };
                 return Ok(render::error_response(&format!(
-                    "{full}: wait for it with script_wait, or terminate it"
+                    "{total} scripts are running, which is the limit of this server: {advice}"
                 )));
             }
         };
@@ -242,7 +298,7 @@ impl ScriptServerSession {
         answers: ElicitationAnswers,
         context: &RequestContext<RoleServer>,
     ) -> CallToolHandlerResult {
-        let Some(run) = self.config.live_runs.find(&args.id) else {
+        let Some(run) = self.find_run(&args.id) else {
             let running = match self.running_ids() {
                 ids if ids.is_empty() => "no script is running".to_owned(),
                 ids => format!("running scripts: {}", ids.join(", ")),

@@ -345,6 +345,11 @@ impl LiveRun {
         &self.0.id
     }
 
+    /// Returns the id of the session that the run belongs to.
+    pub fn session(&self) -> &str {
+        &self.0.session
+    }
+
     /// Returns the time after the start at which the script asks its caller to stop waiting.
     pub fn yield_after(&self) -> Option<Duration> {
         self.0.yield_after
