@@ -17,6 +17,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
 pub(crate) struct HttpServer {
     child: Child,
     pub(crate) address: String,
+    /// The token that the server printed; `none` if it printed none.
     pub(crate) token: String,
 }
 
@@ -39,7 +40,7 @@ impl HttpServer {
             .stdin(Stdio::null())
             .spawn()?;
         let stderr = child.stderr.take().context("standard error")?;
-        let (mut address, mut token) = (None, String::new());
+        let (mut address, mut token) = (None, "none".to_owned());
         let mut lines = BufReader::new(stderr).lines().map_while(Result::ok);
         for line in lines.by_ref() {
             if let Some(printed) = line.strip_prefix("Authorization: Bearer ") {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
@@ -235,6 +235,14 @@ async fn accept_request(
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
+    // The host in the target has precedence over `Host`, which the service checks.
+    let target_host = parts
+        .uri
+        .authority()
+        .map(|host| HeaderValue::from_str(host.as_str()));
+    if let Some(Ok(host)) = target_host {
+        parts.headers.insert(header::HOST, host);
+    }
     if !authentication.accepts(&parts.headers) {
         // A foreign `Host` or `Origin` is reported as such. The service checks them for every
         // method, and accepts no `OPTIONS`.
