@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -33,7 +33,27 @@ impl HttpServer {
     /// Starts a server with a random token on a free port.
     pub(crate) fn start(lab: &Lab, args: &[&str]) -> Result<Self> {
         let all = [&["mcp", "serve", "--http", "127.0.0.1:0"], args].concat();
-        let mut command = lab.selvedge(&all);
+        Self::listen(lab.selvedge(&all))
+    }
+
+    /// Starts a server that may open few files, as is usual on some systems.
+    pub(crate) fn start_with_few_files(lab: &Lab) -> Result<Self> {
+        let server = lab.selvedge(&["mcp", "serve", "--http", "127.0.0.1:0"]);
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""])
+            .arg(server.get_program())
+            .args(server.get_args())
+            .envs(
+                server
+                    .get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            )
+            .current_dir(lab.work());
+        Self::listen(command)
+    }
+
+    fn listen(mut command: Command) -> Result<Self> {
         command.env_remove("SELVEDGE_MCP_TOKEN");
         let mut child = command
             .stderr(Stdio::piped())

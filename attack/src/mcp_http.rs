@@ -16,7 +16,7 @@ use crate::mcp_client::{HttpServer, STANDARD_HEADERS, initialize};
 /// How long a client may wait while the server is attacked.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 /// How much memory a server may need for unused sessions, in megabytes.
-const MAX_SESSION_MB: u64 = 60;
+const MAX_SESSION_MB: u64 = 40;
 
 pub(crate) fn attempts() -> Result<Vec<Attempt>> {
     let mut all = rejected_requests()?;
@@ -83,7 +83,7 @@ fn floods() -> Vec<Attempt> {
     ]
     .map(|(name, bytes)| {
         Attempt::new(name, move |lab| {
-            let server = HttpServer::start(lab, &[])?;
+            let server = HttpServer::start_with_few_files(lab)?;
             let mut open: Vec<TcpStream> = Vec::new();
             for _ in 0..300 {
                 let mut stream = server.connect()?;

@@ -1,10 +1,13 @@
 //! Which recorded runs a script may read, resume and wait for.
 
+use std::sync::Arc;
+
 use anyhow::Result;
-use selvedge_agent::{ResumeTarget, find_resume_target};
+use selvedge_agent::{ResumeTarget, find_resume_target, task_outcome};
 use selvedge_journal::{Journal, JournalError, StoredRun};
 use selvedge_mcp::{LiveSessions, ResumeRequest};
 use selvedge_script::{LiveRuns, Resume};
+use selvedge_tools::TaskSet;
 
 use crate::saved_config::SavedRunConfig;
 use crate::setup::CliSetup;
@@ -73,6 +76,31 @@ impl CliSetup {
             directory: self.directory.display().to_string(),
             session: self.session.clone(),
             clients: self.client_runs.clone(),
+        }
+    }
+
+    /// Sets which tasks scripts may use, recorded ones included.
+    pub(crate) fn set_task_access(&self, tasks: &TaskSet) {
+        if let Some(journal) = self.journal.clone() {
+            let access = Arc::new(self.run_access());
+            tasks.set_recorded_lookup(move |query| {
+                let access = access.clone();
+                let read = move |journal: &Journal| {
+                    let task = journal.run(&query.id).ok();
+                    let may_use =
+                        task.is_some_and(|task| access.may_use(journal, &query.scope_id, &task));
+                    let outcome = || task_outcome(journal, &query.id, &access.directory);
+                    Ok::<_, JournalError>(may_use.then(outcome).flatten())
+                };
+                let read = journal.spawn_blocking(read);
+                async { read.await.ok().flatten() }
+            });
+        }
+        if let Some(clients) = self.client_runs.clone() {
+            tasks.set_access(move |run, session| {
+                let asking = clients.session_of(run);
+                clients.live_sessions.may_use(&asking, session)
+            });
         }
     }
 

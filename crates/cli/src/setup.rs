@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_agent::{ResumeTarget, SubAgents, find_resume_target, task_outcome};
+use selvedge_agent::{ResumeTarget, SubAgents, find_resume_target};
 use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
 use selvedge_confine::UnixSocketAccess;
-use selvedge_journal::{Journal, JournalError};
+use selvedge_journal::Journal;
 use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ScriptModeLevels, ToolSpec};
 use selvedge_script::{Harness, Resume, ScriptContext, ScriptStore};
@@ -237,28 +237,7 @@ impl CliSetup {
             ))?;
         }
         if let Some(tasks) = &self.tasks {
-            if let Some(journal) = self.journal.clone() {
-                let access = Arc::new(self.run_access());
-                tasks.set_recorded_lookup(move |query| {
-                    let access = access.clone();
-                    let read = move |journal: &Journal| {
-                        let task = journal.run(&query.id).ok();
-                        let task =
-                            task.filter(|task| access.may_use(journal, &query.scope_id, task));
-                        Ok::<_, JournalError>(
-                            task.and_then(|_| task_outcome(journal, &query.id, &access.directory)),
-                        )
-                    };
-                    let read = journal.spawn_blocking(read);
-                    async { read.await.ok().flatten() }
-                });
-            }
-            if let Some(clients) = self.client_runs.clone() {
-                tasks.set_access(move |run, session| {
-                    let asking = clients.session_of(run);
-                    clients.live_sessions.may_use(&asking, session)
-                });
-            }
+            self.set_task_access(tasks);
             tasks.register(&mut all)?;
         }
         Ok(all)

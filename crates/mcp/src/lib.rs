@@ -28,6 +28,7 @@ mod question_elicitation;
 mod render;
 mod sampling;
 mod script_server;
+mod script_server_config;
 mod serve_http;
 mod serve_stdio;
 mod server_form;
@@ -48,9 +49,8 @@ pub use process::NESTED_ENV_VAR;
 pub use sampling::{
     McpSamplingMessage, McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason,
 };
-pub use script_server::{
-    ClientApprovals, LoadResume, ResumeRequest, ScriptServerConfig, ScriptServerSession,
-};
+pub use script_server::ScriptServerSession;
+pub use script_server_config::{ClientApprovals, LoadResume, ResumeRequest, ScriptServerConfig};
 pub use serve_http::{HttpAccess, HttpAuthentication, ScriptHttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
 pub use server_form::{

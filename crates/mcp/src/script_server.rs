@@ -1,32 +1,30 @@
 //! The MCP server that offers `script`, and `script_wait` for scripts that take long.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelledNotificationParam, ErrorData, Implementation,
-    InputRequest, InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams,
-    ProtocolVersion, ServerCapabilities, ServerConfig,
+    InitializeRequestParams, InitializeResult, InputRequest, InputRequiredResult, InputResponses,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{NotificationContext, PeerRequestOptions, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
 use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalResponse, new_id};
 use selvedge_script::{
-    Harness, LiveRun, LiveRunReport, LiveRuns, Pragma, QuestionAnswer, Resume, RunOptions,
-    RunQuestion, RunQuestionKind, ScriptContext, ScriptStore, TooManyRuns, script_tool_description,
+    LiveRun, LiveRunReport, Pragma, QuestionAnswer, RunOptions, RunQuestion, RunQuestionKind,
+    ScriptContext, ScriptStore, TooManyRuns, script_tool_description,
 };
 use selvedge_tools::{Approver, NoApprover, Registry};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::live_sessions::{LiveSessionGuard, LiveSessions};
+use crate::live_sessions::LiveSessionGuard;
 use crate::progress::ProgressNotifier;
 use crate::question_elicitation::{self, OutgoingElicitation};
 use crate::render;
-use crate::serve_http::ServeError;
-use crate::servers::Servers;
+use crate::script_server_config::{ClientApprovals, ResumeRequest, ScriptServerConfig};
 
 /// How long `tools/list` waits for servers whose tools are not known yet.
 const LIST_TOOLS_TIMEOUT: Duration = Duration::from_millis(2500);
@@ -39,66 +37,14 @@ const MAX_RUNS_PER_SESSION: usize = 8;
 /// Longest time that a request may wait for a script.
 const MAX_WAIT_TIME: Duration = Duration::from_secs(30 * 60);
 
-/// A request of a session to resume a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResumeRequest {
-    /// Id of the run.
-    pub run: String,
-    /// Id of the session that asks.
-    pub session: String,
-}
-
-/// Reads the recorded calls of a run. Fails if the run cannot be resumed. A run that the session
-/// may not use is reported like one that does not exist.
-pub type LoadResume =
-    dyn Fn(ResumeRequest) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
-
-/// Whether clients answer the approval requests of their scripts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ClientApprovals {
-    /// Clients are asked, if they support elicitation.
-    Asked,
-    /// Calls that need approval are denied.
-    Denied {
-        /// Why, for the script.
-        reason: String,
-    },
-}
-
-/// What a [`ScriptServerSession`] serves, shared by the sessions of all clients.
-pub struct ScriptServerConfig {
-    /// Runs the scripts. Its tools are replaced by `tools` and those of `servers`.
-    pub harness: Harness,
-    /// The tools that are not from MCP servers.
-    pub tools: Registry,
-    /// The MCP servers whose tools scripts can call.
-    pub servers: Servers,
-    /// The runs in progress.
-    pub live_runs: LiveRuns,
-    /// The sessions that have not ended.
-    pub live_sessions: LiveSessions,
-    /// Whether clients approve calls. Replaces the approver of the harness.
-    pub approvals: ClientApprovals,
-    /// The `context` of scripts.
-    pub context: ScriptContext,
-    /// Configuration that is stored with each run, to resume it in another process.
-    pub saved_config: String,
-    /// Finds a run to resume. Its error is shown to the model.
-    pub load_resume: Box<LoadResume>,
-    /// Returns how often a tool was called before. Tools that are used often are described first.
-    pub use_count: Box<dyn Fn(&str) -> u64 + Send + Sync>,
-    /// How long a request waits for a script before it returns a handle, by default.
-    pub default_wait: Duration,
-    /// Most tokens of the description of `script`.
-    pub description_tokens: usize,
-}
-
 /// The session of one MCP client.
 pub struct ScriptServerSession {
     config: Arc<ScriptServerConfig>,
     store: ScriptStore,
     session_id: String,
-    _live: LiveSessionGuard,
+    /// Set by the handshake. Clients of protocol versions without one have no sessions: each of
+    /// their requests comes with a new id.
+    live: OnceLock<LiveSessionGuard>,
     /// Task that notifies the client of changed tools; aborted with the session.
     change_watcher: Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -136,12 +82,11 @@ const SCRIPT_WAIT_DESCRIPTION: &str = "Waits for a script with status `running`.
 impl ScriptServerSession {
     /// Creates a session with a new id.
     pub fn new(config: Arc<ScriptServerConfig>) -> Self {
-        let session_id = new_id("ses");
         Self {
-            _live: config.live_sessions.add(&session_id),
             config,
             store: ScriptStore::default(),
-            session_id,
+            session_id: new_id("ses"),
+            live: OnceLock::new(),
             change_watcher: Mutex::default(),
         }
     }
@@ -556,6 +501,17 @@ impl ServerHandler for ScriptServerSession {
                 .to_owned(),
         );
         info
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        let sessions = &self.config.live_sessions;
+        self.live.get_or_init(|| sessions.add(&self.session_id));
+        context.peer.set_peer_info(request.clone());
+        self.negotiate_initialize(&request)
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {

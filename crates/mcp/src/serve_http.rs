@@ -23,7 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http_connections::{HttpConnection, HttpConnections};
 use crate::http_sessions::LimitedSessions;
-use crate::script_server::{ScriptServerConfig, ScriptServerSession};
+use crate::script_server::ScriptServerSession;
+use crate::script_server_config::ScriptServerConfig;
 
 /// Largest body of a request, in bytes.
 const MAX_REQUEST_BYTES: usize = 4 << 20;
