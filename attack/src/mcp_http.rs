@@ -315,6 +315,22 @@ fn runs_of_others() -> Vec<Attempt> {
             "script",
             |id| json!({"code": format!("return tools.recall('{id}/tool_1').catch(e => e.message)")}),
         ),
+        Attempt::new("wait for another client's task", |lab| {
+            let config = "[script_harness.expose]\nenable_spawn = true\n";
+            std::fs::write(lab.home().join("config.toml"), config)?;
+            let server = HttpServer::start(lab, &[])?;
+            let (a, b) = (server.session()?, server.session()?);
+            let start = "const task = tools.spawn('exec', { command: ['echo', 'private'] }); \
+                await task.done; return task.id";
+            let started = server.call(&a, "script", json!({"code": start}))?;
+            let id = started["output_json"].as_str().context("id")?;
+            let code = format!("return (await tools.spawn.wait({{ id: {id} }})).stdout");
+            let seen = server.call(&b, "script", json!({"code": code}))?;
+            Ok(Verdict::held_if(
+                seen["status"] == "error" && !seen.to_string().contains("private"),
+                seen.to_string(),
+            ))
+        }),
         Attempt::new("recall a run of the user", |lab| {
             let (item, _) = lab.script("return 'private words'", &[])?;
             let id = item["id"].as_str().context("id")?.to_owned();

@@ -66,6 +66,11 @@ fn foreign_origins_and_hosts_are_rejected() {
         assert_eq!(server.hello(&[foreign]).0, 403, "{foreign:?}");
         assert_eq!(server.hello(&[foreign, no_token]).0, 403, "{foreign:?}");
     }
+    // The host in the target counts, not the header.
+    let mut text = String::new();
+    let mut stream = server.send("POST http://evil.example/mcp", &[], &initialize());
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 403"), "{text}");
     assert_eq!(server.hello(&[("Origin", "http://localhost:3000")]).0, 200);
     assert_eq!(
         server.hello(&[("Host", &format!("localhost:{port}"))]).0,
@@ -403,6 +408,28 @@ fn a_run_belongs_to_its_session_while_that_lives() {
     let fixed = "await tools.writeFile({ path: 'a.txt', content: 'x' }); return 1";
     let resumed = server.call(&b, "script", json!({"code": fixed, "resume": failed}));
     assert_eq!(value(&resumed), 1);
+}
+
+#[test]
+fn a_task_belongs_to_its_session_while_that_lives() {
+    let workspace = TestWorkspace::new();
+    workspace.config("[script_harness.expose]\nenable_spawn = true\n");
+    let server = Server::start(&workspace, &[]);
+    let (a, b) = (server.session(), server.session());
+    let start = "const task = tools.spawn('exec', { command: ['echo', 'private'] }); \
+        await task.done; return task.id";
+    let id = server.script(&a, start);
+    let id = id.as_str().unwrap();
+    let result = |session: &str, id: &str| {
+        let code = format!(
+            "return [await tools.spawn.wait({{ id: '{id}' }}).then(r => r.stdout, e => e.message),
+                await tools.spawn.cancel({{ id: '{id}' }}).catch(e => e.message)]"
+        );
+        server.script(session, &code).to_string().replace(id, "ID")
+    };
+    let missing = result(&b, "tsk_0000000000000000");
+    assert_eq!(result(&b, id), missing);
+    assert!(result(&a, id).contains("private"));
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl ScriptServerSession {
             }
             None => None,
         };
-        let topic = help_topic(&args.code);
+        let topic = render::help_topic(&args.code);
         let preparing = async {
             match topic {
                 Some(_) => self.config.servers.ensure_all_catalogues().await,
@@ -475,17 +475,6 @@ impl ElicitationAnswers {
     }
 }
 
-/// Returns the topic of a help request (`help`, `help()`, `help("name")`), empty if it has none;
-/// `None` if the code is a script.
-fn help_topic(code: &str) -> Option<&str> {
-    let rest = code.trim().trim_end_matches(';').strip_prefix("help")?;
-    let topic = rest.trim().trim_start_matches('(').trim_end_matches(')');
-    let topic = topic.trim().trim_matches(['"', '\'', '`']);
-    let is_name = |c: char| c.is_alphanumeric() || "._-$ ".contains(c);
-    let longer_word = rest.starts_with(|c: char| c.is_alphanumeric() || c == '.');
-    (topic.chars().all(is_name) && !longer_word).then_some(topic)
-}
-
 impl ServerHandler for ScriptServerSession {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
@@ -587,21 +576,5 @@ impl ServerHandler for ScriptServerSession {
                 Err(ErrorData::invalid_params(message, None))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_help_request_is_told_from_a_script() {
-        assert_eq!(help_topic("help"), Some(""));
-        assert_eq!(help_topic(" help() ;"), Some(""));
-        assert_eq!(help_topic("help(\"mcp.git\")"), Some("mcp.git"));
-        assert_eq!(help_topic("help mcp.git"), Some("mcp.git"));
-        assert_eq!(help_topic("helpful()"), None);
-        assert_eq!(help_topic("help(); return 1"), None);
-        assert_eq!(help_topic("return help()"), None);
     }
 }
