@@ -320,7 +320,7 @@ fn runs_of_others() -> Vec<Attempt> {
             std::fs::write(lab.home().join("config.toml"), config)?;
             let server = HttpServer::start(lab, &[])?;
             let (a, b) = (server.session()?, server.session()?);
-            let start = "const task = tools.spawn('exec', { command: ['echo', 'private'] }); \
+            let start = "const task = tools.spawn.exec('exec', { command: ['echo', 'private'] }); \
                 await task.done; return task.id";
             let started = server.call(&a, "script", json!({"code": start}))?;
             let id = started["output_json"].as_str().context("id")?;
@@ -386,8 +386,8 @@ fn own_approvals() -> Vec<Attempt> {
         (
             "unconfined task",
             "on-request",
-            "tools.spawn('exec', { command: ['touch', '$MARK'], withEscalatedPermissions: true, \
-             justification: 'x' })",
+            "tools.spawn.exec('exec', { command: ['touch', '$MARK'], withEscalatedPermissions: true, \
+             justification: 'x' }).done",
         ),
         (
             "changing command under untrusted",
@@ -405,6 +405,8 @@ fn own_approvals() -> Vec<Attempt> {
             // Confined commands cannot write there.
             let mark = lab.home().join("mark");
             let call = call.replace("$MARK", &mark.display().to_string());
+            let config = "[script_harness.expose]\nenable_spawn = true\n";
+            std::fs::write(lab.home().join("config.toml"), config)?;
             let server = HttpServer::start(lab, &["--approval", policy])?;
             let session = server.session()?;
             let code = format!("try {{ await {call} }} catch (e) {{ return e.message }}");

@@ -416,7 +416,7 @@ fn a_task_belongs_to_its_session_while_that_lives() {
     workspace.config("[script_harness.expose]\nenable_spawn = true\n");
     let server = Server::start(&workspace, &[]);
     let (a, b) = (server.session(), server.session());
-    let start = "const task = tools.spawn('exec', { command: ['echo', 'private'] }); \
+    let start = "const task = tools.spawn.exec('exec', { command: ['echo', 'private'] }); \
         await task.done; return task.id";
     let id = server.script(&a, start);
     let id = id.as_str().unwrap();
