@@ -9,6 +9,7 @@ mod attempt;
 mod commands;
 mod confinement;
 mod credentials;
+mod discovery;
 mod display;
 mod front_end;
 mod git;
@@ -16,6 +17,9 @@ mod implicit_reads;
 mod journal_version;
 mod lab;
 mod loopback;
+mod mcp_client;
+mod mcp_http;
+mod mcp_tools;
 mod model_server;
 mod protected_paths;
 mod pty;
@@ -41,11 +45,14 @@ const CLASSES: &[AttackClass] = &[
     ("commands", commands::attempts),
     ("confinement", confinement::attempts),
     ("credentials", credentials::attempts),
+    ("discovery", discovery::attempts),
     ("display", display::attempts),
     ("front_end", front_end::attempts),
     ("git", git::attempts),
     ("implicit_reads", implicit_reads::attempts),
     ("journal_version", journal_version::attempts),
+    ("mcp_http", mcp_http::attempts),
+    ("mcp_tools", mcp_tools::attempts),
     ("protected_paths", protected_paths::attempts),
     ("quoted_blocks", quoted_blocks::attempts),
     ("scripts", scripts::attempts),

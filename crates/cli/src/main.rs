@@ -25,8 +25,10 @@ mod log;
 mod mcp;
 mod mcp_args;
 mod mcp_install;
+mod mcp_token;
 mod memory;
 mod memory_setup;
+mod model_discovery;
 mod models;
 #[cfg(feature = "otlp")]
 mod otlp;
@@ -36,6 +38,7 @@ mod progress;
 mod providers;
 mod recall;
 mod run;
+mod run_access;
 mod runs;
 mod sampling;
 mod saved_config;

@@ -10,6 +10,8 @@ use selvedge_tools::{CallContext, CallFuture, Tool, ToolError, spec_of, typed_ca
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::run_access::RunAccess;
+
 /// The arguments of `recall`.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct RecallRunArgs {
@@ -34,15 +36,8 @@ struct RecalledRunValue {
     truncated: bool,
 }
 
-/// The runs that may be read: those of this folder or of this session.
-#[derive(Debug, Clone)]
-pub(crate) struct RecallAccess {
-    pub(crate) directory: String,
-    pub(crate) session: String,
-}
-
 /// The tool `recall`.
-pub(crate) struct RecallTool(pub(crate) Arc<Journal>, pub(crate) RecallAccess);
+pub(crate) struct RecallTool(pub(crate) Arc<Journal>, pub(crate) RunAccess);
 
 impl Tool for RecallTool {
     fn spec(&self) -> ToolSpec {
@@ -52,10 +47,13 @@ impl Tool for RecallTool {
         spec.as_read_only().with_positional(&["handle"])
     }
 
-    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
-        let run = async |args: RecallRunArgs| {
-            let ours = self.1.clone();
-            let read = move |journal: &Journal| Ok(read_value(journal, &ours, &args));
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
+        let run = async move |args: RecallRunArgs| {
+            let access = self.1.clone();
+            let read = move |journal: &Journal| {
+                let may_read = |run: &StoredRun| access.may_use(journal, &call.scope_id, run);
+                Ok(read_value(journal, may_read, &args))
+            };
             let failed = |error: JournalError| Err(ToolError::new(error.to_string()));
             self.0.spawn_blocking(read).await.unwrap_or_else(failed)
         };
@@ -65,27 +63,21 @@ impl Tool for RecallTool {
 
 fn read_value(
     journal: &Journal,
-    ours: &RecallAccess,
+    may_read: impl Fn(&StoredRun) -> bool,
     args: &RecallRunArgs,
 ) -> Result<RecalledRunValue, ToolError> {
     let (run, call) = match args.handle.split_once('/') {
         Some((run, call)) => (run, Some(call)),
         None => (args.handle.as_str(), None),
     };
-    // Only whole ids are accepted, so that runs cannot be found by trying prefixes. Runs of other
-    // folders and sessions are reported as missing.
-    let may_read = |found: &StoredRun| {
-        let summary = &found.summary;
-        summary.id == run
-            && (summary.directory == ours.directory
-                || !summary.session.is_empty() && summary.session == ours.session)
-    };
     let not_found = || {
         ToolError::new(format!("there is no run `{run}`"))
             .suggest("pass the id of a run, such as scr_…, or of a call, such as scr_…/tool_3")
     };
     let run = match journal.run(run) {
-        Ok(found) if may_read(&found) => found,
+        // Only whole ids are accepted, so that runs cannot be found by trying prefixes. Runs that
+        // may not be read are reported as missing.
+        Ok(found) if found.summary.id == run && may_read(&found) => found,
         Ok(_) | Err(JournalError::RunNotFound(_) | JournalError::AmbiguousId(_)) => {
             return Err(not_found());
         }

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_agent::{ResumeError, SubAgents, find_run_to_resume, recorded_task};
+use selvedge_agent::{ResumeError, SubAgents, find_run_to_resume};
 use selvedge_config::{Config, Diagnostic, Project, SavedRules, Severity};
 use selvedge_confine::UnixSocketAccess;
 use selvedge_files::ProjectFiles;
-use selvedge_journal::{Journal, JournalError};
+use selvedge_journal::Journal;
 use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, SandboxPolicy, ScriptModeLevels, ToolSpec};
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::instructions::{InstructionUse, instruction_files};
 use crate::problem::Problem;
-use crate::recall::{RecallAccess, RecallTool};
+use crate::recall::RecallTool;
+use crate::run_access::ClientRuns;
 use crate::secret_environment::{project_server_variables, secret_environment};
 
 /// Everything that a command needs to run scripts.
@@ -48,6 +49,8 @@ pub(crate) struct CliSetup {
     pub(crate) session: String,
     /// Sub-agents; `None` in commands without an agent.
     pub(crate) sub_agents: Option<SubAgents>,
+    /// The runs of clients; `None` except in `mcp serve`.
+    pub(crate) client_runs: Option<ClientRuns>,
     /// Background tasks; `None` unless the configuration enables them.
     pub(crate) tasks: Option<TaskSet>,
 }
@@ -214,6 +217,7 @@ impl CliSetup {
             #[cfg(unix)]
             _server_lock: None,
             sub_agents: None,
+            client_runs: None,
             tasks,
         })
     }
@@ -238,11 +242,7 @@ impl CliSetup {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
         if let Some(journal) = &self.journal {
-            let ours = RecallAccess {
-                directory: self.directory.display().to_string(),
-                session: self.session.clone(),
-            };
-            all.register(RecallTool(journal.clone(), ours))?;
+            all.register(RecallTool(journal.clone(), self.run_access()))?;
         }
         if let Some(agents) = &self.sub_agents {
             agents.register(&mut all)?;
@@ -254,17 +254,7 @@ impl CliSetup {
             ))?;
         }
         if let Some(tasks) = &self.tasks {
-            if let Some(journal) = self.journal.clone() {
-                let here = self.directory.display().to_string();
-                tasks.set_recorded_lookup(move |id| {
-                    let here = here.clone();
-                    let read = move |journal: &Journal| {
-                        Ok::<_, JournalError>(recorded_task(journal, &id, &here))
-                    };
-                    let read = journal.spawn_blocking(read);
-                    async { read.await.ok().flatten() }
-                });
-            }
+            self.set_task_access(tasks);
             tasks.register(&mut all)?;
         }
         Ok(all)
@@ -404,7 +394,7 @@ impl CliSetup {
         })?)
     }
 
-    fn require_journal(&self) -> Result<&Journal, Problem> {
+    pub(crate) fn require_journal(&self) -> Result<&Journal, Problem> {
         self.journal.as_deref().ok_or_else(|| {
             Problem::new("`--resume` needs the journal, which `--ephemeral` turns off")
                 .hint("remove --ephemeral")
@@ -528,7 +518,7 @@ pub(crate) fn working_directory(named: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Reads the approval rules that were saved with "always".
-fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
+pub(crate) fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
     match home {
         Some(home) => Ok(selvedge_config::saved_rules(home).map_err(|error| {
             Problem::new(error.to_string()).hint("correct the file, or remove it to be asked again")

@@ -49,12 +49,27 @@ struct TaskSetInner {
     tasks: Mutex<VecDeque<BackgroundTask>>,
     cancel: CancellationToken,
     recorded_lookup: OnceLock<Box<RecordedTaskLookup>>,
+    access: OnceLock<Box<TaskAccess>>,
     /// Tool that a task calls if the script names none, and example arguments of `spawn`.
     default_task: Option<(String, String)>,
 }
 
-/// Looks up a task of another session in the ledger, by its id. Returns `None` if there is none.
-type RecordedTaskLookup = dyn Fn(String) -> BoxFuture<'static, Option<RecordedTask>> + Send + Sync;
+/// Looks up a task of another session in the ledger. Returns `None` if there is none, or if it may
+/// not be used.
+type RecordedTaskLookup =
+    dyn Fn(TaskQuery) -> BoxFuture<'static, Option<RecordedTask>> + Send + Sync;
+
+/// Decides whether the run with the first id may use a task of the session with the second id.
+type TaskAccess = dyn Fn(&str, &str) -> bool + Send + Sync;
+
+/// A call that waits for a task or cancels it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskQuery {
+    /// Id of the task.
+    pub id: String,
+    /// Id of the run that makes the call.
+    pub scope_id: String,
+}
 
 /// A task of another session, as the ledger recorded it.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,6 +105,7 @@ struct NewTask {
 
 struct BackgroundTask {
     id: String,
+    session: String,
     cancel: CancellationToken,
     result: watch::Receiver<Option<TaskResult>>,
 }
@@ -116,7 +132,7 @@ impl TaskSet {
 
     /// Sets the lookup for tasks of other sessions: a script that is restored or resumed in another
     /// process may wait for a task it started before. Later calls have no effect.
-    pub fn set_recorded_lookup<F>(&self, lookup: impl Fn(String) -> F + Send + Sync + 'static)
+    pub fn set_recorded_lookup<F>(&self, lookup: impl Fn(TaskQuery) -> F + Send + Sync + 'static)
     where
         F: Future<Output = Option<RecordedTask>> + Send + 'static,
     {
@@ -124,7 +140,14 @@ impl TaskSet {
         let _ = self
             .0
             .recorded_lookup
-            .set(Box::new(move |id| lookup(id).boxed()));
+            .set(Box::new(move |query| lookup(query).boxed()));
+    }
+
+    /// Sets which tasks a run may use, if the set holds the tasks of several sessions:
+    /// `may_use(run, session)` decides whether the run may use a task that the session started.
+    /// Later calls have no effect.
+    pub fn set_access(&self, may_use: impl Fn(&str, &str) -> bool + Send + Sync + 'static) {
+        let _ = self.0.access.set(Box::new(may_use));
     }
 
     /// Returns the number of running tasks.
@@ -190,7 +213,7 @@ impl TaskSet {
             }
             PriorLookup::Skip { value } => {
                 spawn.record(&id, TaskOrigin::Skipped).await?;
-                self.add_finished(id.clone(), value);
+                self.add_finished(id.clone(), context.session, value);
                 return Ok(id);
             }
         };
@@ -238,12 +261,17 @@ impl TaskSet {
     }
 
     /// Adds a task that has already ended, because the script decided what it returns.
-    fn add_finished(&self, id: String, value: Value) {
+    fn add_finished(&self, id: String, session: String, value: Value) {
         let (_, result) = watch::channel(Some(Ok(value)));
         let cancel = CancellationToken::new();
         push_task(
             &mut self.lock_tasks(),
-            BackgroundTask { id, cancel, result },
+            BackgroundTask {
+                id,
+                session,
+                cancel,
+                result,
+            },
         );
     }
 
@@ -290,6 +318,7 @@ impl TaskSet {
             &mut self.lock_tasks(),
             BackgroundTask {
                 id: id.clone(),
+                session: context.session.clone(),
                 cancel: cancel.clone(),
                 result,
             },
@@ -317,21 +346,25 @@ impl TaskSet {
         recorded.await.unwrap_or_else(dropped).map(|()| id)
     }
 
-    async fn wait(&self, id: &str, cancel: &CancellationToken) -> Result<Value, ToolError> {
+    async fn wait(
+        &self,
+        query: &TaskQuery,
+        cancel: &CancellationToken,
+    ) -> Result<Value, ToolError> {
         tokio::select! {
             () = cancel.cancelled() => {
                 Err(ToolError::new("the wait was cancelled; the task is still running"))
             }
-            result = self.result(id) => result,
+            result = self.result(query) => result,
         }
     }
 
     /// Waits for the end of a task, which another process may run.
-    async fn result(&self, id: &str) -> Result<Value, ToolError> {
-        let mut receiver = match self.find(id, |task| task.result.clone()) {
+    async fn result(&self, query: &TaskQuery) -> Result<Value, ToolError> {
+        let mut receiver = match self.find(query, |task| task.result.clone()) {
             Ok(receiver) => receiver,
             Err(not_found) => loop {
-                match self.recorded_task(id).await {
+                match self.recorded_task(query).await {
                     None => return Err(not_found),
                     Some(RecordedTask::Running) => {
                         tokio::time::sleep(RECORDED_POLL_INTERVAL).await;
@@ -353,12 +386,12 @@ impl TaskSet {
     }
 
     /// Looks up a task of another session.
-    async fn recorded_task(&self, id: &str) -> Option<RecordedTask> {
-        self.0.recorded_lookup.get()?(id.to_owned()).await
+    async fn recorded_task(&self, query: &TaskQuery) -> Option<RecordedTask> {
+        self.0.recorded_lookup.get()?(query.clone()).await
     }
 
-    async fn cancel(&self, id: &str) -> Result<bool, ToolError> {
-        let running = self.find(id, |task| {
+    async fn cancel(&self, query: &TaskQuery) -> Result<bool, ToolError> {
+        let running = self.find(query, |task| {
             let running = task.result.borrow().is_none();
             task.cancel.cancel();
             running
@@ -366,10 +399,11 @@ impl TaskSet {
         let Err(not_found) = running else {
             return running;
         };
-        match self.recorded_task(id).await {
+        match self.recorded_task(query).await {
             None => Err(not_found),
             Some(RecordedTask::Ended(_)) => Ok(false),
             Some(RecordedTask::Running) => {
+                let id = &query.id;
                 let message = format!("task {id} runs in another session");
                 let hint = format!("run `selvedge runs cancel {id}`");
                 Err(ToolError::new(message).suggest(hint))
@@ -377,14 +411,22 @@ impl TaskSet {
         }
     }
 
-    fn find<T>(&self, id: &str, read: impl FnOnce(&BackgroundTask) -> T) -> Result<T, ToolError> {
+    fn find<T>(
+        &self,
+        query: &TaskQuery,
+        read: impl FnOnce(&BackgroundTask) -> T,
+    ) -> Result<T, ToolError> {
+        let access = self.0.access.get();
+        let may_use = |task: &BackgroundTask| {
+            access.is_none_or(|may_use| may_use(&query.scope_id, &task.session))
+        };
         let found = self
             .lock_tasks()
             .iter()
-            .find(|task| task.id == id)
+            .find(|task| task.id == query.id && may_use(task))
             .map(read);
         found.ok_or_else(|| {
-            let id: String = id.chars().take(40).collect();
+            let id: String = query.id.chars().take(40).collect();
             ToolError::new(format!("there is no task `{id}` in this session")).suggest(format!(
                 "run `selvedge runs show {id}` for a task of an earlier session"
             ))

@@ -5,7 +5,7 @@ use selvedge_protocol::{SPAWN_TOOL, ToolSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::TaskSet;
+use super::{TaskQuery, TaskSet};
 use crate::{
     CallContext, CallFuture, Registry, RegistryError, Tool, ToolError, spec_of, typed_call,
 };
@@ -42,6 +42,15 @@ struct SpawnOutput {
 struct TaskIdArgs {
     /// Id of the task.
     id: String,
+}
+
+impl TaskIdArgs {
+    fn query(&self, call: &CallContext) -> TaskQuery {
+        TaskQuery {
+            id: self.id.clone(),
+            scope_id: call.scope_id.clone(),
+        }
+    }
 }
 
 /// The tool that starts a task, with an example of a call. Scripts start tasks through
@@ -86,7 +95,10 @@ impl Tool for SpawnWait {
     }
 
     fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
-        let run = async move |args: TaskIdArgs| self.0.wait(&args.id, &call.cancel).await;
+        let run = async move |args: TaskIdArgs| {
+            let query = args.query(&call);
+            self.0.wait(&query, &call.cancel).await
+        };
         typed_call(args, run, |_: &Value| None)
     }
 }
@@ -104,8 +116,8 @@ impl Tool for SpawnCancel {
         true
     }
 
-    fn call(&self, args: Value, _: CallContext) -> CallFuture<'_> {
-        let run = async |args: TaskIdArgs| self.0.cancel(&args.id).await;
+    fn call(&self, args: Value, call: CallContext) -> CallFuture<'_> {
+        let run = async move |args: TaskIdArgs| self.0.cancel(&args.query(&call)).await;
         typed_call(args, run, |_: &bool| None)
     }
 }
