@@ -20,10 +20,6 @@ const MAX_PROCESS_TIME: Duration = Duration::from_secs(20);
 /// Memory that a command may use, in kilobytes.
 const MAX_MEMORY_KB: u64 = 1_000_000;
 
-/// Memory at which the system stops a command, in kilobytes, so that an attack that succeeds does
-/// not stop the machine.
-const MAX_DATA_KB: &str = "4000000";
-
 /// Value of an environment variable that `/proc/self/environ` would disclose.
 const ENVIRONMENT_CANARY: &str = "canary-77aa-of-the-environment";
 
@@ -154,7 +150,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
                 format!("{file} of the user is {kind:?}"),
                 move |lab| {
                     place(lab, kind, &lab.home().join(file))?;
-                    judge(limited(lab, &["tools"]), None)
+                    judge(with_secret(lab, &["tools"]), None)
                 },
             ));
         }
@@ -173,7 +169,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
                     ] {
                         place(lab, kind, &lab.work().join(file))?;
                     }
-                    judge(limited(lab, args), None)
+                    judge(with_secret(lab, args), None)
                 },
             ));
         }
@@ -235,9 +231,9 @@ fn instructions_of_others(is_root: bool) -> Vec<Attempt> {
 /// Ignore rules whose compilation or matching is slow.
 fn rules_that_take_long() -> Vec<Attempt> {
     let bombs: [(&str, String); 4] = [
-        ("many stars", "*a*b*c*d*e*f*g*h\n".repeat(7000)),
-        ("many classes", "[a-z][!a-z]?{a,b,c}**/x\n".repeat(5000)),
-        ("one long line", format!("{}\n", "?*".repeat(60_000))),
+        ("many stars", "*a*b*c*d*e*f*g*h\n".repeat(3500)),
+        ("many classes", "[a-z][!a-z]?{a,b,c}**/x\n".repeat(2500)),
+        ("one long line", format!("{}\n", "?*".repeat(30_000))),
         (
             "nested alternatives",
             format!("{}a{}\n", "{a,".repeat(2000), "}".repeat(2000)),
@@ -274,43 +270,30 @@ fn relative_outside(lab: &Lab, path: &Path) -> Result<PathBuf> {
 /// Runs `selvedge exec`, and compares what reached the model.
 fn ask_model(lab: &Lab, change: impl FnOnce(&mut Command) -> &mut Command) -> Result<Verdict> {
     let model = RecordingModel::start(lab)?;
-    let mut command = limited(lab, &["exec", "-q", "Say done."]);
+    let mut command = with_secret(lab, &["exec", "-q", "Say done."]);
     change(&mut command);
     judge(command, Some(&model))
 }
 
-/// Returns a command that may use a limited amount of memory.
-fn limited(lab: &Lab, args: &[&str]) -> Command {
-    let program = lab.selvedge(args);
-    let mut command = Command::new("sh");
-    command
-        .args([
-            "-c",
-            "ulimit -d \"$1\"; shift; exec \"$@\"",
-            "sh",
-            MAX_DATA_KB,
-        ])
-        .arg(program.get_program())
-        .args(program.get_args())
-        .env("SELVEDGE_HOME", lab.home())
-        .env("HOME", lab.home())
-        .env("LAB_CANARY", ENVIRONMENT_CANARY)
-        .current_dir(lab.work());
+/// Returns a command with a secret in its environment.
+fn with_secret(lab: &Lab, args: &[&str]) -> Command {
+    let mut command = lab.selvedge(args);
+    command.env("LAB_CANARY", ENVIRONMENT_CANARY);
     command
 }
 
 fn judge(command: Command, model: Option<&RecordingModel>) -> Result<Verdict> {
     let seen = observe(command, "")?;
     let requests = model.map(RecordingModel::requests).unwrap_or_default();
-    if model.is_some() && seen.ended_cleanly() {
-        let was_searched = requests.contains("Say done.") && requests.contains(SEARCHED);
-        ensure!(was_searched, "the model was not asked: {}", seen.output());
-    }
     let everything = format!("{requests}{}", seen.output());
     let is_disclosed = [SECRET, ENVIRONMENT_CANARY]
         .iter()
         .any(|canary| everything.contains(canary));
     let is_in_time = seen.ended_cleanly() && seen.elapsed < MAX_PROCESS_TIME;
+    if model.is_some() && is_in_time {
+        let was_searched = requests.contains("Say done.") && requests.contains(SEARCHED);
+        ensure!(was_searched, "the model was not asked: {}", seen.output());
+    }
     let is_small = seen.peak_memory_kb < MAX_MEMORY_KB;
     let (elapsed, memory) = (seen.elapsed, seen.peak_memory_kb >> 10);
     Ok(Verdict::held_if(

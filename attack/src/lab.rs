@@ -16,6 +16,9 @@ pub(crate) const SECRET: &str = "canary-5b1f-outside-the-workspace";
 /// A process that runs longer than this is killed, and its attack has succeeded.
 pub(crate) const ATTACK_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A process that uses more memory than this is killed, and its attack has succeeded.
+const MAX_MEMORY_KB: u64 = 4_000_000;
+
 /// A fresh home and workspace.
 pub(crate) struct Lab {
     dir: tempfile::TempDir,
@@ -112,7 +115,7 @@ impl Lab {
 }
 
 /// Runs a command to its end, with `input` on its standard input. Kills it after
-/// [`ATTACK_TIMEOUT`].
+/// [`ATTACK_TIMEOUT`], and when it uses more than [`MAX_MEMORY_KB`].
 pub(crate) fn observe(mut command: Command, input: &str) -> Result<Observation> {
     let started = Instant::now();
     let mut child = command
@@ -148,7 +151,9 @@ fn wait_with_timeout(child: Child) -> Result<(Output, bool, u64)> {
     loop {
         match receive.recv_timeout(MEASURE_INTERVAL) {
             Ok(output) => return Ok((output?, false, peak)),
-            Err(_) if Instant::now() < deadline => peak = peak.max(peak_memory_kb(&pid)),
+            Err(_) if Instant::now() < deadline && peak < MAX_MEMORY_KB => {
+                peak = peak.max(peak_memory_kb(&pid));
+            }
             Err(_) => {
                 Command::new("kill").args(["-9", &pid]).status()?;
                 return Ok((receive.recv()??, true, peak));

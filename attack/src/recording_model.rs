@@ -11,12 +11,12 @@ use serde_json::json;
 use crate::lab::Lab;
 
 /// The first answer: a search reads the ignore files of the workspace.
-const SEARCH: &str = "<tool-calls>\nreturn [await tools.grepFiles({ pattern: 'canary' }), \
-    (await tools.fileSearch({ pattern: '*' })).map(found => found.path), 'search' + 'ed']\n\
+const SEARCH: &str = "<tool-calls>\nreturn [await tools.grepFiles({ pattern: 'no-such-text' }), \
+    (await tools.fileSearch({ pattern: '*' })).map(found => found.path), 'search-' + 'has-ended']\n\
     </tool-calls>";
 
 /// Text in a request after the search has ended.
-pub(crate) const SEARCHED: &str = "searched";
+pub(crate) const SEARCHED: &str = "search-has-ended";
 
 /// The requests that the model received. The server runs until the attack suite ends.
 #[derive(Clone, Default)]

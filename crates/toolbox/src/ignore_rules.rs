@@ -17,10 +17,10 @@ use crate::Workspace;
 const IGNORE_FILE_NAMES: [&str; 2] = [".ignore", ".gitignore"];
 
 /// Largest file of ignore rules that is read, in bytes.
-const MAX_IGNORE_FILE_BYTES: usize = 128 << 10;
+const MAX_IGNORE_FILE_BYTES: usize = 64 << 10;
 
 /// Bytes of rules that are read for one walk. Compiling rules takes far longer than reading them.
-const MAX_RULE_BYTES: usize = 1 << 20;
+const MAX_RULE_BYTES: usize = 256 << 10;
 
 /// Largest file of git's configuration that is searched for the user's exclude file, in bytes.
 const MAX_GIT_CONFIG_BYTES: usize = 1 << 20;
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn rules_beyond_the_limit_are_not_used_and_named() {
-        let long = "a-long-rule-that-matches-nothing\n".repeat(3000);
+        let long = "a-long-rule-that-matches-nothing\n".repeat(1500);
         let names: Vec<String> = (0..12).map(|at| format!("work/{at}/.gitignore")).collect();
         let files: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), &*long)).collect();
         let (_dir, workspace) = workspace(&files);
@@ -383,9 +383,9 @@ mod tests {
             rules.is_ignored(&workspace.root().join(format!("{at}/file")), false);
         }
         let refused = rules.take_refused();
-        assert_eq!(refused.len(), 2, "{refused:?}");
+        assert_eq!(refused.len(), 7, "{refused:?}");
         let reason =
-            "/.gitignore is not read: with it, all files of its kind are larger than 1024 KiB";
+            "/.gitignore is not read: with it, all files of its kind are larger than 256 KiB";
         assert!(refused[0].to_string().ends_with(reason), "{}", refused[0]);
     }
 
