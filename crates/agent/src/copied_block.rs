@@ -71,7 +71,7 @@ fn comparable_text(text: &str) -> String {
         let kept = without_line_number(line).chars();
         comparable.extend(kept.filter(|c| !c.is_whitespace() && *c != '\\'));
     }
-    // A quotation mark may be escaped as its code.
+    // JSON may contain the brackets of a tag as codes.
     comparable.replace("u003c", "<").replace("u003e", ">")
 }
 

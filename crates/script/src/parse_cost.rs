@@ -16,7 +16,7 @@ use crate::lexing::{
 };
 
 /// Maximum cost of a script: about the number of tokens that the parser reads, each counted as
-/// often as it may be read. Ordinary scripts of 20 KB cost about 20,000.
+/// often as it may be read. Ordinary scripts cost up to six per byte.
 pub(crate) const MAX_PARSE_COST: u64 = 1_000_000;
 /// Maximum depth of nested brackets.
 const MAX_BRACKET_DEPTH: usize = 256;
@@ -235,7 +235,10 @@ impl Reading {
         };
         let next = bytes.get(start + 1).copied().unwrap_or(0);
         match byte {
-            b' ' | b'\t' | 0x0b | 0x0c => self.at += 1,
+            b' ' | b'\t' | 0x0b | 0x0c => {
+                let is_space = |byte: &&u8| matches!(**byte, b' ' | b'\t' | 0x0b | 0x0c);
+                self.at += bytes[start..].iter().take_while(is_space).count();
+            }
             b'\n' | b'\r' => {
                 self.at += 1;
                 self.new_line = true;
