@@ -248,7 +248,7 @@ impl CommandRunner {
         let command = ChildCommand {
             argv: argv.map(OsString::from).collect(),
             cwd: self.inner.workspace.root().to_owned(),
-            env: self.read_only_environment(),
+            env: self.read_only_environment().ok()?,
             stdio: ChildStdio::Streams {
                 stdin: null().ok()?.into(),
                 stdout: writer.into(),

@@ -11,7 +11,6 @@ use selvedge_protocol::{
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::call_gate::ApprovalWait;
-use crate::digest::EXPLANATORY_FIELDS;
 use crate::failure::{CallFailure, aborted_failure};
 use crate::orchestrator::{
     ApprovalTiming, BatchReport, Orchestrator, PreparedCall, not_run_outcome,
@@ -330,7 +329,10 @@ impl ApprovalResult {
 
 /// Describes a call for the approver.
 fn gated_call(scope: &Scope, prepared: &PreparedCall, reason: &str) -> GatedCall {
-    let words: Vec<&str> = EXPLANATORY_FIELDS
+    let words: Vec<&str> = prepared
+        .tool
+        .spec
+        .explanatory
         .iter()
         .filter_map(|field| prepared.args.get(*field)?.as_str())
         .filter(|words| !words.trim().is_empty())

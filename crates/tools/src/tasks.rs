@@ -381,7 +381,10 @@ impl TaskSet {
         match result.map(|result| result.clone()).unwrap_or_default() {
             Some(Ok(value)) => Ok(value),
             Some(Err(failure)) => Err(task_error(failure)),
-            None => Err(ToolError::new(format!("task {id} ended without a result"))),
+            None => Err(ToolError::new(format!(
+                "task {} ended without a result",
+                query.id
+            ))),
         }
     }
 
