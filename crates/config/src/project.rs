@@ -81,7 +81,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(".selvedge")).unwrap();
         std::fs::write(dir.path().join(PROJECT_FILES[0]), "model = \"x\"").unwrap();
-        std::fs::create_dir(dir.path().join(".mcp.json")).unwrap();
+        std::fs::create_dir_all(dir.path().join(".mcp.json/folder")).unwrap();
         let files = ProjectFiles::of_folder(dir.path(), Default::default());
         let (project, refused) = Project::read(&files, None);
         let names: Vec<&str> = project.files().map(|(name, _)| name).collect();
