@@ -9,8 +9,8 @@ use selvedge_protocol::{
     ConversationItem, EventSink, FinishReason, FunctionCall, MessageRole, Reasoning, RunStatus,
     RuntimeEvent, ScriptError, ScriptToolCall, TurnItem, Usage, new_id,
 };
-use selvedge_script::Harness;
 use selvedge_script::detect::{BlockDetector, Segment, reasoning_text};
+use selvedge_script::{Harness, Pragma};
 
 use crate::AfterBlock;
 use crate::script_call::{malformed_block_error, parse_script_call};

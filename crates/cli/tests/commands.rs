@@ -417,7 +417,7 @@ fn doctor_and_config_work_with_an_invalid_project_configuration() {
     assert!(about("sandbox")[0].0 && about("realm")[0].0, "{findings:?}");
     assert_eq!(seen.status, 1);
     // An unreadable file does not stop doctor either.
-    std::fs::create_dir(workspace.dir.path().join("project/.mcp.json")).unwrap();
+    std::fs::create_dir_all(workspace.dir.path().join("project/.mcp.json/folder")).unwrap();
     let seen = workspace.run(&["doctor", "--json"]);
     assert!(
         seen.out.contains("deadline")

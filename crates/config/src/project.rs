@@ -35,8 +35,6 @@ impl Project {
         let mut refused = Vec::new();
         let mut read = |name: &str| match files.read_text(&folder.join(name), MAX_CONFIG_BYTES) {
             Ok(text) => text,
-            // While a command runs, an empty folder keeps it from creating the file.
-            Err(_) if folder.join(name).is_dir() => None,
             Err(refusal) => {
                 refused.push(refusal);
                 None
@@ -90,7 +88,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join(".selvedge")).unwrap();
         std::fs::write(dir.path().join(PROJECT_FILES[0]), "model = \"x\"").unwrap();
-        std::fs::write(dir.path().join(".mcp.json"), [0xff]).unwrap();
+        std::fs::create_dir_all(dir.path().join(".mcp.json/folder")).unwrap();
         let files = ProjectFiles::of_folder(dir.path(), Default::default());
         let (project, refused) = Project::read(&files, None);
         let names: Vec<&str> = project.files().map(|(name, _)| name).collect();

@@ -111,12 +111,21 @@ impl ProjectFiles {
         if !canonical.starts_with(&self.root) {
             return Err(RefusalReason::LeavesProject);
         }
-        let file = open_canonical(&canonical)?;
+        let file = match open_canonical(&canonical) {
+            // While a command is confined, an empty folder stands where it must not create a file.
+            Err(RefusalReason::NotRegular(_)) if is_empty_folder(&canonical) => return Ok(None),
+            opened => opened?,
+        };
         if self.protected.contains(&canonical, &file.metadata()?) {
             return Err(RefusalReason::Protected);
         }
         Ok(Some(read_bounded(file, max_bytes)?))
     }
+}
+
+fn is_empty_folder(path: &Path) -> bool {
+    path.read_dir()
+        .is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Whether a folder is the root of a repository. Another user could put a `.git` into a shared

@@ -137,7 +137,7 @@ fn links_that_leave_the_project_are_refused() {
 #[test]
 fn only_regular_files_are_read_and_pipes_do_not_block() {
     let folders = Folders::new();
-    fs::create_dir(folders.project.join("folder")).unwrap();
+    fs::create_dir_all(folders.project.join("folder/inner")).unwrap();
     let _socket = UnixListener::bind(folders.project.join("socket")).unwrap();
     let pipe = folders.make_pipe("pipe");
     symlink("pipe", folders.project.join("link")).unwrap();
@@ -152,6 +152,8 @@ fn only_regular_files_are_read_and_pipes_do_not_block() {
             format!("it is {kind}, not a regular file")
         );
     }
+    // An empty folder keeps a confined command from creating the file.
+    assert_eq!(folders.read("folder/inner"), "(none)");
     assert!(read_user_file(&pipe, 1000).is_err());
     assert!(read_user_file(Path::new("/dev/zero"), 1000).is_err());
 }
