@@ -10,7 +10,7 @@ use std::borrow::Cow;
 /// Returns the text with every hidden character made visible, except line breaks and tabs, and
 /// joiners and variation selectors where ordinary text has them.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    escape(text, |before, c, after| is_ordinary(before, c, after))
+    escape(text, is_ordinary)
 }
 
 /// Returns the text as [`visible`] does, in one line: a line break becomes `⏎`.

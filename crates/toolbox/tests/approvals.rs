@@ -596,13 +596,13 @@ fn running_without_the_sandbox_needs_approval() {
             "exec",
             args,
             |desk, ran| {
+                let call = &ran.asked[0].calls[0];
                 assert!(
-                    out(desk)
-                        && ran.asked[0].calls[0]
-                            .reason
-                            .contains("without the sandbox: to see it"),
+                    out(desk) && call.reason.ends_with("without the sandbox"),
                     "{ran:?}"
                 );
+                // The justification is shown apart from the reason.
+                assert_eq!(call.context.as_deref(), Some("to see it"));
             },
         );
         both_ways(
