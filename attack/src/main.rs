@@ -20,8 +20,11 @@ use anyhow::{Context, Result};
 
 use attempt::Attempt;
 
+/// Returns the attempts of a class.
+type ListAttempts = fn() -> Result<Vec<Attempt>>;
+
 /// The classes of attacks, by their names for `--only`.
-const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[
+const CLASSES: &[(&str, ListAttempts)] = &[
     ("commands", commands::attempts),
     ("confinement", confinement::attempts),
     ("credentials", credentials::attempts),
