@@ -138,6 +138,13 @@ impl ProtectedPaths {
         paths
     }
 
+    /// Returns whether the home folder is this folder or lies in it.
+    pub(crate) fn contains_home(&self, folder: &Path) -> bool {
+        self.home
+            .as_ref()
+            .is_some_and(|home| home.starts_with(folder))
+    }
+
     /// Returns the folders that commands may write if `folder` is writable. That is `folder`
     /// itself, unless the home folder lies in it: then commands may write the folders of the home
     /// folder whose names start with no dot, and create nothing directly in it.

@@ -142,10 +142,17 @@ impl Workspace {
         self.inner.writable.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Returns the folders that commands may write.
+    /// Returns the folders that commands may write. If the home folder belongs to the work, its dot
+    /// files are protected in all of them. If it only lies in a temporary folder, that folder stays
+    /// writable as a whole.
     pub(crate) fn command_writable_roots(&self) -> Vec<PathBuf> {
+        let protected = &self.inner.protected;
+        let mut own = self.inner.work_folders.iter();
+        if !own.any(|folder| protected.contains_home(folder)) {
+            return self.writable_roots().map(Path::to_owned).collect();
+        }
         self.writable_roots()
-            .flat_map(|folder| self.inner.protected.writable_by_commands(folder))
+            .flat_map(|folder| protected.writable_by_commands(folder))
             .collect()
     }
 
