@@ -1,6 +1,7 @@
 //! Reads the MCP servers from the configuration and from the project.
 
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 
 use anyhow::Result;
 use selvedge_config::McpServer;
@@ -37,9 +38,9 @@ impl CliSetup {
                     Problem::new(error.to_string()).hint("correct the file, or remove it")
                 })?;
             for (name, server) in own {
-                if !servers.contains_key(&name) {
-                    from_project.insert(name.clone());
-                    servers.insert(name, server);
+                if let Entry::Vacant(free) = servers.entry(name) {
+                    from_project.insert(free.key().clone());
+                    free.insert(server);
                 }
             }
         }
