@@ -1,8 +1,13 @@
 //! Reads the MCP servers from the configuration and from the project.
 
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+
 use anyhow::Result;
 use selvedge_config::McpServer;
-use selvedge_mcp::{McpTransport, NESTED_ENV_VAR, ServerRequestHandlers, ServerSettings, Servers};
+use selvedge_mcp::{
+    McpTransport, NESTED_ENV_VAR, ServerOrigin, ServerRequestHandlers, ServerSettings, Servers,
+};
 
 use crate::problem::Problem;
 use crate::setup::CliSetup;
@@ -24,14 +29,19 @@ impl CliSetup {
         if !self.config.script_harness.expose.enable_mcp {
             return Ok(Vec::new());
         }
+        let mut from_project = BTreeSet::new();
         let mut servers = self.config.mcp_servers.clone();
         if let Some(project) = &self.project {
+            from_project = selvedge_config::servers_in_project_config(project);
             let own = selvedge_config::project_servers(project, |name| std::env::var(name).ok())
                 .map_err(|error| {
                     Problem::new(error.to_string()).hint("correct the file, or remove it")
                 })?;
             for (name, server) in own {
-                servers.entry(name).or_insert(server);
+                if let Entry::Vacant(free) = servers.entry(name) {
+                    from_project.insert(free.key().clone());
+                    free.insert(server);
+                }
             }
         }
         if std::env::var_os(NESTED_ENV_VAR).is_some() && !servers.is_empty() {
@@ -43,12 +53,22 @@ impl CliSetup {
         }
         servers
             .into_iter()
-            .map(|(name, server)| server_settings_of(name, server))
+            .map(|(name, server)| {
+                let origin = match from_project.contains(&name) {
+                    true => ServerOrigin::Project,
+                    false => ServerOrigin::User,
+                };
+                server_settings_of(name, server, origin)
+            })
             .collect()
     }
 }
 
-fn server_settings_of(name: String, server: McpServer) -> Result<ServerSettings> {
+fn server_settings_of(
+    name: String,
+    server: McpServer,
+    origin: ServerOrigin,
+) -> Result<ServerSettings> {
     let problem = |fault: &str| {
         Problem::new(format!("the MCP server `{name}` {fault}")).hint(format!(
             "set either `command` or `url` under [mcp_servers.{name}]"
@@ -83,6 +103,7 @@ fn server_settings_of(name: String, server: McpServer) -> Result<ServerSettings>
     };
     Ok(ServerSettings {
         options: server.options,
+        origin,
         config_error: missing_variable
             .map(|variable| format!("the environment variable {variable} is not set")),
         ..ServerSettings::new(name, transport)

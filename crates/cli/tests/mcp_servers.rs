@@ -83,10 +83,89 @@ fn a_projects_servers_start_only_if_it_is_trusted() {
                 .contains(".mcp.json is ignored: this folder is not trusted\nhint: pass --trust"),
         "{stderr}"
     );
-    let (status, out, _) = run(&workspace, &["run", "-q", "--trust", "-e", code]);
+    let trusting = ["run", "-q", "--approval", "never", "-e", code, "--trust"];
+    let (status, out, _) = run(&workspace, &trusting);
     assert_eq!((status, out.trim()), (0, "4"));
-    let (status, out, _) = run(&workspace, &["run", "-q", "-e", code]);
+    let (status, out, _) = run(&workspace, &trusting[..6]);
     assert_eq!((status, out.trim()), (0, "4"));
+}
+
+/// Returns which of the tools `look` (declared read-only), `plain` (no annotations) and `wipe`
+/// (declared destructive) run without a person, under each approval policy.
+fn tools_that_run(workspace: &TestWorkspace) -> [String; 4] {
+    let code = "const ran = [];
+        for (const name of ['look', 'plain', 'wipe']) {
+            await tools.mcp.odd[name]({ x: 1 }).then(() => ran.push(name), () => {});
+        }
+        return ran.join(' ')";
+    ["untrusted", "on-request", "on-failure", "never"].map(|policy| {
+        let args = ["run", "-q", "--trust", "--approval", policy, "-e", code];
+        let (status, out, stderr) = run(workspace, &args);
+        assert_eq!(status, 0, "{stderr}");
+        out.trim().to_owned()
+    })
+}
+
+#[test]
+fn servers_of_the_user_run_without_annotations_and_those_of_a_project_are_asked_for() {
+    let workspace = TestWorkspace::new();
+    let odd = TestWorkspace::odd("odd", "annotated");
+    let approve = "default_tools_approval_mode = \"approve\"\n";
+    let all = "look plain wipe";
+    workspace.config(&odd);
+    let users = ["", "look plain", "look plain", "look plain"];
+    assert_eq!(tools_that_run(&workspace), users);
+    workspace.config(&format!("{odd}{approve}"));
+    assert_eq!(tools_that_run(&workspace), [all; 4]);
+
+    // The server comes from the project's configuration, in which it approves itself.
+    let projects = ["", "", "look plain", "look plain"];
+    let config = workspace.work().join(".selvedge/config.toml");
+    std::fs::create_dir(workspace.work().join(".selvedge")).unwrap();
+    workspace.config("");
+    std::fs::write(&config, format!("{odd}{approve}")).unwrap();
+    assert_eq!(tools_that_run(&workspace), projects);
+    // The project changes a server that the user approved.
+    workspace.config(&format!("{odd}{approve}"));
+    std::fs::write(&config, &odd).unwrap();
+    assert_eq!(tools_that_run(&workspace), projects);
+    // The server comes from the project's `.mcp.json`.
+    std::fs::remove_file(&config).unwrap();
+    workspace.config("");
+    let script =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
+    let file =
+        json!({"mcpServers": {"odd": {"command": "python3", "args": [script, "annotated"]}}});
+    std::fs::write(workspace.work().join(".mcp.json"), file.to_string()).unwrap();
+    assert_eq!(tools_that_run(&workspace), projects);
+    // The user's server of the same name is used instead of the project's.
+    workspace.config(&odd);
+    assert_eq!(tools_that_run(&workspace), users);
+}
+
+#[test]
+fn requests_to_a_projects_server_need_approval_by_every_tool() {
+    let workspace = TestWorkspace::new();
+    let script =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../mcp/tests/servers/odd.py");
+    let file =
+        json!({"mcpServers": {"odd": {"command": "python3", "args": [script, "annotated"]}}});
+    std::fs::write(workspace.work().join(".mcp.json"), file.to_string()).unwrap();
+    for call in [
+        "mcp.odd.look.raw({ x: 1 })",
+        "mcpCallTool({ server: 'odd', tool: 'look', arguments: {} })",
+        "readMcpResource({ server: 'odd', uri: 'x://secret' })",
+        "mcp_read_resource({ server: 'odd', uri: 'x://secret' })",
+        "getMcpPrompt({ server: 'odd', name: 'secret' })",
+        "listMcpResources({ server: 'odd', cursor: 'secret' })",
+        "listMcpResourceTemplates({ server: 'odd', cursor: 'secret' })",
+        "listMcpPrompts({ server: 'odd', cursor: 'secret' })",
+    ] {
+        let code = format!("return await tools.{call}.catch(e => e.code)");
+        let args = ["run", "-q", "--trust", "-e", &code];
+        let (_, out, stderr) = run(&workspace, &args);
+        assert_eq!(out.trim(), "ApprovalDeniedError", "{call}: {stderr}");
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub use keys::{
     WorkspaceWriteSettings,
 };
 pub use load::{ConfigError, home, load};
-pub use mcp::project_servers;
+pub use mcp::{project_servers, servers_in_project_config};
 pub use project::{PROJECT_FILES, Project};
 pub use rules::{SavedRules, save_host, save_rule, saved_rules};
 pub use schema::{reference, schema};

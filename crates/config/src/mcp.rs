@@ -1,6 +1,6 @@
 //! MCP servers from a project's `.mcp.json`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use selvedge_protocol::McpServerOptions;
@@ -40,6 +40,19 @@ pub fn project_servers(
         servers.insert(name.clone(), server);
     }
     Ok(servers)
+}
+
+/// Returns the names of the servers that a project's `.selvedge/config.toml` adds or changes.
+pub fn servers_in_project_config(project: &Project) -> BTreeSet<String> {
+    let config = project.config.as_deref().unwrap_or_default();
+    // A file that cannot be parsed has no effect.
+    let config: toml::Table = config.parse().unwrap_or_default();
+    let servers = config.get("mcp_servers").and_then(toml::Value::as_table);
+    servers
+        .into_iter()
+        .flat_map(toml::Table::keys)
+        .cloned()
+        .collect()
 }
 
 /// Parses one entry of `mcpServers`. The error is one line for the user.

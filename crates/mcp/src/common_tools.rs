@@ -3,7 +3,7 @@
 
 use rmcp::model::{GetPromptRequestParams, PaginatedRequestParams, ReadResourceRequestParams};
 use schemars::JsonSchema;
-use selvedge_protocol::{McpApproval, Preview, ToolSpec};
+use selvedge_protocol::{Preview, ToolSpec};
 use selvedge_tools::{
     CallContext, CallFuture, Registry, Risk, Tool, ToolError, spec_of, tool, typed_call,
 };
@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json};
 
 use crate::error::ServerError;
 use crate::servers::Servers;
-use crate::tool::{call_preview, canonical_name, to_tool_error};
+use crate::settings::ServerOrigin;
+use crate::tool::{call_preview, call_risk, canonical_name, is_read_only_tool, to_tool_error};
 use crate::tool_result::parse_tool_result;
 
 /// Number of items after which no further page of a list is requested.
@@ -103,12 +104,13 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
         return;
     }
     let list = |name: &str, description: &str, what: McpListKind| {
-        let servers = servers.clone();
+        let (servers, asked) = (servers.clone(), servers.clone());
         tool(name, description, move |args: McpListArgs| {
             let servers = servers.clone();
             async move { list_items(&servers, args, what).await }
         })
         .read_only()
+        .risk(request_risk(&asked))
         .render(|listing: &McpListOutput| listing.content.clone())
     };
     let _ = registry.register(list(
@@ -127,7 +129,7 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
         McpListKind::Prompts,
     ));
     for name in ["read_mcp_resource", "mcp_read_resource"] {
-        let servers = servers.clone();
+        let (servers, asked) = (servers.clone(), servers.clone());
         let read = tool(
             name,
             "Reads a resource of an MCP server.",
@@ -138,6 +140,7 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
         );
         let _ = registry.register(
             read.read_only()
+                .risk(request_risk(&asked))
                 .render(|resource: &McpReadResourceOutput| resource.content.clone()),
         );
     }
@@ -150,8 +153,27 @@ pub(crate) fn register_common_tools(registry: &mut Registry, servers: &Servers) 
             async move { get_prompt(&servers, args).await.map_err(to_tool_error) }
         },
     );
-    let _ = registry.register(prompt.read_only());
+    let _ = registry.register(prompt.read_only().risk(request_risk(servers)));
     let _ = registry.register(McpCallTool(servers.clone()));
+}
+
+/// Returns the risk of a request other than a call: what it sends to a server that files of the
+/// project configure needs approval like a call. A request to all servers sends nothing but itself.
+fn request_risk(servers: &Servers) -> impl Fn(&Value) -> Risk + Send + Sync + 'static {
+    let servers = servers.clone();
+    move |args| {
+        let server = args["server"]
+            .as_str()
+            .and_then(|name| servers.find(name).ok());
+        match server.map(|server| (&server.settings.name, server.settings.origin)) {
+            Some((name, ServerOrigin::Project)) => Risk::UnknownEffect {
+                reason: format!(
+                    "sends {args} to the server {name}, which files of this project configure"
+                ),
+            },
+            _ => Risk::Harmless,
+        }
+    }
 }
 
 /// The tool `mcp_call_tool`.
@@ -170,7 +192,6 @@ impl Tool for McpCallTool {
             args["server"].as_str().unwrap_or_default(),
             args["tool"].as_str().unwrap_or_default(),
         );
-        let reason = format!("calls `{name}` of the server {server}");
         let Ok(server) = self.0.find(server) else {
             return Risk::Harmless;
         };
@@ -178,37 +199,21 @@ impl Tool for McpCallTool {
         let listed = catalogue
             .as_ref()
             .and_then(|catalogue| catalogue.tools.iter().find(|tool| tool.name == name));
-        match server.settings.options.default_tools_approval_mode {
-            McpApproval::Approve => Risk::Harmless,
-            McpApproval::Prompt => Risk::NeedsApproval { reason },
-            McpApproval::Auto => match listed {
-                Some(tool) if tool.destructive == Some(true) && !tool.read_only => {
-                    Risk::NeedsApproval {
-                        reason: format!(
-                            "`{name}` of the server {} is marked as destructive",
-                            server.settings.name
-                        ),
-                    }
-                }
-                Some(_) => Risk::Moderate { reason },
-                // Not in the catalogue: its effect is unknown.
-                None => Risk::NeedsApproval { reason },
-            },
-        }
+        call_risk(&server.settings, name, listed)
     }
 
-    /// Whether the server declares the tool read-only.
     fn is_read_only(&self, args: &Value) -> bool {
         let server = args["server"]
             .as_str()
             .and_then(|name| self.0.find(name).ok());
-        let catalogue = server.and_then(|server| server.catalogue());
-        catalogue.is_some_and(|catalogue| {
-            catalogue
-                .tools
-                .iter()
-                .any(|tool| args["tool"] == tool.name && tool.read_only)
-        })
+        let Some((server, catalogue)) =
+            server.and_then(|server| Some((server, server.catalogue()?)))
+        else {
+            return false;
+        };
+        let mut tools = catalogue.tools.iter();
+        let listed = tools.find(|tool| args["tool"] == tool.name);
+        listed.is_some_and(|listed| is_read_only_tool(&server.settings, listed))
     }
 
     fn preview(&self, args: &Value) -> Preview {

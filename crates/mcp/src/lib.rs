@@ -51,7 +51,7 @@ pub use server_form::{
     FormContent, FormField, FormFieldChoice, FormFieldKind, FormFieldPresence, FormUrl, ServerForm,
 };
 pub use servers::Servers;
-pub use settings::{McpTransport, ServerSettings};
+pub use settings::{McpTransport, ServerOrigin, ServerSettings};
 
 /// Implementation name that Selvedge sends in MCP handshakes, as client and as server.
 pub const IMPLEMENTATION_NAME: &str = "selvedge";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use selvedge_protocol::McpServerOptions;
+use selvedge_protocol::{McpApproval, McpServerOptions};
 use sha2::{Digest, Sha256};
 
 /// A configured MCP server.
@@ -16,8 +16,21 @@ pub struct ServerSettings {
     pub transport: McpTransport,
     /// How the server's tools are offered and called.
     pub options: McpServerOptions,
+    /// Where the server is configured.
+    pub origin: ServerOrigin,
     /// Error in the configuration of this server. If set, the server is never started.
     pub config_error: Option<String>,
+}
+
+/// Where a server is configured, which decides what its declarations can grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServerOrigin {
+    /// The user's own configuration.
+    #[default]
+    User,
+    /// Files of the project, at least in part. What such a server declares about its tools grants
+    /// nothing: it can only make approval necessary.
+    Project,
 }
 
 /// How to connect to a server.
@@ -54,6 +67,7 @@ impl ServerSettings {
             name: name.into(),
             transport,
             options: McpServerOptions::default(),
+            origin: ServerOrigin::default(),
             config_error: None,
         }
     }
@@ -63,6 +77,15 @@ impl ServerSettings {
         let listed = |list: &Vec<String>| list.iter().any(|name| name == tool);
         self.options.enabled_tools.as_ref().is_none_or(listed)
             && !listed(&self.options.disabled_tools)
+    }
+
+    /// Returns when the server's tools need approval. Files of a project cannot approve the calls
+    /// of their own servers.
+    pub(crate) fn approval_mode(&self) -> McpApproval {
+        match (self.origin, self.options.default_tools_approval_mode) {
+            (ServerOrigin::Project, McpApproval::Approve) => McpApproval::Auto,
+            (_, mode) => mode,
+        }
     }
 
     pub(crate) fn startup_timeout(&self) -> Duration {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::catalogue::CatalogueTool;
 use crate::configured_server::ConfiguredServer;
 use crate::error::ServerError;
+use crate::settings::{ServerOrigin, ServerSettings};
 use crate::tool_result::{is_error_result, parse_tool_result, raw_result_schema};
 
 /// A tool of an MCP server.
@@ -19,11 +20,10 @@ pub(crate) struct McpTool {
     /// Name of the tool on the server.
     server_tool_name: String,
     spec: ToolSpec,
-    /// Whether the server declares the tool destructive, and not read-only.
-    destructive: bool,
-    /// Whether the server declares the tool read-only. A resumed run calls such a tool again.
-    /// Approval is decided by `spec.read_only`, which also needs the user's trust in the server.
-    declared_read_only: bool,
+    /// Risk of every call.
+    risk: Risk,
+    /// Whether a resumed run calls the tool again.
+    read_only: bool,
     result_part: McpResultPart,
 }
 
@@ -41,13 +41,13 @@ impl McpTool {
         listed: &CatalogueTool,
         js_name: String,
     ) -> Self {
-        let mode = server.settings.options.default_tools_approval_mode;
+        let risk = call_risk(&server.settings, &listed.name, Some(listed));
+        let mode = server.settings.approval_mode();
         let name = canonical_name(&server.settings.name, &listed.name);
         let description = match listed.description.trim() {
             "" => format!("`{}` of the server {}.", listed.name, server.settings.name),
             text => text.to_owned(),
         };
-        let destructive = listed.destructive == Some(true) && !listed.read_only;
         let spec = ToolSpec {
             name,
             js_name,
@@ -56,21 +56,22 @@ impl McpTool {
             output_schema: listed.output_schema.clone(),
             // The server's declaration counts only if the user trusts the server.
             read_only: listed.read_only && mode == McpApproval::Approve,
-            approval: match mode {
-                McpApproval::Prompt => ApprovalRequirement::Always,
-                McpApproval::Approve => ApprovalRequirement::Never,
-                McpApproval::Auto if destructive => ApprovalRequirement::Always,
-                McpApproval::Auto => ApprovalRequirement::ByArguments,
+            approval: match &risk {
+                Risk::Harmless => ApprovalRequirement::Never,
+                Risk::NeedsApproval { .. } => ApprovalRequirement::Always,
+                Risk::Moderate { .. } | Risk::UnknownEffect { .. } => {
+                    ApprovalRequirement::ByArguments
+                }
             },
             aliases: Vec::new(),
             positional: &[],
         };
         Self {
+            read_only: is_read_only_tool(&server.settings, listed),
             server,
             server_tool_name: listed.name.clone(),
             spec,
-            destructive,
-            declared_read_only: listed.read_only,
+            risk,
             result_part: McpResultPart::Value,
         }
     }
@@ -86,23 +87,11 @@ impl Tool for McpTool {
     }
 
     fn risk(&self, _: &Value) -> Risk {
-        let tool = format!(
-            "`{}` of the server {}",
-            self.server_tool_name, self.server.settings.name
-        );
-        let reason = format!("calls {tool}");
-        match self.server.settings.options.default_tools_approval_mode {
-            McpApproval::Approve => Risk::Harmless,
-            McpApproval::Prompt => Risk::NeedsApproval { reason },
-            McpApproval::Auto if self.destructive => Risk::NeedsApproval {
-                reason: format!("{tool} is marked as destructive"),
-            },
-            McpApproval::Auto => Risk::Moderate { reason },
-        }
+        self.risk.clone()
     }
 
     fn is_read_only(&self, _: &Value) -> bool {
-        self.declared_read_only
+        self.read_only
     }
 
     fn resume_as(&self, value: &Value) -> ResumeAs {
@@ -147,6 +136,42 @@ impl Tool for McpTool {
         }
         .boxed()
     }
+}
+
+/// Returns the risk of a call of a server's tool. `listed` is `None` if the catalogue does not have
+/// the tool.
+///
+/// A tool without annotations counts as one that changes something and reaches other systems.
+pub(crate) fn call_risk(
+    settings: &ServerSettings,
+    tool: &str,
+    listed: Option<&CatalogueTool>,
+) -> Risk {
+    let tool = format!("`{tool}` of the server {}", settings.name);
+    let reason = format!("calls {tool}");
+    let is_destructive = listed.is_some_and(|listed| match settings.origin {
+        // The specification defines the hint only for tools that are not read-only.
+        ServerOrigin::User => listed.destructive == Some(true) && !listed.read_only,
+        ServerOrigin::Project => listed.destructive == Some(true),
+    });
+    match (settings.approval_mode(), settings.origin) {
+        (McpApproval::Approve, _) => Risk::Harmless,
+        (McpApproval::Prompt, _) => Risk::NeedsApproval { reason },
+        (McpApproval::Auto, _) if is_destructive => Risk::NeedsApproval {
+            reason: format!("{tool} is marked as destructive"),
+        },
+        (McpApproval::Auto, _) if listed.is_none() => Risk::NeedsApproval { reason },
+        (McpApproval::Auto, ServerOrigin::User) => Risk::Moderate { reason },
+        (McpApproval::Auto, ServerOrigin::Project) => Risk::UnknownEffect {
+            reason: format!("{reason}, which files of this project configure"),
+        },
+    }
+}
+
+/// Whether a resumed run calls a tool again because it only reads. That a project's server declares
+/// so is not believed: its completed calls are reused like changes.
+pub(crate) fn is_read_only_tool(settings: &ServerSettings, listed: &CatalogueTool) -> bool {
+    settings.origin == ServerOrigin::User && listed.read_only
 }
 
 /// Returns the preview of a call in approval questions.

@@ -6,7 +6,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use selvedge_mcp::{ServerRequestHandlers, ServerState, Servers};
+use selvedge_mcp::{ServerOrigin, ServerRequestHandlers, ServerState, Servers};
 use selvedge_protocol::{
     ApprovalPolicy, CallStatus, ErrorCode, EventSink, McpApproval, RunStatus, RuntimeEvent,
 };
@@ -499,7 +499,15 @@ async fn a_server_that_is_selvedge_itself_is_disabled() {
 #[tokio::test]
 async fn annotations_of_a_server_can_only_add_approvals() {
     async fn outcomes(approval: McpApproval, policy: ApprovalPolicy) -> Vec<bool> {
+        outcomes_of(ServerOrigin::User, approval, policy).await
+    }
+    async fn outcomes_of(
+        origin: ServerOrigin,
+        approval: McpApproval,
+        policy: ApprovalPolicy,
+    ) -> Vec<bool> {
         let mut settings = odd("odd", "annotated");
+        settings.origin = origin;
         settings.options.default_tools_approval_mode = approval;
         let servers = servers(vec![settings]);
         let script = format!(
@@ -543,6 +551,21 @@ async fn annotations_of_a_server_can_only_add_approvals() {
         outcomes(McpApproval::Approve, Untrusted).await,
         [true, true, true]
     );
+    // Files of a project neither approve their own servers, nor are their declarations believed.
+    for approval in [McpApproval::Auto, McpApproval::Approve] {
+        for (policy, expected) in [
+            (Untrusted, [false, false, false]),
+            (OnRequest, [false, false, false]),
+            (ApprovalPolicy::OnFailure, [true, true, false]),
+            (Never, [true, true, false]),
+        ] {
+            assert_eq!(
+                outcomes_of(ServerOrigin::Project, approval, policy).await,
+                expected,
+                "{approval:?} {policy:?}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

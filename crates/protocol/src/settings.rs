@@ -295,12 +295,14 @@ impl Default for McpServerOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum McpApproval {
-    /// If the tool declares itself destructive; under the policy `untrusted` always.
+    /// If the tool declares itself destructive; under the policy `untrusted` always. For a server
+    /// that files of a project configure, also always under `on-request`.
     #[default]
     Auto,
     /// Before every call.
     Prompt,
-    /// Never: you trust the server and what it declares about its tools.
+    /// Never: you trust the server and what it declares about its tools. Means `auto` for a server
+    /// that files of a project configure.
     Approve,
 }
 

@@ -12,6 +12,13 @@ pub enum Risk {
         /// Why, in a few words for the approver.
         reason: String,
     },
+    /// What the call changes is unknown, and nothing confines it. It needs approval, except under
+    /// the policies that leave such calls to the user's trust in the folder: `on-failure` and
+    /// `never`.
+    UnknownEffect {
+        /// Why, in a few words for the approver.
+        reason: String,
+    },
     /// The call needs approval under every policy.
     NeedsApproval {
         /// Why, in a few words for the approver.
@@ -42,6 +49,12 @@ pub fn apply_policy(policy: ApprovalPolicy, risk: Risk) -> PolicyVerdict {
         (Risk::Harmless, _) => PolicyVerdict::Run,
         (Risk::Moderate { reason }, ApprovalPolicy::Untrusted) => PolicyVerdict::Ask { reason },
         (Risk::Moderate { .. }, _) => PolicyVerdict::Run,
+        (Risk::UnknownEffect { reason }, ApprovalPolicy::Untrusted | ApprovalPolicy::OnRequest) => {
+            PolicyVerdict::Ask { reason }
+        }
+        (Risk::UnknownEffect { .. }, ApprovalPolicy::OnFailure | ApprovalPolicy::Never) => {
+            PolicyVerdict::Run
+        }
         (Risk::NeedsApproval { reason }, ApprovalPolicy::Never) => PolicyVerdict::Deny {
             reason: format!("{reason}; the approval policy is `never`"),
         },
