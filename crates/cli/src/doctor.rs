@@ -237,7 +237,7 @@ fn check_confinement(setup: &CliSetup) -> Vec<DoctorFinding> {
 /// Reports the model that agents would use. No model is not a failure: scripts need none.
 fn check_model(setup: &CliSetup) -> DoctorFinding {
     let chosen = crate::run::runtime().and_then(|runtime| {
-        runtime.block_on(providers::choose_model(
+        runtime.block_on(providers::choose_model_without_asking(
             &setup.config,
             &ModelChoiceArgs::default(),
         ))

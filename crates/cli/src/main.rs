@@ -25,6 +25,7 @@ mod mcp_args;
 mod mcp_install;
 mod memory;
 mod memory_setup;
+mod model_discovery;
 mod models;
 #[cfg(feature = "otlp")]
 mod otlp;

@@ -1,11 +1,12 @@
 //! Chooses the provider and the model from flags, configuration, environment and keyring.
 
 use anyhow::Result;
-use selvedge_config::{Config, ModelProvider};
+use selvedge_config::{Config, ModelProvider, SavedRules};
 use selvedge_models::{Effort, Model, Provider, Secret, discover_servers};
 use selvedge_protocol::{ModelErrorKind, WireApi};
 
 use crate::args::ModelChoiceArgs;
+use crate::model_discovery::{DiscoveryQuestion, confirm_server, is_accepted};
 use crate::problem::Problem;
 
 /// Model servers on this machine that are tried without configuration, in this order.
@@ -23,8 +24,24 @@ pub(crate) struct ModelChoice {
 }
 
 /// Returns the provider and the model that flags and configuration name. Without them, returns the
-/// first provider whose key is set, else a server on this machine.
+/// first provider whose key is set, else a server on this machine that the user accepts.
 pub(crate) async fn choose_model(config: &Config, args: &ModelChoiceArgs) -> Result<ModelChoice> {
+    choose(config, args, DiscoveryQuestion::Allowed).await
+}
+
+/// Returns what [`choose_model`] returns, but asks nothing.
+pub(crate) async fn choose_model_without_asking(
+    config: &Config,
+    args: &ModelChoiceArgs,
+) -> Result<ModelChoice> {
+    choose(config, args, DiscoveryQuestion::NotAllowed).await
+}
+
+async fn choose(
+    config: &Config,
+    args: &ModelChoiceArgs,
+    question: DiscoveryQuestion,
+) -> Result<ModelChoice> {
     let all = all_providers(config)?;
     let named = args.provider.as_ref().or(config.model_provider.as_ref());
     // The configured model belongs to the configured provider.
@@ -37,7 +54,7 @@ pub(crate) async fn choose_model(config: &Config, args: &ModelChoiceArgs) -> Res
         .or_else(|| config.model.clone().filter(|_| !other));
     let (provider, listed) = match named {
         Some(name) => (load_key(find_provider(&all, name)?)?, Vec::new()),
-        None => first_available(&all).await?,
+        None => first_available(&all, question).await?,
     };
     let model = match model
         .or_else(|| provider.default_model.clone())
@@ -151,8 +168,13 @@ pub(crate) fn secret_variables(config: &Config) -> Vec<String> {
         .collect()
 }
 
-/// Returns the first available provider, and the models of a local server if they are known.
-async fn first_available(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
+/// Returns the first available provider, and the models of a local server if they are known: a
+/// provider whose key is in the environment, a local server that the user accepted, a provider
+/// whose key is in the keyring, a local server that the user accepts now.
+async fn first_available(
+    all: &[Provider],
+    question: DiscoveryQuestion,
+) -> Result<(Provider, Vec<String>)> {
     for name in REMOTE_PROVIDERS {
         let provider = find_provider(all, name)?;
         if let Some(key) = provider.env_key.as_deref().and_then(secret_from_env) {
@@ -162,14 +184,25 @@ async fn first_available(all: &[Provider]) -> Result<(Provider, Vec<String>)> {
     let local = LOCAL_PROVIDERS
         .iter()
         .filter_map(|name| find_provider(all, name).ok());
-    if let Some(found) = discover_servers(local).await.into_iter().next() {
-        return Ok((found.provider, found.models));
+    let mut found = discover_servers(local).await;
+    let home = selvedge_config::home();
+    let rules = match (&home, found.is_empty()) {
+        (Some(home), false) => crate::setup::saved_rules(Some(home))?,
+        _ => SavedRules::default(),
+    };
+    if let Some(index) = found.iter().position(|server| is_accepted(server, &rules)) {
+        let accepted = found.swap_remove(index);
+        return Ok((accepted.provider, accepted.models));
     }
     for name in REMOTE_PROVIDERS {
         let provider = find_provider(all, name)?;
         if let Some(key) = crate::keyring::provider_key(name) {
             return Ok((set_key(provider, key), Vec::new()));
         }
+    }
+    if let Some(server) = found.into_iter().next() {
+        confirm_server(&server, home.as_deref(), question)?;
+        return Ok((server.provider, server.models));
     }
     let message =
         "no model is available: no API key is set and no model server runs on this machine";

@@ -497,7 +497,7 @@ pub(crate) fn working_directory(named: Option<&Path>) -> Result<PathBuf> {
 const OTHER_PROVIDER_KEYS: [&str; 3] = ["GEMINI_API_KEY", "MISTRAL_API_KEY", "GROQ_API_KEY"];
 
 /// Reads the approval rules that were saved with "always".
-fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
+pub(crate) fn saved_rules(home: Option<&Path>) -> Result<SavedRules> {
     match home {
         Some(home) => Ok(selvedge_config::saved_rules(home).map_err(|error| {
             Problem::new(error.to_string()).hint("correct the file, or remove it to be asked again")

@@ -266,11 +266,47 @@ fn a_server_on_this_machine_is_found() {
         "[model_providers.llamacpp]\nbase_url = \"{}\"\n",
         server.url
     ));
-    let learned = workspace.run(&["test", "--json"], &[]).json();
-    assert_eq!(
-        (learned["provider"].as_str(), learned["model"].as_str()),
-        (Some("llamacpp"), Some("tiny"))
+    // It is not used silently: any user of the machine may have started it.
+    let seen = workspace.run(&["test"], &[]);
+    assert_eq!(seen.status, 2, "{seen:?}");
+    let message = format!(
+        "error: a model server answers at {}, and its use is not confirmed\nhint: pass --provider \
+         llamacpp, or set `model_provider = \"llamacpp\"` in config.toml\n",
+        server.url
     );
+    assert_eq!(seen.err, message);
+    let prompts = |server: &Server| {
+        let asked = server.asked().into_iter();
+        asked.filter(|request| request.starts_with("post ")).count()
+    };
+    assert_eq!(prompts(&server), 0);
+    // What the hint says works.
+    for (args, config) in [
+        (&["test", "--json", "--provider", "llamacpp"][..], ""),
+        (&["test", "--json"], "model_provider = \"llamacpp\"\n"),
+    ] {
+        let workspace = TestWorkspace::new(&format!(
+            "{config}[model_providers.llamacpp]\nbase_url = \"{}\"\n",
+            server.url
+        ));
+        let learned = workspace.run(args, &[]).json();
+        assert_eq!(
+            (learned["provider"].as_str(), learned["model"].as_str()),
+            (Some("llamacpp"), Some("tiny"))
+        );
+    }
+    assert_eq!(prompts(&server), 2);
+    // An accepted server is used while its process belongs to the same user.
+    let user = rustix::process::getuid().as_raw();
+    for (user, status) in [(user, 0), (user + 1, 2)] {
+        let rule = format!(
+            "allow_model_servers = [{{ base_url = \"{}\", user = {user} }}]",
+            server.url
+        );
+        std::fs::write(workspace.0.path().join("rules.toml"), rule).unwrap();
+        let seen = workspace.run(&["test"], &[]);
+        assert_eq!(seen.status, status, "{seen:?}");
+    }
     // A key has precedence over a local server.
     let workspace = TestWorkspace::new(&format!(
         "[model_providers.llamacpp]\nbase_url = \"{url}\"\n[model_providers.anthropic]\nbase_url = \"{url}\"\nwire_api = \"chat\"\n",

@@ -3,7 +3,8 @@
 #![cfg(target_os = "linux")]
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -363,4 +364,75 @@ fn a_request_to_a_host_needs_approval_and_always_is_saved() {
         output.contains("ToolExecutionError") && !output.contains("? approval needed"),
         "{output}"
     );
+}
+
+/// Starts a model server that lists one model and counts the requests to it.
+fn start_model_server() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
+    let prompts = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = prompts.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut head = BufReader::new(&stream).lines().map_while(Result::ok);
+            let is_prompt = head.next().is_some_and(|line| line.starts_with("POST "));
+            head.find(String::is_empty);
+            let (status, body) = match is_prompt {
+                true => ("500 Error", "{}"),
+                false => ("200 OK", r#"{"object": "list", "data": [{"id": "tiny"}]}"#),
+            };
+            if is_prompt {
+                counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            }
+            let length = body.len();
+            let _ = write!(
+                &stream,
+                "HTTP/1.1 {status}\r\ncontent-type: application/json\r\n\
+                 content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+            );
+        }
+    });
+    (url, prompts)
+}
+
+#[test]
+fn a_model_server_on_this_machine_is_used_only_after_a_question() {
+    let dir = temp_dir();
+    let (url, prompts) = start_model_server();
+    let prompts = || prompts.load(std::sync::atomic::Ordering::SeqCst);
+    std::fs::create_dir(dir.path().join("home")).unwrap();
+    let config: String = ["ollama", "lmstudio", "llamacpp"]
+        .map(|name| {
+            let url = if name == "lmstudio" {
+                &url
+            } else {
+                "http://127.0.0.1:9/v1"
+            };
+            format!("[model_providers.{name}]\nbase_url = \"{url}\"\nrequest_max_retries = 0\n")
+        })
+        .concat();
+    std::fs::write(dir.path().join("home/config.toml"), config).unwrap();
+    let question = format!("? A model server answers at {url} (lmstudio, run by you).");
+    for answer in ["\n", "n\n", "use it\n"] {
+        let mut terminal = Terminal::run(dir.path(), &["models", "test"]);
+        terminal.wait_for(&question);
+        terminal.wait_for("Use it from now on? [y/N] ");
+        terminal.type_text(answer);
+        let (status, output) = terminal.wait_for_exit();
+        assert!(
+            status == 2 && output.contains("its use is not confirmed"),
+            "{output}"
+        );
+    }
+    assert_eq!(prompts(), 0);
+    let mut terminal = Terminal::run(dir.path(), &["models", "test"]);
+    terminal.wait_for("Use it from now on? [y/N] ");
+    terminal.type_text("y\n");
+    terminal.wait_for_exit();
+    assert_eq!(prompts(), 1);
+    let rules = std::fs::read_to_string(dir.path().join("home/rules.toml")).unwrap();
+    assert!(rules.contains(&format!("base_url = \"{url}\"")), "{rules}");
+    let (_, output) = Terminal::run(dir.path(), &["models", "test"]).wait_for_exit();
+    assert!(!output.contains("Use it from now on?"), "{output}");
+    assert_eq!(prompts(), 2);
 }

@@ -24,6 +24,8 @@ pub use keys::{
 pub use load::{ConfigError, home, load};
 pub use mcp::{project_servers, servers_in_project_config};
 pub use project::{PROJECT_FILES, Project};
-pub use rules::{SavedRules, save_host, save_rule, saved_rules};
+pub use rules::{
+    SavedModelServer, SavedRules, save_host, save_model_server, save_rule, saved_rules,
+};
 pub use schema::{reference, schema};
 pub use trust::{TrustState, distrust, trust, trust_state};

@@ -1,4 +1,5 @@
-//! Commands and hosts that the user approved with "always", stored in `$SELVEDGE_HOME/rules.toml`.
+//! Commands and hosts that the user approved with "always", and model servers that the user
+//! accepted, stored in `$SELVEDGE_HOME/rules.toml`.
 //! Rules in `config.toml` are separate.
 
 use std::io;
@@ -10,8 +11,8 @@ use crate::ConfigError;
 use crate::check::line_of;
 
 const RULES_FILE: &str = "rules.toml";
-const RULES_HEADER: &str = "# Commands, by their first words, and hosts that need no approval. \
-    Delete a line to be asked again.\n";
+const RULES_HEADER: &str = "# Commands, by their first words, hosts, and model servers on this \
+    machine that need no approval. Delete a line to be asked again.\n";
 
 /// Saved rules. A rule for commands is the list of words that a command starts with.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -23,6 +24,18 @@ pub struct SavedRules {
     pub allow_unconfined: Vec<Vec<String>>,
     /// Hosts that are reached without approval.
     pub allow_hosts: Vec<String>,
+    /// Model servers on this machine that are used without being configured.
+    pub allow_model_servers: Vec<SavedModelServer>,
+}
+
+/// A model server on this machine that the user accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedModelServer {
+    /// Base URL of the server.
+    pub base_url: String,
+    /// Id of the user whose process listened at the address; `None` if that was unknown.
+    pub user: Option<u32>,
 }
 
 /// Reads the saved rules. A missing file contains no rules.
@@ -70,6 +83,17 @@ pub fn save_host(home: &Path, host: &str) -> Result<(), ConfigError> {
     write_rules(home, &rules)
 }
 
+/// Saves a model server. Replaces an entry of the same URL. Locks the file against other processes.
+pub fn save_model_server(home: &Path, server: &SavedModelServer) -> Result<(), ConfigError> {
+    let _lock = lock_rules(home).map_err(|error| unwritable(home, error))?;
+    let mut rules = saved_rules(home)?;
+    rules
+        .allow_model_servers
+        .retain(|known| known.base_url != server.base_url);
+    rules.allow_model_servers.push(server.clone());
+    write_rules(home, &rules)
+}
+
 fn write_rules(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
     // A JSON string is also a valid TOML string.
     let quoted = |word: &String| serde_json::Value::from(word.as_str()).to_string();
@@ -78,6 +102,11 @@ fn write_rules(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
             "[{}]",
             rule.iter().map(quoted).collect::<Vec<_>>().join(", ")
         )
+    };
+    let server = |server: &SavedModelServer| {
+        let user = server.user.map(|user| format!(", user = {user}"));
+        let user = user.unwrap_or_default();
+        format!("{{ base_url = {}{user} }}", quoted(&server.base_url))
     };
     let section = |name: &str, lines: Vec<String>| match lines.as_slice() {
         [] => String::new(),
@@ -93,6 +122,10 @@ fn write_rules(home: &Path, rules: &SavedRules) -> Result<(), ConfigError> {
         section(
             "allow_hosts",
             rules.allow_hosts.iter().map(quoted).collect(),
+        ),
+        section(
+            "allow_model_servers",
+            rules.allow_model_servers.iter().map(server).collect(),
         ),
     ]
     .concat();
@@ -141,6 +174,15 @@ mod tests {
         );
         assert_eq!(rules.allow_unconfined, [words("npm|install")]);
         assert_eq!(rules.allow_hosts, ["docs.rs", "localhost:3000"]);
+        let server = |user| SavedModelServer {
+            base_url: "http://127.0.0.1:8080/v1".to_owned(),
+            user,
+        };
+        for user in [None, Some(1001)] {
+            save_model_server(&home, &server(user)).unwrap();
+            let rules = saved_rules(&home).unwrap();
+            assert_eq!(rules.allow_model_servers, [server(user)]);
+        }
         // An invalid file is not overwritten.
         std::fs::write(home.join(RULES_FILE), "allow = 3").unwrap();
         assert!(saved_rules(&home).is_err() && save_rule(&home, &words("a|b"), false).is_err());

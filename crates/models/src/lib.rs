@@ -72,6 +72,7 @@ mod messages;
 mod model;
 mod model_table;
 mod pairing;
+mod port_owner;
 mod prompt;
 mod provider;
 mod request;

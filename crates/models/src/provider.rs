@@ -136,6 +136,12 @@ impl Provider {
         }
     }
 
+    /// Returns the port of the base URL.
+    pub(crate) fn port(&self) -> Option<u16> {
+        let url = reqwest::Url::parse(&self.base_url).ok()?;
+        url.port_or_known_default()
+    }
+
     /// Whether the base URL is on this machine.
     pub fn is_local(&self) -> bool {
         let Ok(url) = reqwest::Url::parse(&self.base_url) else {

@@ -1,0 +1,90 @@
+//! Decides whether a model server that was found on this machine is used. Any user of the machine
+//! may have started it, so the user is asked once for each address.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::Result;
+use selvedge_config::{SavedModelServer, SavedRules};
+use selvedge_models::DiscoveredServer;
+
+use crate::output::replace_control_chars;
+use crate::problem::Problem;
+
+/// Whether the user may be asked about a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DiscoveryQuestion {
+    /// If there is a terminal.
+    Allowed,
+    /// The command only reports what would be used.
+    NotAllowed,
+}
+
+/// Returns whether the user accepted the server earlier. If another user's process listens at its
+/// address now, it counts as another server.
+pub(crate) fn is_accepted(server: &DiscoveredServer, rules: &SavedRules) -> bool {
+    rules.allow_model_servers.contains(&saved_server(server))
+}
+
+/// Asks whether to use the server, and stores that the user accepts it. Fails if the user declines
+/// or cannot be asked.
+pub(crate) fn confirm_server(
+    server: &DiscoveredServer,
+    home: Option<&Path>,
+    question: DiscoveryQuestion,
+) -> Result<()> {
+    let can_ask = question == DiscoveryQuestion::Allowed
+        && std::io::stdin().is_terminal()
+        && std::io::stderr().is_terminal();
+    if !can_ask || !ask(server) {
+        let provider = &server.provider;
+        let message = format!(
+            "a model server answers at {}, and its use is not confirmed",
+            provider.base_url
+        );
+        let name = &provider.name;
+        let hint =
+            format!("pass --provider {name}, or set `model_provider = \"{name}\"` in config.toml");
+        return Err(Problem::new(message).hint(hint).into());
+    }
+    let saved = home.map(|home| selvedge_config::save_model_server(home, &saved_server(server)));
+    if let Some(Err(error)) = saved {
+        eprint_line!("warning: the answer applies to this command only: {error}");
+    }
+    Ok(())
+}
+
+fn saved_server(server: &DiscoveredServer) -> SavedModelServer {
+    SavedModelServer {
+        base_url: server.provider.base_url.clone(),
+        user: server.user,
+    }
+}
+
+/// Asks on the terminal. If it is gone, the empty answer means no.
+fn ask(server: &DiscoveredServer) -> bool {
+    let question = format!(
+        "? A model server answers at {} ({}, {}).\n  \
+         It would read your messages and files, and its answers run as scripts.\n  \
+         Use it from now on? [y/N] ",
+        server.provider.base_url,
+        server.provider.name,
+        describe_user(server.user),
+    );
+    let mut stderr = std::io::stderr().lock();
+    let _ = stderr
+        .write_all(replace_control_chars(&question).as_bytes())
+        .and_then(|()| stderr.flush());
+    let mut line = String::new();
+    let _ = std::io::stdin().lock().read_line(&mut line);
+    matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
+}
+
+fn describe_user(user: Option<u32>) -> String {
+    let own = rustix::process::getuid().as_raw();
+    match user {
+        None => "run by an unknown user".to_owned(),
+        Some(user) if user == own => "run by you".to_owned(),
+        Some(user) => format!("run by the user {user}, not by you"),
+    }
+}
