@@ -7,17 +7,19 @@ use std::time::Duration;
 use anyhow::Result;
 use futures_util::FutureExt;
 use selvedge_mcp::{
-    ElicitationHandler, ElicitationRequest, ElicitationResponse, HttpAccess, Login, LoginError,
-    ScriptHttpServer, ScriptServerConfig, ServeError, ServerRequestError, ServerRequestHandlers,
-    ServerState, ServerStatus, serve_stdio,
+    ClientApprovals, ElicitationHandler, ElicitationRequest, ElicitationResponse, HttpAccess,
+    HttpAuthentication, LiveSessions, Login, LoginError, ScriptHttpServer, ScriptServerConfig,
+    ServeError, ServerRequestError, ServerRequestHandlers, ServerState, ServerStatus, serve_stdio,
 };
 use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind};
 
 use crate::CliStatus;
 use crate::mcp_args::{McpCommand, McpLoginArgs, McpServeArgs, McpServerListArgs};
+use crate::mcp_token::{TokenChoice, TokenSource, choose_token, token_variable};
 use crate::output::{print_line, replace_control_chars};
 use crate::problem::Problem;
 use crate::run::{runtime, stop_signal};
+use crate::run_access::ClientRuns;
 use crate::saved_config::SavedRunConfig;
 use crate::setup::CliSetup;
 
@@ -34,13 +36,26 @@ pub(crate) fn mcp(command: McpCommand) -> Result<CliStatus> {
 }
 
 fn serve(args: McpServeArgs) -> Result<CliStatus> {
-    let setup = CliSetup::new(&args.workspace)?.without_variable(&args.token_env)?;
-    let setup = Arc::new(setup.with_journal(&args.workspace)?);
+    let http = match &args.http {
+        Some(address) => Some((address.clone(), choose_token(&args)?)),
+        None => None,
+    };
+    let live = LiveRuns::new(LiveRunLimits::default());
+    let live_sessions = LiveSessions::default();
+    let setup = CliSetup::new(&args.workspace)?.without_variable(token_variable(&args))?;
+    let mut setup = setup.with_journal(&args.workspace)?;
+    setup.client_runs = Some(ClientRuns {
+        live_runs: live.clone(),
+        live_sessions: live_sessions.clone(),
+        client: http
+            .as_ref()
+            .map(|(_, token)| token.authentication.client_name()),
+    });
+    let setup = Arc::new(setup);
     // The client waits for each answer, so runs without calls are recorded after their answer.
     if let Some(journal) = &setup.journal {
         journal.enable_write_behind();
     }
-    let live = LiveRuns::new(LiveRunLimits::default());
     let forms = Arc::new(ClientElicitation(live.clone()));
     let servers = setup.servers(ServerRequestHandlers {
         elicitation: Some(forms),
@@ -57,17 +72,19 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         tools: setup.built_in_tools()?,
         servers: servers.clone(),
         live_runs: live.clone(),
+        live_sessions,
+        approvals: client_approvals(&args),
         context: setup.script_context(),
         saved_config: serde_json::to_string(&SavedRunConfig::from_setup(
             &setup,
             &args.limits,
             Vec::new(),
         ))?,
-        load_resume: Box::new(move |run| {
+        load_resume: Box::new(move |request| {
             let setup = setup_to_resume.clone();
             async move {
-                let resume =
-                    tokio::task::spawn_blocking(move || setup.load_resume_by_id(&run)).await;
+                let load = move || setup.load_resume_for_client(&request);
+                let resume = tokio::task::spawn_blocking(load).await;
                 resume
                     .unwrap_or_else(|error| Err(error.into()))
                     .map_err(|error| ServeError::NotResumable(error.to_string()))
@@ -84,11 +101,13 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         .enable_all()
         .build()?;
     let served = runtime.block_on(async {
-        let served = match &args.http {
+        let served = match http {
             None => serve_stdio(config, wait_for_stop())
                 .await
                 .map_err(|error| Problem::new(format!("cannot serve: {error}"))),
-            Some(address) => serve_http(address, &args, config).await,
+            Some((address, token)) => {
+                serve_http(&address, token, args.allow_host.clone(), config).await
+            }
         };
         live.stop_all().await;
         servers.stop().await;
@@ -103,35 +122,47 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
     Ok(CliStatus::Success)
 }
 
+/// Over standard input and output the client is the user's own agent. Over HTTP it approves only if
+/// the user lets it.
+fn client_approvals(args: &McpServeArgs) -> ClientApprovals {
+    match args.http.is_none() || args.client_approves {
+        true => ClientApprovals::Asked,
+        false => ClientApprovals::Denied {
+            reason: "clients of this server cannot approve calls; its owner can start it with \
+                --client-approves"
+                .to_owned(),
+        },
+    }
+}
+
 async fn serve_http(
     address: &str,
-    args: &McpServeArgs,
+    token: TokenChoice,
+    allowed_hosts: Vec<String>,
     config: Arc<ScriptServerConfig>,
 ) -> Result<(), Problem> {
-    let token = std::env::var(&args.token_env)
-        .ok()
-        .filter(|token| !token.is_empty());
     let access = HttpAccess {
-        token,
-        allowed_hosts: args.allow_host.clone(),
+        authentication: token.authentication.clone(),
+        allowed_hosts,
     };
     let server = ScriptHttpServer::bind(address, access, config)
         .await
         .map_err(|error| {
             let hint = match &error {
-                ServeError::TokenRequired(_) => format!(
-                    "set {} to a long random token, or pass --http 127.0.0.1:8765",
-                    args.token_env
-                ),
-                _ => "pass an address such as --http 127.0.0.1:8765".to_owned(),
+                ServeError::TokenRequired(_) => "remove --no-token, or pass --http 127.0.0.1:8765",
+                _ => "pass an address such as --http 127.0.0.1:8765",
             };
             Problem::new(error.to_string()).hint(hint)
         })?;
+    if let (TokenSource::Random, HttpAuthentication::Token(random)) =
+        (token.source, &token.authentication)
+    {
+        eprint_line!("note: clients must send this token, which is new for each start:");
+        eprint_line!("Authorization: Bearer {random}");
+    }
     eprint_line!("serving at http://{}/mcp", server.local_addr());
-    server
-        .run(wait_for_stop())
-        .await
-        .map_err(|error| Problem::new(error.to_string()))
+    server.run(wait_for_stop()).await;
+    Ok(())
 }
 
 async fn wait_for_stop() {

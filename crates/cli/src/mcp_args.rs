@@ -1,5 +1,6 @@
 //! The command line of `selvedge mcp`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -25,15 +26,29 @@ pub(crate) struct McpServeArgs {
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,
 
-    /// Environment variable with the bearer token that clients must send; required if --http is not
-    /// a loopback address
+    /// Environment variable with the bearer token that clients must send; without it and
+    /// --token-file, a random token is printed, unless SELVEDGE_MCP_TOKEN is set
     #[arg(
         long,
         value_name = "NAME",
-        default_value = "SELVEDGE_MCP_TOKEN",
-        requires = "http"
+        requires = "http",
+        conflicts_with = "token_file"
     )]
-    pub(crate) token_env: String,
+    pub(crate) token_env: Option<String>,
+
+    /// File with the bearer token; only its owner may have access to it
+    #[arg(long, value_name = "FILE", requires = "http")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Accept requests without a token; every user of this machine can then run scripts as you.
+    /// Loopback addresses only
+    #[arg(long, requires = "http", conflicts_with_all = ["token_env", "token_file"])]
+    pub(crate) no_token: bool,
+
+    /// Let HTTP clients approve the calls of their own scripts, such as commands without
+    /// confinement; by default such calls are denied
+    #[arg(long, requires = "http")]
+    pub(crate) client_approves: bool,
 
     /// Accept requests for this host name, with --http; may be repeated
     #[arg(long, value_name = "HOST", requires = "http")]

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use selvedge_journal::{Journal, JournalError, StoredRun};
-use selvedge_tools::{Tool, ToolError, tool};
+use selvedge_tools::{Tool, ToolError, tool_with_context};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::run_access::RunAccess;
 
 /// The arguments of `recall`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -33,21 +35,17 @@ struct RecalledRunValue {
     truncated: bool,
 }
 
-/// The runs that may be read: those of this folder or of this session.
-#[derive(Debug, Clone)]
-pub(crate) struct RecallAccess {
-    pub(crate) directory: String,
-    pub(crate) session: String,
-}
-
-pub(crate) fn recall_tool(journal: &Arc<Journal>, ours: RecallAccess) -> impl Tool + use<> {
-    let (journal, ours) = (journal.clone(), Arc::new(ours));
+pub(crate) fn recall_tool(journal: &Arc<Journal>, access: RunAccess) -> impl Tool + use<> {
+    let (journal, access) = (journal.clone(), Arc::new(access));
     let description =
         "Read the return value of an earlier run or of one of its calls, whole or in slices.";
-    tool("recall", description, move |args: RecallRunArgs| {
-        let (journal, ours) = (journal.clone(), ours.clone());
+    tool_with_context("recall", description, move |args: RecallRunArgs, call| {
+        let (journal, access) = (journal.clone(), access.clone());
         async move {
-            let read = move |journal: &Journal| Ok(read_value(journal, &ours, &args));
+            let read = move |journal: &Journal| {
+                let may_read = |run: &StoredRun| access.may_use(journal, &call.scope_id, run);
+                Ok(read_value(journal, may_read, &args))
+            };
             let failed = |error: JournalError| Err(ToolError::new(error.to_string()));
             journal.spawn_blocking(read).await.unwrap_or_else(failed)
         }
@@ -58,27 +56,21 @@ pub(crate) fn recall_tool(journal: &Arc<Journal>, ours: RecallAccess) -> impl To
 
 fn read_value(
     journal: &Journal,
-    ours: &RecallAccess,
+    may_read: impl Fn(&StoredRun) -> bool,
     args: &RecallRunArgs,
 ) -> Result<RecalledRunValue, ToolError> {
     let (run, call) = match args.handle.split_once('/') {
         Some((run, call)) => (run, Some(call)),
         None => (args.handle.as_str(), None),
     };
-    // Only whole ids are accepted, so that runs cannot be found by trying prefixes. Runs of other
-    // folders and sessions are reported as missing.
-    let may_read = |found: &StoredRun| {
-        let summary = &found.summary;
-        summary.id == run
-            && (summary.directory == ours.directory
-                || !summary.session.is_empty() && summary.session == ours.session)
-    };
     let not_found = || {
         ToolError::new(format!("there is no run `{run}`"))
             .suggest("pass the id of a run, such as scr_…, or of a call, such as scr_…/tool_3")
     };
     let run = match journal.run(run) {
-        Ok(found) if may_read(&found) => found,
+        // Only whole ids are accepted, so that runs cannot be found by trying prefixes. Runs that
+        // may not be read are reported as missing.
+        Ok(found) if found.summary.id == run && may_read(&found) => found,
         Ok(_) | Err(JournalError::RunNotFound(_) | JournalError::AmbiguousId(_)) => {
             return Err(not_found());
         }

@@ -22,6 +22,10 @@ pub(crate) struct SavedRunConfig {
     session: String,
     /// The trusted project files, as they were when the run started.
     project_files: Option<Project>,
+    /// Name of the HTTP client of `mcp serve` that the run belongs to; `None` if the user started
+    /// it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    client: Option<String>,
 }
 
 impl SavedRunConfig {
@@ -39,6 +43,10 @@ impl SavedRunConfig {
             args,
             session: setup.session.clone(),
             project_files: setup.project.clone(),
+            client: setup
+                .client_runs
+                .as_ref()
+                .and_then(|clients| clients.client.clone()),
         }
     }
 
@@ -47,6 +55,16 @@ impl SavedRunConfig {
             Problem::new("the stored configuration of the run is missing or from another version")
                 .hint("resume it with the version of Selvedge that started it")
         })?)
+    }
+
+    /// Returns the HTTP client that a recorded run belongs to; `None` if the user started it.
+    pub(crate) fn client_of(text: &str) -> Option<String> {
+        #[derive(Deserialize)]
+        struct SavedClient {
+            #[serde(default)]
+            client: Option<String>,
+        }
+        serde_json::from_str::<SavedClient>(text).ok()?.client
     }
 
     /// Sets up the tools of the run in its folder.

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_agent::{ResumeTarget, SubAgents, find_resume_target, task_outcome};
+use selvedge_agent::{ResumeTarget, SubAgents, find_resume_target};
 use selvedge_config::{Config, Diagnostic, McpServer, Project, SavedRules, Severity};
 use selvedge_confine::UnixSocketAccess;
-use selvedge_journal::{Journal, JournalError};
+use selvedge_journal::Journal;
 use selvedge_memory::Memory;
 use selvedge_protocol::{Limits, ScriptModeLevels, ToolSpec};
 use selvedge_script::{Harness, Resume, ScriptContext, ScriptStore};
@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::args::{ScriptLimitArgs, WorkspaceArgs};
 use crate::problem::Problem;
 use crate::providers::secret_variables;
-use crate::recall::{RecallAccess, recall_tool};
+use crate::recall::recall_tool;
+use crate::run_access::ClientRuns;
 
 /// Everything that a command needs to run scripts.
 pub(crate) struct CliSetup {
@@ -44,6 +45,8 @@ pub(crate) struct CliSetup {
     pub(crate) session: String,
     /// Sub-agents; `None` in commands without an agent.
     pub(crate) sub_agents: Option<SubAgents>,
+    /// The runs of clients; `None` except in `mcp serve`.
+    pub(crate) client_runs: Option<ClientRuns>,
     /// Background tasks; `None` unless the configuration enables them.
     pub(crate) tasks: Option<TaskSet>,
 }
@@ -198,6 +201,7 @@ impl CliSetup {
             #[cfg(unix)]
             _server_lock: None,
             sub_agents: None,
+            client_runs: None,
             tasks,
         })
     }
@@ -221,11 +225,7 @@ impl CliSetup {
         let mut all = Registry::new();
         self.toolbox.register(&mut all)?;
         if let Some(journal) = &self.journal {
-            let ours = RecallAccess {
-                directory: self.directory.display().to_string(),
-                session: self.session.clone(),
-            };
-            all.register(recall_tool(journal, ours))?;
+            all.register(recall_tool(journal, self.run_access()))?;
         }
         if let Some(agents) = &self.sub_agents {
             agents.register(&mut all)?;
@@ -237,17 +237,7 @@ impl CliSetup {
             ))?;
         }
         if let Some(tasks) = &self.tasks {
-            if let Some(journal) = self.journal.clone() {
-                let here = self.directory.display().to_string();
-                tasks.set_recorded_lookup(move |id| {
-                    let here = here.clone();
-                    let read = move |journal: &Journal| {
-                        Ok::<_, JournalError>(task_outcome(journal, &id, &here))
-                    };
-                    let read = journal.spawn_blocking(read);
-                    async { read.await.ok().flatten() }
-                });
-            }
+            self.set_task_access(tasks);
             tasks.register(&mut all)?;
         }
         Ok(all)
@@ -386,7 +376,7 @@ impl CliSetup {
         Err(problem.into())
     }
 
-    fn require_journal(&self) -> Result<&Journal, Problem> {
+    pub(crate) fn require_journal(&self) -> Result<&Journal, Problem> {
         self.journal.as_deref().ok_or_else(|| {
             Problem::new("`--resume` needs the journal, which `--ephemeral` turns off")
                 .hint("remove --ephemeral")

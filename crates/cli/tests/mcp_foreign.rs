@@ -37,7 +37,7 @@ struct Http {
 
 impl Http {
     fn start(workspace: &TestWorkspace, args: &[&str]) -> Self {
-        let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0"]
+        let all: Vec<&str> = ["mcp", "serve", "--http", "127.0.0.1:0", "--no-token"]
             .iter()
             .chain(args)
             .copied()
@@ -77,7 +77,8 @@ fn the_python_sdk_works_in_every_mode() {
         ("auto", true),
     ] {
         let workspace = TestWorkspace::new();
-        let http = over_http.then(|| Http::start(&workspace, &["--approval", "untrusted"]));
+        let args = ["--approval", "untrusted", "--client-approves"];
+        let http = over_http.then(|| Http::start(&workspace, &args));
         let mut command = Command::new(peers.join("venv/bin/python"));
         command
             .arg(client("sdk.py"))

@@ -250,6 +250,14 @@ impl Journal {
         query_first(&connection, sql, params![run])
     }
 
+    /// Returns whether the run was started by another process that is still running.
+    pub fn is_run_of_other_process(&self, run: &str) -> Result<bool, JournalError> {
+        let connection = self.flushed_connection();
+        let sql = "SELECT owner FROM runs WHERE id = ?1";
+        let owner: Option<String> = query_first(&connection, sql, params![run])?;
+        Ok(owner.is_some_and(|owner| owner != self.owner.id && self.is_owner_alive(&owner)))
+    }
+
     /// Returns the saved state of a suspended run that this process has claimed. The restored
     /// script makes its approval requests again. The earlier requests are closed by the next write
     /// for the run; if this process dies before that, they stay open.

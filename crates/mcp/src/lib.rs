@@ -17,7 +17,10 @@ mod configured_server;
 mod connection;
 mod error;
 mod http;
+mod http_connections;
+mod http_sessions;
 mod in_flight;
+mod live_sessions;
 mod login;
 mod process;
 mod progress;
@@ -25,6 +28,7 @@ mod question_elicitation;
 mod render;
 mod sampling;
 mod script_server;
+mod script_server_config;
 mod serve_http;
 mod serve_stdio;
 mod server_form;
@@ -39,13 +43,15 @@ pub use client_handler::{
 };
 pub use configured_server::{ServerState, ServerStatus};
 pub use error::{FormError, ServerError, ServerRequestError};
+pub use live_sessions::LiveSessions;
 pub use login::{Login, LoginError};
 pub use process::NESTED_ENV_VAR;
 pub use sampling::{
     McpSamplingMessage, McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason,
 };
-pub use script_server::{LoadResume, ScriptServerConfig, ScriptServerSession};
-pub use serve_http::{HttpAccess, ScriptHttpServer, ServeError};
+pub use script_server::ScriptServerSession;
+pub use script_server_config::{ClientApprovals, LoadResume, ResumeRequest, ScriptServerConfig};
+pub use serve_http::{HttpAccess, HttpAuthentication, ScriptHttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
 pub use server_form::{
     FormContent, FormField, FormFieldChoice, FormFieldKind, FormFieldPresence, FormUrl, ServerForm,

@@ -130,6 +130,17 @@ pub(crate) fn help_output(tools: &Registry, topic: &str) -> ScriptToolCallOutput
     item
 }
 
+/// Returns the topic of a help request (`help`, `help()`, `help("name")`), empty if it has none;
+/// `None` if the code is a script.
+pub(crate) fn help_topic(code: &str) -> Option<&str> {
+    let rest = code.trim().trim_end_matches(';').strip_prefix("help")?;
+    let topic = rest.trim().trim_start_matches('(').trim_end_matches(')');
+    let topic = topic.trim().trim_matches(['"', '\'', '`']);
+    let is_name = |c: char| c.is_alphanumeric() || "._-$ ".contains(c);
+    let longer_word = rest.starts_with(|c: char| c.is_alphanumeric() || c == '.');
+    (topic.chars().all(is_name) && !longer_word).then_some(topic)
+}
+
 /// Shortens a text of the client to one line of at most 80 characters.
 pub(crate) fn shorten_client_text(text: &str) -> String {
     selvedge_text::one_line(text, 80)
@@ -173,4 +184,20 @@ fn response_text(output: &ScriptToolCallOutput) -> String {
         text.push_str(&format!("\nnote: {warning}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_help_request_is_told_from_a_script() {
+        assert_eq!(help_topic("help"), Some(""));
+        assert_eq!(help_topic(" help() ;"), Some(""));
+        assert_eq!(help_topic("help(\"mcp.git\")"), Some("mcp.git"));
+        assert_eq!(help_topic("help mcp.git"), Some("mcp.git"));
+        assert_eq!(help_topic("helpful()"), None);
+        assert_eq!(help_topic("help(); return 1"), None);
+        assert_eq!(help_topic("return help()"), None);
+    }
 }

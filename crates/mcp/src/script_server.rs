@@ -1,31 +1,30 @@
 //! The MCP server that offers `script`, and `script_wait` for scripts that take long.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelledNotificationParam, ErrorData, Implementation,
-    InputRequest, InputRequiredResult, InputResponses, ListToolsResult, PaginatedRequestParams,
-    ProtocolVersion, ServerCapabilities, ServerConfig,
+    InitializeRequestParams, InitializeResult, InputRequest, InputRequiredResult, InputResponses,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{NotificationContext, PeerRequestOptions, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
 use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalResponse, new_id};
 use selvedge_script::{
-    Harness, LiveRun, LiveRunReport, LiveRuns, Pragma, QuestionAnswer, Resume, RunOptions,
-    RunQuestion, RunQuestionKind, ScriptContext, ScriptStore, script_tool_description,
+    LiveRun, LiveRunReport, Pragma, QuestionAnswer, RunOptions, RunQuestion, RunQuestionKind,
+    ScriptContext, ScriptStore, TooManyRuns, script_tool_description,
 };
-use selvedge_tools::Registry;
+use selvedge_tools::{Approver, NoApprover, Registry};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::live_sessions::LiveSessionGuard;
 use crate::progress::ProgressNotifier;
 use crate::question_elicitation::{self, OutgoingElicitation};
 use crate::render;
-use crate::serve_http::ServeError;
-use crate::servers::Servers;
+use crate::script_server_config::{ClientApprovals, ResumeRequest, ScriptServerConfig};
 
 /// How long `tools/list` waits for servers whose tools are not known yet.
 const LIST_TOOLS_TIMEOUT: Duration = Duration::from_millis(2500);
@@ -38,39 +37,14 @@ const MAX_RUNS_PER_SESSION: usize = 8;
 /// Longest time that a request may wait for a script.
 const MAX_WAIT_TIME: Duration = Duration::from_secs(30 * 60);
 
-/// Reads the recorded calls of a run by its id. Fails if the run cannot be resumed.
-pub type LoadResume =
-    dyn Fn(String) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
-
-/// What a [`ScriptServerSession`] serves, shared by the sessions of all clients.
-pub struct ScriptServerConfig {
-    /// Runs the scripts. Its tools are replaced by `tools` and those of `servers`.
-    pub harness: Harness,
-    /// The tools that are not from MCP servers.
-    pub tools: Registry,
-    /// The MCP servers whose tools scripts can call.
-    pub servers: Servers,
-    /// The runs in progress. [`LiveRuns::approver`] replaces the approver of the harness.
-    pub live_runs: LiveRuns,
-    /// The `context` of scripts.
-    pub context: ScriptContext,
-    /// Configuration that is stored with each run, to resume it in another process.
-    pub saved_config: String,
-    /// Finds a run to resume. Its error is shown to the model.
-    pub load_resume: Box<LoadResume>,
-    /// Returns how often a tool was called before. Tools that are used often are described first.
-    pub use_count: Box<dyn Fn(&str) -> u64 + Send + Sync>,
-    /// How long a request waits for a script before it returns a handle, by default.
-    pub default_wait: Duration,
-    /// Most tokens of the description of `script`.
-    pub description_tokens: usize,
-}
-
 /// The session of one MCP client.
 pub struct ScriptServerSession {
     config: Arc<ScriptServerConfig>,
     store: ScriptStore,
     session_id: String,
+    /// Set by the handshake. Clients of protocol versions without one have no sessions: each of
+    /// their requests comes with a new id.
+    live: OnceLock<LiveSessionGuard>,
     /// Task that notifies the client of changed tools; aborted with the session.
     change_watcher: Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -112,7 +86,26 @@ impl ScriptServerSession {
             config,
             store: ScriptStore::default(),
             session_id: new_id("ses"),
+            live: OnceLock::new(),
             change_watcher: Mutex::default(),
+        }
+    }
+
+    /// Returns a live run that this session may use.
+    fn find_run(&self, id: &str) -> Option<LiveRun> {
+        let run = self.config.live_runs.find(id)?;
+        let sessions = &self.config.live_sessions;
+        sessions
+            .may_use(&self.session_id, run.session())
+            .then_some(run)
+    }
+
+    fn approver(&self) -> Arc<dyn Approver> {
+        match &self.config.approvals {
+            ClientApprovals::Asked => self.config.live_runs.approver(),
+            ClientApprovals::Denied { reason } => Arc::new(NoApprover {
+                reason: reason.clone(),
+            }),
         }
     }
 
@@ -129,7 +122,7 @@ impl ScriptServerSession {
         let began = Instant::now();
         // The request carries answers for a running script.
         if let Some(id) = &answers.run_id {
-            let Some(run) = self.config.live_runs.find(id) else {
+            let Some(run) = self.find_run(id) else {
                 // Starting it again would repeat its calls.
                 let id = render::shorten_client_text(id);
                 return Ok(render::error_response(&format!(
@@ -147,13 +140,16 @@ impl ScriptServerSession {
         let resume = args.resume.clone();
         let resume = resume.or_else(|| pragma?.resume);
         let resume = match resume {
-            Some(run) => match (self.config.load_resume)(run).await {
-                Ok(resume) => Some(resume),
-                Err(error) => return Ok(render::error_response(&error.to_string())),
-            },
+            Some(run) => {
+                let session = self.session_id.clone();
+                match (self.config.load_resume)(ResumeRequest { run, session }).await {
+                    Ok(resume) => Some(resume),
+                    Err(error) => return Ok(render::error_response(&error.to_string())),
+                }
+            }
             None => None,
         };
-        let topic = help_topic(&args.code);
+        let topic = render::help_topic(&args.code);
         let preparing = async {
             match topic {
                 Some(_) => self.config.servers.ensure_all_catalogues().await,
@@ -190,7 +186,7 @@ impl ScriptServerSession {
             return Ok(render::error_response(&why));
         }
         let harness = self.config.harness.clone().with_tools(tools);
-        let harness = harness.with_approver(self.config.live_runs.approver());
+        let harness = harness.with_approver(self.approver());
         // Subscribed before the script starts: its first events are not missed.
         let (progress, events) = ProgressNotifier::for_new_run(context);
         let options = RunOptions {
@@ -211,9 +207,14 @@ impl ScriptServerSession {
         let code = args.code.clone().into_bytes();
         let run = match self.config.live_runs.start(&harness, code, options, name) {
             Ok(run) => run,
-            Err(full) => {
+            // The error names the oldest run, which may belong to another session.
+            Err(TooManyRuns { running: total, .. }) => {
+                let advice = match running.first() {
+                    Some(own) => format!("wait for {own} with script_wait, or terminate it"),
+                    None => "try again later".to_owned(),
+                };
                 return Ok(render::error_response(&format!(
-                    "{full}: wait for it with script_wait, or terminate it"
+                    "{total} scripts are running, which is the limit of this server: {advice}"
                 )));
             }
         };
@@ -242,7 +243,7 @@ impl ScriptServerSession {
         answers: ElicitationAnswers,
         context: &RequestContext<RoleServer>,
     ) -> CallToolHandlerResult {
-        let Some(run) = self.config.live_runs.find(&args.id) else {
+        let Some(run) = self.find_run(&args.id) else {
             let running = match self.running_ids() {
                 ids if ids.is_empty() => "no script is running".to_owned(),
                 ids => format!("running scripts: {}", ids.join(", ")),
@@ -474,17 +475,6 @@ impl ElicitationAnswers {
     }
 }
 
-/// Returns the topic of a help request (`help`, `help()`, `help("name")`), empty if it has none;
-/// `None` if the code is a script.
-fn help_topic(code: &str) -> Option<&str> {
-    let rest = code.trim().trim_end_matches(';').strip_prefix("help")?;
-    let topic = rest.trim().trim_start_matches('(').trim_end_matches(')');
-    let topic = topic.trim().trim_matches(['"', '\'', '`']);
-    let is_name = |c: char| c.is_alphanumeric() || "._-$ ".contains(c);
-    let longer_word = rest.starts_with(|c: char| c.is_alphanumeric() || c == '.');
-    (topic.chars().all(is_name) && !longer_word).then_some(topic)
-}
-
 impl ServerHandler for ScriptServerSession {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
@@ -500,6 +490,17 @@ impl ServerHandler for ScriptServerSession {
                 .to_owned(),
         );
         info
+    }
+
+    async fn initialize(
+        &self,
+        request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<InitializeResult, ErrorData> {
+        let sessions = &self.config.live_sessions;
+        self.live.get_or_init(|| sessions.add(&self.session_id));
+        context.peer.set_peer_info(request.clone());
+        self.negotiate_initialize(&request)
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
@@ -575,21 +576,5 @@ impl ServerHandler for ScriptServerSession {
                 Err(ErrorData::invalid_params(message, None))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_help_request_is_told_from_a_script() {
-        assert_eq!(help_topic("help"), Some(""));
-        assert_eq!(help_topic(" help() ;"), Some(""));
-        assert_eq!(help_topic("help(\"mcp.git\")"), Some("mcp.git"));
-        assert_eq!(help_topic("help mcp.git"), Some("mcp.git"));
-        assert_eq!(help_topic("helpful()"), None);
-        assert_eq!(help_topic("help(); return 1"), None);
-        assert_eq!(help_topic("return help()"), None);
     }
 }

@@ -1,37 +1,105 @@
 //! Serves MCP clients over streamable HTTP, each with a session of its own.
+//!
+//! Every request needs the token, before anything of its body is read and before a session exists.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::script_server::{ScriptServerConfig, ScriptServerSession};
+use crate::http_connections::{HttpConnection, HttpConnections};
+use crate::http_sessions::LimitedSessions;
+use crate::script_server::ScriptServerSession;
+use crate::script_server_config::ScriptServerConfig;
 
 /// Largest body of a request, in bytes.
 const MAX_REQUEST_BYTES: usize = 4 << 20;
+/// Largest size of the headers of a request, in bytes.
+const MAX_HEADER_BYTES: usize = 32 << 10;
+/// How long a client may take to send the headers of its first or next request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a client may take to send the body of a request.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long responses may take to end when the server stops.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause after the system cannot accept a connection, for example because of too many open files.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Which HTTP requests are accepted.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct HttpAccess {
-    /// Bearer token that every request must have. `None` is allowed on loopback addresses only.
-    pub token: Option<String>,
+    /// What a request must have.
+    pub authentication: HttpAuthentication,
     /// Host names that requests may use, besides the loopback names and the bound address.
     pub allowed_hosts: Vec<String>,
+}
+
+/// What a request must have to be accepted.
+#[derive(Clone, PartialEq, Eq)]
+pub enum HttpAuthentication {
+    /// This bearer token.
+    Token(String),
+    /// Nothing. Allowed on loopback addresses only.
+    None,
+}
+
+impl HttpAuthentication {
+    /// Returns a name for the clients that are accepted: equal names mean the same token.
+    pub fn client_name(&self) -> String {
+        match self {
+            Self::Token(token) => {
+                let digest = Sha256::digest(format!("selvedge mcp client\n{token}"));
+                format!("http token {}", selvedge_text::hex(&digest[..16]))
+            }
+            Self::None => "http".to_owned(),
+        }
+    }
+
+    /// Whether the headers of a request have the token. Exactly one `Authorization` is accepted.
+    fn accepts(&self, headers: &HeaderMap) -> bool {
+        let Self::Token(token) = self else {
+            return true;
+        };
+        let mut sent = headers.get_all(header::AUTHORIZATION).iter();
+        let (Some(sent), None) = (sent.next(), sent.next()) else {
+            return false;
+        };
+        let sent = sent.to_str().ok().and_then(|value| value.split_once(' '));
+        sent.is_some_and(|(scheme, sent)| {
+            scheme.eq_ignore_ascii_case("bearer")
+                && constant_time_eq(sent.trim().as_bytes(), token.as_bytes())
+        })
+    }
+}
+
+impl std::fmt::Debug for HttpAuthentication {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Token(_) => "Token(…)",
+            Self::None => "None",
+        })
+    }
 }
 
 /// Failure of the MCP server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The address is not a loopback address, and no token is set.
+    /// The address is not a loopback address, and no token is required.
     #[error("{0} can be reached from other machines, which requires a token")]
     TokenRequired(SocketAddr),
     /// The address cannot be bound.
@@ -42,9 +110,6 @@ pub enum ServeError {
         /// Error of the operating system.
         error: std::io::Error,
     },
-    /// The HTTP server failed while it was running.
-    #[error("cannot serve: {0}")]
-    Io(std::io::Error),
     /// The client did not complete the handshake.
     #[error("{0}")]
     NotInitialized(String),
@@ -74,7 +139,7 @@ impl ScriptHttpServer {
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        if !bound.ip().is_loopback() && access.token.is_none() {
+        if !bound.ip().is_loopback() && access.authentication == HttpAuthentication::None {
             return Err(ServeError::TokenRequired(bound));
         }
         let cancel = CancellationToken::new();
@@ -97,19 +162,16 @@ impl ScriptHttpServer {
             .enforce_origin_validation()
             .with_max_request_body_bytes(MAX_REQUEST_BYTES)
             .with_cancellation_token(cancel.clone());
-        let sessions = Arc::new(LocalSessionManager::default());
         let service = StreamableHttpService::new(
             move || Ok(ScriptServerSession::new(config.clone())),
-            sessions,
+            Arc::new(LimitedSessions::new()),
             http_config,
         );
-        let mut router = Router::new().route_service("/mcp", service);
-        if let Some(token) = access.token {
-            router = router.layer(axum::middleware::from_fn_with_state(
-                Arc::<str>::from(token),
-                require_token,
-            ));
-        }
+        let router = Router::new().route_service("/mcp", service);
+        let router = router.layer(axum::middleware::from_fn_with_state(
+            Arc::new(access.authentication),
+            accept_request,
+        ));
         Ok(Self {
             listener,
             local_addr: bound,
@@ -124,34 +186,89 @@ impl ScriptHttpServer {
     }
 
     /// Serves until `shutdown` resolves.
-    pub async fn run(
-        self,
-        shutdown: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<(), ServeError> {
-        let cancel = self.cancel;
-        let shutdown = async move {
-            shutdown.await;
-            cancel.cancel();
-        };
-        axum::serve(self.listener, self.router)
-            .with_graceful_shutdown(shutdown)
-            .await
-            .map_err(ServeError::Io)
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let mut http = http1::Builder::new();
+        // Also ends a connection that is idle between two requests.
+        http.timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_buf_size(MAX_HEADER_BYTES);
+        let connections = HttpConnections::new();
+        let mut open = JoinSet::new();
+        tokio::pin!(shutdown);
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                Some(_) = open.join_next() => continue,
+                () = &mut shutdown => break,
+            };
+            let Ok((stream, address)) = accepted else {
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
+                continue;
+            };
+            let connection = connections.add(address.ip());
+            let router = self.router.clone().layer(Extension(connection.clone()));
+            let router = TowerToHyperService::new(router);
+            let serving = http.serve_connection(TokioIo::new(stream), router);
+            let stopped = self.cancel.clone();
+            open.spawn(async move {
+                tokio::pin!(serving);
+                tokio::select! {
+                    // A client that breaks the connection is not an error of the server.
+                    _ = &mut serving => return,
+                    () = connection.wait_until_replaced() => return,
+                    () = stopped.cancelled() => serving.as_mut().graceful_shutdown(),
+                }
+                let _ = serving.await;
+            });
+        }
+        self.cancel.cancel();
+        let all_ended = async { while open.join_next().await.is_some() {} };
+        // Connections that are still open then end with the server.
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all_ended).await;
     }
 }
 
-/// Rejects requests without the bearer token.
-async fn require_token(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    let sent = request
-        .headers()
-        .get(header::AUTHORIZATION)
-        .and_then(|value| value.to_str().ok());
-    let sent = sent
-        .and_then(|value| value.split_once(' '))
-        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    if sent.is_some_and(|(_, sent)| constant_time_eq(sent.trim().as_bytes(), token.as_bytes())) {
-        return next.run(request).await;
+/// Rejects requests without the token. Reads the body of the others.
+async fn accept_request(
+    State(authentication): State<Arc<HttpAuthentication>>,
+    Extension(connection): Extension<HttpConnection>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (mut parts, body) = request.into_parts();
+    // The host in the target has precedence over `Host`, which the service checks.
+    let target_host = parts
+        .uri
+        .authority()
+        .map(|host| HeaderValue::from_str(host.as_str()));
+    if let Some(Ok(host)) = target_host {
+        parts.headers.insert(header::HOST, host);
     }
+    if !authentication.accepts(&parts.headers) {
+        // A foreign `Host` or `Origin` is reported as such. The service checks them for every
+        // method, and accepts no `OPTIONS`.
+        parts.method = Method::OPTIONS;
+        let checked = next.run(Request::from_parts(parts, Body::empty())).await;
+        return match checked.status() {
+            StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => checked,
+            _ => unauthorized(),
+        };
+    }
+    if connection.accept().is_err() {
+        let message = "too many connections\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, message).into_response();
+    }
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_REQUEST_BYTES)).await {
+        Ok(Ok(body)) => next.run(Request::from_parts(parts, Body::from(body))).await,
+        Ok(Err(_)) => {
+            let message = format!("the body is larger than {MAX_REQUEST_BYTES} bytes\n");
+            (StatusCode::PAYLOAD_TOO_LARGE, message).into_response()
+        }
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
+    }
+}
+
+fn unauthorized() -> Response {
     (
         StatusCode::UNAUTHORIZED,
         [(header::WWW_AUTHENTICATE, "Bearer")],
@@ -162,7 +279,6 @@ async fn require_token(State(token): State<Arc<str>>, request: Request, next: Ne
 
 /// Compares in a time that does not depend on how much of the token is right.
 fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
-    use sha2::{Digest, Sha256};
     let (a, b) = (Sha256::digest(a), Sha256::digest(b));
     a.iter()
         .zip(b.iter())

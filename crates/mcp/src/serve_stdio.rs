@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::ServeError;
-use crate::script_server::{ScriptServerConfig, ScriptServerSession};
+use crate::script_server::ScriptServerSession;
+use crate::script_server_config::ScriptServerConfig;
 
 /// Serves until the client closes standard input, or `shutdown` resolves.
 pub async fn serve_stdio(

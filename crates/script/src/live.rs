@@ -286,23 +286,25 @@ impl LiveRunsShared {
         output: ScriptToolCallOutput,
     ) {
         {
+            let shared = shared.upgrade();
+            // Locked first: a client that has the output does not find the run among the running.
+            let runs = shared.as_ref().map(|shared| shared.runs.lock());
             let mut state = entry.lock_state();
             if state.output.is_some() {
                 return;
             }
             state.questions.clear();
             state.output = Some(Arc::new(output));
+            if let (Some(shared), Some(runs)) = (&shared, runs) {
+                let mut runs = runs.unwrap_or_else(PoisonError::into_inner);
+                runs.running.retain(|other| !Arc::ptr_eq(other, entry));
+                runs.ended.push_back(entry.clone());
+                while runs.ended.len() > shared.limits.max_ended {
+                    runs.ended.pop_front();
+                }
+            }
         }
         entry.changed.notify_waiters();
-        let Some(shared) = shared.upgrade() else {
-            return;
-        };
-        let mut runs = shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.running.retain(|other| !Arc::ptr_eq(other, entry));
-        runs.ended.push_back(entry.clone());
-        while runs.ended.len() > shared.limits.max_ended {
-            runs.ended.pop_front();
-        }
     }
 }
 
@@ -343,6 +345,11 @@ impl LiveRun {
     /// Returns the run's id.
     pub fn id(&self) -> &str {
         &self.0.id
+    }
+
+    /// Returns the id of the session that the run belongs to.
+    pub fn session(&self) -> &str {
+        &self.0.session
     }
 
     /// Returns the time after the start at which the script asks its caller to stop waiting.

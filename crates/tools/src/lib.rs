@@ -53,7 +53,7 @@ pub use router::{StructuredCall, StructuredOutput, ToolRouter, truncate_result};
 pub use scope::{Scope, ScopeLimits, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy};
 pub use search::{ToolSearchHit, search_tool};
 pub use stop::{ExternalStop, run_or_stop_on_request};
-pub use tasks::{TaskContext, TaskSet};
+pub use tasks::{TaskContext, TaskQuery, TaskSet};
 pub use tool::{
     CallContext, CallFuture, FieldCase, Tool, ToolError, ToolOutput, UnconfinedRetry, parse_args,
     spec_of, typed_call,

@@ -25,9 +25,9 @@ use crate::orchestrator::{always_reruns, is_read_only_call};
 use crate::prior::{CallEffect, PriorLookup};
 use crate::stop::run_or_stop_on_request;
 use crate::{
-    BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, FieldCase, Orchestrator,
-    PriorOutcome, Registry, RegistryError, Scope, ScopeLimits, ToolError, ToolLookup, parse_args,
-    tool, tool_with_context,
+    BatchReport, CallArguments, CallContext, CallFailure, CallOutcome, CallRequest, FieldCase,
+    Orchestrator, PriorOutcome, Registry, RegistryError, Scope, ScopeLimits, ToolError, ToolLookup,
+    parse_args, tool, tool_with_context,
 };
 
 /// Largest number of running tasks of a session.
@@ -46,13 +46,27 @@ struct TaskSetInner {
     tasks: Mutex<VecDeque<BackgroundTask>>,
     cancel: CancellationToken,
     recorded_lookup: OnceLock<Box<RecordedTaskLookup>>,
+    access: OnceLock<Box<TaskAccess>>,
     /// Tool that a task calls if the script names none, and example arguments of `spawn`.
     default_task: Option<(String, String)>,
 }
 
-/// Looks up the recorded outcome of a task of another session, by its id. Returns `None` if the
-/// task failed or does not exist.
-type RecordedTaskLookup = dyn Fn(String) -> BoxFuture<'static, Option<PriorOutcome>> + Send + Sync;
+/// Looks up the recorded outcome of a task of another session. Returns `None` if the task failed,
+/// does not exist, or may not be used.
+type RecordedTaskLookup =
+    dyn Fn(TaskQuery) -> BoxFuture<'static, Option<PriorOutcome>> + Send + Sync;
+
+/// Decides whether the run with the first id may use a task of the session with the second id.
+type TaskAccess = dyn Fn(&str, &str) -> bool + Send + Sync;
+
+/// A call that waits for a task or cancels it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskQuery {
+    /// Id of the task.
+    pub id: String,
+    /// Id of the run that makes the call.
+    pub scope_id: String,
+}
 
 /// What is needed to run and record a task.
 #[derive(Clone)]
@@ -79,6 +93,7 @@ struct NewTask {
 
 struct BackgroundTask {
     id: String,
+    session: String,
     cancel: CancellationToken,
     result: watch::Receiver<Option<TaskResult>>,
 }
@@ -127,19 +142,20 @@ impl TaskSet {
                 "Waits for a task and returns its result.",
                 move |args: TaskIdArgs, call| {
                     let tasks = for_wait.clone();
-                    async move { tasks.wait(&args.id, &call.cancel).await }
+                    let query = args.query(&call);
+                    async move { tasks.wait(&query, &call.cancel).await }
                 },
             )
             .read_only()
             .positional(&["id"]),
         )?;
         registry.register(
-            tool(
+            tool_with_context(
                 "spawn.cancel",
                 "Cancels a task. Returns false if it had already ended.",
-                move |args: TaskIdArgs| {
+                move |args: TaskIdArgs, call| {
                     let tasks = for_cancel.clone();
-                    async move { tasks.cancel(&args.id).await }
+                    async move { tasks.cancel(&args.query(&call)).await }
                 },
             )
             .positional(&["id"]),
@@ -148,7 +164,7 @@ impl TaskSet {
 
     /// Sets the lookup for tasks of other sessions: a script that was suspended may wait in another
     /// process for a task it started. Later calls have no effect.
-    pub fn set_recorded_lookup<F>(&self, lookup: impl Fn(String) -> F + Send + Sync + 'static)
+    pub fn set_recorded_lookup<F>(&self, lookup: impl Fn(TaskQuery) -> F + Send + Sync + 'static)
     where
         F: Future<Output = Option<PriorOutcome>> + Send + 'static,
     {
@@ -156,7 +172,14 @@ impl TaskSet {
         let _ = self
             .0
             .recorded_lookup
-            .set(Box::new(move |id| lookup(id).boxed()));
+            .set(Box::new(move |query| lookup(query).boxed()));
+    }
+
+    /// Sets which tasks a run may use, if the set holds the tasks of several sessions:
+    /// `may_use(run, session)` decides whether the run may use a task that the session started.
+    /// Later calls have no effect.
+    pub fn set_access(&self, may_use: impl Fn(&str, &str) -> bool + Send + Sync + 'static) {
+        let _ = self.0.access.set(Box::new(may_use));
     }
 
     /// Returns the number of running tasks.
@@ -223,7 +246,7 @@ impl TaskSet {
             }
             PriorLookup::Skipped { value } => {
                 spawn.record(&id, TaskOrigin::Skipped).await?;
-                self.add_finished(id.clone(), value);
+                self.add_finished(id.clone(), context.session, value);
                 return Ok(id);
             }
         };
@@ -269,12 +292,17 @@ impl TaskSet {
     }
 
     /// Adds a task that has already ended, because the script decided what it returns.
-    fn add_finished(&self, id: String, value: Value) {
+    fn add_finished(&self, id: String, session: String, value: Value) {
         let (_, result) = watch::channel(Some(Ok(value)));
         let cancel = CancellationToken::new();
         push_task(
             &mut self.lock_tasks(),
-            BackgroundTask { id, cancel, result },
+            BackgroundTask {
+                id,
+                session,
+                cancel,
+                result,
+            },
         );
     }
 
@@ -320,6 +348,7 @@ impl TaskSet {
             &mut self.lock_tasks(),
             BackgroundTask {
                 id: id.clone(),
+                session: context.session.clone(),
                 cancel: cancel.clone(),
                 result,
             },
@@ -347,10 +376,15 @@ impl TaskSet {
         recorded.await.unwrap_or_else(dropped).map(|()| id)
     }
 
-    async fn wait(&self, id: &str, cancel: &CancellationToken) -> Result<Value, ToolError> {
-        let mut receiver = match self.find(id, |task| task.result.clone()) {
+    async fn wait(
+        &self,
+        query: &TaskQuery,
+        cancel: &CancellationToken,
+    ) -> Result<Value, ToolError> {
+        let id = &query.id;
+        let mut receiver = match self.find(query, |task| task.result.clone()) {
             Ok(task) => task,
-            Err(error) => return self.recorded_result(id).await.unwrap_or(Err(error)),
+            Err(error) => return self.recorded_result(query).await.unwrap_or(Err(error)),
         };
         let result = tokio::select! {
             () = cancel.cancelled() => {
@@ -366,38 +400,49 @@ impl TaskSet {
     }
 
     /// Returns the recorded result of a task of another session.
-    async fn recorded_result(&self, id: &str) -> Option<Result<Value, ToolError>> {
+    async fn recorded_result(&self, query: &TaskQuery) -> Option<Result<Value, ToolError>> {
         let lookup = self.0.recorded_lookup.get()?;
-        Some(match lookup(id.to_owned()).await? {
+        Some(match lookup(query.clone()).await? {
             PriorOutcome::Succeeded(value) => Ok(value),
             PriorOutcome::Unknown => {
-                let message = format!("the outcome of task {id} is unknown");
+                let message = format!("the outcome of task {} is unknown", query.id);
                 let failure = CallFailure::new(ErrorCode::OutcomeUnknownError, message);
                 Err(task_error(failure))
             }
         })
     }
 
-    async fn cancel(&self, id: &str) -> Result<bool, ToolError> {
-        let running = self.find(id, |task| {
+    async fn cancel(&self, query: &TaskQuery) -> Result<bool, ToolError> {
+        let running = self.find(query, |task| {
             let running = task.result.borrow().is_none();
             task.cancel.cancel();
             running
         });
         match running {
-            Err(error) => self.recorded_result(id).await.map(|_| false).ok_or(error),
+            Err(error) => {
+                let recorded = self.recorded_result(query).await;
+                recorded.map(|_| false).ok_or(error)
+            }
             running => running,
         }
     }
 
-    fn find<T>(&self, id: &str, read: impl FnOnce(&BackgroundTask) -> T) -> Result<T, ToolError> {
+    fn find<T>(
+        &self,
+        query: &TaskQuery,
+        read: impl FnOnce(&BackgroundTask) -> T,
+    ) -> Result<T, ToolError> {
+        let access = self.0.access.get();
+        let may_use = |task: &BackgroundTask| {
+            access.is_none_or(|may_use| may_use(&query.scope_id, &task.session))
+        };
         let found = self
             .lock_tasks()
             .iter()
-            .find(|task| task.id == id)
+            .find(|task| task.id == query.id && may_use(task))
             .map(read);
         found.ok_or_else(|| {
-            let id: String = id.chars().take(40).collect();
+            let id: String = query.id.chars().take(40).collect();
             ToolError::new(format!("there is no task `{id}` in this session")).suggest(format!(
                 "run `selvedge runs show {id}` for a task of an earlier session"
             ))
@@ -567,6 +612,15 @@ struct SpawnOutput {
 struct TaskIdArgs {
     /// Id of the task.
     id: String,
+}
+
+impl TaskIdArgs {
+    fn query(&self, call: &CallContext) -> TaskQuery {
+        TaskQuery {
+            id: self.id.clone(),
+            scope_id: call.scope_id.clone(),
+        }
+    }
 }
 
 /// Runs the call of a task. In the ledger it is a run of its own.

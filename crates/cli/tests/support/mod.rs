@@ -1,6 +1,8 @@
 //! Test workspaces, and a client of `selvedge mcp serve` that sends exact messages.
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
+pub mod http;
+
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

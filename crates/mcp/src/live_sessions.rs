@@ -1,0 +1,59 @@
+//! The sessions of a server that have not ended, which decide who may use a run.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Ids of the sessions that have not ended. Clones share them.
+///
+/// A run belongs to the session that started it. When that session has ended, the other sessions of
+/// the server may use the run, too: they have the same token or, over standard input and output,
+/// the same user.
+#[derive(Clone, Default)]
+pub struct LiveSessions(Arc<Mutex<HashSet<String>>>);
+
+impl LiveSessions {
+    /// Whether the session `asking` may use a run that the session `owner` started.
+    pub fn may_use(&self, asking: &str, owner: &str) -> bool {
+        asking == owner || !self.lock().contains(owner)
+    }
+
+    /// Adds a session until the returned guard is dropped.
+    pub(crate) fn add(&self, id: &str) -> LiveSessionGuard {
+        self.lock().insert(id.to_owned());
+        LiveSessionGuard {
+            sessions: self.clone(),
+            id: id.to_owned(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a session when it is dropped.
+pub(crate) struct LiveSessionGuard {
+    sessions: LiveSessions,
+    id: String,
+}
+
+impl Drop for LiveSessionGuard {
+    fn drop(&mut self) {
+        self.sessions.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_belongs_to_its_session_while_that_lives() {
+        let sessions = LiveSessions::default();
+        let a = sessions.add("a");
+        let _b = sessions.add("b");
+        assert!(sessions.may_use("a", "a") && !sessions.may_use("b", "a"));
+        drop(a);
+        assert!(sessions.may_use("b", "a") && !sessions.may_use("c", "b"));
+    }
+}

@@ -1,0 +1,66 @@
+//! What an MCP server serves, and what its clients may do.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use selvedge_script::{Harness, LiveRuns, Resume, ScriptContext};
+use selvedge_tools::Registry;
+
+use crate::live_sessions::LiveSessions;
+use crate::serve_http::ServeError;
+use crate::servers::Servers;
+
+/// A request of a session to resume a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResumeRequest {
+    /// Id of the run.
+    pub run: String,
+    /// Id of the session that asks.
+    pub session: String,
+}
+
+/// Reads the recorded calls of a run. Fails if the run cannot be resumed. A run that the session
+/// may not use is reported like one that does not exist.
+pub type LoadResume =
+    dyn Fn(ResumeRequest) -> BoxFuture<'static, Result<Resume, ServeError>> + Send + Sync;
+
+/// Whether clients answer the approval requests of their scripts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientApprovals {
+    /// Clients are asked, if they support elicitation.
+    Asked,
+    /// Calls that need approval are denied.
+    Denied {
+        /// Why, for the script.
+        reason: String,
+    },
+}
+
+/// What a [`ScriptServerSession`](crate::ScriptServerSession) serves, shared by the sessions of all
+/// clients.
+pub struct ScriptServerConfig {
+    /// Runs the scripts. Its tools are replaced by `tools` and those of `servers`.
+    pub harness: Harness,
+    /// The tools that are not from MCP servers.
+    pub tools: Registry,
+    /// The MCP servers whose tools scripts can call.
+    pub servers: Servers,
+    /// The runs in progress.
+    pub live_runs: LiveRuns,
+    /// The sessions that have not ended.
+    pub live_sessions: LiveSessions,
+    /// Whether clients approve calls. Replaces the approver of the harness.
+    pub approvals: ClientApprovals,
+    /// The `context` of scripts.
+    pub context: ScriptContext,
+    /// Configuration that is stored with each run, to resume it in another process.
+    pub saved_config: String,
+    /// Finds a run to resume. Its error is shown to the model.
+    pub load_resume: Box<LoadResume>,
+    /// Returns how often a tool was called before. Tools that are used often are described first.
+    pub use_count: Box<dyn Fn(&str) -> u64 + Send + Sync>,
+    /// How long a request waits for a script before it returns a handle, by default.
+    pub default_wait: Duration,
+    /// Most tokens of the description of `script`.
+    pub description_tokens: usize,
+}
