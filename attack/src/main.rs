@@ -5,7 +5,11 @@
 //! keeps them as rows of a file in `data/`.
 
 mod attempt;
+mod discovery;
 mod lab;
+mod mcp_client;
+mod mcp_http;
+mod mcp_tools;
 mod scripts;
 
 use std::path::PathBuf;
@@ -15,8 +19,16 @@ use anyhow::{Context, Result};
 
 use attempt::Attempt;
 
+/// Returns the attempts of a class.
+type AttemptsFn = fn() -> Result<Vec<Attempt>>;
+
 /// The classes of attacks, by their names for `--only`.
-const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[("scripts", scripts::attempts)];
+const CLASSES: &[(&str, AttemptsFn)] = &[
+    ("scripts", scripts::attempts),
+    ("mcp_http", mcp_http::attempts),
+    ("mcp_tools", mcp_tools::attempts),
+    ("discovery", discovery::attempts),
+];
 
 fn main() -> Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();
