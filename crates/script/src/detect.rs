@@ -408,7 +408,7 @@ impl BlockDetector {
         let line = &rest[..line_len];
         let is_first = inside.format == BlockFormat::Tag && start == inside.body;
         let opens_tag = !is_first && line.starts_with("<tool-calls>");
-        let opens_fence = !is_first && is_script_fence(line).is_some();
+        let opens_fence = !is_first && script_fence_len(line).is_some();
         let (closes, end) = match inside.format {
             BlockFormat::Tag => {
                 let trimmed = line.trim_end();
@@ -471,7 +471,7 @@ impl BlockDetector {
 
 /// Returns the marker of a line that starts with a backtick.
 fn fence_marker(line: &str, is_whole: bool) -> LineMarker {
-    if let Some(ticks) = is_script_fence(line).filter(|_| is_whole) {
+    if let Some(ticks) = script_fence_len(line).filter(|_| is_whole) {
         return LineMarker::Open {
             format: BlockFormat::Fence(ticks),
             // With the line break.
@@ -489,7 +489,7 @@ fn fence_marker(line: &str, is_whole: bool) -> LineMarker {
 }
 
 /// Returns the number of backticks of a line that opens a fenced script block.
-fn is_script_fence(line: &str) -> Option<usize> {
+fn script_fence_len(line: &str) -> Option<usize> {
     let info = line.trim_start_matches('`');
     let ticks = line.len() - info.len();
     (ticks >= 3 && FENCE_INFO_STRINGS.contains(&info.trim_end())).then_some(ticks)

@@ -140,8 +140,10 @@ struct OpenBracket {
     outer_factor: u64,
     /// Number of speculations around the bracket that fail at most once.
     outer_arrows: u64,
-    /// Number of open `<` directly inside. Each may start type arguments.
-    angles: u64,
+    /// How often each open `<` directly inside may be read as the start of type arguments.
+    angles: Vec<u64>,
+    /// Number of `new` in the current expression. Each reads a following `<` once more.
+    news: u64,
     /// Number of `infer` directly inside, whose constraint may be read again.
     infers: u64,
     /// Number of possible arrow functions directly inside whose body has not ended.
@@ -152,13 +154,15 @@ impl OpenBracket {
     /// How often a token directly inside may be read, apart from arrow functions. Type arguments
     /// directly inside of type arguments are not speculative, so their numbers add up.
     fn factor(&self) -> u64 {
-        let angles = self.outer_factor.saturating_mul(1 + self.angles);
+        let attempts: u64 = self.angles.iter().sum();
+        let angles = self.outer_factor.saturating_mul(1 + attempts);
         angles.saturating_mul(1 << self.infers.min(62))
     }
 
     /// Ends the speculations directly inside.
     fn end_expression(&mut self) {
-        (self.angles, self.infers, self.arrows) = (0, 0, 0);
+        self.angles.clear();
+        (self.news, self.infers, self.arrows) = (0, 0, 0);
     }
 }
 
@@ -186,7 +190,8 @@ impl Reading {
             only_words: false,
             outer_factor: 1,
             outer_arrows: 0,
-            angles: 0,
+            angles: Vec::new(),
+            news: 0,
             infers: 0,
             arrows: 0,
         };
@@ -347,8 +352,10 @@ impl Reading {
         if !is_name && !continues {
             self.end_expression_before_operand();
         }
-        if word == "infer" {
-            self.inside().infers += 1;
+        match word {
+            "infer" => self.inside().infers += 1,
+            "new" => self.inside().news += 1,
+            _ => {}
         }
         let control = matches!(word, "if" | "for" | "while" | "with")
             || (word == "await" && self.after_control_word);
@@ -390,7 +397,8 @@ impl Reading {
             only_words: true,
             outer_factor: around.factor().saturating_mul(pattern_factor),
             outer_arrows: around.outer_arrows + around.arrows + u64::from(byte == b'('),
-            angles: 0,
+            angles: Vec::new(),
+            news: 0,
             infers: 0,
             arrows: 0,
         };
@@ -501,7 +509,9 @@ impl Reading {
     /// Finishes an operator that is not part of a type.
     fn finish_operator(&mut self, operator: &str) {
         self.at += operator.len();
-        self.inside().angles = 0;
+        let inside = self.inside();
+        inside.angles.clear();
+        inside.news = 0;
         self.finish_token(Previous::Operator);
     }
 
@@ -526,7 +536,7 @@ impl Reading {
             }
             "," => {
                 let inside = self.inside();
-                (inside.infers, inside.arrows) = (0, 0);
+                (inside.news, inside.infers, inside.arrows) = (0, 0, 0);
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             "?" => {
@@ -539,14 +549,15 @@ impl Reading {
             }
             "<" | "<<" => {
                 let inside = self.inside();
-                inside.angles += operator.len() as u64;
+                let attempts = 1 + inside.news;
+                inside.angles.extend(operator.bytes().map(|_| attempts));
                 inside.arrows += 1;
                 self.finish_affix(operator, Previous::TypeOperator);
             }
             ">" | ">>" | ">>>" | ">=" | ">>=" | ">>>=" => {
-                let closed = operator.trim_end_matches('=').len() as u64;
-                let inside = self.inside();
-                inside.angles = inside.angles.saturating_sub(closed);
+                let closed = operator.trim_end_matches('=').len();
+                let angles = &mut self.inside().angles;
+                angles.truncate(angles.len().saturating_sub(closed));
                 self.finish_affix(operator, Previous::Affix);
             }
             "." | "?." => self.finish_affix(operator, Previous::Dot),
