@@ -478,8 +478,8 @@ async fn a_resumed_script_does_not_reuse_an_agent_of_an_earlier_turn() {
 
 #[tokio::test]
 async fn structured_calls_and_agents_cannot_be_resumed() {
-    let desk = Desk::new(WireApi::Chat);
-    let mut session = desk.session().await;
+    let test = TestAgent::new(WireApi::Chat);
+    let mut session = test.session().await;
     let write = call("c1", "write_file", json!({"path": "a", "content": "x"}));
     let launch = block("await tools.agents.launch.sync('work')");
     let server = Server::saying(vec![
@@ -488,16 +488,16 @@ async fn structured_calls_and_agents_cannot_be_resumed() {
         vec![text("done")],
     ])
     .await;
-    desk.agent(&server)
-        .run_turn(&mut session, "go", &desk.options())
+    test.agent(&server)
+        .run_turn(&mut session, "go", &test.options())
         .await;
-    let runs = desk.journal.runs(&Default::default()).unwrap();
+    let runs = test.journal.runs(&Default::default()).unwrap();
     for kind in ["trn_", "agt_"] {
         let run = runs.iter().find(|run| run.id.starts_with(kind)).unwrap();
         let script = format!("// @exec: {{\"resume\": \"{}\"}}\nreturn 1", run.id);
         let server = Server::saying(vec![vec![text(&block(&script))], vec![text("ok")]]).await;
-        desk.agent(&server)
-            .run_turn(&mut session, "again", &desk.options())
+        test.agent(&server)
+            .run_turn(&mut session, "again", &test.options())
             .await;
         let told = history(&session).join("\n");
         let refused = format!("{} is not the run of a script", run.id);

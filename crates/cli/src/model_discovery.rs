@@ -1,15 +1,15 @@
 //! Decides whether a model server that was found on this machine is used. Any user of the machine
 //! may have started it, so the user is asked once for each address.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::Result;
 use selvedge_config::{SavedModelServer, SavedRules};
 use selvedge_models::DiscoveredServer;
 
-use crate::output::replace_control_chars;
 use crate::problem::Problem;
+use crate::terminal_input::ask_yes_or_no;
 
 /// Whether the user may be asked about a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ fn saved_server(server: &DiscoveredServer) -> SavedModelServer {
     }
 }
 
-/// Asks on the terminal. If it is gone, the empty answer means no.
+/// Asks on the terminal.
 fn ask(server: &DiscoveredServer) -> bool {
     let question = format!(
         "? A model server answers at {} ({}, {}).\n  \
@@ -71,13 +71,7 @@ fn ask(server: &DiscoveredServer) -> bool {
         server.provider.name,
         describe_user(server.user),
     );
-    let mut stderr = std::io::stderr().lock();
-    let _ = stderr
-        .write_all(replace_control_chars(&question).as_bytes())
-        .and_then(|()| stderr.flush());
-    let mut line = String::new();
-    let _ = std::io::stdin().lock().read_line(&mut line);
-    matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
+    ask_yes_or_no(&question)
 }
 
 fn describe_user(user: Option<u32>) -> String {

@@ -1,15 +1,15 @@
 //! Decides whether the files of a folder may configure Selvedge. They can start programs and change
 //! which calls need approval.
 
-use std::io::{BufRead, IsTerminal};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_config::{EffectKind, Project, ProjectEffect, TrustState, project_effects};
 
 use crate::instructions::InstructionUse;
-use crate::output::eprint_text;
 use crate::problem::Problem;
+use crate::terminal_input::ask_yes_or_no;
 
 /// What may be used of a folder's files.
 pub(crate) struct TrustDecision {
@@ -56,7 +56,7 @@ pub(crate) fn decide_trust(
     let mut state = before;
     if let (Some(home), TrustState::Unknown | TrustState::Changed, true) = (home, before, can_ask())
     {
-        if ask_for_trust(&trust_question(&project, instructions, before)) {
+        if ask_yes_or_no(&trust_question(&project, instructions, before)) {
             selvedge_config::trust(home, &project).map_err(cannot_save)?;
             return Ok(trusted(Some(project)));
         }
@@ -133,15 +133,4 @@ fn trust_question(project: &Project, instructions: &[PathBuf], before: TrustStat
     ));
     text.push_str("  Trust this folder from now on? [y/N] ");
     text
-}
-
-fn ask_for_trust(question: &str) -> bool {
-    // What was typed before the question was shown does not answer it.
-    #[cfg(unix)]
-    let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
-    eprint_text(question);
-    // If the terminal is gone, the empty answer means no.
-    let mut line = String::new();
-    let _ = std::io::stdin().lock().read_line(&mut line);
-    matches!(line.trim().to_lowercase().as_str(), "y" | "yes")
 }

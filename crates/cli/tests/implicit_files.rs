@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[allow(dead_code)]
-#[path = "../../agent/tests/support/speech.rs"]
-mod speech;
+#[path = "../../agent/tests/support/answer_encoding.rs"]
+mod answer_encoding;
 
 #[allow(dead_code)]
 #[path = "../../agent/tests/support/server.rs"]
@@ -17,10 +17,10 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use answer_encoding::text;
 use selvedge_config::Project;
 use selvedge_files::ProjectFiles;
 use server::Server;
-use speech::text;
 use support::TestWorkspace;
 
 /// Runs `selvedge exec` and returns the request that the model received, and standard error.
