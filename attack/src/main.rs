@@ -20,8 +20,11 @@ use anyhow::{Context, Result};
 
 use attempt::Attempt;
 
+/// Returns the attempts of a class.
+type ClassFn = fn() -> Result<Vec<Attempt>>;
+
 /// The classes of attacks, by their names for `--only`.
-const CLASSES: &[(&str, fn() -> Result<Vec<Attempt>>)] = &[
+const CLASSES: &[(&str, ClassFn)] = &[
     ("scripts", scripts::attempts),
     ("approvals", approvals::attempts),
     ("display", display::attempts),
