@@ -327,7 +327,7 @@ impl Chat {
                 }
             }
             ChatUpdate::ApprovalRequested(question) => {
-                let prompt = ApprovalPrompt::new(question, now);
+                let prompt = Box::new(ApprovalPrompt::new(question, now));
                 self.questions.push_back(ChatQuestion::Approval(prompt));
             }
             ChatUpdate::FormRequested(question) => {

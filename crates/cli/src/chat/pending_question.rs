@@ -47,7 +47,7 @@ impl TypingPause {
 
 /// A question that waits for an answer.
 pub(crate) enum ChatQuestion {
-    Approval(ApprovalPrompt),
+    Approval(Box<ApprovalPrompt>),
     Form(Box<FormPrompt>),
 }
 
