@@ -96,11 +96,7 @@ mod tests {
             (names.as_slice(), refused.len()),
             (&[PROJECT_FILES[0]][..], 1)
         );
-        assert!(
-            refused[0]
-                .to_string()
-                .contains(".mcp.json is not read: ")
-        );
+        assert!(refused[0].to_string().contains(".mcp.json is not read: "));
         // The user's own configuration is not a project's.
         let home = dir.path().join(".selvedge");
         assert_eq!(Project::read(&files, Some(&home)).0.config, None);

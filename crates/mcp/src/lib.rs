@@ -50,7 +50,9 @@ pub use sampling::{
     McpSamplingMessage, McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason,
 };
 pub use script_server::ScriptServerSession;
-pub use script_server_config::{ClientApprovals, FindRunToResume, ResumeRequest, ScriptServerConfig};
+pub use script_server_config::{
+    ClientApprovals, FindRunToResume, ResumeRequest, ScriptServerConfig,
+};
 pub use serve_http::{HttpAccess, HttpAuthentication, ScriptHttpServer, ServeError};
 pub use serve_stdio::serve_stdio;
 pub use server_form::{

@@ -93,10 +93,7 @@ impl EnvironmentBuilder {
     /// Returns the environment of a command that runs because it is read-only. The names of
     /// programs mean what they usually mean: no variable names a path for which `is_writable`
     /// holds, except `WORK_VARIABLES`. `git` starts no programs.
-    pub(crate) fn build_read_only(
-        &self,
-        is_writable: impl Fn(&Path) -> bool,
-    ) -> BuiltEnvironment {
+    pub(crate) fn build_read_only(&self, is_writable: impl Fn(&Path) -> bool) -> BuiltEnvironment {
         let mut env: BTreeMap<OsString, OsString> =
             self.build(&BTreeMap::new())?.into_iter().collect();
         env.retain(|name, value| {
@@ -251,6 +248,7 @@ mod tests {
         let builder = EnvironmentBuilder::new(policy, vec![]);
         let env: BTreeMap<_, _> = builder
             .build_read_only(|folder| folder.starts_with("/project"))
+            .unwrap()
             .into_iter()
             .map(|(name, value)| (name.into_string().unwrap(), value.into_string().unwrap()))
             .collect();
