@@ -34,6 +34,10 @@ const EXCEPTIONS: &[(&str, &str)] = &[
         "crates/cli/src/private_file.rs",
         "writes the file to export",
     ),
+    (
+        "crates/cli/src/mcp_token.rs",
+        "reads the file of --token-file",
+    ),
     ("crates/cli/src/run.rs", "reads the script to run"),
     (
         "crates/cli/src/runs/replay.rs",
@@ -73,11 +77,16 @@ const EXCEPTIONS: &[(&str, &str)] = &[
         "crates/sandbox/src/code.rs",
         "reads the memory map of the process, in a test",
     ),
+    ("crates/toolbox/src/commands.rs", "opens /dev/null"),
     (
         "crates/toolbox/src/commit.rs",
         "writes the files of a patch",
     ),
     ("crates/toolbox/src/exec.rs", "opens /dev/null"),
+    (
+        "crates/toolbox/src/hidden_paths.rs",
+        "reads the system's password files to see whether they have passwords",
+    ),
     (
         "crates/toolbox/src/target_file.rs",
         "opens a file that a call names",

@@ -2,7 +2,7 @@
 //!
 //! Scripts and structured calls whose end is recorded keep their recorded results; those that never
 //! started run now. An interrupted script is resumed like any other run. An interrupted structured
-//! call runs again if it only reads; otherwise the model is told that its outcome is unknown.
+//! call runs again if it only reads; otherwise its result says that the outcome is unknown.
 
 use std::collections::HashMap;
 

@@ -499,9 +499,9 @@ async fn structured_calls_and_agents_cannot_be_resumed() {
         test.agent(&server)
             .run_turn(&mut session, "again", &test.options())
             .await;
-        let told = history(&session).join("\n");
+        let stored = history(&session).join("\n");
         let refused = format!("{} is not the run of a script", run.id);
-        assert!(told.contains(&refused), "{told}");
+        assert!(stored.contains(&refused), "{stored}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use selvedge_files::{ProjectFiles, ProtectedPaths};
+use selvedge_files::{CredentialFiles, ProjectFiles};
 use serde_json::{Map, Value, json};
 
 use crate::CliStatus;
@@ -57,7 +57,7 @@ pub(crate) fn install(args: McpInstallArgs) -> Result<CliStatus> {
 fn read_client_config(client: InstallClient, path: &Path) -> Result<String> {
     let text = match client {
         InstallClient::Codex => selvedge_files::read_user_text(path, MAX_CLIENT_CONFIG_BYTES),
-        _ => ProjectFiles::of_folder(Path::new("."), ProtectedPaths::default())
+        _ => ProjectFiles::of_folder(Path::new("."), CredentialFiles::default())
             .read_text(path, MAX_CLIENT_CONFIG_BYTES),
     };
     let text = text.map_err(|refusal| Problem::new(refusal.to_string()).hint(BY_HAND))?;

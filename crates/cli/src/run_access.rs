@@ -104,8 +104,8 @@ impl CliSetup {
         }
     }
 
-    /// Finds the run to resume for a client of `mcp serve`, and reads its recorded calls. A run that the session may
-    /// not use is reported like one that does not exist.
+    /// Finds the run to resume for a client of `mcp serve`, and reads its recorded calls. A run
+    /// that the session may not use is reported like one that does not exist.
     pub(crate) fn find_run_to_resume_for_client(
         &self,
         request: &ResumeRequest,

@@ -11,7 +11,7 @@ fn a_command_runs_if_home_is_also_selvedge_home() {
     std::fs::create_dir(workspace.home().join(".aws")).unwrap();
     std::fs::write(workspace.home().join(".aws/credentials"), "hunter2").unwrap();
     std::fs::write(workspace.home().join("note"), "hunter2").unwrap();
-    let script = "const run = await tools.exec({ command: ['sh', '-c', 'echo ok > made; cat made ~/.aws/credentials ~/note; ls -A ~; mkdir ~/.ssh'] });
+    let script = "const run = await tools.exec({ command: ['sh', '-c', 'exec 2>&1; echo ok > made; cat made ~/.aws/credentials ~/note; ls -A ~; mkdir ~/.ssh'] });
         return run.aggregatedOutput";
     let output = workspace
         .command(&["run", "-q", "-e", script])

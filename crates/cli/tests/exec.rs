@@ -103,7 +103,7 @@ fn counting(asked: &Asked) -> Reply {
             vec![
                 think("Count."),
                 text(&format!(
-                    "I count. {}",
+                    "I count.\n{}",
                     block("return (await tools.readFile({ path: 'a.txt' })).totalLines")
                 )),
                 call("c1", "list_dir", json!({"path": "."})),
@@ -580,7 +580,7 @@ fn a_session_stops_at_its_configured_token_limit() {
 #[test]
 fn stop_after_block_ends_the_answer_after_its_block() {
     let fixture = Fixture::new(|asked: &Asked| match asked.number {
-        0 => vec![text(&format!("Now {} It worked!", block("return 1")))].into(),
+        0 => vec![text(&format!("Now\n{}\nIt worked!", block("return 1")))].into(),
         _ => vec![text("One.")].into(),
     });
     configured(&fixture, "[agent]\nstop_after_block = true\n");

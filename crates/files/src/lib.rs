@@ -14,6 +14,6 @@ mod refusal;
 mod user;
 
 pub use project::{ProjectFiles, TextStart};
-pub use protected::ProtectedPaths;
+pub use protected::CredentialFiles;
 pub use refusal::{FileRefusal, RefusalReason};
 pub use user::{read_user_file, read_user_text};

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::open::{open_canonical, read_bounded};
-use crate::{FileRefusal, ProtectedPaths, RefusalReason};
+use crate::{CredentialFiles, FileRefusal, RefusalReason};
 
 /// Reads the files of one project.
 #[derive(Debug, Clone)]
@@ -13,7 +13,7 @@ pub struct ProjectFiles {
     folder: PathBuf,
     /// The folder that contains all files of the project, canonical.
     root: PathBuf,
-    protected: ProtectedPaths,
+    protected: CredentialFiles,
 }
 
 /// The start of a text file.
@@ -28,7 +28,7 @@ pub struct TextStart {
 impl ProjectFiles {
     /// Finds the project of a folder: the nearest folder, itself or above it, with a `.git` that
     /// belongs to the user, to root or to the owner of `folder`. Without one, it is `folder` alone.
-    pub fn of_folder(folder: &Path, protected: ProtectedPaths) -> Self {
+    pub fn of_folder(folder: &Path, protected: CredentialFiles) -> Self {
         let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let root = folder
             .ancestors()

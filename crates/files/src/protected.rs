@@ -10,9 +10,9 @@ const MAX_COMPARED_ENTRIES: usize = 10_000;
 
 /// Canonical paths of files and folders with credentials.
 #[derive(Debug, Clone, Default)]
-pub struct ProtectedPaths(Arc<[PathBuf]>);
+pub struct CredentialFiles(Arc<[PathBuf]>);
 
-impl ProtectedPaths {
+impl CredentialFiles {
     /// Protects these files, and everything below these folders.
     pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         Self(paths.into_iter().collect())

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use selvedge_files::{ProjectFiles, ProtectedPaths, TextStart, read_user_file, read_user_text};
+use selvedge_files::{CredentialFiles, ProjectFiles, TextStart, read_user_file, read_user_text};
 
 /// A project folder with a repository, a secret outside of it, and a credential.
 struct Folders {
@@ -30,7 +30,7 @@ impl Folders {
         fs::write(&secret, "secret").unwrap();
         let credential = keys.join("deep/key");
         fs::write(&credential, "key").unwrap();
-        let protected = ProtectedPaths::new([keys, project.join("sub/key")]);
+        let protected = CredentialFiles::new([keys, project.join("sub/key")]);
         Self {
             files: ProjectFiles::of_folder(&project.join("sub"), protected),
             _dir: dir,

@@ -19,8 +19,8 @@ pub struct ResumeRequest {
     pub session: String,
 }
 
-/// Finds the run to resume and reads its recorded calls. Fails if the run cannot be resumed. A run that the session
-/// may not use is reported like one that does not exist.
+/// Finds the run to resume and reads its recorded calls. Fails if the run cannot be resumed. A run
+/// that the session may not use is reported like one that does not exist.
 pub type FindRunToResume =
     dyn Fn(ResumeRequest) -> BoxFuture<'static, Result<ResumeInput, ServeError>> + Send + Sync;
 

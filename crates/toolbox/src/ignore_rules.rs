@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use selvedge_files::{FileRefusal, ProjectFiles, ProtectedPaths, RefusalReason, read_user_text};
+use selvedge_files::{CredentialFiles, FileRefusal, ProjectFiles, RefusalReason, read_user_text};
 
 use crate::Workspace;
 
@@ -65,8 +65,8 @@ struct RuleBudget {
 
 impl Workspace {
     /// Returns the files with credentials, which are never read as files of a project.
-    pub fn credential_files(&self) -> ProtectedPaths {
-        ProtectedPaths::new(self.secret_paths().map(Path::to_owned))
+    pub fn credential_files(&self) -> CredentialFiles {
+        CredentialFiles::new(self.secret_paths().map(Path::to_owned))
     }
 }
 

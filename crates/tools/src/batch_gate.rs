@@ -17,6 +17,9 @@ use crate::orchestrator::{
 };
 use crate::scope::{Scope, SuspendPolicy};
 
+/// Arguments in which the author of a call explains it to the approver.
+const EXPLANATORY_FIELDS: [&str; 2] = ["approval_context", "justification"];
+
 impl Orchestrator {
     /// Requests approval for these calls, each with the reason why it needs one. Returns the calls
     /// that may run; the others end here as denied, timed out or cancelled.
@@ -329,10 +332,7 @@ impl ApprovalResult {
 
 /// Describes a call for the approver.
 fn gated_call(scope: &Scope, prepared: &PreparedCall, reason: &str) -> GatedCall {
-    let words: Vec<&str> = prepared
-        .tool
-        .spec
-        .explanatory
+    let words: Vec<&str> = EXPLANATORY_FIELDS
         .iter()
         .filter_map(|field| prepared.args.get(*field)?.as_str())
         .filter(|words| !words.trim().is_empty())
