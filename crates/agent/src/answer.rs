@@ -136,7 +136,8 @@ impl AnswerReader<'_> {
                 name,
                 kind,
             } => {
-                if self.script_tool.is_some_and(|script| script.name == name) {
+                let is_script = self.script_tool.is_some_and(|script| script.name == name);
+                if is_script || self.is_in_block() {
                     self.emit_live = false;
                 } else if self.emit_live {
                     self.complete_reasoning(item);
@@ -495,6 +496,14 @@ impl AnswerReader<'_> {
         StreamControl::Continue
     }
 
+    /// Whether the text so far may end with a block. Its last line may continue until the message
+    /// ends.
+    fn is_in_block(&self) -> bool {
+        self.items
+            .values()
+            .any(|state| state.detector.is_in_block())
+    }
+
     /// Returns whether events are emitted live and none was emitted for the item yet.
     fn needs_start_event(&self, item: u32) -> bool {
         self.emit_live
@@ -531,6 +540,7 @@ impl AnswerReader<'_> {
             }
             None => {
                 let whole = TurnItem::from(ConversationItem::FunctionCall(call.clone()));
+                self.emit_live &= !self.is_in_block();
                 if self.needs_start_event(item) {
                     self.emit_started(item, whole.clone());
                 }

@@ -173,6 +173,11 @@ impl BlockDetector {
         self.scan(false)
     }
 
+    /// Whether a block has begun whose end has not been found yet.
+    pub fn is_in_block(&self) -> bool {
+        matches!(self.place, DetectorPlace::Block(_))
+    }
+
     /// Ends the message and returns the remaining segments.
     pub fn finish(mut self) -> Vec<Segment> {
         let mut segments = self.scan(true);
