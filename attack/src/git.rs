@@ -139,6 +139,14 @@ const REPOSITORIES: &[(&str, &str)] = &[
         "work tree elsewhere",
         "git config core.worktree $OUT; git config diff.external $EVIL",
     ),
+    (
+        "external diff of a submodule that only the history names",
+        "git init -q s; (cd s; git commit -q --allow-empty -m 0; echo 1 > f; git add f; \
+         git commit -qm 1; git config diff.external \"$EVIL\"); \
+         for c in $(git -C s rev-parse HEAD~1 HEAD); do git update-index --add --cacheinfo \
+         160000,$c,s; git commit -qm x; done; git rm -q --cached s; git commit -qm y; \
+         git config diff.submodule diff",
+    ),
 ];
 
 /// Commands that run without approval in a harmless repository.

@@ -170,7 +170,8 @@ impl AgentTurn<'_> {
             return Err(error);
         }
         let mut answer = reader.finish();
-        reject_copied_blocks(&mut answer, self.session.steps());
+        let instructions = self.agent.options.project_instructions.as_deref();
+        reject_copied_blocks(&mut answer, instructions, self.session.steps());
         // The provider does not report the usage of an answer that was not read to its end, so it
         // is estimated.
         let usage = *answer

@@ -79,13 +79,28 @@ impl From<CliStatus> for ExitCode {
     }
 }
 
+/// Prints the error of a command line, or the text of `--help` and `--version`. Returns the exit
+/// code. The words of a command line may be the names of files, so they go through `output`.
+fn print_usage_error(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    if error.use_stderr() {
+        output::eprint_text(&text);
+    } else {
+        // If the reader is gone, the text is not needed.
+        let _ = output::print_text(text.trim_end());
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
 fn main() -> ExitCode {
     #[cfg(unix)]
     handle_file_size_signal();
-    let matches = SelvedgeCli::command().get_matches();
-    let cli = match SelvedgeCli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => error.exit(),
+    let parsed = SelvedgeCli::command()
+        .try_get_matches()
+        .and_then(|matches| Ok((SelvedgeCli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return print_usage_error(&error),
     };
     let _tracing_guard = match log::start_tracing(cli.log.as_deref()) {
         Ok(guard) => guard,

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use selvedge_protocol::{McpApproval, McpSampling};
+use serde::Serialize;
+
 use crate::mcp::servers_as_written;
 use crate::{McpServer, PROJECT_FILES, Project};
 
@@ -12,7 +15,7 @@ const PROMINENT_KEYS: [&str; 12] = [
     "sandbox_mode",
     "sandbox",
     "sandbox_workspace_write",
-    "weaker_wall",
+    "weaker_confinement",
     "allow_commands",
     "allow_commands_unconfined",
     "shell_environment_policy",
@@ -129,6 +132,15 @@ fn server_effects<'a>(
         );
         let token = server.bearer_token_env_var.iter().map(|name| visible(name));
         add("token from", token.collect());
+        let options = &server.options;
+        let sampling = (options.sampling != McpSampling::default()).then_some(options.sampling);
+        add("sampling", sampling.iter().map(setting_name).collect());
+        let approval = options.default_tools_approval_mode;
+        let approval = (approval != McpApproval::default()).then_some(approval);
+        add(
+            "approval of tools",
+            approval.iter().map(setting_name).collect(),
+        );
         let details = match details.is_empty() {
             true => String::new(),
             false => format!(" ({})", details.join("; ")),
@@ -195,6 +207,12 @@ fn visible(word: &str) -> String {
         true => word.to_owned(),
         false => format!("{word:?}"),
     }
+}
+
+/// Returns a setting as it is written in a file.
+fn setting_name(setting: &impl Serialize) -> String {
+    let name = serde_json::to_value(setting).unwrap_or_default();
+    name.as_str().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub(crate) struct McpSharedState {
 impl McpSharedState {
     /// Returns the cache key of a server's catalogue.
     fn cache_key(&self, settings: &ServerSettings) -> String {
-        settings.fingerprint() + self.handlers.cache_key_suffix(settings.options.sampling)
+        settings.fingerprint() + self.handlers.cache_key_suffix(settings.sampling())
     }
 
     /// Counts a change and wakes all waiters.

@@ -60,7 +60,7 @@ impl McpConnection {
             server: server.clone(),
             server_name: settings.name.clone(),
             handlers: handlers.clone(),
-            sampling: settings.options.sampling,
+            sampling: settings.sampling(),
             in_flight: calls.clone(),
         };
         let not_started = |why: String| ServerError::StartFailed {

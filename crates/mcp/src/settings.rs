@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use selvedge_protocol::{McpApproval, McpServerOptions};
+use selvedge_protocol::{McpApproval, McpSampling, McpServerOptions};
 use sha2::{Digest, Sha256};
 
 /// A configured MCP server.
@@ -85,6 +85,15 @@ impl ServerSettings {
         match (self.origin, self.options.default_tools_approval_mode) {
             (ServerOrigin::Project, McpApproval::Approve) => McpApproval::Auto,
             (_, mode) => mode,
+        }
+    }
+
+    /// Returns whether the server may send requests to the model. Files of a project cannot approve
+    /// the requests of their own servers.
+    pub(crate) fn sampling(&self) -> McpSampling {
+        match (self.origin, self.options.sampling) {
+            (ServerOrigin::Project, McpSampling::Approve) => McpSampling::Prompt,
+            (_, sampling) => sampling,
         }
     }
 

@@ -27,10 +27,12 @@ const SAFE_GIT_VARIABLES: [(&str, &str); 6] = [
 /// What keeps `git` from starting programs for a command that runs because it is read-only. The
 /// values override the configuration of the repository. What cannot be overridden is checked by
 /// `repository.rs`.
-const READ_ONLY_GIT_SETTINGS: [(&str, &str); 8] = [
+const READ_ONLY_GIT_SETTINGS: [(&str, &str); 9] = [
     ("core.fsmonitor", "false"),
     ("core.hooksPath", "/dev/null"),
     ("core.pager", "cat"),
+    // Otherwise `git` uses the settings of every repository that a commit names as a submodule.
+    ("diff.submodule", "short"),
     ("log.showSignature", "false"),
     ("protocol.allow", "never"),
     // A folder of the workspace can look like a repository.

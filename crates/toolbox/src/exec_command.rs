@@ -180,7 +180,7 @@ async fn write_stdin(
     args: WriteStdinArgs,
     call: &CallContext,
 ) -> Result<TerminalOutput, ToolError> {
-    let terminal = terminals.get(args.session_id)?;
+    let terminal = terminals.get(args.session_id, &call.scope_id)?;
     terminal.write(args.chars.as_bytes()).await?;
     let yield_time = yield_time(args.yield_time_ms, Duration::from_millis(250));
     Ok(terminal_output(

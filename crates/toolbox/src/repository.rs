@@ -68,7 +68,6 @@ const HARMLESS_KEYS: &[&str] = &[
     "diff.noprefix",
     "diff.renamelimit",
     "diff.renames",
-    "diff.submodule",
     "diff.tool",
     "extensions.noop",
     "extensions.objectformat",

@@ -20,7 +20,7 @@ use crate::command_request::CommandRequest;
 use crate::commands::CommandRunner;
 use crate::running_command::RunningCommand;
 
-/// The most terminals that are open at the same time.
+/// The most terminals of a scope that are open at the same time.
 const MAX_TERMINALS: usize = 16;
 const TERMINAL_SIZE: Winsize = Winsize {
     ws_row: 40,
@@ -31,8 +31,8 @@ const TERMINAL_SIZE: Winsize = Winsize {
 /// How long to wait for further output after a command has exited.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The open terminals. Each is closed when the scope of the call that opened it ends. Clones share
-/// them.
+/// The open terminals. Each belongs to the scope of the call that opened it: no other scope can use
+/// it or learn its id, and it is closed when the scope ends. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Terminals {
     open: Arc<Mutex<OpenTerminals>>,
@@ -42,8 +42,14 @@ struct OpenTerminals {
     /// The id of the newest terminal. The first id is random, so that an id from another process is
     /// not valid here by chance.
     last_id: u32,
-    /// Terminals by id. `None` while a terminal is being opened.
-    terminals: BTreeMap<u32, Option<Arc<Terminal>>>,
+    terminals: BTreeMap<u32, OwnedTerminal>,
+}
+
+/// A terminal and the id of the scope that it belongs to.
+struct OwnedTerminal {
+    scope_id: String,
+    /// `None` while the terminal is being opened.
+    terminal: Option<Arc<Terminal>>,
 }
 
 impl Default for OpenTerminals {
@@ -52,6 +58,14 @@ impl Default for OpenTerminals {
             last_id: (RandomState::new().hash_one(()) % 1_000_000_000) as u32,
             terminals: BTreeMap::new(),
         }
+    }
+}
+
+impl OpenTerminals {
+    fn of_scope(&self, scope_id: &str) -> impl Iterator<Item = (&u32, &OwnedTerminal)> {
+        self.terminals
+            .iter()
+            .filter(move |(_, owned)| owned.scope_id == scope_id)
     }
 }
 
@@ -96,7 +110,7 @@ impl Terminals {
         request: CommandRequest,
         call: &CallContext,
     ) -> Result<(u32, Arc<Terminal>), ToolError> {
-        let id = self.reserve_id()?;
+        let id = self.reserve_id(&call.scope_id)?;
         // Frees the id if opening fails.
         let close_guard = CloseTerminalOnDrop(self.clone(), id);
         let terminal_error =
@@ -124,24 +138,27 @@ impl Terminals {
             command,
             reader_task: reader,
         });
-        self.lock().terminals.insert(id, Some(terminal.clone()));
+        let owned = OwnedTerminal {
+            scope_id: call.scope_id.clone(),
+            terminal: Some(terminal.clone()),
+        };
+        self.lock().terminals.insert(id, owned);
         call.resources.add(close_guard);
         Ok((id, terminal))
     }
 
-    /// Reserves an id. If all terminals are in use, closes the oldest one whose command has exited.
-    fn reserve_id(&self) -> Result<u32, ToolError> {
+    /// Reserves an id. If the scope uses all of its terminals, closes the oldest one whose command
+    /// has exited.
+    fn reserve_id(&self, scope_id: &str) -> Result<u32, ToolError> {
         let mut open = self.lock();
-        if open.terminals.len() >= MAX_TERMINALS {
-            let has_exited = |terminal: &Option<Arc<Terminal>>| {
-                terminal
-                    .as_ref()
-                    .is_some_and(|terminal| terminal.exit_code().is_some())
+        if open.of_scope(scope_id).count() >= MAX_TERMINALS {
+            let has_exited = |owned: &OwnedTerminal| {
+                let terminal = owned.terminal.as_ref();
+                terminal.is_some_and(|terminal| terminal.exit_code().is_some())
             };
             let oldest = open
-                .terminals
-                .iter()
-                .find(|(_, terminal)| has_exited(terminal))
+                .of_scope(scope_id)
+                .find(|(_, owned)| has_exited(owned))
                 .map(|(id, _)| *id);
             let Some(oldest) = oldest else {
                 let message = format!("cannot open more than {MAX_TERMINALS} terminals");
@@ -153,24 +170,35 @@ impl Terminals {
         }
         open.last_id += 1;
         let id = open.last_id;
-        open.terminals.insert(id, None);
+        let reserved = OwnedTerminal {
+            scope_id: scope_id.to_owned(),
+            terminal: None,
+        };
+        open.terminals.insert(id, reserved);
         Ok(id)
     }
 
-    /// Returns the terminal with this id.
-    pub(crate) fn get(&self, id: u32) -> Result<Arc<Terminal>, ToolError> {
+    /// Returns the terminal with this id. A terminal of another scope counts as not open.
+    pub(crate) fn get(&self, id: u32, scope_id: &str) -> Result<Arc<Terminal>, ToolError> {
         let open = self.lock();
-        open.terminals.get(&id).cloned().flatten().ok_or_else(|| {
-            let ids: Vec<String> = open.terminals.keys().map(u32::to_string).collect();
-            let ids = if ids.is_empty() {
-                "none".to_owned()
-            } else {
-                ids.join(", ")
-            };
-            ToolError::new(format!("terminal {id} is not open (open terminals: {ids})")).suggest(
-                "open a new one with tools.execCommand; a terminal is closed when its script ends",
-            )
-        })
+        let mut of_scope = open.of_scope(scope_id);
+        let found = of_scope.find(|(open_id, _)| **open_id == id);
+        if let Some(terminal) = found.and_then(|(_, owned)| owned.terminal.clone()) {
+            return Ok(terminal);
+        }
+        let ids: Vec<String> = open
+            .of_scope(scope_id)
+            .map(|(id, _)| id.to_string())
+            .collect();
+        let ids = if ids.is_empty() {
+            "none".to_owned()
+        } else {
+            ids.join(", ")
+        };
+        let message = format!("terminal {id} is not open (open terminals: {ids})");
+        Err(ToolError::new(message).suggest(
+            "open a new one with tools.execCommand; a terminal is closed when its script ends",
+        ))
     }
 
     /// Removes a terminal and kills its command.

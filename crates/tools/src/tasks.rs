@@ -14,21 +14,18 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use selvedge_protocol::{
-    CallEnd, CallError, CallRecord, CallStatus, ErrorCode, EventSink, Ledger, ResumeAs,
-    RunMetadata, RunStart, RunStatus, SPAWN_TOOL, ScriptError, ScriptToolCallOutput,
-    UnrecordedStart, new_id,
+    CallError, ErrorCode, EventSink, RunMetadata, RunStart, RunStatus, SPAWN_TOOL, ScriptError,
+    ScriptToolCallOutput, new_id,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::digest::without_fields;
 use crate::external_cancel::run_until_cancel_requested;
-use crate::orchestrator::{always_reruns, is_read_only_call};
-use crate::prior::{CallEffect, PriorLookup};
+use crate::prior::PriorLookup;
 use crate::{
     BatchReport, CallArguments, CallFailure, CallOutcome, CallRequest, Orchestrator, Scope,
-    ScopeLimits, ToolError, ToolLookup, parse_args,
+    ScopeLimits, ToolError, parse_args,
 };
 use spawn_call::{SpawnCall, TaskOrigin};
 use spawn_tools::SpawnArgs;

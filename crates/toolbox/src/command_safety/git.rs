@@ -25,7 +25,7 @@ const DIFF_OPTIONS: &str = "--no-patch --unified --raw --patch-with-raw --patch-
     --ignore-cr-at-eol --ignore-matching-lines --inter-hunk-context --function-context \
     --no-ext-diff --no-textconv --ignore-submodules --src-prefix --dst-prefix --no-prefix \
     --default-prefix --relative --no-relative --diff-filter --pickaxe-all --pickaxe-regex --check \
-    --exit-code --quiet --ws-error-highlight --submodule --cc --combined-all-paths \
+    --exit-code --quiet --ws-error-highlight --cc --combined-all-paths \
     --no-indent-heuristic --indent-heuristic \
     --line-prefix --ita-invisible-in-index --reverse";
 /// Letters of short options that format differences.
