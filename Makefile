@@ -85,7 +85,7 @@ ifdef BINARY
 	scripts/with-compiler $(CARGO) build -p selvedge-attack
 	target/debug/selvedge-attack --binary $(BINARY)
 else
-	scripts/with-compiler $(CARGO) build -p selvedge -p selvedge-attack
+	scripts/with-compiler $(CARGO) build --workspace --bin selvedge --bin selvedge-attack
 	target/debug/selvedge-attack --binary target/debug/selvedge
 endif
 

@@ -164,12 +164,12 @@ fn create_placeholders(
         .hidden
         .iter()
         .filter_map(|path| outermost_missing(path, &confinement.writable));
-    let mut paths: Vec<PathBuf> = confinement
-        .protected
-        .iter()
-        .cloned()
-        .chain(missing_hidden)
-        .collect();
+    let protected = confinement.protected.iter().map(|path| {
+        let has_folder = path.parent().is_some_and(Path::exists);
+        let missing = (!has_folder).then(|| outermost_missing(path, &confinement.writable));
+        missing.flatten().unwrap_or_else(|| path.clone())
+    });
+    let mut paths: Vec<PathBuf> = protected.chain(missing_hidden).collect();
     paths.sort();
     paths.dedup();
     for path in paths {

@@ -43,6 +43,16 @@ pub(crate) const HOME_CREDENTIALS: &[&str] = &[
     ".subversion/auth",
     // Package managers.
     ".npmrc",
+    ".yarnrc",
+    ".config/pnpm/rc",
+    ".config/pnpm/auth.ini",
+    ".bunfig.toml",
+    ".config/pip/pip.conf",
+    ".pip/pip.conf",
+    ".config/pypoetry/auth.toml",
+    ".local/share/uv/credentials",
+    ".condarc",
+    ".config/nix/nix.conf",
     ".yarnrc.yml",
     ".pypirc",
     ".cargo/credentials",
@@ -108,6 +118,9 @@ pub(crate) const HOME_CREDENTIALS: &[&str] = &[
     ".config/snowflake",
     ".dbt/profiles.yml",
     ".kaggle",
+    ".sentryclirc",
+    ".smbcredentials",
+    ".local/share/jupyter/runtime",
     ".huggingface/token",
     ".cache/huggingface/token",
     ".cache/huggingface/stored_tokens",
@@ -207,6 +220,8 @@ pub(crate) const HOME_CREDENTIALS: &[&str] = &[
 /// Variables that name a credential file or folder, and the files in it. `""` is the path itself.
 const CREDENTIAL_VARIABLES: &[(&str, &[&str])] = &[
     ("KUBECONFIG", &[""]),
+    ("PIP_CONFIG_FILE", &[""]),
+    ("XDG_RUNTIME_DIR", &["containers/auth.json"]),
     ("AWS_SHARED_CREDENTIALS_FILE", &[""]),
     ("AWS_CONFIG_FILE", &[""]),
     ("AWS_WEB_IDENTITY_TOKEN_FILE", &[""]),
@@ -276,9 +291,10 @@ const CREDENTIAL_VARIABLES: &[(&str, &[&str])] = &[
 ];
 
 /// Folders of the home folder that a variable can move, with that variable.
-const MOVED_FOLDERS: [(&str, &str); 3] = [
+const MOVED_FOLDERS: [(&str, &str); 4] = [
     (".config/", "XDG_CONFIG_HOME"),
     (".local/share/", "XDG_DATA_HOME"),
+    (".local/state/", "XDG_STATE_HOME"),
     (".cache/", "XDG_CACHE_HOME"),
 ];
 

@@ -113,12 +113,17 @@ pub(crate) fn protected_change(
 /// `None` if there are too many.
 fn working_folders(command: &CommandClassification, cwd: &Path) -> Option<Vec<PathBuf>> {
     let mut folders = vec![resolve_links(cwd)];
-    let targets = command
+    let changes = command
         .commands
         .iter()
-        .filter(|words| program_name(words) == "cd")
-        .filter_map(|words| words.get(1));
-    for target in targets {
+        .filter(|words| program_name(words) == "cd");
+    for words in changes {
+        let mut operands = words.iter().skip(1).filter(|word| !word.starts_with('-'));
+        let target = operands.next().map_or("~", String::as_str);
+        // `cd -` leads to an earlier folder.
+        if words.iter().any(|word| word == "-") {
+            return None;
+        }
         // The order of several `cd` commands is not known.
         let entered: Vec<PathBuf> = folders
             .iter()
