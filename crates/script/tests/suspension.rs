@@ -425,6 +425,20 @@ fn a_run_that_could_not_be_saved_is_cancelled_if_the_caller_is_gone() {
     );
 }
 
+#[test]
+fn a_call_that_is_not_recorded_is_not_said_to_have_run() {
+    let test = RestartTest::new();
+    test.ledger.full.store(true, Ordering::SeqCst);
+    let error = test.start("await tools.add({a: 1, b: 2})").error.unwrap();
+    assert_eq!(
+        (error.message.as_str(), error.suggestions.as_slice()),
+        (
+            "add did not run, because it could not be recorded: disk full",
+            &["free disk space, then run the script again".to_owned()][..]
+        )
+    );
+}
+
 /// Answers the first question and defers every other.
 struct AnswerFirstQuestion(FixedApprover, DeferringApprover);
 
