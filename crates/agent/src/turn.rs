@@ -66,6 +66,7 @@ impl TurnOutcome {
             Err(error) => RuntimeEvent::TurnFailed {
                 turn,
                 error,
+                hint: None,
                 usage,
                 cost,
             },

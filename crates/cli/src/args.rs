@@ -218,7 +218,7 @@ pub(crate) struct TurnLimitArgs {
     pub(crate) max_cost: Option<f64>,
 
     /// Maximum wall time, such as 90s or 10m
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::time_limit)]
     pub(crate) max_time: Option<Duration>,
 }
 
@@ -227,7 +227,7 @@ pub(crate) struct TurnLimitArgs {
 #[command(next_help_heading = "Script limits")]
 pub(crate) struct ScriptLimitArgs {
     /// Maximum wall time, such as 500ms, 30s or 5m [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[arg(long, value_name = "TIME", value_parser = units::time_limit)]
     pub(crate) timeout: Option<Duration>,
 
     /// Maximum heap size, such as 192MB or 1GB [default: 96MB]

@@ -2,6 +2,7 @@
 //! servers and the model on this machine.
 
 use std::env::consts;
+use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 use std::path::Path;
 use std::time::Instant;
 
@@ -14,6 +15,7 @@ use serde::{Serialize, Serializer};
 use crate::CliStatus;
 use crate::args::{DoctorArgs, ModelChoiceArgs, ScriptLimitArgs};
 use crate::output::{print_json_text, print_line};
+use crate::problem::Problem;
 use crate::providers;
 use crate::setup::{CliSetup, load_valid_configuration};
 
@@ -251,6 +253,17 @@ fn check_model(setup: &CliSetup) -> DoctorFinding {
                 choice.model.name, choice.provider.name
             )
         }
+        // A configured provider that cannot be used is not what the user wants.
+        Err(error) if setup.config.model_provider.is_some() => {
+            let problem = Problem::from_error(&error);
+            let hint = problem.hints().first();
+            let hint = hint.map(|hint| format!("; {hint}")).unwrap_or_default();
+            return DoctorFinding {
+                what: "model",
+                status: FindingStatus::Warning,
+                details: format!("{problem}{hint}"),
+            };
+        }
         Err(error) => format!("{error}; scripts need none"),
     };
     DoctorFinding::new("model", true, details)
@@ -270,7 +283,11 @@ fn check_folder(home: &Path) -> DoctorFinding {
     let details = match &written {
         Ok(()) => format!("{home} is writable"),
         Err(error) => {
-            format!("cannot write to {home}: {error}; set SELVEDGE_HOME to a writable folder")
+            let advice = match error.kind() {
+                StorageFull | QuotaExceeded | FileTooLarge => "free disk space",
+                _ => "set SELVEDGE_HOME to a writable folder",
+            };
+            format!("cannot write to {home}: {error}; {advice}")
         }
     };
     DoctorFinding::new("folder", written.is_ok(), details)

@@ -2,11 +2,16 @@
 
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Result;
 use selvedge_agent::{Agent, Session, TurnOptions, TurnOutcome};
 use selvedge_models::Provider;
-use selvedge_protocol::{EventSink, RuntimeEvent, ScriptMode, TurnEnd, TurnErrorKind};
+use selvedge_protocol::{
+    ApprovalPolicy, ErrorCode, EventSink, RuntimeEvent, ScriptMode, TurnEnd, TurnErrorKind,
+};
+use selvedge_tools::NoApprover;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -50,10 +55,12 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
     let runtime = runtime()?;
     let (cancel, caller_gone) = (CancellationToken::new(), CancellationToken::new());
     let progress = ProgressDisplay::on_stderr(args.json || args.quiet);
+    // Known as soon as the agent is assembled.
+    let provider = Arc::new(OnceLock::new());
     let events = if args.json {
-        json_event_sink()
+        json_event_sink(provider.clone())
     } else {
-        error_event_sink(progress.sink())
+        error_event_sink(&progress, setup.config.approval_policy)
     };
     let options = TurnOptions {
         cancel: cancel.clone(),
@@ -77,7 +84,9 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
             model: &args.model,
             script_limits: &args.limits,
             turn_limits: &args.turn,
-            approver: None,
+            approver: Some(Arc::new(NoApprover {
+                reason: "`selvedge exec` never asks for approval".to_owned(),
+            })),
             elicitation_handler: person.map(|person| person as _),
             instructions: schema.as_ref().map(AnswerSchema::instructions),
             session: match &task {
@@ -97,6 +106,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
             }
             assembled = agent_setup::assemble_agent(&mut setup, &args.workspace, agent_options) => assembled?,
         };
+        let provider = provider.get_or_init(|| agent.client().provider().clone());
         options.events.emit(RuntimeEvent::ThreadStarted {
             thread_id: session.id().to_owned(),
         });
@@ -126,8 +136,7 @@ pub(crate) fn exec(mut args: ExecArgs) -> Result<CliStatus> {
             None => outcome,
         };
         servers.stop().await;
-        let provider = agent.client().provider().clone();
-        anyhow::Ok((outcome, session.id().to_owned(), provider))
+        anyhow::Ok((outcome, session.id().to_owned(), provider.clone()))
     };
     let result = run_with_signals(&runtime, signals, work);
     shut_down(runtime, &setup, &progress);
@@ -209,9 +218,16 @@ fn read_prompt(word: &str) -> Result<String> {
     Ok(prompt)
 }
 
-/// Returns a sink that prints every event as a line of JSON on standard output.
-fn json_event_sink() -> EventSink {
-    EventSink::new(|event| {
+/// Returns a sink that prints every event as a line of JSON on standard output. Adds the hint to
+/// the event of a failed turn.
+fn json_event_sink(provider: Arc<OnceLock<Provider>>) -> EventSink {
+    EventSink::new(move |mut event| {
+        if let RuntimeEvent::TurnFailed { error, hint, .. } = &mut event
+            && let (TurnErrorKind::Model(kind), Some(provider)) = (error.kind, provider.get())
+        {
+            let problem = crate::models::request_problem(provider, kind, &error.message, None);
+            *hint = problem.hints().first().cloned();
+        }
         if let Ok(text) = serde_json::to_string(&event) {
             // A failed write has no other place to be reported.
             let _ = print_json_text(&text);
@@ -219,9 +235,24 @@ fn json_event_sink() -> EventSink {
     })
 }
 
-/// Returns a sink that prints errors and compactions, and passes other events on.
-fn error_event_sink(inner: EventSink) -> EventSink {
+/// Returns a sink that prints errors and compactions, and passes other events to the display.
+/// Prints a hint after the first call that was denied under `policy`.
+fn error_event_sink(progress: &ProgressDisplay, policy: ApprovalPolicy) -> EventSink {
+    let (progress, inner) = (progress.clone(), progress.sink());
+    let was_denied = AtomicBool::new(false);
     EventSink::new(move |event| match event {
+        RuntimeEvent::ScriptFinished {
+            error: Some(error), ..
+        } => progress.print(&format!("✗ script  {}: {}", error.code, error.message)),
+        RuntimeEvent::CallFinished { ref call, .. }
+            if call.error.as_ref().map(|error| error.code)
+                == Some(ErrorCode::ApprovalDeniedError) =>
+        {
+            inner.emit(event);
+            if !was_denied.swap(true, Ordering::Relaxed) {
+                progress.print(&format!("hint: {}", approval_hint(policy)));
+            }
+        }
         RuntimeEvent::Error { message } => {
             eprint_line!("note: {message}")
         }
@@ -236,6 +267,17 @@ fn error_event_sink(inner: EventSink) -> EventSink {
         }
         other => inner.emit(other),
     })
+}
+
+/// Says how to be asked for the approval that `exec` does not request.
+fn approval_hint(policy: ApprovalPolicy) -> &'static str {
+    match policy {
+        ApprovalPolicy::Never => "start `selvedge --approval on-request` to be asked",
+        ApprovalPolicy::Untrusted => {
+            "start `selvedge` to be asked, or pass --approval on-request to run commands confined"
+        }
+        _ => "start `selvedge` to be asked",
+    }
 }
 
 /// Prints the final answer on standard output, and errors on standard error. `session` is the id of

@@ -16,11 +16,13 @@ pub(crate) fn provider_key(provider: &str) -> Option<Secret> {
         .map(Secret::new)
 }
 
-/// Stores the key of a provider.
-pub(crate) fn store_provider_key(provider: &str, key: &str) -> Result<(), Problem> {
+/// Stores the key of a provider. `variable` is the environment variable for the same key.
+pub(crate) fn store_provider_key(provider: &str, variable: &str, key: &str) -> Result<(), Problem> {
     Entry::new(KEYRING_SERVICE, provider)
         .and_then(|entry| entry.set_password(key))
-        .map_err(|error| provider_key_problem(&error))
+        .map_err(|error| {
+            keyring_problem(&error).hint(format!("run `export {variable}=KEY` instead"))
+        })
 }
 
 /// Deletes the key of a provider. Returns whether there was one.
@@ -28,7 +30,7 @@ pub(crate) fn delete_provider_key(provider: &str) -> Result<bool, Problem> {
     match Entry::new(KEYRING_SERVICE, provider).and_then(|entry| entry.delete_credential()) {
         Ok(()) => Ok(true),
         Err(Error::NoEntry) => Ok(false),
-        Err(error) => Err(provider_key_problem(&error)),
+        Err(error) => Err(keyring_problem(&error).hint("start and unlock the keyring")),
     }
 }
 
@@ -62,18 +64,9 @@ fn journal_key_problem(error: &Error) -> Problem {
         .hint("unlock the keyring, or set `journal.encrypt = false` in config.toml")
 }
 
-fn provider_key_problem(error: &Error) -> Problem {
-    keyring_problem(error).hint("set the key in an environment variable instead")
-}
-
 fn keyring_problem(error: &Error) -> Problem {
-    let why = match error {
-        // The error of opening the keyring says more than this one.
-        Error::NoDefaultStore => Entry::store_status()
-            .as_ref()
-            .err()
-            .map_or_else(|| error.to_string(), |e| e.to_string()),
-        other => other.to_string(),
-    };
-    Problem::new(format!("cannot use the system keyring: {why}"))
+    match error {
+        Error::NoDefaultStore => Problem::new("no system keyring is running"),
+        other => Problem::new(format!("cannot use the system keyring: {other}")),
+    }
 }

@@ -360,7 +360,11 @@ pub(crate) fn request_problem(
     retry_after: Option<Duration>,
 ) -> Problem {
     let name = &provider.name;
+    let file = selvedge_config::home().map(|home| home.join("config.toml"));
+    let file = file.map_or("config.toml".to_owned(), |file| file.display().to_string());
+    let base_url_key = format!("base_url under [model_providers.{name}] in {file}");
     let hint = match kind {
+        ModelErrorKind::BaseUrl => format!("correct {base_url_key}"),
         ModelErrorKind::Auth => match &provider.env_key {
             Some(variable) => format!("set {variable} to a valid key"),
             None => format!("set `model_providers.{name}.env_key` in config.toml"),
@@ -380,13 +384,7 @@ pub(crate) fn request_problem(
             "ollama" => "start the server with `ollama serve`".to_owned(),
             "lmstudio" => "start the server with `lms server start`".to_owned(),
             "llamacpp" => "start the server with `llama-server -m MODEL.gguf`".to_owned(),
-            _ if provider.is_local() => {
-                let file = selvedge_config::home().map(|home| home.join("config.toml"));
-                let file = file.map_or("config.toml".to_owned(), |file| file.display().to_string());
-                format!(
-                    "start the server, or change base_url under [model_providers.{name}] in {file}"
-                )
-            }
+            _ if provider.is_local() => format!("start the server, or change {base_url_key}"),
             _ => format!("check the connection with `curl -I {}`", provider.base_url),
         },
         _ => "try again, or pass another --provider".to_owned(),
@@ -394,6 +392,7 @@ pub(crate) fn request_problem(
     let message = match kind {
         // The message of a failed connection names the provider.
         ModelErrorKind::Network => message.to_owned(),
+        ModelErrorKind::BaseUrl => format!("provider `{name}`: {message}"),
         _ => format!("provider `{name}`: {message} ({kind})"),
     };
     Problem::new(message).hint(hint)
@@ -402,15 +401,15 @@ pub(crate) fn request_problem(
 fn login(args: &ModelsLoginArgs) -> Result<CliStatus> {
     let config = load_configuration(&args.workspace)?.config;
     let provider = providers::find_provider(&providers::all_providers(&config)?, &args.provider)?;
-    if provider.env_key.is_none() {
+    let Some(variable) = &provider.env_key else {
         let name = &provider.name;
         let hint = format!("set `model_providers.{name}.env_key` in config.toml if it does");
         return Err(Problem::new(format!("provider `{name}` needs no key"))
             .hint(hint)
             .into());
-    }
+    };
     let key = read_key(&provider.name)?;
-    crate::keyring::store_provider_key(&provider.name, &key)?;
+    crate::keyring::store_provider_key(&provider.name, variable, &key)?;
     eprint_line!("stored the key of {} in the system keyring", provider.name);
     Ok(CliStatus::Success)
 }

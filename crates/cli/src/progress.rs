@@ -69,6 +69,13 @@ impl ProgressDisplay {
         ProgressPause(self.clone())
     }
 
+    /// Prints a line above the spinners.
+    pub(crate) fn print(&self, line: &str) {
+        if let Some(mut lines) = self.lock_lines() {
+            lines.print_line("", &visible_line(line));
+        }
+    }
+
     /// Removes the spinners of calls that have not ended.
     pub(crate) fn finish(&self) {
         if let Some(mut lines) = self.lock_lines() {

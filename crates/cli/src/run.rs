@@ -339,6 +339,15 @@ pub(crate) fn read_source(file: Option<&Path>, code: Option<&str>) -> Result<(St
     let source = std::fs::read(file).map_err(|error| {
         Problem::new(format!("cannot read {name}: {error}")).hint("pass a file, or -e CODE")
     })?;
+    // Text in UTF-16 has zero bytes, too; its error says how to save it.
+    let is_utf16 = source.starts_with(&[0xff, 0xfe]) || source.starts_with(&[0xfe, 0xff]);
+    if source.contains(&0) && !is_utf16 {
+        return Err(
+            Problem::new(format!("{name} is a binary file, not a script"))
+                .hint("pass a TypeScript file, or -e CODE")
+                .into(),
+        );
+    }
     Ok((name, source))
 }
 

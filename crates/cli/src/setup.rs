@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use selvedge_agent::{ResumeError, SubAgents, find_run_to_resume};
-use selvedge_config::{Config, Diagnostic, Project, SavedRules, Severity};
+use selvedge_config::{Config, Diagnostic, DiagnosticSubject, Project, SavedRules, Severity};
 use selvedge_confine::UnixSocketAccess;
 use selvedge_files::ProjectFiles;
 use selvedge_journal::Journal;
@@ -114,22 +114,32 @@ pub(crate) fn load_user_configuration(home: Option<&Path>) -> Result<Config> {
 fn report_diagnostics(diagnostics: &[Diagnostic]) -> Result<(), Problem> {
     static WARNED: AtomicBool = AtomicBool::new(false);
     let warned = WARNED.swap(true, Ordering::Relaxed);
-    let mut last: Option<Problem> = None;
+    let mut last: Option<(Problem, &Diagnostic)> = None;
     for diagnostic in diagnostics {
         match diagnostic.severity {
             Severity::Warning if warned => {}
             Severity::Warning => eprint_line!("warning: {diagnostic}"),
             Severity::Error => {
-                last.iter().for_each(Problem::print);
-                last = Some(Problem::new(diagnostic.to_string()));
+                last.iter().for_each(|(problem, _)| problem.print());
+                last = Some((Problem::new(diagnostic.to_string()), diagnostic));
             }
         }
     }
     match last {
-        Some(problem) => {
-            Err(problem.hint("run `selvedge config schema` to list every key and its type"))
-        }
+        Some((problem, diagnostic)) => Err(problem.hint(diagnostic_hint(diagnostic))),
         None => Ok(()),
+    }
+}
+
+fn diagnostic_hint(diagnostic: &Diagnostic) -> String {
+    let path = diagnostic.path.display();
+    match (diagnostic.subject, diagnostic.line) {
+        (DiagnosticSubject::Syntax, Some(line)) => format!("correct line {line} of {path}"),
+        (DiagnosticSubject::Syntax, None) => format!("correct {path}"),
+        (DiagnosticSubject::File, _) => format!("make {path} a readable text file, or rename it"),
+        (DiagnosticSubject::Key, _) => {
+            "run `selvedge config schema` to list every key and its type".to_owned()
+        }
     }
 }
 

@@ -24,6 +24,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| invalid())
 }
 
+/// Parses a time limit: a time of at least a millisecond.
+pub(crate) fn time_limit(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        time if time.as_millis() == 0 => Err(format!("`{text}` is out of range; use 1ms or more")),
+        time => Ok(time),
+    }
+}
+
 /// Spells a time for a flag, in the largest unit without a fraction.
 pub(crate) fn format_duration(time: Duration) -> String {
     match (time.as_millis(), time.as_secs()) {
@@ -76,6 +84,8 @@ mod tests {
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(duration("2d"), Ok(Duration::from_secs(172_800)));
         assert_eq!(duration("7"), Ok(Duration::from_secs(7)));
+        assert_eq!(time_limit("1ms"), Ok(Duration::from_millis(1)));
+        assert!(time_limit("0").is_err() && time_limit("0.5ms").is_err());
         for text in ["500ms", "1500ms", "90s", "1m", "120m"] {
             assert_eq!(format_duration(duration(text).unwrap()), text);
         }

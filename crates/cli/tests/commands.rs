@@ -377,6 +377,40 @@ fn invalid_configuration_names_file_and_line() {
         );
         assert_eq!((seen.status, seen.err), (2, errors), "{command:?}");
     }
+    workspace.write("home/config.toml", "model = \"x\"\nmodel = \n");
+    let seen = workspace.run(&["run", "-e", "1"]);
+    assert!(
+        seen.err
+            .ends_with(&format!("\nhint: correct line 2 of {file}\n")),
+        "{seen:?}"
+    );
+    workspace.write("home/config.toml", "model_provider = \"nosuch\"\n");
+    let seen = workspace.run(&["doctor"]);
+    assert!(
+        seen.out
+            .contains("\n! model          there is no provider `nosuch`; use one of "),
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn a_binary_file_and_a_time_limit_of_zero_are_refused() {
+    let workspace = TestWorkspace::new();
+    workspace.write("project/program", "\u{7f}ELF\0");
+    let seen = workspace.run(&["run", "program"]);
+    assert_eq!(
+        (seen.status, seen.err.as_str()),
+        (
+            2,
+            "error: program is a binary file, not a script\n\
+             hint: pass a TypeScript file, or -e CODE\n"
+        )
+    );
+    let seen = workspace.run(&["run", "--timeout", "0", "-e", "return 1"]);
+    assert!(
+        seen.status == 2 && seen.err.contains("`0` is out of range; use 1ms or more"),
+        "{seen:?}"
+    );
 }
 
 #[test]

@@ -253,6 +253,32 @@ fn an_answer_is_corrected_until_it_matches_the_schema() {
 }
 
 #[test]
+fn failed_scripts_and_denied_calls_are_shown() {
+    let fixture = Fixture::new(|asked| match asked.body.to_string() {
+        body if body.contains("Result of the script") => vec![text("Done.")].into(),
+        body if body.contains("spin forever") => vec![text(&block("for (;;) {}"))].into(),
+        _ => vec![text(&block(
+            "await tools.exec({ command: ['rm', '-rf', '/'] })",
+        ))]
+        .into(),
+    });
+    let output = fixture.run(&["exec", "--timeout", "50ms", "spin forever"]);
+    assert!(
+        err(&output).contains("✗ script  ScriptTimeoutError: "),
+        "{}",
+        err(&output)
+    );
+    let output = fixture.run(&["exec", "delete"]);
+    let shown = err(&output);
+    assert!(
+        shown.contains(
+            "; `selvedge exec` never asks for approval\nhint: start `selvedge` to be asked\n"
+        ) && shown.contains("✗ script  ApprovalDeniedError: "),
+        "{shown}"
+    );
+}
+
+#[test]
 fn failures_are_reported_by_the_exit_status() {
     let fixture =
         Fixture::new(|_| Reply::Fail(401, json!({"error": {"message": "bad key"}}).to_string()));
@@ -266,6 +292,18 @@ fn failures_are_reported_by_the_exit_status() {
         ),
         (Some("turn.failed"), Some("auth"), 1)
     );
+    assert_eq!(
+        last["hint"],
+        "set `model_providers.mock.env_key` in config.toml"
+    );
+    let not_found = Fixture::new(|_| Reply::Fail(404, "404 page not found".to_owned()));
+    let output = not_found.run(&["exec", "go"]);
+    let expected = format!(
+        "error: provider `mock`: there is no API at {}/chat/completions (HTTP status 404)\n\
+         hint: correct base_url under [model_providers.mock] in ",
+        not_found.server.url
+    );
+    assert!(err(&output).contains(&expected), "{}", err(&output));
     let asked = fixture.server.asked().len();
     let output = fixture.run(&["exec", "--provider", "keyed", "--model", "m", "go"]);
     assert_eq!(output.status.code(), Some(2));

@@ -402,6 +402,17 @@ fn configuration_mistakes_are_reported_before_any_request() {
         "{}",
         seen.err
     );
+    let config = "model_provider = 'own'\nmodel = 'x'\n\
+                  [model_providers.own]\nbase_url = 'ftp://x'\n";
+    let seen = TestWorkspace::new(config).run(&["test"], &[]);
+    assert!(
+        seen.err.starts_with(
+            "error: provider `own`: base_url must start with http:// or https://, got `ftp://x`\n\
+             hint: correct base_url under [model_providers.own] in /"
+        ),
+        "{}",
+        seen.err
+    );
     let workspace =
         TestWorkspace::new("[model_providers.own]\nbase_url = 'http://127.0.0.1:9/v1'\n");
     let seen = workspace.run(&["test", "--provider", "own"], &[]);
@@ -442,8 +453,8 @@ fn a_missing_keyring_is_reported() {
     if cfg!(target_os = "linux") {
         assert_eq!(output.status.code(), Some(2));
         assert!(
-            err.contains("error: cannot use the system keyring: ")
-                && err.contains("hint: set the key in an environment variable"),
+            err.contains("error: no system keyring is running\n")
+                && err.contains("hint: run `export OPENAI_API_KEY=KEY` instead\n"),
             "{err}"
         );
     }

@@ -461,7 +461,7 @@ fn nothing_runs_if_the_journal_cannot_be_encrypted() {
         .unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
     assert!(
-        output.status.code() == Some(2) && err.contains("cannot use the system keyring"),
+        output.status.code() == Some(2) && err.contains("no system keyring is running"),
         "{err}"
     );
     assert!(

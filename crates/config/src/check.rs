@@ -20,6 +20,19 @@ pub struct Diagnostic {
     pub line: Option<usize>,
     /// One line that says what is wrong.
     pub message: String,
+    /// What has the problem: the file, its syntax or a key.
+    pub subject: DiagnosticSubject,
+}
+
+/// What has a problem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiagnosticSubject {
+    /// The file: it cannot be read or written.
+    File,
+    /// The text, which is not TOML.
+    Syntax,
+    /// A key or its value.
+    Key,
 }
 
 /// Whether a file with a problem is used.
@@ -52,7 +65,7 @@ pub(crate) fn check(path: &Path, text: &str) -> Vec<Diagnostic> {
     };
     match DeTable::parse(text) {
         Ok(table) => check.table(&schema, "", table.get_ref()),
-        Err(error) => check.syntax(&error),
+        Err(error) => check.parse_error(&error, DiagnosticSubject::Syntax),
     }
     // Finds what the schema does not express, such as the range of an integer type.
     if check
@@ -61,7 +74,7 @@ pub(crate) fn check(path: &Path, text: &str) -> Vec<Diagnostic> {
         .all(|problem| problem.severity == Severity::Warning)
         && let Err(error) = toml::from_str::<Config>(text)
     {
-        check.syntax(&error);
+        check.parse_error(&error, DiagnosticSubject::Key);
     }
     check.diagnostics
 }
@@ -104,8 +117,8 @@ impl FileCheck<'_> {
                 true
             }
             DeValue::Array(items) if has_type(schema, "array") => {
-                for item in items.iter() {
-                    self.value(&schema["items"], key, item);
+                for (index, item) in items.iter().enumerate() {
+                    self.value(&schema["items"], &format!("{key}[{index}]"), item);
                 }
                 let length = |name: &str, default: u64| schema[name].as_u64().unwrap_or(default);
                 (length("minItems", 0)..=length("maxItems", u64::MAX))
@@ -150,13 +163,15 @@ impl FileCheck<'_> {
             let bounds = bounds
                 .map(|bounds| format!(" {bounds}"))
                 .unwrap_or_default();
-            self.error(
-                at,
-                format!(
-                    "{key} must be {}{bounds}, got {shown}",
-                    describe_expected(schema, key)
-                ),
-            );
+            let mut expected = describe_expected(schema, key) + &bounds;
+            if let DeValue::String(text) = got
+                && has_type(schema, "array")
+                && has_type(&schema["items"], "string")
+            {
+                let words: Vec<&str> = text.split_whitespace().collect();
+                expected += &format!(" such as {words:?}");
+            }
+            self.error(at, format!("{key} must be {expected}, got {shown}"));
         }
     }
 
@@ -187,26 +202,35 @@ impl FileCheck<'_> {
             .unwrap_or_default();
         self.report(
             severity,
+            DiagnosticSubject::Key,
             name.span().start,
             format!("unknown key `{key}`{hint}"),
         );
     }
 
-    fn syntax(&mut self, error: &toml::de::Error) {
+    fn parse_error(&mut self, error: &toml::de::Error, subject: DiagnosticSubject) {
         let message = error.message().lines().collect::<Vec<_>>().join(" ");
-        self.error(error.span().map_or(0, |span| span.start), message);
+        let at = error.span().map_or(0, |span| span.start);
+        self.report(Severity::Error, subject, at, message);
     }
 
     fn error(&mut self, at: usize, message: String) {
-        self.report(Severity::Error, at, message);
+        self.report(Severity::Error, DiagnosticSubject::Key, at, message);
     }
 
-    fn report(&mut self, severity: Severity, at: usize, message: String) {
+    fn report(
+        &mut self,
+        severity: Severity,
+        subject: DiagnosticSubject,
+        at: usize,
+        message: String,
+    ) {
         self.diagnostics.push(Diagnostic {
             severity,
             path: self.path.to_owned(),
             line: Some(line_of(self.text, at)),
             message,
+            subject,
         });
     }
 }

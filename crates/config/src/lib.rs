@@ -16,7 +16,7 @@ mod rules;
 mod schema;
 mod trust;
 
-pub use check::{Diagnostic, Severity};
+pub use check::{Diagnostic, DiagnosticSubject, Severity};
 pub use effects::{EffectKind, ProjectEffect, project_effects};
 pub use keys::{
     AgentSettings, Config, ExposeSettings, JournalSettings, McpServer, MemoryBatch, MemorySettings,

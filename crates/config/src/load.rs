@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use selvedge_files::{FileRefusal, RefusalReason, read_user_text};
 
-use crate::check::{Diagnostic, Severity, check};
+use crate::check::{Diagnostic, DiagnosticSubject, Severity, check};
 use crate::{Config, PROJECT_FILES, Project};
 
 /// Largest configuration file that is read, in bytes.
@@ -42,20 +42,22 @@ pub enum ConfigError {
 
 impl From<ConfigError> for Diagnostic {
     fn from(error: ConfigError) -> Self {
-        let (path, message) = match error {
+        let file = DiagnosticSubject::File;
+        let (path, message, subject) = match error {
             ConfigError::Unreadable { path, reason } => {
-                (path, format!("cannot read the file: {reason}"))
+                (path, format!("cannot read the file: {reason}"), file)
             }
             ConfigError::Unwritable { path, error } => {
-                (path, format!("cannot write the file: {error}"))
+                (path, format!("cannot write the file: {error}"), file)
             }
-            ConfigError::Invalid { path, message } => (path, message),
+            ConfigError::Invalid { path, message } => (path, message, DiagnosticSubject::Key),
         };
         Self {
             severity: Severity::Error,
             path,
             line: None,
             message,
+            subject,
         }
     }
 }
@@ -74,6 +76,7 @@ impl From<FileRefusal> for Diagnostic {
             path,
             line: None,
             message: format!("the file is not used: {reason}"),
+            subject: DiagnosticSubject::File,
         }
     }
 }
@@ -287,7 +290,7 @@ mod tests {
             ),
             (
                 "[shell_environment_policy]\nexclude = [\n  \"AWS_*\",\n  \"[a\",\n]\n",
-                "error: config.toml:4: invalid glob \"[a\" in shell_environment_policy.exclude: \
+                "error: config.toml:4: invalid glob \"[a\" in shell_environment_policy.exclude[1]: \
                  unclosed character class; missing ']'",
             ),
             (
@@ -296,7 +299,13 @@ mod tests {
             ),
             (
                 "allow_commands = [\"npm test\"]\n",
-                "error: config.toml:1: allow_commands must be a list of strings, got \"npm test\"",
+                "error: config.toml:1: allow_commands[0] must be a list of strings such as \
+                 [\"npm\", \"test\"], got \"npm test\"",
+            ),
+            (
+                "allow_commands = \"npm test\"\n",
+                "error: config.toml:1: allow_commands must be a list of lists of strings, got \
+                 \"npm test\"",
             ),
             (
                 "[mcp_servers.x]\ncommand = \"x\"\ntool_timeout_sec = 0\n",

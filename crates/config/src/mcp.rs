@@ -67,6 +67,7 @@ pub fn servers_in_project_config(project: &Project) -> BTreeSet<String> {
 
 /// Parses one entry of `mcpServers`. The error is one line for the user.
 fn parse_server(name: &str, entry: &Value) -> Result<McpServer, String> {
+    check_types(name, entry)?;
     let text = |field: &str| entry[field].as_str().map(str::to_owned);
     let pairs = |field: &str| {
         let pairs = entry[field].as_object().into_iter().flatten();
@@ -104,6 +105,30 @@ fn parse_server(name: &str, entry: &Value) -> Result<McpServer, String> {
         )),
         _ => Ok(server),
     }
+}
+
+/// Checks the types of the fields that an entry of `mcpServers` has.
+fn check_types(name: &str, entry: &Value) -> Result<(), String> {
+    let is_valid = |field: &str| match (field, &entry[field]) {
+        (_, Value::Null) => true,
+        ("command" | "cwd" | "url", value) => value.is_string(),
+        ("args", Value::Array(items)) => items.iter().all(Value::is_string),
+        ("env" | "headers", Value::Object(fields)) => fields.values().all(Value::is_string),
+        _ => false,
+    };
+    for (field, expected) in [
+        ("command", "a string"),
+        ("cwd", "a string"),
+        ("url", "a string"),
+        ("args", "a list of strings"),
+        ("env", "an object of strings"),
+        ("headers", "an object of strings"),
+    ] {
+        if !is_valid(field) {
+            return Err(format!("mcpServers.{name}.{field} must be {expected}"));
+        }
+    }
+    Ok(())
 }
 
 /// Replaces `${NAME}` in every string of a value. The error is the name of a variable that is not
@@ -224,6 +249,18 @@ mod tests {
             (
                 r#"{"mcpServers": {"x": {"type": "sse", "url": "http://x"}}}"#,
                 "unsupported `sse` transport",
+            ),
+            (
+                r#"{"mcpServers": {"x": {"command": 5}}}"#,
+                "mcpServers.x.command must be a string",
+            ),
+            (
+                r#"{"mcpServers": {"x": {"command": "x", "args": "y"}}}"#,
+                "mcpServers.x.args must be a list of strings",
+            ),
+            (
+                r#"{"mcpServers": {"x": {"command": "x", "env": {"A": 1}}}}"#,
+                "mcpServers.x.env must be an object of strings",
             ),
         ] {
             let error = read(text).unwrap_err();

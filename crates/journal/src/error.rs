@@ -171,6 +171,7 @@ impl From<JournalError> for LedgerError {
         match error {
             JournalError::TakenOver => Self::TakenOver,
             JournalError::AlreadyResumed { run, by } => Self::AlreadyResumed { run, by },
+            other if other.is_disk_full() => Self::DiskFull(other.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }

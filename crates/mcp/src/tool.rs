@@ -246,12 +246,6 @@ impl Tool for UnavailableServerTool {
             );
             Err(ToolError::new(why).retryable())
         }
-        .map(|result| {
-            result.map_err(|error: ToolError| match error.suggestions.is_empty() {
-                true => error.suggest("run `selvedge mcp list` for details"),
-                false => error,
-            })
-        })
         .boxed()
     }
 }

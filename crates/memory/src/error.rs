@@ -66,6 +66,22 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
+    /// Whether the disk or a quota is probably full.
+    pub fn is_disk_full(&self) -> bool {
+        use rusqlite::ErrorCode::{DiskFull, SystemIoFailure};
+        use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        match self {
+            Self::Journal(error) => error.is_disk_full(),
+            Self::Sqlite(error) => {
+                matches!(error.sqlite_error_code(), Some(DiskFull | SystemIoFailure))
+            }
+            Self::File { error, .. } => {
+                matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn turn_not_found(session: &str, turn: &str) -> Self {
         Self::TurnNotFound {
             session: session.to_owned(),

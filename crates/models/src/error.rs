@@ -62,6 +62,10 @@ impl ModelError {
         Self::new(ModelErrorKind::InvalidRequest, message)
     }
 
+    pub(crate) fn base_url(message: impl Into<String>) -> Self {
+        Self::new(ModelErrorKind::BaseUrl, message)
+    }
+
     pub(crate) fn network(message: impl Into<String>) -> Self {
         Self::new(ModelErrorKind::Network, message)
     }

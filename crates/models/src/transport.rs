@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use selvedge_protocol::WireApi;
+use selvedge_protocol::{ModelErrorKind, WireApi};
 
 use crate::{ModelError, Provider, Secret, classify};
 
@@ -52,16 +52,14 @@ pub(crate) fn resource_url(
     provider: &Provider,
     resource: &str,
 ) -> Result<reqwest::Url, ModelError> {
-    let (name, base) = (&provider.name, &provider.base_url);
+    let base = &provider.base_url;
     let wrong_scheme = || {
-        ModelError::invalid(format!(
-            "base_url must start with http:// or https:// (provider `{name}` has `{base}`)"
+        ModelError::base_url(format!(
+            "base_url must start with http:// or https://, got `{base}`"
         ))
     };
     let mut url = reqwest::Url::parse(base).map_err(|error| match base.contains("://") {
-        true => ModelError::invalid(format!(
-            "invalid base_url `{base}` of provider `{name}`: {error}"
-        )),
+        true => ModelError::base_url(format!("invalid base_url `{base}`: {error}")),
         false => wrong_scheme(),
     })?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -126,17 +124,26 @@ pub(crate) async fn check_response(
     if response.status().is_success() {
         let content_type = response.headers().get("content-type");
         if content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/html")) {
-            let message = "the server returned a web page, not an API response: check base_url";
-            return Err(ModelError::invalid(message));
+            let url = without_secrets(response.url());
+            let message = format!("{url} returned a web page, not an API response");
+            return Err(ModelError::base_url(message));
         }
         return Ok(response);
     }
     let headers = response.headers().clone();
+    let url = without_secrets(response.url());
     let body = tokio::time::timeout(CONNECT_TIMEOUT, read_error_body(response)).await;
-    let mut error = classify::error_from_status(status, &body.unwrap_or_default());
+    let body = body.unwrap_or_default();
+    let mut error = classify::error_from_status(status, &body);
     if let (300..400, Some(location)) = (status, headers.get("location")) {
         let location = location.to_str().unwrap_or("another address");
+        error.kind = ModelErrorKind::BaseUrl;
         error.message = format!("the server redirects to {location}: change base_url");
+    }
+    // An API reports an unknown model as JSON.
+    if status == 404 && serde_json::from_slice::<serde_json::Value>(&body).is_err() {
+        error.kind = ModelErrorKind::BaseUrl;
+        error.message = format!("there is no API at {url} (HTTP status 404)");
     }
     error.retry_after = parse_retry_after(&headers, SystemTime::now()).or(error.retry_after);
     let mut names = ["x-request-id", "request-id"].iter();
@@ -195,9 +202,14 @@ pub(crate) fn timeout_error(provider: &Provider, limit: Duration) -> ModelError 
 /// Returns the base URL without user information and query, which may contain a key.
 fn shown_url(provider: &Provider) -> String {
     match reqwest::Url::parse(&provider.base_url) {
-        Ok(url) => format!("{}{}", url.origin().ascii_serialization(), url.path()),
+        Ok(url) => without_secrets(&url),
         Err(_) => "an invalid URL".to_owned(),
     }
+}
+
+/// Returns a URL without user information and query, which may contain a key.
+fn without_secrets(url: &reqwest::Url) -> String {
+    format!("{}{}", url.origin().ascii_serialization(), url.path())
 }
 
 /// Returns the last cause of an error. Those before it only say that the request failed.
@@ -254,14 +266,10 @@ mod tests {
             resource_url(&provider, "models").unwrap_err().message
         };
         for base in ["host/v1", "127.0.0.1:1", "localhost:1/v1", "ftp://host/v1"] {
-            let expected =
-                format!("base_url must start with http:// or https:// (provider `x` has `{base}`)");
+            let expected = format!("base_url must start with http:// or https://, got `{base}`");
             assert_eq!(error(base), expected);
         }
-        assert_eq!(
-            error("https://"),
-            "invalid base_url `https://` of provider `x`: empty host"
-        );
+        assert_eq!(error("https://"), "invalid base_url `https://`: empty host");
     }
 
     #[test]

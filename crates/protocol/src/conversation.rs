@@ -267,6 +267,8 @@ model_error_kinds! {
     Refused = "refused";
     /// The provider rejected the request: an unknown model, an invalid parameter or schema.
     InvalidRequest = "invalid_request";
+    /// The provider's `base_url` is invalid, or does not lead to its API.
+    BaseUrl = "base_url";
     /// The provider is overloaded.
     Overloaded = "overloaded";
     /// The provider failed internally.

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ApprovalRequest, CallRecord, DocumentInfo, RunStatus, TurnEnd, TurnError, TurnItem, Usage,
+    ApprovalRequest, CallError, CallRecord, DocumentInfo, RunStatus, TurnEnd, TurnError, TurnItem,
+    Usage,
 };
 
 /// Severity of a line that a script logged.
@@ -148,6 +149,9 @@ pub enum RuntimeEvent {
         turn: u32,
         /// Why the turn failed.
         error: TurnError,
+        /// What a person can do about it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hint: Option<String>,
         /// Tokens of all requests of the turn.
         usage: Usage,
         /// Cost of the turn. `None` if the model's prices are not known.
@@ -287,6 +291,9 @@ pub enum RuntimeEvent {
         status: RunStatus,
         /// Time from start to result, in milliseconds.
         duration_ms: f64,
+        /// Why the run failed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<CallError>,
     },
 }
 

@@ -214,6 +214,8 @@ pub enum LedgerError {
         /// Id of the run that resumed it.
         by: String,
     },
+    /// The disk or a quota is full. The message is one line.
+    DiskFull(String),
     /// The storage failed. The message is one line.
     Failed(String),
 }
@@ -223,7 +225,7 @@ impl std::fmt::Display for LedgerError {
         match self {
             Self::TakenOver => f.write_str("another process has taken over the run"),
             Self::AlreadyResumed { run, by } => write!(f, "{run} was resumed by {by}"),
-            Self::Failed(message) => f.write_str(message),
+            Self::DiskFull(message) | Self::Failed(message) => f.write_str(message),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
-    ApprovalPolicy, ErrorCode, Ledger, LedgerError, Phase, ResumeAs, RunStart, RunStatus,
-    RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
+    ApprovalPolicy, CallError, ErrorCode, Ledger, LedgerError, Phase, ResumeAs, RunStart,
+    RunStatus, RuntimeEvent, ScriptError, ScriptMode, ScriptToolCallOutput, new_id,
 };
 use selvedge_tools::{
     ExternalCancel, Scope, ScopeLimits, ScriptSource, SuspendPolicy, TaskContext,
@@ -273,6 +273,10 @@ impl Harness {
             script_id: output.id.clone(),
             status: output.status,
             duration_ms: output.metadata.duration_ms,
+            error: output.error.as_ref().map(|error| CallError {
+                code: error.code,
+                message: error.message.clone(),
+            }),
         });
         output
     }

@@ -233,7 +233,7 @@ fn approvals_and_used_calls_survive_a_restore() {
     test.limits.max_tool_calls = 3;
     let source = "await tools.exec({command: ['rm', '1']}); await tools.exec({command: ['rm', \
         '2']});
-        await tools.echo({value: 1}).catch(() => 0); const left = \
+        await tools.exec({command: ['ls']}).catch(() => 0); const left = \
         context.sandbox.remainingToolBudget;
         try { await tools.echo({value: 2}) } catch (e) { return [left, e.name] }";
     test.start(source);
@@ -422,6 +422,23 @@ fn a_run_that_could_not_be_saved_is_cancelled_if_the_caller_is_gone() {
             .warnings
             .iter()
             .any(|warning| warning.contains("disk full"))
+    );
+}
+
+#[test]
+fn a_call_that_is_not_recorded_is_not_said_to_have_run() {
+    let test = RestartTest::new();
+    test.ledger.full.store(true, Ordering::SeqCst);
+    let error = test
+        .start("await tools.exec({command: ['ls']})")
+        .error
+        .unwrap();
+    assert_eq!(
+        (error.message.as_str(), error.suggestions.as_slice()),
+        (
+            "HarnessInternalError: exec did not run, because it could not be recorded: disk full",
+            &["free disk space, then run the script again".to_owned()][..]
+        )
     );
 }
 

@@ -1,6 +1,6 @@
 //! Failure of a call, for scripts and models.
 
-use selvedge_protocol::{CallError, ErrorCode};
+use selvedge_protocol::{CallError, ErrorCode, LedgerError};
 use serde_json::{Map, Value};
 
 use crate::ToolError;
@@ -32,6 +32,17 @@ impl CallFailure {
             suggestions: Vec::new(),
             metadata: Map::new(),
         }
+    }
+
+    /// Creates the failure of a call of which the journal could not record a part. `message` says
+    /// whether the tool ran.
+    pub(crate) fn unrecorded(message: &str, error: &LedgerError) -> Self {
+        let message = format!("{message}: {error}");
+        let mut failure = Self::new(ErrorCode::HarnessInternalError, message);
+        if let LedgerError::DiskFull(_) = error {
+            failure.suggestions = vec!["free disk space, then run the script again".to_owned()];
+        }
+        failure
     }
 
     /// Returns the error and its hints as text for a model.

@@ -484,12 +484,9 @@ impl Orchestrator {
             None => Ok(()),
         };
         if let Err(error) = recorded {
-            let message = format!("{name} did not run, because it could not be recorded: {error}");
-            return not_run_outcome(
-                &request,
-                name,
-                CallFailure::new(ErrorCode::HarnessInternalError, message),
-            );
+            let message = format!("{name} did not run, because it could not be recorded");
+            let failure = CallFailure::unrecorded(&message, &error);
+            return not_run_outcome(&request, name, failure);
         }
         // Until its end is recorded.
         scope.note_resume_as(&request.id, ResumeAs::without_end(read_only));
@@ -567,10 +564,16 @@ impl Orchestrator {
             let _ = reports.send(BatchReport::TakenOver);
             return;
         }
-        if let Err(error) = written {
+        // The failure of a call that did not run already says why.
+        if let Err(error) = written
+            && !was_refused
+        {
             let tool = &outcome.record.tool;
-            let message = format!("{tool} ran, but its outcome could not be recorded: {error}");
-            outcome.result = Err(CallFailure::new(ErrorCode::HarnessInternalError, message));
+            let message = match outcome.tool_invoked {
+                true => format!("{tool} ran, but its outcome could not be recorded"),
+                false => format!("the reused result of {tool} could not be recorded"),
+            };
+            outcome.result = Err(CallFailure::unrecorded(&message, &error));
         }
         scope.events.emit(RuntimeEvent::CallFinished {
             parent_id: scope.id.clone(),

@@ -220,11 +220,12 @@ impl Chat {
             Err(error) => {
                 let problem = Problem::new(format!("{}: {}", error.kind, error.message));
                 self.print_problem(&match error.kind {
-                    TurnErrorKind::Model(ModelErrorKind::Auth) => {
-                        problem.hint("check the API key with `selvedge models test`")
-                    }
                     TurnErrorKind::Model(ModelErrorKind::ContextTooLong) => {
                         problem.hint("type /compact to free context, or /new to start over")
+                    }
+                    TurnErrorKind::Model(kind) => {
+                        let provider = self.agent.client().provider();
+                        crate::models::request_problem(provider, kind, &error.message, None)
                     }
                     _ => problem,
                 });

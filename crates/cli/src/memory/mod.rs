@@ -66,9 +66,8 @@ pub(crate) fn memory_problem(error: &MemoryError) -> Problem {
         MemoryError::Journal(selvedge_journal::JournalError::WrongKey) => {
             "restore the key that was in the system keyring when the memory was encrypted"
         }
-        MemoryError::Journal(error @ selvedge_journal::JournalError::NewerSchema { .. }) => {
-            return crate::runs::journal_error_problem(error);
-        }
+        MemoryError::Journal(error) => return crate::runs::journal_error_problem(error),
+        error if error.is_disk_full() => "free disk space",
         MemoryError::LogInUse => "stop the other process and run the command again",
         _ => "check the folder $SELVEDGE_HOME",
     };

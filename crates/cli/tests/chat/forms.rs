@@ -342,7 +342,7 @@ fn without_a_terminal_forms_are_declined_with_a_message() {
         "{events}"
     );
     assert!(
-        has_progress("MCP server odd: sampling declined: there is no terminal to ask on"),
+        has_progress("MCP server odd: sampling declined: `selvedge exec` never asks for approval"),
         "{events}"
     );
     assert_eq!(

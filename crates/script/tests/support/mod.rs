@@ -455,7 +455,7 @@ pub struct MemoryLedger {
     pub recordings: Mutex<Vec<(String, Vec<u8>)>>,
     /// Whether another process has taken over the suspended runs.
     pub taken: std::sync::atomic::AtomicBool,
-    /// Whether saving a suspended run fails.
+    /// Whether the disk is full, so that calls and suspended runs cannot be recorded.
     pub full: std::sync::atomic::AtomicBool,
     /// Whether another process wants every run stopped, and how often that was checked.
     pub stop: std::sync::atomic::AtomicBool,
@@ -470,6 +470,13 @@ impl MemoryLedger {
             .filter(|(of, ..)| of == run)
             .map(|(_, id, value)| (id.clone(), value.clone()))
             .collect()
+    }
+
+    fn check_space(&self) -> Result<(), LedgerError> {
+        match self.full.load(Ordering::SeqCst) {
+            true => Err(LedgerError::DiskFull("disk full".into())),
+            false => Ok(()),
+        }
     }
 
     /// Returns a recorded run, if it ended with a recording.
@@ -490,10 +497,12 @@ impl Ledger for MemoryLedger {
         Ok(())
     }
     async fn record_call_start(&self, intent: CallStart<'_>) -> Result<(), LedgerError> {
+        self.check_space()?;
         self.intended.lock().unwrap().push(intent.args.to_string());
         Ok(())
     }
     async fn record_call_end(&self, settled: CallEnd<'_>) -> Result<(), LedgerError> {
+        self.check_space()?;
         let record = settled.record;
         let digest = (record.id.clone(), record.args_digest.clone());
         self.digests.lock().unwrap().push(digest);
@@ -518,9 +527,7 @@ impl Ledger for MemoryLedger {
         Ok(())
     }
     async fn save_suspension(&self, _: &str, state: Vec<u8>) -> Result<(), LedgerError> {
-        if self.full.load(Ordering::SeqCst) {
-            return Err(LedgerError::Failed("disk full".into()));
-        }
+        self.check_space()?;
         self.suspended.lock().unwrap().push(state);
         Ok(())
     }
