@@ -25,6 +25,7 @@ pub(crate) fn attempts() -> Result<Vec<Attempt>> {
     all.extend(starts());
     all.extend(runs_of_others());
     all.extend(own_approvals());
+    all.extend(hidden_ends());
     all.extend(secrets());
     Ok(all)
 }
@@ -417,6 +418,64 @@ fn own_approvals() -> Vec<Attempt> {
             let was_asked = response.text.contains("elicitation/create");
             let ran = mark.exists() || lab.work().join("mark").exists();
             Ok(Verdict::held_if(!was_asked && !ran, response.text))
+        })
+    })
+    .into()
+}
+
+/// Calls with a harmless beginning. The form that asks for approval must show their ends.
+fn hidden_ends() -> Vec<Attempt> {
+    [
+        (
+            "end of a long command",
+            "tools.exec({ command: ['bash', '-c', `touch ${dots}; ${end}`] })",
+        ),
+        (
+            "end of the last of 8 commands",
+            "Promise.all([1, 2, 3, 4, 5, 6, 7, 8].map(n => tools.exec({ command: \
+             ['bash', '-c', n < 8 ? `make step${n}` : `touch ${dots}; ${end}`] })))",
+        ),
+        (
+            "end of a command after many lines",
+            "tools.exec({ command: ['bash', '-c', 'make\\n'.repeat(2000) + end] })",
+        ),
+        (
+            "end of text for a terminal",
+            "tools.writeStdin({ sessionId: 1, chars: `touch ${dots}; ${end}\\n` })",
+        ),
+        (
+            "end of a long file",
+            "tools.writeFile({ path: 'a.sh', content: `# ${dots}\\n${end}\\n` })",
+        ),
+        (
+            "end after a long explanation",
+            "tools.exec({ command: ['touch', end], approvalContext: dots })",
+        ),
+    ]
+    .map(|(name, call)| {
+        Attempt::new(format!("{name}, hidden from the client"), move |lab| {
+            let config = "[script_harness.limits]\napproval_timeout_ms = 1000\n";
+            std::fs::write(lab.home().join("config.toml"), config)?;
+            let server = HttpServer::start(lab, &["--client-approves", "--approval", "untrusted"])?;
+            let session = server.session()?;
+            // Joined here, so that the quoted part of the script does not contain it.
+            let code = format!(
+                "const dots = '.'.repeat(5000), end = ['rm', 'doomed'].join('-');\n\n\n\n\
+                 try {{ await {call} }} catch (e) {{ return 'denied' }}"
+            );
+            let params = json!({"name": "script", "arguments": {"code": code}});
+            let request =
+                json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+            let response = server.post(Some(&session), &request)?;
+            let question = response
+                .text
+                .lines()
+                .find(|line| line.contains("elicitation/create"))
+                .with_context(|| format!("no question: {}", response.text))?;
+            Ok(Verdict::held_if(
+                question.contains("rm-doomed"),
+                question.to_owned(),
+            ))
         })
     })
     .into()

@@ -132,6 +132,7 @@ pub(crate) async fn read_option(
     for (index, label) in labels.iter().enumerate() {
         eprint_text(&format!("  {}. {}\n", index + 1, visible_line(label)));
     }
+    let _unedited = input.disable_editing()?;
     loop {
         // Input before the prompt does not answer it. After a line that is no answer, the rest of
         // what is being typed or pasted does not answer it either.

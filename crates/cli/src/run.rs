@@ -168,6 +168,7 @@ pub(crate) fn run_with_signals<T>(
                 }
             }
             stop_signal().await;
+            crate::terminal_input::restore_line_editing();
             std::process::exit(130);
         });
         script.await

@@ -1,6 +1,8 @@
 //! Reads lines from the terminal without blocking a thread, and tells typed lines from pasted ones.
 
 use std::io::{self, BufRead};
+#[cfg(unix)]
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long no input must come before a question takes its answer.
@@ -97,6 +99,36 @@ impl Drop for PasteMarks {
     }
 }
 
+/// The terminal and its settings from before [`UneditedLines`].
+#[cfg(unix)]
+static EDITED_SETTINGS: Mutex<Option<(std::os::fd::OwnedFd, rustix::termios::Termios)>> =
+    Mutex::new(None);
+
+/// A guard that has the terminal pass on every character of a line until it is dropped, so that a
+/// paste cannot erase the mark before it. Backspace is a character of the line then, too.
+pub(crate) struct UneditedLines;
+
+impl Drop for UneditedLines {
+    fn drop(&mut self) {
+        restore_line_editing();
+    }
+}
+
+/// Ends the effect of [`UneditedLines`]. Must be called before the process exits without dropping
+/// it.
+pub(crate) fn restore_line_editing() {
+    #[cfg(unix)]
+    {
+        use rustix::termios::{OptionalActions, tcsetattr};
+        let mut before = EDITED_SETTINGS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((terminal, settings)) = before.take() {
+            let _ = tcsetattr(terminal, OptionalActions::Now, &settings);
+        }
+    }
+}
+
 /// The controlling terminal, opened for reading.
 #[cfg(unix)]
 pub(crate) struct TtyLineReader {
@@ -120,6 +152,39 @@ impl TtyLineReader {
             buffer: Vec::new(),
             paste: PasteState::default(),
         })
+    }
+
+    /// Turns off the line editing of the terminal, which would erase the marks of pastes.
+    pub(crate) fn disable_editing(&self) -> Result<UneditedLines, TtyReadError> {
+        use rustix::termios::{
+            LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr,
+        };
+        // The value that disables a special character.
+        const DISABLED: u8 = if cfg!(target_os = "linux") { 0 } else { 0xff };
+        let closed = |_| TtyReadError::TerminalClosed;
+        let terminal = self.terminal.get_ref();
+        let before = tcgetattr(terminal).map_err(closed)?;
+        let mut settings = before.clone();
+        for code in [
+            SpecialCodeIndex::VERASE,
+            SpecialCodeIndex::VKILL,
+            SpecialCodeIndex::VWERASE,
+            SpecialCodeIndex::VLNEXT,
+            SpecialCodeIndex::VREPRINT,
+        ] {
+            settings.special_codes[code] = DISABLED;
+        }
+        // Otherwise, Ctrl-C discards the line before it.
+        settings.local_modes.insert(LocalModes::NOFLSH);
+        let copy = terminal
+            .try_clone()
+            .map_err(|_| TtyReadError::TerminalClosed)?;
+        *EDITED_SETTINGS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some((copy, before));
+        let guard = UneditedLines;
+        tcsetattr(terminal, OptionalActions::Now, &settings).map_err(closed)?;
+        Ok(guard)
     }
 
     /// Discards all input until none has come for [`QUIET_DURATION`].
@@ -201,6 +266,10 @@ pub(crate) struct TtyLineReader;
 impl TtyLineReader {
     pub(crate) fn open() -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn disable_editing(&self) -> Result<UneditedLines, TtyReadError> {
+        Err(TtyReadError::TerminalClosed)
     }
 
     pub(crate) async fn discard_until_quiet(&mut self) -> Result<(), TtyReadError> {

@@ -406,6 +406,41 @@ fn approvals_are_requested_through_elicitation() {
 }
 
 #[test]
+fn the_form_of_an_approval_shows_the_end_of_every_call() {
+    let workspace = TestWorkspace::new();
+    let mut client = Client::start(&workspace, &["--approval", "untrusted"], with_elicitation());
+    let code = "const dots = '.'.repeat(5000);\n\
+         const { sessionId } = await tools.execCommand({ cmd: 'cat', yieldTimeMs: 100 });\n\
+         await Promise.allSettled([\n\
+           tools.writeStdin({ sessionId, chars: dots + ['typed', 'end'].join('-') }),\n\
+           tools.writeFile({ path: 'a.txt', content: dots + ['file', 'end'].join('-') }),\n\
+           ...[1, 2, 3, 4, 5, 6].map(n => tools.exec({\n\
+             command: ['bash', '-c', `touch ${dots}; ` + ['rm', 'end' + n].join('-')] })),\n\
+         ]); return 'done'";
+    let id = client.ask(
+        "tools/call",
+        json!({"name": "script", "arguments": {"code": code}}),
+    );
+    let mut shown = String::new();
+    let ends = ["typed-end", "file-end", "rm-end1", "rm-end2", "rm-end6"];
+    // The calls may come in several questions.
+    while !ends.iter().all(|end| shown.contains(end)) {
+        let message = client
+            .wait_for(|message| message["method"] == "elicitation/create" || message["id"] == id);
+        assert!(message["method"].is_string(), "asked only:\n{shown}");
+        shown += message["params"]["message"].as_str().unwrap();
+        client.reply(
+            &message,
+            json!({"action": "accept", "content": {"answer": "yes, once"}}),
+        );
+    }
+    assert!(
+        shown.contains("types into a terminal in the sandbox:"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn calls_are_denied_if_the_client_has_no_elicitation() {
     let workspace = TestWorkspace::new();
     let mut client = Client::start(&workspace, &["--approval", "untrusted"], json!({}));

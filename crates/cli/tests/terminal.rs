@@ -389,6 +389,48 @@ fn text_typed_before_or_pasted_at_the_plain_prompt_approves_nothing() {
 }
 
 #[test]
+fn a_paste_cannot_erase_its_mark_and_a_reason_can_be_edited() {
+    let dir = temp_dir();
+    let mut terminal = Terminal::run_with_term(dir.path(), &["run", "-e", DOOM], "xterm");
+    let deletes = "\x7f".repeat(12);
+    for paste in [
+        "some text\x151\n",
+        &format!("{deletes}1\n"),
+        " \x17\x17\x171\n",
+        "words\nmore\n\x151\n",
+        "a\x16\x151\n",
+        "a\x12\x151\n",
+        "a\x041\n",
+    ] {
+        terminal.wait_for("\n> ");
+        terminal.output.clear();
+        terminal.type_text(&format!("\x1b[200~{paste}\x1b[201~\n"));
+        terminal.wait_for("type a number from 1 to 4, then Enter");
+        assert!(dir.path().join("work/doomed").exists(), "{paste:?}");
+    }
+    terminal.answer("4");
+    terminal.wait_for("reason for the model:\r\n> ");
+    terminal.type_text("wrong\x15use the trasx\x7fh\n");
+    let (status, output) = terminal.wait_for_exit();
+    assert!(
+        status == 1 && output.contains("exec was denied: use the trash"),
+        "{output}"
+    );
+}
+
+#[test]
+fn a_paste_that_interrupts_approves_nothing() {
+    for _ in 0..5 {
+        let dir = temp_dir();
+        let mut terminal = Terminal::run_with_term(dir.path(), &["run", "-e", DOOM], "xterm");
+        terminal.wait_for("\n> ");
+        terminal.type_text("\x1b[200~a\x031\n1\n\x1b[201~\n");
+        let (_, output) = terminal.wait_for_exit();
+        assert!(dir.path().join("work/doomed").exists(), "{output}");
+    }
+}
+
+#[test]
 fn the_question_about_trust_names_what_a_folder_starts_changes_and_follows() {
     let dir = temp_dir();
     let work = dir.path().join("work");

@@ -1,12 +1,14 @@
 //! Converts questions of runs (approval requests, forms of other servers) to elicitation requests
 //! for the client, and the client's results to answers.
 
+use std::borrow::Cow;
+
 use rmcp::model::{ElicitRequest, ElicitRequestParams, ElicitationCapability};
 use selvedge_protocol::{
     ApprovalRequest, ApprovalResponse, CallDecision, GatedCall, PreviewContent,
 };
 use selvedge_script::{QuestionAnswer, RunQuestion, RunQuestionKind};
-use selvedge_text::{truncate_chars, visible_exact, visible_line};
+use selvedge_text::visible_exact;
 use serde_json::{Value, json};
 
 /// Choices of the approval form.
@@ -15,14 +17,16 @@ const ANSWER_THIS_SCRIPT: &str = "yes, for this script";
 const ANSWER_ALWAYS: &str = "yes, always";
 const ANSWER_NO: &str = "no";
 
-/// Longest preview of one call in an approval form, in characters.
-const MAX_PREVIEW_CHARS: usize = 700;
-/// Longest explanation of the script's author in an approval form, in characters.
-const MAX_CONTEXT_CHARS: usize = 200;
-/// Longest description of one call in an approval form, in characters.
-const MAX_CALL_CHARS: usize = 1200;
-/// Length that the descriptions of all calls in an approval form share, in characters.
-const MAX_MESSAGE_CHARS: usize = 6000;
+/// Length that the blocks of all calls in an approval form share, in characters.
+const MAX_BLOCKS_CHARS: usize = 12_000;
+/// Longest and shortest limit for the block of one call, in characters.
+const BLOCK_CHARS: std::ops::RangeInclusive<usize> = 300..=4000;
+/// Longest line about a call, such as its reason, in characters.
+const MAX_LINE_CHARS: usize = 200;
+/// Longest part of the script around a call, in characters.
+const MAX_SNIPPET_CHARS: usize = 400;
+/// What stands before each line of a block, so that it cannot imitate the rest of the form.
+const BLOCK_EDGE: &str = "  │ ";
 
 /// An elicitation request for the client.
 pub(crate) struct OutgoingElicitation(ElicitRequestParams);
@@ -117,14 +121,9 @@ fn approval_message(request: &ApprovalRequest) -> String {
         calls => format!("A script wants to make these {} calls:\n", calls.len()),
     };
     // Every call is shown, because the answer applies to all of them.
-    let limit = MAX_CALL_CHARS.min(MAX_MESSAGE_CHARS / request.calls.len().max(1));
-    for call in &request.calls {
-        let described = describe_call(call);
-        text.extend(described.chars().take(limit));
-        if described.chars().nth(limit).is_some() {
-            text.push_str("…\n");
-        }
-    }
+    let limit = (MAX_BLOCKS_CHARS / request.calls.len().max(1))
+        .clamp(*BLOCK_CHARS.start(), *BLOCK_CHARS.end());
+    text.extend(request.calls.iter().map(|call| describe_call(call, limit)));
     text
 }
 
@@ -145,29 +144,55 @@ pub(crate) fn truncate_middle(text: &str, limit: usize) -> String {
     )
 }
 
-fn describe_call(call: &GatedCall) -> String {
-    let mut text = format!("{}: {}\n", call.tool, call.reason.replace('\n', " "));
+/// Describes a call. Each part that is too long is truncated in the middle, and its hidden
+/// characters are visible.
+fn describe_call(call: &GatedCall, max_block_chars: usize) -> String {
+    let mut text = format!(
+        "{}: {}\n",
+        bounded_line(&call.tool),
+        bounded_line(&call.reason)
+    );
     // Always, whatever the reason contains: the script may have supplied a part of it.
-    let view = match &call.preview.view {
-        Some(
-            PreviewContent::Diff(view)
-            | PreviewContent::Commands(view)
-            | PreviewContent::Addresses(view),
-        ) => Some(truncate_middle(&visible_exact(view), MAX_PREVIEW_CHARS)),
-        _ => None,
-    };
-    text.extend(view.map(|view| view + "\n"));
-    text.push_str(call.snippet.as_deref().unwrap_or_default());
+    let block = truncate_middle(&visible_exact(&block_text(call)), max_block_chars);
+    text.extend(block.lines().map(|line| format!("{BLOCK_EDGE}{line}\n")));
+    if let Some(snippet) = &call.snippet {
+        let snippet = truncate_middle(&visible_exact(snippet), MAX_SNIPPET_CHARS);
+        text.extend(snippet.lines().map(|line| format!("{line}\n")));
+    }
     if let Some(context) = &call.context {
-        text.push_str(&format!(
-            "the model's words: {}\n",
-            truncate_chars(&visible_line(context), MAX_CONTEXT_CHARS)
-        ));
+        text.push_str(&format!("the model's words: {}\n", bounded_line(context)));
     }
     if let Some(rule) = &call.preview.rule {
-        text.push_str(&format!("\"{ANSWER_ALWAYS}\" covers: {rule}\n"));
+        text.push_str(&format!(
+            "\"{ANSWER_ALWAYS}\" covers: {}\n",
+            bounded_line(rule)
+        ));
     }
     text
+}
+
+/// Returns what a call would do: its command, patch or URL, or else its arguments.
+fn block_text(call: &GatedCall) -> Cow<'_, str> {
+    match (&call.preview.view, &call.args) {
+        (
+            Some(
+                PreviewContent::Diff(view)
+                | PreviewContent::Commands(view)
+                | PreviewContent::Addresses(view),
+            ),
+            _,
+        ) => Cow::Borrowed(view),
+        (_, Value::Null) => Cow::Borrowed(""),
+        (_, args) => {
+            Cow::Owned(serde_json::to_string_pretty(args).unwrap_or_else(|_| args.to_string()))
+        }
+    }
+}
+
+/// Returns the text in one line, truncated in the middle.
+fn bounded_line(text: &str) -> String {
+    let line = visible_exact(text).replace('\n', "⏎");
+    truncate_middle(&line, MAX_LINE_CHARS).replace('\n', " ")
 }
 
 #[cfg(test)]
@@ -280,30 +305,52 @@ mod tests {
         request.calls[0].preview.view = Some(PreviewContent::Commands("npm\u{202e} test".into()));
         request.calls[0].reason = "runs `npm\u{202e} test`".into();
         let shown = approval_message(&request);
-        assert!(shown.contains("\nnpm\\u{202e} test\n"), "{shown}");
+        assert!(shown.contains("\n  │ npm\\u{202e} test\n"), "{shown}");
     }
 
     #[test]
-    fn the_end_of_a_long_command_and_every_call_are_shown() {
+    fn the_end_of_every_part_of_every_call_is_shown() {
         let RunQuestionKind::Approval(mut request) = question(None).kind else {
             panic!()
         };
-        let script = "echo 1\n".repeat(1000) + "rm -rf a";
-        request.calls[0].preview.view = Some(PreviewContent::Commands(script));
-        assert!(
-            approval_message(&request).contains("rm -rf a\n"),
-            "{}",
-            approval_message(&request)
-        );
-        let last = GatedCall {
-            reason: "runs `the last one`".into(),
-            ..request.calls[1].clone()
+        let long = |end: &str| "echo 1\n".repeat(1000) + end;
+        let call = GatedCall {
+            tool: "write_stdin".into(),
+            args: json!({"chars": "x"}),
+            reason: long("rm -rf reason\u{202e}"),
+            context: Some(long("rm -rf words")),
+            snippet: Some(long("rm -rf snippet")),
+            preview: Preview {
+                view: Some(PreviewContent::Commands(long("rm -rf view"))),
+                rule: Some(long("rm -rf rule")),
+            },
+            ..request.calls[0].clone()
         };
-        request.calls = vec![request.calls[0].clone(); 31];
-        request.calls.push(last);
+        for count in [1, 8, 32] {
+            request.calls = vec![call.clone(); count];
+            let shown = approval_message(&request);
+            for end in [
+                "rm -rf reason\\u{202e}\n",
+                "\n  │ rm -rf view\n",
+                "rm -rf snippet\n",
+                "rm -rf words\n",
+                "rm -rf rule\n",
+            ] {
+                assert_eq!(shown.matches(end).count(), count, "{end:?} in {shown}");
+            }
+            assert!(shown.len() < 6 * MAX_BLOCKS_CHARS, "{}", shown.len());
+        }
+    }
+
+    #[test]
+    fn without_a_view_the_arguments_are_shown() {
+        let RunQuestionKind::Approval(mut request) = question(None).kind else {
+            panic!()
+        };
+        request.calls[0].args = json!({"path": "a\u{202e}b"});
         let shown = approval_message(&request);
         assert!(
-            shown.contains("the last one") && shown.len() < 2 * MAX_MESSAGE_CHARS,
+            shown.contains("  │   \"path\": \"a\\u{202e}b\"\n"),
             "{shown}"
         );
     }

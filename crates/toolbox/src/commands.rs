@@ -489,6 +489,11 @@ impl CommandRunner {
         self.inner.workspace.policy() != SandboxPolicy::DangerFullAccess
     }
 
+    /// Returns whether this command would run confined.
+    pub(crate) fn confines(&self, request: &CommandRequest) -> bool {
+        request.unconfined_justification.is_none() && self.confines_commands()
+    }
+
     fn support(&self) -> &ConfinementSupport {
         self.inner.support.get_or_init(ConfinementSupport::probe)
     }

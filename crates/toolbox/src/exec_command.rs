@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use schemars::JsonSchema;
-use selvedge_protocol::{Preview, ResumeAs, ToolSpec};
+use selvedge_protocol::{Preview, PreviewContent, ResumeAs, ToolSpec};
+use selvedge_text::truncate_chars;
 use selvedge_tools::{CallContext, CallFuture, Risk, Tool, ToolError, typed_call};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -132,6 +133,22 @@ impl Tool for WriteStdin {
         typing_risk(args)
     }
 
+    fn preview(&self, args: &Value) -> Preview {
+        let id = args["session_id"].as_u64();
+        let id = id.and_then(|id| u32::try_from(id).ok());
+        let place = match id.and_then(|id| self.0.is_confined(id)) {
+            Some(true) => " in the sandbox",
+            Some(false) => " outside the sandbox",
+            None => "",
+        };
+        let chars = args["chars"].as_str().unwrap_or_default();
+        let view = format!("types into a terminal{place}:\n{chars}");
+        Preview {
+            view: Some(PreviewContent::Commands(view)),
+            rule: None,
+        }
+    }
+
     /// Terminals are closed when their script ends, so a resumed run must type into a new one.
     fn resume_as(&self, _: &Value) -> ResumeAs {
         ResumeAs::Rerun
@@ -233,9 +250,8 @@ fn command_request(args: &Value) -> CommandRequest {
 /// terminal may be a shell.
 fn typing_risk(args: &Value) -> Risk {
     let chars = args["chars"].as_str().unwrap_or_default();
-    let typed: String = chars
+    let typed: String = truncate_chars(chars, 80)
         .chars()
-        .take(80)
         .flat_map(char::escape_debug)
         .collect();
     match classify_command(&["bash".to_owned(), "-c".to_owned(), chars.to_owned()]).safety {

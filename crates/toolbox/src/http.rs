@@ -107,12 +107,16 @@ impl Tool for Http {
     fn preview(&self, args: &Value) -> Preview {
         let (urls, method) = (url_in_args(args), method_in_args(args).unwrap_or_default());
         let url = urls.first().map(Url::as_str).unwrap_or_default();
-        let body = args["body"]
-            .as_str()
-            .map(|body| format!("\n{}", &body[..body.floor_char_boundary(4096)]));
-        let mut preview = self
-            .0
-            .preview(&urls, format!("{method} {url}{}", body.unwrap_or_default()));
+        let mut view = format!("{method} {url}");
+        for (name, value) in args["headers"].as_object().into_iter().flatten() {
+            let value = value.as_str().unwrap_or_default();
+            let header = format!("{name}: {value}").replace('\n', "⏎");
+            view.push_str(&format!("\n{header}"));
+        }
+        if let Some(body) = args["body"].as_str() {
+            view.push_str(&format!("\n\n{body}"));
+        }
+        let mut preview = self.0.preview(&urls, view);
         preview.rule = preview.rule.filter(|_| is_read_only_method(&method));
         preview
     }

@@ -84,6 +84,7 @@ pub(crate) struct Terminal {
     unread: Arc<Mutex<OutputCapture>>,
     state: watch::Receiver<TerminalState>,
     command: Arc<RunningCommand>,
+    is_confined: bool,
     reader_task: tokio::task::AbortHandle,
 }
 
@@ -117,6 +118,7 @@ impl Terminals {
             |error: std::io::Error| ToolError::new(format!("cannot open a terminal: {error}"));
         let (master, terminal) = open_pty().map_err(terminal_error)?;
         let commands = commands.clone();
+        let is_confined = commands.confines(&request);
         let child =
             run_blocking(move || commands.spawn(&request, ChildStdio::Terminal(terminal))).await?;
         let interest = Interest::READABLE | Interest::WRITABLE;
@@ -136,6 +138,7 @@ impl Terminals {
             unread,
             state,
             command,
+            is_confined,
             reader_task: reader,
         });
         let owned = OwnedTerminal {
@@ -199,6 +202,13 @@ impl Terminals {
         Err(ToolError::new(message).suggest(
             "open a new one with tools.execCommand; a terminal is closed when its script ends",
         ))
+    }
+
+    /// Returns whether the command in a terminal runs in the sandbox; `None` if it is not open.
+    pub(crate) fn is_confined(&self, id: u32) -> Option<bool> {
+        let open = self.lock();
+        let terminal = open.terminals.get(&id)?.as_ref()?;
+        Some(terminal.is_confined)
     }
 
     /// Removes a terminal and kills its command.

@@ -905,6 +905,36 @@ fn text_typed_into_a_terminal_is_classified_too() {
 }
 
 #[test]
+fn typed_text_is_shown_completely_with_the_place_of_its_terminal() {
+    let typed = format!("echo {}; rm -rf doomed\n", ".".repeat(5000));
+    for (unconfined, place) in [(false, "in"), (true, "outside")] {
+        let calls = [
+            (
+                "exec_command",
+                json!({"cmd": "cat", "withEscalatedPermissions": unconfined, "yieldTimeMs": 100}),
+            ),
+            (
+                "write_stdin",
+                json!({"sessionId": "last", "chars": typed, "yieldTimeMs": 100}),
+            ),
+        ];
+        both_ways_many(
+            || desk(ApprovalPolicy::OnRequest, CallDecision::Once),
+            |desk, way| desk.in_turn(way, &calls),
+            |desk, _| {
+                let asked = desk.person.asked.lock().unwrap();
+                assert_eq!(
+                    asked.last().unwrap().calls[0].preview.view,
+                    Some(PreviewContent::Commands(format!(
+                        "types into a terminal {place} the sandbox:\n{typed}"
+                    )))
+                );
+            },
+        );
+    }
+}
+
+#[test]
 fn an_approval_to_run_without_the_sandbox_covers_the_next_attempt() {
     let touch = || ("exec", json!({"command": ["touch", "../outside/made"]}));
     for (answer, questions) in [

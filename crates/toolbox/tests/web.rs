@@ -1085,9 +1085,24 @@ fn http_is_offered_only_if_the_configuration_enables_it() {
         (
             None,
             &Some(PreviewContent::Addresses(format!(
-                "POST {}\n{{}}",
+                "POST {}\nX-Me: me\n\n{{}}",
                 server.url("docs.test", "/things")
             )))
         )
+    );
+
+    // All that would be sent is shown, however long.
+    let body = "b".repeat(20_000) + "\nthe end";
+    let args = json!({
+        "url": server.url("docs.test", "/things"), "method": "POST",
+        "headers": {"X-A": "1", "X-Secret": "s3cret\nX-B: 2"}, "body": body,
+    });
+    let ran = desk.call(Way::Script, "http", &args);
+    assert_eq!(
+        ran.asked[0].calls[0].preview.view,
+        Some(PreviewContent::Addresses(format!(
+            "POST {}\nX-A: 1\nX-Secret: s3cret⏎X-B: 2\n\n{body}",
+            server.url("docs.test", "/things")
+        )))
     );
 }
