@@ -82,7 +82,7 @@ bench-tokens: setup
 
 attack: setup
 ifdef BINARY
-	scripts/with-compiler $(CARGO) build -p selvedge-attack
+	scripts/with-compiler $(CARGO) build --workspace --bin selvedge-attack
 	target/debug/selvedge-attack --binary $(BINARY)
 else
 	scripts/with-compiler $(CARGO) build --workspace --bin selvedge --bin selvedge-attack

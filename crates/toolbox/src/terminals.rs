@@ -207,7 +207,7 @@ impl Terminals {
     /// Returns whether the command in a terminal runs in the sandbox; `None` if it is not open.
     pub(crate) fn is_confined(&self, id: u32) -> Option<bool> {
         let open = self.lock();
-        let terminal = open.terminals.get(&id)?.as_ref()?;
+        let terminal = open.terminals.get(&id)?.terminal.as_ref()?;
         Some(terminal.is_confined)
     }
 
