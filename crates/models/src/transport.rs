@@ -124,8 +124,7 @@ pub(crate) async fn check_response(
     if response.status().is_success() {
         let content_type = response.headers().get("content-type");
         if content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/html")) {
-            let url = without_secrets(response.url());
-            let message = format!("{url} returned a web page, not an API response");
+            let message = "the server returned a web page, not an API response: check base_url";
             return Err(ModelError::base_url(message));
         }
         return Ok(response);

@@ -405,7 +405,7 @@ async fn a_refused_connection_a_web_page_and_a_redirect_are_reported() {
         let found = events(provider(&server)).await;
         assert_eq!(
             (error(&found).kind, server.requests().len()),
-            (ModelErrorKind::InvalidRequest, 1)
+            (ModelErrorKind::BaseUrl, 1)
         );
         assert_eq!(error(&found).message, message);
     }
