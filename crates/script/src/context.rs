@@ -14,7 +14,7 @@ use crate::errors::truncate_bytes;
 use crate::globals::is_global;
 use crate::output_buffer::OutputBuffer;
 use crate::recording::Recorder;
-use crate::replay_calls::RecordedCalls;
+use crate::replay_calls::ReplayAnswers;
 use crate::run_start::RunStartRecord;
 use crate::suspension::Suspension;
 
@@ -52,13 +52,13 @@ pub(crate) enum StartMode<'a> {
     Restore(&'a Suspension),
     /// From the beginning with the recording of a suspended run, and then live. Used if another
     /// build of the engine took the snapshot.
-    ReplayThenRestore(&'a RecordedCalls, &'a Suspension),
+    ReplayThenRestore(&'a ReplayAnswers, &'a Suspension),
     /// From the beginning, with a recording only.
-    Replay(&'a RecordedCalls),
+    Replay(&'a ReplayAnswers),
 }
 
 impl<'a> StartMode<'a> {
-    pub(crate) fn recorded(self) -> Option<&'a RecordedCalls> {
+    pub(crate) fn recorded(self) -> Option<&'a ReplayAnswers> {
         match self {
             Self::Replay(recorded) | Self::ReplayThenRestore(recorded, _) => Some(recorded),
             Self::Fresh(_) | Self::Restore(_) => None,

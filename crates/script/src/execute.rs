@@ -23,7 +23,7 @@ use crate::output_buffer::OutputBuffer;
 use crate::pragma::Pragma;
 use crate::preflight;
 use crate::recording::{Recorder, Recording};
-use crate::replay_calls::RecordedCalls;
+use crate::replay_calls::ReplayAnswers;
 use crate::run::ScriptRun;
 use crate::run_output::{
     TAKEN_OVER_WARNING, dry_run_output, elapsed_millis, fill_result, preflight_error,
@@ -202,7 +202,7 @@ impl Harness {
         let values = suspended.values.iter();
         let values = values.map(|(id, value)| (id.clone(), value.to_string()));
         let recorded =
-            RecordedCalls::new(values, suspension.calls.log.records().cloned().collect());
+            ReplayAnswers::new(values, suspension.calls.log.records().cloned().collect());
         let seed = suspension.seed;
         let same_build = suspension.build == self.runtime.build_id();
         let mut launch = if same_build {

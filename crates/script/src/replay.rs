@@ -19,7 +19,7 @@ use crate::execute::RunLaunch;
 use crate::harness::Harness;
 use crate::options::RunOptions;
 use crate::recording::{Recorder, Recording};
-use crate::replay_calls::{RecordedCalls, ReplayObserver, divergence_error};
+use crate::replay_calls::{ReplayAnswers, ReplayObserver, divergence_error};
 
 /// A complete recorded run. It can be replayed on another machine, without its tools.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ impl RecordedRun {
             .values
             .iter()
             .map(|(id, value)| (id.clone(), value.to_string()));
-        let mut recorded = RecordedCalls::new(values, original.calls.clone());
+        let mut recorded = ReplayAnswers::new(values, original.calls.clone());
         (recorded.forced_failure, recorded.observer) = (options.fail_call, options.observer);
         let seed = original.metadata.random_seed.parse().unwrap_or_default();
         let recorder = Recorder::replay_of(self.recording.clone());

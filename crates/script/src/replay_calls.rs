@@ -18,7 +18,7 @@ fn forced_failure_message(call_id: &str) -> String {
 
 /// The calls of a recorded run.
 #[derive(Default)]
-pub(crate) struct RecordedCalls {
+pub(crate) struct ReplayAnswers {
     /// Returned values as JSON, by call id.
     pub(crate) values: HashMap<String, String>,
     pub(crate) records: Vec<CallRecord>,
@@ -44,7 +44,7 @@ pub struct ReplayedCall<'a> {
     pub answer: Result<&'a str, &'a str>,
 }
 
-impl RecordedCalls {
+impl ReplayAnswers {
     pub(crate) fn new(
         values: impl Iterator<Item = (String, String)>,
         records: Vec<CallRecord>,
@@ -84,7 +84,7 @@ impl InFlightCalls<'_> {
     /// Returns the next answer from the recording.
     pub(crate) fn replay_next(
         &mut self,
-        recorded: &RecordedCalls,
+        recorded: &ReplayAnswers,
     ) -> Result<WakeReason, ScriptError> {
         if self.context.lock_recorder().may_diverge() {
             return self.replay_after_divergence(recorded);
@@ -117,7 +117,7 @@ impl InFlightCalls<'_> {
     /// recorded answers.
     fn replay_after_divergence(
         &mut self,
-        recorded: &RecordedCalls,
+        recorded: &ReplayAnswers,
     ) -> Result<WakeReason, ScriptError> {
         let found = self.context.lock_recorder().take_answer(|path, args| {
             let pending = self.pending.iter();
@@ -148,7 +148,7 @@ impl InFlightCalls<'_> {
     /// Answers a pending call with the recorded answer of `call`.
     fn answer_from_recording(
         &mut self,
-        recorded: &RecordedCalls,
+        recorded: &ReplayAnswers,
         id: u32,
         pending: &GuestCall,
         call: &str,
@@ -205,7 +205,7 @@ impl InFlightCalls<'_> {
     }
 
     /// Ends the pending calls with their recorded status, and returns them.
-    pub(crate) fn end_as_recorded(&mut self, recorded: &RecordedCalls) -> Vec<GuestCall> {
+    pub(crate) fn end_as_recorded(&mut self, recorded: &ReplayAnswers) -> Vec<GuestCall> {
         let pending = self.pending_in_order();
         self.pending.clear();
         for call in &pending {
@@ -215,7 +215,7 @@ impl InFlightCalls<'_> {
         pending
     }
 
-    fn copy_records(&mut self, recorded: &RecordedCalls, call: &str, to: &str) {
+    fn copy_records(&mut self, recorded: &ReplayAnswers, call: &str, to: &str) {
         let from = call_number(call);
         let records = recorded.records.iter();
         for record in records.filter(|record| call_number(&record.id) == from) {
