@@ -39,7 +39,7 @@ pub struct Scope {
     pub(crate) call_slots: Arc<Semaphore>,
     calls_made: Arc<AtomicU32>,
     /// What each recorded call means to a run that resumes this one, by call id.
-    recorded_calls: Arc<Mutex<BTreeMap<String, ResumeAs>>>,
+    resume_as_by_call: Arc<Mutex<BTreeMap<String, ResumeAs>>>,
     approved_keys: Arc<Mutex<HashSet<String>>>,
     pub(crate) resources: ScopeResources,
 }
@@ -60,7 +60,7 @@ pub struct ScopeSnapshot {
     calls_made: u32,
     approved_keys: BTreeSet<String>,
     prior: Option<PriorProgress>,
-    recorded_calls: BTreeMap<String, ResumeAs>,
+    resume_as_by_call: BTreeMap<String, ResumeAs>,
 }
 
 /// Resources that outlive their call and end with the scope: background processes, terminals.
@@ -149,7 +149,7 @@ impl Scope {
             call_slots: Arc::new(Semaphore::new(limits.max_concurrent as usize)),
             limits,
             calls_made: Arc::default(),
-            recorded_calls: Arc::default(),
+            resume_as_by_call: Arc::default(),
             approved_keys: Arc::default(),
             resources: ScopeResources::default(),
         }
@@ -187,17 +187,17 @@ impl Scope {
 
     /// Returns what the calls recorded so far mean as a whole to a run that resumes this one.
     pub fn resume_as(&self) -> ResumeAs {
-        ResumeAs::of_run(self.lock_recorded_calls().values().copied())
+        ResumeAs::of_run(self.lock_resume_as_by_call().values().copied())
     }
 
     /// Takes note of what a recorded call means to a run that resumes this one.
     pub(crate) fn note_resume_as(&self, call_id: &str, resume_as: ResumeAs) {
-        self.lock_recorded_calls()
+        self.lock_resume_as_by_call()
             .insert(call_id.to_owned(), resume_as);
     }
 
-    fn lock_recorded_calls(&self) -> MutexGuard<'_, BTreeMap<String, ResumeAs>> {
-        self.recorded_calls
+    fn lock_resume_as_by_call(&self) -> MutexGuard<'_, BTreeMap<String, ResumeAs>> {
+        self.resume_as_by_call
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -216,7 +216,7 @@ impl Scope {
                 .cloned()
                 .collect(),
             prior: self.prior_calls.as_ref().map(|prior| prior.snapshot()),
-            recorded_calls: self.lock_recorded_calls().clone(),
+            resume_as_by_call: self.lock_resume_as_by_call().clone(),
         }
     }
 
@@ -224,8 +224,8 @@ impl Scope {
     pub fn restore(&self, snapshot: &ScopeSnapshot) {
         self.calls_made
             .store(snapshot.calls_made, Ordering::Relaxed);
-        self.lock_recorded_calls()
-            .extend(snapshot.recorded_calls.clone());
+        self.lock_resume_as_by_call()
+            .extend(snapshot.resume_as_by_call.clone());
         self.approved_keys
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
