@@ -6,7 +6,7 @@ use selvedge_protocol::{
     MessageRole, OutputPart, Phase, RunStart, RunStatus, RuntimeEvent, ScriptError, ScriptMode,
     ScriptToolCallOutput, TurnItem, new_id,
 };
-use selvedge_script::{Pragma, ResumeInput, RunOptions, ScriptContext, SuspendedRun};
+use selvedge_script::{Pragma, RestoreInput, ResumeInput, RunOptions, ScriptContext};
 use selvedge_tools::{Scope, ScopeLimits, StructuredCall};
 use tracing::Instrument;
 
@@ -321,7 +321,7 @@ impl AgentTurn<'_> {
         };
         let values = run.calls.into_iter();
         let values = values.filter_map(|call| Some((call.id, call.value?)));
-        let suspended = SuspendedRun {
+        let suspended = RestoreInput {
             state,
             values: values.collect(),
         };

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::compile::CompiledScript;
 use crate::context::{RunContext, StartMode};
 use crate::harness::Harness;
-use crate::options::{RunOptions, SuspendedRun};
+use crate::options::{RestoreInput, RunOptions};
 use crate::output_buffer::OutputBuffer;
 use crate::pragma::Pragma;
 use crate::preflight;
@@ -184,7 +184,7 @@ impl Harness {
     pub async fn restore_suspended(
         &self,
         source: &str,
-        suspended: &SuspendedRun,
+        suspended: &RestoreInput,
         mut options: RunOptions,
     ) -> Result<ScriptToolCallOutput, RestoreError> {
         let started = Instant::now();

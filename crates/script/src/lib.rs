@@ -55,7 +55,7 @@ pub use globals::GLOBAL_DECLARATIONS;
 pub use harness::Harness;
 pub use help::help_overview;
 pub use live::{LiveRun, LiveRunLimits, LiveRunReport, LiveRunSummary, LiveRuns, TooManyRuns};
-pub use options::{Author, ResumeInput, RunOptions, ScriptContext, SuspendedRun};
+pub use options::{Author, RestoreInput, ResumeInput, RunOptions, ScriptContext};
 pub use pragma::Pragma;
 pub use preflight::{PlannedCall, Preflight};
 pub use question::{AnswerDelivery, QuestionAnswer, RunQuestion, RunQuestionKind};

@@ -88,7 +88,7 @@ pub struct ResumeInput {
 
 /// A suspended run, as the ledger stored it.
 #[derive(Debug, Clone, Default)]
-pub struct SuspendedRun {
+pub struct RestoreInput {
     /// The state that the run handed to the ledger.
     pub state: Vec<u8>,
     /// Values that its calls returned, by call id. Needed to replay the run if it was suspended by

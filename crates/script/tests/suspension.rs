@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use selvedge_protocol::{
     CallDecision, CallStatus, ErrorCode, Limits, RunStatus, ScriptToolCallOutput,
 };
-use selvedge_script::{Harness, RunOptions, ScriptStore, SuspendedRun};
+use selvedge_script::{Harness, RestoreInput, RunOptions, ScriptStore};
 use selvedge_tools::{Approver, DeferringApprover, Orchestrator, Registry, Risk, tool};
 use serde_json::json;
 use support::{FixedApprover, MemoryLedger, TestFixture, run_on_thread};
@@ -87,7 +87,7 @@ impl RestartTest {
         let (source, options) = (source.to_owned(), self.options());
         run_on_thread("restoring", TEST_TIMEOUT, async move {
             harness
-                .restore_suspended(&source, &SuspendedRun { state, values }, options)
+                .restore_suspended(&source, &RestoreInput { state, values }, options)
                 .await
                 .unwrap()
         })
@@ -321,9 +321,9 @@ fn a_truncated_state_is_refused() {
             harness
                 .restore_suspended(
                     &source,
-                    &SuspendedRun {
+                    &RestoreInput {
                         state,
-                        ..SuspendedRun::default()
+                        ..RestoreInput::default()
                     },
                     options,
                 )
@@ -381,7 +381,7 @@ fn a_run_suspended_after_an_answer_is_saved_again() {
         let first = harness.run_with(source.as_bytes(), options).await;
         let state = ledger.suspended.lock().unwrap().last().unwrap().clone();
         let values = ledger.values_of("scr_1").into_iter().collect();
-        let suspended = SuspendedRun { state, values };
+        let suspended = RestoreInput { state, values };
         (
             first,
             harness.restore_suspended(source, &suspended, again).await,

@@ -10,7 +10,7 @@ use selvedge_agent::read_resume_input;
 use selvedge_journal::{Journal, JournalError, StoredRun, StoredRunState};
 use selvedge_mcp::ServerRequestHandlers;
 use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallDecision, GatedCall};
-use selvedge_script::{Author, RunOptions, SuspendedRun};
+use selvedge_script::{Author, RestoreInput, RunOptions};
 use selvedge_tools::{Approver, DeferringApprover};
 use serde_json::Value;
 
@@ -94,7 +94,7 @@ pub(crate) fn answer(args: &RunsAnswerArgs) -> Result<CliStatus> {
         cancel: options.cancel.clone(),
         terminate: options.caller_gone.clone(),
     };
-    let suspended = SuspendedRun { state, values };
+    let suspended = RestoreInput { state, values };
     let servers = setup.servers(ServerRequestHandlers {
         elicitation: person.map(|person| person as _),
         sampling: None,
