@@ -15,7 +15,7 @@ use crate::globals::is_global;
 use crate::output_buffer::OutputBuffer;
 use crate::recording::Recorder;
 use crate::replay_calls::ReplayAnswers;
-use crate::run_start::RunStartRecord;
+use crate::run_start::RunRecord;
 use crate::suspension::Suspension;
 
 /// The inputs of a run, which do not change while it runs. Everything that the run starts belongs
@@ -47,7 +47,7 @@ pub(crate) struct RunContext<'a> {
 pub(crate) enum StartMode<'a> {
     /// From the beginning. The start is recorded in the ledger before the script's first effect;
     /// `None` if there is no ledger.
-    Fresh(Option<&'a RunStartRecord<'a>>),
+    Fresh(Option<&'a RunRecord<'a>>),
     /// From the snapshot of a suspended run.
     Restore(&'a Suspension),
     /// From the beginning with the recording of a suspended run, and then live. Used if another
@@ -77,7 +77,7 @@ impl<'a> RunContext<'a> {
     /// Records the start of the run in the ledger, unless it is recorded.
     pub(crate) async fn ensure_start_recorded(&self) -> Result<(), ScriptError> {
         match self.start_mode {
-            StartMode::Fresh(Some(start)) => start.ensure_recorded().await,
+            StartMode::Fresh(Some(start)) => start.ensure_start_recorded().await,
             _ => Ok(()),
         }
     }

@@ -29,7 +29,7 @@ use crate::run_output::{
     TAKEN_OVER_WARNING, dry_run_output, elapsed_millis, fill_result, preflight_error,
     rejected_output,
 };
-use crate::run_start::RunStartRecord;
+use crate::run_start::RunRecord;
 use crate::state::RunExit;
 use crate::suspension::{RestoreError, Suspension};
 use crate::teardown::EndedRun;
@@ -165,7 +165,7 @@ impl Harness {
                 resumes: options.resume.as_ref().map(|resume| resume.run_id.as_str()),
                 saved_config: &options.saved_config,
             };
-            RunStartRecord::new(ledger, start)
+            RunRecord::new(ledger, start)
         });
         let timeout = self.effective_timeout(compiled.pragma.as_ref(), options);
         let recorder = ledger.map(|_| Recorder::append_to(Recording::new(&self.limits, timeout)));
@@ -175,7 +175,7 @@ impl Harness {
         let output = self
             .execute(output, compiled, options, &mut launch, started)
             .await;
-        self.write_and_emit_end(output, &launch, options).await
+        self.record_and_emit_end(output, &launch, options).await
     }
 
     /// Restores a suspended run, which another process may have suspended, and runs it to its end.
@@ -228,11 +228,11 @@ impl Harness {
                     .to_owned(),
             );
         }
-        Ok(self.write_and_emit_end(output, &launch, &options).await)
+        Ok(self.record_and_emit_end(output, &launch, &options).await)
     }
 
     /// Writes the end of a run to the ledger and emits the event. A suspended run has not ended.
-    async fn write_and_emit_end(
+    async fn record_and_emit_end(
         &self,
         mut output: ScriptToolCallOutput,
         launch: &RunLaunch<'_>,
@@ -253,7 +253,7 @@ impl Harness {
                 let suggestion = options.author.resume_suggestion(&output.id);
                 error.suggestions.push(suggestion);
             }
-            match timeout(WRITE_TIMEOUT, write_end(ledger, &output, launch)).await {
+            match timeout(WRITE_TIMEOUT, record_end(ledger, &output, launch)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(LedgerError::TakenOver)) => {
                     output.status = RunStatus::Suspended;
@@ -476,7 +476,7 @@ fn emit_started(options: &RunOptions, id: &str) {
     });
 }
 
-async fn write_end(
+async fn record_end(
     ledger: &Arc<dyn Ledger>,
     output: &ScriptToolCallOutput,
     launch: &RunLaunch<'_>,
@@ -486,7 +486,7 @@ async fn write_end(
         recording => serde_json::to_vec(recording).ok(),
     };
     match launch.start_mode {
-        StartMode::Fresh(Some(start)) => start.write_end(output, recording).await,
+        StartMode::Fresh(Some(start)) => start.record_end(output, recording).await,
         _ => ledger.record_run_end(output, recording).await,
     }
 }

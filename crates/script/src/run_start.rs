@@ -15,7 +15,7 @@ use selvedge_protocol::{
 pub(crate) const RUN_START_DELAY: Duration = Duration::from_millis(20);
 
 /// The start of one run, and whether it is recorded.
-pub(crate) struct RunStartRecord<'a> {
+pub(crate) struct RunRecord<'a> {
     ledger: &'a Arc<dyn Ledger>,
     start: RunStart<'a>,
     state: Mutex<RunStartState>,
@@ -30,7 +30,7 @@ enum RunStartState {
     Refused,
 }
 
-impl<'a> RunStartRecord<'a> {
+impl<'a> RunRecord<'a> {
     pub(crate) fn new(ledger: &'a Arc<dyn Ledger>, start: RunStart<'a>) -> Self {
         Self {
             ledger,
@@ -40,7 +40,7 @@ impl<'a> RunStartRecord<'a> {
     }
 
     /// Records the start unless it is recorded.
-    pub(crate) async fn ensure_recorded(&self) -> Result<(), ScriptError> {
+    pub(crate) async fn ensure_start_recorded(&self) -> Result<(), ScriptError> {
         if *self.state() == RunStartState::Recorded {
             return Ok(());
         }
@@ -70,7 +70,7 @@ impl<'a> RunStartRecord<'a> {
 
     /// Records the end of the run. Also records its start, unless that is known to be recorded.
     /// Records nothing if the ledger refused the start.
-    pub(crate) async fn write_end(
+    pub(crate) async fn record_end(
         &self,
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
