@@ -395,7 +395,7 @@ mod tests {
                     value: Some(&args),
                     shown: None,
                     resume_as: ResumeAs::Reuse,
-                    unrecorded_start: None,
+                    start_details: None,
                 };
                 journal.record_call_end(end).await.unwrap();
             }

@@ -320,7 +320,7 @@ impl Ledger for Journal {
         let record = end.record.clone();
         let as_json = |value| serde_json::to_vec(value).map_err(JournalError::from);
         let value = end.value.map(as_json).transpose()?;
-        let start = end.unrecorded_start;
+        let start = end.start_details;
         let args = start.map(|start| as_json(&start.args)).transpose()?;
         let read_only = start.is_some_and(|start| start.read_only);
         let prior_call = start.and_then(|start| start.prior_call.clone());

@@ -65,7 +65,7 @@ fn call(journal: &Journal, run: &str, id: &str, value: Option<&Value>) {
                 record: &record,
                 value: Some(value),
                 shown: None,
-                unrecorded_start: None,
+                start_details: None,
                 resume_as: ResumeAs::Reuse,
             })
             .wait()
@@ -375,7 +375,7 @@ fn an_encrypted_journal_cannot_be_read_without_its_key() {
                 record: &failed,
                 value: None,
                 shown: None,
-                unrecorded_start: None,
+                start_details: None,
                 resume_as: ResumeAs::Reuse,
             })
             .wait()
@@ -583,7 +583,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
                 record: &failed,
                 value: None,
                 shown: None,
-                unrecorded_start: None,
+                start_details: None,
                 resume_as: ResumeAs::Reuse,
             })
             .wait(),
@@ -614,7 +614,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
             record: &failed,
             value: None,
             shown: None,
-            unrecorded_start: None,
+            start_details: None,
             resume_as: ResumeAs::Reuse,
         })
         .wait()

@@ -82,7 +82,7 @@ async fn end_call(journal: &Journal, id: &str) {
         value: Some(&value),
         shown: None,
         resume_as: ResumeAs::Reuse,
-        unrecorded_start: None,
+        start_details: None,
     };
     journal.record_call_end(end).await.unwrap();
 }

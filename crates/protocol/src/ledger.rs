@@ -135,7 +135,7 @@ pub struct CallEnd<'a> {
     /// What the call means to a run that resumes this one.
     pub resume_as: ResumeAs,
     /// Details of a call whose start was not recorded. `None` if it was.
-    pub unrecorded_start: Option<&'a UnrecordedStart>,
+    pub start_details: Option<&'a StartDetails>,
 }
 
 /// What a recorded call means to a run that resumes its run.
@@ -192,7 +192,7 @@ const RETRY_SUFFIX: &str = ".again";
 /// Details of a call whose start was not recorded: it was answered without running, or it started a
 /// task.
 #[derive(Debug, Clone, PartialEq)]
-pub struct UnrecordedStart {
+pub struct StartDetails {
     /// Id of the recorded call of the resumed run that this call reuses or repeats.
     pub prior_call: Option<String>,
     /// Canonical arguments.

@@ -37,8 +37,8 @@ pub use item::{
     ScriptToolCall, ScriptToolCallOutput,
 };
 pub use ledger::{
-    CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend,
-    UnrecordedStart, first_attempt_id, retry_call_id,
+    CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend, StartDetails,
+    first_attempt_id, retry_call_id,
 };
 pub use limits::{Limits, ScriptMode, ScriptModeLevels};
 pub use settings::{

@@ -7,7 +7,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use selvedge_protocol::{
     ApprovalPolicy, CallEnd, CallRecord, CallStart, CallStatus, ErrorCode, Ledger, LedgerError,
-    ResumeAs, RuntimeEvent, ToolSpec, UnrecordedStart, first_attempt_id, retry_call_id,
+    ResumeAs, RuntimeEvent, StartDetails, ToolSpec, first_attempt_id, retry_call_id,
 };
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedSender;
@@ -103,7 +103,7 @@ pub struct CallOutcome {
     pub resume_as: ResumeAs,
     /// Details of a call whose start was not recorded: it was answered without running, or started
     /// a task. `None` for other calls.
-    pub unrecorded_start: Option<UnrecordedStart>,
+    pub start_details: Option<StartDetails>,
 }
 
 /// Runs batches of calls: registry, policy, approval gate, queue, tool.
@@ -542,7 +542,7 @@ impl Orchestrator {
             ignored_cancel,
             tool_invoked: true,
             resume_as,
-            unrecorded_start: None,
+            start_details: None,
         })
     }
 }
@@ -604,7 +604,7 @@ impl Orchestrator {
             value,
             shown: shown.as_deref(),
             resume_as: outcome.resume_as,
-            unrecorded_start: outcome.unrecorded_start.as_ref(),
+            start_details: outcome.start_details.as_ref(),
         });
         scope.wait_for_write(write).await
     }
@@ -680,7 +680,7 @@ pub(crate) fn not_run_outcome(
         ignored_cancel: false,
         tool_invoked: false,
         resume_as: ResumeAs::Rerun,
-        unrecorded_start: None,
+        start_details: None,
     })
 }
 

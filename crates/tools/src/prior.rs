@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, ResumeAs, UnrecordedStart};
+use selvedge_protocol::{CallRecord, CallStatus, ErrorCode, ResumeAs, StartDetails};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -408,7 +408,7 @@ fn answered_outcome(
             Some(_) => ResumeAs::Reuse,
             None => ResumeAs::Rerun,
         },
-        unrecorded_start: Some(UnrecordedStart {
+        start_details: Some(StartDetails {
             prior_call,
             args: prepared.args.clone(),
             read_only: prepared.read_only,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use selvedge_protocol::{
-    CallEnd, CallRecord, CallStatus, Ledger, ResumeAs, SPAWN_TOOL, UnrecordedStart,
+    CallEnd, CallRecord, CallStatus, Ledger, ResumeAs, SPAWN_TOOL, StartDetails,
 };
 use serde_json::{Map, Value, json};
 
@@ -102,7 +102,7 @@ impl SpawnCall {
             error: None,
         };
         let value = json!({"id": id});
-        let start = UnrecordedStart {
+        let start = StartDetails {
             prior_call,
             args: self.args.clone(),
             read_only: self.effect == CallEffect::ReadOnly,
@@ -113,7 +113,7 @@ impl SpawnCall {
             value: Some(&value),
             shown: None,
             resume_as,
-            unrecorded_start: Some(&start),
+            start_details: Some(&start),
         };
         self.scope.note_resume_as(id, resume_as);
         ledger.record_call_end(end).await.map_err(|error| {
