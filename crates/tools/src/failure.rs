@@ -36,7 +36,7 @@ impl CallFailure {
 
     /// Creates the failure of a call of which the journal could not record a part. `message` says
     /// whether the tool ran.
-    pub(crate) fn unrecorded(message: &str, error: &LedgerError) -> Self {
+    pub(crate) fn record_failed(message: &str, error: &LedgerError) -> Self {
         let message = format!("{message}: {error}");
         let mut failure = Self::new(ErrorCode::HarnessInternalError, message);
         if let LedgerError::DiskFull(_) = error {

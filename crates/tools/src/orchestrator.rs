@@ -485,7 +485,7 @@ impl Orchestrator {
         };
         if let Err(error) = recorded {
             let message = format!("{name} did not run, because it could not be recorded");
-            let failure = CallFailure::unrecorded(&message, &error);
+            let failure = CallFailure::record_failed(&message, &error);
             return not_run_outcome(&request, name, failure);
         }
         // Until its end is recorded.
@@ -573,7 +573,7 @@ impl Orchestrator {
                 true => format!("{tool} ran, but its outcome could not be recorded"),
                 false => format!("the reused result of {tool} could not be recorded"),
             };
-            outcome.result = Err(CallFailure::unrecorded(&message, &error));
+            outcome.result = Err(CallFailure::record_failed(&message, &error));
         }
         scope.events.emit(RuntimeEvent::CallFinished {
             parent_id: scope.id.clone(),
