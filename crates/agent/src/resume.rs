@@ -10,7 +10,7 @@ use std::sync::Arc;
 use selvedge_journal::{Journal, JournalError, StoredCall, StoredRun, StoredRunState};
 use selvedge_protocol::{CallError, ErrorCode, ResumeAs, SPAWN_TOOL, first_attempt_id};
 use selvedge_script::ResumeInput;
-use selvedge_tools::{PriorCall, PriorCalls, PriorOutcome, RecordedTask};
+use selvedge_tools::{PriorCall, PriorCalls, PriorUse, RecordedTask};
 
 /// Why a run cannot be resumed.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +125,7 @@ impl ChainCalls {
             };
             let repeated = self.calls.remove(at);
             // The repetition of a completed call has its own key.
-            if let (Some(prior), PriorOutcome::Undecided) = (&mut prior, repeated.outcome) {
+            if let (Some(prior), PriorUse::Undecided) = (&mut prior, repeated.outcome) {
                 prior.idempotency_key = repeated.idempotency_key;
             }
             self.repeated.insert(repeated.id);
@@ -160,8 +160,8 @@ fn prior_call(run: &str, call: StoredCall) -> Option<PriorCall> {
         digest: call.digest,
         outcome: match call.resume_as {
             ResumeAs::Rerun => return None,
-            ResumeAs::Reuse => PriorOutcome::Reuse(call.value.unwrap_or_default()),
-            ResumeAs::Undecided => PriorOutcome::Undecided,
+            ResumeAs::Reuse => PriorUse::Reuse(call.value.unwrap_or_default()),
+            ResumeAs::Undecided => PriorUse::Undecided,
         },
         idempotency_key,
     })

@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use selvedge_protocol::{ApprovalPolicy, CallDecision, ErrorCode, ScriptToolCallOutput};
 use selvedge_script::{Harness, ResumeInput, RunOptions};
 use selvedge_tools::{
-    CallContext, Orchestrator, PriorCall, PriorCalls, PriorOutcome, Registry, Risk, TaskSet,
-    ToolError, tool, tool_with_context,
+    CallContext, Orchestrator, PriorCall, PriorCalls, PriorUse, Registry, Risk, TaskSet, ToolError,
+    tool, tool_with_context,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -268,7 +268,7 @@ async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
             tool: "spawn.exec".into(),
             args: json!({"tool": "keyed", "args": {}}),
             digest: digest.clone(),
-            outcome: PriorOutcome::Undecided,
+            outcome: PriorUse::Undecided,
             idempotency_key: "tsk_first.tool_1".into(),
         };
         let options = RunOptions {

@@ -47,9 +47,7 @@ pub use orchestrator::{
     ApprovalTiming, BatchReport, CallArguments, CallOutcome, CallRequest, Orchestrator,
 };
 pub use policy::{PolicyVerdict, Risk, apply_policy};
-pub use prior::{
-    DecisionError, PriorCall, PriorCalls, PriorOutcome, PriorProgress, ResumeDecision,
-};
+pub use prior::{DecisionError, PriorCall, PriorCalls, PriorProgress, PriorUse, ResumeDecision};
 pub use registry::{RegisteredTool, Registry, RegistryError, ToolLookup};
 pub use router::{ResultHint, StructuredCall, StructuredOutput, ToolRouter, truncate_result};
 pub use scope::{Scope, ScopeLimits, ScopeResources, ScopeSnapshot, ScriptSource, SuspendPolicy};

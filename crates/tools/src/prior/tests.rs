@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-fn call(id: &str, digest: &str, outcome: PriorOutcome) -> PriorCall {
+fn call(id: &str, digest: &str, outcome: PriorUse) -> PriorCall {
     PriorCall {
         id: id.to_owned(),
         tool: "pay".to_owned(),
@@ -14,11 +14,11 @@ fn call(id: &str, digest: &str, outcome: PriorOutcome) -> PriorCall {
 }
 
 fn done(id: &str, digest: &str, value: Value) -> PriorCall {
-    call(id, digest, PriorOutcome::Reuse(value))
+    call(id, digest, PriorUse::Reuse(value))
 }
 
 fn undecided(id: &str, digest: &str) -> PriorCall {
-    call(id, digest, PriorOutcome::Undecided)
+    call(id, digest, PriorUse::Undecided)
 }
 
 fn prior(calls: Vec<PriorCall>) -> PriorCalls {
