@@ -306,7 +306,7 @@ impl AgentTurn<'_> {
         let (run_id, resumed) = (id.clone(), run.summary.resumes.clone());
         let taken = journal.spawn_blocking(move |journal| {
             // If several processes try this, one succeeds.
-            journal.take_over_suspended_run(&run_id)?;
+            journal.claim_suspended_run(&run_id)?;
             let state = journal.read_suspension(&run_id)?;
             let resume = resumed.map(|resumed| read_resume_input(journal, journal.run(&resumed)?));
             Ok::<_, JournalError>((state, resume.transpose()?))

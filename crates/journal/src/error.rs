@@ -83,7 +83,7 @@ pub enum JournalError {
     WrongKey,
     /// Another process has claimed the run.
     #[error("another process has taken over the run")]
-    TakenOver,
+    ClaimedByOther,
     /// Another run has already resumed this run.
     #[error("{run} was resumed by {by}")]
     AlreadyResumed {
@@ -169,7 +169,7 @@ impl From<std::string::FromUtf8Error> for JournalError {
 impl From<JournalError> for LedgerError {
     fn from(error: JournalError) -> Self {
         match error {
-            JournalError::TakenOver => Self::TakenOver,
+            JournalError::ClaimedByOther => Self::ClaimedByOther,
             JournalError::AlreadyResumed { run, by } => Self::AlreadyResumed { run, by },
             other if other.is_disk_full() => Self::DiskFull(other.to_string()),
             other => Self::Failed(other.to_string()),

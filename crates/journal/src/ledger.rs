@@ -76,8 +76,8 @@ impl StoredRunEnd {
 
 impl Journal {
     /// Claims a suspended run so that this process can restore it. If several processes try at the
-    /// same time, one succeeds and the others fail with [`JournalError::TakenOver`].
-    pub fn take_over_suspended_run(&self, run: &str) -> Result<(), JournalError> {
+    /// same time, one succeeds and the others fail with [`JournalError::ClaimedByOther`].
+    pub fn claim_suspended_run(&self, run: &str) -> Result<(), JournalError> {
         self.write(|connection| {
             let sql = "SELECT claimed_by FROM suspensions WHERE run = ?1";
             let claimed: Option<Option<String>> = query_first(connection, sql, params![run])?;
@@ -85,7 +85,7 @@ impl Journal {
                 None => return Err(JournalError::NotSuspended(run.to_owned())),
                 // A claim of a process that no longer runs does not count.
                 Some(Some(other)) if other != self.owner.id && self.is_owner_alive(&other) => {
-                    return Err(JournalError::TakenOver);
+                    return Err(JournalError::ClaimedByOther);
                 }
                 Some(_) => {}
             }
@@ -125,7 +125,7 @@ impl Journal {
         let owner: Option<String> = query_first(connection, sql, params![run])?;
         match owner.is_none_or(|owner| owner == self.owner.id) {
             true => Ok(()),
-            false => Err(JournalError::TakenOver),
+            false => Err(JournalError::ClaimedByOther),
         }
     }
 

@@ -512,8 +512,11 @@ fn a_suspended_run_belongs_to_one_process_at_a_time() {
         .wait()
         .unwrap();
     let second = Journal::open(dir.path()).unwrap();
-    second.take_over_suspended_run("scr_a").unwrap();
-    assert_eq!(first.claim_run("scr_a").wait(), Err(LedgerError::TakenOver));
+    second.claim_suspended_run("scr_a").unwrap();
+    assert_eq!(
+        first.claim_run("scr_a").wait(),
+        Err(LedgerError::ClaimedByOther)
+    );
     second.claim_run("scr_a").wait().unwrap();
     // The second process ends before it writes anything, so that others can claim the run.
     drop(second);
@@ -523,22 +526,22 @@ fn a_suspended_run_belongs_to_one_process_at_a_time() {
     );
     assert_eq!(
         first.claim_run("scr_a").wait(),
-        Err(LedgerError::TakenOver),
+        Err(LedgerError::ClaimedByOther),
         "the first process does not get the run back"
     );
     let third = Journal::open(dir.path()).unwrap();
-    third.take_over_suspended_run("scr_a").unwrap();
+    third.claim_suspended_run("scr_a").unwrap();
     assert!(matches!(
         Journal::open(dir.path())
             .unwrap()
-            .take_over_suspended_run("scr_a"),
-        Err(JournalError::TakenOver)
+            .claim_suspended_run("scr_a"),
+        Err(JournalError::ClaimedByOther)
     ));
     // The first write for the run deletes the suspended state.
     call(&third, "scr_a", "tool_1", Some(&json!(1)));
     assert_eq!(third.read_suspension("scr_a").unwrap(), None);
     assert!(matches!(
-        first.take_over_suspended_run("scr_a"),
+        first.claim_suspended_run("scr_a"),
         Err(JournalError::NotSuspended(_))
     ));
 }
@@ -554,14 +557,14 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         .unwrap();
     // Another process restores the run, makes a call, and suspends it again.
     let second = Journal::open(dir.path()).unwrap();
-    second.take_over_suspended_run("scr_a").unwrap();
+    second.claim_suspended_run("scr_a").unwrap();
     call(&second, "scr_a", "tool_1", Some(&json!("done")));
     second
         .save_suspension("scr_a", b"at the second question".to_vec())
         .wait()
         .unwrap();
     drop(second);
-    let taken = Err(LedgerError::TakenOver);
+    let taken = Err(LedgerError::ClaimedByOther);
     let args = json!({});
     let start = CallStart {
         run: "scr_a",
@@ -602,7 +605,7 @@ fn a_process_that_lost_a_run_cannot_write_to_it() {
         (StoredRunState::Suspended, Some(&json!("done")))
     );
     let third = Journal::open(dir.path()).unwrap();
-    third.take_over_suspended_run("scr_a").unwrap();
+    third.claim_suspended_run("scr_a").unwrap();
     assert_eq!(
         third.read_suspension("scr_a").unwrap().unwrap(),
         b"at the second question"

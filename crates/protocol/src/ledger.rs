@@ -43,7 +43,7 @@ pub trait Ledger: Send + Sync {
     /// process. The snapshot is deleted as soon as a call or the end of the run is recorded.
     async fn save_suspension(&self, run: &str, state: Vec<u8>) -> Result<(), LedgerError>;
     /// Claims a run before it continues from a suspended state. Only one process can claim a run:
-    /// the others get [`LedgerError::TakenOver`], here and for every later record of the run.
+    /// the others get [`LedgerError::ClaimedByOther`], here and for every later record of the run.
     async fn claim_run(&self, run: &str) -> Result<(), LedgerError>;
     /// Returns whether another process requested that the run stops. Polled while a run is active.
     async fn is_cancel_requested(&self, _run: &str) -> bool {
@@ -206,7 +206,7 @@ pub struct StartDetails {
 #[non_exhaustive]
 pub enum LedgerError {
     /// Another process has claimed the run. This process must not continue it.
-    TakenOver,
+    ClaimedByOther,
     /// Another run has already resumed the run. Nothing was recorded.
     AlreadyResumed {
         /// Id of the run to resume.
@@ -223,7 +223,7 @@ pub enum LedgerError {
 impl std::fmt::Display for LedgerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::TakenOver => f.write_str("another process has taken over the run"),
+            Self::ClaimedByOther => f.write_str("another process has taken over the run"),
             Self::AlreadyResumed { run, by } => write!(f, "{run} was resumed by {by}"),
             Self::DiskFull(message) | Self::Failed(message) => f.write_str(message),
         }

@@ -26,7 +26,7 @@ use crate::recording::{Recorder, Recording};
 use crate::replay_calls::ReplayAnswers;
 use crate::run::ScriptRun;
 use crate::run_output::{
-    TAKEN_OVER_WARNING, dry_run_output, elapsed_millis, fill_result, preflight_error,
+    CLAIMED_BY_OTHER_WARNING, dry_run_output, elapsed_millis, fill_result, preflight_error,
     rejected_output,
 };
 use crate::run_start::RunRecord;
@@ -88,7 +88,7 @@ impl RunAttempt {
         let store_values = match &self.ended.exit {
             RunExit::Returned(_) => true,
             RunExit::Failed(error) => error.code != ErrorCode::ScriptCancelledError,
-            RunExit::Suspended | RunExit::TakenOver | RunExit::RecordingEnded => false,
+            RunExit::Suspended | RunExit::ClaimedByOther | RunExit::RecordingEnded => false,
         };
         if !store_values {
             return;
@@ -255,10 +255,10 @@ impl Harness {
             }
             match timeout(WRITE_TIMEOUT, record_end(ledger, &output, launch)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(LedgerError::TakenOver)) => {
+                Ok(Err(LedgerError::ClaimedByOther)) => {
                     output.status = RunStatus::Suspended;
                     output.error = None;
-                    output.warnings.push(TAKEN_OVER_WARNING.to_owned());
+                    output.warnings.push(CLAIMED_BY_OTHER_WARNING.to_owned());
                 }
                 Ok(Err(error)) => output.warnings.push(format!(
                     "cannot write the end of the run to the journal: {error}"

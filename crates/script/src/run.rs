@@ -208,7 +208,7 @@ impl<'a> ScriptRun<'a> {
         match self.save(guest).await? {
             // The person may still answer in this process, so the run continues without a
             // snapshot.
-            Err(error) if !suspending && !matches!(error, SuspendError::TakenOver) => {
+            Err(error) if !suspending && !matches!(error, SuspendError::ClaimedByOther) => {
                 self.context.lock_output().warn(error.to_string());
                 self.state.on_snapshot_failed();
                 Ok(())
@@ -261,7 +261,7 @@ impl<'a> ScriptRun<'a> {
     /// Returns how the run ends after this error.
     fn end_after_suspend_error(&mut self, error: SuspendError) -> RunExit {
         match error {
-            SuspendError::TakenOver => self.state.on_taken_over(),
+            SuspendError::ClaimedByOther => self.state.on_claimed_by_other(),
             error => RunExit::Failed(error.into()),
         }
     }
@@ -384,7 +384,7 @@ impl<'a> ScriptRun<'a> {
                 }
             }
             BatchReport::ApprovalDeferred => self.state.on_answer_deferred(),
-            BatchReport::TakenOver => return Err(self.state.on_taken_over()),
+            BatchReport::ClaimedByOther => return Err(self.state.on_claimed_by_other()),
             BatchReport::Retrying(record) => {
                 calls.log.invoked_count += 1;
                 calls.log.add_record(record);

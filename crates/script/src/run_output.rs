@@ -14,7 +14,7 @@ use crate::truncate_json::truncate_json;
 use crate::unicode::replace_lone_surrogates;
 
 /// Warning of a run that another process has taken over.
-pub(crate) const TAKEN_OVER_WARNING: &str =
+pub(crate) const CLAIMED_BY_OTHER_WARNING: &str =
     "another process answered the approval request and continues the script";
 
 /// Writes the value or the error into the output. A value of more than `max` bytes is an error.
@@ -25,9 +25,9 @@ pub(crate) fn fill_result(output: &mut ScriptToolCallOutput, max: usize, ended: 
             output.status = RunStatus::Suspended;
             return;
         }
-        RunExit::TakenOver => {
+        RunExit::ClaimedByOther => {
             output.status = RunStatus::Suspended;
-            output.warnings.push(TAKEN_OVER_WARNING.to_owned());
+            output.warnings.push(CLAIMED_BY_OTHER_WARNING.to_owned());
             return;
         }
         // `RecordedRun::replay` fills in the recorded output.

@@ -13,7 +13,7 @@ use selvedge_protocol::ScriptError;
 /// ```
 ///
 /// A saved snapshot becomes obsolete when an approval request ends or the guest continues. Every
-/// state becomes `TakenOver` if the ledger reports that another process claimed the run.
+/// state becomes `ClaimedByOther` if the ledger reports that another process claimed the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ActiveRunState {
     /// The guest computes, or calls and timers are in flight.
@@ -31,7 +31,7 @@ pub(crate) enum ActiveRunState {
     /// answer arrives first.
     Suspended,
     /// Another process claimed the run. This process must not continue it.
-    TakenOver,
+    ClaimedByOther,
 }
 
 impl ActiveRunState {
@@ -58,7 +58,7 @@ impl ActiveRunState {
         *self = match *self {
             Self::Running | Self::WaitingUnsaved | Self::Suspending => Self::Suspending,
             Self::WaitingSaved | Self::Suspended => Self::Suspended,
-            Self::TakenOver => Self::TakenOver,
+            Self::ClaimedByOther => Self::ClaimedByOther,
         };
     }
 
@@ -75,7 +75,7 @@ impl ActiveRunState {
         *self = match *self {
             Self::Running | Self::WaitingSaved | Self::WaitingUnsaved => Self::WaitingSaved,
             Self::Suspending | Self::Suspended => Self::Suspended,
-            Self::TakenOver => Self::TakenOver,
+            Self::ClaimedByOther => Self::ClaimedByOther,
         };
     }
 
@@ -86,9 +86,9 @@ impl ActiveRunState {
     }
 
     /// Another process restored the run.
-    pub(crate) fn on_taken_over(&mut self) -> RunExit {
-        *self = Self::TakenOver;
-        RunExit::TakenOver
+    pub(crate) fn on_claimed_by_other(&mut self) -> RunExit {
+        *self = Self::ClaimedByOther;
+        RunExit::ClaimedByOther
     }
 }
 
@@ -102,7 +102,7 @@ pub(crate) enum RunExit {
     /// A snapshot is saved, from which the run can be restored.
     Suspended,
     /// Another process restored the run.
-    TakenOver,
+    ClaimedByOther,
     /// The recording ended while the script waited. On replay, this is where the recorded run was
     /// stopped.
     RecordingEnded,
@@ -130,7 +130,7 @@ mod tests {
             (WaitingUnsaved, Running),
             (Suspended, Suspending),
             (Running, Running),
-            (TakenOver, TakenOver),
+            (ClaimedByOther, ClaimedByOther),
         ] {
             let state = after(before, ActiveRunState::on_snapshot_obsolete);
             assert_eq!(state, expected, "{before:?}");

@@ -28,7 +28,7 @@ pub(crate) struct Suspender<'a> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SuspendError {
     #[error("another process has taken over the run")]
-    TakenOver,
+    ClaimedByOther,
     #[error("cannot save a snapshot of the script: {0}")]
     Snapshot(#[from] Fault),
     #[error("cannot save a snapshot of the script: {0}")]
@@ -40,7 +40,7 @@ pub(crate) enum SuspendError {
 impl From<LedgerError> for SuspendError {
     fn from(error: LedgerError) -> Self {
         match error {
-            LedgerError::TakenOver => Self::TakenOver,
+            LedgerError::ClaimedByOther => Self::ClaimedByOther,
             other => Self::Ledger(other),
         }
     }

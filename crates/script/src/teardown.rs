@@ -36,7 +36,7 @@ impl ScriptRun<'_> {
             Err(end) => end,
         };
         let unfinished = match (&end, self.context.start_mode) {
-            (RunExit::Suspended | RunExit::TakenOver, _) => {
+            (RunExit::Suspended | RunExit::ClaimedByOther, _) => {
                 self.calls.drop_pending(CallStatus::NotStarted);
                 Vec::new()
             }
@@ -47,8 +47,8 @@ impl ScriptRun<'_> {
             }
         };
         self.report_unfinished(&unfinished, &mut end);
-        if self.state == ActiveRunState::TakenOver {
-            end = RunExit::TakenOver;
+        if self.state == ActiveRunState::ClaimedByOther {
+            end = RunExit::ClaimedByOther;
         }
         let log = self.calls.log;
         if let RunExit::Returned(value) = &end
@@ -86,7 +86,7 @@ impl ScriptRun<'_> {
 
     /// Handles reports until no call is pending, `limit` is reached, or `cancel` is cancelled.
     async fn handle_reports_until(&mut self, limit: Instant, cancel: &CancellationToken) {
-        while !self.calls.pending.is_empty() && self.state != ActiveRunState::TakenOver {
+        while !self.calls.pending.is_empty() && self.state != ActiveRunState::ClaimedByOther {
             tokio::select! {
                 biased;
                 () = sleep_until(Some(limit)) => return,

@@ -91,7 +91,7 @@ impl Orchestrator {
                     )
                 }
                 ApprovalResult::Cancelled => aborted_failure(tool),
-                ApprovalResult::TakenOver => continue,
+                ApprovalResult::ClaimedByOther => continue,
             };
             let outcome = not_run_outcome(&prepared.request, tool.clone(), failure);
             self.record_and_report(scope, reports, outcome).await;
@@ -205,9 +205,9 @@ impl Orchestrator {
             // If a snapshot of the run was saved meanwhile, another process may have claimed the
             // run.
             match scope.wait_for_write(ledger.claim_run(&scope.id)).await {
-                Err(LedgerError::TakenOver) => {
-                    let _ = reports.send(BatchReport::TakenOver);
-                    return vec![ApprovalResult::TakenOver; calls];
+                Err(LedgerError::ClaimedByOther) => {
+                    let _ = reports.send(BatchReport::ClaimedByOther);
+                    return vec![ApprovalResult::ClaimedByOther; calls];
                 }
                 Err(error) => {
                     let reason = format!("cannot claim the run in the journal: {error}");
@@ -310,7 +310,7 @@ pub(crate) enum ApprovalResult {
     Unavailable(String),
     TimedOut,
     Cancelled,
-    TakenOver,
+    ClaimedByOther,
 }
 
 impl ApprovalResult {
@@ -325,7 +325,7 @@ impl ApprovalResult {
             Self::Denied(Some(reason)) | Self::Unavailable(reason) => format!("no: {reason}"),
             Self::TimedOut => "no answer".into(),
             Self::Cancelled => "cancelled".into(),
-            Self::TakenOver => "answered by another process".into(),
+            Self::ClaimedByOther => "answered by another process".into(),
         }
     }
 }

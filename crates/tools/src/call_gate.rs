@@ -216,7 +216,7 @@ impl CallGate {
             Some(ApprovalResult::Cancelled) => {
                 Err(ToolError::new("the approval request was cancelled"))
             }
-            Some(ApprovalResult::Denied(None) | ApprovalResult::TakenOver) | None => {
+            Some(ApprovalResult::Denied(None) | ApprovalResult::ClaimedByOther) | None => {
                 Err(ToolError::new("it was denied"))
             }
         }

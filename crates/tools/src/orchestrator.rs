@@ -74,7 +74,7 @@ pub enum BatchReport {
     /// The approval is deferred: the owner should suspend the scope.
     ApprovalDeferred,
     /// Another process has claimed the run: this process must not continue it.
-    TakenOver,
+    ClaimedByOther,
 }
 
 /// Whether a call had started when its approval was requested.
@@ -373,8 +373,8 @@ impl Orchestrator {
         };
         // Recorded before approval is requested, so that the outcome of the first attempt is known
         // even if the process ends meanwhile.
-        if self.record_outcome(scope, &outcome).await == Err(LedgerError::TakenOver) {
-            let _ = reports.send(BatchReport::TakenOver);
+        if self.record_outcome(scope, &outcome).await == Err(LedgerError::ClaimedByOther) {
+            let _ = reports.send(BatchReport::ClaimedByOther);
             return;
         }
         let request = CallRequest {
@@ -560,8 +560,8 @@ impl Orchestrator {
             prior.release(&outcome.requested_id);
         }
         let written = self.record_outcome(scope, &outcome).await;
-        if written == Err(LedgerError::TakenOver) {
-            let _ = reports.send(BatchReport::TakenOver);
+        if written == Err(LedgerError::ClaimedByOther) {
+            let _ = reports.send(BatchReport::ClaimedByOther);
             return;
         }
         // The failure of a call that did not run already says why.

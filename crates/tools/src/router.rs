@@ -114,7 +114,7 @@ impl ToolRouter {
                 | BatchReport::WaitStarted(..)
                 | BatchReport::WaitEnded(..)
                 | BatchReport::ApprovalDeferred
-                | BatchReport::TakenOver => {}
+                | BatchReport::ClaimedByOther => {}
             }
         }
         // Every request of a batch is reported as finished once.

@@ -159,9 +159,11 @@ pub(super) fn require_suspended(run: &StoredRun) -> Result<(), Problem> {
 /// Makes this process the one that restores or ends a suspended run.
 pub(super) fn claim_run(journal: &Journal, id: &str) -> Result<()> {
     journal
-        .take_over_suspended_run(id)
+        .claim_suspended_run(id)
         .map_err(|error| match error {
-            JournalError::TakenOver | JournalError::NotSuspended(_) => already_claimed(id).into(),
+            JournalError::ClaimedByOther | JournalError::NotSuspended(_) => {
+                already_claimed(id).into()
+            }
             other => other.into(),
         })
 }

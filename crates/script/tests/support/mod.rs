@@ -533,7 +533,7 @@ impl Ledger for MemoryLedger {
     }
     async fn claim_run(&self, _: &str) -> Result<(), LedgerError> {
         if self.taken.load(Ordering::SeqCst) {
-            Err(LedgerError::TakenOver)
+            Err(LedgerError::ClaimedByOther)
         } else {
             Ok(())
         }
