@@ -555,8 +555,8 @@ impl Orchestrator {
         reports: &UnboundedSender<BatchReport>,
         mut outcome: Box<CallOutcome>,
     ) {
-        let was_refused = !outcome.tool_invoked && !outcome.record.reused;
-        if let Some(prior) = scope.prior_calls.as_ref().filter(|_| was_refused) {
+        let did_not_run = !outcome.tool_invoked && !outcome.record.reused;
+        if let Some(prior) = scope.prior_calls.as_ref().filter(|_| did_not_run) {
             prior.release(&outcome.requested_id);
         }
         let written = self.record_outcome(scope, &outcome).await;
@@ -566,7 +566,7 @@ impl Orchestrator {
         }
         // The failure of a call that did not run already says why.
         if let Err(error) = written
-            && !was_refused
+            && !did_not_run
         {
             let tool = &outcome.record.tool;
             let message = match outcome.tool_invoked {
