@@ -467,7 +467,7 @@ mod tests {
             reused: false,
             started_ms: 0,
             duration_ms: None,
-            began_ns: None,
+            started_ns: None,
             prior_call: None,
             resume_as,
         };

@@ -113,7 +113,7 @@ impl ChainCalls {
     /// Adds the calls of the next run.
     fn add_run(&mut self, run: StoredRun) {
         let mut calls = last_attempts(run.calls);
-        calls.sort_by_key(|call| call.began_ns);
+        calls.sort_by_key(|call| call.started_ns);
         // Of a reused call the original counts.
         for call in calls.into_iter().filter(|call| !call.reused) {
             let repeated = call.prior_call.as_deref();
@@ -140,7 +140,7 @@ fn last_attempts(calls: Vec<StoredCall>) -> Vec<StoredCall> {
     let mut last: Vec<StoredCall> = Vec::new();
     for mut call in calls {
         let first = last.pop_if(|before| before.id == first_attempt_id(&call.id));
-        call.began_ns = first.map_or(call.began_ns, |first| first.began_ns);
+        call.started_ns = first.map_or(call.started_ns, |first| first.started_ns);
         last.push(call);
     }
     last

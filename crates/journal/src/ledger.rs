@@ -297,18 +297,18 @@ impl Ledger for Journal {
         let args = serde_json::to_vec(start.args).map_err(JournalError::from)?;
         let (read_only, line) = (start.read_only, start.line);
         let prior_call = start.prior_call.map(str::to_owned);
-        let (began_ms, began_ns) = (now_ms(), next_ns());
+        let (began_ms, started_ns) = (now_ms(), next_ns());
         let insert = move |journal: &Self, connection: &Connection| {
             journal.check_owner_and_delete_suspension(connection, &run)?;
             let args = journal.payloads.put(connection, &args)?;
             execute(
                 connection,
                 "INSERT INTO calls
-                     (run, id, tool, args, digest, read_only, line, state, started_ms, began_ns,
+                     (run, id, tool, args, digest, read_only, line, state, started_ms, started_ns,
                      prior_call)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'started', ?8, ?9, ?10)",
                 params![
-                    run, id, tool, args, digest, read_only, line, began_ms, began_ns, prior_call
+                    run, id, tool, args, digest, read_only, line, began_ms, started_ns, prior_call
                 ],
             )
         };
@@ -341,7 +341,7 @@ impl Ledger for Journal {
             execute(
                 connection,
                 "INSERT INTO calls (run, id, tool, digest, read_only, line, state, value, error,
-                     reused, started_ms, duration_ms, shown, args, began_ns, resume_as, prior_call)
+                     reused, started_ms, duration_ms, shown, args, started_ns, resume_as, prior_call)
                      VALUES (?1, ?2, ?3, ?4, ?13, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?15,
                      ?16, ?17)
                      ON CONFLICT (run, id) DO UPDATE SET state = ?6, value = ?7, error = ?8,

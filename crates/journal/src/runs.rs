@@ -101,7 +101,7 @@ pub struct StoredCall {
     /// The time from start to end, in milliseconds; `None` if the call has not ended.
     pub duration_ms: Option<f64>,
     /// When the call started, in nanoseconds since 1970, strictly increasing within a process.
-    pub began_ns: Option<i64>,
+    pub started_ns: Option<i64>,
     /// The call of the resumed run whose result this call reused, or which this call repeats.
     pub prior_call: Option<String>,
     /// What the call means to a run that resumes this run.
@@ -391,7 +391,7 @@ fn read_calls(
 ) -> Result<Vec<StoredCall>, JournalError> {
     let mut read = connection.prepare_cached(
         "SELECT id, tool, state, args, digest, read_only, line, value, error, reused, started_ms,
-             duration_ms, shown, began_ns, prior_call, resume_as
+             duration_ms, shown, started_ns, prior_call, resume_as
          FROM calls WHERE run = ?1",
     )?;
     let mut rows = read.query(params![run])?;
@@ -418,7 +418,7 @@ fn read_calls(
             reused: row.get(9)?,
             started_ms: row.get(10)?,
             duration_ms: row.get(11)?,
-            began_ns: row.get(13)?,
+            started_ns: row.get(13)?,
             prior_call: row.get(14)?,
             resume_as: match resume_as {
                 Some(word) => serde_json::from_value(Value::from(word))?,

@@ -55,7 +55,7 @@ CREATE TABLE calls (
     -- The text that the model got instead of the value.
     shown BLOB,
     -- Nanoseconds, strictly increasing within a process; gives the order of calls.
-    began_ns INTEGER,
+    started_ns INTEGER,
     -- The call of the resumed run that this call reuses or repeats.
     prior_call TEXT,
     -- What the call means to a run that resumes this run (`ResumeAs`); null until the call has

@@ -131,7 +131,7 @@ fn dropped_writes_are_made_in_order_when_the_lock_is_released() {
     let done = StoredCallState::Ended(CallStatus::Done);
     let expected: Vec<_> = expected.iter().map(|id| (&id[..], done)).collect();
     assert_eq!(calls, expected);
-    let began: Vec<_> = run.calls.iter().map(|call| call.began_ns).collect();
+    let began: Vec<_> = run.calls.iter().map(|call| call.started_ns).collect();
     assert!(began.is_sorted());
 }
 
