@@ -16,7 +16,7 @@ use crate::{Journal, JournalError};
 
 /// The row of a run that starts, or of a run that has ended without a call.
 #[derive(Debug)]
-pub(crate) struct StoredRunRow {
+pub(crate) struct NewRunRow {
     id: String,
     source: String,
     directory: String,
@@ -25,21 +25,21 @@ pub(crate) struct StoredRunRow {
     pub(crate) resumes: Option<String>,
     saved_config: String,
     started_ms: i64,
-    end: Option<StoredRunEnd>,
+    end: Option<RunEndRow>,
 }
 
 /// The end of a run.
 #[derive(Debug)]
-struct StoredRunEnd {
+struct RunEndRow {
     output: ScriptToolCallOutput,
     /// The host's inputs to the script, for replay.
     recording: Option<Vec<u8>>,
     at_ms: i64,
 }
 
-impl StoredRunRow {
-    fn new(run: &RunStart<'_>, end: Option<StoredRunEnd>) -> Self {
-        let took = |end: &StoredRunEnd| end.output.metadata.duration_ms as i64;
+impl NewRunRow {
+    fn new(run: &RunStart<'_>, end: Option<RunEndRow>) -> Self {
+        let took = |end: &RunEndRow| end.output.metadata.duration_ms as i64;
         Self {
             id: run.id.to_owned(),
             source: run.source.to_owned(),
@@ -56,7 +56,7 @@ impl StoredRunRow {
     }
 }
 
-impl StoredRunEnd {
+impl RunEndRow {
     fn new(output: &ScriptToolCallOutput, recording: Option<Vec<u8>>) -> Self {
         Self {
             output: output.clone(),
@@ -108,7 +108,7 @@ impl Journal {
     /// Ends a suspended run that this process has claimed with this output, and cancels its open
     /// approvals.
     pub fn cancel_suspended_run(&self, output: &ScriptToolCallOutput) -> Result<(), JournalError> {
-        let (run, end) = (&output.id, StoredRunEnd::new(output, None));
+        let (run, end) = (&output.id, RunEndRow::new(output, None));
         self.write(|connection| {
             self.check_owner_and_delete_suspension(connection, run)?;
             let sql = "UPDATE approvals SET answers = '[\"cancelled\"]', answered_ms = ?2
@@ -134,7 +134,7 @@ impl Journal {
     pub(crate) fn insert_run(
         &self,
         connection: &Connection,
-        run: &StoredRunRow,
+        run: &NewRunRow,
     ) -> Result<(), JournalError> {
         if let Some(earlier) = &run.resumes {
             // Only one run may resume another: a second would repeat its remaining work.
@@ -166,7 +166,7 @@ impl Journal {
                 run.directory,
                 run.seed,
                 self.owner.id,
-                end.map_or_else(|| "running".to_owned(), StoredRunEnd::status),
+                end.map_or_else(|| "running".to_owned(), RunEndRow::status),
                 run.started_ms,
                 setting,
                 output,
@@ -194,7 +194,7 @@ impl Journal {
     fn store_run_end(
         &self,
         connection: &Connection,
-        end: &StoredRunEnd,
+        end: &RunEndRow,
     ) -> Result<[Option<Vec<u8>>; 2], JournalError> {
         let recording = end.recording.as_ref();
         let recording = recording
@@ -204,11 +204,7 @@ impl Journal {
         Ok([Some(output), recording])
     }
 
-    fn update_run_end(
-        &self,
-        connection: &Connection,
-        end: &StoredRunEnd,
-    ) -> Result<(), JournalError> {
+    fn update_run_end(&self, connection: &Connection, end: &RunEndRow) -> Result<(), JournalError> {
         let output = &end.output;
         let [stored, recording] = self.store_run_end(connection, end)?;
         // Calls that never started may have no row yet.
@@ -286,7 +282,7 @@ impl Ledger for Journal {
     }
 
     async fn record_run_start(&self, run: RunStart<'_>) -> Result<(), LedgerError> {
-        let row = StoredRunRow::new(&run, None);
+        let row = NewRunRow::new(&run, None);
         let insert = move |journal: &Self, connection: &_| journal.insert_run(connection, &row);
         Ok(self.write_async(insert).await?)
     }
@@ -452,7 +448,7 @@ impl Ledger for Journal {
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        let end = StoredRunEnd::new(output, recording);
+        let end = RunEndRow::new(output, recording);
         let update = move |journal: &Self, connection: &Connection| {
             journal.check_owner_and_delete_suspension(connection, &end.output.id)?;
             journal.update_run_end(connection, &end)
@@ -466,7 +462,7 @@ impl Ledger for Journal {
         output: &ScriptToolCallOutput,
         recording: Option<Vec<u8>>,
     ) -> Result<(), LedgerError> {
-        let row = StoredRunRow::new(&run, Some(StoredRunEnd::new(output, recording)));
+        let row = NewRunRow::new(&run, Some(RunEndRow::new(output, recording)));
         let Some(row) = self.write_behind.push(row) else {
             return Ok(());
         };

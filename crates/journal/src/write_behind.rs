@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use crate::Durability;
 use crate::JournalError;
 use crate::journal::{Journal, in_transaction};
-use crate::ledger::StoredRunRow;
+use crate::ledger::NewRunRow;
 
 /// How long a row waits for other rows that can be written in the same transaction.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(5);
@@ -35,7 +35,7 @@ pub(crate) struct WriteBehind {
 
 #[derive(Debug, Default)]
 struct RunRowQueue {
-    rows: Vec<StoredRunRow>,
+    rows: Vec<NewRunRow>,
     /// A thread writes the rows. Without one every row is written at once.
     has_writer: bool,
     closed: bool,
@@ -47,7 +47,7 @@ impl WriteBehind {
     }
 
     /// Queues a row. Returns it if it must be written now.
-    pub(crate) fn push(&self, row: StoredRunRow) -> Option<StoredRunRow> {
+    pub(crate) fn push(&self, row: NewRunRow) -> Option<NewRunRow> {
         let mut queue = self.queue();
         if !queue.has_writer || row.resumes.is_some() || queue.rows.len() >= MAX_QUEUED_ROWS {
             return Some(row);
