@@ -147,7 +147,7 @@ impl ScriptCompiler {
 
     /// Compiles a script from bytes without blocking the async executor: a costly one is compiled
     /// on another thread, in turn.
-    pub(crate) async fn compile_off_executor(
+    pub(crate) async fn compile_async(
         self: &Arc<Self>,
         source: &[u8],
         max_bytes: usize,
