@@ -9,7 +9,7 @@ use selvedge_agent::{
 use selvedge_mcp::{ElicitationHandler, ServerRequestHandlers, Servers};
 use selvedge_memory::Memory;
 use selvedge_models::{Model, ModelClient};
-use selvedge_protocol::{ScriptModeLevels, WireApi};
+use selvedge_protocol::{ScriptModeSettings, WireApi};
 use selvedge_toolbox::{PatchFlavour, ToolsConfig, TurnDiffTracker};
 use selvedge_tools::{Approver, Registry};
 
@@ -181,7 +181,7 @@ pub(crate) fn build_agent(
     {
         setup.config.tool_pack = Some(pack);
     }
-    let modes = ScriptModeLevels {
+    let modes = ScriptModeSettings {
         turn: options.script_limits.mode,
         provider: model.script_mode.or(provider.script_mode),
         global: Some(setup.config.script_harness.mode),

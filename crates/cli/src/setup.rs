@@ -9,7 +9,7 @@ use selvedge_confine::UnixSocketAccess;
 use selvedge_files::ProjectFiles;
 use selvedge_journal::Journal;
 use selvedge_memory::Memory;
-use selvedge_protocol::{Limits, SandboxPolicy, ScriptModeLevels, ToolSpec};
+use selvedge_protocol::{Limits, SandboxPolicy, ScriptModeSettings, ToolSpec};
 use selvedge_script::{Harness, ResumeInput, ScriptContext, ScriptStore};
 use selvedge_toolbox::{
     CommandRules, CommandSettings, PackError, ToolPacks, Toolbox, Workspace, WorkspacePaths,
@@ -458,7 +458,7 @@ impl CliSetup {
         approver: Option<Arc<dyn Approver>>,
     ) -> Harness {
         let limits = self.limits(args);
-        let modes = ScriptModeLevels {
+        let modes = ScriptModeSettings {
             turn: args.mode,
             provider: None,
             global: Some(self.config.script_harness.mode),

@@ -40,7 +40,7 @@ pub use ledger::{
     CallEnd, CallStart, Ledger, LedgerError, ResumeAs, RunStart, ScriptStoreBackend, StartDetails,
     first_attempt_id, retry_call_id,
 };
-pub use limits::{Limits, ScriptMode, ScriptModeLevels};
+pub use limits::{Limits, ScriptMode, ScriptModeSettings};
 pub use settings::{
     CommandLimits, Durability, Effort, EnvironmentPolicy, InheritedVariables, McpApproval,
     McpSampling, McpServerOptions, Prices, Retention, RetryLimits, Thinking, ToolPack,

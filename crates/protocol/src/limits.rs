@@ -122,7 +122,7 @@ impl ScriptMode {
 
 /// The mode as set at each level. The narrowest level has precedence.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ScriptModeLevels {
+pub struct ScriptModeSettings {
     /// Mode of this turn or command.
     pub turn: Option<ScriptMode>,
     /// Mode of the provider.
@@ -131,7 +131,7 @@ pub struct ScriptModeLevels {
     pub global: Option<ScriptMode>,
 }
 
-impl ScriptModeLevels {
+impl ScriptModeSettings {
     /// Returns the mode of the narrowest level that sets one, else [`ScriptMode::Enabled`].
     pub fn resolve(self) -> ScriptMode {
         self.turn

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use selvedge_protocol::{
     CallDecision, CallStatus, ErrorCode, Limits, RunStatus, RuntimeEvent, ScriptMode,
-    ScriptModeLevels,
+    ScriptModeSettings,
 };
 use selvedge_script::RunOptions;
 use selvedge_script::detect::{Segment, detect};
@@ -535,7 +535,7 @@ fn f17_disabled_mode_rejects_scripts() {
     assert_eq!(output.status, RunStatus::Rejected);
     assert!(output.error.unwrap().message.contains("disabled"));
     let modes = |turn, provider, global| {
-        ScriptModeLevels {
+        ScriptModeSettings {
             turn,
             provider,
             global,
