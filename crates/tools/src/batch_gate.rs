@@ -10,7 +10,7 @@ use selvedge_protocol::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::call_gate::ApprovalWait;
+use crate::call_gate::ApprovalTimeLimit;
 use crate::failure::{CallFailure, aborted_failure};
 use crate::orchestrator::{
     ApprovalTiming, BatchReport, Orchestrator, PreparedCall, not_run_outcome,
@@ -279,8 +279,8 @@ impl Orchestrator {
     ) -> Option<ApprovalResponse> {
         let asked = self.approver.ask(request);
         let limit = match self.approver.wait() {
-            ApprovalWait::Limited => scope.limits.approval_timeout,
-            ApprovalWait::Unlimited => None,
+            ApprovalTimeLimit::Limited => scope.limits.approval_timeout,
+            ApprovalTimeLimit::Unlimited => None,
         };
         let response = match limit {
             Some(limit) => tokio::time::timeout(limit, asked).await.ok()?,

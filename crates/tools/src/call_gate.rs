@@ -22,14 +22,14 @@ pub trait Approver: Send + Sync {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse>;
 
     /// Returns whether a request to this approver has a time limit.
-    fn wait(&self) -> ApprovalWait {
-        ApprovalWait::Limited
+    fn wait(&self) -> ApprovalTimeLimit {
+        ApprovalTimeLimit::Limited
     }
 }
 
 /// How long an approval request waits for its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ApprovalWait {
+pub enum ApprovalTimeLimit {
     /// At most for the time limit of the scope.
     Limited,
     /// Until there is one: a person sees the question as long as it is open.

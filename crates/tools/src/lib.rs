@@ -35,7 +35,7 @@ mod typescript;
 
 pub use arguments::{ArgumentError, ArgumentErrorKind, check_partial, list_from_text};
 pub use call_gate::{
-    ApprovalWait, Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard,
+    ApprovalTimeLimit, Approver, CallGate, DeferringApprover, GatedAction, NoApprover, WaitGuard,
     WaitTarget,
 };
 pub use external_cancel::{ExternalCancel, run_until_cancel_requested};

@@ -10,7 +10,7 @@ use selvedge_mcp::{
 };
 use selvedge_protocol::{ApprovalRequest, ApprovalResponse, CallStatus, RuntimeEvent};
 use selvedge_toolbox::{TurnDiffTracker, WorkspaceDiff};
-use selvedge_tools::{ApprovalWait, Approver};
+use selvedge_tools::{ApprovalTimeLimit, Approver};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -100,8 +100,8 @@ impl Approver for ChatApprover {
         .boxed()
     }
 
-    fn wait(&self) -> ApprovalWait {
-        ApprovalWait::Unlimited
+    fn wait(&self) -> ApprovalTimeLimit {
+        ApprovalTimeLimit::Unlimited
     }
 }
 
