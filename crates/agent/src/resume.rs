@@ -125,7 +125,7 @@ impl ChainCalls {
             };
             let repeated = self.calls.remove(at);
             // The repetition of a completed call has its own key.
-            if let (Some(prior), PriorUse::Undecided) = (&mut prior, repeated.outcome) {
+            if let (Some(prior), PriorUse::Undecided) = (&mut prior, repeated.use_as) {
                 prior.idempotency_key = repeated.idempotency_key;
             }
             self.repeated.insert(repeated.id);
@@ -158,7 +158,7 @@ fn prior_call(run: &str, call: StoredCall) -> Option<PriorCall> {
         tool: call.tool,
         args: call.args.unwrap_or_default(),
         digest: call.digest,
-        outcome: match call.resume_as {
+        use_as: match call.resume_as {
             ResumeAs::Rerun => return None,
             ResumeAs::Reuse => PriorUse::Reuse(call.value.unwrap_or_default()),
             ResumeAs::Undecided => PriorUse::Undecided,

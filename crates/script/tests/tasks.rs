@@ -268,7 +268,7 @@ async fn a_task_of_unknown_outcome_is_decided_like_any_call() {
             tool: "spawn.exec".into(),
             args: json!({"tool": "keyed", "args": {}}),
             digest: digest.clone(),
-            outcome: PriorUse::Undecided,
+            use_as: PriorUse::Undecided,
             idempotency_key: "tsk_first.tool_1".into(),
         };
         let options = RunOptions {

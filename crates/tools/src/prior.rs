@@ -45,7 +45,7 @@ pub struct PriorCall {
     /// Digest of tool and arguments. Calls with the same digest are identical.
     pub digest: String,
     /// What the call means to the script.
-    pub outcome: PriorUse,
+    pub use_as: PriorUse,
     /// Idempotency key of the first attempt. Repetitions of an undecided call have the same key.
     pub idempotency_key: String,
 }
@@ -213,7 +213,7 @@ impl PriorCalls {
             Some((_, Some(ResumeDecision::Skip(value)))) => PriorLookup::Skip {
                 value: value.clone(),
             },
-            Some((call, None)) if let PriorUse::Reuse(value) = &call.outcome => {
+            Some((call, None)) if let PriorUse::Reuse(value) = &call.use_as => {
                 PriorLookup::Reuse {
                     prior_call: call.id.clone(),
                     value: value.clone(),
@@ -222,7 +222,7 @@ impl PriorCalls {
             _ if blocked => return PriorLookup::Undecided,
             Some((call, Some(ResumeDecision::Repeat))) => PriorLookup::Repeat {
                 prior_call: call.id.clone(),
-                idempotency_key: (call.outcome == PriorUse::Undecided)
+                idempotency_key: (call.use_as == PriorUse::Undecided)
                     .then(|| call.idempotency_key.clone()),
             },
             Some((_, None)) | None => return PriorLookup::Run,
@@ -235,7 +235,7 @@ impl PriorCalls {
 
     fn undecided_calls(&self, progress: &PriorProgress) -> impl Iterator<Item = &PriorCall> {
         self.calls.iter().filter(|call| {
-            call.outcome == PriorUse::Undecided && !progress.decisions.contains_key(&call.id)
+            call.use_as == PriorUse::Undecided && !progress.decisions.contains_key(&call.id)
         })
     }
 

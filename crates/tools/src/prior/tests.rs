@@ -2,13 +2,13 @@ use serde_json::json;
 
 use super::*;
 
-fn call(id: &str, digest: &str, outcome: PriorUse) -> PriorCall {
+fn call(id: &str, digest: &str, use_as: PriorUse) -> PriorCall {
     PriorCall {
         id: id.to_owned(),
         tool: "pay".to_owned(),
         args: json!({"to": digest}),
         digest: digest.to_owned(),
-        outcome,
+        use_as,
         idempotency_key: id.replace('/', "."),
     }
 }
