@@ -278,7 +278,7 @@ impl Orchestrator {
         reports: &UnboundedSender<BatchReport>,
     ) -> Option<ApprovalResponse> {
         let asked = self.approver.ask(request);
-        let limit = match self.approver.wait() {
+        let limit = match self.approver.time_limit() {
             ApprovalTimeLimit::Limited => scope.limits.approval_timeout,
             ApprovalTimeLimit::Unlimited => None,
         };

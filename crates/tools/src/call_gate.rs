@@ -22,7 +22,7 @@ pub trait Approver: Send + Sync {
     fn ask<'a>(&'a self, request: &'a ApprovalRequest) -> BoxFuture<'a, ApprovalResponse>;
 
     /// Returns whether a request to this approver has a time limit.
-    fn wait(&self) -> ApprovalTimeLimit {
+    fn time_limit(&self) -> ApprovalTimeLimit {
         ApprovalTimeLimit::Limited
     }
 }

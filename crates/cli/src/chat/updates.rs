@@ -100,7 +100,7 @@ impl Approver for ChatApprover {
         .boxed()
     }
 
-    fn wait(&self) -> ApprovalTimeLimit {
+    fn time_limit(&self) -> ApprovalTimeLimit {
         ApprovalTimeLimit::Unlimited
     }
 }
