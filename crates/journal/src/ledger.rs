@@ -9,8 +9,8 @@ use selvedge_protocol::{
     ScriptToolCallOutput,
 };
 
-use crate::call_summary::SET_CALL_SUMMARY;
 use crate::connection::{execute, query_first};
+use crate::run_call_counts::SET_CALL_COUNTS;
 use crate::time::{next_ns, now_ms};
 use crate::{Journal, JournalError};
 
@@ -231,7 +231,7 @@ impl Journal {
         execute(
             connection,
             &format!(
-                "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5, {SET_CALL_SUMMARY}
+                "UPDATE runs SET status = ?2, output = ?3, ended_ms = ?4, recording = ?5, {SET_CALL_COUNTS}
                  WHERE id = ?1"
             ),
             params![output.id, end.status(), stored, end.at_ms, recording],

@@ -8,7 +8,6 @@
 // Only the program that uses this crate writes to the standard streams.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod call_summary;
 mod cancel_requests;
 mod column_encryption;
 mod connection;
@@ -23,6 +22,7 @@ mod liveness;
 mod payloads;
 mod read_only;
 mod retention;
+mod run_call_counts;
 mod runs;
 mod schema;
 mod script_values;

@@ -3,9 +3,9 @@
 use rusqlite::{Connection, params};
 use selvedge_protocol::Retention;
 
-use crate::call_summary::{SET_CALL_SUMMARY, called_tool_condition};
 use crate::liveness::JournalOwner;
 use crate::payloads::select_blob_hashes;
+use crate::run_call_counts::{SET_CALL_COUNTS, called_tool_condition};
 use crate::time::now_ms;
 use crate::{Journal, JournalError};
 
@@ -91,7 +91,7 @@ impl Journal {
                 .collect::<Result<_, _>>()?;
             for (id, _) in open.iter().filter(|(_, owner)| !self.is_owner_alive(owner)) {
                 let over = format!(
-                    "UPDATE runs SET ended_ms = started_ms, {SET_CALL_SUMMARY} WHERE id = ?1"
+                    "UPDATE runs SET ended_ms = started_ms, {SET_CALL_COUNTS} WHERE id = ?1"
                 );
                 connection.execute(&over, params![id])?;
             }

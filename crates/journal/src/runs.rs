@@ -10,9 +10,9 @@ use selvedge_protocol::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::call_summary::called_tool_condition;
 use crate::connection::{query_column, query_first};
 use crate::payloads::Payloads;
+use crate::run_call_counts::called_tool_condition;
 use crate::{Journal, JournalError};
 
 /// The overview of a run, as lists show it.

@@ -11,10 +11,10 @@
 // Standard streams belong to the program that uses this crate.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
+mod args_summary;
 mod arguments;
 mod batch_gate;
 mod call_gate;
-mod call_summary;
 mod digest;
 mod external_cancel;
 mod failure;

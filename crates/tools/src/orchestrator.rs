@@ -14,8 +14,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::args_summary::summarise_args;
 use crate::call_gate::{Approver, CallGate, NoApprover, WaitTarget};
-use crate::call_summary::summarise_args;
 use crate::digest::digest;
 use crate::failure::{CallFailure, call_error};
 use crate::registry::{RegisteredTool, Registry, ToolLookup};

@@ -213,12 +213,10 @@ impl PriorCalls {
             Some((_, Some(ResumeDecision::Skip(value)))) => PriorLookup::Skip {
                 value: value.clone(),
             },
-            Some((call, None)) if let PriorUse::Reuse(value) = &call.use_as => {
-                PriorLookup::Reuse {
-                    prior_call: call.id.clone(),
-                    value: value.clone(),
-                }
-            }
+            Some((call, None)) if let PriorUse::Reuse(value) = &call.use_as => PriorLookup::Reuse {
+                prior_call: call.id.clone(),
+                value: value.clone(),
+            },
             _ if blocked => return PriorLookup::Undecided,
             Some((call, Some(ResumeDecision::Repeat))) => PriorLookup::Repeat {
                 prior_call: call.id.clone(),

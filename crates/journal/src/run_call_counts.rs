@@ -1,8 +1,8 @@
-//! SQL for the summary of a run's calls, which is stored when the run ends so that a list of runs
-//! does not read the calls.
+//! SQL for the number and tools of a run's calls, which are stored when the run ends so that a
+//! list of runs does not read the calls.
 
 /// The assignment that sets the number of calls of an ended run and the tools it called.
-pub(crate) const SET_CALL_SUMMARY: &str = "(calls, tools) =
+pub(crate) const SET_CALL_COUNTS: &str = "(calls, tools) =
     (SELECT count(*), json_group_array(DISTINCT tool) FROM calls WHERE run = runs.id)";
 
 /// Returns the condition that a run has called a tool. For a run that has not ended, it reads the
