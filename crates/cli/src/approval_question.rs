@@ -19,7 +19,7 @@ const MAX_WORDS_CHARS: usize = 400;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ApprovalOption {
     Once,
-    RestOfScript,
+    AllLaterCalls,
     Always,
     Deny,
     /// Deny, with a reason that is typed next.
@@ -33,7 +33,7 @@ impl ApprovalOption {
     pub(crate) fn decision(self) -> Option<CallDecision> {
         match self {
             Self::Once => Some(CallDecision::Once),
-            Self::RestOfScript => Some(CallDecision::RestOfScript),
+            Self::AllLaterCalls => Some(CallDecision::AllLaterCalls),
             Self::Always => Some(CallDecision::Always),
             Self::Deny => Some(CallDecision::Deny(None)),
             Self::DenyWithReason | Self::EachCall => None,
@@ -67,7 +67,7 @@ pub(crate) fn approval_options(
         (format!("Approve {these}, once"), ApprovalOption::Once),
         (
             format!("Approve {these} and every later call of this {scope}"),
-            ApprovalOption::RestOfScript,
+            ApprovalOption::AllLaterCalls,
         ),
     ];
     options.extend(always_rules(calls).map(|rules| {

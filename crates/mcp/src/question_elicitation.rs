@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// Choices of the approval form.
 const ANSWER_ONCE: &str = "yes, once";
-const ANSWER_THIS_SCRIPT: &str = "yes, for this script";
+const ANSWER_SIMILAR_CALLS: &str = "yes, for this script";
 const ANSWER_ALWAYS: &str = "yes, always";
 const ANSWER_NO: &str = "no";
 
@@ -85,7 +85,7 @@ pub(crate) fn parse_answer(question: &RunQuestion, result: &Value) -> QuestionAn
     let answer = match result["action"].as_str() {
         Some("accept") => match content["answer"].as_str() {
             Some(ANSWER_ONCE) => CallDecision::Once,
-            Some(ANSWER_THIS_SCRIPT) => CallDecision::ThisScript,
+            Some(ANSWER_SIMILAR_CALLS) => CallDecision::SimilarCalls,
             Some(ANSWER_ALWAYS) if can_approve_always(request) => CallDecision::Always,
             Some(ANSWER_NO) => {
                 let why = content["reason"].as_str().filter(|why| !why.is_empty());
@@ -106,8 +106,8 @@ pub(crate) fn decline_result() -> Value {
 
 fn approval_choices(request: &ApprovalRequest) -> Vec<&'static str> {
     match can_approve_always(request) {
-        true => vec![ANSWER_ONCE, ANSWER_THIS_SCRIPT, ANSWER_ALWAYS, ANSWER_NO],
-        false => vec![ANSWER_ONCE, ANSWER_THIS_SCRIPT, ANSWER_NO],
+        true => vec![ANSWER_ONCE, ANSWER_SIMILAR_CALLS, ANSWER_ALWAYS, ANSWER_NO],
+        false => vec![ANSWER_ONCE, ANSWER_SIMILAR_CALLS, ANSWER_NO],
     }
 }
 
@@ -238,8 +238,8 @@ mod tests {
             both(CallDecision::Once)
         );
         assert_eq!(
-            decision(None, accept(ANSWER_THIS_SCRIPT)),
-            both(CallDecision::ThisScript)
+            decision(None, accept(ANSWER_SIMILAR_CALLS)),
+            both(CallDecision::SimilarCalls)
         );
         assert_eq!(
             decision(Some("`npm …`"), accept(ANSWER_ALWAYS)),
@@ -293,7 +293,7 @@ mod tests {
         );
         assert_eq!(
             form["requestedSchema"]["properties"]["answer"]["enum"],
-            json!([ANSWER_ONCE, ANSWER_THIS_SCRIPT, ANSWER_NO])
+            json!([ANSWER_ONCE, ANSWER_SIMILAR_CALLS, ANSWER_NO])
         );
     }
 

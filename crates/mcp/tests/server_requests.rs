@@ -352,7 +352,7 @@ async fn more_than_ten_requests_during_one_call_are_declined() {
 #[tokio::test]
 async fn sampling_needs_approval_unless_the_configuration_decides() {
     let model = Arc::new(Model::default());
-    let setup = Setup::new(None, Some(model.clone()), CallDecision::ThisScript);
+    let setup = Setup::new(None, Some(model.clone()), CallDecision::SimilarCalls);
     let got = setup
         .value("return [await odd.think(), await odd.think()]")
         .await;

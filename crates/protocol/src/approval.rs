@@ -95,9 +95,9 @@ pub enum CallDecision {
     Once,
     /// Approve this call and equivalent calls of the same script. The tool decides what is
     /// equivalent.
-    ThisScript,
+    SimilarCalls,
     /// Approve this call and every later call of the same script that would need approval.
-    RestOfScript,
+    AllLaterCalls,
     /// Approve this call and, from now on, everything that [`Preview::rule`] describes.
     Always,
     /// Deny the call, with an optional reason for the model.

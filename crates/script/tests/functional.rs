@@ -287,7 +287,7 @@ fn f11_calls_of_one_await_are_one_question() {
 
 #[test]
 fn f11_an_approval_for_the_script_covers_later_calls() {
-    let approver = FixedApprover::new(CallDecision::ThisScript);
+    let approver = FixedApprover::new(CallDecision::SimilarCalls);
     let fixture = with_approver(&approver, Limits::default());
     assert_eq!(
         fixture.value(

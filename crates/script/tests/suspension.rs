@@ -237,7 +237,7 @@ fn approvals_and_used_calls_survive_a_restore() {
         context.sandbox.remainingToolBudget;
         try { await tools.echo({value: 2}) } catch (e) { return [left, e.name] }";
     test.start(source);
-    let approver = FixedApprover::new(CallDecision::ThisScript);
+    let approver = FixedApprover::new(CallDecision::SimilarCalls);
     let output = test.restore(source, approver.clone());
     assert_eq!(
         output.value(),

@@ -460,7 +460,7 @@ fn an_approval_for_the_script_ends_with_the_script() {
     let touch = |name: &str| ("exec", json!({"command": ["touch", name]}));
     let calls = [touch("made"), touch("made"), touch("made"), touch("other")];
     both_ways_many(
-        || desk(ApprovalPolicy::Untrusted, CallDecision::ThisScript),
+        || desk(ApprovalPolicy::Untrusted, CallDecision::SimilarCalls),
         |desk, way| desk.in_turn(way, &calls),
         |desk, ledger| {
             assert!(
@@ -474,7 +474,7 @@ fn an_approval_for_the_script_ends_with_the_script() {
     );
     // The next script is asked for again.
     for way in BOTH {
-        let desk = desk(ApprovalPolicy::Untrusted, CallDecision::ThisScript);
+        let desk = desk(ApprovalPolicy::Untrusted, CallDecision::SimilarCalls);
         desk.in_turn(way, &calls);
         desk.in_turn(way, &calls);
         assert_eq!(desk.questions(), 4);
@@ -869,7 +869,7 @@ fn an_approval_for_the_script_covers_no_other_change() {
             desk
         };
         both_ways_many(
-            || desk(ApprovalPolicy::Untrusted, CallDecision::ThisScript),
+            || desk(ApprovalPolicy::Untrusted, CallDecision::SimilarCalls),
             |desk, way| desk.in_turn(way, &calls),
             |desk, _| assert_eq!(desk.questions(), questions, "{calls:?}"),
         );
@@ -939,7 +939,7 @@ fn an_approval_to_run_without_the_sandbox_covers_the_next_attempt() {
     let touch = || ("exec", json!({"command": ["touch", "../outside/made"]}));
     for (answer, questions) in [
         (CallDecision::Once, 2),
-        (CallDecision::ThisScript, 1),
+        (CallDecision::SimilarCalls, 1),
         (CallDecision::Always, 1),
     ] {
         both_ways_many(

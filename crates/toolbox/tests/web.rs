@@ -415,7 +415,7 @@ fn approval_for_the_script_covers_one_host() {
         network_enabled: false,
         ..settings()
     });
-    desk.person = Person::who_says(CallDecision::ThisScript);
+    desk.person = Person::who_says(CallDecision::SimilarCalls);
     let calls = [
         ("docs.test", "/a"),
         ("docs.test", "/b"),

@@ -55,13 +55,13 @@ impl Orchestrator {
                     allowed.push(prepared);
                     continue;
                 }
-                ApprovalResult::ApprovedForScript => {
+                ApprovalResult::ApprovedSimilarCalls => {
                     scope.remember_approval(prepared.approval_key());
                     allowed.push(prepared);
                     continue;
                 }
-                ApprovalResult::ApprovedRestOfScript => {
-                    scope.approve_rest();
+                ApprovalResult::ApprovedAllLaterCalls => {
+                    scope.approve_all_later_calls();
                     allowed.push(prepared);
                     continue;
                 }
@@ -122,12 +122,12 @@ impl Orchestrator {
         let [(prepared, _)] = gated;
         match decisions.first() {
             Some(ApprovalResult::ApprovedOnce) => Some(prepared),
-            Some(ApprovalResult::ApprovedForScript) => {
+            Some(ApprovalResult::ApprovedSimilarCalls) => {
                 scope.remember_approval(prepared.approval_key());
                 Some(prepared)
             }
-            Some(ApprovalResult::ApprovedRestOfScript) => {
-                scope.approve_rest();
+            Some(ApprovalResult::ApprovedAllLaterCalls) => {
+                scope.approve_all_later_calls();
                 Some(prepared)
             }
             Some(ApprovalResult::ApprovedAlways) => {
@@ -249,8 +249,8 @@ impl Orchestrator {
                     let mut answers = answers.into_iter();
                     request.calls.iter().map(|_| match answers.next() {
                         Some(CallDecision::Once) => ApprovalResult::ApprovedOnce,
-                        Some(CallDecision::ThisScript) => ApprovalResult::ApprovedForScript,
-                        Some(CallDecision::RestOfScript) => ApprovalResult::ApprovedRestOfScript,
+                        Some(CallDecision::SimilarCalls) => ApprovalResult::ApprovedSimilarCalls,
+                        Some(CallDecision::AllLaterCalls) => ApprovalResult::ApprovedAllLaterCalls,
                         Some(CallDecision::Always) => ApprovalResult::ApprovedAlways,
                         Some(CallDecision::Deny(reason)) => ApprovalResult::Denied(reason),
                         None => ApprovalResult::Denied(None),
@@ -302,8 +302,8 @@ impl Orchestrator {
 #[derive(Debug, Clone)]
 pub(crate) enum ApprovalResult {
     ApprovedOnce,
-    ApprovedForScript,
-    ApprovedRestOfScript,
+    ApprovedSimilarCalls,
+    ApprovedAllLaterCalls,
     ApprovedAlways,
     Denied(Option<String>),
     /// No approver is available. The text says why.
@@ -318,8 +318,8 @@ impl ApprovalResult {
     fn to_text(&self) -> String {
         match self {
             Self::ApprovedOnce => "yes".into(),
-            Self::ApprovedForScript => "yes, for this script".into(),
-            Self::ApprovedRestOfScript => "yes, for the rest of this script".into(),
+            Self::ApprovedSimilarCalls => "yes, for this script".into(),
+            Self::ApprovedAllLaterCalls => "yes, for the rest of this script".into(),
             Self::ApprovedAlways => "yes, always".into(),
             Self::Denied(None) => "no".into(),
             Self::Denied(Some(reason)) | Self::Unavailable(reason) => format!("no: {reason}"),

@@ -195,11 +195,11 @@ impl CallGate {
             .await;
         match decisions.into_iter().next() {
             Some(ApprovalResult::ApprovedOnce) => Ok(()),
-            Some(ApprovalResult::ApprovedRestOfScript) => {
-                scope.approve_rest();
+            Some(ApprovalResult::ApprovedAllLaterCalls) => {
+                scope.approve_all_later_calls();
                 Ok(())
             }
-            Some(ApprovalResult::ApprovedForScript | ApprovalResult::ApprovedAlways) => {
+            Some(ApprovalResult::ApprovedSimilarCalls | ApprovalResult::ApprovedAlways) => {
                 scope.remember_approval(action.approval_key);
                 Ok(())
             }

@@ -263,7 +263,7 @@ impl Scope {
     }
 
     /// Stores an approval of every later call of the scope.
-    pub(crate) fn approve_rest(&self) {
+    pub(crate) fn approve_all_later_calls(&self) {
         self.remember_approval(ALL_CALLS.to_owned());
     }
 
