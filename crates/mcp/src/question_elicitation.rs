@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// Choices of the approval form.
 const ANSWER_ONCE: &str = "yes, once";
-const ANSWER_SIMILAR_CALLS: &str = "yes, for this script";
+const ANSWER_SIMILAR_CALLS: &str = "yes, and similar calls of this script";
 const ANSWER_ALWAYS: &str = "yes, always";
 const ANSWER_NO: &str = "no";
 

@@ -318,8 +318,8 @@ impl ApprovalResult {
     fn to_text(&self) -> String {
         match self {
             Self::ApprovedOnce => "yes".into(),
-            Self::ApprovedSimilarCalls => "yes, for this script".into(),
-            Self::ApprovedAllLaterCalls => "yes, for the rest of this script".into(),
+            Self::ApprovedSimilarCalls => "yes, and similar calls of this script".into(),
+            Self::ApprovedAllLaterCalls => "yes, and all later calls of this script".into(),
             Self::ApprovedAlways => "yes, always".into(),
             Self::Denied(None) => "no".into(),
             Self::Denied(Some(reason)) | Self::Unavailable(reason) => format!("no: {reason}"),

@@ -83,7 +83,7 @@ pub struct GatedAction {
     pub reason: String,
     /// What an approver is shown of the action.
     pub preview: Preview,
-    /// Key shared by all actions that an approval "for this script" covers.
+    /// Key shared by all actions that an approval of similar calls covers.
     pub approval_key: String,
 }
 

@@ -95,7 +95,7 @@ impl<A, R> FunctionTool<A, R> {
         self
     }
 
-    /// Sets the function that returns the key of a call. An approval "for this script" covers all
+    /// Sets the function that returns the key of a call. An approval of similar calls covers all
     /// calls with the same key.
     pub fn approval_key(
         mut self,

@@ -131,7 +131,7 @@ pub(crate) struct PreparedCall {
 }
 
 impl PreparedCall {
-    /// Returns the key of an approval "for this script": the tool's own key, or else a digest of
+    /// Returns the key of an approval of similar calls: the tool's own key, or else a digest of
     /// the arguments.
     pub(crate) fn approval_key(&self) -> String {
         let own_key = self.tool.tool.approval_key(&self.args);

@@ -54,7 +54,7 @@ pub trait Tool: Send + Sync {
         Preview::default()
     }
 
-    /// Returns a key shared by all calls that an approval "for this script" covers. With `None` it
+    /// Returns a key shared by all calls that an approval of similar calls covers. With `None` it
     /// covers only calls with the same arguments.
     fn approval_key(&self, args: &Value) -> Option<String> {
         let _ = args;

@@ -275,8 +275,8 @@ pub(crate) fn decision_row(decision: &ApprovalResponse, theme: Theme) -> StyledR
 fn describe_answer(answer: &CallDecision) -> String {
     match answer {
         CallDecision::Once => "approved once".to_owned(),
-        CallDecision::SimilarCalls => "approved for this script".to_owned(),
-        CallDecision::AllLaterCalls => "approved for the rest of this script".to_owned(),
+        CallDecision::SimilarCalls => "approved, with similar calls of this script".to_owned(),
+        CallDecision::AllLaterCalls => "approved, with all later calls of this script".to_owned(),
         CallDecision::Always => "approved always".to_owned(),
         CallDecision::Deny(None) => "denied".to_owned(),
         CallDecision::Deny(Some(reason)) => format!("denied: {reason}"),

@@ -223,7 +223,7 @@ fn an_approval_for_the_rest_of_the_script_covers_its_later_calls_only() {
     terminal.send("Remove them");
     terminal.wait_for("2. Approve this call and every later call of this script");
     terminal.choose(2);
-    terminal.wait_for("» approved for the rest of this script");
+    terminal.wait_for("» approved, with all later calls of this script");
     terminal.wait_for("Done.");
     assert!(fixture.work().join("rest").exists());
     assert!(
