@@ -9,7 +9,8 @@ use futures_util::FutureExt;
 use selvedge_mcp::{
     ClientApprovals, ElicitationHandler, ElicitationRequest, ElicitationResponse, HttpAccess,
     HttpAuthentication, LiveSessions, Login, LoginError, ScriptHttpServer, ScriptServerConfig,
-    ServeError, ServerRequestError, ServerRequestHandlers, ServerState, ServerStatus, serve_stdio,
+    ScriptServerError, ServerRequestError, ServerRequestHandlers, ServerState, ServerStatus,
+    serve_stdio,
 };
 use selvedge_script::{LiveRunLimits, LiveRuns, QuestionAnswer, RunQuestionKind};
 
@@ -87,7 +88,7 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
                 let resume = tokio::task::spawn_blocking(find).await;
                 resume
                     .unwrap_or_else(|error| Err(error.into()))
-                    .map_err(|error| ServeError::NotResumable(error.to_string()))
+                    .map_err(|error| ScriptServerError::NotResumable(error.to_string()))
             }
             .boxed()
         }),
@@ -149,7 +150,9 @@ async fn serve_http(
         .await
         .map_err(|error| {
             let hint = match &error {
-                ServeError::TokenRequired(_) => "remove --no-token, or pass --http 127.0.0.1:8765",
+                ScriptServerError::TokenRequired(_) => {
+                    "remove --no-token, or pass --http 127.0.0.1:8765"
+                }
                 _ => "pass an address such as --http 127.0.0.1:8765",
             };
             Problem::new(error.to_string()).hint(hint)

@@ -53,7 +53,7 @@ pub use script_server::ScriptServerSession;
 pub use script_server_config::{
     ClientApprovals, FindRunToResume, ResumeRequest, ScriptServerConfig,
 };
-pub use serve_http::{HttpAccess, HttpAuthentication, ScriptHttpServer, ServeError};
+pub use serve_http::{HttpAccess, HttpAuthentication, ScriptHttpServer, ScriptServerError};
 pub use serve_stdio::serve_stdio;
 pub use server_form::{
     FormContent, FormField, FormFieldChoice, FormFieldKind, FormFieldPresence, FormUrl, ServerForm,

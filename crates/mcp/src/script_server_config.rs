@@ -7,7 +7,7 @@ use selvedge_script::{Harness, LiveRuns, ResumeInput, ScriptContext};
 use selvedge_tools::Registry;
 
 use crate::live_sessions::LiveSessions;
-use crate::serve_http::ServeError;
+use crate::serve_http::ScriptServerError;
 use crate::servers::Servers;
 
 /// A request of a session to resume a run.
@@ -21,8 +21,9 @@ pub struct ResumeRequest {
 
 /// Finds the run to resume and reads its recorded calls. Fails if the run cannot be resumed. A run
 /// that the session may not use is reported like one that does not exist.
-pub type FindRunToResume =
-    dyn Fn(ResumeRequest) -> BoxFuture<'static, Result<ResumeInput, ServeError>> + Send + Sync;
+pub type FindRunToResume = dyn Fn(ResumeRequest) -> BoxFuture<'static, Result<ResumeInput, ScriptServerError>>
+    + Send
+    + Sync;
 
 /// Whether clients answer the approval requests of their scripts.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -98,7 +98,7 @@ impl std::fmt::Debug for HttpAuthentication {
 /// Failure of the MCP server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ServeError {
+pub enum ScriptServerError {
     /// The address is not a loopback address, and no token is required.
     #[error("{0} can be reached from other machines, which requires a token")]
     TokenRequired(SocketAddr),
@@ -132,15 +132,15 @@ impl ScriptHttpServer {
         address: &str,
         access: HttpAccess,
         config: Arc<ScriptServerConfig>,
-    ) -> Result<Self, ServeError> {
-        let failed = |error| ServeError::Bind {
+    ) -> Result<Self, ScriptServerError> {
+        let failed = |error| ScriptServerError::Bind {
             address: address.to_owned(),
             error,
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         if !bound.ip().is_loopback() && access.authentication == HttpAuthentication::None {
-            return Err(ServeError::TokenRequired(bound));
+            return Err(ScriptServerError::TokenRequired(bound));
         }
         let cancel = CancellationToken::new();
         let mut hosts: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();

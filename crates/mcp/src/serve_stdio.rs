@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ServeError;
+use crate::ScriptServerError;
 use crate::script_server::ScriptServerSession;
 use crate::script_server_config::ScriptServerConfig;
 
@@ -10,7 +10,7 @@ use crate::script_server_config::ScriptServerConfig;
 pub async fn serve_stdio(
     config: Arc<ScriptServerConfig>,
     shutdown: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
+) -> Result<(), ScriptServerError> {
     let server = rmcp::serve_server(
         ScriptServerSession::new(config),
         rmcp::transport::io::stdio_pipes(),
@@ -24,7 +24,7 @@ pub async fn serve_stdio(
         Ok(service) => service,
         // The client closed standard input without sending a message.
         Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
-        Err(error) => return Err(ServeError::NotInitialized(error.to_string())),
+        Err(error) => return Err(ScriptServerError::NotInitialized(error.to_string())),
     };
     let stop = service.cancellation_token();
     let waiting = service.waiting();
