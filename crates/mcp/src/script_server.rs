@@ -223,7 +223,7 @@ impl ScriptServerSession {
     fn remaining_wait(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
         let requested = args.yield_after_ms.map(Duration::from_millis);
         let max_wait = requested.or(run.yield_after());
-        let max_wait = max_wait.unwrap_or(self.config.default_wait);
+        let max_wait = max_wait.unwrap_or(self.config.default_yield_after);
         max_wait.min(MAX_WAIT_TIME).saturating_sub(began.elapsed())
     }
 
@@ -257,7 +257,7 @@ impl ScriptServerSession {
         }
         let max_wait = args.timeout_ms.map(Duration::from_millis);
         let max_wait = max_wait
-            .unwrap_or(self.config.default_wait)
+            .unwrap_or(self.config.default_yield_after)
             .min(MAX_WAIT_TIME);
         // Cancelling this request does not stop the script: `terminate` does that.
         self.wait_for_run(

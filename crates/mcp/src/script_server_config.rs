@@ -61,7 +61,7 @@ pub struct ScriptServerConfig {
     /// Returns how often a tool was called before. Tools that are used often are described first.
     pub use_count: Box<dyn Fn(&str) -> u64 + Send + Sync>,
     /// How long a request waits for a script before it returns a handle, by default.
-    pub default_wait: Duration,
+    pub default_yield_after: Duration,
     /// Most tokens of the description of `script`.
     pub description_tokens: usize,
 }
