@@ -93,7 +93,7 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
             .boxed()
         }),
         use_count: Box::new(move |tool| use_counts.get(tool).copied().unwrap_or(0)),
-        default_yield_after: args.patience,
+        default_yield_after: args.yield_after,
         description_tokens: args.description_tokens,
     });
     // Two threads: while a script blocks one, the other can interrupt it.

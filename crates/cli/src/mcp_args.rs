@@ -10,7 +10,7 @@ use crate::units;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum McpCommand {
-    /// Serve one tool, `script`, over standard input and output or over HTTP
+    /// Serve the tools `script` and `script_wait` over standard input and output, or over HTTP
     Serve(McpServeArgs),
     /// Start the configured servers and print the state of each
     List(McpServerListArgs),
@@ -26,8 +26,8 @@ pub(crate) struct McpServeArgs {
     #[arg(long, value_name = "ADDR")]
     pub(crate) http: Option<String>,
 
-    /// Environment variable with the bearer token that clients must send; without it and
-    /// --token-file, a random token is printed, unless SELVEDGE_MCP_TOKEN is set
+    /// Read the bearer token from the environment variable NAME [default: SELVEDGE_MCP_TOKEN if set,
+    /// else a random token, which is printed]
     #[arg(
         long,
         value_name = "NAME",
@@ -36,7 +36,7 @@ pub(crate) struct McpServeArgs {
     )]
     pub(crate) token_env: Option<String>,
 
-    /// File with the bearer token; only its owner may have access to it
+    /// Read the bearer token from FILE, which only its owner may access
     #[arg(long, value_name = "FILE", requires = "http")]
     pub(crate) token_file: Option<PathBuf>,
 
@@ -54,9 +54,9 @@ pub(crate) struct McpServeArgs {
     #[arg(long, value_name = "HOST", requires = "http")]
     pub(crate) allow_host: Vec<String>,
 
-    /// Answer with the id of a script that still runs after TIME, for `script_wait`
+    /// Return a handle for `script_wait` if a script still runs after TIME
     #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "45s")]
-    pub(crate) patience: Duration,
+    pub(crate) yield_after: Duration,
 
     /// Maximum size of the tool's description, in tokens
     #[arg(long, value_name = "N", default_value_t = 1600)]

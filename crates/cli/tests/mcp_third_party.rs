@@ -191,13 +191,13 @@ fn a_script_four_times_longer_than_the_client_timeout_completes_once() {
     let workspace = TestWorkspace::new();
     workspace.config(&TestWorkspace::odd("odd", "annotated"));
     let mut command = Command::new(peers.join("venv/bin/python"));
-    command.arg(client("patient.py"));
+    command.arg(client("long_wait.py"));
     command.args([timeout, length, thinking].map(|seconds| seconds.to_string()));
     command.args([
         env!("CARGO_BIN_EXE_selvedge"),
         "mcp",
         "serve",
-        "--patience",
+        "--yield-after",
         &format!("{}s", timeout * 0.75),
     ]);
     command

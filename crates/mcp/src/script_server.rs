@@ -119,7 +119,7 @@ impl ScriptServerSession {
         answers: ElicitationAnswers,
         context: &RequestContext<RoleServer>,
     ) -> CallToolHandlerResult {
-        let began = Instant::now();
+        let started = Instant::now();
         // The request carries answers for a running script.
         if let Some(id) = &answers.run_id {
             let Some(run) = self.find_run(id) else {
@@ -131,9 +131,9 @@ impl ScriptServerSession {
             };
             let progress = ProgressNotifier::for_live_run(&run, context);
             answers.deliver(&run);
-            let max_wait = self.remaining_wait(&args, &run, began);
+            let yield_after = self.remaining_wait(&args, &run, started);
             return self
-                .wait_for_run(&run, max_wait, OnRequestCancel::StopRun, progress, context)
+                .wait_for_run(&run, yield_after, OnRequestCancel::StopRun, progress, context)
                 .await;
         }
         let resume = match Pragma::run_to_resume(args.resume.clone(), &args.code) {
@@ -215,16 +215,16 @@ impl ScriptServerSession {
                 )));
             }
         };
-        let max_wait = self.remaining_wait(&args, &run, began);
-        self.wait_for_run(&run, max_wait, OnRequestCancel::StopRun, progress, context)
+        let yield_after = self.remaining_wait(&args, &run, started);
+        self.wait_for_run(&run, yield_after, OnRequestCancel::StopRun, progress, context)
             .await
     }
 
-    fn remaining_wait(&self, args: &ScriptArgs, run: &LiveRun, began: Instant) -> Duration {
+    fn remaining_wait(&self, args: &ScriptArgs, run: &LiveRun, started: Instant) -> Duration {
         let requested = args.yield_after_ms.map(Duration::from_millis);
-        let max_wait = requested.or(run.yield_after());
-        let max_wait = max_wait.unwrap_or(self.config.default_yield_after);
-        max_wait.min(MAX_WAIT_TIME).saturating_sub(began.elapsed())
+        let yield_after = requested.or(run.yield_after());
+        let yield_after = yield_after.unwrap_or(self.config.default_yield_after);
+        yield_after.min(MAX_WAIT_TIME).saturating_sub(started.elapsed())
     }
 
     /// Returns the ids of this session's running scripts, oldest first.
@@ -255,14 +255,14 @@ impl ScriptServerSession {
             run.cancel();
             return Ok(self.wait_for_cancelled_run(&run).await);
         }
-        let max_wait = args.timeout_ms.map(Duration::from_millis);
-        let max_wait = max_wait
+        let yield_after = args.timeout_ms.map(Duration::from_millis);
+        let yield_after = yield_after
             .unwrap_or(self.config.default_yield_after)
             .min(MAX_WAIT_TIME);
         // Cancelling this request does not stop the script: `terminate` does that.
         self.wait_for_run(
             &run,
-            max_wait,
+            yield_after,
             OnRequestCancel::KeepRunning,
             progress,
             context,
@@ -270,16 +270,16 @@ impl ScriptServerSession {
         .await
     }
 
-    /// Waits for a run, at most `max_wait`. Sends its progress and its questions to the client.
+    /// Waits for a run, at most `yield_after`. Sends its progress and its questions to the client.
     async fn wait_for_run(
         &self,
         run: &LiveRun,
-        max_wait: Duration,
+        yield_after: Duration,
         cancelled: OnRequestCancel,
         mut progress: ProgressNotifier,
         context: &RequestContext<RoleServer>,
     ) -> CallToolHandlerResult {
-        let mut until = Instant::now() + max_wait;
+        let mut until = Instant::now() + yield_after;
         let mut messages = Vec::new();
         loop {
             let report = tokio::select! {
