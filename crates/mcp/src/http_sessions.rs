@@ -20,7 +20,7 @@ const MAX_SESSIONS: usize = 256;
 const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// The sessions of the HTTP server. Delegates to rmcp's own manager, which has no limit.
-pub(crate) struct LimitedSessions {
+pub(crate) struct HttpSessionManager {
     local: LocalSessionManager,
     usage: Mutex<HashMap<SessionId, SessionUsage>>,
 }
@@ -40,7 +40,7 @@ pub(crate) enum HttpSessionError {
     Local(#[from] LocalSessionManagerError),
 }
 
-impl LimitedSessions {
+impl HttpSessionManager {
     pub(crate) fn new() -> Self {
         let mut local = LocalSessionManager::default();
         local.session_config.keep_alive = Some(SESSION_IDLE_TIMEOUT);
@@ -87,7 +87,7 @@ fn hold<S: Stream>(stream: S, in_use: Option<Arc<()>>) -> impl Stream<Item = S::
     })
 }
 
-impl SessionManager for LimitedSessions {
+impl SessionManager for HttpSessionManager {
     type Error = HttpSessionError;
     type Transport = WorkerTransport<LocalSessionWorker>;
 

@@ -133,7 +133,13 @@ impl ScriptServerSession {
             answers.deliver(&run);
             let yield_after = self.remaining_wait(&args, &run, started);
             return self
-                .wait_for_run(&run, yield_after, OnRequestCancel::StopRun, progress, context)
+                .wait_for_run(
+                    &run,
+                    yield_after,
+                    OnRequestCancel::StopRun,
+                    progress,
+                    context,
+                )
                 .await;
         }
         let resume = match Pragma::run_to_resume(args.resume.clone(), &args.code) {
@@ -216,15 +222,23 @@ impl ScriptServerSession {
             }
         };
         let yield_after = self.remaining_wait(&args, &run, started);
-        self.wait_for_run(&run, yield_after, OnRequestCancel::StopRun, progress, context)
-            .await
+        self.wait_for_run(
+            &run,
+            yield_after,
+            OnRequestCancel::StopRun,
+            progress,
+            context,
+        )
+        .await
     }
 
     fn remaining_wait(&self, args: &ScriptArgs, run: &LiveRun, started: Instant) -> Duration {
         let requested = args.yield_after_ms.map(Duration::from_millis);
         let yield_after = requested.or(run.yield_after());
         let yield_after = yield_after.unwrap_or(self.config.default_yield_after);
-        yield_after.min(MAX_WAIT_TIME).saturating_sub(started.elapsed())
+        yield_after
+            .min(MAX_WAIT_TIME)
+            .saturating_sub(started.elapsed())
     }
 
     /// Returns the ids of this session's running scripts, oldest first.

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::http_connections::{HttpConnection, HttpConnections};
-use crate::http_sessions::LimitedSessions;
+use crate::http_sessions::HttpSessionManager;
 use crate::script_server::ScriptServerSession;
 use crate::script_server_config::ScriptServerConfig;
 
@@ -164,7 +164,7 @@ impl ScriptHttpServer {
             .with_cancellation_token(cancel.clone());
         let service = StreamableHttpService::new(
             move || Ok(ScriptServerSession::new(config.clone())),
-            Arc::new(LimitedSessions::new()),
+            Arc::new(HttpSessionManager::new()),
             http_config,
         );
         let router = Router::new().route_service("/mcp", service);
