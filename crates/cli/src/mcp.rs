@@ -8,7 +8,7 @@ use anyhow::Result;
 use futures_util::FutureExt;
 use selvedge_mcp::{
     ClientApprovals, ElicitationHandler, ElicitationRequest, ElicitationResponse, HttpAccess,
-    HttpAuthentication, LiveSessions, Login, LoginError, ScriptHttpServer, ScriptServerConfig,
+    HttpAuthentication, Login, LoginError, OpenSessions, ScriptHttpServer, ScriptServerConfig,
     ScriptServerError, ServerRequestError, ServerRequestHandlers, ServerState, ServerStatus,
     serve_stdio,
 };
@@ -42,12 +42,12 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         None => None,
     };
     let live = LiveRuns::new(LiveRunLimits::default());
-    let live_sessions = LiveSessions::default();
+    let open_sessions = OpenSessions::default();
     let setup = CliSetup::new(&args.workspace)?.without_variable(token_variable(&args))?;
     let mut setup = setup.with_journal(&args.workspace)?;
     setup.client_runs = Some(ClientRuns {
         live_runs: live.clone(),
-        live_sessions: live_sessions.clone(),
+        open_sessions: open_sessions.clone(),
         client: http
             .as_ref()
             .map(|(_, token)| token.authentication.client_name()),
@@ -73,7 +73,7 @@ fn serve(args: McpServeArgs) -> Result<CliStatus> {
         tools: setup.built_in_tools()?,
         servers: servers.clone(),
         live_runs: live.clone(),
-        live_sessions,
+        open_sessions,
         approvals: client_approvals(&args),
         context: setup.script_context(),
         saved_config: serde_json::to_string(&SavedRunConfig::from_setup(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use selvedge_agent::{ResumeError, find_run_to_resume, recorded_task};
 use selvedge_journal::{Journal, JournalError, StoredRun};
-use selvedge_mcp::{LiveSessions, ResumeRequest};
+use selvedge_mcp::{OpenSessions, ResumeRequest};
 use selvedge_script::{LiveRuns, ResumeInput};
 use selvedge_tools::TaskSet;
 
@@ -25,7 +25,7 @@ pub(crate) struct RunAccess {
 #[derive(Clone)]
 pub(crate) struct ClientRuns {
     pub(crate) live_runs: LiveRuns,
-    pub(crate) live_sessions: LiveSessions,
+    pub(crate) open_sessions: OpenSessions,
     /// Name of the clients over HTTP, by their token; `None` over standard input and output, where
     /// the client acts for the user.
     pub(crate) client: Option<String>,
@@ -60,7 +60,7 @@ impl ClientRuns {
     fn may_use(&self, journal: &Journal, session: &str, run: &StoredRun) -> bool {
         let owner = &run.summary.session;
         let in_ended_session = || {
-            self.live_sessions.may_use(session, owner)
+            self.open_sessions.may_use(session, owner)
                 // If that is unknown, the session counts as open.
                 && !journal.is_run_of_other_process(&run.summary.id).unwrap_or(true)
         };
@@ -99,7 +99,7 @@ impl CliSetup {
         if let Some(clients) = self.client_runs.clone() {
             tasks.set_access(move |run, session| {
                 let asking = clients.session_of(run);
-                clients.live_sessions.may_use(&asking, session)
+                clients.open_sessions.may_use(&asking, session)
             });
         }
     }

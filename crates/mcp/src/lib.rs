@@ -20,7 +20,7 @@ mod http;
 mod http_connections;
 mod http_sessions;
 mod in_flight;
-mod live_sessions;
+mod open_sessions;
 mod login;
 mod process;
 mod progress;
@@ -43,7 +43,7 @@ pub use client_handler::{
 };
 pub use configured_server::{ServerState, ServerStatus};
 pub use error::{FormError, ServerError, ServerRequestError};
-pub use live_sessions::LiveSessions;
+pub use open_sessions::OpenSessions;
 pub use login::{Login, LoginError};
 pub use process::NESTED_ENV_VAR;
 pub use sampling::{

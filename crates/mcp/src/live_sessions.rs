@@ -9,18 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// the server may use the run, too: they have the same token or, over standard input and output,
 /// the same user.
 #[derive(Clone, Default)]
-pub struct LiveSessions(Arc<Mutex<HashSet<String>>>);
+pub struct OpenSessions(Arc<Mutex<HashSet<String>>>);
 
-impl LiveSessions {
+impl OpenSessions {
     /// Whether the session `asking` may use a run that the session `owner` started.
     pub fn may_use(&self, asking: &str, owner: &str) -> bool {
         asking == owner || !self.lock().contains(owner)
     }
 
     /// Adds a session until the returned guard is dropped.
-    pub(crate) fn add(&self, id: &str) -> LiveSessionGuard {
+    pub(crate) fn add(&self, id: &str) -> OpenSessionGuard {
         self.lock().insert(id.to_owned());
-        LiveSessionGuard {
+        OpenSessionGuard {
             sessions: self.clone(),
             id: id.to_owned(),
         }
@@ -32,12 +32,12 @@ impl LiveSessions {
 }
 
 /// Ends a session when it is dropped.
-pub(crate) struct LiveSessionGuard {
-    sessions: LiveSessions,
+pub(crate) struct OpenSessionGuard {
+    sessions: OpenSessions,
     id: String,
 }
 
-impl Drop for LiveSessionGuard {
+impl Drop for OpenSessionGuard {
     fn drop(&mut self) {
         self.sessions.lock().remove(&self.id);
     }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_run_belongs_to_its_session_while_that_lives() {
-        let sessions = LiveSessions::default();
+        let sessions = OpenSessions::default();
         let a = sessions.add("a");
         let _b = sessions.add("b");
         assert!(sessions.may_use("a", "a") && !sessions.may_use("b", "a"));

@@ -20,7 +20,7 @@ use selvedge_tools::{Approver, NoApprover, Registry};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::live_sessions::LiveSessionGuard;
+use crate::open_sessions::OpenSessionGuard;
 use crate::progress::ProgressNotifier;
 use crate::question_elicitation::{self, OutgoingElicitation};
 use crate::render;
@@ -44,7 +44,7 @@ pub struct ScriptServerSession {
     session_id: String,
     /// Set by the handshake. Clients of protocol versions without one have no sessions: each of
     /// their requests comes with a new id.
-    live: OnceLock<LiveSessionGuard>,
+    live: OnceLock<OpenSessionGuard>,
     /// Task that notifies the client of changed tools; aborted with the session.
     change_watcher: Mutex<Option<tokio::task::AbortHandle>>,
 }
@@ -94,7 +94,7 @@ impl ScriptServerSession {
     /// Returns a live run that this session may use.
     fn find_run(&self, id: &str) -> Option<LiveRun> {
         let run = self.config.live_runs.find(id)?;
-        let sessions = &self.config.live_sessions;
+        let sessions = &self.config.open_sessions;
         sessions
             .may_use(&self.session_id, run.session())
             .then_some(run)
@@ -508,7 +508,7 @@ impl ServerHandler for ScriptServerSession {
         request: InitializeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
-        let sessions = &self.config.live_sessions;
+        let sessions = &self.config.open_sessions;
         self.live.get_or_init(|| sessions.add(&self.session_id));
         context.peer.set_peer_info(request.clone());
         self.negotiate_initialize(&request)

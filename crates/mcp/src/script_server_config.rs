@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use selvedge_script::{Harness, LiveRuns, ResumeInput, ScriptContext};
 use selvedge_tools::Registry;
 
-use crate::live_sessions::LiveSessions;
+use crate::open_sessions::OpenSessions;
 use crate::serve_http::ScriptServerError;
 use crate::servers::Servers;
 
@@ -49,7 +49,7 @@ pub struct ScriptServerConfig {
     /// The runs in progress.
     pub live_runs: LiveRuns,
     /// The sessions that have not ended.
-    pub live_sessions: LiveSessions,
+    pub open_sessions: OpenSessions,
     /// Whether clients approve calls. Replaces the approver of the harness.
     pub approvals: ClientApprovals,
     /// The `context` of scripts.
