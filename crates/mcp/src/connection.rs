@@ -99,7 +99,7 @@ impl McpConnection {
                 }
             }
             McpTransport::Http { .. } => {
-                let service = crate::http::connect_http(handler, settings, folder).await;
+                let service = crate::http_client::connect_http(handler, settings, folder).await;
                 (service.map_err(not_started)?, None)
             }
         };

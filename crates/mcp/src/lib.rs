@@ -16,20 +16,20 @@ mod common_tools;
 mod configured_server;
 mod connection;
 mod error;
-mod http;
+mod http_client;
 mod http_connections;
 mod http_sessions;
 mod in_flight;
-mod open_sessions;
 mod login;
+mod open_sessions;
 mod process;
-mod progress;
 mod question_elicitation;
 mod render;
 mod sampling;
 mod script_server;
 mod script_server_config;
 mod serve_http;
+mod serve_progress;
 mod serve_stdio;
 mod server_form;
 mod servers;
@@ -43,8 +43,8 @@ pub use client_handler::{
 };
 pub use configured_server::{ServerState, ServerStatus};
 pub use error::{FormError, ServerError, ServerRequestError};
-pub use open_sessions::OpenSessions;
 pub use login::{Login, LoginError};
+pub use open_sessions::OpenSessions;
 pub use process::NESTED_ENV_VAR;
 pub use sampling::{
     McpSamplingMessage, McpSamplingRequest, McpSamplingResponse, McpSamplingStopReason,

@@ -51,7 +51,7 @@ impl Login {
             server: settings.name.clone(),
             why,
         };
-        let challenge = crate::http::fetch_auth_challenge(&settings.transport).await;
+        let challenge = crate::http_client::fetch_auth_challenge(&settings.transport).await;
         let Some(challenge) = challenge.map_err(failed)? else {
             return Err(LoginError::NotRequired(server));
         };
@@ -126,7 +126,7 @@ pub(crate) async fn load_login(
 
 async fn authorization_manager(url: &str) -> Result<AuthorizationManager, AuthError> {
     // Creating our HTTP client installs the TLS crypto provider, which rmcp needs.
-    let _ = crate::http::shared_http_client();
+    let _ = crate::http_client::shared_http_client();
     AuthorizationManager::new(url).await
 }
 

@@ -21,10 +21,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::open_sessions::OpenSessionGuard;
-use crate::progress::ProgressNotifier;
 use crate::question_elicitation::{self, OutgoingElicitation};
 use crate::render;
 use crate::script_server_config::{ClientApprovals, ResumeRequest, ScriptServerConfig};
+use crate::serve_progress::ProgressNotifier;
 
 /// How long `tools/list` waits for servers whose tools are not known yet.
 const LIST_TOOLS_TIMEOUT: Duration = Duration::from_millis(2500);
