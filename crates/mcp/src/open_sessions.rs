@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct OpenSessions(Arc<Mutex<HashSet<String>>>);
 
 impl OpenSessions {
-    /// Whether the session `asking` may use a run that the session `owner` started.
-    pub fn may_use(&self, asking: &str, owner: &str) -> bool {
-        asking == owner || !self.lock().contains(owner)
+    /// Whether the session `requesting_session` may use a run that the session `owner` started.
+    pub fn session_may_use(&self, requesting_session: &str, owner: &str) -> bool {
+        requesting_session == owner || !self.lock().contains(owner)
     }
 
     /// Adds a session until the returned guard is dropped.
@@ -48,12 +48,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_belongs_to_its_session_while_that_lives() {
+    fn a_run_is_private_to_its_session_until_the_session_ends() {
         let sessions = OpenSessions::default();
         let a = sessions.add("a");
         let _b = sessions.add("b");
-        assert!(sessions.may_use("a", "a") && !sessions.may_use("b", "a"));
+        assert!(sessions.session_may_use("a", "a") && !sessions.session_may_use("b", "a"));
         drop(a);
-        assert!(sessions.may_use("b", "a") && !sessions.may_use("c", "b"));
+        assert!(sessions.session_may_use("b", "a") && !sessions.session_may_use("c", "b"));
     }
 }

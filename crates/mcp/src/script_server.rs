@@ -96,7 +96,7 @@ impl ScriptServerSession {
         let run = self.config.live_runs.find(id)?;
         let sessions = &self.config.open_sessions;
         sessions
-            .may_use(&self.session_id, run.session())
+            .session_may_use(&self.session_id, run.session())
             .then_some(run)
     }
 
